@@ -1,0 +1,25 @@
+# Compiler cache, linker, warnings and sanitizers, in one place.
+find_program(DSV4_CCACHE ccache)
+if(DSV4_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${DSV4_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${DSV4_CCACHE})
+endif()
+
+find_program(DSV4_MOLD mold)
+if(DSV4_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# -ffp-contract=off: a fused multiply-add would skip a rounding the contracts name.
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+                    -ffp-contract=off -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 reports false positives inside libstdc++ at -O2.
+  add_compile_options(-Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
+                      -Wno-dangling-pointer)
+endif()
+
+if(DSV4_SANITIZE)
+  add_compile_options(-fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${DSV4_SANITIZE})
+endif()

@@ -1,0 +1,74 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "base/parallel.h"
+#include "base/status.h"
+
+namespace dsv4 {
+namespace {
+
+using ::testing::HasSubstr;
+
+Result<int> Half(int x) {
+  if (x % 2 != 0) return Error(InvalidArgument("half of an odd number"));
+  return x / 2;
+}
+Result<int> Quarter(int x) {
+  DSV4_ASSIGN_OR_RETURN(const int half, Half(x));
+  return Half(half);
+}
+Status CheckQuarter(int x) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const int quarter, Quarter(x));
+  return quarter > 0 ? Status() : OutOfRange("quarter is not positive");
+}
+
+TEST(Status, ErrorsPassThroughTheMacros) {
+  EXPECT_EQ(*Quarter(8), 2);
+  EXPECT_EQ(Quarter(6).error().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckQuarter(4).ok());
+  EXPECT_EQ(CheckQuarter(0).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(CheckQuarter(2).ToString(), "INVALID_ARGUMENT: half of an odd number");
+}
+
+TEST(Status, ContextGoesInFrontAndOkStaysOk) {
+  EXPECT_EQ(DataLoss("short").WithContext("model.safetensors").message(), "model.safetensors: short");
+  EXPECT_TRUE(Status().WithContext("x").ok());
+}
+
+TEST(CheckDeathTest, PrintsConditionAndValues) {
+  const int pages = 3;
+  EXPECT_DEATH(DSV4_CHECK(pages == 4) << "pages " << pages, "pages == 4 pages 3");
+}
+
+TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
+  for (const int num_threads : {1, 2, 5}) {
+    ThreadPool pool(num_threads);
+    for (const int64_t count : {0, 1, 7, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      pool.ParallelFor(count, 3, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      for (const auto& hit : hits) EXPECT_EQ(hit, 1);
+    }
+  }
+}
+
+TEST(ParseJson, KeepsKeyOrderAndReportsFaults) {
+  EXPECT_EQ(ParseJson(R"({"b":1,"a":2})", "doc")->dump(), R"({"b":1,"a":2})");
+  EXPECT_THAT(ParseJson("{", "config.json").error().message(), HasSubstr("config.json: not valid JSON"));
+  EXPECT_FALSE(ParseJson("\"\xff\"", "doc").has_value());
+}
+
+TEST(ParseJson, RefusesDeepNestingButNotBracketsInStrings) {
+  const std::string deep(200, '[');
+  EXPECT_THAT(ParseJson(deep, "doc").error().message(), HasSubstr("nested deeper than 128"));
+  EXPECT_TRUE(ParseJson('"' + deep + '"', "doc").has_value());
+}
+
+}  // namespace
+}  // namespace dsv4
