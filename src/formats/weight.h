@@ -1,0 +1,65 @@
+// The stored form of a linear layer's weight, and its exact expansion to fp32.
+//
+// Every checkpoint format the engine reads is one of four (shared specification quantization.md, sections 1 and 3). The
+// logical matrix is [rows, cols] = [out_features, in_features], y = W x. Packed 4-bit formats hold element 2j of a row in
+// the low nibble of byte j and element 2j + 1 in the high nibble.
+//
+// | format    | data                       | scale                                         | value                       |
+// | kPlain    | [rows, cols] F32 F16 BF16  | absent                                        | data                        |
+// | kFp8Block | [rows, cols] F8_E4M3       | [ceil(rows/block_rows), ceil(cols/block_cols)] F8_E8M0, F32 or BF16 | data * scale |
+// | kMxFp4    | [rows, cols/2] I8 or U8    | [rows, cols/32] F8_E8M0                       | e2m1 * scale                |
+// | kNvFp4    | [rows, cols/2] U8 or I8    | [rows, cols/16] F8_E4M3                       | e2m1 * (scale * global)     |
+//
+// global is `weight_scale_2` (a multiplier, ModelOpt) or the reciprocal of `weight_global_scale` (a divisor,
+// compressed-tensors). scale * global is rounded once to fp32; `input_scale` never takes part.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+enum class WeightFormat : uint8_t { kPlain, kFp8Block, kMxFp4, kNvFp4 };
+
+// "bf16", "f32", "f16", "fp8-block", "mxfp4", "nvfp4" need the dtype too: see FormatName(weight).
+std::string_view WeightFormatName(WeightFormat format);
+
+inline constexpr int64_t kMxFp4Block = 32;
+inline constexpr int64_t kNvFp4Block = 16;
+
+// How the activations in front of a weight are rounded (architecture.md 2.2). A property of the weight and of the chosen
+// numerics, fixed at load.
+enum class ActivationQuant : uint8_t {
+  kNone,      // As they are.
+  kFp8Block,  // Per row and 128 columns: e4m3 with a power-of-two scale.
+};
+inline constexpr int64_t kActivationBlock = 128;
+
+struct Weight {
+  WeightFormat format = WeightFormat::kPlain;
+  int64_t rows = 0;  // out_features
+  int64_t cols = 0;  // in_features
+  TensorView data;
+  TensorView scale;
+  int64_t block_rows = 1;  // kFp8Block only.
+  int64_t block_cols = 1;
+  float global_scale = 1.0F;         // kNvFp4 only: the number in the file.
+  bool global_scale_divides = false;  // kNvFp4 only: true for compressed-tensors' weight_global_scale.
+  ActivationQuant activation = ActivationQuant::kNone;
+  Buffer owner;  // Keeps prepared copies alive; empty when the views borrow from the mapped file.
+
+  // Rows [begin, end) of the same weight: begin must be a multiple of block_rows for kFp8Block.
+  Weight Rows(int64_t begin, int64_t end) const;
+};
+
+// Ok when dims, dtypes and scale shapes agree; `name` stands in the message.
+Status ValidateWeight(const Weight& weight, std::string_view name);
+
+// Writes the `cols` values of one row as fp32. Host memory only; the weight must be valid.
+void DequantizeRow(const Weight& weight, int64_t row, float* out);
+
+}  // namespace dsv4
