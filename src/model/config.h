@@ -1,0 +1,135 @@
+// The hyperparameters of one DeepSeek-V4 checkpoint, read from config.json.
+//
+// Two dialects are understood: the release's (`compress_ratios`, `num_hash_layers`, `qk_rope_head_dim`, `rope_scaling`)
+// and transformers' (`layer_types` with `compress_rates`, `mlp_layer_types`, `rope_parameters.{main,compress}`,
+// `partial_rotary_factor`). Where a file has both, they must agree. Field names are the release's config keys.
+//
+// The file is hostile until ParseModelConfig returns: afterwards every number is finite and inside a range that lets
+// sizes be multiplied in int64 without overflow, and the divisibility rules of the architecture hold.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dsv4::model {
+
+// Which keys a layer attends to (architecture.md 1.2).
+enum class LayerKind : uint8_t {
+  kSwa,  // Sliding window only.
+  kCsa,  // Window and the indexer's top-k of the overlapping compressed rows (the release's ratio 4).
+  kHca,  // Window and every visible compressed row (the release's ratio 128).
+};
+std::string_view LayerKindName(LayerKind kind);  // "swa", "csa", "hca".
+
+enum class ScoringFunc : uint8_t { kSqrtSoftplus, kSoftmax, kSigmoid };
+
+struct LayerConfig {
+  LayerKind kind = LayerKind::kSwa;
+  int64_t compress_ratio = 0;  // Tokens per compressed row; 0 for kSwa.
+  bool hash_routed = false;    // Experts by token id (tid2eid) instead of by router score.
+
+  bool compressed() const { return kind != LayerKind::kSwa; }
+  // Token groups that meet in one compressed row: 2 where groups overlap (kCsa), else 1. Also the width of the
+  // compressor's rows in units of the head dimension.
+  int64_t compress_overlap() const { return kind == LayerKind::kCsa ? 2 : 1; }
+};
+
+// One rotary table. YaRN changes frequencies only, never amplitudes (architecture.md 9).
+struct RopeConfig {
+  double theta = 0;
+  bool yarn = false;
+  // Meaningful only with yarn.
+  double factor = 1;
+  int64_t original_max_position_embeddings = 0;
+  double beta_fast = 32;
+  double beta_slow = 1;
+
+  friend bool operator==(const RopeConfig& a, const RopeConfig& b) = default;
+};
+
+// `quantization_config` as written. What a tensor is stored as follows from its dtype, shape and siblings; this is
+// compared with it afterwards.
+struct QuantizationConfig {
+  std::string quant_method;    // "fp8", "modelopt", "compressed-tensors"; empty when the file has no such section.
+  std::string quant_algo;      // "NVFP4", "MIXED_PRECISION" or empty.
+  std::string moe_quant_algo;  // "NVFP4" or empty.
+  std::string scale_fmt;       // "ue8m0" or empty.
+  // FP8 block size, output rows by input columns. nullopt when the file names none: 128 x 128 is tried.
+  std::optional<int64_t> weight_block_rows;
+  std::optional<int64_t> weight_block_cols;
+  std::vector<std::string> quantized_layers;  // Module names stored as NVFP4, as spelled in the file.
+  std::vector<std::string> ignore;            // Module name patterns left in the source format.
+};
+
+struct ModelConfig {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t max_position_embeddings = 0;
+
+  int64_t num_attention_heads = 0;
+  int64_t head_dim = 0;          // K = V row, rotary part included.
+  int64_t qk_rope_head_dim = 0;  // The last dims of a head; even.
+  int64_t q_lora_rank = 0;
+  int64_t o_groups = 0;     // Divides num_attention_heads.
+  int64_t o_lora_rank = 0;  // Per group.
+  int64_t sliding_window = 0;
+
+  // Zero when no layer is kCsa and the file leaves them out.
+  int64_t index_n_heads = 0;
+  int64_t index_head_dim = 0;
+  int64_t index_topk = 0;
+
+  int64_t n_routed_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t moe_intermediate_size = 0;  // Routed and shared experts. There is always one shared expert.
+  ScoringFunc scoring_func = ScoringFunc::kSqrtSoftplus;
+  bool norm_topk_prob = true;
+  double routed_scaling_factor = 1;
+  double swiglu_limit = 0;  // 0: no clamp.
+
+  int64_t hc_mult = 0;  // Residual streams.
+  int64_t hc_sinkhorn_iters = 0;
+  double hc_eps = 0;
+  double rms_norm_eps = 0;
+
+  RopeConfig rope;           // kSwa layers.
+  RopeConfig compress_rope;  // Everything in kCsa and kHca layers.
+
+  bool tie_word_embeddings = false;
+  std::vector<int64_t> bos_token_ids;  // As written; may be empty.
+  std::vector<int64_t> eos_token_ids;
+
+  std::vector<LayerConfig> layers;  // num_hidden_layers entries; a draft module's tail is dropped.
+
+  // Draft and vision parts are recognised, never loaded.
+  int64_t num_nextn_predict_layers = 0;
+  bool has_dspark = false;
+  bool has_vision = false;
+
+  std::string expert_dtype;  // "fp4", "fp8" or empty, as written.
+  QuantizationConfig quantization;
+
+  const RopeConfig& layer_rope(int64_t layer) const {
+    return layers[static_cast<size_t>(layer)].compressed() ? compress_rope : rope;
+  }
+  int64_t hc_dim() const { return hc_mult * hidden_size; }
+  int64_t hc_mix() const { return (2 + hc_mult) * hc_mult; }  // Rows of hc_{attn,ffn}_fn: pre, post, comb.
+  int64_t q_dim() const { return num_attention_heads * head_dim; }
+  int64_t o_group_dim() const { return q_dim() / o_groups; }  // Input columns of wo_a.
+  int64_t nope_head_dim() const { return head_dim - qk_rope_head_dim; }
+};
+
+// `what` names the document in errors ("config.json"). InvalidArgument names the key, what it holds and what is wanted;
+// Unimplemented is returned for architectures this engine does not have (DeepSeek-V4.1 and strangers).
+Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view what);
+
+// Reads `directory`/config.json.
+Result<ModelConfig> LoadModelConfig(const std::string& directory);
+
+}  // namespace dsv4::model

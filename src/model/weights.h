@@ -1,0 +1,107 @@
+// The weights of a model as the graph wants them, borrowed from a mapped checkpoint.
+//
+// Linear layers are `Weight`s in whatever format the file stores them; they borrow the file's bytes. Small tensors
+// (norms, hyper-connections, sinks, ape, router bias) are contiguous F32 views: the file's bytes where these are aligned
+// F32 already, a converted copy otherwise. tid2eid is I32. All views are on the host and live as long as the
+// ModelWeights object, which owns the mapping and the copies. Thread-safe after loading: nothing changes.
+//
+// Shapes use the names of ModelConfig: D hidden_size, d head_dim, I moe_intermediate_size, H hc_mult.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "formats/weight.h"
+#include "model/config.h"
+#include "model/numerics.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::io {
+class Checkpoint;
+}
+
+namespace dsv4::model {
+
+struct HyperConnectionWeights {
+  TensorView fn;     // F32 [hc_mix, H*D]; for the head [H, H*D]
+  TensorView base;   // F32 [hc_mix]; head [H]
+  TensorView scale;  // F32 [3] pre, post, comb; head [1]
+};
+
+// width = compress_overlap * (d or index_head_dim).
+struct CompressorWeights {
+  Weight wkv;       // [width, D]
+  Weight wgate;     // [width, D]
+  TensorView ape;   // F32 [compress_ratio, width]
+  TensorView norm;  // F32 [d or index_head_dim]
+};
+
+struct IndexerWeights {
+  Weight wq_b;          // [index_n_heads * index_head_dim, q_lora_rank]
+  Weight weights_proj;  // [index_n_heads, D]
+  CompressorWeights compressor;
+};
+
+// SwiGLU: w1 gate, w3 up, w2 down.
+struct ExpertWeights {
+  Weight w1;  // [I, D]
+  Weight w2;  // [D, I]
+  Weight w3;  // [I, D]
+};
+
+struct LayerWeights {
+  TensorView attn_norm;  // F32 [D]
+  TensorView ffn_norm;   // F32 [D]
+  HyperConnectionWeights hc_attn;
+  HyperConnectionWeights hc_ffn;
+
+  Weight wq_a;           // [q_lora_rank, D]
+  TensorView q_norm;     // F32 [q_lora_rank]
+  Weight wq_b;           // [num_attention_heads * d, q_lora_rank]
+  Weight wkv;            // [d, D]
+  TensorView kv_norm;    // F32 [d]
+  TensorView attn_sink;  // F32 [num_attention_heads]
+  Weight wo_a;           // [o_groups * o_lora_rank, o_group_dim]: group g is rows [g, g + 1) * o_lora_rank
+  Weight wo_b;           // [D, o_groups * o_lora_rank]
+  std::optional<CompressorWeights> compressor;  // kCsa and kHca layers.
+  std::optional<IndexerWeights> indexer;        // kCsa layers.
+
+  Weight gate;           // [n_routed_experts, D]
+  TensorView gate_bias;  // F32 [n_routed_experts]; null in hash-routed layers.
+  TensorView tid2eid;    // I32 [vocab_size, num_experts_per_tok], every id valid; null in scored layers.
+  std::vector<ExpertWeights> experts;  // n_routed_experts
+  ExpertWeights shared_expert;
+};
+
+struct ModelWeights {
+  Weight embed;  // [vocab_size, D], kPlain
+  Weight head;   // [vocab_size, D]; the same as embed where embeddings are tied.
+  TensorView norm;  // F32 [D]
+  HyperConnectionWeights hc_head;
+  std::vector<LayerWeights> layers;  // num_hidden_layers, or fewer with LoadOptions::max_layers.
+
+  std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
+  std::vector<Buffer> copies;                        // Converted or realigned tensors.
+};
+
+struct LoadOptions {
+  Numerics numerics = Numerics::kRelease;
+  // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is InvalidArgument.
+  std::optional<int64_t> max_layers;
+  // Called on the loading thread after each layer with (layers done, layers to load). May be empty.
+  std::function<void(int64_t, int64_t)> progress;
+};
+
+// Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the
+// structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
+// Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
+// compressors, the router and the head; otherwise kNone.
+Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
+                                 const LoadOptions& options);
+
+}  // namespace dsv4::model
