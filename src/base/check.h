@@ -1,5 +1,5 @@
-// DSV4_CHECK(condition) << values: aborts with the values when an invariant of ours is broken. Never reachable from
-// input: what a caller or a file can get wrong is a Status.
+// DSV4_CHECK(condition) << values: aborts with the values when an invariant of ours is broken. Never
+// reachable from input: what a caller or a file can get wrong is a Status.
 #pragma once
 
 #include <sstream>

@@ -5,14 +5,17 @@
 namespace dsv4 {
 
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth) {
-  // The parser recurses per level, so depth is bounded before it starts. Brackets inside strings do not count.
+  // The parser recurses per level, so depth is bounded before it starts. Brackets inside strings do not
+  // count.
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {

@@ -10,7 +10,8 @@ namespace {
 
 spdlog::logger& Logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto created = std::make_shared<spdlog::logger>("dsv4", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    auto created =
+        std::make_shared<spdlog::logger>("dsv4", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     created->set_pattern("%^%l%$: %v");
     created->set_level(spdlog::level::warn);
     return created;
@@ -20,11 +21,16 @@ spdlog::logger& Logger() {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-    case LogLevel::kOff: return spdlog::level::off;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::off;
 }
@@ -32,12 +38,18 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }  // namespace
 
 bool SetLogLevel(std::string_view name) {
-  if (name == "debug") SetLogLevel(LogLevel::kDebug);
-  else if (name == "info") SetLogLevel(LogLevel::kInfo);
-  else if (name == "warning") SetLogLevel(LogLevel::kWarning);
-  else if (name == "error") SetLogLevel(LogLevel::kError);
-  else if (name == "off") SetLogLevel(LogLevel::kOff);
-  else return false;
+  if (name == "debug")
+    SetLogLevel(LogLevel::kDebug);
+  else if (name == "info")
+    SetLogLevel(LogLevel::kInfo);
+  else if (name == "warning")
+    SetLogLevel(LogLevel::kWarning);
+  else if (name == "error")
+    SetLogLevel(LogLevel::kError);
+  else if (name == "off")
+    SetLogLevel(LogLevel::kOff);
+  else
+    return false;
   return true;
 }
 

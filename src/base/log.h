@@ -1,5 +1,5 @@
-// Logging behind our own small interface: spdlog costs seconds per translation unit, so only log.cc includes it.
-// Messages go to stderr. Libraries log; only apps print.
+// Logging behind our own small interface: spdlog costs seconds per translation unit, so only log.cc includes
+// it. Messages go to stderr. Libraries log; only apps print.
 #pragma once
 
 #include <cstdint>

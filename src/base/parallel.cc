@@ -49,7 +49,8 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   DSV4_CHECK(num_threads >= 1) << "num_threads " << num_threads;
-  for (int i = 1; i < num_threads; ++i) state_->workers.emplace_back([state = state_.get()] { state->WorkerLoop(); });
+  for (int i = 1; i < num_threads; ++i)
+    state_->workers.emplace_back([state = state_.get()] { state->WorkerLoop(); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -63,7 +64,8 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::num_threads() const { return static_cast<int>(state_->workers.size()) + 1; }
 
-void ThreadPool::ParallelFor(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+void ThreadPool::ParallelFor(int64_t count, int64_t grain,
+                             const std::function<void(int64_t, int64_t)>& body) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   if (state_->workers.empty() || count <= grain) {

@@ -1,5 +1,5 @@
-// A small thread pool for loops whose iterations are independent. The result never depends on the number of threads:
-// callers split work only where each output element is computed by one iteration.
+// A small thread pool for loops whose iterations are independent. The result never depends on the number of
+// threads: callers split work only where each output element is computed by one iteration.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(begin, end) on disjoint ranges that cover [0, count), none shorter than `grain` except the last; returns
-  // when all are done. `body` must not throw. One ParallelFor at a time per pool; no nesting.
+  // Calls body(begin, end) on disjoint ranges that cover [0, count), none shorter than `grain` except the
+  // last; returns when all are done. `body` must not throw. One ParallelFor at a time per pool; no nesting.
   void ParallelFor(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

@@ -1,8 +1,8 @@
 // Status and Result<T>: how every module reports what the caller or a file got wrong.
 //
-// A Status is a code and a message of the form "what, which: got, wanted (hint)". Result<T> is tl::expected<T, Status>
-// (std::expected needs C++23, which nvcc 13 does not accept). Exceptions never cross a module boundary; DSV4_CHECK in
-// check.h is for our own bugs only.
+// A Status is a code and a message of the form "what, which: got, wanted (hint)". Result<T> is
+// tl::expected<T, Status> (std::expected needs C++23, which nvcc 13 does not accept). Exceptions never cross
+// a module boundary; DSV4_CHECK in check.h is for our own bugs only.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,9 @@ inline tl::unexpected<Status> Error(StatusCode code, std::string message) {
 }
 inline tl::unexpected<Status> Error(Status status) { return tl::unexpected<Status>(std::move(status)); }
 
-inline Status InvalidArgument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+inline Status InvalidArgument(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
 inline Status NotFound(std::string message) { return {StatusCode::kNotFound, std::move(message)}; }
 inline Status DataLoss(std::string message) { return {StatusCode::kDataLoss, std::move(message)}; }
 inline Status FailedPrecondition(std::string message) {
@@ -81,25 +83,26 @@ inline Status Internal(std::string message) { return {StatusCode::kInternal, std
 #define DSV4_CONCAT(a, b) DSV4_CONCAT_INNER(a, b)
 
 // Returns from the calling function (which returns Status) when the Status expression is not Ok.
-#define DSV4_RETURN_IF_ERROR(expression)            \
-  do {                                              \
-    ::dsv4::Status dsv4_status = (expression);      \
-    if (!dsv4_status.ok()) return dsv4_status;      \
+#define DSV4_RETURN_IF_ERROR(expression)       \
+  do {                                         \
+    ::dsv4::Status dsv4_status = (expression); \
+    if (!dsv4_status.ok()) return dsv4_status; \
   } while (false)
 
 // The same inside a function that returns Result<T>.
-#define DSV4_TRY(expression)                                                \
-  do {                                                                      \
-    ::dsv4::Status dsv4_status = (expression);                              \
-    if (!dsv4_status.ok()) return ::dsv4::Error(std::move(dsv4_status));    \
+#define DSV4_TRY(expression)                                             \
+  do {                                                                   \
+    ::dsv4::Status dsv4_status = (expression);                           \
+    if (!dsv4_status.ok()) return ::dsv4::Error(std::move(dsv4_status)); \
   } while (false)
 
-// DSV4_ASSIGN_OR_RETURN(auto x, F()): declares x from a Result, or returns its error from a Result<T> function.
-#define DSV4_ASSIGN_OR_RETURN(declaration, expression) \
+// DSV4_ASSIGN_OR_RETURN(auto x, F()): declares x from a Result, or returns its error from a Result<T>
+// function.
+#define DSV4_ASSIGN_OR_RETURN(declaration, expression)                                      \
   DSV4_ASSIGN_OR_RETURN_INNER(DSV4_CONCAT(dsv4_result_, __LINE__), declaration, expression, \
                               ::dsv4::Error(std::move(DSV4_CONCAT(dsv4_result_, __LINE__).error())))
 // The same inside a function that returns Status.
-#define DSV4_ASSIGN_OR_RETURN_STATUS(declaration, expression) \
+#define DSV4_ASSIGN_OR_RETURN_STATUS(declaration, expression)                               \
   DSV4_ASSIGN_OR_RETURN_INNER(DSV4_CONCAT(dsv4_result_, __LINE__), declaration, expression, \
                               std::move(DSV4_CONCAT(dsv4_result_, __LINE__).error()))
 #define DSV4_ASSIGN_OR_RETURN_INNER(temporary, declaration, expression, failure) \

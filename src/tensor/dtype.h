@@ -23,14 +23,18 @@ enum class DType : uint8_t {
 constexpr int64_t ElementBytes(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kF16:
-    case DType::kBF16: return 2;
+    case DType::kBF16:
+      return 2;
     case DType::kF8E4M3:
     case DType::kF8E8M0:
     case DType::kI8:
-    case DType::kU8: return 1;
-    case DType::kI64: return 8;
+    case DType::kU8:
+      return 1;
+    case DType::kI64:
+      return 8;
   }
   return 0;
 }

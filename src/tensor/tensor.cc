@@ -60,10 +60,18 @@ TensorView TensorView::Rows(int64_t begin, int64_t end) const {
   TensorView view = *this;
   view.data = static_cast<std::byte*>(data) + begin * strides[0] * ElementBytes(dtype);
   switch (shape.rank()) {
-    case 1: view.shape = {end - begin}; break;
-    case 2: view.shape = {end - begin, shape[1]}; break;
-    case 3: view.shape = {end - begin, shape[1], shape[2]}; break;
-    default: view.shape = {end - begin, shape[1], shape[2], shape[3]}; break;
+    case 1:
+      view.shape = {end - begin};
+      break;
+    case 2:
+      view.shape = {end - begin, shape[1]};
+      break;
+    case 3:
+      view.shape = {end - begin, shape[1], shape[2]};
+      break;
+    default:
+      view.shape = {end - begin, shape[1], shape[2], shape[3]};
+      break;
   }
   return view;
 }

@@ -1,8 +1,8 @@
 // Shape, TensorView (borrows) and Buffer (owns): everything an op is handed.
 //
-// A view is a pointer, a dtype, a shape and strides in elements, slowest dimension first. Views are cheap to copy and
-// never own; whoever made the memory keeps it alive. Memory belongs to a device; `Memory` is the only way to obtain or
-// copy it, so code above the backends never names CUDA.
+// A view is a pointer, a dtype, a shape and strides in elements, slowest dimension first. Views are cheap to
+// copy and never own; whoever made the memory keeps it alive. Memory belongs to a device; `Memory` is the
+// only way to obtain or copy it, so code above the backends never names CUDA.
 #pragma once
 
 #include <array>

@@ -10,8 +10,8 @@ namespace dsv4 {
 namespace {
 
 TEST(DType, NamesRoundTrip) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E8M0, DType::kI8,
-                            DType::kU8, DType::kI32, DType::kI64}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E8M0,
+                            DType::kI8, DType::kU8, DType::kI32, DType::kI64}) {
     EXPECT_EQ(DTypeFromName(DTypeName(dtype)), dtype);
     EXPECT_GT(ElementBytes(dtype), 0);
   }

@@ -1,0 +1,78 @@
+// Sampler: one per sequence; turns a row of logits into a token.
+//
+// Stages, each a free function so that `diagnose sampler` can show the logits between them:
+//   mask (ids without a string) -> logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw.
+// Log-probabilities are those of the model: log-softmax of the raw logits, before bias, penalties and
+// temperature.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "sampling/sampling_params.h"
+
+namespace dsv4::sampling {
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0.0F;
+};
+
+struct SampledToken {
+  int32_t id = 0;
+  float logprob = 0.0F;           // Of the chosen token; 0 unless log-probabilities were asked for.
+  std::vector<TokenLogprob> top;  // The most probable tokens, descending, lowest id on ties.
+};
+
+// Counts of the tokens that penalties see: the last `window` of prompt and output.
+class PenaltyWindow {
+ public:
+  explicit PenaltyWindow(int window) : window_(window) {}
+  void Add(int32_t token);
+  const std::unordered_map<int32_t, int>& counts() const { return counts_; }
+
+ private:
+  int window_;
+  std::deque<int32_t> recent_;
+  std::unordered_map<int32_t, int> counts_;
+};
+
+void ApplyLogitBias(const SamplingParams& params, std::span<float> logits);
+void ApplyPenalties(const SamplingParams& params, const PenaltyWindow& seen, std::span<float> logits);
+
+struct Candidate {
+  int32_t id = 0;
+  float probability = 0.0F;
+};
+// What may be drawn after temperature, top-k, top-p and min-p, most probable first (lowest id on ties); the
+// probabilities sum to 1. Needs temperature > 0. At least one candidate always stays.
+std::vector<Candidate> FilterCandidates(const SamplingParams& params, std::span<const float> logits);
+
+// The uniform number in [0, 1) for output token `index` of a sequence with `seed`.
+double UniformDraw(uint64_t seed, uint64_t index);
+
+class Sampler {
+ public:
+  // `allowed` has one entry per vocabulary id and outlives the sampler: ids with allowed[id] == 0 (no string
+  // in the tokenizer) are never chosen. Empty allows all. `num_logprobs` < 0: none; otherwise the chosen
+  // token's and that many of the most probable. `prompt` is seen by the penalties.
+  Sampler(SamplingParams params, std::span<const uint8_t> allowed, int num_logprobs,
+          std::span<const int32_t> prompt);
+
+  // Chooses the next token and records it. Internal error when a logit is NaN or nothing finite is allowed.
+  Result<SampledToken> Sample(std::span<const float> logits);
+
+ private:
+  SamplingParams params_;
+  std::span<const uint8_t> allowed_;
+  int num_logprobs_;
+  PenaltyWindow seen_;
+  uint64_t num_sampled_ = 0;
+  std::vector<float> scratch_;
+};
+
+}  // namespace dsv4::sampling
