@@ -1,42 +1,20 @@
-// How cached rows reach the ops, and the op that stores new ones.
-//
-// A RingRows holds the row of absolute position p at slot p mod capacity: the sliding window and the
-// compressors' raw rows. A PagedRows holds entry j in page j / rows_per_page: compressed and indexer entries,
-// which only grow.
+// StoreRows: copies rows into cache storage (tensor/rows.h says how cached rows are laid out), one launch for all runs.
+//   source  [num_rows, width]  contiguous; the destinations have its dtype and width
+//   runs    in any order, destinations do not overlap
+// No rounding. Errors: InvalidArgument if a run leaves the source or a destination is null.
 #pragma once
 
 #include <span>
 
 #include "ops/op_context.h"
+#include "tensor/rows.h"
 
 namespace dsv4::ops {
 
-struct RingRows {
-  void* data = nullptr;  // [capacity, width], contiguous
-  int64_t capacity = 0;
-  int64_t width = 0;
-  DType dtype = DType::kBF16;
-};
+using dsv4::PagedRows;
+using dsv4::RingRows;
+using dsv4::RowRun;
 
-struct PagedRows {
-  std::span<void* const> pages;  // Each [rows_per_page, width], contiguous; borrowed for the call.
-  int64_t rows_per_page = 0;
-  int64_t num_rows = 0;  // Valid entries, those of this step included.
-  int64_t width = 0;
-  DType dtype = DType::kBF16;
-};
-
-// `num_rows` consecutive rows of the source go to consecutive rows at `destination`.
-struct RowRun {
-  int64_t source_begin = 0;
-  int64_t num_rows = 0;
-  void* destination = nullptr;
-};
-
-// StoreRows: copies rows into cache storage, one launch for all runs.
-//   source  [num_rows, width]  contiguous; the destinations have its dtype and width
-//   runs    in any order, destinations do not overlap
-// No rounding. Errors: InvalidArgument if a run leaves the source or a destination is null.
 struct StoreRowsArgs {
   TensorView source;
   std::span<const RowRun> runs;
