@@ -1,14 +1,16 @@
 // Router: chooses the experts of every token and their weights.
-//   logits     [num_tokens, num_experts]   f32: gate.weight . u
-//   bias       [num_experts]               f32 or null; steers the choice only
-//   hash_table [vocab_size, top_k]         i64 or i32, or null; when given it names the experts and bias must
-//   be null token_ids  [num_tokens]                i32; null without hash_table indices    [num_tokens,
-//   top_k]         i32 weights    [num_tokens, top_k]         f32
-// t = sqrt(softplus(logit)), with softplus(x) = x above 20. The choice is hash_table[token_id], or the top_k
-// highest t + bias, equal values by lowest index, in descending order. weights = t[indices] / sum(t[indices])
-// * route_scale. All in fp32 or wider. Errors: InvalidArgument if dims or dtypes disagree, both or neither of
-// a consistent pair is given, or top_k > num_experts; OutOfRange names a token id outside the table.
-// num_tokens == 0 does nothing. Source: release inference code, class Gate (architecture.md 8.1).
+//   logits      [num_tokens, num_experts]  f32: gate.weight . u
+//   bias        [num_experts]              f32 or null; steers the choice only
+//   hash_table  [vocab_size, top_k]        i64 or i32, or null; when given it names the experts and bias must be null
+//   token_ids   [num_tokens]               i32; null without hash_table
+//   indices     [num_tokens, top_k]        i32
+//   weights     [num_tokens, top_k]        f32
+// t = sqrt(softplus(logit)), with softplus(x) = x above 20. The choice is hash_table[token_id], or the top_k highest
+// t + bias, equal values by lowest index, in descending order. weights = t[indices] / sum(t[indices]) * route_scale.
+// All in fp32 or wider.
+// Errors: InvalidArgument if dims or dtypes disagree, both or neither of a consistent pair is given, or
+// top_k > num_experts; OutOfRange names a token id outside the table. num_tokens == 0 does nothing.
+// Source: release inference code, class Gate (architecture.md 8.1).
 #pragma once
 
 #include "ops/op_context.h"
