@@ -1,0 +1,368 @@
+"""Writes shared-input vectors of single ops: tests/golden/ops/<op>.safetensors, and the vectors the specification prints.
+
+Tensors are named <case>/<operand>; bf16 operands are stored as BF16, codes and scales as the bytes a checkpoint has. Scalars are in
+the file's metadata, one JSON object per case. Outputs carry the release's rounding points. See tests/golden/README.md.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import encode  # noqa: E402
+from oracle import formats  # noqa: E402
+from oracle.attention import grouped_linear, sink_attention  # noqa: E402
+from oracle.checkpoint import Weight  # noqa: E402
+from oracle.compressor import CompressorWeights, compress, pool  # noqa: E402
+from oracle.hyper_connection import hc_head, hc_post, hc_pre, split  # noqa: E402
+from oracle.indexer import head_weights, scores, select  # noqa: E402
+from oracle.moe import route, swiglu  # noqa: E402
+from oracle.numerics import Numerics  # noqa: E402
+from oracle.options import Options  # noqa: E402
+from random_model import Shape  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 20
+PLAIN_FREQUENCIES = 10000.0 ** (-2 * np.arange(32) / 64)
+
+
+def yarn_frequencies() -> np.ndarray:
+    from oracle.config import Config
+    config = Config.__new__(Config)
+    config.rope_dim, config.compress_rope_theta, config.yarn = 64, 160000.0, Shape([0]).yarn
+    return config.yarn_frequencies()
+
+
+class OpFile:
+    """Collects the cases of one op."""
+
+    def __init__(self, name: str):
+        self.name, self.tensors, self.cases = name, {}, {}
+
+    def add(self, case: str, scalars: dict | None = None, **operands) -> None:
+        """An operand is a float array (stored as bf16 if every value is one, else F32), an integer array, or an encoded tensor."""
+        self.cases[case] = scalars or {}
+        for name, value in operands.items():
+            self.tensors[f"{case}/{name}"] = value if isinstance(value, tuple) else self._store(value)
+
+    @staticmethod
+    def _store(x: np.ndarray) -> encode.Tensor:
+        if x.dtype.kind in "iu":
+            return "I64", x.astype(np.int64)
+        raise TypeError("wrap float operands in b16() or f32()")
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        encode.write_safetensors(directory / f"{self.name}.safetensors", self.tensors, {"cases": json.dumps(self.cases)})
+
+
+def b16(x: np.ndarray) -> encode.Tensor:
+    x = np.asarray(x, np.float32)
+    if not np.array_equal(formats.round_bf16(x), x):
+        raise ValueError("operand is not on the bf16 grid")
+    return "BF16", (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def f32(x: np.ndarray) -> encode.Tensor:
+    return "F32", np.asarray(x, np.float32)
+
+
+class Vectors:
+    """One method per op file; all share a generator and release numerics."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(SEED)
+        self.num = Numerics(Options.make())
+
+    def rand(self, *shape, std=1.0) -> np.ndarray:
+        """bf16-grid normal values as float32."""
+        return formats.round_bf16((self.rng.standard_normal(shape) * std).astype(np.float32))
+
+    def rows(self, *shape) -> np.ndarray:
+        """Rows of very different magnitude, one of them zero."""
+        x = self.rand(*shape)
+        scale = np.exp2(self.rng.integers(-12, 13, shape[0])).astype(np.float32)
+        scale[0] = 0
+        return formats.round_bf16(x * scale.reshape(-1, *[1] * (len(shape) - 1)))
+
+    def rms_norm(self) -> OpFile:
+        f = OpFile("rms_norm")
+        for case, x in (("ordinary", self.rand(6, 256)), ("magnitudes", self.rows(6, 256)), ("odd_width", self.rand(3, 72))):
+            w = self.rand(x.shape[-1]) + 1
+            w = formats.round_bf16(w)
+            f.add(case, {"eps": 1e-6}, x=b16(x), weight=b16(w), y=b16(self.num.rms_norm(x, w)))
+        return f
+
+    def head_norm(self) -> OpFile:
+        f = OpFile("head_norm")
+        relaxed = Numerics(Options.make(query_norm_bf16=False))
+        for case, x in (("ordinary", self.rand(5, 3, 128, std=3.0)), ("magnitudes", self.rows(6, 2, 512))):
+            f.add(case, {"eps": 1e-6}, x=b16(x), y=b16(self.num.head_norm(x)), y_fp32_statistics=b16(relaxed.head_norm(x)))
+        return f
+
+    def rope(self) -> OpFile:
+        f = OpFile("rope")
+        positions = np.array([0, 1, 5, 127, 128, 4095, 65535, 65536, 123457, 999999, 1000000, 1048575])
+        for table, frequencies in (("plain", PLAIN_FREQUENCIES), ("yarn", yarn_frequencies())):
+            for direction in ("forward", "inverse"):
+                x = self.rand(len(positions), 2, 128)
+                y = self.num.rope(x, positions, frequencies, inverse=direction == "inverse")
+                cos, sin = self.num.cos_sin(positions, frequencies)
+                scalars = {"rope_dim": 64, "inverse": direction == "inverse", "theta": 10000 if table == "plain" else 160000,
+                           "yarn": None if table == "plain" else Shape([0]).yarn}
+                f.add(f"{table}_{direction}", scalars, x=b16(x), positions=positions, frequencies=f32(frequencies), cos=f32(cos),
+                      sin=f32(sin), y=b16(y))
+        return f
+
+    def quantise_fp8(self) -> OpFile:
+        """Codes and scales of activations; groups of 128."""
+        f = OpFile("quantise_fp8")
+        edges = np.zeros((6, 128), np.float32)
+        edges[1, 3] = 1e-5             # below the floor of amax
+        edges[2, 0] = 448.0            # scale exactly one, no rounding up
+        edges[3, 0] = 449.0 if formats.round_bf16(np.float32(449)) == 449 else 450.0
+        edges[4, :] = self.rand(128)
+        edges[4, 7] = 3.0e4            # one huge neighbour
+        edges[5, :] = np.float32(2.0**-9)
+        for case, x in (("ordinary", self.rand(5, 384)), ("magnitudes", self.rows(8, 256)), ("edges", formats.round_bf16(edges))):
+            values = formats.quantise_fp8(x, 128)
+            groups = np.abs(x).reshape(len(x), -1, 128).max(-1)
+            scale = formats.ceil_power_of_two(np.maximum(groups, np.float32(1e-4)) * formats.RECIPROCAL_448)
+            codes = encode._bytes_of(values / np.repeat(scale, 128, 1), encode._E4M3_BYTE, 0x80)
+            f.add(case, {"group": 128}, x=b16(x), codes=("F8_E4M3", codes), scale=("F8_E8M0", (np.log2(scale) + 127).astype(np.uint8)),
+                  y=b16(values))
+        return f
+
+    def kv_row(self) -> OpFile:
+        """FP8 rounding of the leading dims of a window row or compressed entry, groups of 64; the last rope_dim stay."""
+        f = OpFile("kv_row")
+        for case, x in (("release_width", self.rand(5, 512)), ("magnitudes", self.rows(6, 512)), ("toy_width", self.rand(4, 128))):
+            f.add(case, {"group": 64, "rope_dim": 64}, x=b16(x), y=b16(self.num.window_row(x, 64)))
+        return f
+
+    def indexer_row(self) -> OpFile:
+        f = OpFile("indexer_row")
+        for case, x in (("release_width", self.rand(6, 128)), ("magnitudes", self.rows(7, 128)), ("toy_width", self.rand(5, 64))):
+            f.add(case, {"group": 32}, x=b16(x), hadamard=b16(self.num.indexer_row(x, True, False)),
+                  y=b16(self.num.indexer_row(x, True, True)), y_without_hadamard=b16(self.num.indexer_row(x, False, True)))
+        return f
+
+    def _decoded(self, kind: str, parts: dict) -> Weight:
+        from oracle.checkpoint import Checkpoint
+        reader = Checkpoint.__new__(Checkpoint)
+        reader.options = Options.make()
+        reader.config = type("Blocks", (), {"fp8_block": parts.pop("block", (128, 128))})()
+        return reader._decode(kind, parts)
+
+    def linears(self) -> list[OpFile]:
+        """y = round(x W^T); FP8 activations (groups of 128) in front of FP8 and MXFP4, bf16 ones in front of NVFP4 and bf16."""
+        out = []
+        for kind, variants in (
+                ("fp8", {"ue8m0_128": lambda w: encode.fp8_block(w), "float_64": lambda w: encode.fp8_block(w, (64, 64), "float32")}),
+                ("mxfp4", {"block_32": encode.mxfp4}),
+                ("nvfp4", {"modelopt": lambda w: encode.nvfp4(w), "tensor_scale_one": lambda w: encode.nvfp4(w, tensor_scale=np.float32(1)),
+                           "compressed_tensors": lambda w: encode.nvfp4(w, "compressed-tensors")}),
+                ("bf16", {"plain": encode.bf16})):
+            f = OpFile(f"linear_{kind}")
+            for case, encoder in variants.items():
+                n, k = 72 if case == "float_64" else 144, 256
+                w = (self.rng.standard_normal((n, k)) * np.exp2(self.rng.integers(-3, 4, (n, 1)))).astype(np.float32)
+                parts = encoder(w)
+                block = (64, 64) if case == "float_64" else (128, 128)
+                weight = self._decoded(kind, parts | {"block": block})
+                x = self.rows(5, k)
+                f.add(case, {"block": list(block)} if kind == "fp8" else {}, x=b16(x), y=b16(self.num.linear(x, weight)), **parts)
+            out.append(f)
+        f = OpFile("linear_f32")
+        x, w = self.rand(4, 160), self.rand(24, 160)
+        f.add("plain", x=b16(x), weight=b16(w), y=f32(self.num.product(x, w)))
+        out.append(f)
+        return out
+
+    def grouped_linear(self) -> OpFile:
+        f = OpFile("grouped_linear")
+        x, w = self.rand(5, 4 * 96), self.rand(4 * 40, 96)
+        stored = encode.fp8_block(w)
+        weight = self._decoded("fp8", dict(stored))
+        f.add("fp8_weight", {"groups": 4}, x=b16(x), y=b16(grouped_linear(self.num, x, weight.values, 4)), **stored)
+        f.add("bf16_weight", {"groups": 4}, x=b16(x), weight=b16(w), y=b16(grouped_linear(self.num, x, w, 4)))
+        return f
+
+    def hyper_connection(self) -> OpFile:
+        f = OpFile("hyper_connection")
+        for case, (iters, eps) in (("release", (20, 1e-6)), ("few_steps_large_eps", (3, 1e-2))):
+            n, h, d = 5, 4, 64
+            x, y = self.rand(n, h, d, std=2.0), self.rand(n, d)
+            fn, head_fn = (self.rng.standard_normal((m, h * d)).astype(np.float32) / 16 for m in (24, 4))
+            scale, base = self.rng.random(3).astype(np.float32) * 2, self.rng.standard_normal(24).astype(np.float32)
+            u, post, comb = hc_pre(self.num, x, fn, scale, base, iters, eps)
+            head = hc_head(self.num, x, head_fn, scale[:1], base[:4], eps)
+            f.add(case, {"iterations": iters, "hc_eps": eps, "norm_eps": 1e-6}, streams=b16(x), fn=f32(fn), scale=f32(scale),
+                  base=f32(base), u=b16(u), post=f32(post), comb=f32(comb), sublayer_out=b16(y),
+                  new_streams=b16(hc_post(self.num, y, x, post, comb)), head_fn=f32(head_fn), head_scale=f32(scale[:1]),
+                  head_base=f32(base[:4]), head_out=b16(head))
+        return f
+
+    def compressor(self) -> OpFile:
+        """From a normalised layer input u to finished entries. pooled: before the norm, rounded; rotated: after norm and RoPE."""
+        f = OpFile("compressor")
+        for case, ratio, n, d, kind in (("csa_main", 4, 23, 128, "main"), ("csa_indexer", 4, 23, 64, "indexer"), ("hca_main", 128, 257, 128, "main")):
+            c, width = (2 if ratio == 4 else 1), 32
+            u, wkv, wgate = self.rand(n, width), self.rand(c * d, width, std=0.2), self.rand(c * d, width, std=0.4)
+            ape, norm = self.rng.standard_normal((ratio, c * d)).astype(np.float32), formats.round_bf16(self.rand(d) * 0.2 + 1)
+            a, b = self.num.product(u, wkv).astype(np.float32), self.num.product(u, wgate).astype(np.float32)
+            pooled = self.num.round(pool(self.num, a, b + ape[np.arange(n) % ratio], ratio, ratio == 4))
+            rotated = compress(self.num, u, CompressorWeights(wkv, wgate, ape, norm), ratio, ratio == 4, yarn_frequencies())
+            entries = self.num.window_row(rotated, 64) if kind == "main" else self.num.indexer_row(rotated, True, True)
+            f.add(case, {"ratio": ratio, "rope_dim": 64, "kind": kind, "eps": 1e-6}, u=b16(u), wkv=b16(wkv), wgate=b16(wgate), ape=f32(ape),
+                  norm=b16(norm), frequencies=f32(yarn_frequencies()), pooled=b16(pooled), rotated=b16(rotated), entries=b16(entries))
+        return f
+
+    def indexer(self) -> OpFile:
+        """scores: each stage rounded to bf16; selected: ascending indices of the chosen visible entries, -1 after them."""
+        f = OpFile("indexer")
+        relaxed = Numerics(Options.make(indexer_bf16=False))
+        n, h, d, entries, topk = 9, 8, 64, 40, 7
+        q = self.num.indexer_row(self.rand(n, h, d), True, True)
+        k = self.num.indexer_row(self.rand(entries, d), True, True)
+        k[11] = k[5]  # equal scores: the lower index wins
+        u, projection = self.rand(n, 64), self.rand(h, 64, std=0.3)
+        w = head_weights(self.num, u, projection, d)
+        counts = np.array([0, 1, 3, 6, 7, 8, 20, 39, 40])
+        visible = np.arange(entries)[None] < counts[:, None]
+        operands = {}
+        for suffix, num in (("", self.num), ("_fp32", relaxed)):
+            score = scores(num, q, k, w)
+            chosen = select(score, visible, topk)
+            listed = np.full((n, topk), -1)
+            for i, row in enumerate(chosen):
+                index = np.flatnonzero(row)
+                listed[i, :len(index)] = index
+            operands |= {f"scores{suffix}": f32(score), f"selected{suffix}": listed}
+        f.add("toy", {"topk": topk, "head_dim": d}, u=b16(u), weights_proj=b16(projection), weights=b16(w), q=b16(q), entries=b16(k),
+              counts=counts, **operands)
+        return f
+
+    def attention(self) -> OpFile:
+        """mask [n, rows] of 0/1: which rows a query attends to."""
+        f = OpFile("attention")
+        for case, n, h, d, rows in (("holes", 6, 4, 128, 75), ("one_key", 3, 2, 64, 5), ("large_sink", 4, 4, 128, 40)):
+            q, keys = self.rand(n, h, d, std=2.0), self.rand(rows, d)
+            sink = self.rng.standard_normal(h).astype(np.float32) + (6 if case == "large_sink" else 0)
+            mask = self.rng.random((n, rows)) < 0.6
+            if case == "one_key":
+                mask[:] = np.eye(n, rows, 1, dtype=bool)
+            mask[np.arange(n), self.rng.integers(0, rows, n)] = True
+            f.add(case, {"scale": d**-0.5}, q=b16(q), keys=b16(keys), mask=mask.astype(np.int64), sink=f32(sink),
+                  o=b16(sink_attention(self.num, q, keys, mask, sink, d**-0.5)))
+        return f
+
+    def router(self) -> OpFile:
+        f = OpFile("router")
+        n, d, experts, k, vocab = 12, 96, 10, 3, 30
+        u, gate = self.rand(n, d), self.rand(experts, d, std=0.6)
+        gate[7], bias = gate[2], self.rng.standard_normal(experts).astype(np.float32)
+        bias[7] = bias[2]  # a tie
+        logits = self.num.product(u, gate).astype(np.float32)
+        index, weight = route(self.num, logits, k, 2.5, bias=bias)
+        f.add("scored", {"topk": k, "route_scale": 2.5}, u=b16(u), gate=b16(gate), bias=f32(bias), logits=f32(logits), experts=index,
+              weights=f32(weight))
+        ids = self.rng.integers(0, vocab, n)
+        table = np.stack([self.rng.permutation(experts)[:k] for _ in range(vocab)])
+        index, weight = route(self.num, logits, k, 1.5, chosen=table[ids])
+        f.add("hash", {"topk": k, "route_scale": 1.5}, u=b16(u), gate=b16(gate), tid2eid=table, token_ids=ids, logits=f32(logits),
+              experts=index, weights=f32(weight))
+        return f
+
+    def swiglu(self) -> OpFile:
+        f = OpFile("swiglu")
+        gate, up = self.rand(6, 96, std=8.0), self.rand(6, 96, std=8.0)
+        weight = self.rng.random((6, 1)).astype(np.float32) * 2
+        f.add("routed", {"limit": 10.0}, gate=b16(gate), up=b16(up), weight=f32(weight), h=b16(swiglu(self.num, gate, up, 10.0, weight)))
+        f.add("shared", {"limit": 10.0}, gate=b16(gate), up=b16(up), h=b16(swiglu(self.num, gate, up, 10.0)))
+        f.add("unclamped", {"limit": None}, gate=b16(gate), up=b16(up), h=b16(swiglu(self.num, gate, up, None)))
+        return f
+
+    def combine(self) -> OpFile:
+        """Routed outputs summed in the order given (float32), then the shared one."""
+        f = OpFile("combine")
+        routed, shared = self.rand(5, 6, 80), self.rand(5, 80)
+        acc = np.zeros((5, 80), np.float32)
+        for i in range(6):
+            acc += routed[:, i]
+        f.add("six", routed=b16(routed), shared=b16(shared), y=b16(self.num.round(acc + shared)))
+        return f
+
+    def head(self) -> OpFile:
+        f = OpFile("head")
+        z, w = self.rand(4, 256), self.rand(50, 256)
+        f.add("plain", z=b16(z), weight=b16(w), logits=f32(self.num.product(z, w)))
+        return f
+
+    def all(self) -> list[OpFile]:
+        return [self.rms_norm(), self.head_norm(), self.rope(), self.quantise_fp8(), self.kv_row(), self.indexer_row(), *self.linears(),
+                self.grouped_linear(), self.hyper_connection(), self.compressor(), self.indexer(), self.attention(), self.router(),
+                self.swiglu(), self.combine(), self.head()]
+
+
+def printed_vectors() -> dict:
+    """The vectors the specification prints, typed in from it; each is checked here against the oracle before it is written."""
+    k = np.arange(24)
+    mixed, base = ((7 * k % 11) - 5) / 4, ((3 * k % 7) - 3) / 8
+    expected = {
+        "pre": [.268942, .562178, .531210, .622460], "post": [1.302710, .403626, 1.670967, .814667],
+        "comb": [[.104914, .581231, .196866, .116988], [.249115, .005641, .467465, .277779], [.176965, .408701, .332071, .082262],
+                 [.469005, .004427, .003597, .522970]]}
+    num = Numerics(Options.make(plain=True))
+    for name, value in zip(("pre", "post", "comb"), split(num, mixed[None], np.array([.5, 1.5, 2.]), base, 4, 20, 1e-6)):
+        np.testing.assert_allclose(value[0], expected[name], atol=1e-6)
+    yarn = [1.0, .68765602, .47287080, .32517246, .22360680, .15376456, .10573713, .072710772, .05, .034382801, .023643540, .016258623,
+            .011180340, .0076882281, .0052868563, .0036355386, .0022656250, .0013968013, 8.4968973e-4, 5.0808196e-4, 2.9697778e-4,
+            1.6817999e-4, 9.0867843e-5, 4.5444232e-5, 1.9531250e-5, 5.3723127e-6, 3.6943032e-6, 2.5404098e-6, 1.7469281e-6,
+            1.2012856e-6, 8.2607130e-7, 5.6805290e-7]
+    np.testing.assert_allclose(yarn_frequencies(), yarn, rtol=5e-8)
+    block = [0, .1, -.2, .3, -.4, .5, -.6, .7, -.8, .9, -1, 1.1, -1.2, 1.3, -1.4, 1.5]
+    nvfp4 = []
+    for factor, scale, byte, packed, dequantised in (
+            (1.0, 1.0, 0x28, "102A4B5C6D6E7E7F", [0, .125, -.25, .25, -.375, .5, -.5, .75, -.75, 1, -1, 1, -1, 1.5, -1.5, 1.5]),
+            (1.0, 1.5 / 2688, 0x7E, "102A4B5C6D6E7E7F", [0, .125, -.25, .25, -.375, .5, -.5, .75, -.75, 1, -1, 1, -1, 1.5, -1.5, 1.5]),
+            (1.07, 1.0, 0x29, "102A4B5C5D6E6E7F", None)):
+        x = (np.array([block]) * factor).astype(np.float32)
+        parts = encode.nvfp4(x, tensor_scale=np.float32(scale))
+        got = parts["weight"][1].tobytes().hex().upper()
+        if got != packed or parts["weight_scale"][1].item() != byte:
+            raise AssertionError(f"NVFP4 vector x{factor} g={scale}: got {got} {parts['weight_scale'][1].item():#x}, specification {packed} {byte:#x}")
+        nvfp4.append({"x": x[0].tolist(), "tensor_scale": scale, "scale_byte": byte, "packed_hex": packed, "dequantised": dequantised})
+    ties = [[.25, 0], [.75, 1], [1.25, 1], [1.75, 2], [2.5, 2], [3.5, 4], [5, 4], [7, 6]]
+    for x, want in ties:
+        if formats.round_e2m1(np.clip(np.array([x]), -6, 6))[0] != want:
+            raise AssertionError(f"e2m1 of {x}")
+    return {
+        "hyper_connection_split": {"mixed": mixed.tolist(), "base": base.tolist(), "scale": [.5, 1.5, 2.], "eps": 1e-6, "iterations": 20,
+                                   "tolerance": 1e-6, **expected},
+        "yarn_frequencies": {"rope_dim": 64, "theta": 160000, "factor": 16, "original_max_position_embeddings": 65536, "beta_fast": 32,
+                             "beta_slow": 1, "relative_tolerance": 5e-8, "values": yarn},
+        "nvfp4_blocks": nvfp4,
+        "e2m1_ties": ties,
+        "e2m1_to_e4m3_bytes": [0x00, 0x30, 0x38, 0x3C, 0x40, 0x44, 0x48, 0x4C],
+        "mxfp4_to_nvfp4": {"e8m0": [120, 123], "tensor_scale": 2.0**-12, "block_scale_bytes": [0x60, 0x78]},
+        "swizzled_scale_offsets": {"columns": 448, "offsets": [[1, 0, 16], [32, 0, 4], [0, 4, 512], [127, 3, 511], [128, 0, 57344],
+                                                               [3071, 447, 1376255]]},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "tests/golden")
+    args = parser.parse_args()
+    for f in Vectors().all():
+        f.write(args.out / "ops")
+    (args.out / "vectors.json").write_text(json.dumps(printed_vectors(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The whole model: token ids of one sequence to float32 logits at every position."""
+
+import numpy as np
+
+from .attention import Attention
+from .checkpoint import Checkpoint
+from .formats import round_bf16
+from .hyper_connection import hc_head, hc_post, hc_pre
+from .moe import MoE
+from .numerics import F32, Numerics
+from .options import Options
+
+
+class Model:
+    def __init__(self, directory, options: Options | None = None, trace: bool = False):
+        options = options or Options.make()
+        self.ckpt = Checkpoint(directory, options)
+        self.config = self.ckpt.config
+        self.num = Numerics(options, self.config.norm_eps, {} if trace else None)
+
+    @property
+    def trace(self) -> dict[str, np.ndarray]:
+        """Intermediates of the last forward pass by name, if asked for."""
+        return self.num.trace or {}
+
+    def forward(self, ids: np.ndarray, max_layers: int | None = None) -> np.ndarray:
+        """float32 logits [len(ids), vocab]."""
+        return self._head(self.streams(ids, max_layers), "")
+
+    def streams(self, ids: np.ndarray, max_layers: int | None = None) -> np.ndarray:
+        """Residual streams [n, H, D] after the last layer."""
+        c = self.config
+        x = np.repeat(self.ckpt["embed"][ids][:, None, :], c.hc_mult, 1).astype(self.num.dtype)
+        for layer in range(c.num_layers if max_layers is None else max_layers):
+            x = self._block(x, ids, f"layers.{layer}", c.ratios[layer])
+        return x
+
+    def mtp(self, ids: np.ndarray) -> np.ndarray:
+        """float32 draft logits [len(ids)-1, vocab]: streams at p joined with the embedding of token p+1 predict token p+2."""
+        num, w, p = self.num, self.ckpt, "mtp.0"
+        x = self.streams(ids)[:-1]
+        if num.options.mtp_input == "hc_head":
+            collapsed = hc_head(num, x, w["hc_head_fn"], w["hc_head_scale"], w["hc_head_base"], self.config.hc_eps)
+            x = np.repeat(collapsed[:, None], self.config.hc_mult, 1)
+        embedded = num.rms_norm(w["embed"][ids[1:]], w[f"{p}.enorm"])
+        e = num.linear(embedded, w.weights[f"{p}.e_proj"])
+        h = num.linear(num.rms_norm(x, w[f"{p}.hnorm"]), w.weights[f"{p}.h_proj"])
+        x = self._block(num.round(e[:, None] + h), ids[1:], p, 0)
+        return self._head(x, f"{p}.")
+
+    def _block(self, x: np.ndarray, ids: np.ndarray, scope: str, ratio: int) -> np.ndarray:
+        num, w = self.num, self.ckpt
+        attention, moe = Attention(num, w, scope, ratio), MoE(num, w, scope)
+        for name, layer in (("attn", attention), ("ffn", lambda u: moe(u, ids))):
+            u, post, comb = hc_pre(num, x, w[f"{scope}.hc_{name}_fn"], w[f"{scope}.hc_{name}_scale"],
+                                   w[f"{scope}.hc_{name}_base"], self.config.hc_sinkhorn_iters, self.config.hc_eps)
+            u = num.record(f"{scope}.{name}.in", num.rms_norm(u, w[f"{scope}.{name}_norm"]))
+            x = num.record(f"{scope}.{name}.streams", hc_post(num, layer(u), x, post, comb))
+        return x
+
+    def _head(self, x: np.ndarray, scope: str) -> np.ndarray:
+        num, w = self.num, self.ckpt
+        y = hc_head(num, x, w[f"{scope}hc_head_fn"], w[f"{scope}hc_head_scale"], w[f"{scope}hc_head_base"], self.config.hc_eps)
+        z = num.rms_norm(y, w[f"{scope}norm"]) if num.options.head_input == "normed" else y
+        logits = num.product(num.record(f"{scope}head.in", z), w["head"])
+        return (round_bf16(logits) if num.options.logits == "bf16" else logits).astype(F32)
