@@ -19,6 +19,7 @@
 #include "formats/weight.h"
 #include "model/config.h"
 #include "model/numerics.h"
+#include "ops/routed_experts.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::io {
@@ -47,12 +48,8 @@ struct IndexerWeights {
   CompressorWeights compressor;
 };
 
-// SwiGLU: w1 gate, w3 up, w2 down.
-struct ExpertWeights {
-  Weight w1;  // [I, D]
-  Weight w2;  // [D, I]
-  Weight w3;  // [I, D]
-};
+// SwiGLU: w1 gate [I, D], w3 up [I, D], w2 down [D, I].
+using ops::ExpertWeights;
 
 struct LayerWeights {
   TensorView attn_norm;  // F32 [D]
