@@ -47,7 +47,7 @@ struct Weight {
   TensorView scale;
   int64_t block_rows = 1;  // kFp8Block only.
   int64_t block_cols = 1;
-  float global_scale = 1.0F;         // kNvFp4 only: the number in the file.
+  float global_scale = 1.0F;          // kNvFp4 only: the number in the file.
   bool global_scale_divides = false;  // kNvFp4 only: true for compressed-tensors' weight_global_scale.
   ActivationQuant activation = ActivationQuant::kNone;
   Buffer owner;  // Keeps prepared copies alive; empty when the views borrow from the mapped file.
@@ -58,6 +58,11 @@ struct Weight {
 
 // Ok when dims, dtypes and scale shapes agree; `name` stands in the message.
 Status ValidateWeight(const Weight& weight, std::string_view name);
+
+// Ok when every scale is a number the format allows: e8m0 not 255; NVFP4 block scales neither negative nor NaN; F32 and
+// BF16 scales finite and not negative; the global scale finite and positive. Reads all scales: for load time. Host memory
+// only; the weight must be valid.
+Status ValidateScaleValues(const Weight& weight, std::string_view name);
 
 // Writes the `cols` values of one row as fp32. Host memory only; the weight must be valid.
 void DequantizeRow(const Weight& weight, int64_t row, float* out);
