@@ -1,0 +1,59 @@
+// A checkpoint directory: its safetensors files mapped read-only, and every tensor by name.
+//
+// Sharded when the directory has model.safetensors.index.json, else the one file model.safetensors. Names are the files'
+// own; what they mean is the model's business. Immutable and thread-safe after Open.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::io {
+
+class Checkpoint {
+ public:
+  // Errors name the file and tensor: a missing directory, file or shard (NotFound), a corrupt file (DataLoss), an index
+  // that disagrees with its shards, a name in two shards (InvalidArgument).
+  static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  std::span<const MappedFile> files() const { return files_; }
+  std::span<const StoredTensor> tensors() const { return tensors_; }
+  // Null when there is no such tensor. Borrowed from this object.
+  const StoredTensor* Find(std::string_view name) const;
+  // "<path>/model-00001-of-00002.safetensors: tensor layers.0.ffn_norm.weight", for messages.
+  std::string Describe(const StoredTensor& tensor) const;
+  // Bytes of all files.
+  int64_t num_bytes() const;
+
+ private:
+  explicit Checkpoint(std::string directory) : directory_(std::move(directory)) {}
+  Status AddFile(const std::string& file_name);
+  Status BuildNameMap();
+  Status ReadShards(const std::string& index_path);
+
+  std::string directory_;
+  std::vector<MappedFile> files_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string_view, size_t> by_name_;  // Keys borrow from tensors_.
+};
+
+// A tensor's bytes as a view whose address suits `dtype`. The format promises no alignment: where a tensor lies badly its
+// bytes are copied into `copy`, which then must outlive the view; otherwise `copy` stays empty and the view borrows.
+struct AlignedTensor {
+  TensorView view;
+  Buffer copy;
+};
+// `bytes` holds exactly `shape` of `dtype` (the caller has checked). ResourceExhausted when a copy finds no memory.
+Result<AlignedTensor> AlignTensor(std::span<const std::byte> bytes, DType dtype, Shape shape);
+
+}  // namespace dsv4::io

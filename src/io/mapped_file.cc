@@ -1,0 +1,84 @@
+#include "io/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace dsv4::io {
+namespace {
+
+Status OpenError(const std::string& path, int error) {
+  const std::string message = fmt::format("{}: cannot open: {}", path, std::strerror(error));
+  return error == ENOENT ? NotFound(message) : InvalidArgument(message);
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Result<MappedFile> MappedFile::Open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO must fail below instead of waiting for a writer.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return Error(OpenError(path, errno));
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) return Error(OpenError(path, errno));
+  if (!S_ISREG(status.st_mode)) return Error(InvalidArgument(fmt::format("{}: not a regular file", path)));
+  const auto size = static_cast<size_t>(status.st_size);
+  if (size == 0) return MappedFile(path, {});
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) {
+    return Error(
+        ResourceExhausted(fmt::format("{}: cannot map {} bytes: {}", path, size, std::strerror(errno))));
+  }
+  return MappedFile(path, {static_cast<const std::byte*>(data), size});
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+void AdviseWillNeed(std::span<const std::byte> range) {
+  if (range.empty()) return;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(range.data());
+  const uintptr_t aligned = begin - begin % page;
+  ::madvise(reinterpret_cast<void*>(aligned), range.size() + (begin - aligned), MADV_WILLNEED);
+}
+
+Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
+  DSV4_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  if (file.bytes().size() > max_bytes) {
+    return Error(InvalidArgument(
+        fmt::format("{}: {} bytes, at most {} are read", path, file.bytes().size(), max_bytes)));
+  }
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+}  // namespace dsv4::io

@@ -1,0 +1,44 @@
+// A file mapped read-only into memory.
+//
+// The bytes stay valid for the life of the object and are read from disk on first touch. A file that another process
+// truncates while it is mapped ends this process with SIGBUS: checkpoints must not be edited in place under a running
+// engine.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+
+namespace dsv4::io {
+
+class MappedFile {
+ public:
+  // NotFound when there is no such file; InvalidArgument when it is not a regular file or cannot be opened (a symbolic
+  // link that leads back to itself, missing permission). An empty file maps to an empty span.
+  static Result<MappedFile> Open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  MappedFile(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+
+  std::string path_;
+  std::span<const std::byte> bytes_;
+};
+
+// Hints to the kernel about a range of any mapping; widened to whole pages. Failure changes speed only and is ignored.
+void AdviseWillNeed(std::span<const std::byte> range);
+
+// The whole of a small text file (config.json and its like). InvalidArgument above `max_bytes`.
+Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes = size_t{64} << 20);
+
+}  // namespace dsv4::io

@@ -1,0 +1,62 @@
+// Writes one safetensors file, streaming: the header first, then the tensors' bytes in order, in pieces of any size.
+//
+// The file appears under its name only when Finish succeeds (written beside it as "<path>.partial", then renamed), so a
+// crash or a full disk never leaves a file that looks whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+namespace dsv4::io {
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> dims;
+
+  int64_t num_bytes() const;
+};
+
+class SafetensorsWriter {
+ public:
+  // Tensors are laid out widest element first, otherwise in the given order, so that each lies aligned for its dtype:
+  // specs() says in which order Append expects them. InvalidArgument for a duplicate name; errors of the file system
+  // name the path.
+  static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> specs);
+
+  SafetensorsWriter(SafetensorsWriter&&) = default;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) = default;
+
+  std::span<const TensorSpec> specs() const { return specs_; }
+  // The next bytes of the data section.
+  Status Append(std::span<const std::byte> bytes);
+  // FailedPrecondition unless exactly the promised bytes were appended.
+  Status Finish();
+
+ private:
+  struct CloseAndRemove {
+    std::string partial_path;
+    void operator()(std::FILE* file) const;
+  };
+  SafetensorsWriter(std::string path, std::vector<TensorSpec> specs,
+                    std::unique_ptr<std::FILE, CloseAndRemove> file)
+      : path_(std::move(path)), specs_(std::move(specs)), file_(std::move(file)) {}
+
+  std::string path_;
+  std::vector<TensorSpec> specs_;
+  std::unique_ptr<std::FILE, CloseAndRemove> file_;  // Removed unless Finish renamed it.
+  int64_t remaining_bytes_ = 0;
+};
+
+// Writes `text` under `path` through a partial file and a rename, as above.
+Status WriteTextFile(const std::string& path, std::string_view text);
+
+}  // namespace dsv4::io
