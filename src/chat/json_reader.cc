@@ -1,0 +1,247 @@
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "chat/json_value.h"
+#include "chat/utf8.h"
+
+namespace dsv4::chat {
+namespace {
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+// A repeated key keeps its first position and takes the last value.
+void MergeRepeatedKeys(std::vector<JsonValue::Member>& members) {
+  std::unordered_map<std::string_view, size_t> position;
+  bool repeated = false;
+  for (size_t i = 0; i < members.size() && !repeated; ++i)
+    repeated = !position.emplace(members[i].first, i).second;
+  if (!repeated) return;
+  std::vector<JsonValue::Member> merged;
+  std::unordered_map<std::string, size_t> merged_position;
+  for (JsonValue::Member& member : members) {
+    const auto [found, inserted] = merged_position.emplace(member.first, merged.size());
+    if (inserted) {
+      merged.push_back(std::move(member));
+    } else {
+      merged[found->second].second = std::move(member.second);
+    }
+  }
+  members = std::move(merged);
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, JsonDialect dialect) : text_(text), dialect_(dialect) {}
+
+  // Each Read... returns false after setting the error.
+  bool ReadDocument(JsonValue& out) {
+    SkipSpace();
+    if (!ReadValue(out, 1)) return false;
+    SkipSpace();
+    return pos_ == text_.size() || Fail("text after the value");
+  }
+  std::string error() const { return fmt::format("{} at byte {}", error_, pos_); }
+
+ private:
+  bool Fail(std::string_view what) {
+    error_ = what;
+    return false;
+  }
+  void SkipSpace() {
+    while (pos_ < text_.size() &&
+           (text_[pos_] == ' ' || text_[pos_] == '\n' || text_[pos_] == '\r' || text_[pos_] == '\t')) {
+      ++pos_;
+    }
+  }
+  bool Take(char c) {
+    if (pos_ >= text_.size() || text_[pos_] != c) return false;
+    ++pos_;
+    return true;
+  }
+  bool TakeWord(std::string_view word) {
+    if (text_.substr(pos_, word.size()) != word) return false;
+    pos_ += word.size();
+    return true;
+  }
+
+  bool ReadValue(JsonValue& out, int depth) {
+    if (depth > kMaxJsonDepth) return Fail(fmt::format("nested deeper than {} levels", kMaxJsonDepth));
+    if (pos_ >= text_.size()) return Fail("text ends where a value is wanted");
+    switch (text_[pos_]) {
+      case '{':
+        return ReadObject(out, depth);
+      case '[':
+        return ReadArray(out, depth);
+      case '"': {
+        std::string text;
+        if (!ReadString(text)) return false;
+        out = JsonValue::String(std::move(text));
+        return true;
+      }
+      default:
+        return ReadWordOrNumber(out);
+    }
+  }
+
+  bool ReadObject(JsonValue& out, int depth) {
+    ++pos_;
+    std::vector<JsonValue::Member> members;
+    SkipSpace();
+    if (!Take('}')) {
+      do {
+        SkipSpace();
+        if (pos_ >= text_.size() || text_[pos_] != '"') return Fail("no string where a key is wanted");
+        JsonValue::Member& member = members.emplace_back();
+        if (!ReadString(member.first)) return false;
+        SkipSpace();
+        if (!Take(':')) return Fail("no ':' after a key");
+        SkipSpace();
+        if (!ReadValue(member.second, depth + 1)) return false;
+        SkipSpace();
+      } while (Take(','));
+      if (!Take('}')) return Fail("no ',' or '}' after a member");
+      MergeRepeatedKeys(members);
+    }
+    out = JsonValue::Object(std::move(members));
+    return true;
+  }
+
+  bool ReadArray(JsonValue& out, int depth) {
+    ++pos_;
+    std::vector<JsonValue> items;
+    SkipSpace();
+    if (!Take(']')) {
+      do {
+        SkipSpace();
+        if (!ReadValue(items.emplace_back(), depth + 1)) return false;
+        SkipSpace();
+      } while (Take(','));
+      if (!Take(']')) return Fail("no ',' or ']' after an item");
+    }
+    out = JsonValue::Array(std::move(items));
+    return true;
+  }
+
+  bool ReadString(std::string& out) {
+    ++pos_;
+    while (true) {
+      const size_t run = pos_;
+      while (pos_ < text_.size() && text_[pos_] != '"' && text_[pos_] != '\\' &&
+             static_cast<unsigned char>(text_[pos_]) >= 0x20) {
+        ++pos_;
+      }
+      out.append(text_.substr(run, pos_ - run));
+      if (pos_ >= text_.size()) return Fail("text ends inside a string");
+      if (Take('"')) return true;
+      if (!Take('\\')) return Fail("raw control character inside a string");
+      if (!ReadEscape(out)) return false;
+    }
+  }
+
+  bool ReadEscape(std::string& out) {
+    constexpr std::string_view kLetters = "\"\\/bfnrt";
+    constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+    if (pos_ >= text_.size()) return Fail("text ends inside an escape");
+    const char letter = text_[pos_++];
+    if (letter != 'u') {
+      const size_t index = kLetters.find(letter);
+      if (index == std::string_view::npos) return Fail("unknown escape");
+      out += kMeanings[index];
+      return true;
+    }
+    uint32_t code = 0;
+    if (!ReadHex4(code)) return false;
+    if (code >= 0xD800 && code <= 0xDFFF) {
+      uint32_t low = 0;
+      // A lone surrogate has no UTF-8 form.
+      if (code >= 0xDC00 || !TakeWord("\\u")) return Fail("lone surrogate escape");
+      if (!ReadHex4(low)) return false;
+      if (low < 0xDC00 || low > 0xDFFF) return Fail("lone surrogate escape");
+      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    AppendUtf8(code, out);
+    return true;
+  }
+
+  bool ReadHex4(uint32_t& code) {
+    const std::string_view digits = text_.substr(pos_, 4);
+    code = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (error != std::errc() || end != digits.data() + 4) return Fail("no four hex digits after \\u");
+    pos_ += 4;
+    return true;
+  }
+
+  bool ReadWordOrNumber(JsonValue& out) {
+    if (TakeWord("null")) return out = JsonValue(), true;
+    if (TakeWord("true")) return out = JsonValue::Bool(true), true;
+    if (TakeWord("false")) return out = JsonValue::Bool(false), true;
+    if (dialect_ == JsonDialect::kPython) {
+      if (TakeWord("NaN")) return out = JsonValue::Double(std::strtod("nan", nullptr)), true;
+      if (TakeWord("Infinity")) return out = JsonValue::Double(std::strtod("inf", nullptr)), true;
+      if (TakeWord("-Infinity")) return out = JsonValue::Double(std::strtod("-inf", nullptr)), true;
+    }
+    return ReadNumber(out);
+  }
+
+  void SkipDigits() {
+    while (pos_ < text_.size() && IsDigit(text_[pos_])) ++pos_;
+  }
+
+  bool ReadNumber(JsonValue& out) {
+    const size_t start = pos_;
+    Take('-');
+    if (pos_ >= text_.size() || !IsDigit(text_[pos_])) return Fail("no value");
+    if (!Take('0')) SkipDigits();
+    bool is_double = false;
+    if (pos_ + 1 < text_.size() && text_[pos_] == '.' && IsDigit(text_[pos_ + 1])) {
+      is_double = true;
+      ++pos_;
+      SkipDigits();
+    }
+    if (pos_ < text_.size() && (text_[pos_] == 'e' || text_[pos_] == 'E')) {
+      size_t digit = pos_ + 1;
+      if (digit < text_.size() && (text_[digit] == '+' || text_[digit] == '-')) ++digit;
+      if (digit < text_.size() && IsDigit(text_[digit])) {
+        is_double = true;
+        pos_ = digit;
+        SkipDigits();
+      }
+    }
+    const std::string number(text_.substr(start, pos_ - start));
+    if (!is_double) {
+      out = JsonValue::Integer(number == "-0" ? "0" : number);
+      return true;
+    }
+    double value = 0.0;
+    if (std::from_chars(number.data(), number.data() + number.size(), value).ec != std::errc()) {
+      value = std::strtod(number.c_str(), nullptr);  // Past the range: infinity or zero, as in Python.
+    }
+    out = JsonValue::Double(value);
+    return true;
+  }
+
+  std::string_view text_;
+  JsonDialect dialect_;
+  size_t pos_ = 0;
+  std::string error_;
+};
+
+}  // namespace
+
+Result<JsonValue> ReadJson(std::string_view text, std::string_view what, JsonDialect dialect) {
+  if (const size_t valid = ValidUtf8Prefix(text); valid != text.size()) {
+    return Error(InvalidArgument(fmt::format("{}: invalid UTF-8 at byte {}", what, valid)));
+  }
+  Reader reader(text, dialect);
+  JsonValue value;
+  if (!reader.ReadDocument(value)) {
+    return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, reader.error())));
+  }
+  return value;
+}
+
+}  // namespace dsv4::chat

@@ -1,0 +1,84 @@
+// A conversation as the encoder reads it. Source: chat-encoding.md section 2.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "chat/json_value.h"
+
+namespace dsv4::chat {
+
+enum class Role : unsigned char { kSystem, kDeveloper, kUser, kAssistant, kTool, kLatestReminder, kOther };
+
+// "system", ...; "other" for kOther.
+std::string_view RoleName(Role role);
+
+// One part of a content list. `text` is filled for type "text" only.
+struct ContentPart {
+  std::string type;
+  std::string text;
+
+  friend bool operator==(const ContentPart&, const ContentPart&) = default;
+};
+
+// What a message says: nothing at all, an explicit null, a text, or a list of parts.
+struct Content {
+  enum class Kind : unsigned char { kAbsent, kNull, kText, kParts };
+
+  Content() = default;
+  Content(std::string value) : kind(Kind::kText), text(std::move(value)) {}  // NOLINT: a text is a content
+  Content(const char* value) : Content(std::string(value)) {}                // NOLINT
+
+  Kind kind = Kind::kAbsent;
+  std::string text;                // kText
+  std::vector<ContentPart> parts;  // kParts
+
+  friend bool operator==(const Content&, const Content&) = default;
+};
+
+// One block of a user turn.
+struct UserBlock {
+  std::string type;          // "text", "tool_result", or a type the encoder only names
+  Content content;           // of a text or a tool result
+  std::string tool_call_id;  // of a tool result; may be empty
+
+  friend bool operator==(const UserBlock&, const UserBlock&) = default;
+};
+
+struct ToolCall {
+  std::string id;  // may be empty
+  std::string name;
+  std::string arguments;  // JSON text of an object, or whatever the model wrote
+
+  friend bool operator==(const ToolCall&, const ToolCall&) = default;
+};
+
+struct Message {
+  Role role = Role::kUser;
+  std::string other_role;  // the name, when role is kOther
+  Content content;
+  std::string reasoning_content;
+  std::vector<JsonValue> tools;  // objects with a member "function"
+  std::vector<ToolCall> tool_calls;
+  std::string sampled_calls;        // not from JSON: when not empty, the block exactly as the model wrote it
+                                    // (CompletionParser::sampled_calls), rendered instead of tool_calls
+  std::string tool_call_id;         // of a tool message
+  JsonValue response_format;        // a JSON schema; falsy: none
+  std::optional<std::string> task;  // a name in ChatProfile::tasks
+  bool wo_eos = false;              // an unfinished last answer that the model continues
+  std::optional<std::vector<UserBlock>>
+      content_blocks;  // a user turn given as blocks; read when content is absent
+};
+
+// Reads a list of messages as they stand in a request; `what` names it in errors ("messages"). `reasoning` is read where
+// `reasoning_content` is absent or empty, and `prefix` means the same as `wo_eos`. An unknown role is not an error here:
+// the encoder drops some of them. Errors (InvalidArgument) name the field: "messages[2].tool_calls[0].function.name: ...".
+Result<std::vector<Message>> ParseMessages(const JsonValue& json, std::string_view what);
+
+// Reads a tool list; null is an empty one. Every entry is an object with an object member "function".
+Result<std::vector<JsonValue>> ParseTools(const JsonValue& json, std::string_view what);
+
+}  // namespace dsv4::chat

@@ -1,0 +1,145 @@
+#include "chat/profile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+
+namespace dsv4::chat {
+namespace {
+
+constexpr std::string_view kAbsoluteMaximum =
+    "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
+    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the "
+    "root cause, "
+    "rigorously stress-testing your logic against all potential paths, edge cases, and adversarial "
+    "scenarios.\n"
+    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
+    "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n";
+
+constexpr std::string_view kBeyondMaximum =
+    "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\n"
+    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively "
+    "decompose the "
+    "problem into its most fundamental components, trace every causal chain to its root, and resolve the "
+    "underlying "
+    "cause rather than any surface symptom.\n"
+    "Do not stop reasoning until you have independently verified the solution from multiple angles and are "
+    "certain "
+    "that no assumption remains unchecked and no error remains undiscovered.\n\n";
+
+constexpr std::array<TaskToken, 6> kTasks = {{
+    {"action", "<｜action｜>", true},
+    {"query", "<｜query｜>", false},
+    {"authority", "<｜authority｜>", false},
+    {"domain", "<｜domain｜>", false},
+    {"title", "<｜title｜>", false},
+    {"read_url", "<｜read_url｜>", false},
+}};
+
+constexpr std::array<EffortLevel, 2> kEffortsV4 = {{{"high", ""}, {"max", kAbsoluteMaximum}}};
+constexpr std::array<EffortLevel, 3> kEffortsV40731 = {
+    {{"low", ""}, {"high", kAbsoluteMaximum}, {"max", kBeyondMaximum}}};
+
+// Our own mapping of what clients send (chat-encoding.md 5.1); anything else is refused, never mapped silently.
+constexpr std::array<ApiEffort, 6> kApiEffortsV4 = {
+    {{"minimal", ""}, {"low", ""}, {"medium", ""}, {"high", "high"}, {"xhigh", "max"}, {"max", "max"}}};
+constexpr std::array<ApiEffort, 6> kApiEffortsV40731 = {{{"minimal", "low"},
+                                                         {"low", "low"},
+                                                         {"medium", "low"},
+                                                         {"high", "high"},
+                                                         {"xhigh", "max"},
+                                                         {"max", "max"}}};
+
+constexpr ChatProfile kV4 = {
+    .revision = "v4",
+    .bos = "<｜begin▁of▁sentence｜>",
+    .eos = "<｜end▁of▁sentence｜>",
+    .system_marker = "",
+    .user = "<｜User｜>",
+    .assistant = "<｜Assistant｜>",
+    .latest_reminder = "<｜latest_reminder｜>",
+    .think_open = "<think>",
+    .think_close = "</think>",
+    .dsml = "｜DSML｜",
+    .tool_calls = "tool_calls",
+    .invoke = "invoke",
+    .parameter = "parameter",
+    .tasks = kTasks,
+    .efforts = kEffortsV4,
+    .api_efforts = kApiEffortsV4,
+};
+
+constexpr ChatProfile WithEfforts(ChatProfile profile, std::string_view revision,
+                                  std::span<const EffortLevel> efforts,
+                                  std::span<const ApiEffort> api_efforts) {
+  profile.revision = revision;
+  profile.efforts = efforts;
+  profile.api_efforts = api_efforts;
+  return profile;
+}
+
+constexpr std::array<ChatProfile, 2> kProfiles = {
+    kV4, WithEfforts(kV4, "v4-0731", kEffortsV40731, kApiEffortsV40731)};
+
+// The later revision's encoder is the only one that writes this marker.
+constexpr std::string_view kV41Revision = "v4.1";
+constexpr std::string_view kV41Marker = "<｜System｜>";
+
+}  // namespace
+
+std::string ChatProfile::OpenTag(std::string_view name) const { return fmt::format("<{}{}", dsml, name); }
+std::string ChatProfile::CloseTag(std::string_view name) const { return fmt::format("</{}{}", dsml, name); }
+
+std::vector<std::string_view> ChatProfile::RequiredTokens() const {
+  std::vector<std::string_view> tokens = {bos, eos, user, assistant, think_open, think_close, dsml};
+  if (!system_marker.empty()) tokens.push_back(system_marker);
+  return tokens;
+}
+
+std::vector<std::string_view> ChatProfile::OptionalTokens() const {
+  std::vector<std::string_view> tokens = {latest_reminder};
+  for (const TaskToken& task : tasks) tokens.push_back(task.token);
+  return tokens;
+}
+
+std::vector<std::string_view> ChatProfile::StopTokens() const { return {eos, user}; }
+
+const TaskToken* ChatProfile::FindTask(std::string_view name) const {
+  for (const TaskToken& task : tasks) {
+    if (task.name == name) return &task;
+  }
+  return nullptr;
+}
+
+std::span<const ChatProfile> ChatProfiles() { return kProfiles; }
+
+Result<const ChatProfile*> FindChatProfile(std::string_view revision) {
+  std::vector<std::string_view> known;
+  for (const ChatProfile& profile : kProfiles) {
+    if (profile.revision == revision) return &profile;
+    known.push_back(profile.revision);
+  }
+  if (revision == kV41Revision) {
+    return Error(StatusCode::kUnimplemented,
+                 fmt::format("chat revision: got {}, which this build cannot render; wanted one of {}",
+                             revision, fmt::join(known, ", ")));
+  }
+  return Error(InvalidArgument(
+      fmt::format("chat revision: got '{}', wanted one of {}", revision, fmt::join(known, ", "))));
+}
+
+Result<const ChatProfile*> DetectChatProfile(const RevisionFacts& facts) {
+  if (facts.option) return FindChatProfile(*facts.option);
+  if (facts.metadata) return FindChatProfile(*facts.metadata);
+  if (facts.encoder_source) {
+    const std::string& source = *facts.encoder_source;
+    if (source.find(kV41Marker) != std::string::npos) return FindChatProfile(kV41Revision);
+    // The three-level effort table came with the second text. Its dash may be spelt as an escape in the source.
+    constexpr std::string_view kSecondText = "Reasoning Effort: Beyond maximum";
+    if (source.find(kSecondText) != std::string::npos) return FindChatProfile("v4-0731");
+  }
+  return FindChatProfile("v4");
+}
+
+}  // namespace dsv4::chat

@@ -1,0 +1,88 @@
+// What differs between the wire revisions of the V4 chat format, as one object: markers, DSML tag names, tasks and the
+// effort table. The renderer and both parsers write and recognise nothing that is not named here.
+// Source: chat-encoding.md sections 0, 1 and 2.6.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dsv4::chat {
+
+enum class ThinkingMode : unsigned char { kChat, kThinking };
+
+// A reasoning effort the encoder knows, and the text it puts in front of the prompt (may be empty).
+struct EffortLevel {
+  std::string_view name;
+  std::string_view prefix;
+};
+
+// A reasoning effort a public API accepts, and the encoder's level for it (empty: send none).
+struct ApiEffort {
+  std::string_view name;
+  std::string_view level;
+};
+
+// A quick task and its token. `after_opener`: the token follows the assistant's opener instead of replacing it.
+struct TaskToken {
+  std::string_view name;
+  std::string_view token;
+  bool after_opener;
+};
+
+// All views point to constants. Copy one and change it to describe another revision.
+struct ChatProfile {
+  std::string_view revision;
+  std::string_view bos;
+  std::string_view eos;
+  std::string_view system_marker;  // empty: the system text stands bare
+  std::string_view user;
+  std::string_view assistant;
+  std::string_view latest_reminder;
+  std::string_view think_open;
+  std::string_view think_close;
+  std::string_view dsml;        // the token inside every tag, bars included
+  std::string_view tool_calls;  // tag names, with a leading blank where the revision writes one
+  std::string_view invoke;
+  std::string_view parameter;
+  std::span<const TaskToken> tasks;
+  std::span<const EffortLevel> efforts;
+  std::span<const ApiEffort> api_efforts;
+
+  // "<" + dsml + name and "</" + dsml + name, without the closing ">".
+  std::string OpenTag(std::string_view name) const;
+  std::string CloseTag(std::string_view name) const;
+
+  // Strings a tokenizer must have as single tokens; without one of them the model cannot be used for chat.
+  std::vector<std::string_view> RequiredTokens() const;
+  // Strings whose absence only disables the feature that writes them.
+  std::vector<std::string_view> OptionalTokens() const;
+  // Strings whose tokens end an answer: the end of sentence and, defensively, the next user turn.
+  std::vector<std::string_view> StopTokens() const;
+
+  const TaskToken* FindTask(std::string_view name) const;
+};
+
+// Revisions offered, oldest first: "v4", "v4-0731".
+std::span<const ChatProfile> ChatProfiles();
+
+// Unimplemented for "v4.1"; InvalidArgument, naming the known ones, for anything else unknown.
+Result<const ChatProfile*> FindChatProfile(std::string_view revision);
+
+// Where the encoder lies in a model directory, relative to it.
+inline constexpr std::string_view kEncoderFile = "encoding/encoding_dsv4.py";
+
+// What is known about a model's revision. The first fact that is present decides; with none of them it is "v4".
+struct RevisionFacts {
+  std::optional<std::string> option;          // given by the user
+  std::optional<std::string> metadata;        // our own field in the model's metadata
+  std::optional<std::string> encoder_source;  // text of kEncoderFile
+};
+Result<const ChatProfile*> DetectChatProfile(const RevisionFacts& facts);
+
+}  // namespace dsv4::chat
