@@ -1,0 +1,150 @@
+#include "kv/cache_layout.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace dsv4::kv {
+namespace {
+
+constexpr int64_t kMaxDim = int64_t{1} << 20;
+constexpr int64_t kRingAlignment = 256;
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
+Status CheckRange(std::string_view what, int64_t got, int64_t low, int64_t high) {
+  if (got >= low && got <= high) return {};
+  return InvalidArgument(fmt::format("cache layout, {}: got {}, want {} to {}", what, got, low, high));
+}
+
+const LayerCacheLayout& At(const CacheLayout& layout, int layer) {
+  return layout.layers[static_cast<size_t>(layer)];
+}
+
+bool IsIndexer(RingKind kind) { return kind == RingKind::kIndexerValues || kind == RingKind::kIndexerScores; }
+
+}  // namespace
+
+std::string_view RingKindName(RingKind kind) {
+  switch (kind) {
+    case RingKind::kWindow:
+      return "window";
+    case RingKind::kCompressorValues:
+      return "compressor values";
+    case RingKind::kCompressorScores:
+      return "compressor scores";
+    case RingKind::kIndexerValues:
+      return "indexer values";
+    case RingKind::kIndexerScores:
+      return "indexer scores";
+  }
+  return "unknown";
+}
+
+std::string_view PageKindName(PageKind kind) {
+  return kind == PageKind::kEntries ? "entries" : "indexer keys";
+}
+
+uint64_t CacheLayout::GeometryFingerprint() const {
+  std::vector<int64_t> numbers = {window_size, static_cast<int64_t>(row_dtype),
+                                  static_cast<int64_t>(layers.size())};
+  for (const LayerCacheLayout& layer : layers) {
+    numbers.insert(numbers.end(), {layer.ratio, layer.overlap ? 1 : 0, layer.width, layer.indexer_width});
+  }
+  return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
+}
+
+bool CacheLayout::HasRing(int layer, RingKind kind) const {
+  if (kind == RingKind::kWindow) return true;
+  return IsIndexer(kind) ? At(*this, layer).indexer_width > 0 : At(*this, layer).ratio > 0;
+}
+
+int64_t CacheLayout::RingWidth(int layer, RingKind kind) const {
+  const LayerCacheLayout& l = At(*this, layer);
+  if (kind == RingKind::kWindow) return l.width;
+  return l.channels() * (IsIndexer(kind) ? l.indexer_width : l.width);
+}
+
+int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
+  return RingWidth(layer, kind) * ElementBytes(RingDType(kind));
+}
+
+int64_t CacheLayout::RingCapacity(int layer, RingKind kind) const {
+  if (kind == RingKind::kWindow) return window_size - 1 + std::max(max_chunk_tokens, max_rewind_tokens);
+  const LayerCacheLayout& l = At(*this, layer);
+  return std::max<int64_t>(1, l.ratio * l.channels() - 1 + max_rewind_tokens);
+}
+
+int64_t CacheLayout::RingBytes(int layer, RingKind kind) const {
+  const int64_t bytes = RingCapacity(layer, kind) * RingRowBytes(layer, kind);
+  return (bytes + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
+}
+
+int64_t CacheLayout::FirstNeededRow(int layer, RingKind kind, int64_t length) const {
+  if (kind == RingKind::kWindow) return std::max<int64_t>(0, length - (window_size - 1));
+  const LayerCacheLayout& l = At(*this, layer);
+  // The unfinished block, and with overlap the one before it.
+  return std::max<int64_t>(0, length / l.ratio - (l.channels() - 1)) * l.ratio;
+}
+
+bool CacheLayout::HasPages(int layer, PageKind kind) const {
+  return kind == PageKind::kEntries ? At(*this, layer).ratio > 0 : At(*this, layer).indexer_width > 0;
+}
+
+int64_t CacheLayout::PageWidth(int layer, PageKind kind) const {
+  return kind == PageKind::kEntries ? At(*this, layer).width : At(*this, layer).indexer_width;
+}
+
+int64_t CacheLayout::PageRowBytes(int layer, PageKind kind) const {
+  return PageWidth(layer, kind) * ElementBytes(row_dtype);
+}
+
+int64_t CacheLayout::NumEntries(int layer, int64_t length) const {
+  const int64_t ratio = At(*this, layer).ratio;
+  return ratio == 0 ? 0 : length / ratio;
+}
+
+Status Validate(const CacheLayout& layout) {
+  DSV4_RETURN_IF_ERROR(CheckRange("layers", static_cast<int64_t>(layout.layers.size()), 1, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("window_size", layout.window_size, 1, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("max_positions", layout.max_positions, 1, kMaxTokens));
+  DSV4_RETURN_IF_ERROR(CheckRange("max_chunk_tokens", layout.max_chunk_tokens, 1, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("max_rewind_tokens", layout.max_rewind_tokens, 0, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("rows_per_page", layout.rows_per_page, 1, kMaxDim));
+  if (layout.row_dtype != DType::kBF16 && layout.row_dtype != DType::kF32) {
+    return InvalidArgument(
+        fmt::format("cache layout, row_dtype: got {}, want BF16 or F32", DTypeName(layout.row_dtype)));
+  }
+  for (size_t i = 0; i < layout.layers.size(); ++i) {
+    const LayerCacheLayout& layer = layout.layers[i];
+    const auto check = [&]() -> Status {
+      DSV4_RETURN_IF_ERROR(CheckRange("ratio", layer.ratio, 0, kMaxDim));
+      DSV4_RETURN_IF_ERROR(CheckRange("width", layer.width, 1, kMaxDim));
+      DSV4_RETURN_IF_ERROR(
+          CheckRange("indexer_width", layer.indexer_width, 0, layer.ratio > 0 ? kMaxDim : 0));
+      return {};
+    };
+    DSV4_RETURN_IF_ERROR(check().WithContext(fmt::format("layer {}", i)));
+  }
+  return {};
+}
+
+int64_t StateBytes(const CacheLayout& layout, int64_t length) {
+  int64_t bytes = 0;
+  for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+    for (int i = 0; i < kNumRingKinds; ++i) {
+      const auto kind = static_cast<RingKind>(i);
+      if (layout.HasRing(layer, kind)) bytes += layout.RingBytes(layer, kind);
+    }
+    const int64_t pages =
+        (layout.NumEntries(layer, length) + layout.rows_per_page - 1) / layout.rows_per_page;
+    for (int i = 0; i < kNumPageKinds; ++i) {
+      const auto kind = static_cast<PageKind>(i);
+      if (layout.HasPages(layer, kind))
+        bytes += pages * layout.rows_per_page * layout.PageRowBytes(layer, kind);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace dsv4::kv

@@ -1,0 +1,90 @@
+// CacheLayout: which rows a sequence keeps, in plain numbers. The model fills it from its configuration; kv knows nothing
+// else of the model.
+//
+// Per layer a sequence owns up to five rings and two paged stores:
+//
+// | store                              | layers          | row of                   | width           | dtype     |
+// | window ring                        | all             | one position             | width           | row_dtype |
+// | compressor values, scores (rings)  | ratio > 0       | one position, raw (a, b) | channels * width| F32       |
+// | indexer values, scores (rings)     | with an indexer | one position, raw (a, b) | channels * indexer_width | F32 |
+// | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | row_dtype |
+// | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | row_dtype |
+//
+// channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so nothing ever
+// moves, and taking tokens back is a change of length.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+namespace dsv4::kv {
+
+enum class RingKind : uint8_t {
+  kWindow,
+  kCompressorValues,
+  kCompressorScores,
+  kIndexerValues,
+  kIndexerScores
+};
+enum class PageKind : uint8_t { kEntries, kIndexerKeys };
+inline constexpr int kNumRingKinds = 5;
+inline constexpr int kNumPageKinds = 2;
+
+std::string_view RingKindName(RingKind kind);  // "window", "compressor values", ...
+std::string_view PageKindName(PageKind kind);  // "entries", "indexer keys"
+
+struct LayerCacheLayout {
+  int64_t ratio = 0;          // Positions per entry; 0: window only.
+  bool overlap = false;       // An entry also pools the previous block (CSA).
+  int64_t width = 0;          // Elements of a window row and of an entry.
+  int64_t indexer_width = 0;  // Elements of an indexer key; 0: no indexer.
+
+  int64_t channels() const { return overlap ? 2 : 1; }
+};
+
+struct CacheLayout {
+  std::vector<LayerCacheLayout> layers;
+  int64_t window_size = 0;         // Positions a query sees through the window, its own included.
+  DType row_dtype = DType::kBF16;  // BF16 or F32.
+  int64_t max_positions = 0;       // Length limit of a sequence.
+  int64_t max_chunk_tokens = 0;    // Most tokens of one append.
+  int64_t max_rewind_tokens = 0;   // Tokens that can always be taken back.
+  int64_t rows_per_page = 64;
+  // Who computed the rows (weights, numerics). Persisted rows are refused when it differs.
+  uint64_t model_fingerprint = 0;
+
+  // Of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes do not count.
+  uint64_t GeometryFingerprint() const;
+
+  bool HasRing(int layer, RingKind kind) const;
+  int64_t RingWidth(int layer, RingKind kind) const;
+  DType RingDType(RingKind kind) const { return kind == RingKind::kWindow ? row_dtype : DType::kF32; }
+  int64_t RingRowBytes(int layer, RingKind kind) const;
+  // The rows that the next token needs, and room to append or to take back:
+  //   window                window_size - 1 + max(max_chunk_tokens, max_rewind_tokens)
+  //   compressor, indexer   ratio * channels - 1 + max_rewind_tokens (the pool op reads a chunk from its inputs)
+  int64_t RingCapacity(int layer, RingKind kind) const;
+  // All slots, rounded up so that the next ring is aligned for any device's vector loads.
+  int64_t RingBytes(int layer, RingKind kind) const;
+  // The first position whose row a sequence of `length` tokens still needs; all from it to length - 1 are needed.
+  int64_t FirstNeededRow(int layer, RingKind kind, int64_t length) const;
+
+  bool HasPages(int layer, PageKind kind) const;
+  int64_t PageWidth(int layer, PageKind kind) const;
+  int64_t PageRowBytes(int layer, PageKind kind) const;
+  // Entries that `length` positions complete.
+  int64_t NumEntries(int layer, int64_t length) const;
+};
+
+// InvalidArgument names the layer and the field; afterwards all sizes fit in int64.
+Status Validate(const CacheLayout& layout);
+
+// Bytes a sequence of `length` tokens occupies: all rings, and whole pages.
+int64_t StateBytes(const CacheLayout& layout, int64_t length);
+
+}  // namespace dsv4::kv

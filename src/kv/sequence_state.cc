@@ -1,0 +1,219 @@
+#include "kv/sequence_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kv/snapshot.h"
+
+namespace dsv4::kv {
+namespace {
+
+size_t Index(RingKind kind) { return static_cast<size_t>(kind); }
+size_t Index(PageKind kind) { return static_cast<size_t>(kind); }
+
+}  // namespace
+
+template <typename Visit>
+void SequenceState::ForEachRing(Visit visit) {
+  for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
+    for (int i = 0; i < kNumRingKinds; ++i) {
+      const auto kind = static_cast<RingKind>(i);
+      if (layout_->HasRing(layer, kind))
+        visit(layer, kind, layers_[static_cast<size_t>(layer)].rings[Index(kind)]);
+    }
+  }
+}
+
+Result<SequenceState> SequenceState::Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
+                                            Stream stream) {
+  DSV4_TRY(Validate(*layout));
+  SequenceState state;
+  state.layout_ = std::move(layout);
+  state.memory_ = &memory;
+  state.stream_ = stream;
+  state.layers_.resize(state.layout_->layers.size());
+  size_t num_bytes = 0;
+  state.ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
+    ring.offset_bytes = num_bytes;
+    num_bytes += static_cast<size_t>(state.layout_->RingBytes(layer, kind));
+  });
+  DSV4_ASSIGN_OR_RETURN(state.rings_, memory.Allocate(num_bytes));
+  state.Reset();
+  return state;
+}
+
+void SequenceState::Reset() {
+  length_ = 0;
+  num_appending_ = 0;
+  poisoned_ = false;
+  // No row before first_row = 0 is ever read, and blocks before the first are absent by position, so the old rows need no
+  // clearing.
+  ForEachRing([](int, RingKind, RingPlace& ring) { ring.first_row = 0; });
+  for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
+    for (int i = 0; i < kNumPageKinds; ++i) {
+      const auto kind = static_cast<PageKind>(i);
+      if (!layout_->HasPages(layer, kind)) continue;
+      layers_[static_cast<size_t>(layer)].pages[Index(kind)] =
+          PagedStore(layout_->rows_per_page, layout_->PageRowBytes(layer, kind));
+    }
+  }
+}
+
+Status SequenceState::CheckIdle(std::string_view action) const {
+  if (appending()) {
+    return FailedPrecondition(
+        fmt::format("sequence state, {}: an append of {} tokens has not ended", action, num_appending_));
+  }
+  if (poisoned_) {
+    return FailedPrecondition(fmt::format(
+        "sequence state, {}: a failed append of a long chunk overwrote rows that position {} needs; Reset or "
+        "Restore it first",
+        action, length_));
+  }
+  return {};
+}
+
+Status SequenceState::BeginAppend(int64_t num_tokens) {
+  DSV4_RETURN_IF_ERROR(CheckIdle("append"));
+  if (num_tokens < 1 || num_tokens > layout_->max_chunk_tokens) {
+    return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want 1 to max_chunk_tokens {}",
+                                       num_tokens, layout_->max_chunk_tokens));
+  }
+  if (num_tokens > layout_->max_positions - length_) {
+    return OutOfRange(fmt::format("sequence state, append: {} tokens at position {} go past max_positions {}",
+                                  num_tokens, length_, layout_->max_positions));
+  }
+  if (!rings_.unique()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, memory_->Allocate(rings_.num_bytes()));
+    DSV4_RETURN_IF_ERROR(memory_->Copy(copy.data(), rings_.data(), rings_.num_bytes(), stream_));
+    rings_ = std::move(copy);
+  }
+  for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
+    const int64_t begin = layout_->NumEntries(layer, length_);
+    const int64_t end = layout_->NumEntries(layer, length_ + num_tokens);
+    for (int i = 0; i < kNumPageKinds; ++i) {
+      const auto kind = static_cast<PageKind>(i);
+      if (!layout_->HasPages(layer, kind)) continue;
+      PagedStore& pages = layers_[static_cast<size_t>(layer)].pages[Index(kind)];
+      DSV4_RETURN_IF_ERROR(
+          pages.Reserve(*memory_, stream_, begin, end)
+              .WithContext(fmt::format("sequence state, layer {}, {}", layer, PageKindName(kind))));
+    }
+  }
+  num_appending_ = num_tokens;
+  return {};
+}
+
+// Writing rows up to `end` overwrites those a ring's capacity before. first_row never passes length_: there the range of
+// present rows is empty, whatever the slots hold.
+void SequenceState::MarkOverwritten(int64_t end) {
+  ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
+    ring.first_row = std::min(length_, std::max(ring.first_row, end - layout_->RingCapacity(layer, kind)));
+  });
+}
+
+void SequenceState::CommitAppend() {
+  DSV4_CHECK(appending()) << "length " << length_;
+  length_ += num_appending_;
+  num_appending_ = 0;
+  MarkOverwritten(length_);
+}
+
+void SequenceState::AbandonAppend() {
+  DSV4_CHECK(appending()) << "length " << length_;
+  MarkOverwritten(length_ + num_appending_);
+  num_appending_ = 0;
+  ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
+    if (layout_->FirstNeededRow(layer, kind, length_) < ring.first_row) poisoned_ = true;
+  });
+}
+
+RingRows SequenceState::Ring(int layer, RingKind kind) const {
+  DSV4_CHECK(appending() && layout_->HasRing(layer, kind)) << "layer " << layer << ", " << RingKindName(kind);
+  const RingPlace& ring = layers_[static_cast<size_t>(layer)].rings[Index(kind)];
+  return {static_cast<std::byte*>(rings_.data()) + ring.offset_bytes, layout_->RingCapacity(layer, kind),
+          layout_->RingWidth(layer, kind), layout_->RingDType(kind)};
+}
+
+PagedRows SequenceState::Pages(int layer, PageKind kind) const {
+  DSV4_CHECK(appending() && layout_->HasPages(layer, kind))
+      << "layer " << layer << ", " << PageKindName(kind);
+  return {layers_[static_cast<size_t>(layer)].pages[Index(kind)].pages(), layout_->rows_per_page,
+          layout_->NumEntries(layer, length_ + num_appending_), layout_->PageWidth(layer, kind),
+          layout_->row_dtype};
+}
+
+void SequenceState::WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const {
+  const RingRows ring = Ring(layer, RingKind::kWindow);
+  const int64_t row_bytes = layout_->RingRowBytes(layer, RingKind::kWindow);
+  const int64_t end = length_ + num_appending_;
+  for (int64_t position = length_; position < end;) {
+    const int64_t slot = position % ring.capacity;
+    const int64_t num_rows = std::min(end - position, ring.capacity - slot);
+    runs->push_back({source_begin + (position - length_), num_rows,
+                     static_cast<std::byte*>(ring.data) + slot * row_bytes});
+    position += num_rows;
+  }
+}
+
+void SequenceState::EntryRuns(int layer, PageKind kind, int64_t source_begin,
+                              std::vector<RowRun>* runs) const {
+  DSV4_CHECK(appending() && layout_->HasPages(layer, kind))
+      << "layer " << layer << ", " << PageKindName(kind);
+  layers_[static_cast<size_t>(layer)].pages[Index(kind)].AppendRuns(
+      layout_->NumEntries(layer, length_), layout_->NumEntries(layer, length_ + num_appending_), source_begin,
+      runs);
+}
+
+int64_t SequenceState::NumNewEntries(int layer) const {
+  return layout_->NumEntries(layer, length_ + num_appending_) - layout_->NumEntries(layer, length_);
+}
+
+Status SequenceState::Rewind(int64_t num_tokens) {
+  DSV4_RETURN_IF_ERROR(CheckIdle("rewind"));
+  if (num_tokens < 0 || num_tokens > length_) {
+    return InvalidArgument(
+        fmt::format("sequence state, rewind: got {} tokens, want 0 to the length {}", num_tokens, length_));
+  }
+  const int64_t new_length = length_ - num_tokens;
+  Status status;
+  ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
+    const int64_t needed = layout_->FirstNeededRow(layer, kind, new_length);
+    // An empty range of rows is always present.
+    if (!status.ok() || needed >= std::min(ring.first_row, new_length)) return;
+    status = FailedPrecondition(fmt::format(
+        "sequence state, layer {}, {}: rewinding {} of {} tokens needs rows from position {}, kept from {} "
+        "(max_rewind_tokens is {})",
+        layer, RingKindName(kind), num_tokens, length_, needed, ring.first_row, layout_->max_rewind_tokens));
+  });
+  DSV4_RETURN_IF_ERROR(status);
+  length_ = new_length;
+  ForEachRing([&](int, RingKind, RingPlace& ring) { ring.first_row = std::min(ring.first_row, new_length); });
+  return {};
+}
+
+Result<SequenceState> SequenceState::Fork() const {
+  DSV4_TRY(CheckIdle("fork"));
+  return SequenceState(*this);
+}
+
+Result<kv::Snapshot> SequenceState::Snapshot() const {
+  DSV4_TRY(CheckIdle("snapshot"));
+  return kv::Snapshot(std::shared_ptr<const SequenceState>(new SequenceState(*this)));
+}
+
+Status SequenceState::Restore(const kv::Snapshot& snapshot) {
+  const SequenceState& other = *snapshot.state_;
+  if (other.layout_ != layout_) {
+    return InvalidArgument(fmt::format(
+        "sequence state, restore: the snapshot's cache layout {:016x} is not this sequence's {:016x}; use "
+        "snapshots of the same model object",
+        other.layout_->GeometryFingerprint(), layout_->GeometryFingerprint()));
+  }
+  *this = SequenceState(other);
+  return {};
+}
+
+}  // namespace dsv4::kv

@@ -1,0 +1,113 @@
+// SequenceState: everything a sequence remembers, for every layer: the window ring, the compressed entries, the indexer's
+// keys and the raw rows of both compressors (cache_layout.h). Nothing else may keep per-sequence numbers.
+//
+// A step appends in three acts: BeginAppend reserves room, the ops write through the pointers handed out, CommitAppend
+// moves the length. AbandonAppend takes the step back. Rings are keyed by absolute position, so Rewind only changes the
+// length, and a row overwritten in the meantime is what limits it.
+//
+// Copies (Fork, Snapshot) share all memory; whoever writes first copies: the rings in one piece, pages one by one. Making
+// a copy is therefore cheap and the copy never changes when the original does.
+//
+// Ownership: the state owns its memory through the Memory it was created with, which must outlive it. Pointers handed out
+// are valid until the append ends. Threads: a state, its forks and its snapshots are used by one thread at a time.
+// Errors leave the state unchanged unless said otherwise.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kv/cache_layout.h"
+#include "kv/paged_store.h"
+#include "tensor/rows.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::kv {
+
+class Snapshot;
+
+class SequenceState {
+ public:
+  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory.
+  static Result<SequenceState> Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
+                                      Stream stream);
+
+  SequenceState(SequenceState&&) noexcept = default;
+  SequenceState& operator=(SequenceState&&) noexcept = default;
+  SequenceState& operator=(const SequenceState&) = delete;
+
+  const CacheLayout& layout() const { return *layout_; }
+  // Tokens whose rows are in the state.
+  int64_t length() const { return length_; }
+  // An abandoned append overwrote rows that the next token needs: only Reset and Restore help.
+  bool poisoned() const { return poisoned_; }
+  bool appending() const { return num_appending_ > 0; }
+
+  // Makes room for tokens length() .. length() + num_tokens - 1. InvalidArgument unless 1 <= num_tokens <=
+  // max_chunk_tokens; OutOfRange past max_positions; FailedPrecondition when poisoned or already appending;
+  // ResourceExhausted without memory.
+  Status BeginAppend(int64_t num_tokens);
+  // The rows of the append are all written.
+  void CommitAppend();
+  // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be overwritten
+  // (never after an append of at most max_rewind_tokens).
+  void AbandonAppend();
+
+  // During an append (num_rows of a paged store counts the entries that the append completes).
+  RingRows Ring(int layer, RingKind kind) const;
+  PagedRows Pages(int layer, PageKind kind) const;
+  // Where the append's window rows go, and where its completed entries go; source rows count from `source_begin`. Appends
+  // to *runs.
+  void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
+  void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
+  // Entries of a layer that the append completes.
+  int64_t NumNewEntries(int layer) const;
+
+  // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition when a ring no
+  // longer holds a row that is needed again (always possible up to max_rewind_tokens behind the longest length reached).
+  Status Rewind(int64_t num_tokens);
+  // An empty sequence again, as after Create; also ends a poisoned state or an append.
+  void Reset();
+
+  // FailedPrecondition when poisoned or appending.
+  Result<SequenceState> Fork() const;
+  Result<kv::Snapshot> Snapshot() const;
+  // Becomes what the snapshot was. InvalidArgument when it belongs to another layout.
+  Status Restore(const kv::Snapshot& snapshot);
+
+ private:
+  friend class kv::Snapshot;
+
+  struct RingPlace {
+    size_t offset_bytes = 0;  // In rings_.
+    int64_t first_row = 0;    // Rows [first_row, length) are present.
+  };
+  struct Layer {
+    std::array<RingPlace, kNumRingKinds> rings;
+    std::array<PagedStore, kNumPageKinds> pages;
+  };
+
+  SequenceState() = default;
+  SequenceState(const SequenceState&) = default;  // Shares memory; see Fork.
+
+  // Without the appending and the poisoned case, which callers check.
+  Status CheckIdle(std::string_view action) const;
+  // Calls visit(layer index, kind, ring) for every ring the layout has.
+  template <typename Visit>
+  void ForEachRing(Visit visit);
+  void MarkOverwritten(int64_t end);
+
+  std::shared_ptr<const CacheLayout> layout_;
+  Memory* memory_ = nullptr;
+  Stream stream_ = nullptr;
+  int64_t length_ = 0;
+  int64_t num_appending_ = 0;
+  bool poisoned_ = false;
+  Buffer rings_;  // Of all layers.
+  std::vector<Layer> layers_;
+};
+
+}  // namespace dsv4::kv

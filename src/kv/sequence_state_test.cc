@@ -1,0 +1,255 @@
+// SequenceState against a model of itself that keeps every row for ever, over random sequences of operations.
+#include "kv/sequence_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "kv/snapshot.h"
+#include "kv/testing.h"
+
+namespace dsv4::kv {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CacheLayout, CapacitiesAndNeededRows) {
+  const CacheLayout layout = testing::SmallLayout();
+  EXPECT_EQ(layout.RingCapacity(1, RingKind::kWindow), 5 - 1 + 9);
+  EXPECT_EQ(layout.RingCapacity(1, RingKind::kCompressorValues), 2 * 4 - 1 + 3);
+  EXPECT_EQ(layout.RingCapacity(2, RingKind::kCompressorScores), 7 - 1 + 3);
+  EXPECT_EQ(layout.FirstNeededRow(0, RingKind::kWindow, 3), 0);
+  EXPECT_EQ(layout.FirstNeededRow(0, RingKind::kWindow, 10), 6);
+  EXPECT_EQ(layout.FirstNeededRow(1, RingKind::kCompressorValues, 11), 4);  // Blocks 1 and 2.
+  EXPECT_EQ(layout.FirstNeededRow(1, RingKind::kCompressorValues, 3), 0);
+  EXPECT_EQ(layout.FirstNeededRow(2, RingKind::kCompressorValues, 14), 14);  // Nothing is unfinished.
+  EXPECT_FALSE(layout.HasRing(2, RingKind::kIndexerValues));
+  EXPECT_TRUE(layout.HasPages(1, PageKind::kIndexerKeys));
+}
+
+TEST(CacheLayout, ValidateNamesTheField) {
+  CacheLayout layout = testing::SmallLayout();
+  layout.window_size = 0;
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("window_size: got 0"));
+  layout = testing::SmallLayout();
+  layout.layers[2].width = -1;
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 2: cache layout, width: got -1"));
+  layout = testing::SmallLayout();
+  layout.layers[0].indexer_width = 8;
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 0: cache layout, indexer_width"));
+  layout.row_dtype = DType::kI32;
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("row_dtype: got I32"));
+}
+
+TEST(CacheLayout, FingerprintSeesGeometryOnly) {
+  const CacheLayout layout = testing::SmallLayout();
+  CacheLayout other = layout;
+  other.max_chunk_tokens = 77;
+  other.rows_per_page = 5;
+  EXPECT_EQ(layout.GeometryFingerprint(), other.GeometryFingerprint());
+  other.layers[1].overlap = false;
+  EXPECT_NE(layout.GeometryFingerprint(), other.GeometryFingerprint());
+}
+
+class SequenceStateTest : public ::testing::Test {
+ protected:
+  SequenceState NewState() {
+    auto state = SequenceState::Create(layout_, HostMemory(), nullptr);
+    EXPECT_TRUE(state.has_value());
+    return std::move(*state);
+  }
+  std::shared_ptr<const CacheLayout> layout_ = std::make_shared<CacheLayout>(testing::SmallLayout());
+};
+
+TEST_F(SequenceStateTest, BadAppendsChangeNothing) {
+  SequenceState state = NewState();
+  testing::Append(state, 9, /*branch=*/1);
+  EXPECT_THAT(state.BeginAppend(0).ToString(), HasSubstr("got 0 tokens"));
+  EXPECT_THAT(state.BeginAppend(10).ToString(), HasSubstr("max_chunk_tokens 9"));
+  EXPECT_EQ(state.length(), 9);
+  ASSERT_TRUE(state.BeginAppend(2).ok());
+  EXPECT_EQ(state.BeginAppend(2).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(state.Rewind(1).code(), StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(state.Fork().has_value());
+  EXPECT_FALSE(state.Snapshot().has_value());
+  state.AbandonAppend();
+  EXPECT_FALSE(state.poisoned());
+  while (state.length() + 9 <= layout_->max_positions) testing::Append(state, 9, 1);
+  EXPECT_EQ(state.BeginAppend(9).code(), StatusCode::kOutOfRange);
+}
+
+TEST_F(SequenceStateTest, RewindBeyondTheKeptRowsIsRefused) {
+  SequenceState state = NewState();
+  for (int i = 0; i < 4; ++i) testing::Append(state, 9, 1);
+  EXPECT_THAT(state.Rewind(37).ToString(), HasSubstr("got 37 tokens"));
+  EXPECT_THAT(state.Rewind(-1).ToString(), HasSubstr("got -1 tokens"));
+  const Status status = state.Rewind(20);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("needs rows from position 12"));
+  EXPECT_EQ(state.length(), 36);
+  ASSERT_TRUE(state.Rewind(3).ok());
+  EXPECT_EQ(state.length(), 33);
+}
+
+TEST_F(SequenceStateTest, MaxRewindTokensCanAlwaysBeTakenBack) {
+  for (int length = 1; length < 80; ++length) {
+    SequenceState state = NewState();
+    while (state.length() < length) testing::Append(state, std::min<int64_t>(9, length - state.length()), 1);
+    const int64_t back = std::min<int64_t>(layout_->max_rewind_tokens, length);
+    ASSERT_TRUE(state.Rewind(back).ok()) << length;
+  }
+}
+
+TEST_F(SequenceStateTest, AbandonedLongAppendPoisonsUntilReset) {
+  SequenceState state = NewState();
+  testing::Append(state, 9, 1);
+  testing::Append(state, 9, 1);
+  auto before = state.Snapshot();
+  ASSERT_TRUE(before.has_value());
+  ASSERT_TRUE(state.BeginAppend(9).ok());
+  state.AbandonAppend();
+  EXPECT_TRUE(state.poisoned());
+  EXPECT_THAT(state.BeginAppend(1).ToString(), HasSubstr("Reset or Restore"));
+  EXPECT_EQ(state.Rewind(0).code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(state.Restore(*before).ok());
+  EXPECT_FALSE(state.poisoned());
+  EXPECT_EQ(state.length(), 18);
+  ASSERT_TRUE(state.BeginAppend(9).ok());
+  state.AbandonAppend();
+  state.Reset();
+  EXPECT_EQ(state.length(), 0);
+  testing::Append(state, 9, 2);
+}
+
+TEST_F(SequenceStateTest, AbandonedFirstChunkLeavesAnEmptyUsableState) {
+  SequenceState state = NewState();
+  ASSERT_TRUE(state.BeginAppend(9).ok());
+  state.AbandonAppend();
+  EXPECT_FALSE(state.poisoned());
+  testing::Append(state, 5, 1);
+  EXPECT_TRUE(state.Rewind(3).ok());  // The rows of the new append count as present.
+}
+
+TEST_F(SequenceStateTest, FailedAllocationsLeaveTheStateAsItWas) {
+  testing::FailingMemory memory;
+  auto created = SequenceState::Create(layout_, memory, nullptr);
+  ASSERT_TRUE(created.has_value());
+  testing::Shadow shadow(layout_);
+  testing::Append(*created, 9, 1);
+  shadow.Append(9, 1);
+  // The rings and one page each of entries and indexer keys are shared with a fork: three allocations.
+  for (int allowed = 0; allowed < 3; ++allowed) {
+    auto fork = created->Fork();
+    ASSERT_TRUE(fork.has_value());
+    memory.FailAfter(allowed);
+    const Status status = fork->BeginAppend(3);
+    memory.FailAfter(-1);
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << allowed;
+    EXPECT_FALSE(fork->appending());
+    testing::ExpectEqual(*fork, shadow);
+  }
+  auto fork = created->Fork();
+  ASSERT_TRUE(fork.has_value());
+  memory.FailAfter(3);
+  testing::Append(*fork, 3, 2);
+  memory.FailAfter(-1);
+  testing::ExpectEqual(*created, shadow);
+  shadow.Append(3, 2);
+  testing::ExpectEqual(*fork, shadow);
+}
+
+TEST_F(SequenceStateTest, RestoreOfAnotherLayoutIsRefused) {
+  SequenceState state = NewState();
+  const auto other_layout = std::make_shared<CacheLayout>(testing::SmallLayout());
+  auto other = SequenceState::Create(other_layout, HostMemory(), nullptr);
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ(state.Restore(*other->Snapshot()).code(), StatusCode::kInvalidArgument);
+}
+
+// Any interleaving of appends, failed appends, rewinds, forks, snapshots, restores and resets leaves every sequence with
+// exactly the rows it should have.
+TEST_F(SequenceStateTest, RandomOperationsAgreeWithTheShadow) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    std::vector<SequenceState> states;
+    std::vector<testing::Shadow> shadows;
+    std::vector<std::pair<Snapshot, testing::Shadow>> snapshots;
+    states.push_back(NewState());
+    shadows.emplace_back(layout_);
+    int branch = 0;
+    for (int step = 0; step < 150; ++step) {
+      const auto i = static_cast<size_t>(below(static_cast<int64_t>(states.size())));
+      SequenceState& state = states[i];
+      testing::Shadow& shadow = shadows[i];
+      ++branch;
+      switch (below(10)) {
+        case 0:
+        case 1:
+        case 2:
+        case 3: {
+          const int64_t room = layout_->max_positions - state.length();
+          if (room == 0) break;
+          const int64_t n = 1 + below(std::min<int64_t>(9, room));
+          testing::Append(state, n, branch);
+          shadow.Append(n, branch);
+          break;
+        }
+        case 4: {  // A failed step that wrote its rows before it failed.
+          const int64_t n = 1 + below(layout_->max_rewind_tokens);
+          if (n > layout_->max_positions - state.length()) break;
+          testing::BeginAndWrite(state, n, branch);
+          state.AbandonAppend();
+          ASSERT_FALSE(state.poisoned());
+          break;
+        }
+        case 5: {
+          const int64_t n = below(std::min<int64_t>(13, state.length() + 1));
+          if (state.Rewind(n).ok()) {
+            shadow.Rewind(n);
+          } else {
+            ASSERT_GT(n, 0);
+          }
+          break;
+        }
+        case 6: {
+          if (states.size() > 5) break;
+          auto fork = state.Fork();
+          ASSERT_TRUE(fork.has_value());
+          const testing::Shadow copy = shadow;
+          states.push_back(std::move(*fork));
+          shadows.push_back(copy);
+          break;
+        }
+        case 7: {
+          auto snapshot = state.Snapshot();
+          ASSERT_TRUE(snapshot.has_value());
+          snapshots.emplace_back(*snapshot, shadow);
+          break;
+        }
+        case 8: {
+          if (snapshots.empty()) break;
+          const auto& [snapshot, kept] =
+              snapshots[static_cast<size_t>(below(static_cast<int64_t>(snapshots.size())))];
+          ASSERT_TRUE(state.Restore(snapshot).ok());
+          shadow = kept;
+          break;
+        }
+        default:
+          if (below(4) != 0) break;
+          state.Reset();
+          shadow = testing::Shadow(layout_);
+      }
+      for (size_t k = 0; k < states.size(); ++k) {
+        SCOPED_TRACE(::testing::Message() << "seed " << seed << " step " << step << " state " << k);
+        testing::ExpectEqual(states[k], shadows[k]);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::kv

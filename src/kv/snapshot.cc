@@ -1,0 +1,225 @@
+#include "kv/snapshot.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace dsv4::kv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "snapshots are written in the host's byte order");
+
+constexpr uint64_t kMagic = 0x5441545334565344;  // "DSV4STAT"
+constexpr uint32_t kVersion = 1;
+
+struct Header {
+  uint64_t magic = kMagic;
+  uint32_t version = kVersion;
+  uint32_t header_bytes = sizeof(Header);
+  uint64_t geometry = 0;
+  uint64_t model = 0;
+  int64_t length = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t payload_hash = 0;
+  uint64_t header_hash = 0;
+
+  uint64_t Hash() const { return XXH3_64bits(this, offsetof(Header, header_hash)); }
+};
+static_assert(sizeof(Header) == 64);
+
+// Calls visit_ring(layer, kind, begin) and visit_pages(layer, kind, num_rows) in the order of the payload.
+template <typename VisitRing, typename VisitPages>
+Status ForEachPart(const CacheLayout& layout, int64_t length, VisitRing visit_ring, VisitPages visit_pages) {
+  for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+    for (int i = 0; i < kNumRingKinds; ++i) {
+      const auto kind = static_cast<RingKind>(i);
+      if (!layout.HasRing(layer, kind)) continue;
+      DSV4_RETURN_IF_ERROR(visit_ring(layer, kind, layout.FirstNeededRow(layer, kind, length)));
+    }
+    for (int i = 0; i < kNumPageKinds; ++i) {
+      const auto kind = static_cast<PageKind>(i);
+      if (layout.HasPages(layer, kind))
+        DSV4_RETURN_IF_ERROR(visit_pages(layer, kind, layout.NumEntries(layer, length)));
+    }
+  }
+  return {};
+}
+
+uint64_t PayloadBytes(const CacheLayout& layout, int64_t length) {
+  int64_t bytes = 0;
+  const Status status = ForEachPart(
+      layout, length,
+      [&](int layer, RingKind kind, int64_t begin) -> Status {
+        bytes += (length - begin) * layout.RingRowBytes(layer, kind);
+        return {};
+      },
+      [&](int layer, PageKind kind, int64_t num_rows) -> Status {
+        bytes += num_rows * layout.PageRowBytes(layer, kind);
+        return {};
+      });
+  DSV4_CHECK(status.ok()) << status.ToString();
+  return static_cast<uint64_t>(bytes);
+}
+
+// Calls visit(slot, num_rows) for the contiguous pieces of ring rows [begin, end).
+template <typename Visit>
+Status ForEachRingPiece(int64_t begin, int64_t end, int64_t capacity, Visit visit) {
+  for (int64_t position = begin; position < end;) {
+    const int64_t slot = position % capacity;
+    const int64_t num_rows = std::min(end - position, capacity - slot);
+    DSV4_RETURN_IF_ERROR(visit(slot, num_rows));
+    position += num_rows;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> Snapshot::Serialize() const {
+  const SequenceState& state = *state_;
+  const CacheLayout& layout = state.layout();
+  Header header;
+  header.geometry = layout.GeometryFingerprint();
+  header.model = layout.model_fingerprint;
+  header.length = state.length();
+  header.payload_bytes = PayloadBytes(layout, state.length());
+
+  std::vector<std::byte> bytes(sizeof(Header) + header.payload_bytes);
+  std::byte* cursor = bytes.data() + sizeof(Header);
+  const auto copy_out = [&](const std::byte* source, int64_t num_bytes) -> Status {
+    DSV4_RETURN_IF_ERROR(
+        state.memory_->CopyToHost(cursor, source, static_cast<size_t>(num_bytes), state.stream_));
+    cursor += num_bytes;
+    return {};
+  };
+  const Status status = ForEachPart(
+      layout, state.length(),
+      [&](int layer, RingKind kind, int64_t begin) -> Status {
+        const auto& ring = state.layers_[static_cast<size_t>(layer)].rings[static_cast<size_t>(kind)];
+        const auto* data = static_cast<const std::byte*>(state.rings_.data()) + ring.offset_bytes;
+        const int64_t row_bytes = layout.RingRowBytes(layer, kind);
+        return ForEachRingPiece(begin, state.length(), layout.RingCapacity(layer, kind),
+                                [&](int64_t slot, int64_t num_rows) {
+                                  return copy_out(data + slot * row_bytes, num_rows * row_bytes);
+                                });
+      },
+      [&](int layer, PageKind kind, int64_t num_rows) -> Status {
+        const PagedStore& store = state.layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(kind)];
+        std::vector<RowRun> runs;
+        store.AppendRuns(0, num_rows, 0, &runs);
+        for (const RowRun& run : runs) {
+          DSV4_RETURN_IF_ERROR(copy_out(static_cast<const std::byte*>(run.destination),
+                                        run.num_rows * layout.PageRowBytes(layer, kind)));
+        }
+        return {};
+      });
+  DSV4_TRY(status);
+  header.payload_hash = XXH3_64bits(bytes.data() + sizeof(Header), header.payload_bytes);
+  header.header_hash = header.Hash();
+  std::memcpy(bytes.data(), &header, sizeof(Header));
+  return bytes;
+}
+
+namespace {
+
+Result<Header> ReadHeader(std::span<const std::byte> bytes, const CacheLayout& layout) {
+  Header header;
+  if (bytes.size() < sizeof(Header)) {
+    return Error(DataLoss(
+        fmt::format("sequence snapshot: got {} bytes, want a header of {}", bytes.size(), sizeof(Header))));
+  }
+  std::memcpy(&header, bytes.data(), sizeof(Header));
+  if (header.magic != kMagic) {
+    return Error(
+        DataLoss(fmt::format("sequence snapshot, magic: got {:016x}, want {:016x}", header.magic, kMagic)));
+  }
+  if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
+    return Error(
+        Unimplemented(fmt::format("sequence snapshot, version: got {} (header of {} bytes), want {} ({})",
+                                  header.version, header.header_bytes, kVersion, sizeof(Header))));
+  }
+  if (header.header_hash != header.Hash()) {
+    return Error(DataLoss(fmt::format("sequence snapshot, header hash: got {:016x}, want {:016x}",
+                                      header.header_hash, header.Hash())));
+  }
+  if (header.geometry != layout.GeometryFingerprint()) {
+    return Error(InvalidArgument(
+        fmt::format("sequence snapshot, geometry: got {:016x}, want {:016x}; it was made by a "
+                    "model of another shape",
+                    header.geometry, layout.GeometryFingerprint())));
+  }
+  if (header.model != layout.model_fingerprint) {
+    return Error(InvalidArgument(
+        fmt::format("sequence snapshot, model: got {:016x}, want {:016x}; it was made with other "
+                    "weights or numerics",
+                    header.model, layout.model_fingerprint)));
+  }
+  if (header.length < 0 || header.length > layout.max_positions) {
+    return Error(OutOfRange(fmt::format("sequence snapshot, length: got {}, want 0 to max_positions {}",
+                                        header.length, layout.max_positions)));
+  }
+  const uint64_t want_bytes = PayloadBytes(layout, header.length);
+  const uint64_t got_bytes = bytes.size() - sizeof(Header);
+  if (header.payload_bytes != want_bytes || got_bytes != want_bytes) {
+    return Error(DataLoss(
+        fmt::format("sequence snapshot, payload: got {} bytes ({} in the header), want {} for {} tokens",
+                    got_bytes, header.payload_bytes, want_bytes, header.length)));
+  }
+  const uint64_t hash = XXH3_64bits(bytes.data() + sizeof(Header), want_bytes);
+  if (hash != header.payload_hash) {
+    return Error(DataLoss(fmt::format("sequence snapshot, payload hash: got {:016x}, want {:016x}", hash,
+                                      header.payload_hash)));
+  }
+  return header;
+}
+
+}  // namespace
+
+Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes,
+                                       std::shared_ptr<const CacheLayout> layout_owner, Memory& memory,
+                                       Stream stream) {
+  const CacheLayout& layout = *layout_owner;
+  DSV4_TRY(Validate(layout));
+  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(bytes, layout));
+  DSV4_ASSIGN_OR_RETURN(SequenceState state, SequenceState::Create(std::move(layout_owner), memory, stream));
+  const int64_t length = header.length;
+  const std::byte* cursor = bytes.data() + sizeof(Header);
+  const auto copy_in = [&](std::byte* destination, int64_t num_bytes) -> Status {
+    DSV4_RETURN_IF_ERROR(memory.CopyFromHost(destination, cursor, static_cast<size_t>(num_bytes), stream));
+    cursor += num_bytes;
+    return {};
+  };
+  const Status status = ForEachPart(
+      layout, length,
+      [&](int layer, RingKind kind, int64_t begin) -> Status {
+        auto& ring = state.layers_[static_cast<size_t>(layer)].rings[static_cast<size_t>(kind)];
+        ring.first_row = begin;
+        auto* data = static_cast<std::byte*>(state.rings_.data()) + ring.offset_bytes;
+        const int64_t row_bytes = layout.RingRowBytes(layer, kind);
+        return ForEachRingPiece(begin, length, layout.RingCapacity(layer, kind),
+                                [&](int64_t slot, int64_t num_rows) {
+                                  return copy_in(data + slot * row_bytes, num_rows * row_bytes);
+                                });
+      },
+      [&](int layer, PageKind kind, int64_t num_rows) -> Status {
+        PagedStore& store = state.layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(kind)];
+        DSV4_RETURN_IF_ERROR(store.Reserve(memory, stream, 0, num_rows));
+        std::vector<RowRun> runs;
+        store.AppendRuns(0, num_rows, 0, &runs);
+        for (const RowRun& run : runs) {
+          DSV4_RETURN_IF_ERROR(copy_in(static_cast<std::byte*>(run.destination),
+                                       run.num_rows * layout.PageRowBytes(layer, kind)));
+        }
+        return {};
+      });
+  DSV4_TRY(status);
+  state.length_ = length;
+  return Snapshot(std::make_shared<const SequenceState>(std::move(state)));
+}
+
+}  // namespace dsv4::kv

@@ -1,0 +1,148 @@
+#include "kv/snapshot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <cstring>
+#include <random>
+
+#include "kv/testing.h"
+
+namespace dsv4::kv {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SnapshotTest : public ::testing::Test {
+ protected:
+  // A sequence of `length` tokens and its shadow, appended in chunks of at most 9.
+  std::pair<SequenceState, testing::Shadow> Make(int64_t length) {
+    SequenceState state = std::move(*SequenceState::Create(layout_, HostMemory(), nullptr));
+    testing::Shadow shadow(layout_);
+    for (int branch = 1; state.length() < length; ++branch) {
+      const int64_t n = std::min<int64_t>(1 + branch % 9, length - state.length());
+      testing::Append(state, n, branch);
+      shadow.Append(n, branch);
+    }
+    return {std::move(state), shadow};
+  }
+  std::vector<std::byte> Bytes(int64_t length) { return *Make(length).first.Snapshot()->Serialize(); }
+  Status ReadStatus(std::span<const std::byte> bytes, std::shared_ptr<const CacheLayout> layout = nullptr) {
+    auto snapshot = Snapshot::Deserialize(bytes, layout ? layout : layout_, HostMemory(), nullptr);
+    return snapshot.has_value() ? Status() : snapshot.error();
+  }
+  // Makes the header hash right again after a field was changed.
+  static void SealHeader(std::vector<std::byte>& bytes) {
+    const uint64_t hash = XXH3_64bits(bytes.data(), 56);
+    std::memcpy(bytes.data() + 56, &hash, sizeof(hash));
+  }
+  template <typename T>
+  static void Put(std::vector<std::byte>& bytes, size_t offset, T value) {
+    std::memcpy(bytes.data() + offset, &value, sizeof(value));
+    SealHeader(bytes);
+  }
+
+  std::shared_ptr<const CacheLayout> layout_ = std::make_shared<CacheLayout>(testing::SmallLayout());
+};
+
+TEST_F(SnapshotTest, RoundTripAtEveryLength) {
+  for (int64_t length = 0; length < 90; ++length) {
+    SCOPED_TRACE(length);
+    auto [state, shadow] = Make(length);
+    const std::vector<std::byte> bytes = *state.Snapshot()->Serialize();
+    // Another page size and other capacities on the reading side.
+    auto changed = std::make_shared<CacheLayout>(testing::SmallLayout());
+    changed->rows_per_page = 7;
+    changed->max_chunk_tokens = 20;
+    changed->max_rewind_tokens = 11;
+    auto snapshot = Snapshot::Deserialize(bytes, changed, HostMemory(), nullptr);
+    ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
+    EXPECT_EQ(snapshot->length(), length);
+    SequenceState restored = std::move(*SequenceState::Create(changed, HostMemory(), nullptr));
+    ASSERT_TRUE(restored.Restore(*snapshot).ok());
+    testing::ExpectEqual(restored, shadow);
+    // What is written again is the same, byte for byte.
+    EXPECT_EQ(*restored.Snapshot()->Serialize(), bytes);
+    testing::Append(restored, 9, 77);
+    shadow.Append(9, 77);
+    testing::ExpectEqual(restored, shadow);
+  }
+}
+
+TEST_F(SnapshotTest, ReadBackStateCannotRewindBelowItsLength) {
+  auto snapshot = Snapshot::Deserialize(Bytes(30), layout_, HostMemory(), nullptr);
+  ASSERT_TRUE(snapshot.has_value());
+  SequenceState state = std::move(*SequenceState::Create(layout_, HostMemory(), nullptr));
+  ASSERT_TRUE(state.Restore(*snapshot).ok());
+  EXPECT_EQ(state.Rewind(1).code(), StatusCode::kFailedPrecondition);
+  testing::Append(state, 3, 5);
+  EXPECT_TRUE(state.Rewind(3).ok());
+}
+
+TEST_F(SnapshotTest, IsImmutable) {
+  auto [state, shadow] = Make(40);
+  const auto snapshot = state.Snapshot();
+  const std::vector<std::byte> bytes = *snapshot->Serialize();
+  ASSERT_TRUE(state.Rewind(3).ok());
+  for (int i = 0; i < 8; ++i) testing::Append(state, 9, 99);
+  EXPECT_EQ(*snapshot->Serialize(), bytes);
+}
+
+TEST_F(SnapshotTest, EveryTruncationAndEveryFlippedByteIsRefused) {
+  const std::vector<std::byte> bytes = Bytes(23);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    ASSERT_FALSE(ReadStatus(std::span(bytes).first(size)).ok()) << size;
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::vector<std::byte> damaged = bytes;
+    damaged[i] ^= std::byte{0x40};
+    ASSERT_FALSE(ReadStatus(damaged).ok()) << i;
+  }
+  std::vector<std::byte> longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_EQ(ReadStatus(longer).code(), StatusCode::kDataLoss);
+}
+
+TEST_F(SnapshotTest, ForgedHeadersAreRefusedByName) {
+  const std::vector<std::byte> good = Bytes(23);
+  std::vector<std::byte> bytes = good;
+  Put<uint32_t>(bytes, 8, 2);
+  EXPECT_EQ(ReadStatus(bytes).code(), StatusCode::kUnimplemented);
+  bytes = good;
+  Put<int64_t>(bytes, 32, -1);
+  EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("OUT_OF_RANGE: sequence snapshot, length: got -1"));
+  bytes = good;
+  Put<int64_t>(bytes, 32, INT64_MAX);
+  EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("OUT_OF_RANGE"));
+  bytes = good;
+  Put<int64_t>(bytes, 32, 24);
+  EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("DATA_LOSS: sequence snapshot, payload"));
+  bytes = good;
+  Put<uint64_t>(bytes, 40, UINT64_MAX);
+  EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("DATA_LOSS: sequence snapshot, payload"));
+}
+
+TEST_F(SnapshotTest, OtherModelOrShapeIsRefused) {
+  const std::vector<std::byte> bytes = Bytes(23);
+  auto other = std::make_shared<CacheLayout>(testing::SmallLayout());
+  other->model_fingerprint = 43;
+  EXPECT_THAT(ReadStatus(bytes, other).ToString(), HasSubstr("INVALID_ARGUMENT: sequence snapshot, model"));
+  other->model_fingerprint = 42;
+  other->layers[0].width = 4;
+  EXPECT_THAT(ReadStatus(bytes, other).ToString(),
+              HasSubstr("INVALID_ARGUMENT: sequence snapshot, geometry"));
+}
+
+TEST_F(SnapshotTest, RandomBytesBehindAValidHeaderNeverCrash) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<std::byte> bytes = Bytes(23);
+    for (int i = 0; i < 3; ++i) bytes[8 + random() % 48] = static_cast<std::byte>(random());
+    SealHeader(bytes);
+    (void)ReadStatus(bytes);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::kv
