@@ -20,6 +20,7 @@ from oracle.checkpoint import Weight  # noqa: E402
 from oracle.compressor import CompressorWeights, compress, pool  # noqa: E402
 from oracle.hyper_connection import hc_head, hc_post, hc_pre, split  # noqa: E402
 from oracle.indexer import head_weights, scores, select  # noqa: E402
+from oracle.model import head_logits  # noqa: E402
 from oracle.moe import route, swiglu  # noqa: E402
 from oracle.numerics import Numerics  # noqa: E402
 from oracle.options import Options  # noqa: E402
@@ -72,11 +73,15 @@ def f32(x: np.ndarray) -> encode.Tensor:
 
 
 class Vectors:
-    """One method per op file; all share a generator and release numerics."""
+    """One method per op file, each with a generator seeded by its name, so that a new case changes one file."""
 
-    def __init__(self):
-        self.rng = np.random.default_rng(SEED)
-        self.num = Numerics(Options.make())
+    def __init__(self, options: Options | None = None):
+        self.num = Numerics(options or Options.make())
+
+    def make(self, method: str) -> list[OpFile]:
+        self.rng = np.random.default_rng([SEED, *method.encode()])
+        made = getattr(self, method)()
+        return made if isinstance(made, list) else [made]
 
     def rand(self, *shape, std=1.0) -> np.ndarray:
         """bf16-grid normal values as float32."""
@@ -140,15 +145,17 @@ class Vectors:
     def kv_row(self) -> OpFile:
         """FP8 rounding of the leading dims of a window row or compressed entry, groups of 64; the last rope_dim stay."""
         f = OpFile("kv_row")
-        for case, x in (("release_width", self.rand(5, 512)), ("magnitudes", self.rows(6, 512)), ("toy_width", self.rand(4, 128))):
+        uneven = formats.round_bf16(self.rand(6, 512) * np.exp2(self.rng.uniform(-14, 4, (6, 512))).astype(np.float32))
+        for case, x in (("release_width", self.rand(5, 512)), ("magnitudes", self.rows(6, 512)), ("uneven", uneven),
+                        ("toy_width", self.rand(4, 128))):
             f.add(case, {"group": 64, "rope_dim": 64}, x=b16(x), y=b16(self.num.window_row(x, 64)))
         return f
 
     def indexer_row(self) -> OpFile:
-        f = OpFile("indexer_row")
+        f, o = OpFile("indexer_row"), self.num.options
         for case, x in (("release_width", self.rand(6, 128)), ("magnitudes", self.rows(7, 128)), ("toy_width", self.rand(5, 64))):
-            f.add(case, {"group": 32}, x=b16(x), hadamard=b16(self.num.indexer_row(x, True, False)),
-                  y=b16(self.num.indexer_row(x, True, True)), y_without_hadamard=b16(self.num.indexer_row(x, False, True)))
+            f.add(case, {"group": 32}, x=b16(x), hadamard=b16(self.num.indexer_row(x, o.hadamard_key, False)),
+                  y=b16(self.num.indexer_row(x, o.hadamard_key, True)), y_without_hadamard=b16(self.num.indexer_row(x, False, True)))
         return f
 
     def _decoded(self, kind: str, parts: dict) -> Weight:
@@ -300,13 +307,12 @@ class Vectors:
     def head(self) -> OpFile:
         f = OpFile("head")
         z, w = self.rand(4, 256), self.rand(50, 256)
-        f.add("plain", z=b16(z), weight=b16(w), logits=f32(self.num.product(z, w)))
+        f.add("plain", z=b16(z), weight=b16(w), logits=f32(head_logits(self.num, z, w)))
         return f
 
-    def all(self) -> list[OpFile]:
-        return [self.rms_norm(), self.head_norm(), self.rope(), self.quantise_fp8(), self.kv_row(), self.indexer_row(), *self.linears(),
-                self.grouped_linear(), self.hyper_connection(), self.compressor(), self.indexer(), self.attention(), self.router(),
-                self.swiglu(), self.combine(), self.head()]
+
+OPS = ("rms_norm", "head_norm", "rope", "quantise_fp8", "kv_row", "indexer_row", "linears", "grouped_linear", "hyper_connection",
+       "compressor", "indexer", "attention", "router", "swiglu", "combine", "head")
 
 
 def printed_vectors() -> dict:
@@ -359,8 +365,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "tests/golden")
     args = parser.parse_args()
-    for f in Vectors().all():
-        f.write(args.out / "ops")
+    for op in OPS:
+        for f in Vectors().make(op):
+            f.write(args.out / "ops")
     (args.out / "vectors.json").write_text(json.dumps(printed_vectors(), indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Writes the golden models in the release's formats with the oracle's logits: tests/golden/models/<name>/.
 
 tokens.json and logits.{release,plain}.npy hold one long prompt; short.json and short.{release,plain}.npy the short prompts of the
-`ordinary` model, rows of all prompts one after the other.
+`ordinary` model, rows of all prompts one after the other. logits.mtp.plain.npy holds the draft block's logits where there is one.
 """
 
 import argparse
@@ -47,6 +47,8 @@ def make(golden: Golden, out: Path) -> None:
         (directory / "tokens.json").write_text(json.dumps(ids.tolist()) + "\n")
         np.save(directory / "logits.release.npy", release)
         np.save(directory / "logits.plain.npy", plain)
+        if golden.shape.mtp:
+            np.save(directory / "logits.mtp.plain.npy", Model(directory, Options.make(plain=True)).mtp(ids))
     else:
         rng = np.random.default_rng(seed)
         prompts = [rng.integers(0, golden.shape.vocab, 1 + i % 8).tolist() for i in range(32)]

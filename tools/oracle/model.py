@@ -11,6 +11,11 @@ from .numerics import F32, Numerics
 from .options import Options
 
 
+def head_logits(num: Numerics, z: np.ndarray, head: np.ndarray) -> np.ndarray:
+    logits = num.product(z, head)
+    return (round_bf16(logits) if num.options.logits == "bf16" else logits).astype(F32)
+
+
 class Model:
     def __init__(self, directory, options: Options | None = None, trace: bool = False):
         options = options or Options.make()
@@ -62,5 +67,4 @@ class Model:
         num, w = self.num, self.ckpt
         y = hc_head(num, x, w[f"{scope}hc_head_fn"], w[f"{scope}hc_head_scale"], w[f"{scope}hc_head_base"], self.config.hc_eps)
         z = num.rms_norm(y, w[f"{scope}norm"]) if num.options.head_input == "normed" else y
-        logits = num.product(num.record(f"{scope}head.in", z), w["head"])
-        return (round_bf16(logits) if num.options.logits == "bf16" else logits).astype(F32)
+        return head_logits(num, num.record(f"{scope}head.in", z), w["head"])
