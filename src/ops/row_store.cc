@@ -1,0 +1,28 @@
+#include "ops/row_store.h"
+
+#include <string>
+
+#include "ops/validate.h"
+
+namespace dsv4::ops {
+
+Status Validate(const StoreRowsArgs& args) {
+  OperandChecker check("store_rows");
+  check.Operand("source", args.source, {DType::kBF16, DType::kF32}, {kAnyDim, kAnyDim});
+  const int64_t num_rows = args.source.shape[0];
+  for (size_t i = 0; check.ok() && i < args.runs.size(); ++i) {
+    const RowRun& run = args.runs[i];
+    if (run.num_rows == 0) continue;
+    const std::string name = "runs[" + std::to_string(i) + "]";
+    // Written so that no sum of hostile values can overflow.
+    const bool inside = run.num_rows > 0 && run.source_begin >= 0 && run.source_begin <= num_rows &&
+                        run.num_rows <= num_rows - run.source_begin;
+    check.Require(inside, name,
+                  std::to_string(run.num_rows) + " rows from " + std::to_string(run.source_begin),
+                  "rows of a source of " + std::to_string(num_rows));
+    check.Require(run.destination != nullptr, name, "destination null", "memory");
+  }
+  return check.status();
+}
+
+}  // namespace dsv4::ops

@@ -1,0 +1,203 @@
+#include "ops/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dsv4::ops {
+
+namespace {
+
+std::string WantedShape(const Shape& want) {
+  std::string text = "[";
+  for (int i = 0; i < want.rank(); ++i) {
+    text += i == 0 ? "" : ", ";
+    text += want[i] == kAnyDim ? "*" : std::to_string(want[i]);
+  }
+  return text + "]";
+}
+
+bool Fits(const Shape& shape, const Shape& want) {
+  if (shape.rank() != want.rank()) return false;
+  for (int i = 0; i < want.rank(); ++i) {
+    if (shape[i] < 0 || (want[i] != kAnyDim && shape[i] != want[i])) return false;
+  }
+  return true;
+}
+
+std::string WantedDTypes(std::initializer_list<DType> dtypes) {
+  std::string text;
+  for (const DType dtype : dtypes) {
+    text += text.empty() ? "" : " or ";
+    text += DTypeName(dtype);
+  }
+  return text;
+}
+
+bool HasLayout(const TensorView& view, Layout layout) {
+  if (layout == Layout::kContiguous) return view.is_contiguous();
+  const bool last_contiguous = view.shape[1] <= 1 || view.strides[1] == 1;
+  const bool rows_apart = view.shape[0] <= 1 || view.strides[0] >= view.shape[1];
+  return last_contiguous && rows_apart;
+}
+
+std::string Strides(const TensorView& view) {
+  std::string text = "strides [";
+  for (int i = 0; i < view.shape.rank(); ++i) {
+    text += i == 0 ? "" : ", ";
+    text += std::to_string(view.strides[static_cast<size_t>(i)]);
+  }
+  return text + "] for shape " + view.shape.ToString();
+}
+
+// The bytes from the first to one past the last element.
+struct Extent {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+};
+
+Extent ExtentOf(const TensorView& view) {
+  int64_t last = 0;
+  for (int i = 0; i < view.shape.rank(); ++i)
+    last += (view.shape[i] - 1) * view.strides[static_cast<size_t>(i)];
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data);
+  return {begin, begin + static_cast<uintptr_t>((last + 1) * ElementBytes(view.dtype))};
+}
+
+// Two column slices of one row-major allocation: equal row strides, and the columns of one fall into the gap of the
+// other.
+bool InterleavedWithoutTouching(const TensorView& a, const TensorView& b) {
+  if (a.shape.rank() != 2 || b.shape.rank() != 2) return false;
+  const int64_t stride = a.strides[0] * ElementBytes(a.dtype);
+  if (stride <= 0 || stride != b.strides[0] * ElementBytes(b.dtype)) return false;
+  const int64_t width_a = a.shape[1] * ElementBytes(a.dtype);
+  const int64_t width_b = b.shape[1] * ElementBytes(b.dtype);
+  const int64_t distance = reinterpret_cast<intptr_t>(b.data) - reinterpret_cast<intptr_t>(a.data);
+  const int64_t offset = ((distance % stride) + stride) % stride;
+  return offset >= width_a && offset + width_b <= stride;
+}
+
+bool Overlap(const TensorView& a, const TensorView& b) {
+  if (a.num_elements() == 0 || b.num_elements() == 0 || a.device != b.device) return false;
+  const Extent x = ExtentOf(a);
+  const Extent y = ExtentOf(b);
+  return x.begin < y.end && y.begin < x.end && !InterleavedWithoutTouching(a, b);
+}
+
+bool SameElements(const TensorView& a, const TensorView& b) {
+  if (a.data != b.data || a.dtype != b.dtype || a.shape != b.shape || a.device != b.device) return false;
+  for (int i = 0; i < a.shape.rank(); ++i) {
+    const size_t dim = static_cast<size_t>(i);
+    if (a.shape[i] > 1 && a.strides[dim] != b.strides[dim]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void OperandChecker::Operand(std::string_view name, const TensorView& view,
+                             std::initializer_list<DType> dtypes, const Shape& want, Layout layout) {
+  if (!ok()) return;
+  if (!Fits(view.shape, want)) return Fail(name, "shape " + view.shape.ToString(), WantedShape(want));
+  if (std::find(dtypes.begin(), dtypes.end(), view.dtype) == dtypes.end()) {
+    return Fail(name, fmt::format("dtype {}", DTypeName(view.dtype)), WantedDTypes(dtypes));
+  }
+  if (view.num_elements() == 0) return;
+  if (view.is_null()) return Fail(name, "null", fmt::format("memory for shape {}", view.shape.ToString()));
+  if (!HasLayout(view, layout)) {
+    return Fail(
+        name, Strides(view),
+        layout == Layout::kContiguous ? "contiguous" : "a contiguous last dim and rows that do not overlap");
+  }
+  CheckDevice(name, view.device);
+}
+
+void OperandChecker::WeightOperand(std::string_view name, const Weight* weight, int64_t rows, int64_t cols) {
+  if (!ok()) return;
+  if (weight == nullptr) return Fail(name, "null", "a weight");
+  if ((rows != kAnyDim && weight->rows != rows) || (cols != kAnyDim && weight->cols != cols)) {
+    return Fail(name, fmt::format("[{}, {}]", weight->rows, weight->cols), WantedShape({rows, cols}));
+  }
+  status_ = ValidateWeight(*weight, name).WithContext(fmt::format("op {}", op_));
+  if (ok()) CheckDevice(name, weight->data.device);
+}
+
+void OperandChecker::SameDType(std::string_view name, const TensorView& view, std::string_view other_name,
+                               const TensorView& other) {
+  Require(view.dtype == other.dtype, name, fmt::format("dtype {}", DTypeName(view.dtype)),
+          fmt::format("{} like {}", DTypeName(other.dtype), other_name));
+}
+
+void OperandChecker::Disjoint(std::string_view name, const TensorView& view, std::string_view other_name,
+                              const TensorView& other) {
+  if (ok() && Overlap(view, other)) {
+    Fail(name, fmt::format("overlaps {}", other_name), "separate memory");
+  }
+}
+
+void OperandChecker::SameOrDisjoint(std::string_view name, const TensorView& view,
+                                    std::string_view other_name, const TensorView& other) {
+  if (ok() && !SameElements(view, other) && Overlap(view, other)) {
+    Fail(name, fmt::format("overlaps {} in part", other_name), "the same or separate memory");
+  }
+}
+
+void OperandChecker::Ring(std::string_view name, const RingRows& ring, int64_t width, DType dtype,
+                          int64_t min_capacity) {
+  Require(ring.width == width, name, fmt::format("width {}", ring.width), std::to_string(width));
+  Require(ring.dtype == dtype, name, fmt::format("dtype {}", DTypeName(ring.dtype)), DTypeName(dtype));
+  Require(ring.capacity >= min_capacity, name, fmt::format("capacity {}", ring.capacity),
+          fmt::format("at least {}", min_capacity));
+  Require(ring.data != nullptr, name, "null", "memory");
+}
+
+void OperandChecker::Pages(std::string_view name, const PagedRows& rows, int64_t width, DType dtype,
+                           int64_t min_rows) {
+  Require(rows.num_rows >= min_rows, name, fmt::format("{} rows", rows.num_rows),
+          fmt::format("at least {}", min_rows));
+  if (!ok() || min_rows == 0) return;
+  Require(rows.width == width, name, fmt::format("width {}", rows.width), std::to_string(width));
+  Require(rows.dtype == dtype, name, fmt::format("dtype {}", DTypeName(rows.dtype)), DTypeName(dtype));
+  Require(rows.rows_per_page > 0, name, fmt::format("{} rows a page", rows.rows_per_page), "at least 1");
+  if (!ok()) return;
+  const int64_t num_pages = (min_rows + rows.rows_per_page - 1) / rows.rows_per_page;
+  const int64_t got = static_cast<int64_t>(rows.pages.size());
+  Require(got >= num_pages, name, fmt::format("{} pages", got), fmt::format("at least {}", num_pages));
+  for (int64_t i = 0; ok() && i < num_pages; ++i) {
+    Require(rows.pages[static_cast<size_t>(i)] != nullptr, name, fmt::format("page {} is null", i), "memory");
+  }
+}
+
+void OperandChecker::Require(bool condition, std::string_view name, std::string_view got,
+                             std::string_view want) {
+  if (ok() && !condition) Fail(name, got, want);
+}
+
+void OperandChecker::Require(bool condition, std::string_view name, int64_t got, std::string_view want) {
+  if (ok() && !condition) Fail(name, std::to_string(got), want);
+}
+
+void OperandChecker::Require(bool condition, std::string_view name, float got, std::string_view want) {
+  if (ok() && !condition) Fail(name, fmt::format("{}", got), want);
+}
+
+void OperandChecker::Fail(std::string_view name, std::string_view got, std::string_view want) {
+  status_ = InvalidArgument(fmt::format("op {}: {}: {}, want {}", op_, name, got, want));
+}
+
+void OperandChecker::CheckDevice(std::string_view name, Device device) {
+  if (!device_) device_ = device;
+  Require(device == *device_, name, "on another device than the operands before it", "one device for all");
+}
+
+void OperandChecker::TokenRange(size_t index, int64_t token_begin, int64_t num_tokens, int64_t first_position,
+                                int64_t want_begin) {
+  if (!ok()) return;
+  const std::string name = fmt::format("sequences[{}]", index);
+  Require(num_tokens >= 0, name, fmt::format("num_tokens {}", num_tokens), "none below 0");
+  Require(first_position >= 0, name, fmt::format("first_position {}", first_position), "none below 0");
+  Require(token_begin == want_begin, name, fmt::format("token_begin {}", token_begin),
+          std::to_string(want_begin));
+}
+
+}  // namespace dsv4::ops
