@@ -25,11 +25,12 @@ def _sha256(path: Path) -> str:
 
 def _origin(path: Path) -> dict:
     import numpy
+    from make_ops import SEED
     here = {"numpy": numpy.__version__, "python": platform.python_version()}
     name = path.relative_to(ROOT).as_posix()
     if not name.startswith("models/"):
-        script = "make_mistakes.py" if name == "mistakes.json" else "make_ops.py"
-        return {"generator": f"tools/golden/{script}", "seed": 20, "versions": here}
+        script = {"mistakes.json": "make_mistakes.py", "vectors.json": "make_vectors.py"}.get(name, "make_ops.py")
+        return {"generator": f"tools/golden/{script}"} | ({"seed": SEED} if name.startswith("ops/") else {}) | {"versions": here}
     model = path.parent.name
     info = json.loads((path.parent / "golden.json").read_text())
     if model.startswith("tf_"):

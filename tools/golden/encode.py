@@ -9,11 +9,12 @@ from oracle.formats import E2M1, E4M3, ceil_power_of_two, round_bf16, round_e2m1
 
 Tensor = tuple[str, np.ndarray]  # safetensors dtype name, array of the stored integers or floats
 
-_E4M3_BYTE = {float(value): byte for byte, value in enumerate(E4M3) if byte < 0x7F}
-_E2M1_CODE = {float(value): code for code, value in enumerate(E2M1[:8])}
+E4M3_BYTE = {float(value): byte for byte, value in enumerate(E4M3) if byte < 0x7F}
+E2M1_CODE = {float(value): code for code, value in enumerate(E2M1[:8])}
 
 
-def _bytes_of(values: np.ndarray, table: dict[float, int], sign_bit: int) -> np.ndarray:
+def to_bytes(values: np.ndarray, table: dict[float, int], sign_bit: int) -> np.ndarray:
+    """Bytes of values that lie on the table's grid, sign included."""
     grid = np.array(sorted(table))
     code = np.array([table[v] for v in grid], np.uint8)[np.searchsorted(grid, np.abs(values))]
     return code | np.where(np.signbit(values), np.uint8(sign_bit), np.uint8(0)).astype(np.uint8)
@@ -53,7 +54,7 @@ def fp8_block(x: np.ndarray, block: tuple[int, int] = (128, 128), scale: str = "
         values = (amax / np.float32(448)).astype(np.float32)
         stored = ("F32", values)
     spread = np.repeat(np.repeat(values.astype(np.float64), block[0], 0)[:x.shape[0]], block[1], 1)[:, :x.shape[1]]
-    codes = _bytes_of(round_e4m3(np.clip(x / spread, -448, 448)), _E4M3_BYTE, 0x80)
+    codes = to_bytes(round_e4m3(np.clip(x / spread, -448, 448)), E4M3_BYTE, 0x80)
     return {"weight": ("F8_E4M3", codes), "scale": stored}
 
 
@@ -67,7 +68,7 @@ def mxfp4(x: np.ndarray) -> dict[str, Tensor]:
     groups = x.reshape(n, k // 32, 32)
     scale = ceil_power_of_two(np.maximum(np.abs(groups).max(-1), np.float32(2.0**-100)) * np.float32(1 / 6))
     values = round_e2m1(np.clip(groups / scale[..., None], -6, 6)).reshape(n, k)
-    return {"weight": ("I8", _pack(_bytes_of(values, _E2M1_CODE, 8))), "scale": ("F8_E8M0", (np.log2(scale) + 127).astype(np.uint8))}
+    return {"weight": ("I8", _pack(to_bytes(values, E2M1_CODE, 8))), "scale": ("F8_E8M0", (np.log2(scale) + 127).astype(np.uint8))}
 
 
 def nvfp4_scales(x: np.ndarray, tensor_scale: np.float32) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +81,7 @@ def nvfp4_scales(x: np.ndarray, tensor_scale: np.float32) -> tuple[np.ndarray, n
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(divisor > 0, groups / divisor, 0)
     values = round_e2m1(np.clip(ratio, -6, 6)).reshape(n, k)
-    return _bytes_of(values, _E2M1_CODE, 8), scale
+    return to_bytes(values, E2M1_CODE, 8), scale
 
 
 def nvfp4(x: np.ndarray, suffixes: str = "modelopt", tensor_scale: np.float32 | None = None, scalar_shape: tuple = ()) -> dict[str, Tensor]:
@@ -94,7 +95,7 @@ def nvfp4(x: np.ndarray, suffixes: str = "modelopt", tensor_scale: np.float32 | 
     if suffixes == "compressed-tensors":
         tensor_scale = np.float32(1) / divisor  # what a reader will see
     codes, scale = nvfp4_scales(x, tensor_scale)
-    blocks: Tensor = ("F8_E4M3", _bytes_of(scale, _E4M3_BYTE, 0x80))
+    blocks: Tensor = ("F8_E4M3", to_bytes(scale, E4M3_BYTE, 0x80))
     packed: Tensor = ("U8", _pack(codes))
 
     def scalar(value) -> Tensor:

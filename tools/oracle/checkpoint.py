@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from .config import Config
-from .formats import E4M3, E8M0, round_bf16, unpack_e2m1
+from .formats import E4M3, E8M0, unpack_e2m1
 from .names import canonical
 from .options import Options
 
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8, "I8": np.uint8,
            "U8": np.uint8, "I64": np.int64}
+
+Tensor = tuple[str, np.ndarray]  # safetensors dtype name; the stored integers for BF16 and the 8-bit floats
 
 
 @dataclass
@@ -23,7 +25,7 @@ class Weight:
     kind: str
 
 
-def read_safetensors(path: Path) -> dict[str, tuple[str, np.ndarray]]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     """name -> (dtype name, array); BF16 and the 8-bit floats come as raw integers."""
     raw = path.read_bytes()
     header_size = int.from_bytes(raw[:8], "little")
@@ -37,7 +39,7 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, np.ndarray]]:
     return tensors
 
 
-def _read_directory(directory: Path) -> dict[str, tuple[str, np.ndarray]]:
+def _read_directory(directory: Path) -> dict[str, Tensor]:
     index = directory / "model.safetensors.index.json"
     if not index.exists():
         return read_safetensors(directory / "model.safetensors")
@@ -47,52 +49,27 @@ def _read_directory(directory: Path) -> dict[str, tuple[str, np.ndarray]]:
     return tensors
 
 
-class Checkpoint:
-    """`weights[name]` in the release's names, without the `.weight` suffix."""
+class Decoder:
+    """Stored tensors of one module to values. `fp8_block` is the config's block of FP8 scales, rows by columns."""
 
-    def __init__(self, directory: str | Path, options: Options):
-        directory = Path(directory)
-        self.config = Config.load(directory / "config.json")
-        self.options = options
-        modules: dict[str, dict[str, tuple[str, np.ndarray]]] = {}
-        for name, tensor in _read_directory(directory).items():
-            stem, suffix = canonical(name)
-            modules.setdefault(stem, {})[suffix] = tensor
-        self.weights: dict[str, Weight] = {}
-        for stem, parts in modules.items():
-            if stem.endswith(("ffn.experts.gate_up_proj", "mlp.experts.gate_up_proj", "mlp.experts.down_proj")):
-                self._split_fused_experts(stem, parts[""])
-            else:
-                self.weights[stem] = self._decode(stem, parts)
-
-    def _split_fused_experts(self, stem: str, tensor: tuple[str, np.ndarray]) -> None:
-        """transformers' fused experts: gate_up_proj [E, 2I, D] holds w1's rows then w3's; down_proj [E, D, I] is w2."""
-        scope = stem.partition(".mlp.")[0]
-        values = self._plain(*tensor)
-        for expert, matrix in enumerate(values):
-            base = f"{scope}.ffn.experts.{expert}"
-            if stem.endswith("gate_up_proj"):
-                half = matrix.shape[0] // 2
-                self.weights[f"{base}.w1"] = Weight(matrix[:half], "plain")
-                self.weights[f"{base}.w3"] = Weight(matrix[half:], "plain")
-            else:
-                self.weights[f"{base}.w2"] = Weight(matrix, "plain")
+    def __init__(self, options: Options, fp8_block: tuple[int, int] = (128, 128)):
+        self.options, self.fp8_block = options, fp8_block
 
     @staticmethod
-    def _plain(dtype: str, array: np.ndarray) -> np.ndarray:
+    def plain(dtype: str, array: np.ndarray) -> np.ndarray:
         if dtype == "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
         if dtype == "F16":
             return array.astype(np.float32)
         return array
 
-    def _decode(self, stem: str, parts: dict[str, tuple[str, np.ndarray]]) -> Weight:
+    def decode(self, stem: str, parts: dict[str, Tensor]) -> Weight:
         dtype, array = next(parts[s] for s in ("", "weight", "weight_packed") if s in parts)
         if dtype in ("F32", "F16", "BF16", "I64"):
-            return Weight(self._plain(dtype, array), "plain")
+            return Weight(self.plain(dtype, array), "plain")
         if dtype == "F8_E4M3":
             scale_dtype, scale = next(parts[s] for s in ("scale", "weight_scale_inv", "weight_scale") if s in parts)
-            rows, columns = self.config.fp8_block
+            rows, columns = self.fp8_block
             scale = np.repeat(np.repeat(self._scales(scale_dtype, scale), rows, 0)[:array.shape[0]], columns, 1)[:, :array.shape[1]]
             return Weight(E4M3[array] * scale, "fp8")
         codes = unpack_e2m1(array, self.options.nibbles == "high-first")
@@ -115,11 +92,10 @@ class Checkpoint:
         if self.options.mxfp4_scales == "column-major":
             scales = scales.reshape(scales.shape[::-1]).T
         if self.options.mxfp4_scales == "square-blocks":  # one scale for 128 x 128 elements, as FP8 has it
-            block = np.repeat(np.repeat(scales[::128, ::4], 128, 0)[:shape[0]], 4, 1)[:, :scales.shape[1]]
-            scales = block
+            scales = np.repeat(np.repeat(scales[::128, ::4], 128, 0)[:shape[0]], 4, 1)[:, :scales.shape[1]]
         return np.repeat(scales, 32, 1)
 
-    def _nvfp4_scales(self, parts: dict[str, tuple[str, np.ndarray]]) -> np.ndarray:
+    def _nvfp4_scales(self, parts: dict[str, Tensor]) -> np.ndarray:
         block = E4M3[parts["weight_scale"][1]].astype(np.float32)
         if "weight_scale_2" in parts:
             tensor = parts["weight_scale_2"][1].astype(np.float32)
@@ -132,13 +108,40 @@ class Checkpoint:
             tensor = np.float32(1) / tensor
         return (block * tensor).astype(np.float64)
 
+
+class Checkpoint:
+    """`weights[name]` in the release's names, without the `.weight` suffix."""
+
+    def __init__(self, directory: str | Path, options: Options):
+        directory = Path(directory)
+        self.config = Config.load(directory / "config.json")
+        modules: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in _read_directory(directory).items():
+            stem, suffix = canonical(name)
+            modules.setdefault(stem, {})[suffix] = tensor
+        decoder = Decoder(options, self.config.fp8_block)
+        self.weights: dict[str, Weight] = {}
+        for stem, parts in modules.items():
+            if stem.endswith((".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")):
+                self._split_fused_experts(stem, parts[""])
+            else:
+                self.weights[stem] = decoder.decode(stem, parts)
+
+    def _split_fused_experts(self, stem: str, tensor: Tensor) -> None:
+        """transformers' fused experts: gate_up_proj [E, 2I, D] holds w1's rows then w3's; down_proj [E, D, I] is w2."""
+        scope = stem.partition(".mlp.")[0]
+        values = Decoder.plain(*tensor)
+        for expert, matrix in enumerate(values):
+            base = f"{scope}.ffn.experts.{expert}"
+            if stem.endswith("gate_up_proj"):
+                half = matrix.shape[0] // 2
+                self.weights[f"{base}.w1"] = Weight(matrix[:half], "plain")
+                self.weights[f"{base}.w3"] = Weight(matrix[half:], "plain")
+            else:
+                self.weights[f"{base}.w2"] = Weight(matrix, "plain")
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self.weights[name].values
 
     def __contains__(self, name: str) -> bool:
         return name in self.weights
-
-    def round_to_bf16(self, names) -> None:
-        """For experiments: replaces weights by their bf16 rounding."""
-        for name in names:
-            self.weights[name].values = round_bf16(self.weights[name].values)

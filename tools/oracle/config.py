@@ -75,16 +75,19 @@ class Config:
         return self.rope_theta ** (-2 * index / self.rope_dim)
 
     def yarn_frequencies(self) -> np.ndarray:
-        """[rope_dim/2] of compressed layers; YaRN blends f/factor and f over a ramp, unit amplitude."""
-        dim, theta = self.rope_dim, self.compress_rope_theta
-        index = np.arange(dim // 2)
-        original = self.yarn["original_max_position_embeddings"]
+        """[rope_dim/2] of compressed layers."""
+        return yarn_frequencies(self.rope_dim, self.compress_rope_theta, self.yarn)
 
-        def correction(rotations: float) -> float:
-            return dim * math.log(original / (2 * math.pi * rotations)) / (2 * math.log(theta))
 
-        low = max(math.floor(correction(self.yarn["beta_fast"])), 0)
-        high = min(math.ceil(correction(self.yarn["beta_slow"])), dim - 1)
-        ramp = np.clip((index - low) / max(high - low, 1e-3), 0, 1)
-        base = theta ** (-2 * index / dim)
-        return base / self.yarn["factor"] * ramp + base * (1 - ramp)
+def yarn_frequencies(dim: int, theta: float, yarn: dict) -> np.ndarray:
+    """YaRN blends f/factor and f over a ramp of the pair index; unit amplitude."""
+    index = np.arange(dim // 2)
+
+    def correction(rotations: float) -> float:
+        return dim * math.log(yarn["original_max_position_embeddings"] / (2 * math.pi * rotations)) / (2 * math.log(theta))
+
+    low = max(math.floor(correction(yarn["beta_fast"])), 0)
+    high = min(math.ceil(correction(yarn["beta_slow"])), dim - 1)
+    ramp = np.clip((index - low) / max(high - low, 1e-3), 0, 1)
+    base = theta ** (-2 * index / dim)
+    return base / yarn["factor"] * ramp + base * (1 - ramp)
