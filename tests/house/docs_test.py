@@ -1,0 +1,81 @@
+"""Checks that the documents agree with the tree: links resolve, environment variables and decisions are listed, and no
+committed file names a directory of somebody's machine."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE_SUFFIXES = {".h", ".cc", ".py", ".cmake", ".txt", ".md", ".json", ".sh", ".toml"}
+# Built as pieces, so that this file is not its own finding.
+MACHINE_PATHS = re.compile("(?<![\\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + ")/[a-z]")
+
+
+def files(*patterns: str) -> list[Path]:
+    """Files of the repository by pattern, without builds, environments and other hidden folders."""
+    found = (path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") or part == "build"
+                                                    for part in path.relative_to(ROOT).parts[:-1]))
+
+
+class DocsTest(unittest.TestCase):
+    """One test per promise."""
+
+    def test_links_resolve(self) -> None:
+        documents = files("*.md", "docs/**/*.md", "models/**/*.md", "tools/**/*.md", "tests/**/*.md")
+        self.assertGreater(len(documents), 8)
+        broken = []
+        for document in documents:
+            text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+            for target in re.findall(r"\]\(([^)\s]+)\)", text):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                name, _, anchor = target.partition("#")
+                path = (document.parent / name) if name else document
+                if not path.exists():
+                    broken.append(f"{document.relative_to(ROOT)}: {target}")
+                elif anchor and anchor not in headings(path):
+                    broken.append(f"{document.relative_to(ROOT)}: {target} (no such heading)")
+        self.assertEqual(broken, [])
+
+    def test_environment_variables_are_listed(self) -> None:
+        used = set()
+        for path in files("src/**/*.cc", "src/**/*.h", "apps/**/*.cc", "apps/**/*.h"):
+            used |= set(re.findall(r'getenv\(\s*"(\w+)"', path.read_text()))
+        table = (ROOT / "docs/environment-variables.md").read_text()
+        listed = set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE))
+        self.assertEqual({name for name in used if name.startswith("DSV4_")}, listed)
+
+    def test_decisions_are_listed(self) -> None:
+        pages = {path.name for path in files("docs/decisions/0*.md")}
+        listed = set(re.findall(r"\((0\d+[^)]*\.md)\)", (ROOT / "docs/decisions/README.md").read_text()))
+        self.assertTrue(pages)
+        self.assertEqual(pages, listed)
+
+    def test_no_machine_paths(self) -> None:
+        found = []
+        for path in files("**/*"):
+            if path.suffix not in CODE_SUFFIXES and path.name not in {"dev", "run"}:
+                continue
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if MACHINE_PATHS.search(line):
+                    found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+        self.assertEqual(found, [])
+
+    def test_license_is_complete(self) -> None:
+        text = (ROOT / "LICENSE").read_text()
+        self.assertIn("Apache License", text)
+        self.assertIn("END OF TERMS AND CONDITIONS", text)
+
+
+def headings(path: Path) -> set[str]:
+    """The anchors a Markdown renderer makes of a file's headings."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+if __name__ == "__main__":
+    unittest.main()
