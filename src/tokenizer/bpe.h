@@ -1,0 +1,53 @@
+// Byte-pair encoding of one piece: start from one token per byte, then merge the adjacent pair of lowest rank, leftmost
+// first, until no pair is in the table.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/vocabulary.h"
+
+namespace dsv4::tokenizer {
+
+// Immutable after Create; safe to share between threads.
+class Bpe {
+ public:
+  struct Merge {
+    uint32_t rank;   // kNoRank: the pair does not merge.
+    TokenId merged;  // The token that takes the pair's place.
+  };
+  static constexpr uint32_t kNoRank = ~uint32_t{0};
+
+  // Errors: InvalidArgument when a byte has no token, when a merge names or makes a token that is not in the vocabulary,
+  // or when a pair is given twice.
+  static Result<Bpe> Create(const Vocabulary& vocabulary, const std::vector<MergeRule>& merges);
+
+  // Appends the ids of `piece` (any bytes, below 2^31 of them). O(n^2) with a small constant for short pieces,
+  // O(n log n) for long ones.
+  void Encode(std::string_view piece, std::vector<TokenId>* ids) const;
+
+  Merge Find(TokenId left, TokenId right) const;
+  TokenId ByteToken(unsigned char byte) const { return byte_tokens_[byte]; }
+
+ private:
+  struct Slot {
+    uint64_t pair;
+    Merge merge;
+  };
+
+  void EncodeShort(std::string_view piece, std::vector<TokenId>* ids) const;
+  void EncodeLong(std::string_view piece, std::vector<TokenId>* ids) const;
+  size_t HomeSlot(uint64_t pair) const;
+  bool Insert(uint64_t pair, Merge merge);
+
+  std::array<TokenId, 256> byte_tokens_{};
+  // Open addressing with linear probing, at most half full.
+  std::vector<Slot> slots_;
+  int shift_ = 0;
+};
+
+}  // namespace dsv4::tokenizer

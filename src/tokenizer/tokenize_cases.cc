@@ -1,0 +1,49 @@
+#include "tokenizer/tokenize_cases.h"
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "tokenizer/read_file.h"
+
+namespace dsv4::tokenizer {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+std::string CaseName(const Json& item, size_t index) {
+  if (item.is_object()) {
+    for (const char* key : {"name", "case"}) {
+      if (const auto it = item.find(key); it != item.end() && it->is_string()) return it->get<std::string>();
+    }
+  }
+  return fmt::format("case {}", index);
+}
+
+Result<Json> TokenizeCase(const Tokenizer& tokenizer, const Json& item) {
+  const bool has_text = item.is_object() && item.contains("text") && item["text"].is_string();
+  if (!has_text) return Error(InvalidArgument("wanted an object with a string `text`"));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
+                        tokenizer.Encode(item["text"].get_ref<const std::string&>()));
+  return Json{{"ids", ids}, {"decoded", tokenizer.Decode(ids)}};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> TokenizeCases(const Tokenizer& tokenizer, const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
+  DSV4_ASSIGN_OR_RETURN(const Json cases, ParseJson(text, path));
+  if (!cases.is_array()) {
+    return Error(
+        InvalidArgument(fmt::format("{}: got a JSON {}, wanted a list of cases", path, cases.type_name())));
+  }
+  std::vector<std::string> lines;
+  for (const Json& item : cases) {
+    const Result<Json> output = TokenizeCase(tokenizer, item);
+    lines.push_back(
+        output ? output->dump()
+               : Json{{"name", CaseName(item, lines.size())}, {"error", output.error().ToString()}}.dump());
+  }
+  return lines;
+}
+
+}  // namespace dsv4::tokenizer

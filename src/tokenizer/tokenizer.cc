@@ -1,0 +1,172 @@
+#include "tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <utility>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/piece_cache.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/read_file.h"
+#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/utf8.h"
+#include "tokenizer/vocabulary.h"
+
+namespace dsv4::tokenizer {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{256} << 20;
+constexpr size_t kMaxTextBytes = (size_t{1} << 31) - 1;  // Bpe counts bytes in 32 bits.
+
+// What one call of Encode works with, kept for the next one.
+struct Workspace {
+  std::vector<std::string_view> pieces;
+  PieceCache cache;
+};
+
+// Lends workspaces to calls, so that each has its own without paying for it. As many exist as there were calls at once.
+class WorkspacePool {
+ public:
+  std::unique_ptr<Workspace> Take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        auto workspace = std::move(idle_.back());
+        idle_.pop_back();
+        return workspace;
+      }
+    }
+    return std::make_unique<Workspace>();
+  }
+  void Return(std::unique_ptr<Workspace> workspace) {
+    // A long text leaves long lists behind; only the cache is worth keeping then.
+    constexpr size_t kMaxIdlePieces = 1 << 16;
+    workspace->pieces.clear();
+    if (workspace->pieces.capacity() > kMaxIdlePieces) workspace->pieces.shrink_to_fit();
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(workspace));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> idle_;
+};
+
+}  // namespace
+
+struct Tokenizer::State {
+  Vocabulary vocabulary;
+  AddedTokenMatcher added_tokens;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  Bpe bpe;
+  mutable WorkspacePool workspaces;
+
+  Result<std::vector<TokenId>> Encode(std::string_view text,
+                                      const std::vector<ByteRange>& template_regions) const;
+  Status EncodeGap(std::string_view text, Workspace* workspace, std::vector<TokenId>* ids) const;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::Load(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFileBytes));
+  return Parse(json, path);
+}
+
+Result<Tokenizer> Tokenizer::Parse(std::string_view json, std::string_view what) {
+  DSV4_ASSIGN_OR_RETURN(const TokenizerFile file, ParseTokenizerFile(json, what));
+  const auto build = [&file]() -> Result<Tokenizer> {
+    DSV4_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Create(file.vocab, file.added_tokens));
+    DSV4_ASSIGN_OR_RETURN(Bpe bpe, Bpe::Create(vocabulary, file.merges));
+    DSV4_ASSIGN_OR_RETURN(auto pre_tokenizer, MakePreTokenizer(file.split_rules));
+    return Tokenizer(std::unique_ptr<State>(new State{std::move(vocabulary),
+                                                      AddedTokenMatcher(file.added_tokens),
+                                                      std::move(pre_tokenizer),
+                                                      std::move(bpe),
+                                                      {}}));
+  };
+  Result<Tokenizer> tokenizer = build();
+  if (!tokenizer) return Error(tokenizer.error().WithContext(what));
+  return tokenizer;
+}
+
+Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text) const {
+  return state_->Encode(text, {{0, text.size()}});
+}
+
+Result<std::vector<TokenId>> Tokenizer::Encode(std::span<const TextSpan> spans) const {
+  std::string text;
+  std::vector<ByteRange> template_regions;
+  for (const TextSpan& span : spans) {
+    const size_t begin = text.size();
+    text += span.text;
+    if (!span.is_template) continue;
+    if (!template_regions.empty() && template_regions.back().end == begin) {
+      template_regions.back().end = text.size();
+    } else {
+      template_regions.push_back({begin, text.size()});
+    }
+  }
+  return state_->Encode(text, template_regions);
+}
+
+Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
+                                                      const std::vector<ByteRange>& template_regions) const {
+  if (text.size() > kMaxTextBytes) {
+    return Error(OutOfRange(
+        fmt::format("text to encode: got {} bytes, wanted at most {}", text.size(), kMaxTextBytes)));
+  }
+  if (const size_t offset = FindInvalidUtf8(text); offset != std::string_view::npos) {
+    return Error(InvalidArgument(fmt::format("text to encode: not valid UTF-8 at byte {} (0x{:02X})", offset,
+                                             static_cast<uint8_t>(text[offset]))));
+  }
+  std::vector<TokenId> ids;
+  std::unique_ptr<Workspace> workspace = workspaces.Take();
+  const auto encode_all = [&]() -> Status {
+    size_t position = 0;
+    for (const AddedTokenMatch& match : added_tokens.FindAll(text, template_regions)) {
+      DSV4_RETURN_IF_ERROR(
+          EncodeGap(text.substr(position, match.range.begin - position), workspace.get(), &ids));
+      ids.push_back(match.id);
+      position = match.range.end;
+    }
+    return EncodeGap(text.substr(position), workspace.get(), &ids);
+  };
+  const Status status = encode_all();
+  workspaces.Return(std::move(workspace));
+  if (!status.ok()) return Error(status);
+  return ids;
+}
+
+Status Tokenizer::State::EncodeGap(std::string_view text, Workspace* workspace,
+                                   std::vector<TokenId>* ids) const {
+  if (text.empty()) return {};
+  workspace->pieces.clear();
+  DSV4_RETURN_IF_ERROR(pre_tokenizer->Split(text, &workspace->pieces));
+  const auto compute = [this](std::string_view piece, std::vector<TokenId>* out) { bpe.Encode(piece, out); };
+  for (const std::string_view piece : workspace->pieces) workspace->cache.Append(piece, ids, compute);
+  return {};
+}
+
+std::string Tokenizer::DecodeBytes(std::span<const TokenId> ids) const {
+  std::string bytes;
+  for (const TokenId id : ids) bytes += TokenBytes(id);
+  return bytes;
+}
+
+std::string Tokenizer::Decode(std::span<const TokenId> ids) const { return RepairUtf8(DecodeBytes(ids)); }
+
+std::string_view Tokenizer::TokenBytes(TokenId id) const { return state_->vocabulary.Bytes(id); }
+bool Tokenizer::IsDefined(TokenId id) const { return state_->vocabulary.IsDefined(id); }
+bool Tokenizer::IsAdded(TokenId id) const { return state_->vocabulary.IsAdded(id); }
+std::optional<TokenId> Tokenizer::FindToken(std::string_view text) const {
+  return state_->vocabulary.Find(text);
+}
+TokenId Tokenizer::num_ids() const { return state_->vocabulary.num_ids(); }
+
+}  // namespace dsv4::tokenizer
