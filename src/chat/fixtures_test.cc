@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <random>
 #include <sstream>
 
+#include "chat/completion_parser.h"
 #include "chat/renderer.h"
 #include "chat/strict_parser.h"
+#include "chat/utf8.h"
 
 namespace dsv4::chat {
 namespace {
@@ -56,20 +59,97 @@ TEST(EncodingFixtures, EveryPromptIsEqualByteForByteOrAnError) {
   }
 }
 
-TEST(ParsingFixtures, Strict) {
-  const JsonValue cases = ReadFixture("tests/fixtures/parsing-cases.json");
-  ASSERT_EQ(cases.items().size(), 32u);
-  for (const JsonValue& test : cases.items()) {
+class ParsingFixtures : public ::testing::Test {
+ protected:
+  ParsingFixtures() : cases_(ReadFixture("tests/fixtures/parsing-cases.json")) {}
+
+  static ThinkingMode Mode(const JsonValue& test) {
+    return Text(test, "mode") == "chat" ? ThinkingMode::kChat : ThinkingMode::kThinking;
+  }
+  static std::string LenientExpected(const JsonValue& test) {
+    const JsonValue* expected = test.Find("lenient_expected");
+    return WriteJson(expected != nullptr ? *expected : *test.Find("expected"));
+  }
+  // The lenient answer for a text fed in the given pieces.
+  std::string Streamed(const JsonValue& test, const std::vector<std::string_view>& pieces) const {
+    ParserOptions options;
+    options.starts_in_reasoning = Mode(test) == ThinkingMode::kThinking;
+    CompletionParser parser(profile_, options);
+    CompletionCollector collector;
+    for (const std::string_view piece : pieces) {
+      for (const Delta& delta : parser.Feed(piece)) {
+        EXPECT_EQ(ValidUtf8Prefix(delta.text), delta.text.size()) << "a delta ends inside a character";
+        collector.Add(delta);
+      }
+    }
+    for (const Delta& delta : parser.Finish(EndCause::kStop)) collector.Add(delta);
+    return WriteJson(ToJson(collector.Take().message));
+  }
+
+  const JsonValue cases_;
+  const ChatProfile& profile_ = *FindChatProfile("v4").value();
+};
+
+TEST_F(ParsingFixtures, AreAllThere) { EXPECT_EQ(cases_.items().size(), 32u); }
+
+TEST_F(ParsingFixtures, Strict) {
+  for (const JsonValue& test : cases_.items()) {
     SCOPED_TRACE(Text(test, "name"));
-    const ThinkingMode mode = Text(test, "mode") == "chat" ? ThinkingMode::kChat : ThinkingMode::kThinking;
-    const Result<ParsedCompletion> parsed =
-        ParseStrict(*FindChatProfile("v4").value(), Text(test, "completion"), mode);
+    const Result<ParsedCompletion> parsed = ParseStrict(profile_, Text(test, "completion"), Mode(test));
     if (test.Find("error") != nullptr) {
       EXPECT_FALSE(parsed.has_value());
     } else if (parsed.has_value()) {
       EXPECT_EQ(WriteJson(ToJson(*parsed)), WriteJson(*test.Find("expected")));
     } else {
       ADD_FAILURE() << parsed.error().ToString();
+    }
+  }
+}
+
+TEST_F(ParsingFixtures, LenientInOnePiece) {
+  for (const JsonValue& test : cases_.items()) {
+    SCOPED_TRACE(Text(test, "name"));
+    EXPECT_EQ(Streamed(test, {Text(test, "completion")}), LenientExpected(test));
+  }
+}
+
+TEST_F(ParsingFixtures, LenientCutInTwoAtEveryByte) {
+  for (const JsonValue& test : cases_.items()) {
+    const std::string completion = Text(test, "completion");
+    const std::string_view text = completion;
+    const std::string expected = LenientExpected(test);
+    for (size_t cut = 0; cut <= text.size(); ++cut) {
+      ASSERT_EQ(Streamed(test, {text.substr(0, cut), text.substr(cut)}), expected)
+          << Text(test, "name") << " at " << cut;
+    }
+  }
+}
+
+TEST_F(ParsingFixtures, LenientByteByByte) {
+  for (const JsonValue& test : cases_.items()) {
+    const std::string completion = Text(test, "completion");
+    std::vector<std::string_view> pieces;
+    for (size_t i = 0; i < completion.size(); ++i)
+      pieces.push_back(std::string_view(completion).substr(i, 1));
+    EXPECT_EQ(Streamed(test, pieces), LenientExpected(test)) << Text(test, "name");
+  }
+}
+
+TEST_F(ParsingFixtures, LenientCutAtRandom) {
+  std::mt19937 random(20260401);
+  for (const JsonValue& test : cases_.items()) {
+    const std::string completion = Text(test, "completion");
+    const std::string expected = LenientExpected(test);
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      const size_t longest = std::uniform_int_distribution<size_t>(1, 24)(random);
+      std::vector<std::string_view> pieces;
+      std::string_view rest = completion;
+      while (!rest.empty()) {
+        const size_t size = std::min(rest.size(), std::uniform_int_distribution<size_t>(0, longest)(random));
+        pieces.push_back(rest.substr(0, size));
+        rest.remove_prefix(size);
+      }
+      ASSERT_EQ(Streamed(test, pieces), expected) << Text(test, "name");
     }
   }
 }
