@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Checks the promise of the README on a bare Debian 12: makes one with debootstrap, copies the committed tree into it and runs
-# the two commands as a newcomer would. Needs root, debootstrap and a Debian mirror that apt already uses.
+# the two commands as a newcomer would. Needs root and debootstrap.
 #
-#   tools/check_bare_debian.sh [FOLDER]      FOLDER is created, and removed at the end (default: a temporary one)
+#   tools/check_bare_debian.sh [FOLDER [MIRROR]]
+#
+# FOLDER is created, and removed at the end (default: a temporary one). MIRROR is http://deb.debian.org/debian by default.
 #
 # Prints the time of each command and the answer. Exit status 0 only if both commands succeed and the answer names Paris.
 set -euo pipefail
@@ -14,8 +16,7 @@ root="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 command -v debootstrap >/dev/null || fail "debootstrap is missing: apt-get install debootstrap"
 jail=${1:-$(mktemp -d)}
 mkdir -p "$jail"
-mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' 2>/dev/null | head -n 1)
-mirror=${mirror:-http://deb.debian.org/debian}
+mirror=${2:-http://deb.debian.org/debian}
 
 clean_up() {
   umount "$jail/proc" 2>/dev/null || true
@@ -27,13 +28,13 @@ echo "debootstrap of bookworm"
 debootstrap --variant=minbase bookworm "$jail" "$mirror" >"$jail.log" 2>&1 || { tail "$jail.log"; fail "debootstrap"; }
 rm -f "$jail.log"
 cp /etc/resolv.conf "$jail/etc/resolv.conf"
-# The machine's own apt settings (mirrors, proxies) hold inside too; nothing is installed by this.
-cp -r /etc/apt/. "$jail/etc/apt/"
 mount -t proc proc "$jail/proc"
 mkdir -p "$jail/root/dsv4"
 git -C "$root" archive HEAD | tar -x -C "$jail/root/dsv4"
 
-inside() { chroot "$jail" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin CI=true bash -c "cd && cd dsv4 && $1" </dev/null; }
+inside() {
+  chroot "$jail" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin CI=true bash -c "cd && cd dsv4 && $1" </dev/null
+}
 
 start=$SECONDS
 answer=$(inside './dev run "What is the capital of France?"') || fail "./dev run failed"
