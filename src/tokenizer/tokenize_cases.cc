@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
-#include "tokenizer/read_file.h"
 
 namespace dsv4::tokenizer {
 namespace {
-
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
 std::string CaseName(const Json& item, size_t index) {
   if (item.is_object()) {
@@ -29,12 +26,12 @@ Result<Json> TokenizeCase(const Tokenizer& tokenizer, const Json& item) {
 
 }  // namespace
 
-Result<std::vector<std::string>> TokenizeCases(const Tokenizer& tokenizer, const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
-  DSV4_ASSIGN_OR_RETURN(const Json cases, ParseJson(text, path));
+Result<std::vector<std::string>> TokenizeCases(const Tokenizer& tokenizer, std::string_view json,
+                                               std::string_view what) {
+  DSV4_ASSIGN_OR_RETURN(const Json cases, ParseJson(json, what));
   if (!cases.is_array()) {
     return Error(
-        InvalidArgument(fmt::format("{}: got a JSON {}, wanted a list of cases", path, cases.type_name())));
+        InvalidArgument(fmt::format("{}: got a JSON {}, wanted a list of cases", what, cases.type_name())));
   }
   std::vector<std::string> lines;
   for (const Json& item : cases) {
