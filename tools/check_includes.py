@@ -24,6 +24,8 @@ SYSTEM_HEADER = re.compile(
     r"(dlfcn|errno|fcntl|immintrin|pthread|sched|signal|termios|time|unistd|x86intrin|cpuid)\.h)$"
 )
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+# Unit tests stand beside the code they test, in its module; testing.h is what they share.
+TEST_FILE = re.compile(r"(_test|(^|_)testing)\.(h|cc)$")
 EVERYTHING = "everything"
 NOTHING = "nothing"
 
@@ -203,11 +205,11 @@ def check_tree(root: Path) -> list[str]:
         for number, line in enumerate((root / path).read_text(errors="replace").splitlines(), 1):
             if match := INCLUDE.match(line):
                 where, header = f"{path}:{number}", match.group(2)
+                is_test = bool(TEST_FILE.search(path.name))
                 if match.group(1) == "<":
-                    problems += check_angle(where, header, module, libraries)
+                    problems += check_angle(where, header, module, libraries, is_test)
                 else:
-                    problems += check_quoted(root, where, header, modules[module], modules, used[module],
-                                             is_test=path.stem.endswith("_test"))
+                    problems += check_quoted(root, where, header, modules[module], modules, used[module], is_test)
 
     for name in sorted(set(modules) - seen):
         problems.append(f"docs/architecture.md: module {name} has a row but no source file")
@@ -245,14 +247,13 @@ def check_quoted(root: Path, where: str, header: str, module: Module, modules: d
             f"{', '.join(sorted(module.may_include)) or NOTHING}"]
 
 
-def check_angle(where: str, header: str, module: str, libraries: list[Library]) -> list[str]:
+def check_angle(where: str, header: str, module: str, libraries: list[Library], is_test: bool) -> list[str]:
     """Checks one #include <...> line against the library table."""
     for library in libraries:
         if any(header == prefix or (prefix.endswith("/") and header.startswith(prefix)) for prefix in library.headers):
             if module in library.modules or EVERYTHING in library.modules:
                 return []
-            # Unit tests stand beside the code they test, in its module.
-            if "tests" in library.modules and re.search(r"_test\.cc:\d+$", where):
+            if "tests" in library.modules and is_test:
                 return []
             return [f"{where}: #include <{header}>: {library.name} may be used by "
                     f"{', '.join(sorted(library.modules))}, not by {module}"]

@@ -94,7 +94,7 @@ class Reader {
       do {
         SkipSpace();
         if (pos_ >= text_.size() || text_[pos_] != '"') return Fail("no string where a key is wanted");
-        JsonValue::Member& member = members.emplace_back();
+        JsonValue::Member& member = members.emplace_back(std::string(), JsonValue());
         if (!ReadString(member.first)) return false;
         SkipSpace();
         if (!Take(':')) return Fail("no ':' after a key");
