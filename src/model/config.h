@@ -26,8 +26,6 @@ enum class LayerKind : uint8_t {
 };
 std::string_view LayerKindName(LayerKind kind);  // "swa", "csa", "hca".
 
-enum class ScoringFunc : uint8_t { kSqrtSoftplus, kSoftmax, kSigmoid };
-
 struct LayerConfig {
   LayerKind kind = LayerKind::kSwa;
   int64_t compress_ratio = 0;  // Tokens per compressed row; 0 for kSwa.
@@ -55,7 +53,8 @@ struct RopeConfig {
 // `quantization_config` as written. What a tensor is stored as follows from its dtype, shape and siblings; this is
 // compared with it afterwards.
 struct QuantizationConfig {
-  std::string quant_method;    // "fp8", "modelopt", "compressed-tensors"; empty when the file has no such section.
+  std::string
+      quant_method;  // "fp8", "modelopt", "compressed-tensors"; empty when the file has no such section.
   std::string quant_algo;      // "NVFP4", "MIXED_PRECISION" or empty.
   std::string moe_quant_algo;  // "NVFP4" or empty.
   std::string scale_fmt;       // "ue8m0" or empty.
@@ -88,8 +87,6 @@ struct ModelConfig {
   int64_t n_routed_experts = 0;
   int64_t num_experts_per_tok = 0;
   int64_t moe_intermediate_size = 0;  // Routed and shared experts. There is always one shared expert.
-  ScoringFunc scoring_func = ScoringFunc::kSqrtSoftplus;
-  bool norm_topk_prob = true;
   double routed_scaling_factor = 1;
   double swiglu_limit = 0;  // 0: no clamp.
 
@@ -126,7 +123,8 @@ struct ModelConfig {
 };
 
 // `what` names the document in errors ("config.json"). InvalidArgument names the key, what it holds and what is wanted;
-// Unimplemented is returned for architectures this engine does not have (DeepSeek-V4.1 and strangers).
+// so does every architecture this engine does not have (DeepSeek-V4.1 and strangers) and every switch of the format that
+// no V4 release uses (another router function, biases, group-limited routing).
 Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view what);
 
 // Reads `directory`/config.json.

@@ -76,8 +76,8 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  Weight embed;  // [vocab_size, D], kPlain
-  Weight head;   // [vocab_size, D]; the same as embed where embeddings are tied.
+  Weight embed;     // [vocab_size, D], kPlain
+  Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
   std::vector<LayerWeights> layers;  // num_hidden_layers, or fewer with LoadOptions::max_layers.
