@@ -75,15 +75,23 @@ Status SequenceState::CheckIdle(std::string_view action) const {
   return {};
 }
 
-Status SequenceState::BeginAppend(int64_t num_tokens) {
+Status SequenceState::CheckAppend(int64_t num_tokens) const {
   DSV4_RETURN_IF_ERROR(CheckIdle("append"));
-  if (num_tokens < 1 || num_tokens > layout_->max_chunk_tokens) {
-    return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want 1 to max_chunk_tokens {}",
-                                       num_tokens, layout_->max_chunk_tokens));
+  if (num_tokens < 1) {
+    return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want at least 1", num_tokens));
   }
   if (num_tokens > layout_->max_positions - length_) {
     return OutOfRange(fmt::format("sequence state, append: {} tokens at position {} go past max_positions {}",
                                   num_tokens, length_, layout_->max_positions));
+  }
+  return {};
+}
+
+Status SequenceState::BeginAppend(int64_t num_tokens) {
+  DSV4_RETURN_IF_ERROR(CheckAppend(num_tokens));
+  if (num_tokens > layout_->max_chunk_tokens) {
+    return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want 1 to max_chunk_tokens {}",
+                                       num_tokens, layout_->max_chunk_tokens));
   }
   if (!rings_.unique()) {
     DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, memory_->Allocate(rings_.num_bytes()));
@@ -123,8 +131,15 @@ void SequenceState::CommitAppend() {
 
 void SequenceState::AbandonAppend() {
   DSV4_CHECK(appending()) << "length " << length_;
-  MarkOverwritten(length_ + num_appending_);
+  RollBack(length_);
+}
+
+void SequenceState::RollBack(int64_t length) {
+  DSV4_CHECK(length >= 0 && length <= length_) << length << " of " << length_;
+  const int64_t end = length_ + num_appending_;
   num_appending_ = 0;
+  length_ = length;
+  MarkOverwritten(end);
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     if (layout_->FirstNeededRow(layer, kind, length_) < ring.first_row) poisoned_ = true;
   });

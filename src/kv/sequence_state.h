@@ -46,15 +46,20 @@ class SequenceState {
   bool poisoned() const { return poisoned_; }
   bool appending() const { return num_appending_ > 0; }
 
-  // Makes room for tokens length() .. length() + num_tokens - 1. InvalidArgument unless 1 <= num_tokens <=
-  // max_chunk_tokens; OutOfRange past max_positions; FailedPrecondition when poisoned or already appending;
-  // ResourceExhausted without memory.
+  // Whether the next num_tokens may follow, in appends of at most max_chunk_tokens: InvalidArgument when there are none,
+  // OutOfRange past max_positions, FailedPrecondition when poisoned or appending.
+  Status CheckAppend(int64_t num_tokens) const;
+  // Makes room for tokens length() .. length() + num_tokens - 1. The errors of CheckAppend; InvalidArgument for more
+  // than max_chunk_tokens; ResourceExhausted without memory.
   Status BeginAppend(int64_t num_tokens);
   // The rows of the append are all written.
   void CommitAppend();
   // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be overwritten
   // (never after an append of at most max_rewind_tokens).
   void AbandonAppend();
+  // A failed step ends here, whatever it had reached: an open append is abandoned and the length goes back to `length` (at
+  // most length()), poisoned if rows that it needs are gone.
+  void RollBack(int64_t length);
 
   // During an append (num_rows of a paged store counts the entries that the append completes).
   RingRows Ring(int layer, RingKind kind) const;

@@ -1,0 +1,111 @@
+#include "model/attention.h"
+
+#include <cmath>
+#include <vector>
+
+#include "model/compressor.h"
+#include "model/indexer.h"
+
+namespace dsv4::model {
+namespace {
+
+// [n, heads, d]: up-projected, normed per head, rotated.
+Result<TensorView> Queries(const LayerStep& step, const LayerWeights& weights, const TensorView& q_lora) {
+  const ModelConfig& config = step.config();
+  DSV4_ASSIGN_OR_RETURN(const TensorView flat, step.Linear("attn.q_b", q_lora, weights.wq_b, step.dtype()));
+  const TensorView q = flat.Reshaped({q_lora.shape[0], config.num_attention_heads, config.head_dim});
+  DSV4_TRY(step.Run("attn.q_norm", step.ops().head_rms_norm,
+                    {.x = q, .y = q, .eps = static_cast<float>(config.rms_norm_eps)}));
+  step.Observe("attn.q_norm", q);
+  DSV4_TRY(step.Rope("attn.q", q, step.plan().positions, /*inverse=*/false));
+  step.Observe("attn.q", q);
+  return q;
+}
+
+// The window rows of this pass: normed, rotated, rounded, and stored.
+Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+  const Arena::Scope scope(step.context().arena);
+  const ModelConfig& config = step.config();
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.kv_norm", kv, weights.kv_norm));
+  DSV4_RETURN_IF_ERROR(step.Rope("attn.kv", kv.Reshaped({kv.shape[0], 1, config.head_dim}),
+                                 step.plan().positions,
+                                 /*inverse=*/false));
+  if (step.context().simulate()) {
+    DSV4_RETURN_IF_ERROR(
+        step.Run("attn.kv", step.ops().simulate_fp8, {.x = kv, .num_columns = config.nope_head_dim()}));
+  }
+  step.Observe("attn.kv", kv);
+  std::vector<RowRun> runs;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    sequence.state->WindowRuns(step.layer(), sequence.token_begin, &runs);
+  }
+  return step.StoreRows("attn.kv", kv, runs);
+}
+
+// Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
+Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                          const TensorView& selected) {
+  const ModelConfig& config = step.config();
+  std::vector<ops::AttentionSequence> sequences;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    sequences.push_back({.token_begin = sequence.token_begin,
+                         .num_tokens = sequence.num_tokens,
+                         .first_position = sequence.first_position,
+                         .window = sequence.state->Ring(step.layer(), kv::RingKind::kWindow),
+                         .entries = {}});
+    if (step.layer_config().compressed()) {
+      sequences.back().entries = sequence.state->Pages(step.layer(), kv::PageKind::kEntries);
+    }
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
+  DSV4_TRY(
+      step.Run("attn.o", step.ops().attention,
+               {.q = q,
+                .sink = weights.attn_sink,
+                .selected = selected,
+                .o = o,
+                .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+                .window_size = config.sliding_window,
+                .ratio = step.layer_config().compress_ratio,
+                .sequences = sequences}));
+  step.Observe("attn.o", o);
+  // Keys are values and carry their rotation; undoing the query's leaves the relative one.
+  DSV4_TRY(step.Rope("attn.o_unrotated", o, step.plan().positions, /*inverse=*/true));
+  step.Observe("attn.o_unrotated", o);
+  return o;
+}
+
+Result<TensorView> Output(const LayerStep& step, const LayerWeights& weights, const TensorView& o) {
+  const ModelConfig& config = step.config();
+  const int64_t n = o.shape[0];
+  DSV4_ASSIGN_OR_RETURN(const TensorView o_lora,
+                        step.NewTensor(step.dtype(), {n, config.o_groups, config.o_lora_rank}));
+  DSV4_TRY(step.Run(
+      "attn.o_lora", step.ops().grouped_linear,
+      {.x = o.Reshaped({n, config.o_groups, config.o_group_dim()}), .weight = &weights.wo_a, .y = o_lora}));
+  step.Observe("attn.o_lora", o_lora);
+  return step.Linear("attn.out", o_lora.Reshaped({n, config.o_groups * config.o_lora_rank}), weights.wo_b,
+                     step.dtype());
+}
+
+}  // namespace
+
+Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
+  DSV4_TRY(step.RmsNorm("attn.q_lora", q_lora, weights.q_norm));
+  DSV4_ASSIGN_OR_RETURN(const TensorView q, Queries(step, weights, q_lora));
+  DSV4_TRY(StoreWindow(step, weights, u));
+
+  TensorView selected;
+  if (weights.indexer.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(selected, SelectEntries(step, *weights.indexer, u, q_lora));
+  }
+  if (weights.compressor.has_value()) {
+    DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, u));
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
+  return Output(step, weights, o);
+}
+
+}  // namespace dsv4::model

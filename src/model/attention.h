@@ -1,0 +1,14 @@
+// Attention of one layer: low-rank queries of many heads over one shared key-value row per token, through the sliding
+// window and, in compressed layers, the compressed entries; then the grouped low-rank output projection
+// (architecture.md 5).
+#pragma once
+
+#include "model/step_context.h"
+#include "model/weights.h"
+
+namespace dsv4::model {
+
+// u [n, D], normed, gives [n, D]. Appends this pass's rows to the sequences.
+Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u);
+
+}  // namespace dsv4::model

@@ -1,0 +1,115 @@
+// Model: a loaded DeepSeek-V4 checkpoint on a backend. Token ids and sequence states in, logits out; no text, no requests,
+// no sampling.
+//
+// A Step takes a ragged batch: any mix of prefill chunks and single decode tokens of different sequences. Results do not
+// depend on how a sequence's tokens are cut into chunks or on its neighbours in the batch (step.h).
+//
+// Ownership: a Model owns its weights and keeps its backend's context alive; sequence states must not outlive the model.
+// Threads: one Step at a time per model; the const functions from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/sequence_state.h"
+#include "kv/snapshot.h"
+#include "model/config.h"
+#include "model/numerics.h"
+#include "model/observer.h"
+#include "model/weights.h"
+#include "ops/op_table.h"
+#include "tensor/arena.h"
+
+namespace dsv4::model {
+
+struct ModelOptions {
+  Numerics numerics = Numerics::kRelease;
+  int64_t max_layers = 0;  // Runs only the first layers; 0: all.
+  // The first release revision and transformers parity turn it off.
+  bool clamp_shared_expert = true;
+  int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
+  int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
+  // Called while loading with (layers done, layers to load). May be empty.
+  std::function<void(int64_t, int64_t)> progress;
+};
+
+// Which rows of a chunk want logits.
+enum class LogitsRows : uint8_t { kNone, kLast, kAll };
+
+struct SequenceChunk {
+  kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
+  std::span<const int32_t> tokens;     // They follow the state's length.
+  LogitsRows logits = LogitsRows::kLast;
+};
+
+struct StepOutput {
+  int64_t vocab_size = 0;
+  std::vector<float> logits;  // [rows, vocab_size]: chunk after chunk
+  std::vector<int64_t>
+      row_begin;  // One a chunk, and the total: chunk i has rows row_begin[i] .. row_begin[i + 1].
+
+  int64_t num_rows(size_t chunk) const { return row_begin[chunk + 1] - row_begin[chunk]; }
+  std::span<const float> Row(size_t chunk, int64_t row) const {
+    return std::span(logits).subspan(static_cast<size_t>((row_begin[chunk] + row) * vocab_size),
+                                     static_cast<size_t>(vocab_size));
+  }
+};
+
+class Model {
+ public:
+  // Reads `directory` (config.json and safetensors). Unimplemented names the ops that the backend lacks, before a weight is
+  // read; otherwise the errors of LoadModelConfig, io::Checkpoint and LoadWeights, and InvalidArgument for options or a
+  // configuration that the graph cannot run.
+  static Result<std::unique_ptr<Model>> Load(const std::string& directory, const ops::Backend& backend,
+                                             const ModelOptions& options);
+  // The same from weights in memory; options.max_layers must be 0.
+  static Result<std::unique_ptr<Model>> FromWeights(ModelConfig config, ModelWeights weights,
+                                                    const ops::Backend& backend, const ModelOptions& options);
+
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  // Layers that run: config().num_hidden_layers, or fewer with ModelOptions::max_layers.
+  int64_t num_layers() const { return static_cast<int64_t>(weights_.layers.size()); }
+  // What a sequence keeps; StateBytes gives its size.
+  const kv::CacheLayout& cache_layout() const { return *layout_; }
+
+  // An empty sequence. ResourceExhausted without memory.
+  Result<kv::SequenceState> NewSequence() const;
+  // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize.
+  Result<kv::Snapshot> DeserializeSnapshot(std::span<const std::byte> bytes) const;
+
+  // Runs all tokens of all chunks and moves each sequence on by its tokens.
+  // Wrong arguments change nothing: InvalidArgument for an empty batch or chunk, a null, foreign, poisoned or repeated
+  // state, or a token id outside the vocabulary; OutOfRange past max_position_embeddings.
+  // Any later error names the op and layer; each sequence is then back at its old length, or poisoned
+  // (SequenceState::poisoned) if more tokens had been written than its rings keep.
+  Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
+
+ private:
+  Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend, const ModelOptions& options);
+
+  Status Prepare();
+  Status UploadRopeTables();
+  Status CheckChunks(std::span<const SequenceChunk> chunks) const;
+  Status RunPasses(std::span<const SequenceChunk> chunks, StepOutput& output, Observer* observer);
+
+  ModelConfig config_;
+  ModelWeights weights_;
+  ops::Backend backend_;
+  ModelOptions options_;
+  std::shared_ptr<const kv::CacheLayout> layout_;
+  Buffer rope_buffer_;
+  TensorView rope_plain_;
+  TensorView rope_compress_;
+  Arena arena_;
+};
+
+}  // namespace dsv4::model

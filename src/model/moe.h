@@ -1,0 +1,13 @@
+// The feed-forward sub-layer: a router (by score, or by token id in hash layers) chooses a few of many SwiGLU experts, and
+// one shared expert sees every token (architecture.md 8).
+#pragma once
+
+#include "model/step_context.h"
+#include "model/weights.h"
+
+namespace dsv4::model {
+
+// u [n, D], normed, gives [n, D].
+Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u);
+
+}  // namespace dsv4::model

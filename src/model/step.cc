@@ -1,0 +1,174 @@
+#include "model/step.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "model/attention.h"
+#include "model/hyper_connection.h"
+#include "model/moe.h"
+
+namespace dsv4::model {
+namespace {
+
+// Rows of logits computed at a time, which bounds the arena: a row of 129280 floats is half a megabyte.
+constexpr int64_t kMaxHeadRows = 128;
+
+Result<TensorView> Upload(const ops::Backend& backend, Arena& arena, std::span<const int32_t> values) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView view,
+                        arena.Allocate(DType::kI32, {static_cast<int64_t>(values.size())}));
+  ops::OpContext& context = *backend.context;
+  DSV4_TRY(context.memory().CopyFromHost(view.data, values.data(), values.size_bytes(), context.stream()));
+  return view;
+}
+
+// The positions at which the entries of `ratio` completed in this pass are rotated.
+std::vector<int32_t> EntryPositions(const PassPlan& plan, int64_t ratio) {
+  std::vector<int32_t> positions;
+  for (const PassSequence& sequence : plan.sequences) {
+    const int64_t end = (sequence.first_position + sequence.num_tokens) / ratio;
+    for (int64_t j = sequence.first_position / ratio; j < end; ++j) {
+      positions.push_back(static_cast<int32_t>(j * ratio));
+    }
+  }
+  return positions;
+}
+
+Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks) {
+  PassPlan plan;
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> positions;
+  for (const PassChunk& chunk : chunks) {
+    const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
+    plan.sequences.push_back({.state = chunk.state,
+                              .token_begin = plan.num_tokens,
+                              .num_tokens = num_tokens,
+                              .first_position = chunk.state->length()});
+    plan.num_tokens += num_tokens;
+    token_ids.insert(token_ids.end(), chunk.tokens.begin(), chunk.tokens.end());
+    for (int64_t i = 0; i < num_tokens; ++i)
+      positions.push_back(static_cast<int32_t>(chunk.state->length() + i));
+  }
+  DSV4_ASSIGN_OR_RETURN(plan.token_ids, Upload(graph.backend, arena, token_ids));
+  DSV4_ASSIGN_OR_RETURN(plan.positions, Upload(graph.backend, arena, positions));
+  for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
+    const int64_t ratio = graph.config.layers[i].compress_ratio;
+    const auto planned = [&](const auto& entry) { return entry.first == ratio; };
+    if (ratio == 0 || std::ranges::any_of(plan.entry_positions, planned)) continue;
+    DSV4_ASSIGN_OR_RETURN(const TensorView view, Upload(graph.backend, arena, EntryPositions(plan, ratio)));
+    plan.entry_positions.emplace_back(ratio, view);
+  }
+  return plan;
+}
+
+void ObservePlan(const LayerStep& step, std::span<const PassChunk> chunks) {
+  step.Observe("pass.token_ids", step.plan().token_ids);
+  step.Observe("pass.positions", step.plan().positions);
+  std::vector<int32_t> rows;
+  for (const PassChunk& chunk : chunks) rows.insert(rows.end(), chunk.tokens.size(), chunk.chunk);
+  step.Observe("pass.chunks",
+               TensorView::Contiguous(rows.data(), DType::kI32, {static_cast<int64_t>(rows.size())}));
+}
+
+Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
+  const ModelConfig& config = step.config();
+  DSV4_ASSIGN_OR_RETURN(
+      const TensorView streams,
+      step.NewTensor(step.dtype(), {step.plan().num_tokens, config.hc_mult, config.hidden_size}));
+  DSV4_TRY(step.Run("embed", step.ops().embed,
+                    {.token_ids = step.plan().token_ids, .table = embed.data, .streams = streams}));
+  step.Observe("embed", streams);
+  return streams;
+}
+
+// Both sub-layers, each wrapped by its hyper-connection; updates the streams in place.
+Status RunLayer(const LayerStep& step, const LayerWeights& weights, const TensorView& streams) {
+  {
+    const Arena::Scope scope(step.context().arena);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, streams));
+    DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.norm", mix.u, weights.attn_norm));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, mix.u));
+    DSV4_RETURN_IF_ERROR(HcPost(step, "attn", mix, y, streams));
+  }
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "ffn", weights.hc_ffn, streams));
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("ffn.norm", mix.u, weights.ffn_norm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, MixtureOfExperts(step, weights, mix.u));
+  return HcPost(step, "ffn", mix, y, streams);
+}
+
+// Rows of the pass whose logits go to `destination`.
+struct HeadRow {
+  int64_t row = 0;
+  float* destination = nullptr;
+};
+
+std::vector<HeadRow> HeadRows(std::span<const PassChunk> chunks, int64_t vocab_size) {
+  std::vector<HeadRow> rows;
+  int64_t end = 0;
+  for (const PassChunk& chunk : chunks) {
+    end += static_cast<int64_t>(chunk.tokens.size());
+    for (int64_t i = 0; i < chunk.num_logits_rows; ++i) {
+      rows.push_back({end - chunk.num_logits_rows + i, chunk.logits + i * vocab_size});
+    }
+  }
+  return rows;
+}
+
+// Gathers a few rows of the streams, mixes, norms and projects them, and brings their logits to the host.
+Status RunHead(const LayerStep& step, const ModelWeights& weights, const TensorView& streams,
+               std::span<const HeadRow> rows) {
+  const Arena::Scope scope(step.context().arena);
+  const ModelConfig& config = step.config();
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const TensorView flat = streams.Reshaped({streams.shape[0], config.hc_dim()});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView gathered,
+                               step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
+  std::vector<RowRun> runs;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
+  }
+  DSV4_RETURN_IF_ERROR(step.StoreRows("head.streams", flat, runs));
+  const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
+  step.Observe("head.streams", head_streams);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, HcHead(step, weights.hc_head, head_streams));
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, weights.norm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, step.Linear("logits", y, weights.head, DType::kF32));
+  ops::OpContext& context = *step.context().backend.context;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const TensorView row = logits.Rows(i, i + 1);
+    DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(rows[static_cast<size_t>(i)].destination, row.data,
+                                                     static_cast<size_t>(row.num_bytes()), context.stream()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, Observer* observer) {
+  DSV4_RETURN_IF_ERROR(arena.Recycle());
+  const Arena::Scope scope(arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, chunks));
+  const StepContext context = {.config = graph.config,
+                               .backend = graph.backend,
+                               .rope = graph.rope,
+                               .numerics = graph.numerics,
+                               .clamp_shared_expert = graph.clamp_shared_expert,
+                               .arena = arena,
+                               .plan = plan,
+                               .observer = observer};
+  const LayerStep outside(context, -1);
+  if (observer != nullptr) ObservePlan(outside, chunks);
+
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, Embed(outside, graph.weights.embed));
+  for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
+    DSV4_RETURN_IF_ERROR(RunLayer(LayerStep(context, static_cast<int>(i)), graph.weights.layers[i], streams));
+  }
+  const std::vector<HeadRow> rows = HeadRows(chunks, graph.config.vocab_size);
+  for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
+    const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
+    DSV4_RETURN_IF_ERROR(RunHead(outside, graph.weights, streams, std::span(rows).subspan(begin, count)));
+  }
+  return {};
+}
+
+}  // namespace dsv4::model

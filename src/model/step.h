@@ -1,0 +1,37 @@
+// One pass of tokens through all layers: a ragged batch of prefill chunks and decode tokens. Token-wise ops run over all
+// rows at once; attention, compressors and indexer work per sequence.
+//
+// Every op computes a row from that row and its own sequence alone, so a result does not depend on how tokens are cut into
+// chunks or on the neighbours in the batch; on the reference backend it is the same bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "model/step_context.h"
+#include "model/weights.h"
+
+namespace dsv4::model {
+
+// A model ready to run; borrowed.
+struct Graph {
+  const ModelConfig& config;
+  const ModelWeights& weights;  // As the backend wants them.
+  const ops::Backend& backend;
+  RopeTables rope;
+  Numerics numerics = Numerics::kRelease;
+  bool clamp_shared_expert = true;
+};
+
+struct PassChunk {
+  kv::SequenceState* state = nullptr;  // Between BeginAppend(tokens.size()) and CommitAppend.
+  std::span<const int32_t> tokens;
+  int32_t chunk = 0;            // Its number in the caller's batch, for the observer.
+  int64_t num_logits_rows = 0;  // How many of the last tokens want logits,
+  float* logits = nullptr;      // written here: host [num_logits_rows, vocab_size].
+};
+
+// Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, Observer* observer);
+
+}  // namespace dsv4::model
