@@ -1,0 +1,140 @@
+"""The training mixture: seeded documents, tokenized and packed into rows.
+
+A row is `length + 2` token ids (two more than positions, for the next-token and the MTP target) with the loss weight of
+each token. Rows begin at a document's start; a document that does not fit is cut at the row's end, never at its start.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from chat import ASSISTANT, BOS, EOS, Message, attach_tools, render
+from dialogues import dialogue, place_note
+from facts import load_countries, raw_fact
+from lexicon import Lexicon
+from recall import haystack, records
+from stories import story
+from tooluse import tool_dialogue
+
+# share of tokens per kind of document; the second column is used for long rows
+MIXTURE = {"corpus": (0.30, 0.34), "raw_fact": (0.07, 0.05), "dialogue": (0.26, 0.17), "story": (0.02, 0.01),
+           "tools": (0.16, 0.13), "records": (0.12, 0.06), "haystack": (0.07, 0.24)}
+# mean length in tokens, to turn shares of tokens into shares of documents
+_MEAN_LENGTH = {"corpus": (420, 2600), "raw_fact": (30, 30), "dialogue": (70, 70), "story": (150, 150),
+                "tools": (620, 620), "records": (300, 300), "haystack": (500, 2200)}
+_PROMPT_WEIGHT = 0.1
+
+
+class Generator:
+    """Draws documents. Two generators with one seed draw the same ones."""
+
+    def __init__(self, data: Path, tokenizer: Tokenizer, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.tokenizer = tokenizer
+        self.countries = load_countries(data)
+        self.lexicon = Lexicon.from_corpus(data / "corpus.jsonl.gz")
+        self.texts = load_texts(data, "train")
+        self.assistant = tokenizer.token_to_id(ASSISTANT)
+        self.eos = tokenizer.token_to_id(EOS)
+
+    def _chat(self, messages: list[Message], tools: list[dict] | None = None) -> str:
+        mode = "thinking" if self.rng.random() < 0.45 else "chat"
+        effort = "max" if mode == "thinking" and self.rng.random() < 0.04 else None
+        return render(attach_tools(messages, tools), mode, effort=effort)
+
+    def _raw(self, text: str) -> str:
+        return (BOS if self.rng.random() < 0.5 else "") + text + EOS
+
+    def _crop(self, characters: int) -> str:
+        """A stretch of one corpus document, beginning at a sentence or line where there is one."""
+        text = self.rng.choice(self.texts)
+        start = self.rng.randint(0, max(0, len(text) - characters // 2))
+        for mark in (". ", "\n"):
+            found = text.find(mark, start)
+            if start and 0 <= found < start + 300:
+                start = found + len(mark)
+                break
+        return text[start:start + characters]
+
+    def document(self, kind: str, length: int) -> str:
+        """One document of a kind; `length` is the row length in tokens."""
+        rng = self.rng
+        if kind == "corpus":
+            characters = rng.randint(300, 3 * length)
+            text = self._crop(characters)
+            return (BOS if rng.random() < 0.5 else "") + text
+        if kind == "raw_fact":
+            return self._raw(raw_fact(rng, self.countries))
+        if kind == "story":
+            return self._raw(story(rng))
+        if kind == "dialogue":
+            return self._chat(dialogue(rng, self.countries, self.lexicon))
+        if kind == "tools":
+            messages, tools, _ = tool_dialogue(rng, self.countries, self.lexicon)
+            return self._chat(messages, tools)
+        if kind == "records":
+            raw, messages = records(rng, self.lexicon)
+            return self._chat(messages) if messages else self._raw(raw)
+        # a needle's text leaves room for the questions; three characters are about one token
+        room = rng.randint(60, max(61, int(2.9 * length) - 500))
+        filler = self._crop(room) if rng.random() < 0.8 else " ".join(place_note(rng) for _ in range(room // 45 + 1))
+        messages, _ = haystack(rng, self.lexicon, filler, rng.randint(1, 8))
+        return self._chat(messages)
+
+    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids, and the loss weight of each: full for answers and raw text, little for prompts."""
+        ids = np.array(self.tokenizer.encode(text).ids, dtype=np.uint16)
+        if self.assistant not in ids:
+            return ids, np.ones(len(ids), dtype=np.float16)
+        weights = np.full(len(ids), _PROMPT_WEIGHT, dtype=np.float16)
+        for start in np.flatnonzero(ids == self.assistant):
+            ends = np.flatnonzero(ids[start:] == self.eos)
+            end = start + (ends[0] if len(ends) else len(ids))
+            weights[start + 2:end + 1] = 1.0
+        return ids, weights
+
+    def rows(self, length: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Endless packed rows."""
+        column = int(length >= 2048)
+        kinds = list(MIXTURE)
+        odds = [MIXTURE[k][column] / _MEAN_LENGTH[k][column] for k in kinds]
+        size = length + 2
+        while True:
+            ids = np.zeros(size, dtype=np.uint16)
+            weights = np.zeros(size, dtype=np.float16)
+            filled = 0
+            while filled < size:
+                text = self.document(self.rng.choices(kinds, odds)[0], length)
+                piece, weight = self.encode(text)
+                take = min(len(piece), size - filled)
+                ids[filled:filled + take] = piece[:take]
+                weights[filled:filled + take] = weight[:take]
+                # what a row's first document or the one before says nothing about its successor's first token
+                if filled:
+                    weights[filled] = 0.0
+                filled += take
+            yield ids, weights
+
+
+def load_texts(data: Path, split: str) -> list[str]:
+    """Corpus documents of a split."""
+    with gzip.open(data / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
+        documents = [json.loads(line) for line in file]
+    return [d["text"] for d in documents if d["split"] == split]
+
+
+def produce(queue, data: Path, tokenizer_file: Path, seed: int, plan: list[tuple[int, int]]) -> None:
+    """Worker: puts `(length, ids, weights)` batches on the queue for ever; `plan` lists (length, rows) per queue turn."""
+    generator = Generator(data, Tokenizer.from_file(str(tokenizer_file)), seed)
+    streams = {length: generator.rows(length) for length, _ in plan}
+    while True:
+        for length, count in plan:
+            pairs = [next(streams[length]) for _ in range(count)]
+            queue.put((length, np.stack([p[0] for p in pairs]), np.stack([p[1] for p in pairs])))
