@@ -12,6 +12,7 @@ endif()
 
 # -ffp-contract=off: a fused multiply-add would skip a rounding the contracts name.
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+                    -Wno-missing-field-initializers  # Designated initialisers leave out what keeps its default.
                     -ffp-contract=off -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports false positives inside libstdc++ at -O2.

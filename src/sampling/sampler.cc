@@ -116,12 +116,13 @@ double UniformDraw(uint64_t seed, uint64_t index) {
   return static_cast<double>(mix(mix(seed) ^ index) >> 11) * 0x1.0p-53;
 }
 
-Sampler::Sampler(SamplingParams params, std::span<const uint8_t> allowed, int num_logprobs,
-                 std::span<const int32_t> prompt)
+Sampler::Sampler(SamplingParams params, std::span<const uint8_t> allowed, int num_logprobs)
     : params_(std::move(params)),
       allowed_(allowed),
       num_logprobs_(num_logprobs),
-      seen_(params_.penalty_window) {
+      seen_(params_.penalty_window) {}
+
+void Sampler::SeePrompt(std::span<const int32_t> prompt) {
   for (const int32_t token : prompt) seen_.Add(token);
 }
 

@@ -60,8 +60,10 @@ class Sampler {
   // `allowed` has one entry per vocabulary id and outlives the sampler: ids with allowed[id] == 0 (no string
   // in the tokenizer) are never chosen. Empty allows all. `num_logprobs` < 0: none; otherwise the chosen
   // token's and that many of the most probable. `prompt` is seen by the penalties.
-  Sampler(SamplingParams params, std::span<const uint8_t> allowed, int num_logprobs,
-          std::span<const int32_t> prompt);
+  Sampler(SamplingParams params, std::span<const uint8_t> allowed, int num_logprobs);
+
+  // Shows tokens that were not sampled here (the prompt) to the penalties.
+  void SeePrompt(std::span<const int32_t> prompt);
 
   // Chooses the next token and records it. Internal error when a logit is NaN or nothing finite is allowed.
   Result<SampledToken> Sample(std::span<const float> logits);

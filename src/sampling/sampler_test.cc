@@ -22,7 +22,8 @@ SamplingParams Greedy() {
 
 int32_t SampleOnce(const SamplingParams& params, const std::vector<float>& logits,
                    const std::vector<int32_t>& prompt = {}) {
-  Sampler sampler(params, {}, -1, prompt);
+  Sampler sampler(params, {}, -1);
+  sampler.SeePrompt(prompt);
   return sampler.Sample(logits)->id;
 }
 
@@ -56,7 +57,7 @@ TEST(Penalties, SeeThePromptAndTheOutput) {
   params.repetition_penalty = 4.0F;
   EXPECT_EQ(SampleOnce(params, {2.0F, 1.0F}), 0);
   EXPECT_EQ(SampleOnce(params, {2.0F, 1.0F}, {0}), 1) << "a prompt token must be penalised";
-  Sampler sampler(params, {}, -1, {});
+  Sampler sampler(params, {}, -1);
   const std::vector<float> logits = {2.0F, 1.0F, 0.9F};
   EXPECT_EQ(sampler.Sample(logits)->id, 0);
   EXPECT_EQ(sampler.Sample(logits)->id, 1) << "an output token must be penalised";
@@ -94,8 +95,8 @@ TEST(Penalties, BreakALoopThatGreedyDecodingCannotLeave) {
   // A model that always prefers the token it just gave: P3 of the field lessons.
   SamplingParams params = Greedy();
   params.repetition_penalty = 1.3F;
-  Sampler plain(Greedy(), {}, -1, {});
-  Sampler penalised(params, {}, -1, {});
+  Sampler plain(Greedy(), {}, -1);
+  Sampler penalised(params, {}, -1);
   const std::vector<float> logits = {1.2F, 1.0F, 0.95F};
   std::vector<int32_t> loop, broken;
   for (int i = 0; i < 3; ++i) {
@@ -142,7 +143,7 @@ TEST(Draw, FollowsTheDistribution) {
   SamplingParams params;
   params.seed = 7;
   params.penalty_window = 1;
-  Sampler sampler(params, {}, -1, {});
+  Sampler sampler(params, {}, -1);
   for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(sampler.Sample(logits)->id)];
   double chi_squared = 0.0;
   for (size_t i = 0; i < 4; ++i) {
@@ -167,14 +168,14 @@ TEST(Draw, DependsOnSeedAndIndexOnly) {
 
 TEST(Sampler, NeverChoosesAnIdWithoutAString) {
   const std::vector<uint8_t> allowed = {1, 0, 1};
-  Sampler sampler(Greedy(), allowed, -1, {});
+  Sampler sampler(Greedy(), allowed, -1);
   EXPECT_EQ(sampler.Sample(std::vector<float>{0.0F, 9.0F, 1.0F})->id, 2);
 }
 
 TEST(Sampler, LogprobsAreTheModelsOwn) {
   SamplingParams params = Greedy();
   params.logit_bias = {{0, 100.0F}};
-  Sampler sampler(params, {}, 2, {});
+  Sampler sampler(params, {}, 2);
   const auto token = sampler.Sample(std::vector<float>{0.0F, std::log(3.0F)});
   EXPECT_EQ(token->id, 0);
   EXPECT_NEAR(token->logprob, std::log(0.25F), 1e-6F);
@@ -183,7 +184,7 @@ TEST(Sampler, LogprobsAreTheModelsOwn) {
 }
 
 TEST(Sampler, NanAndAllInfiniteLogitsAreErrorsThatSayWhere) {
-  Sampler sampler(Greedy(), {}, -1, {});
+  Sampler sampler(Greedy(), {}, -1);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_THAT(sampler.Sample(std::vector<float>{0.0F, nan}).error().message(), HasSubstr("token 1 is NaN"));

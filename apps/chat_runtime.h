@@ -1,0 +1,77 @@
+// Everything `run` needs of one model: tokenizer, chat format, stop set, weights and an engine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/generation.h"
+#include "apps/model_flags.h"
+#include "chat/completion_parser.h"
+#include "chat/message.h"
+#include "chat/profile.h"
+#include "chat/renderer.h"
+#include "engine/engine.h"
+#include "tokenizer/special_tokens.h"
+#include "tokenizer/stop_set.h"
+#include "tokenizer/tokenizer.h"
+
+namespace dsv4::apps {
+
+class ChatRuntime {
+ public:
+  struct Options {
+    ModelFlags model;
+    std::string revision;  // Empty: detected from the model directory.
+    bool raw = false;      // No chat: the tokenizer may lack the chat markers.
+  };
+  // Errors name the file or string at fault.
+  static Result<std::unique_ptr<ChatRuntime>> Load(const Options& options, const LoadProgress& progress);
+
+  // How one answer is asked for and shown.
+  struct Ask {
+    chat::ThinkingMode mode = chat::ThinkingMode::kThinking;
+    std::optional<std::string> effort;
+    sampling::SamplingParams sampling;
+    int64_t max_tokens = 0;
+    int num_logprobs = -1;
+    std::vector<std::string> stop;
+    std::function<void(int64_t, int64_t)> on_prefill;
+    std::function<void(const chat::Delta&)> on_delta;  // In raw mode everything is content.
+    std::function<bool()> interrupted;
+  };
+  struct Answer {
+    Generation generation;
+    chat::CollectedCompletion completion;
+    bool starts_in_reasoning = false;
+    bool cancelled = false;
+  };
+
+  // Renders the conversation, generates and parses. Reuses what earlier calls computed of the same prompt.
+  Result<Answer> Respond(std::span<const chat::Message> messages, const Ask& ask);
+  // Continues `text` as it is.
+  Result<Answer> Continue(const std::string& text, const Ask& ask);
+
+  const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const model::Model& model() const { return *model_; }
+  // Tokens of the answer that belong to the reasoning, its closing marker included.
+  int64_t NumReasoningTokens(const Answer& answer) const;
+
+ private:
+  ChatRuntime() = default;
+  engine::Request MakeRequest(std::vector<int32_t> prompt, const Ask& ask) const;
+  Result<Generation> Run(engine::Request request, const Ask& ask,
+                         const std::function<bool(std::string_view)>& on_text);
+
+  std::optional<tokenizer::Tokenizer> tokenizer_;
+  std::optional<tokenizer::SpecialTokens> special_;  // Absent in raw mode.
+  tokenizer::StopSet stop_set_;
+  const chat::ChatProfile* profile_ = nullptr;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<engine::Engine> engine_;
+  PrefixCache cache_;
+};
+
+}  // namespace dsv4::apps

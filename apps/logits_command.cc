@@ -1,0 +1,104 @@
+#include "apps/logits_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <vector>
+
+#include "apps/npy.h"
+#include "apps/read_file.h"
+#include "base/json.h"
+
+namespace dsv4::apps {
+namespace {
+
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+
+Result<std::vector<int32_t>> ParseJsonIds(const std::string& text, const std::string& what) {
+  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(text, what));
+  std::vector<int32_t> ids;
+  for (const Json& item : json) {
+    if (!item.is_number_integer() || item < 0 || item > std::numeric_limits<int32_t>::max()) {
+      return Error(InvalidArgument(
+          fmt::format("{}: entry {}: got {}, wanted a token id", what, ids.size(), item.dump())));
+    }
+    ids.push_back(item.get<int32_t>());
+  }
+  return ids;
+}
+
+// Rows [0, prefill) in chunks, then one token at a time: the ends of the steps in order.
+std::vector<int64_t> StepEnds(int64_t num_tokens, const LogitsOptions& options) {
+  const int64_t prefill = options.decode_from >= 0 ? std::min(options.decode_from, num_tokens) : num_tokens;
+  const int64_t chunk = options.chunk > 0 ? options.chunk : std::max<int64_t>(prefill, 1);
+  std::vector<int64_t> ends;
+  for (int64_t end = 0; end < prefill;) ends.push_back(end = std::min(prefill, end + chunk));
+  for (int64_t end = prefill + 1; end <= num_tokens; ++end) ends.push_back(end);
+  return ends;
+}
+
+Status WriteLogits(model::Model& model, const std::vector<int32_t>& tokens, const LogitsOptions& options) {
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  DSV4_ASSIGN_OR_RETURN_STATUS(NpyWriter writer,
+                               NpyWriter::Create(options.output_path, num_tokens, model.config().vocab_size));
+  DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
+  int64_t begin = 0;
+  for (const int64_t end : StepEnds(num_tokens, options)) {
+    const model::SequenceChunk chunk = {
+        .state = &state,
+        .tokens = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        .logits = model::LogitsRows::kAll};
+    DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput output, model.Step(std::span(&chunk, 1)));
+    DSV4_RETURN_IF_ERROR(writer.Append(output.logits));
+    begin = end;
+  }
+  return writer.Finish();
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::string& what) {
+  const size_t first = text.find_first_not_of(kWhiteSpace);
+  if (first == std::string::npos) return Error(InvalidArgument(fmt::format("{}: no token ids", what)));
+  if (text[first] == '[') return ParseJsonIds(text, what);
+
+  std::vector<int32_t> ids;
+  for (size_t begin = first; begin != std::string::npos; begin = text.find_first_not_of(kWhiteSpace, begin)) {
+    const size_t end = std::min(text.find_first_of(kWhiteSpace, begin), text.size());
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
+    if (error != std::errc() || stop != text.data() + end || id < 0) {
+      return Error(InvalidArgument(fmt::format("{}: entry {}: got '{}', wanted a token id", what, ids.size(),
+                                               text.substr(begin, std::min<size_t>(end - begin, 40)))));
+    }
+    ids.push_back(id);
+    begin = end;
+  }
+  return ids;
+}
+
+int RunLogitsCommand(const LogitsOptions& options) {
+  const Result<std::string> text = ReadFile(options.tokens_path);
+  if (!text) return Fail(text.error(), kExitBadInput);
+  const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);
+  if (!tokens) return Fail(tokens.error(), kExitBadInput);
+
+  const Result<std::string> directory = ResolveModelDirectory(options.model);
+  if (!directory) return Fail(directory.error(), kExitBadInput);
+  Result<std::unique_ptr<model::Model>> model = LoadModel(options.model, *directory, {});
+  if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+  for (const int32_t id : *tokens) {
+    if (id >= (*model)->config().vocab_size) {
+      return Fail(InvalidArgument(fmt::format("{}: token id {}, wanted 0..{}", options.tokens_path, id,
+                                              (*model)->config().vocab_size - 1)),
+                  kExitBadInput);
+    }
+  }
+  const Status status = WriteLogits(**model, *tokens, options);
+  if (!status.ok()) return Fail(status, kExitRunFailed);
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,180 @@
+// The dsv4 binary: command line in, exit code out. Each subcommand lives in its own file; this one only wires options.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "apps/encode_command.h"
+#include "apps/logits_command.h"
+#include "apps/parse_command.h"
+#include "apps/run_command.h"
+#include "apps/tokenize_command.h"
+#include "base/log.h"
+
+namespace dsv4::apps {
+namespace {
+
+// What every subcommand takes, before or after its name.
+void AddModelFlags(CLI::App& app, ModelFlags& flags) {
+  app.add_option("-m,--model", flags.model,
+                 "Checkpoint directory (default: DSV4_MODEL, else the small model)");
+  app.add_option("--backend", flags.backend, "Where the model runs")
+      ->check(CLI::IsMember({"reference", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--numerics", flags.numerics, "release: every rounding of the release; plain: none")
+      ->check(CLI::IsMember({"release", "plain"}))
+      ->capture_default_str();
+  app.add_option("--max-layers", flags.max_layers, "Run only the first N layers (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--threads", flags.num_threads, "Host threads (0: one a core)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
+                 "off: as the first release revision, whose shared expert has no SwiGLU clamp")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+}
+
+void AddSamplingFlags(CLI::App& app, RunOptions& options) {
+  sampling::SamplingParams& sampling = options.sampling;
+  app.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "Smallest set whose probabilities reach P")
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "The K most probable (0: all)")->capture_default_str();
+  app.add_option("--min-p", sampling.min_p, "At least P times the most probable")->capture_default_str();
+  app.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "Divides the logits of seen tokens (1: off)")
+      ->capture_default_str();
+  app.add_option("--presence-penalty", sampling.presence_penalty, "Subtracted once from seen tokens")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", sampling.frequency_penalty, "Subtracted for every occurrence")
+      ->capture_default_str();
+  app.add_option("--penalty-window", sampling.penalty_window,
+                 "Penalties see the last N tokens, prompt included (0: all)")
+      ->capture_default_str();
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&sampling](const std::vector<std::string>& entries) {
+           for (const std::string& entry : entries) {
+             int id = 0;
+             float bias = 0.0F;
+             int consumed = 0;
+             if (std::sscanf(entry.c_str(), "%d=%f%n", &id, &bias, &consumed) != 2 ||
+                 static_cast<size_t>(consumed) != entry.size()) {
+               throw CLI::ValidationError("--logit-bias", "got '" + entry + "', wanted ID=BIAS");
+             }
+             sampling.logit_bias[id] = bias;
+           }
+         },
+         "ID=BIAS, added to the logit of a token; may be repeated")
+      ->type_name("ID=BIAS");
+  app.add_option_function<uint64_t>(
+      "--seed",
+      [&options](uint64_t seed) {
+        options.sampling.seed = seed;
+        options.seed_given = true;
+      },
+      "Makes a sampled answer repeatable (default: random)");
+}
+
+void AddRun(CLI::App& app, RunOptions& options) {
+  CLI::App& run = *app.add_subcommand("run", "Answer a prompt, or chat on the terminal without one");
+  run.add_option("PROMPT", options.prompt, "The question; '-' reads standard input; none starts a chat");
+  run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
+  run.add_option("--system", options.system, "System message");
+  run.add_option("--messages", options.messages_path, "A conversation as a JSON list, in place of PROMPT")
+      ->excludes("PROMPT")
+      ->excludes("--system");
+  run.add_option("--tools", options.tools_path, "A JSON list of tools the answer may call");
+  run.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
+      ->check(CLI::IsMember({"thinking", "chat"}))
+      ->capture_default_str();
+  run.add_option("--effort", options.effort,
+                 "Reasoning effort: low, high, max as the model's revision allows");
+  run.add_option("--revision", options.revision,
+                 "Chat format: v4 or v4-0731 (default: detected from the model)");
+  run.add_option("--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  run.add_option("--stop", options.stop, "End the answer before this text; may be repeated");
+  run.add_option("--logprobs", options.num_logprobs,
+                 "With --json: log-probabilities and the N most probable tokens")
+      ->check(CLI::Range(0, 20));
+  run.add_flag("--json", options.json, "One JSON document on standard output");
+  AddSamplingFlags(run, options);
+}
+
+void AddLogits(CLI::App& app, LogitsOptions& options) {
+  CLI::App& logits = *app.add_subcommand("logits", "Write the logits of every position of a token file");
+  logits.add_option("--tokens", options.tokens_path, "Token ids: a JSON list, or separated by white space")
+      ->required();
+  logits.add_option("--output", options.output_path, ".npy file, float32 [num_tokens, vocab_size]")
+      ->required();
+  logits
+      .add_option("--decode-from", options.decode_from, "The first N tokens as prefill, the rest one by one")
+      ->check(CLI::NonNegativeNumber);
+  logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(CLI::PositiveNumber);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
+  app.set_version_flag("--version", DSV4_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  ModelFlags model;
+  AddModelFlags(app, model);
+  std::string log_level = "warning";
+  app.add_option("--log-level", log_level, "What goes to standard error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+
+  RunOptions run;
+  LogitsOptions logits;
+  EncodeOptions encode;
+  ParseOptions parse;
+  TokenizeOptions tokenize;
+  AddRun(app, run);
+  AddLogits(app, logits);
+
+  CLI::App& encode_app = *app.add_subcommand("encode", "Render the conversations of a case file");
+  encode_app
+      .add_option("--cases", encode.cases_path, "File in the layout of tests/fixtures/encoding-cases.json")
+      ->required();
+  CLI::App& parse_app = *app.add_subcommand("parse", "Parse the completions of a case file");
+  parse_app
+      .add_option("--cases", parse.cases_path, "File in the layout of tests/fixtures/parsing-cases.json")
+      ->required();
+  parse_app.add_flag("--lenient", parse.lenient, "Recover from what a model gets wrong, as a server does");
+  CLI::App& tokenize_app = *app.add_subcommand("tokenize", "Encode and decode the texts of a case file");
+  tokenize_app.add_option("--tokenizer", tokenize.tokenizer_path, "tokenizer.json")->required();
+  tokenize_app
+      .add_option("--cases", tokenize.cases_path, "File in the layout of tests/fixtures/tokenizer-cases.json")
+      ->required();
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? kExitOk : kExitBadUsage;
+  }
+  SetLogLevel(log_level);
+
+  if (app.got_subcommand("run")) {
+    run.model = model;
+    return RunRunCommand(run);
+  }
+  if (app.got_subcommand("logits")) {
+    logits.model = model;
+    return RunLogitsCommand(logits);
+  }
+  if (app.got_subcommand("encode")) return RunEncodeCommand(encode);
+  if (app.got_subcommand("parse")) return RunParseCommand(parse);
+  if (app.got_subcommand("tokenize")) return RunTokenizeCommand(tokenize);
+  return kExitBadUsage;
+}
+
+}  // namespace
+}  // namespace dsv4::apps
+
+int main(int argc, char** argv) { return dsv4::apps::Main(argc, argv); }

@@ -1,0 +1,45 @@
+// The flags every subcommand takes, and what they resolve to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "model/model.h"
+
+namespace dsv4::apps {
+
+// Process exit codes (docs/commands.md).
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitRunFailed = 1;
+inline constexpr int kExitBadUsage = 2;
+inline constexpr int kExitBadInput = 3;
+
+struct ModelFlags {
+  std::string model;  // -m; empty: DSV4_MODEL, else the small model that ships with the source.
+  std::string backend = "reference";
+  std::string numerics = "release";
+  std::string shared_expert_clamp = "on";
+  int64_t max_layers = 0;  // 0: all.
+  int num_threads = 0;     // 0: one per core.
+};
+
+// The directory -m names, or the default. NotFound lists what was tried.
+Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
+
+// Called with (done, total) layers while a model loads.
+using LoadProgress = std::function<void(int64_t, int64_t)>;
+
+// Makes the backend and loads the model of `directory` on it. Logs in one line what was loaded, --max-layers included.
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
+                                                const LoadProgress& progress);
+
+// Prints "dsv4: <status>" on stderr and returns `exit_code`.
+int Fail(const Status& status, int exit_code);
+// The exit code for a status met while reading a model or an input file: kExitBadInput, except for what a healthy file could
+// not have caused (out of memory, a bug).
+int LoadExitCode(const Status& status);
+
+}  // namespace dsv4::apps

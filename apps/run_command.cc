@@ -1,0 +1,142 @@
+#include "apps/run_command.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "apps/answer_printer.h"
+#include "apps/chat_runtime.h"
+#include "apps/interactive_chat.h"
+#include "apps/read_file.h"
+#include "apps/run_report.h"
+#include "apps/terminal.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return chat::ReadJson(text, path);
+}
+
+// The conversation that the flags describe.
+Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
+  std::vector<chat::Message> messages;
+  if (!options.messages_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(options.messages_path));
+    DSV4_ASSIGN_OR_RETURN(messages, chat::ParseMessages(json, options.messages_path));
+  } else {
+    if (!options.system.empty()) {
+      messages.push_back({.role = chat::Role::kSystem, .content = options.system});
+    }
+    messages.push_back({.role = chat::Role::kUser, .content = prompt});
+  }
+  if (!options.tools_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(options.tools_path));
+    DSV4_ASSIGN_OR_RETURN(std::vector<chat::JsonValue> tools, chat::ParseTools(json, options.tools_path));
+    chat::AttachTools(messages, std::move(tools));
+  }
+  return messages;
+}
+
+Result<std::string> ReadPrompt(const RunOptions& options) {
+  if (!options.prompt) return std::string();
+  if (*options.prompt != "-") return *options.prompt;
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+ChatRuntime::Ask MakeAsk(const RunOptions& options) {
+  ChatRuntime::Ask ask;
+  ask.mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
+  if (!options.effort.empty()) ask.effort = options.effort;
+  ask.sampling = options.sampling;
+  if (!options.seed_given) {
+    std::random_device device;
+    ask.sampling.seed = (static_cast<uint64_t>(device()) << 32) | device();
+  }
+  ask.max_tokens = options.max_tokens;
+  ask.num_logprobs = options.num_logprobs;
+  ask.stop = options.stop;
+  ask.interrupted = [] { return InterruptScope::Take(); };
+  return ask;
+}
+
+int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask ask, double load_seconds) {
+  const Result<std::string> prompt = ReadPrompt(options);
+  if (!prompt) return Fail(prompt.error(), kExitBadInput);
+
+  const InterruptScope interrupts;
+  ProgressBar prefill_bar("Reading");
+  AnswerPrinter printer(stdout, Style(StdoutIsTerminal()));
+  ask.on_prefill = [&](int64_t done, int64_t total) {
+    if (done < total)
+      prefill_bar.Update(done, total);
+    else
+      prefill_bar.Clear();
+  };
+  if (!options.json) ask.on_delta = [&](const chat::Delta& delta) { printer.Print(delta); };
+
+  Result<ChatRuntime::Answer> answer = Error(Internal("not run"));
+  if (options.raw) {
+    answer = runtime.Continue(*prompt, ask);
+  } else {
+    const Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
+    if (!messages) return Fail(messages.error(), kExitBadInput);
+    answer = runtime.Respond(*messages, ask);
+  }
+  prefill_bar.Clear();
+  if (!answer) return Fail(answer.error(), kExitRunFailed);
+
+  if (options.json) {
+    fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds));
+  } else {
+    printer.EndAnswer();
+    fmt::print(stderr, "{}\n", SpeedLine(answer->generation));
+  }
+  return answer->cancelled ? kExitRunFailed : kExitOk;
+}
+
+}  // namespace
+
+int RunRunCommand(const RunOptions& options) {
+  const bool has_prompt = options.prompt || !options.messages_path.empty();
+  if (!has_prompt && (options.json || options.raw)) {
+    return Fail(InvalidArgument(fmt::format("run {}: no PROMPT", options.json ? "--json" : "--raw")),
+                kExitBadUsage);
+  }
+  if (options.raw && (!options.system.empty() || !options.messages_path.empty() ||
+                      !options.tools_path.empty() || !options.effort.empty())) {
+    return Fail(
+        InvalidArgument("run --raw: takes PROMPT alone, not --system, --messages, --tools or --effort"),
+        kExitBadUsage);
+  }
+  if (!has_prompt && !options.tools_path.empty()) {
+    return Fail(
+        InvalidArgument("run --tools: needs PROMPT or --messages; a chat has nobody to answer the calls"),
+        kExitBadUsage);
+  }
+
+  const Clock::time_point start = Clock::now();
+  Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
+  {
+    ProgressBar load_bar("Loading");
+    runtime = ChatRuntime::Load({.model = options.model, .revision = options.revision, .raw = options.raw},
+                                [&](int64_t done, int64_t total) { load_bar.Update(done, total); });
+  }
+  if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
+  const double load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+
+  const Status valid =
+      sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
+  if (!valid.ok()) return Fail(valid, kExitBadUsage);
+  if (has_prompt) return RunOnce(**runtime, options, MakeAsk(options), load_seconds);
+  return RunInteractiveChat(**runtime, MakeAsk(options), options.system);
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,35 @@
+// `dsv4 run`: one answer to a prompt, or a chat on the terminal when there is none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/model_flags.h"
+#include "sampling/sampling_params.h"
+
+namespace dsv4::apps {
+
+struct RunOptions {
+  ModelFlags model;
+  std::optional<std::string> prompt;  // Absent: interactive. "-": read from standard input.
+  bool raw = false;                   // The prompt goes to the tokenizer as it is, without the chat grammar.
+  std::string system;
+  std::string messages_path;  // A conversation as a JSON list of messages, in place of PROMPT and --system.
+  std::string tools_path;     // A JSON list of tools, as in an API request.
+  std::string thinking_mode = "thinking";  // "thinking" or "chat".
+  std::string effort;                      // "", "low", "high", "max": what the model's revision allows.
+  std::string revision;                    // "", "v4", "v4-0731": empty is detected from the model directory.
+  int64_t max_tokens = 4096;
+  sampling::SamplingParams sampling;
+  bool seed_given = false;        // Otherwise a random seed is drawn and printed with --json.
+  std::vector<std::string> stop;  // Ends the content (not the reasoning) before the string.
+  int num_logprobs = -1;
+  bool json = false;
+};
+
+// Returns the process exit code.
+int RunRunCommand(const RunOptions& options);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,97 @@
+#include "apps/run_report.h"
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+
+namespace dsv4::apps {
+namespace {
+
+double PerSecond(int64_t count, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(count) / seconds : 0.0;
+}
+
+int64_t NumComputedPromptTokens(const Generation& generation) {
+  return static_cast<int64_t>(generation.prompt_token_ids.size()) - generation.num_cached_tokens;
+}
+
+// A token may end inside a character, so its text is a best effort and `bytes` is exact.
+Json TokenJson(const tokenizer::Tokenizer& tokenizer, int32_t id, float logprob) {
+  const int32_t ids[] = {id};
+  Json bytes = Json::array();
+  for (const char byte : tokenizer.TokenBytes(id)) bytes.push_back(static_cast<uint8_t>(byte));
+  return {{"token", tokenizer.Decode(ids)}, {"id", id}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+}
+
+Json LogprobsJson(const tokenizer::Tokenizer& tokenizer, const Generation& generation) {
+  Json list = Json::array();
+  for (const sampling::SampledToken& token : generation.tokens) {
+    Json entry = TokenJson(tokenizer, token.id, token.logprob);
+    entry["top_logprobs"] = Json::array();
+    for (const auto& top : token.top)
+      entry["top_logprobs"].push_back(TokenJson(tokenizer, top.id, top.logprob));
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+std::string FinishReasonText(const ChatRuntime::Answer& answer) {
+  if (answer.cancelled) return "cancelled";
+  return std::string(chat::FinishReasonName(answer.completion.finish_reason));
+}
+
+}  // namespace
+
+std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer& answer,
+                          const ChatRuntime::Ask& ask, double load_seconds) {
+  const Generation& generation = answer.generation;
+  const chat::ParsedCompletion& message = answer.completion.message;
+  const auto num_prompt = static_cast<int64_t>(generation.prompt_token_ids.size());
+  const auto num_output = static_cast<int64_t>(generation.tokens.size());
+
+  Json token_ids = Json::array();
+  for (const sampling::SampledToken& token : generation.tokens) token_ids.push_back(token.id);
+  Json tool_calls = Json::array();
+  for (const chat::ParsedCall& call : message.tool_calls) {
+    tool_calls.push_back(
+        {{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  const Json report = {
+      {"text", generation.text},
+      {"reasoning_content", message.reasoning_content},
+      {"content", message.content},
+      {"tool_calls", std::move(tool_calls)},
+      {"token_ids", std::move(token_ids)},
+      {"prompt_token_ids", generation.prompt_token_ids},
+      {"finish_reason", FinishReasonText(answer)},
+      {"logprobs", ask.num_logprobs >= 0 ? LogprobsJson(runtime.tokenizer(), generation) : Json(nullptr)},
+      {"usage",
+       {{"prompt_tokens", num_prompt},
+        {"completion_tokens", num_output},
+        {"total_tokens", num_prompt + num_output},
+        {"prompt_tokens_details", {{"cached_tokens", generation.num_cached_tokens}}},
+        {"completion_tokens_details", {{"reasoning_tokens", runtime.NumReasoningTokens(answer)}}}}},
+      {"timings",
+       {{"load_seconds", load_seconds},
+        {"prefill_seconds", generation.prefill_seconds},
+        {"decode_seconds", generation.decode_seconds},
+        {"prefill_tokens_per_second",
+         PerSecond(NumComputedPromptTokens(generation), generation.prefill_seconds)},
+        {"decode_tokens_per_second", PerSecond(num_output, generation.decode_seconds)}}},
+      {"seed", ask.sampling.seed},
+  };
+  return report.dump();
+}
+
+std::string SpeedLine(const Generation& generation) {
+  const int64_t num_computed = NumComputedPromptTokens(generation);
+  const auto num_output = static_cast<int64_t>(generation.tokens.size());
+  std::string line =
+      fmt::format("prompt {} tokens in {:.2f} s ({:.0f} tok/s)", num_computed, generation.prefill_seconds,
+                  PerSecond(num_computed, generation.prefill_seconds));
+  if (generation.num_cached_tokens > 0) line += fmt::format(" after {} reused", generation.num_cached_tokens);
+  return line + fmt::format(", answer {} tokens in {:.2f} s ({:.0f} tok/s)", num_output,
+                            generation.decode_seconds, PerSecond(num_output, generation.decode_seconds));
+}
+
+}  // namespace dsv4::apps
