@@ -116,6 +116,7 @@ Result<ToolCall> ParseToolCall(const JsonValue& json, const std::string& where) 
 Result<Message> ParseMessage(const JsonValue& json, const std::string& where) {
   if (!json.is_object()) return WrongType(where, json, "an object");
   Message message;
+  message.label = where;
   DSV4_ASSIGN_OR_RETURN(const std::string role, RequiredString(json, "role", where));
   size_t index = 0;
   while (index < kRoleNames.size() && kRoleNames[index] != role) ++index;
@@ -182,6 +183,19 @@ Result<std::vector<JsonValue>> ParseTools(const JsonValue& json, std::string_vie
     }
   }
   return json.items();
+}
+
+void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools) {
+  if (tools.empty()) return;
+  const bool has_carrier =
+      !messages.empty() && (messages[0].role == Role::kSystem || messages[0].role == Role::kDeveloper);
+  if (!has_carrier) {
+    Message system;
+    system.role = Role::kSystem;
+    system.content = "";
+    messages.insert(messages.begin(), std::move(system));
+  }
+  messages[0].tools = std::move(tools);
 }
 
 }  // namespace dsv4::chat

@@ -58,19 +58,21 @@ struct ToolCall {
 
 struct Message {
   Role role = Role::kUser;
-  std::string other_role;  // the name, when role is kOther
-  Content content;
-  std::string reasoning_content;
-  std::vector<JsonValue> tools;  // objects with a member "function"
-  std::vector<ToolCall> tool_calls;
-  std::string sampled_calls;        // not from JSON: when not empty, the block exactly as the model wrote it
-                                    // (CompletionParser::sampled_calls), rendered instead of tool_calls
-  std::string tool_call_id;         // of a tool message
-  JsonValue response_format;        // a JSON schema; falsy: none
-  std::optional<std::string> task;  // a name in ChatProfile::tasks
-  bool wo_eos = false;              // an unfinished last answer that the model continues
-  std::optional<std::vector<UserBlock>>
-      content_blocks;  // a user turn given as blocks; read when content is absent
+  std::string other_role = {};  // the name, when role is kOther
+  Content content = {};
+  std::string reasoning_content = {};
+  std::vector<JsonValue> tools = {};  // objects with a member "function"
+  std::vector<ToolCall> tool_calls = {};
+  // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls), rendered
+  // instead of tool_calls, so that the prompt repeats the tokens already in the cache.
+  std::string sampled_calls = {};
+  std::string tool_call_id = {};         // of a tool message
+  JsonValue response_format = {};        // a JSON schema; falsy: none
+  std::optional<std::string> task = {};  // a name in ChatProfile::tasks
+  bool wo_eos = false;                   // an unfinished last answer that the model continues
+  std::optional<std::vector<UserBlock>> content_blocks =
+      {};                  // a user turn given as blocks; read if content is absent
+  std::string label = {};  // where it came from, for errors: "messages[3]"; may be empty
 };
 
 // Reads a list of messages as they stand in a request; `what` names it in errors ("messages"). `reasoning` is read where
@@ -80,5 +82,9 @@ Result<std::vector<Message>> ParseMessages(const JsonValue& json, std::string_vi
 
 // Reads a tool list; null is an empty one. Every entry is an object with an object member "function".
 Result<std::vector<JsonValue>> ParseTools(const JsonValue& json, std::string_view what);
+
+// Puts request-level tools on message 0 if that is a system or developer message, replacing any there, else on an empty
+// system message inserted before it. No tools: nothing changes.
+void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools);
 
 }  // namespace dsv4::chat

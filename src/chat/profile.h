@@ -79,9 +79,9 @@ inline constexpr std::string_view kEncoderFile = "encoding/encoding_dsv4.py";
 
 // What is known about a model's revision. The first fact that is present decides; with none of them it is "v4".
 struct RevisionFacts {
-  std::optional<std::string> option;          // given by the user
-  std::optional<std::string> metadata;        // our own field in the model's metadata
-  std::optional<std::string> encoder_source;  // text of kEncoderFile
+  std::optional<std::string> option = {};          // given by the user
+  std::optional<std::string> metadata = {};        // our own field in the model's metadata
+  std::optional<std::string> encoder_source = {};  // text of kEncoderFile
 };
 Result<const ChatProfile*> DetectChatProfile(const RevisionFacts& facts);
 

@@ -355,17 +355,4 @@ Result<RenderedPrompt> RenderPrompt(const ChatProfile& profile, std::span<const 
       .Render();
 }
 
-void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools) {
-  if (tools.empty()) return;
-  const bool has_carrier =
-      !messages.empty() && (messages[0].role == Role::kSystem || messages[0].role == Role::kDeveloper);
-  if (!has_carrier) {
-    Message system;
-    system.role = Role::kSystem;
-    system.content = "";
-    messages.insert(messages.begin(), std::move(system));
-  }
-  messages[0].tools = std::move(tools);
-}
-
 }  // namespace dsv4::chat

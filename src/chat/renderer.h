@@ -39,8 +39,8 @@ struct RenderOptions {
   ThinkingMode mode = ThinkingMode::kThinking;
   // Leave out the reasoning before the last user turn. Without effect when any message carries tools.
   bool drop_thinking = true;
-  std::optional<std::string>
-      effort;  // a name in ChatProfile::efforts; checked always, written in thinking mode only
+  // A name in ChatProfile::efforts; checked always, written in thinking mode only.
+  std::optional<std::string> effort = {};
   bool add_bos = true;
   // The reference breaks on a null user text and prints "None" for a null tool result or reminder. True: null is "".
   bool null_is_empty = false;
@@ -56,9 +56,5 @@ struct RenderOptions {
 // an object.
 Result<RenderedPrompt> RenderPrompt(const ChatProfile& profile, std::span<const Message> messages,
                                     const RenderOptions& options = {});
-
-// Puts request-level tools on message 0 if that is a system or developer message, replacing any there, else on an empty
-// system message inserted before it. No tools: nothing changes.
-void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools);
 
 }  // namespace dsv4::chat

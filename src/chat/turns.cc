@@ -48,7 +48,7 @@ void Merge(std::span<const Message> messages, std::string_view what, bool is_con
     }
     turns.back().message = &message;
     turns.back().is_context = is_context;
-    turns.back().name = fmt::format("{}[{}]", what, i);
+    turns.back().name = message.label.empty() ? fmt::format("{}[{}]", what, i) : message.label;
   }
 }
 

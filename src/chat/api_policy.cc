@@ -1,0 +1,216 @@
+#include "chat/api_policy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace dsv4::chat {
+namespace {
+
+tl::unexpected<Status> At(const Message& message, std::string_view what) {
+  return Error(InvalidArgument(fmt::format("{}: {}", message.label, what)));
+}
+
+bool IsUserTurn(const Message& message) { return message.role == Role::kUser || message.role == Role::kTool; }
+
+Status CheckMessage(const Message& message, bool is_last) {
+  if (message.role == Role::kOther) {
+    return InvalidArgument(fmt::format("{}.role: got '{}', wanted system, developer, user, assistant or tool",
+                                       message.label, message.other_role));
+  }
+  if (message.wo_eos && (!is_last || message.role != Role::kAssistant)) {
+    return InvalidArgument(
+        fmt::format("{}: only an assistant message at the end can be continued", message.label));
+  }
+  if (!message.tools.empty() || message.response_format.IsTruthy()) {
+    return InvalidArgument(
+        fmt::format("{}: tools and response_format belong to the request, not to a message", message.label));
+  }
+  if (message.role == Role::kTool) return {};  // other parts are named to the model
+  for (const ContentPart& part : message.content.parts) {
+    if (part.type != "text") {
+      return InvalidArgument(
+          fmt::format("{}.content: got a part of type '{}', wanted text", message.label, part.type));
+    }
+  }
+  return {};
+}
+
+std::string TextOf(const Content& content) {
+  if (content.kind != Content::Kind::kParts) return content.text;
+  std::vector<std::string_view> texts;
+  for (const ContentPart& part : content.parts) texts.push_back(part.text);
+  return fmt::format("{}", fmt::join(texts, "\n\n"));
+}
+
+// One system message of those at the front.
+void JoinLeadingSystems(std::vector<Message>& messages) {
+  if (messages[0].role == Role::kDeveloper) messages[0].role = Role::kSystem;
+  const auto end = std::find_if(messages.begin(), messages.end(),
+                                [](const Message& message) { return message.role != Role::kSystem; });
+  if (end - messages.begin() < 2) return;
+  std::vector<std::string> texts;
+  for (auto it = messages.begin(); it != end; ++it) texts.push_back(TextOf(it->content));
+  messages[0].content = fmt::format("{}", fmt::join(texts, "\n\n"));
+  messages.erase(messages.begin() + 1, end);
+}
+
+// Later system texts become reminders in front of the user turn they stand in or before. Inside the turn the encoder
+// would take a reminder for the start of the answer and write the generation prompt before it.
+Result<std::vector<Message>> PlaceReminders(std::vector<Message> messages) {
+  std::vector<Message> placed;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Message& message = messages[i];
+    const bool is_reminder = message.role == Role::kLatestReminder || message.role == Role::kDeveloper ||
+                             (message.role == Role::kSystem && i > 0);
+    if (!is_reminder) {
+      placed.push_back(std::move(message));
+      continue;
+    }
+    size_t next = i + 1;
+    while (next < messages.size() && !IsUserTurn(messages[next]) && messages[next].role != Role::kAssistant)
+      ++next;
+    if (next == messages.size() || !IsUserTurn(messages[next])) {
+      return At(message, fmt::format("a later {} message must stand right before a user message",
+                                     RoleName(message.role)));
+    }
+    message.role = Role::kLatestReminder;
+    auto turn = placed.end();
+    while (turn != placed.begin() && IsUserTurn(*(turn - 1))) --turn;
+    placed.insert(turn, std::move(message));
+  }
+  return placed;
+}
+
+// The schema an answer must follow; null for free text.
+Result<JsonValue> ResponseSchema(const JsonValue& format) {
+  if (format.is_null()) return JsonValue();
+  const JsonValue* type = format.Find("type");
+  const std::string name = type == nullptr ? "" : type->text();
+  if (name == "text") return JsonValue();
+  if (name == "json_object") return JsonValue::Object({{"type", JsonValue::String("object")}});
+  if (name == "json_schema") {
+    const JsonValue* wrapper = format.Find("json_schema");
+    const JsonValue* schema = wrapper == nullptr ? nullptr : wrapper->Find("schema");
+    if (schema != nullptr && schema->is_object()) return *schema;
+    return Error(InvalidArgument("response_format.json_schema.schema: missing, wanted an object"));
+  }
+  return Error(InvalidArgument(
+      fmt::format("response_format.type: got '{}', wanted text, json_object or json_schema", name)));
+}
+
+void AttachResponseSchema(std::vector<Message>& messages, JsonValue schema) {
+  if (!schema.IsTruthy()) return;
+  if (messages[0].role != Role::kSystem) {
+    messages.insert(messages.begin(), Message{.role = Role::kSystem, .content = ""});
+  }
+  messages[0].response_format = std::move(schema);
+}
+
+// A member of the request by its dotted path; null when a key on the way is missing or null.
+const JsonValue* FindPath(const JsonValue& request, std::string_view path) {
+  const JsonValue* value = &request;
+  while (!path.empty()) {
+    const std::string_view key = path.substr(0, path.find('.'));
+    path.remove_prefix(std::min(path.size(), key.size() + 1));
+    value = value->Find(key);
+    if (value == nullptr || value->is_null()) return nullptr;
+  }
+  return value;
+}
+
+Result<bool> ReadSwitch(const JsonValue& value, std::string_view path) {
+  if (value.is_bool()) return value.boolean();
+  if (path == "thinking" && value.is_object()) {
+    const JsonValue* type = value.Find("type");
+    const std::string name = type == nullptr ? "" : type->text();
+    if (name == "enabled") return true;
+    if (name == "disabled") return false;
+    return Error(InvalidArgument(fmt::format("thinking.type: got '{}', wanted enabled or disabled", name)));
+  }
+  return Error(InvalidArgument(fmt::format("{}: got {}, wanted a boolean", path, value.kind_name())));
+}
+
+Result<ThinkingMode> ReadMode(const JsonValue& request, ThinkingMode default_mode) {
+  for (const std::string_view path : {"thinking", "think", "chat_template_kwargs.thinking",
+                                      "chat_template_kwargs.enable_thinking", "enable_thinking"}) {
+    if (const JsonValue* value = FindPath(request, path)) {
+      DSV4_ASSIGN_OR_RETURN(const bool on, ReadSwitch(*value, path));
+      return on ? ThinkingMode::kThinking : ThinkingMode::kChat;
+    }
+  }
+  if (const JsonValue* model = FindPath(request, "model")) {
+    if (model->text() == "deepseek-chat") return ThinkingMode::kChat;
+    if (model->text() == "deepseek-reasoner") return ThinkingMode::kThinking;
+  }
+  return default_mode;
+}
+
+// Sets the effort; "none" turns thinking off.
+Status ReadEffort(const ChatProfile& profile, const JsonValue& request, ThinkingSettings& settings) {
+  for (const std::string_view path : {"reasoning_effort", "reasoning.effort", "output_config.effort",
+                                      "chat_template_kwargs.reasoning_effort"}) {
+    const JsonValue* value = FindPath(request, path);
+    if (value == nullptr) continue;
+    if (*value == JsonValue::String("none")) {
+      settings.mode = ThinkingMode::kChat;
+      return {};
+    }
+    std::vector<std::string_view> known = {"none"};
+    for (const ApiEffort& effort : profile.api_efforts) {
+      if (value->is_string() && effort.name == value->text()) {
+        if (!effort.level.empty()) settings.effort = std::string(effort.level);
+        return {};
+      }
+      known.push_back(effort.name);
+    }
+    return InvalidArgument(
+        fmt::format("{}: got {}, wanted one of {}", path, WriteJson(*value), fmt::join(known, ", ")));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) {
+  std::vector<Message>& messages = conversation.messages;
+  if (messages.empty()) return Error(InvalidArgument("messages: empty, wanted at least one message"));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].label.empty()) messages[i].label = fmt::format("messages[{}]", i);
+  }
+  if (conversation.continue_final_message) messages.back().wo_eos = true;
+  for (size_t i = 0; i < messages.size(); ++i) DSV4_TRY(CheckMessage(messages[i], i + 1 == messages.size()));
+
+  DSV4_ASSIGN_OR_RETURN(JsonValue schema, ResponseSchema(conversation.response_format));
+  JoinLeadingSystems(messages);
+  DSV4_ASSIGN_OR_RETURN(std::vector<Message> placed, PlaceReminders(std::move(messages)));
+  const Message& last = placed.back();
+  const bool asks = IsUserTurn(last) || (last.role == Role::kAssistant && (last.wo_eos || last.task));
+  if (!asks)
+    return At(last, "the conversation ends here with nothing to answer, wanted a user or tool message");
+  AttachTools(placed, std::move(conversation.tools));
+  AttachResponseSchema(placed, std::move(schema));
+  return placed;
+}
+
+Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
+                                         ThinkingMode default_mode) {
+  ThinkingSettings settings;
+  DSV4_ASSIGN_OR_RETURN(settings.mode, ReadMode(request, default_mode));
+  DSV4_TRY(ReadEffort(profile, request, settings));
+  if (const JsonValue* budget = FindPath(request, "thinking.budget_tokens")) {
+    const std::string& digits = budget->text();
+    int64_t tokens = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), tokens);
+    if (budget->kind() != JsonValue::Kind::kInteger || error != std::errc() || tokens <= 0) {
+      return Error(InvalidArgument(
+          fmt::format("thinking.budget_tokens: got {}, wanted a positive integer", WriteJson(*budget))));
+    }
+    settings.max_reasoning_tokens = tokens;
+  }
+  return settings;
+}
+
+}  // namespace dsv4::chat

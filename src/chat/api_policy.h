@@ -1,0 +1,49 @@
+// What a public API does before it renders: our own policies, which the reference encoder leaves to its caller.
+// Source: chat-encoding.md 2.4, 2.7, 5.1 and 5.2, the parts marked as policy.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "chat/message.h"
+#include "chat/profile.h"
+
+namespace dsv4::chat {
+
+struct ApiConversation {
+  std::vector<Message> messages;
+  std::vector<JsonValue> tools = {};  // empty when the request has none or tool_choice is "none"
+  // The request's response_format object: null, or type "text", "json_object" or "json_schema".
+  JsonValue response_format = {};
+  // The last message is an unfinished answer (continue_final_message); a message's own "prefix" says the same.
+  bool continue_final_message = false;
+};
+
+// Makes of a request what the encoder renders without its hazards; render it with null_is_empty.
+//   - a developer message at the front is a system message; leading system messages become one, joined by a blank line
+//   - a later system or developer message, and a latest_reminder, that stands right before a user or tool message becomes
+//     a latest_reminder in front of that whole user turn; anywhere else it is an error
+//   - tools and the response schema go on the first message
+// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a message, parts other than text outside tool results,
+// an unfinished answer that is not the last message, a conversation that leaves the model nothing to answer, an unknown
+// response format.
+Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation);
+
+struct ThinkingSettings {
+  ThinkingMode mode = ThinkingMode::kThinking;
+  std::optional<std::string> effort = {};            // for RenderOptions::effort
+  std::optional<int64_t> max_reasoning_tokens = {};  // Anthropic's thinking.budget_tokens
+};
+
+// Reads the thinking switches of a request, in any of the spellings that clients use. The first that is present wins:
+// thinking, think, chat_template_kwargs.thinking, .enable_thinking, enable_thinking, the model alias, `default_mode`.
+// The effort likewise: reasoning_effort, reasoning.effort, output_config.effort, chat_template_kwargs.reasoning_effort;
+// "none" turns thinking off. `request` is the body; a null member is absent. Errors (InvalidArgument) name the field.
+Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
+                                         ThinkingMode default_mode = ThinkingMode::kThinking);
+
+}  // namespace dsv4::chat

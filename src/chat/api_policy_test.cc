@@ -1,0 +1,174 @@
+#include "chat/api_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "chat/renderer.h"
+
+namespace dsv4::chat {
+namespace {
+
+using ::testing::HasSubstr;
+
+const ChatProfile& V4() { return *FindChatProfile("v4").value(); }
+
+// The prompt of a request, without its beginning of sentence, in chat mode; or the error.
+std::string Prompt(std::string_view messages, ApiConversation conversation = {}) {
+  conversation.messages = *ParseMessages(*ReadJson(messages, "test"), "messages");
+  const auto normal = NormalizeApiMessages(std::move(conversation));
+  if (!normal) return normal.error().message();
+  const auto prompt =
+      RenderPrompt(V4(), *normal, {.mode = ThinkingMode::kChat, .add_bos = false, .null_is_empty = true});
+  return prompt ? prompt->text() : prompt.error().message();
+}
+
+TEST(NormalizeApiMessages, LeadingSystemsBecomeOne) {
+  EXPECT_EQ(
+      Prompt(
+          R"([{"role": "system", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "b"}]},
+                       {"role": "user", "content": "q"}])"),
+      "a\n\nb<｜User｜>q<｜Assistant｜></think>");
+  EXPECT_EQ(
+      Prompt(
+          R"([{"role": "developer", "content": "a"}, {"role": "system", "content": null}, {"role": "user", "content": "q"}])"),
+      "a\n\n<｜User｜>q<｜Assistant｜></think>");
+}
+
+TEST(NormalizeApiMessages, LaterSystemsBecomeRemindersInFrontOfTheUserTurn) {
+  const std::string expected =
+      "<｜User｜>q<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜latest_reminder｜>S<｜User｜>";
+  const std::string history = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, )";
+  EXPECT_EQ(Prompt(history + R"({"role": "system", "content": "S"}, {"role": "user", "content": "p"}])"),
+            expected + "p<｜Assistant｜></think>");
+  EXPECT_EQ(Prompt(history + R"({"role": "developer", "content": "S"}, {"role": "user", "content": "p"}])"),
+            expected + "p<｜Assistant｜></think>");
+  // Inside a user turn the encoder would write the generation prompt in its middle.
+  EXPECT_EQ(
+      Prompt(
+          history +
+          R"({"role": "tool", "content": "r"}, {"role": "system", "content": "S"}, {"role": "user", "content": "p"}])"),
+      expected + "<tool_result>r</tool_result>\n\np<｜Assistant｜></think>");
+  EXPECT_EQ(
+      Prompt(
+          R"([{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, {"role": "user", "content": "q"}])"),
+      "A<｜latest_reminder｜>B<｜User｜>q<｜Assistant｜></think>");
+}
+
+TEST(NormalizeApiMessages, NothingIsSilentlyGlued) {
+  EXPECT_EQ(Prompt(R"([{"role": "user", "content": "q"}, {"role": "system", "content": "S"}])"),
+            "messages[1]: a later system message must stand right before a user message");
+  EXPECT_THAT(
+      Prompt(
+          R"([{"role": "user", "content": "q"}, {"role": "system", "content": "S"}, {"role": "assistant", "content": "a"},
+                         {"role": "user", "content": "p"}])"),
+      HasSubstr("messages[1]: a later system message"));
+  EXPECT_THAT(Prompt(R"([{"role": "user", "content": "q"}, {"role": "latest_reminder", "content": "R"}])"),
+              HasSubstr("messages[1]: a later latest_reminder message"));
+}
+
+TEST(NormalizeApiMessages, RefusesWhatTheModelCannotAnswer) {
+  EXPECT_EQ(Prompt("[]"), "messages: empty, wanted at least one message");
+  EXPECT_THAT(Prompt(R"([{"role": "system", "content": "S"}])"),
+              HasSubstr("messages[0]: the conversation ends here"));
+  EXPECT_THAT(Prompt(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])"),
+              HasSubstr("messages[1]: the conversation ends here"));
+  EXPECT_THAT(Prompt(R"([{"role": "critic", "content": "S"}])"), HasSubstr("messages[0].role: got 'critic'"));
+  EXPECT_THAT(Prompt(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
+              HasSubstr("messages[0].content: got a part of type 'image_url', wanted text"));
+  EXPECT_THAT(
+      Prompt(R"([{"role": "assistant", "content": "a", "prefix": true}, {"role": "user", "content": "q"}])"),
+      HasSubstr("messages[0]: only an assistant message at the end can be continued"));
+  EXPECT_THAT(Prompt(R"([{"role": "user", "content": "q"}])", {.continue_final_message = true}),
+              HasSubstr("messages[0]: only an assistant message at the end"));
+  EXPECT_THAT(Prompt(R"([{"role": "user", "content": "q", "tools": [{"function": {}}]}])"),
+              HasSubstr("messages[0]: tools and response_format belong to the request"));
+}
+
+TEST(NormalizeApiMessages, ContinuesTheLastAnswer) {
+  const std::string messages = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])";
+  EXPECT_EQ(Prompt(messages, {.continue_final_message = true}), "<｜User｜>q<｜Assistant｜></think>a");
+}
+
+TEST(NormalizeApiMessages, ToolsAndSchemaGoToTheFront) {
+  const std::string messages = R"([{"role": "user", "content": "q"}])";
+  const JsonValue tool = *ReadJson(R"({"function": {"name": "f"}})", "tool");
+  const JsonValue schema =
+      *ReadJson(R"({"type": "json_schema", "json_schema": {"schema": {"type": "array"}}})", "format");
+  EXPECT_THAT(Prompt(messages, {.tools = {tool}, .response_format = schema}),
+              HasSubstr("invoke tool calls.\n\n\n## Response Format:\n\nYou MUST strictly adhere to the "
+                        "following schema to "
+                        "reply:\n{\"type\": \"array\"}<｜User｜>q"));
+  EXPECT_THAT(Prompt(messages, {.response_format = *ReadJson(R"({"type": "json_object"})", "format")}),
+              HasSubstr("reply:\n{\"type\": \"object\"}<｜User｜>q"));
+  EXPECT_EQ(Prompt(messages, {.response_format = *ReadJson(R"({"type": "text"})", "format")}),
+            "<｜User｜>q<｜Assistant｜></think>");
+  EXPECT_EQ(Prompt(messages, {.response_format = *ReadJson(R"({"type": "xml"})", "format")}),
+            "response_format.type: got 'xml', wanted text, json_object or json_schema");
+  EXPECT_THAT(Prompt(messages, {.response_format = *ReadJson(R"({"type": "json_schema"})", "format")}),
+              HasSubstr("response_format.json_schema.schema: missing"));
+}
+
+std::string Thinking(std::string_view request, std::string_view revision = "v4",
+                     ThinkingMode default_mode = ThinkingMode::kThinking) {
+  const auto settings =
+      ResolveThinking(*FindChatProfile(revision).value(), *ReadJson(request, "test"), default_mode);
+  if (!settings) return settings.error().message();
+  std::string text = settings->mode == ThinkingMode::kThinking ? "on" : "off";
+  if (settings->effort) text += " " + *settings->effort;
+  if (settings->max_reasoning_tokens) text += " " + std::to_string(*settings->max_reasoning_tokens);
+  return text;
+}
+
+TEST(ResolveThinking, TheFirstSwitchThatIsPresentWins) {
+  EXPECT_EQ(Thinking("{}"), "on");
+  EXPECT_EQ(Thinking("{}", "v4", ThinkingMode::kChat), "off");
+  EXPECT_EQ(Thinking(R"({"thinking": {"type": "disabled"}, "think": true})"), "off");
+  EXPECT_EQ(Thinking(R"({"thinking": true, "think": false})", "v4", ThinkingMode::kChat), "on");
+  EXPECT_EQ(Thinking(R"({"thinking": null, "think": false, "enable_thinking": true})"), "off");
+  EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"enable_thinking": true, "thinking": false}})"), "off");
+  EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"enable_thinking": false}, "enable_thinking": true})"),
+            "off");
+  EXPECT_EQ(Thinking(R"({"enable_thinking": false, "model": "deepseek-reasoner"})"), "off");
+  EXPECT_EQ(Thinking(R"({"model": "deepseek-chat"})"), "off");
+  EXPECT_EQ(Thinking(R"({"model": "deepseek-reasoner"})", "v4", ThinkingMode::kChat), "on");
+  EXPECT_EQ(Thinking(R"({"thinking": {"type": "enabled", "budget_tokens": 2048}})"), "on 2048");
+}
+
+TEST(ResolveThinking, EffortsAreMappedByRevision) {
+  const std::string_view efforts[] = {"minimal", "low", "medium", "high", "xhigh", "max", "none"};
+  const std::string_view v4[] = {"on", "on", "on", "on high", "on max", "on max", "off"};
+  const std::string_view v4_0731[] = {"on low", "on low", "on low", "on high", "on max", "on max", "off"};
+  for (size_t i = 0; i < std::size(efforts); ++i) {
+    const std::string request = "{\"reasoning_effort\": \"" + std::string(efforts[i]) + "\"}";
+    EXPECT_EQ(Thinking(request, "v4"), v4[i]) << request;
+    EXPECT_EQ(Thinking(request, "v4-0731"), v4_0731[i]) << request;
+  }
+  EXPECT_EQ(Thinking(R"({"reasoning": {"effort": "max"}})"), "on max");
+  EXPECT_EQ(Thinking(R"({"output_config": {"effort": "max"}})"), "on max");
+  EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"reasoning_effort": "max"}})"), "on max");
+}
+
+TEST(ResolveThinking, UnknownValuesAreNamed) {
+  EXPECT_EQ(Thinking(R"({"reasoning_effort": "huge"})"),
+            "reasoning_effort: got \"huge\", wanted one of none, minimal, low, medium, high, xhigh, max");
+  EXPECT_EQ(Thinking(R"({"thinking": {"type": "maybe"}})"),
+            "thinking.type: got 'maybe', wanted enabled or disabled");
+  EXPECT_EQ(Thinking(R"({"think": "yes"})"), "think: got string, wanted a boolean");
+  EXPECT_EQ(Thinking(R"({"thinking": {"type": "enabled", "budget_tokens": -1}})"),
+            "thinking.budget_tokens: got -1, wanted a positive integer");
+}
+
+// Every level the API can ask for is one the renderer of the same revision knows.
+TEST(ResolveThinking, EveryMappedEffortCanBeRendered) {
+  const std::vector<Message> messages = {{.role = Role::kUser, .content = "q"}};
+  for (const ChatProfile& profile : ChatProfiles()) {
+    for (const ApiEffort& effort : profile.api_efforts) {
+      RenderOptions options;
+      if (!effort.level.empty()) options.effort = std::string(effort.level);
+      EXPECT_TRUE(RenderPrompt(profile, messages, options).has_value()) << profile.revision << effort.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::chat

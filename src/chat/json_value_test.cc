@@ -1,0 +1,122 @@
+#include "chat/json_value.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dsv4::chat {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Rewritten(std::string_view text, JsonDialect dialect = JsonDialect::kRfc8259) {
+  const auto value = ReadJson(text, "test", dialect);
+  return value ? WriteJson(*value) : value.error().message();
+}
+
+// Expected values are what Python 3.11 prints for json.dumps(json.loads(text), ensure_ascii=False).
+TEST(Json, WritesAsPythonDoes) {
+  EXPECT_EQ(Rewritten(R"( {"b":[1,2 ,{}],"a":[ ]} )"), R"({"b": [1, 2, {}], "a": []})");
+  EXPECT_EQ(Rewritten(R"([true,false,null])"), "[true, false, null]");
+  EXPECT_EQ(Rewritten(R"("\/\u0041\u00e9\ud834\udd1e\u2028\u007f\u0000\b\f\n\r\t\"\\")"),
+            "\"/Aé𝄞\u2028\x7f\\u0000\\b\\f\\n\\r\\t\\\"\\\\\"");
+}
+
+TEST(Json, KeepsIntegersOfAnySize) {
+  const std::string big = "-1" + std::string(5000, '7');
+  EXPECT_EQ(Rewritten(big), big);
+  EXPECT_EQ(Rewritten("-0"), "0");
+  EXPECT_EQ(Rewritten("18446744073709551616"), "18446744073709551616");
+}
+
+TEST(Json, WritesDoublesWithTheShortestDigits) {
+  const std::pair<const char*, const char*> cases[] = {{"1.0", "1.0"},
+                                                       {"96.50", "96.5"},
+                                                       {"-0.0", "-0.0"},
+                                                       {"0.1", "0.1"},
+                                                       {"1e-7", "1e-07"},
+                                                       {"1E21", "1e+21"},
+                                                       {"1e3", "1000.0"},
+                                                       {"0.0001", "0.0001"},
+                                                       {"0.00001", "1e-05"},
+                                                       {"1e15", "1000000000000000.0"},
+                                                       {"1e16", "1e+16"},
+                                                       {"123456789.125e0", "123456789.125"},
+                                                       {"1.5e300", "1.5e+300"},
+                                                       {"5e-324", "5e-324"},
+                                                       {"1e-400", "0.0"},
+                                                       {"1e400", "Infinity"},
+                                                       {"-1e400", "-Infinity"},
+                                                       {"0e5", "0.0"},
+                                                       {"1.7976931348623157e308", "1.7976931348623157e+308"},
+                                                       {"9007199254740993.0", "9007199254740992.0"},
+                                                       {"0.30000000000000004", "0.30000000000000004"},
+                                                       {"-1.25e-5", "-1.25e-05"},
+                                                       {"100.0e-2", "1.0"}};
+  for (const auto& [text, expected] : cases) EXPECT_EQ(Rewritten(text), expected) << text;
+}
+
+TEST(Json, ARepeatedKeyKeepsItsFirstPlaceAndItsLastValue) {
+  EXPECT_EQ(Rewritten(R"({"a":1,"b":2,"a":3,"c":4,"b":5})"), R"({"a": 3, "b": 5, "c": 4})");
+}
+
+TEST(Json, RefusesWhatIsNotJson) {
+  for (const char* text : {"",
+                           " ",
+                           "{",
+                           "[1,]",
+                           "{\"a\":1,}",
+                           "{a:1}",
+                           "'a'",
+                           "01",
+                           "1.",
+                           ".5",
+                           "+1",
+                           "1e",
+                           "-",
+                           "nul",
+                           "truefalse",
+                           "\"\x01\"",
+                           "\"\\x\"",
+                           "\"\\u12g4\"",
+                           "\"\\u123\"",
+                           "\"\\ud800\"",
+                           "\"\\udc00\"",
+                           "\"\\ud800\\u0041\"",
+                           "1 2",
+                           "NaN",
+                           "Infinity",
+                           "-Infinity",
+                           "\"",
+                           "\"\\",
+                           "\xEF\xBB\xBF{}",
+                           "[1",
+                           "{\"a\"",
+                           "{\"a\":"}) {
+    EXPECT_FALSE(ReadJson(text, "test").has_value()) << text;
+  }
+  EXPECT_THAT(Rewritten("[1,2"), HasSubstr("test: not valid JSON: no ',' or ']' after an item at byte 4"));
+  EXPECT_THAT(Rewritten("\"\xC3\""), HasSubstr("test: invalid UTF-8 at byte 1"));
+}
+
+TEST(Json, PythonDialectReadsTheConstants) {
+  EXPECT_EQ(Rewritten("[NaN,Infinity,-Infinity]", JsonDialect::kPython), "[NaN, Infinity, -Infinity]");
+}
+
+TEST(Json, DepthIsBounded) {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_EQ(Rewritten(nested(kMaxJsonDepth)), nested(kMaxJsonDepth));
+  EXPECT_THAT(Rewritten(nested(kMaxJsonDepth + 1)), HasSubstr("nested deeper than 512 levels"));
+  EXPECT_FALSE(ReadJson(std::string(1'000'000, '['), "test").has_value());
+}
+
+TEST(Json, TruthIsPythons) {
+  for (const char* text : {"null", "false", "0", "-0", "0.0", "-0.0", "\"\"", "[]", "{}"}) {
+    EXPECT_FALSE(ReadJson(text, "test")->IsTruthy()) << text;
+  }
+  for (const char* text : {"true", "1", "0.5", "\"x\"", "[0]", "{\"\": 0}"}) {
+    EXPECT_TRUE(ReadJson(text, "test")->IsTruthy()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::chat
