@@ -1,0 +1,201 @@
+"""Writes the trained weights as a checkpoint in the form of the NVFP4 release: its tensor names, dtypes and config.
+
+Routed experts of the trunk become NVFP4 (`weight`, `weight_scale`, `weight_scale_2`, `input_scale`), those of the MTP block
+MXFP4 (`weight`, `scale`) as the release leaves them, dense linears FP8 in 128x128 blocks, the rest BF16, F32, I64.
+
+  python3 export.py --weights WEIGHTS --model models/tiny
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import quant
+from checkpoint import load_weights
+from model import Block, Config, Experts, Linear, Model
+
+_BYTES = {torch.bfloat16: ("BF16", torch.int16), torch.float32: ("F32", torch.int32), torch.int64: ("I64", torch.int64),
+          torch.float8_e4m3fn: ("F8_E4M3", torch.uint8), torch.uint8: ("U8", torch.uint8)}
+
+
+class Stored:
+    """A tensor with its safetensors dtype name."""
+
+    def __init__(self, value: Tensor, dtype: str | None = None) -> None:
+        name, view = _BYTES[value.dtype]
+        self.dtype = dtype or name
+        self.shape = list(value.shape)
+        self.data = value.contiguous().cpu().view(view).numpy().tobytes()
+
+
+def _e8m0(scale: Tensor) -> Stored:
+    exponent = torch.log2(scale).round().to(torch.int32) + 127
+    return Stored(exponent.to(torch.uint8), "F8_E8M0")
+
+
+def _nibbles(values: Tensor) -> Tensor:
+    """E2M1 values [..., K] to packed bytes [..., K/2], even element in the low nibble."""
+    grid = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    code = torch.searchsorted(grid, values.abs().contiguous()).to(torch.uint8)
+    code = code | ((values < 0).to(torch.uint8) << 3)
+    return code[..., 0::2] | (code[..., 1::2] << 4)
+
+
+def _linear(out: dict[str, Stored], name: str, module: Linear) -> None:
+    if module.form == "fp8":
+        values, scale = quant.fp8_blocks(module.weight)
+        out[f"{name}.weight"] = Stored(values.to(torch.float8_e4m3fn))
+        out[f"{name}.scale"] = _e8m0(scale)
+    else:
+        out[f"{name}.weight"] = Stored(module.weight.to(torch.bfloat16))
+
+
+def _experts(out: dict[str, Stored], name: str, experts: Experts) -> None:
+    stacked = {"w1": experts.w1, "w2": experts.w2, "w3": experts.w3}
+    g13, g2 = quant.nvfp4_global_scale(experts.w1, experts.w3), quant.nvfp4_global_scale(experts.w2)
+    for projection, w in stacked.items():
+        if experts.form == "mxfp4":
+            values, scale = quant.mxfp4_blocks(w)
+            packed = _nibbles(values)
+            for e in range(w.shape[0]):
+                out[f"{name}.{e}.{projection}.weight"] = Stored(packed[e], "I8")
+                out[f"{name}.{e}.{projection}.scale"] = _e8m0(scale[e])
+            continue
+        g = g2 if projection == "w2" else g13
+        values, scale = quant.nvfp4_blocks(w, g)
+        packed = _nibbles(values)
+        for e in range(w.shape[0]):
+            key = f"{name}.{e}.{projection}"
+            out[f"{key}.weight"] = Stored(packed[e])
+            out[f"{key}.weight_scale"] = Stored(scale[e].to(torch.float8_e4m3fn))
+            out[f"{key}.weight_scale_2"] = Stored(g[e].reshape(()))
+            # a calibrated activation scale in the release; engines must not use it, 1.0 is ModelOpt's constant recipe
+            out[f"{key}.input_scale"] = Stored(torch.ones(()))
+
+
+def _hyper(out: dict[str, Stored], name: str, module: torch.nn.Module) -> None:
+    for part in ("fn", "base", "scale"):
+        out[f"{name}_{part}"] = Stored(getattr(module, part).detach())
+
+
+def _norm(out: dict[str, Stored], name: str, module: torch.nn.Module) -> None:
+    out[f"{name}.weight"] = Stored(module.weight.to(torch.bfloat16))
+
+
+def _compressor(out: dict[str, Stored], name: str, module: torch.nn.Module) -> None:
+    _linear(out, f"{name}.wkv", module.wkv)
+    _linear(out, f"{name}.wgate", module.wgate)
+    _norm(out, f"{name}.norm", module.norm)
+    out[f"{name}.ape"] = Stored(module.ape.detach())
+
+
+def _block(out: dict[str, Stored], name: str, block: Block) -> None:
+    _norm(out, f"{name}.attn_norm", block.attn_norm)
+    _norm(out, f"{name}.ffn_norm", block.ffn_norm)
+    _hyper(out, f"{name}.hc_attn", block.hc_attn)
+    _hyper(out, f"{name}.hc_ffn", block.hc_ffn)
+    attention = block.attn
+    for part in ("wq_a", "wq_b", "wkv", "wo_a", "wo_b"):
+        _linear(out, f"{name}.attn.{part}", getattr(attention, part))
+    _norm(out, f"{name}.attn.q_norm", attention.q_norm)
+    _norm(out, f"{name}.attn.kv_norm", attention.kv_norm)
+    out[f"{name}.attn.attn_sink"] = Stored(attention.attn_sink.detach())
+    if attention.ratio:
+        _compressor(out, f"{name}.attn.compressor", attention.compressor)
+    if attention.ratio == 4:
+        _linear(out, f"{name}.attn.indexer.wq_b", attention.indexer.wq_b)
+        _linear(out, f"{name}.attn.indexer.weights_proj", attention.indexer.weights_proj)
+        _compressor(out, f"{name}.attn.indexer.compressor", attention.indexer.compressor)
+    gate = block.ffn.gate
+    out[f"{name}.ffn.gate.weight"] = Stored(gate.weight.to(torch.bfloat16))
+    if hasattr(gate, "tid2eid"):
+        out[f"{name}.ffn.gate.tid2eid"] = Stored(gate.tid2eid)
+    else:
+        out[f"{name}.ffn.gate.bias"] = Stored(gate.bias)
+    for part in ("w1", "w2", "w3"):
+        _linear(out, f"{name}.ffn.shared_experts.{part}", getattr(block.ffn.shared_experts, part))
+    _experts(out, f"{name}.ffn.experts", block.ffn.experts)
+
+
+@torch.no_grad()
+def stored_tensors(model: Model) -> dict[str, Stored]:
+    """Every tensor of the checkpoint under the release's name."""
+    out: dict[str, Stored] = {}
+    for part in ("embed", "head", "norm"):
+        _norm(out, part, getattr(model, part))
+    _hyper(out, "hc_head", model.hc_head)
+    for index, block in enumerate(model.layers):
+        _block(out, f"layers.{index}", block)
+    mtp = model.mtp
+    _block(out, "mtp.0", mtp.block)
+    for part in ("e_proj", "h_proj"):
+        _linear(out, f"mtp.0.{part}", getattr(mtp, part))
+    for part in ("enorm", "hnorm", "norm"):
+        _norm(out, f"mtp.0.{part}", getattr(mtp, part))
+    _hyper(out, "mtp.0.hc_head", mtp.hc_head)
+    return out
+
+
+def write_safetensors(path: Path, tensors: dict[str, Stored]) -> None:
+    """One safetensors file. Wide dtypes come first, as the safetensors library orders them, so that all data is aligned."""
+    widths = {"I64": 8, "F32": 4, "BF16": 2}
+    order = sorted(tensors, key=lambda name: (-widths.get(tensors[name].dtype, 1), name))
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name in order:
+        tensor = tensors[name]
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, offset + len(tensor.data)]}
+        offset += len(tensor.data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)))
+        file.write(text)
+        for name in order:
+            file.write(tensors[name].data)
+
+
+def quantization_config(layers: int) -> dict[str, object]:
+    """The release's FP8 description with what ModelOpt's writer adds for NVFP4 experts."""
+    ignore = ["*.attn.*", "*.ffn.shared_experts.*", "head", "mtp.*"]
+    half = {"dynamic": False, "group_size": 16, "num_bits": 4, "type": "float"}
+    return {
+        "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "scale_fmt": "ue8m0",
+        "weight_block_size": [128, 128], "moe_quant_algo": "NVFP4", "quant_algo": "MIXED_PRECISION", "group_size": 16,
+        "quantized_layers": {f"layers.{i}.ffn.experts": {"group_size": 16, "quant_algo": "NVFP4"} for i in range(layers)},
+        "config_groups": {"group_0": {"input_activations": half, "targets": ["Linear"], "weights": half}},
+        "ignore": ignore}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path, required=True, help="folder that train.py --output wrote")
+    parser.add_argument("--model", type=Path, required=True, help="model folder with config.json; files are written there")
+    arguments = parser.parse_args()
+    config_file = arguments.model / "config.json"
+    config = Config.load(config_file)
+    tensors = stored_tensors(load_weights(config, arguments.weights))
+    write_safetensors(arguments.model / "model.safetensors", tensors)
+    text = json.loads(config_file.read_text(encoding="utf-8"))
+    text["quantization_config"] = quantization_config(config.num_hidden_layers)
+    config_file.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+    generation = {"_from_model_config": True, "bos_token_id": text["bos_token_id"], "eos_token_id": text["eos_token_id"],
+                  "do_sample": True, "temperature": 1.0, "top_p": 1.0}
+    (arguments.model / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    modelopt = {"producer": {"name": "modelopt", "version": "dsv4-nvfp4-experts"},
+                "quantization": {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "group_size": 16,
+                                 "quantized_layers": text["quantization_config"]["quantized_layers"],
+                                 "exclude_modules": text["quantization_config"]["ignore"]}}
+    (arguments.model / "hf_quant_config.json").write_text(json.dumps(modelopt, indent=2) + "\n", encoding="utf-8")
+    size = (arguments.model / "model.safetensors").stat().st_size
+    print(f"{len(tensors)} tensors, {size} bytes")
+
+
+if __name__ == "__main__":
+    main()
