@@ -111,9 +111,11 @@ class Loader {
       row.rows = 1;
       row.cols = shape.num_elements();
       row.data = aligned.view.Reshaped({1, row.cols});
-      DSV4_ASSIGN_OR_RETURN(aligned.copy,
+      // `aligned.copy` may hold the source (a misaligned tensor), so it is replaced only after the conversion.
+      DSV4_ASSIGN_OR_RETURN(Buffer converted,
                             HostMemory().Allocate(static_cast<size_t>(row.cols) * sizeof(float)));
-      DequantizeRow(row, 0, static_cast<float*>(aligned.copy.data()));
+      DequantizeRow(row, 0, static_cast<float*>(converted.data()));
+      aligned.copy = std::move(converted);
       aligned.view = TensorView::Contiguous(aligned.copy.data(), DType::kF32, shape);
     }
     if (aligned.copy) copies_.push_back(aligned.copy);
