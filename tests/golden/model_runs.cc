@@ -1,0 +1,96 @@
+#include "tests/golden/model_runs.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "backend/reference/reference_backend.h"
+#include "io/checkpoint.h"
+
+namespace dsv4::testing {
+namespace {
+
+template <typename T>
+T Take(Result<T> result) {
+  if (!result.has_value()) throw std::runtime_error(result.error().ToString());
+  return std::move(*result);
+}
+
+std::vector<std::string> GoldensWith(const std::string& file) {
+  std::vector<std::string> names;
+  for (const std::string& name : GoldenModels()) {
+    if (std::filesystem::exists(ModelDirectory(name) / file)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> GoldenModels() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(GoldenDirectory() / "models")) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> TransformersGoldens() { return GoldensWith("logits.prefill.npy"); }
+std::vector<std::string> ReleaseGoldens() { return GoldensWith("logits.release.npy"); }
+
+std::filesystem::path ModelDirectory(const std::string& golden) {
+  return GoldenDirectory() / "models" / golden;
+}
+
+std::vector<int32_t> GoldenTokens(const std::string& golden) {
+  return ReadJson(ModelDirectory(golden) / "tokens.json").get<std::vector<int32_t>>();
+}
+
+std::vector<std::vector<int32_t>> ShortPrompts(const std::string& golden) {
+  return ReadJson(ModelDirectory(golden) / "short.json").get<std::vector<std::vector<int32_t>>>();
+}
+
+std::vector<float> GoldenLogits(const std::string& golden, const std::string& file) {
+  return ReadNpy(ModelDirectory(golden) / file).values;
+}
+
+ModelParts LoadParts(const std::string& golden, model::Numerics numerics) {
+  const std::string directory = ModelDirectory(golden).string();
+  ModelParts parts{.config = Take(model::LoadModelConfig(directory)), .weights = {}};
+  parts.weights =
+      Take(model::LoadWeights(Take(io::Checkpoint::Open(directory)), parts.config,
+                              {.numerics = numerics, .max_layers = std::nullopt, .progress = {}}));
+  return parts;
+}
+
+std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
+                                         const Mutation& mutation) {
+  ModelParts parts = LoadParts(golden, numerics);
+  ops::Backend backend = backend::MakeReferenceBackend(2);
+  model::ModelOptions options;
+  options.numerics = numerics;
+  if (mutation.parts) mutation.parts(parts);
+  if (mutation.ops) mutation.ops(backend.table);
+  if (mutation.options) mutation.options(options);
+  return Take(model::Model::FromWeights(std::move(parts.config), std::move(parts.weights), backend, options));
+}
+
+std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> tokens,
+                             std::vector<int64_t> pieces, model::Observer* observer) {
+  kv::SequenceState state = Take(model.NewSequence());
+  std::vector<float> logits;
+  for (size_t at = 0, turn = 0; at < tokens.size(); ++turn) {
+    const auto length =
+        std::min(static_cast<size_t>(pieces[std::min(turn, pieces.size() - 1)]), tokens.size() - at);
+    const model::SequenceChunk chunk = {
+        .state = &state, .tokens = tokens.subspan(at, length), .logits = model::LogitsRows::kAll};
+    const model::StepOutput output = Take(model.Step(std::span(&chunk, 1), observer));
+    logits.insert(logits.end(), output.logits.begin(), output.logits.end());
+    at += length;
+  }
+  return logits;
+}
+
+CosineBound PlainBound() { return {.min = 0.99999, .median = -1, .p5 = -1}; }
+CosineBound ReleaseBound() { return {.min = -1, .median = 0.99993, .p5 = 0.9996}; }
+
+}  // namespace dsv4::testing

@@ -1,0 +1,53 @@
+// A golden model loaded from tests/golden/models, and its token ids run through a Model in any pieces.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "tests/compare.h"
+#include "tests/golden/golden_data.h"
+
+namespace dsv4::testing {
+
+// "tf_wide", "fp8_mxfp4", ...: every folder below models/, sorted.
+std::vector<std::string> GoldenModels();
+// Those of transformers, those with a long prompt in the release's formats.
+std::vector<std::string> TransformersGoldens();
+std::vector<std::string> ReleaseGoldens();
+
+std::filesystem::path ModelDirectory(const std::string& golden);
+std::vector<int32_t> GoldenTokens(const std::string& golden);
+// The prompts of short.json.
+std::vector<std::vector<int32_t>> ShortPrompts(const std::string& golden);
+// The values of a .npy file of the golden.
+std::vector<float> GoldenLogits(const std::string& golden, const std::string& file);
+
+struct ModelParts {
+  model::ModelConfig config;
+  model::ModelWeights weights;
+};
+ModelParts LoadParts(const std::string& golden, model::Numerics numerics);
+
+// Changes to a golden model before it is built: the seeds of mutation tests. Empty functions change nothing.
+struct Mutation {
+  std::function<void(ModelParts&)> parts;
+  std::function<void(ops::OpTable&)> ops;
+  std::function<void(model::ModelOptions&)> options;
+};
+std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
+                                         const Mutation& mutation = {});
+
+// Logits of every token, fed to one new sequence in pieces of `pieces` tokens in turn (the last repeats).
+std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> tokens,
+                             std::vector<int64_t> pieces, model::Observer* observer = nullptr);
+
+// The bounds of README.md.
+CosineBound PlainBound();
+CosineBound ReleaseBound();
+
+}  // namespace dsv4::testing
