@@ -1,0 +1,180 @@
+// indexer_select: exact against a full sort, ties by lowest index, per-query visibility.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "formats/number_formats.h"
+#include "tests/parity/backends.h"
+#include "tests/parity/cached_rows.h"
+#include "tests/parity/test_tensor.h"
+
+namespace dsv4::test {
+namespace {
+
+struct SelectCase {
+  int64_t num_heads;
+  int64_t width;
+  int64_t ratio;
+  int64_t top_k;
+  int64_t rows_per_page;
+  std::vector<int64_t> first_positions;
+  std::vector<int64_t> lengths;
+};
+
+struct SelectInputs {
+  std::vector<double> q;
+  std::vector<double> weights;
+  std::vector<std::vector<double>> keys;  // Per sequence.
+};
+
+// Small integers make many equal scores.
+SelectInputs MakeInputs(const SelectCase& c, DType dtype, bool tied) {
+  Random random(71);
+  const auto draw = [&](int64_t count) {
+    std::vector<double> values = random.Normals(count);
+    if (tied) {
+      for (double& value : values) value = std::nearbyint(value);
+    }
+    return Rounded(dtype, values);
+  };
+  SelectInputs in;
+  const int64_t num_tokens = std::accumulate(c.lengths.begin(), c.lengths.end(), int64_t{0});
+  in.q = draw(num_tokens * c.num_heads * c.width);
+  in.weights = draw(num_tokens * c.num_heads);
+  for (size_t i = 0; i < c.lengths.size(); ++i) {
+    in.keys.push_back(draw((c.first_positions[i] + c.lengths[i]) / c.ratio * c.width));
+  }
+  return in;
+}
+
+std::vector<double> RunSelect(const SelectCase& c, DType dtype, const SelectInputs& in) {
+  const int64_t num_tokens = static_cast<int64_t>(in.weights.size()) / c.num_heads;
+  const TestTensor q(dtype, {num_tokens, c.num_heads, c.width}, in.q);
+  const TestTensor weights(dtype, {num_tokens, c.num_heads}, in.weights);
+  std::vector<TestPages> pages;
+  for (const std::vector<double>& keys : in.keys) pages.emplace_back(dtype, c.width, c.rows_per_page, keys);
+  std::vector<ops::IndexerSequence> sequences;
+  int64_t begin = 0;
+  for (size_t i = 0; i < c.lengths.size(); ++i) {
+    sequences.push_back({begin, c.lengths[i], c.first_positions[i], pages[i].rows()});
+    begin += c.lengths[i];
+  }
+  const auto outputs = RunOnAll([&](const ops::Backend& backend) {
+    TestTensor selected(DType::kI32, {num_tokens, c.top_k});
+    const Status status =
+        backend.table.indexer_select(*backend.context, {q, weights, selected, c.ratio, sequences});
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return Outputs(std::move(selected));
+  });
+  return outputs[0].Values();
+}
+
+std::vector<double> FullSort(const SelectCase& c, DType dtype, const SelectInputs& in) {
+  const auto held = [dtype](double value) {
+    return dtype == DType::kBF16 ? static_cast<double>(RoundToBf16(static_cast<float>(value))) : value;
+  };
+  std::vector<double> want;
+  size_t token = 0;
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    for (int64_t i = 0; i < c.lengths[s]; ++i, ++token) {
+      const int64_t visible = (c.first_positions[s] + i + 1) / c.ratio;
+      std::vector<std::pair<double, int64_t>> ranked;
+      for (int64_t j = 0; j < visible; ++j) {
+        double score = 0;
+        for (int64_t h = 0; h < c.num_heads; ++h) {
+          double dot = 0;
+          for (int64_t d = 0; d < c.width; ++d) {
+            dot += in.q[(token * static_cast<size_t>(c.num_heads) + static_cast<size_t>(h)) *
+                            static_cast<size_t>(c.width) +
+                        static_cast<size_t>(d)] *
+                   in.keys[s][static_cast<size_t>(j * c.width + d)];
+          }
+          score += held(std::max(held(dot), 0.0) *
+                        in.weights[token * static_cast<size_t>(c.num_heads) + static_cast<size_t>(h)]);
+        }
+        ranked.emplace_back(-held(score), j);
+      }
+      std::sort(ranked.begin(), ranked.end());
+      std::vector<double> chosen;
+      for (size_t k = 0; k < ranked.size() && k < static_cast<size_t>(c.top_k); ++k) {
+        chosen.push_back(static_cast<double>(ranked[k].second));
+      }
+      std::sort(chosen.begin(), chosen.end());
+      chosen.resize(static_cast<size_t>(c.top_k), -1.0);
+      want.insert(want.end(), chosen.begin(), chosen.end());
+    }
+  }
+  return want;
+}
+
+TEST(IndexerSelectParity, ExactAgainstAFullSortWithTies) {
+  const SelectCase cases[] = {
+      {1, 32, 4, 1, 1, {0}, {20}},
+      {3, 32, 4, 5, 7, {0}, {61}},  // Fewer, as many and more entries than top_k.
+      {4, 64, 4, 8, 53, {0, 3, 126, 400, 17}, {0, 1, 127, 9, 128}},  // Ragged.
+      {64, 128, 4, 16, 64, {1021}, {5}},
+      {2, 32, 4, 512, 61, {2045}, {8}},     // Around top_k = visible.
+      {1, 32, 4, 16, 4096, {299999}, {1}},  // Long.
+      {2, 32, 1, 3, 8, {10}, {4}},
+  };
+  for (const SelectCase& c : cases) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      // With ordinary f32 values the order of a double sum could decide a near-tie; integers make every sum exact.
+      for (const bool tied : {true, false}) {
+        if (dtype == DType::kF32 && !tied) continue;
+        const SelectInputs in = MakeInputs(c, dtype, tied);
+        EXPECT_EQ(RunSelect(c, dtype, in), FullSort(c, dtype, in)) << "top_k " << c.top_k << " tied " << tied;
+      }
+    }
+  }
+}
+
+TEST(IndexerSelectParity, AllEqualScoresTakeTheLowestIndices) {
+  const SelectCase c = {2, 32, 4, 6, 5, {99}, {1}};
+  SelectInputs in = MakeInputs(c, DType::kBF16, true);
+  std::fill(in.q.begin(), in.q.end(), 0.0);
+  EXPECT_EQ(RunSelect(c, DType::kBF16, in), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(IndexerSelectParity, NaNScoresAreTakenLast) {
+  const SelectCase c = {1, 32, 4, 3, 5, {31}, {1}};  // 8 visible entries.
+  SelectInputs in = MakeInputs(c, DType::kBF16, true);
+  in.weights[0] = 1.0;
+  for (const int64_t j : {0, 1, 2, 5})
+    in.keys[0][static_cast<size_t>(j * 32)] = std::numeric_limits<double>::quiet_NaN();
+  in.q[0] = 1.0;
+  for (const double chosen : RunSelect(c, DType::kBF16, in)) {
+    EXPECT_TRUE(chosen == 3 || chosen == 4 || chosen == 6 || chosen == 7) << chosen;
+  }
+}
+
+// field-lessons.md A2 and A8.
+TEST(IndexerSelectMutation, TopKRatioWeightsAndPositionsMatter) {
+  const SelectCase c = {3, 32, 4, 5, 7, {100}, {6}};
+  const SelectInputs in = MakeInputs(c, DType::kBF16, false);
+  const std::vector<double> base = RunSelect(c, DType::kBF16, in);
+  SelectInputs negated = in;
+  for (double& weight : negated.weights) weight = -weight;
+  EXPECT_NE(RunSelect(c, DType::kBF16, negated), base);
+
+  SelectCase other = c;
+  other.top_k = 4;
+  EXPECT_NE(RunSelect(other, DType::kBF16, in).size(), base.size());
+  // Only half the entries are visible to ratio 8.
+  other = c;
+  other.ratio = 8;
+  EXPECT_NE(RunSelect(other, DType::kBF16, in), base);
+  EXPECT_EQ(RunSelect(other, DType::kBF16, in), FullSort(other, DType::kBF16, in));
+  // The same queries earlier in the sequence see fewer.
+  other = c;
+  other.first_positions = {40};
+  EXPECT_EQ(RunSelect(other, DType::kBF16, in), FullSort(other, DType::kBF16, in));
+  EXPECT_NE(RunSelect(other, DType::kBF16, in), base);
+}
+
+}  // namespace
+}  // namespace dsv4::test
