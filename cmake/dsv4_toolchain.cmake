@@ -24,3 +24,8 @@ if(DSV4_SANITIZE)
   add_compile_options(-fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${DSV4_SANITIZE})
 endif()
+
+# Coverage for libFuzzer in every module; only the fuzz targets link its main.
+if(DSV4_BUILD_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "chat/strict_parser.h"
+#include "chat/utf8.h"
+
 namespace dsv4::chat {
 namespace {
 
@@ -356,6 +361,81 @@ TEST(CompletionParser, LongTextsTakeLinearTime) {
   feed(Block(Invoke("f", Parameter("k", kJson, "\"" + std::string(2'000'000, 'x') + "\""))));
   parser.Finish(EndCause::kStop);
   EXPECT_GT(size, 4'000'000u);
+}
+
+bool HasPlainNames(const ParsedCompletion& completion) {
+  const auto plain = [](std::string_view name) {
+    return name.find_first_of("\"<") == std::string_view::npos;
+  };
+  for (const ParsedCall& call : completion.tool_calls) {
+    if (!plain(call.name)) return false;
+    const auto arguments = ReadJson(call.arguments, "arguments");
+    if (!arguments) return false;
+    for (const auto& [key, value] : arguments->members()) {
+      if (!plain(key)) return false;
+    }
+  }
+  return true;
+}
+
+// Any mixture of markup: the answer does not depend on the cuts, calls are JSON objects, and what the strict parser
+// accepts means the same to both. (The fuzz target searches further.)
+TEST(CompletionParser, RandomMarkupMeansTheSameHoweverItIsCut) {
+  const std::vector<std::string> pieces = {"<think>",
+                                           "</think>",
+                                           "<｜end▁of▁sentence｜>",
+                                           "\n\n<｜DSML｜tool_calls>\n",
+                                           "</｜DSML｜tool_calls>",
+                                           "<｜DSML｜invoke name=\"f\">\n",
+                                           "</｜DSML｜invoke>\n",
+                                           "<｜DSML｜invoke",
+                                           " name=\"g\"",
+                                           ">",
+                                           "<｜DSML｜parameter name=\"k\" string=\"true\">",
+                                           "<｜DSML｜parameter name=\"input\" string=\"false\">",
+                                           "</｜DSML｜parameter>\n",
+                                           "<|DSML|tool_calls>",
+                                           "<｜DSML｜",
+                                           "{\"a\": 1}",
+                                           "[1]",
+                                           "\n",
+                                           "\n\n",
+                                           "ab",
+                                           "日",
+                                           "\xE6",
+                                           "<",
+                                           "\""};
+  std::mt19937 random(11);
+  const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
+  int num_strict = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string text;
+    if (below(2) == 0) {  // often close to a good answer
+      text = "ab" + Block(Invoke("f", Parameter("k", kString, pieces[below(pieces.size())]))) +
+             "<｜end▁of▁sentence｜>";
+    }
+    for (size_t n = below(8); n > 0; --n)
+      text.insert(below(4) == 0 ? below(text.size() + 1) : text.size(), pieces[below(pieces.size())]);
+    ParserOptions options;
+    options.starts_in_reasoning = below(2) == 0;
+    options.tools_active = below(8) != 0;
+    options.promote_calls_in_reasoning = below(4) != 0;
+    options.accept_damaged_tags = below(4) == 0;
+    options.show_failed_block = below(4) == 0;
+    if (below(3) == 0) options.stop_strings = {"\n\n", "b<"};
+    if (below(3) == 0) options.tools = {{"f", {"a", "k"}}};
+    Parse(text, options);
+    if (HasFailure()) FAIL() << text;
+    // Not compared: values spliced in unchecked, ill-formed text, and names with a quote, whose end the strict grammar
+    // finds by what follows and the streaming one by that quote.
+    if (text.find("\"false\"") != std::string::npos || ValidUtf8Prefix(text) != text.size()) continue;
+    const auto strict = ParseStrict(V4(), text, ThinkingMode::kChat);
+    if (strict && HasPlainNames(*strict)) {
+      ++num_strict;
+      ASSERT_EQ(ParseLenient(V4(), text, {}).message, *strict) << text;
+    }
+  }
+  EXPECT_GT(num_strict, 50);
 }
 
 }  // namespace

@@ -321,7 +321,7 @@ std::string RandomText(std::mt19937& random, const std::vector<std::string>& pie
 }
 
 Message RandomAnswer(std::mt19937& random) {
-  const std::vector<std::string> pieces = {"a",  " ",    "\n",           "\n\n", "é",  "🌞",      "<",
+  const std::vector<std::string> pieces = {"a",  " ",    "\n",           "\n\n", "é",  "🌞",     "<",
                                            "</", "\"",   "\\",           "{",    "｜", "think", "&lt;",
                                            "\t", "\x01", "<tool_calls>", "日本", "1.0"};
   const std::vector<std::string> names = {"a", "b", "shipping address", "日", "k\n", "<", ">", "="};
