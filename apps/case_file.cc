@@ -4,8 +4,8 @@
 
 #include <ostream>
 
-#include "apps/read_file.h"
 #include "base/log.h"
+#include "base/read_file.h"
 
 namespace dsv4::apps {
 
@@ -30,7 +30,7 @@ std::string Line(const JsonValue& value) {
 }  // namespace
 
 Result<JsonValue> ReadCases(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
   DSV4_ASSIGN_OR_RETURN(JsonValue cases, chat::ReadJson(text, path));
   if (!cases.is_array()) {
     return Error(InvalidArgument(fmt::format("{}: got {}, wanted a list of cases", path, cases.kind_name())));

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "apps/read_file.h"
 #include "base/json.h"
+#include "base/read_file.h"
 #include "chat/stop_filter.h"
 
 namespace dsv4::apps {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "apps/npy.h"
-#include "apps/read_file.h"
 #include "base/json.h"
+#include "base/read_file.h"
 
 namespace dsv4::apps {
 namespace {
@@ -80,7 +80,7 @@ Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::s
 }
 
 int RunLogitsCommand(const LogitsOptions& options) {
-  const Result<std::string> text = ReadFile(options.tokens_path);
+  const Result<std::string> text = ReadFile(options.tokens_path, FileKind::kAny);
   if (!text) return Fail(text.error(), kExitBadInput);
   const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);
   if (!tokens) return Fail(tokens.error(), kExitBadInput);

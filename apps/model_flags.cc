@@ -36,7 +36,8 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
                               ? flags.num_threads
                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
-  return Error(Unimplemented(fmt::format("backend {}: not in this build; it has: reference", flags.backend)));
+  return Error(
+      FailedPrecondition(fmt::format("backend {}: not in this build; it has: reference", flags.backend)));
 }
 
 }  // namespace
@@ -87,6 +88,7 @@ int Fail(const Status& status, int exit_code) {
 int LoadExitCode(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInternal:
+    case StatusCode::kFailedPrecondition:  // This build or machine lacks the backend.
     case StatusCode::kResourceExhausted:
     case StatusCode::kCancelled:
       return kExitRunFailed;

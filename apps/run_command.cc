@@ -11,9 +11,9 @@
 #include "apps/answer_printer.h"
 #include "apps/chat_runtime.h"
 #include "apps/interactive_chat.h"
-#include "apps/read_file.h"
 #include "apps/run_report.h"
 #include "apps/terminal.h"
+#include "base/read_file.h"
 
 namespace dsv4::apps {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
   return chat::ReadJson(text, path);
 }
 

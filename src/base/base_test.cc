@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "base/check.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace dsv4 {
@@ -68,6 +71,21 @@ TEST(ParseJson, RefusesDeepNestingButNotBracketsInStrings) {
   const std::string deep(200, '[');
   EXPECT_THAT(ParseJson(deep, "doc").error().message(), HasSubstr("nested deeper than 128"));
   EXPECT_TRUE(ParseJson('"' + deep + '"', "doc").has_value());
+}
+
+TEST(ReadFile, ReadsAllBytesAndNamesWhatItCannotRead) {
+  const std::string directory = ::testing::TempDir();
+  const std::string path = directory + "read_file_test";
+  for (const std::string& text : {std::string(), std::string("a\0b", 3), std::string(200000, 'x')}) {
+    std::ofstream(path, std::ios::binary) << text;
+    EXPECT_EQ(*ReadFile(path), text);
+  }
+  EXPECT_THAT(ReadFile(path, FileKind::kRegular, 100).error().message(), HasSubstr("longer than 100 bytes"));
+  std::filesystem::remove(path);
+  EXPECT_EQ(ReadFile(path).error().code(), StatusCode::kNotFound);
+  EXPECT_THAT(ReadFile(directory).error().message(), HasSubstr("a directory"));
+  EXPECT_THAT(ReadFile("/dev/null").error().message(), HasSubstr("not a regular file"));
+  EXPECT_EQ(*ReadFile("/dev/null", FileKind::kAny), "");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/read_file.h"
+#include "base/read_file.h"
 #include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer::testing {
@@ -99,7 +99,7 @@ Tokenizer ParseOrDie(const json& file) {
 }
 
 std::string ReadReleaseFile() {
-  const auto packed = ReadFile("tests/fixtures/tokenizer/deepseek-v3-tokenizer.json.zst", size_t{16} << 20);
+  const auto packed = ReadFile("tests/fixtures/tokenizer/deepseek-v3-tokenizer.json.zst");
   if (!packed) Die(packed.error().ToString() + " (run from the root of the repository)");
   std::string text(ZSTD_getFrameContentSize(packed->data(), packed->size()), '\0');
   const size_t size = ZSTD_decompress(text.data(), text.size(), packed->data(), packed->size());

@@ -1,0 +1,26 @@
+#include "apps/inspect_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "apps/inspect_report.h"
+
+namespace dsv4::apps {
+
+int RunInspectCommand(const InspectOptions& options) {
+  const Result<std::string> directory = ResolveModelDirectory(options.model);
+  if (!directory) return Fail(directory.error(), kExitBadInput);
+  const InspectRequest request = {
+      .directory = *directory,
+      .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
+      .max_layers = options.model.max_layers,
+      .context = options.context,
+      .batch = options.batch};
+  const Result<InspectReport> report = Inspect(request);
+  if (!report) return Fail(report.error(), LoadExitCode(report.error()));
+  fmt::print("{}\n", options.json ? ToJson(*report).dump(2) : ToText(*report));
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,20 @@
+// `dsv4 inspect`: what a checkpoint is and what running it would take.
+#pragma once
+
+#include <cstdint>
+
+#include "apps/model_flags.h"
+
+namespace dsv4::apps {
+
+struct InspectOptions {
+  ModelFlags model;
+  int64_t context = 4096;  // The memory plan is for sequences of this many tokens,
+  int64_t batch = 1;       // this many at a time.
+  bool json = false;
+};
+
+// Returns the process exit code.
+int RunInspectCommand(const InspectOptions& options);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,71 @@
+// What `dsv4 inspect` finds out about a checkpoint, without running it: by headers, config and tokenizer alone, except for
+// the block scales of NVFP4 tensors, which are read to tell exact transcodes of MXFP4 from lossy ones.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "model/config.h"
+#include "model/numerics.h"
+
+namespace dsv4::apps {
+
+struct InspectRequest {
+  std::string directory;
+  model::Numerics numerics = model::Numerics::kRelease;
+  int64_t max_layers = 0;  // 0: all.
+  int64_t context = 0;     // Tokens of one sequence; at most max_position_embeddings.
+  int64_t batch = 0;       // Sequences at a time.
+};
+
+struct InspectReport {
+  struct Format {
+    int64_t num_tensors = 0;
+    int64_t num_bytes = 0;
+  };
+  struct TokenizerFacts {
+    int64_t num_ids = 0;
+    std::vector<std::pair<std::string, int64_t>> special_tokens;  // Empty when it is not a chat tokenizer.
+    std::vector<std::pair<std::string, int64_t>> stop_tokens;
+    std::string not_chat;  // Why there is no chat, when there is none.
+  };
+  struct MemoryPlan {
+    int64_t context = 0;
+    int64_t batch = 0;
+    int64_t weights_bytes = 0;    // Of the layers that would run; mapped from the file.
+    int64_t sequence_bytes = 0;   // One sequence of `context` tokens.
+    int64_t fixed_bytes = 0;      // The part of it that does not grow with the tokens: rings.
+    double growth_per_token = 0;  // Bytes each further token of context costs.
+    int64_t total_bytes() const { return weights_bytes + batch * sequence_bytes; }
+  };
+
+  std::string directory;
+  int64_t num_files = 0;
+  int64_t file_bytes = 0;
+  int64_t num_tensors = 0;
+  model::ModelConfig config;
+  int64_t num_layers = 0;             // That would run.
+  int64_t num_parameters = 0;         // Of these layers and the rest of the model.
+  int64_t num_active_parameters = 0;  // Used for one token.
+  // Module ("attn.wq_a", "ffn.experts.w1", "embed") -> stored format -> how many.
+  std::vector<std::pair<std::string, std::map<std::string, Format>>> formats;
+  std::map<std::string, Format> skipped;  // Draft and vision parts by prefix.
+  std::vector<std::string> disagreements;
+  int64_t num_nvfp4 = 0;
+  int64_t num_nvfp4_lossless = 0;  // Exact transcodes of MXFP4.
+  std::optional<TokenizerFacts> tokenizer;
+  MemoryPlan memory;
+};
+
+// Errors name the file or tensor at fault.
+Result<InspectReport> Inspect(const InspectRequest& request);
+
+Json ToJson(const InspectReport& report);
+std::string ToText(const InspectReport& report);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,22 @@
+// Whole files as strings, for documents small enough to parse at once.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/status.h"
+
+namespace dsv4 {
+
+inline constexpr size_t kMaxDocumentBytes = size_t{1} << 30;
+
+// What may be read: a file of a model directory must be a regular file, since a pipe in a hostile directory has no end to rely
+// on; a path that a person typed may also be a pipe or /dev/stdin.
+enum class FileKind { kRegular, kAny };
+
+// Errors: NotFound when there is no such file or it cannot be opened, InvalidArgument when it is a directory, not of the
+// wanted kind or longer than `max_bytes`, DataLoss when reading fails.
+Result<std::string> ReadFile(const std::string& path, FileKind kind = FileKind::kRegular,
+                             size_t max_bytes = kMaxDocumentBytes);
+
+}  // namespace dsv4

@@ -1,0 +1,232 @@
+"""Every subcommand as scripts use it: output, exit codes, and the same answer however it is computed."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from dsv4_process import FIXTURES, TINY, dsv4, dsv4_json, read_npy
+
+QUESTION = "What is the capital of France?"
+
+
+class Arguments(unittest.TestCase):
+    def expect_usage_error(self, *arguments):
+        process = dsv4(*arguments)
+        self.assertEqual(process.returncode, 2, process.stderr)
+        self.assertEqual(process.stdout, "")
+        self.assertNotEqual(process.stderr, "")
+
+    def test_unknown_or_misplaced_arguments_are_errors(self):
+        self.expect_usage_error()
+        self.expect_usage_error("walk")
+        self.expect_usage_error("run", QUESTION, "--no-such-flag")
+        self.expect_usage_error("run", QUESTION, "and a second prompt")
+        self.expect_usage_error("run", QUESTION, "--max-layers", "x")
+        self.expect_usage_error("run", QUESTION, "--backend", "tpu")
+        self.expect_usage_error("run", QUESTION, "--top-p", "1.5")
+        self.expect_usage_error("run", QUESTION, "--logit-bias", "5:1")
+        self.expect_usage_error("run", "--json")
+        self.expect_usage_error("run", "--raw", QUESTION, "--system", "x")
+        self.expect_usage_error("logits", "--tokens", "x")
+
+    def test_help_and_version(self):
+        self.assertEqual(dsv4("--help").returncode, 0)
+        self.assertIn("--temperature", dsv4("run", "--help").stdout)
+        self.assertRegex(dsv4("--version").stdout, r"^\d+\.\d+\.\d+")
+
+    def test_a_layer_count_is_announced_and_used(self):
+        whole = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4")
+        process = dsv4("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4", "--max-layers", "1")
+        self.assertIn("first 1 of", process.stderr.splitlines()[0])
+        self.assertNotEqual(json.loads(process.stdout)["token_ids"], whole["token_ids"])
+
+    def test_model_flags_may_stand_before_the_subcommand(self):
+        self.assertEqual(dsv4("-m", TINY, "run", "--raw", "A", "--max-tokens", "1").returncode, 0)
+
+    def test_a_backend_that_is_not_built_fails_loudly(self):
+        process = dsv4("run", QUESTION, "--backend", "cuda")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("not in this build", process.stderr)
+
+
+class BadModels(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.directory)
+        for file in TINY.iterdir():
+            shutil.copy(file, self.directory)
+
+    def expect_bad_input(self, text):
+        process = dsv4("-m", self.directory, "run", QUESTION)
+        self.assertEqual(process.returncode, 3, process.stderr)
+        self.assertIn(text, process.stderr)
+        self.assertEqual(process.stdout, "")
+
+    def test_no_such_directory(self):
+        process = dsv4("-m", self.directory / "nowhere", "run", QUESTION)
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("nowhere", process.stderr)
+
+    def test_truncated_weights(self):
+        path = self.directory / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1000])
+        self.expect_bad_input("model.safetensors")
+
+    def test_missing_files_are_named(self):
+        for name in ("model.safetensors", "config.json", "tokenizer.json"):
+            with self.subTest(name):
+                (self.directory / name).rename(self.directory / "hidden")
+                self.expect_bad_input(name)
+                (self.directory / "hidden").rename(self.directory / name)
+
+    def test_a_missing_marker_is_named(self):
+        path = self.directory / "tokenizer.json"
+        path.write_text(path.read_text().replace("<think>", "<thunk>"))
+        self.expect_bad_input("<think>")
+
+    def test_another_architecture_is_refused(self):
+        path = self.directory / "config.json"
+        config = json.loads(path.read_text())
+        config.update(model_type="deepseek_v41", architectures=["DeepseekV41ForCausalLM"])
+        path.write_text(json.dumps(config))
+        self.expect_bad_input("deepseek_v41")
+
+
+class Run(unittest.TestCase):
+    def test_the_acceptance_prompt_has_paris_on_top_with_a_clear_margin(self):
+        answer = dsv4_json("run", "--raw", "The capital of France is", "--json", "--temperature", "0",
+                           "--max-tokens", "1", "--logprobs", "2")
+        first, second = answer["logprobs"][0]["top_logprobs"]
+        self.assertTrue(" Paris".startswith(first["token"]) and first["token"].strip(), first)
+        self.assertGreater(first["logprob"], second["logprob"] + 1.0)
+
+    def test_a_chat_answer_ends_by_itself_in_both_modes(self):
+        for mode in ("thinking", "chat"):
+            answer = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--thinking-mode", mode)
+            self.assertIn("Paris", answer["content"])
+            self.assertEqual(answer["finish_reason"], "stop")
+            self.assertEqual(answer["reasoning_content"] != "", mode == "thinking")
+            self.assertEqual(answer["usage"]["completion_tokens"], len(answer["token_ids"]))
+            self.assertEqual(answer["usage"]["prompt_tokens"], len(answer["prompt_token_ids"]))
+            self.assertIsNone(answer["logprobs"])
+
+    def test_streamed_text_is_the_json_content(self):
+        arguments = ("run", QUESTION, "--temperature", "0", "--thinking-mode", "chat")
+        self.assertEqual(dsv4(*arguments).stdout, dsv4_json(*arguments, "--json")["content"] + "\n")
+
+    def test_the_prompt_may_come_from_standard_input(self):
+        process = dsv4("run", "-", "--temperature", "0", stdin=QUESTION)
+        self.assertIn("Paris", process.stdout)
+
+    def test_a_seed_repeats_an_answer_and_another_one_changes_it(self):
+        def sample(seed):
+            return dsv4_json("run", "--raw", "Once", "--json", "--temperature", "1.5", "--seed", seed,
+                             "--max-tokens", "24")["token_ids"]
+        self.assertEqual(sample(1), sample(1))
+        self.assertNotEqual(sample(1), sample(2))
+
+    def test_a_stop_string_ends_the_content_before_it(self):
+        answer = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--thinking-mode", "chat", "--stop", "Paris")
+        self.assertNotIn("Paris", answer["content"])
+        self.assertEqual(answer["finish_reason"], "stop")
+
+    def test_max_tokens_ends_with_length(self):
+        answer = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "2")
+        self.assertEqual((len(answer["token_ids"]), answer["finish_reason"]), (2, "length"))
+
+    def test_logit_bias_and_penalties_reach_the_model(self):
+        base = ("run", "--raw", "The capital of France is", "--json", "--temperature", "0", "--max-tokens", "12")
+        plain = dsv4_json(*base)["token_ids"]
+        self.assertNotEqual(dsv4_json(*base, "--logit-bias", f"{plain[0]}=-100")["token_ids"][0], plain[0])
+        penalised = dsv4_json(*base, "--repetition-penalty", "50")["token_ids"]
+        self.assertEqual(len(set(penalised)), len(penalised))
+
+    def test_messages_and_tools_from_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            messages = pathlib.Path(directory) / "messages.json"
+            messages.write_text(json.dumps([{"role": "user", "content": QUESTION}]))
+            tools = pathlib.Path(directory) / "tools.json"
+            tools.write_text(json.dumps([{"type": "function", "function": {"name": "get_time", "parameters": {}}}]))
+            plain = dsv4_json("run", "--messages", messages, "--json", "--max-tokens", "1")
+            with_tools = dsv4_json("run", "--messages", messages, "--tools", tools, "--json", "--max-tokens", "1")
+            self.assertGreater(len(with_tools["prompt_token_ids"]), len(plain["prompt_token_ids"]) + 50)
+            messages.write_text('[{"role": 7}]')
+            self.assertEqual(dsv4("run", "--messages", messages).returncode, 3)
+
+
+class Logits(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.tokens = dsv4_json("run", QUESTION * 12, "--json", "--max-tokens", "1")["prompt_token_ids"][:150]
+
+    def logits(self, *arguments, tokens=None):
+        tokens_path = self.directory / "tokens"
+        tokens_path.write_text(" ".join(map(str, self.tokens)) if tokens is None else tokens)
+        output = self.directory / "logits.npy"
+        process = dsv4("logits", "--tokens", tokens_path, "--output", output, *arguments)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        return read_npy(output)
+
+    def test_every_way_of_cutting_the_tokens_gives_the_same_bits(self):
+        shape, whole = self.logits()
+        self.assertEqual(shape[0], len(self.tokens))
+        self.assertEqual(len(whole), shape[0] * shape[1] * 4)
+        self.assertEqual(self.logits(tokens=json.dumps(self.tokens))[1], whole)
+        for arguments in (("--chunk", 1), ("--chunk", 7), ("--chunk", 37), ("--chunk", 128), ("--decode-from", 0),
+                          ("--decode-from", 140), ("--chunk", 7, "--decode-from", 133), ("--threads", 1)):
+            self.assertTrue(self.logits(*arguments)[1] == whole, arguments)
+
+    def test_numerics_change_the_logits(self):
+        self.assertNotEqual(self.logits()[1], self.logits("--numerics", "plain")[1])
+
+    def test_bad_token_files_are_named(self):
+        tokens = self.directory / "bad"
+        for text, message in (("", "no token ids"), ("1 x 3", "entry 1"), ("[1, -2]", "entry 1"), ("[1, 2", "JSON"),
+                              ("9999999", "token id 9999999")):
+            tokens.write_text(text)
+            process = dsv4("logits", "--tokens", tokens, "--output", self.directory / "o.npy")
+            self.assertEqual(process.returncode, 3, text)
+            self.assertIn(message, process.stderr)
+            self.assertFalse((self.directory / "o.npy").exists())
+
+
+class Fixtures(unittest.TestCase):
+    def lines(self, *arguments):
+        process = dsv4(*arguments)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        return [json.loads(line) for line in process.stdout.splitlines()]
+
+    def test_encode(self):
+        path = FIXTURES / "encoding-cases.json"
+        for case, line in zip(json.loads(path.read_text()), self.lines("encode", "--cases", path), strict=True):
+            self.assertEqual(line["name"], case["name"])
+            self.assertEqual(line.get("rendered"), case.get("rendered"), case["name"])
+            self.assertEqual("error" in line, bool(case.get("error")), case["name"])
+
+    def test_parse(self):
+        path = FIXTURES / "parsing-cases.json"
+        cases = json.loads(path.read_text())
+        for case, line in zip(cases, self.lines("parse", "--cases", path), strict=True):
+            self.assertEqual(line.get("message"), case.get("expected"), case["name"])
+        for case, line in zip(cases, self.lines("parse", "--cases", path, "--lenient"), strict=True):
+            self.assertEqual(line.get("message"), case.get("lenient_expected", case.get("expected")), case["name"])
+
+    def test_tokenize(self):
+        with tempfile.TemporaryDirectory() as directory:
+            cases = pathlib.Path(directory) / "cases.json"
+            texts = ["Hello", "日本語 abc 123", "<｜User｜>x", ""]
+            cases.write_text(json.dumps([{"text": text} for text in texts]))
+            lines = self.lines("tokenize", "--tokenizer", TINY / "tokenizer.json", "--cases", cases)
+            self.assertEqual([line["decoded"] for line in lines], texts)
+
+    def test_unreadable_case_files(self):
+        for command in ("encode", "parse"):
+            self.assertEqual(dsv4(command, "--cases", "no/such/file").returncode, 3)
+        self.assertEqual(dsv4("tokenize", "--tokenizer", "no/such", "--cases", "no/such").returncode, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,39 @@
+"""Starting the binary under test, and reading what it writes."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+
+BINARY = os.environ["DSV4_BINARY"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+TINY = ROOT / "models" / "tiny"
+
+
+def dsv4(*arguments, stdin=""):
+    """Runs the binary to its end; the caller looks at returncode, stdout and stderr."""
+    environment = {key: value for key, value in os.environ.items() if key != "DSV4_MODEL"}
+    return subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True, text=True,
+                          env=environment, timeout=250, check=False)
+
+
+def dsv4_json(*arguments):
+    """The JSON document of a run that must succeed."""
+    process = dsv4(*arguments)
+    if process.returncode != 0:
+        raise AssertionError(f"exit code {process.returncode}: {process.stderr}")
+    return json.loads(process.stdout)
+
+
+def read_npy(path):
+    """The bytes of a two-dimensional float32 .npy file and its shape."""
+    data = pathlib.Path(path).read_bytes()
+    if data[:8] != b"\x93NUMPY\x01\x00":
+        raise AssertionError("not a version 1.0 .npy file")
+    (length,) = struct.unpack("<H", data[8:10])
+    header = eval(data[10:10 + length].decode(), {"__builtins__": {}})  # A Python literal by definition of the format.
+    if header["descr"] != "<f4" or header["fortran_order"] or (10 + length) % 64 != 0:
+        raise AssertionError(f"unexpected header {header}")
+    return header["shape"], data[10 + length:]

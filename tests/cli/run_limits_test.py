@@ -1,0 +1,40 @@
+"""Start-up time and peak memory of `run` on the small model. Prints the figures next to their limits."""
+
+import os
+import subprocess
+import time
+import unittest
+
+from dsv4_process import BINARY, TINY
+
+FIRST_TOKEN_LIMIT_SECONDS = 1.0
+MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
+
+
+class RunLimits(unittest.TestCase):
+    def test_the_first_token_comes_within_a_second(self):
+        seconds = []
+        for _ in range(3):
+            start = time.monotonic()
+            with subprocess.Popen([BINARY, "run", "What is the capital of France?", "--temperature", "0"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+                self.assertNotEqual(process.stdout.read(1), b"")
+                seconds.append(time.monotonic() - start)
+                process.stdout.read()
+        print(f"first token after {sorted(seconds)[1]:.3f} s (median of 3), limit {FIRST_TOKEN_LIMIT_SECONDS} s")
+        self.assertLess(sorted(seconds)[1], FIRST_TOKEN_LIMIT_SECONDS)
+
+    def test_peak_memory_is_the_file_and_a_little_more(self):
+        process = subprocess.Popen([BINARY, "run", "What is the capital of France?", "--temperature", "0"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        peak = usage.ru_maxrss * 1024
+        files = sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
+        print(f"peak {peak / 1e6:.1f} MB, weights {files / 1e6:.1f} MB, limit weights + 100 MB")
+        self.assertLess(peak, files + MEMORY_OVERHEAD_LIMIT_BYTES)
+
+
+if __name__ == "__main__":
+    unittest.main()
