@@ -15,7 +15,7 @@
 
 namespace dsv4::tokenizer {
 
-// Direct-mapped and of fixed size: a new piece takes the slot of the old one with its hash. 1 MiB. Not thread-safe.
+// Direct-mapped and of fixed size: a new piece takes the slot of the old one with its hash. 2 MiB. Not thread-safe.
 class PieceCache {
  public:
   PieceCache() : slots_(kNumSlots) {}
@@ -40,7 +40,7 @@ class PieceCache {
   }
 
  private:
-  static constexpr size_t kNumSlots = 1 << 14;
+  static constexpr size_t kNumSlots = 1 << 15;
   static constexpr size_t kMaxPieceBytes = 30;
   static constexpr size_t kMaxIds = 8;
 

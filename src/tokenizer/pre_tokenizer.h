@@ -4,6 +4,7 @@
 // scanner for the three rules of V4, chosen when a file's rules are exactly those. The first is the judge of the second.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,16 +33,18 @@ struct SplitRule {
   friend bool operator==(const SplitRule&, const SplitRule&) = default;
 };
 
+using PieceSink = std::function<void(std::string_view)>;
+
 // Immutable after construction; Split may be called from several threads at once.
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
 
-  // Appends the non-empty pieces of `text` in order; they point into it. The rules apply one after the other, each to
-  // every piece of the one before, so that a look-ahead sees the end of its piece as the end of the text.
+  // Hands the non-empty pieces of `text` to `sink` in order; they point into it. The rules apply one after the other,
+  // each to every piece of the one before, so that a look-ahead sees the end of its piece as the end of the text.
   // `text` must be well-formed UTF-8 without added tokens.
   // Errors: ResourceExhausted when a generic pattern needs more than PCRE2's match limits on this text.
-  virtual Status Split(std::string_view text, std::vector<std::string_view>* pieces) const = 0;
+  virtual Status Split(std::string_view text, const PieceSink& sink) const = 0;
 };
 
 // The three rules of V4 in order: numbers, Chinese and Japanese runs, words.

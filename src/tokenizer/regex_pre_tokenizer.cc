@@ -185,7 +185,7 @@ class RegexPreTokenizer final : public PreTokenizer {
   RegexPreTokenizer(std::vector<CompiledRule> rules, MatchContext context)
       : rules_(std::move(rules)), context_(std::move(context)) {}
 
-  Status Split(std::string_view text, std::vector<std::string_view>* pieces) const override {
+  Status Split(std::string_view text, const PieceSink& sink) const override {
     // One pair of offsets is enough: the groups of a pattern are of no interest.
     const MatchData match_data(pcre2_match_data_create(1, nullptr));
     if (match_data == nullptr) return ResourceExhausted("pre_tokenizer: no memory for PCRE2's match data");
@@ -204,8 +204,9 @@ class RegexPreTokenizer final : public PreTokenizer {
       }
       std::swap(current, next);
     }
-    std::erase(current, std::string_view());
-    pieces->insert(pieces->end(), current.begin(), current.end());
+    for (const std::string_view piece : current) {
+      if (!piece.empty()) sink(piece);
+    }
     return {};
   }
 

@@ -9,7 +9,7 @@
 #include "tokenizer/bpe.h"
 #include "tokenizer/piece_cache.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/read_file.h"
+#include "base/read_file.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/vocabulary.h"
@@ -20,38 +20,28 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 constexpr size_t kMaxTextBytes = (size_t{1} << 31) - 1;  // Bpe counts bytes in 32 bits.
 
-// What one call of Encode works with, kept for the next one.
-struct Workspace {
-  std::vector<std::string_view> pieces;
-  PieceCache cache;
-};
-
-// Lends workspaces to calls, so that each has its own without paying for it. As many exist as there were calls at once.
-class WorkspacePool {
+// Lends caches to calls, so that calls at once do not share one. As many exist as there were calls at once.
+class CachePool {
  public:
-  std::unique_ptr<Workspace> Take() {
+  std::unique_ptr<PieceCache> Take() {
     {
       const std::lock_guard lock(mutex_);
       if (!idle_.empty()) {
-        auto workspace = std::move(idle_.back());
+        auto cache = std::move(idle_.back());
         idle_.pop_back();
-        return workspace;
+        return cache;
       }
     }
-    return std::make_unique<Workspace>();
+    return std::make_unique<PieceCache>();
   }
-  void Return(std::unique_ptr<Workspace> workspace) {
-    // A long text leaves long lists behind; only the cache is worth keeping then.
-    constexpr size_t kMaxIdlePieces = 1 << 16;
-    workspace->pieces.clear();
-    if (workspace->pieces.capacity() > kMaxIdlePieces) workspace->pieces.shrink_to_fit();
+  void Return(std::unique_ptr<PieceCache> cache) {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(workspace));
+    idle_.push_back(std::move(cache));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> idle_;
+  std::vector<std::unique_ptr<PieceCache>> idle_;
 };
 
 }  // namespace
@@ -61,11 +51,11 @@ struct Tokenizer::State {
   AddedTokenMatcher added_tokens;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   Bpe bpe;
-  mutable WorkspacePool workspaces;
+  mutable CachePool caches;
 
   Result<std::vector<TokenId>> Encode(std::string_view text,
                                       const std::vector<ByteRange>& template_regions) const;
-  Status EncodeGap(std::string_view text, Workspace* workspace, std::vector<TokenId>* ids) const;
+  Status EncodeGap(std::string_view text, PieceCache* cache, std::vector<TokenId>* ids) const;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -74,7 +64,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFileBytes));
+  DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, FileKind::kRegular, kMaxFileBytes));
   return Parse(json, path);
 }
 
@@ -126,31 +116,27 @@ Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
                                              static_cast<uint8_t>(text[offset]))));
   }
   std::vector<TokenId> ids;
-  std::unique_ptr<Workspace> workspace = workspaces.Take();
+  std::unique_ptr<PieceCache> cache = caches.Take();
   const auto encode_all = [&]() -> Status {
     size_t position = 0;
     for (const AddedTokenMatch& match : added_tokens.FindAll(text, template_regions)) {
-      DSV4_RETURN_IF_ERROR(
-          EncodeGap(text.substr(position, match.range.begin - position), workspace.get(), &ids));
+      DSV4_RETURN_IF_ERROR(EncodeGap(text.substr(position, match.range.begin - position), cache.get(), &ids));
       ids.push_back(match.id);
       position = match.range.end;
     }
-    return EncodeGap(text.substr(position), workspace.get(), &ids);
+    return EncodeGap(text.substr(position), cache.get(), &ids);
   };
   const Status status = encode_all();
-  workspaces.Return(std::move(workspace));
+  caches.Return(std::move(cache));
   if (!status.ok()) return Error(status);
   return ids;
 }
 
-Status Tokenizer::State::EncodeGap(std::string_view text, Workspace* workspace,
+Status Tokenizer::State::EncodeGap(std::string_view text, PieceCache* cache,
                                    std::vector<TokenId>* ids) const {
   if (text.empty()) return {};
-  workspace->pieces.clear();
-  DSV4_RETURN_IF_ERROR(pre_tokenizer->Split(text, &workspace->pieces));
   const auto compute = [this](std::string_view piece, std::vector<TokenId>* out) { bpe.Encode(piece, out); };
-  for (const std::string_view piece : workspace->pieces) workspace->cache.Append(piece, ids, compute);
-  return {};
+  return pre_tokenizer->Split(text, [&](std::string_view piece) { cache->Append(piece, ids, compute); });
 }
 
 std::string Tokenizer::DecodeBytes(std::span<const TokenId> ids) const {

@@ -19,12 +19,13 @@ constexpr size_t kMaxNumbersPerPiece = 3;
 bool IsCjk(uint32_t c) { return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x3040 && c <= 0x30FF); }
 
 bool IsAscii(char c) { return static_cast<uint8_t>(c) < 0x80; }
+bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsAsciiLetter(char c) { return static_cast<uint8_t>((c | 0x20) - 'a') < 26; }
 
 // Cuts one text. Positions are pointers; "the piece" is what the first two rules left over, [.., end).
 class Scanner {
  public:
-  explicit Scanner(std::vector<std::string_view>* pieces) : table_(CharClassTable::Get()), pieces_(*pieces) {}
+  explicit Scanner(const PieceSink& sink) : table_(CharClassTable::Get()), sink_(sink) {}
 
   // Rules one and two: runs of numbers in threes, runs of CJK, and what lies between; the latter two go on to rule
   // three. Numbers do not: no alternative of rule three can match in a piece of numbers alone.
@@ -68,9 +69,7 @@ class Scanner {
   }
 
   Kind KindAt(const char* p) const {
-    if (IsAscii(*p)) {
-      return table_.OfAscii(static_cast<uint8_t>(*p)) == CharClass::kNumber ? Kind::kNumber : Kind::kText;
-    }
+    if (IsAscii(*p)) return IsAsciiDigit(*p) ? Kind::kNumber : Kind::kText;
     const uint32_t c = DecodeUtf8(p).value;
     if (table_[c] == CharClass::kNumber) return Kind::kNumber;
     return IsCjk(c) ? Kind::kCjk : Kind::kText;
@@ -79,7 +78,7 @@ class Scanner {
   static size_t LengthAt(const char* p) { return IsAscii(*p) ? 1 : DecodeUtf8(p).num_bytes; }
 
   void Emit(const char* begin, const char* end) {
-    if (begin < end) pieces_.emplace_back(begin, static_cast<size_t>(end - begin));
+    if (begin < end) sink_({begin, static_cast<size_t>(end - begin)});
   }
 
   // Rule three: matches and the text between them.
@@ -162,13 +161,13 @@ class Scanner {
   }
 
   const CharClassTable& table_;
-  std::vector<std::string_view>& pieces_;
+  const PieceSink& sink_;
 };
 
 class V4PreTokenizer final : public PreTokenizer {
  public:
-  Status Split(std::string_view text, std::vector<std::string_view>* pieces) const override {
-    Scanner(pieces).Scan(text);
+  Status Split(std::string_view text, const PieceSink& sink) const override {
+    Scanner(sink).Scan(text);
     return {};
   }
 };
