@@ -50,9 +50,9 @@ Expected ExpectedLayout(const Weight& weight) {
 
 Status CheckOperand(std::string_view name, std::string_view operand, const TensorView& view,
                     const Shape& shape, const std::array<DType, 3>& dtypes) {
-  if (view.is_null()) return InvalidArgument(fmt::format("weight {}: {}: absent", name, operand));
+  if (view.is_null()) return InvalidArgument(fmt::format("{}: {}: absent", name, operand));
   if (view.shape != shape) {
-    return InvalidArgument(fmt::format("weight {}: {}: shape {}, want {}", name, operand,
+    return InvalidArgument(fmt::format("{}: {}: shape {}, want {}", name, operand,
                                        view.shape.ToString(), shape.ToString()));
   }
   if (view.dtype != dtypes[0] && view.dtype != dtypes[1] && view.dtype != dtypes[2]) {
@@ -61,11 +61,11 @@ Status CheckOperand(std::string_view name, std::string_view operand, const Tenso
       if (dtypes[i] != dtypes[i - 1]) wanted += fmt::format(" or {}", DTypeName(dtypes[i]));
     }
     return InvalidArgument(
-        fmt::format("weight {}: {}: dtype {}, want {}", name, operand, DTypeName(view.dtype), wanted));
+        fmt::format("{}: {}: dtype {}, want {}", name, operand, DTypeName(view.dtype), wanted));
   }
   if (!view.is_contiguous()) {
     return InvalidArgument(
-        fmt::format("weight {}: {}: not contiguous, want row-major without gaps", name, operand));
+        fmt::format("{}: {}: not contiguous, want row-major without gaps", name, operand));
   }
   return {};
 }
@@ -169,37 +169,37 @@ Weight Weight::Rows(int64_t begin, int64_t end) const {
 Status ValidateWeight(const Weight& weight, std::string_view name) {
   if (weight.rows <= 0 || weight.cols <= 0) {
     return InvalidArgument(
-        fmt::format("weight {}: [{}, {}], want positive rows and columns", name, weight.rows, weight.cols));
+        fmt::format("{}: [{}, {}], want positive rows and columns", name, weight.rows, weight.cols));
   }
   const bool fp8 = weight.format == WeightFormat::kFp8Block;
   if (weight.block_rows < 1 || weight.block_cols < 1 ||
       (!fp8 && (weight.block_rows != 1 || weight.block_cols != 1))) {
-    return InvalidArgument(fmt::format("weight {}: blocks of [{}, {}], want {}", name, weight.block_rows,
+    return InvalidArgument(fmt::format("{}: blocks of [{}, {}], want {}", name, weight.block_rows,
                                        weight.block_cols, fp8 ? "positive ones" : "[1, 1] for this format"));
   }
   const int64_t block = weight.format == WeightFormat::kMxFp4   ? kMxFp4Block
                         : weight.format == WeightFormat::kNvFp4 ? kNvFp4Block
                                                                 : 1;
   if (weight.cols % block != 0) {
-    return InvalidArgument(fmt::format("weight {}: {} columns, want a multiple of {} for {}", name,
+    return InvalidArgument(fmt::format("{}: {} columns, want a multiple of {} for {}", name,
                                        weight.cols, block, WeightFormatName(weight.format)));
   }
   if (weight.activation != ActivationQuant::kNone && weight.activation != ActivationQuant::kFp8Block) {
     return InvalidArgument(
-        fmt::format("weight {}: unknown activation quantiser {}", name, static_cast<int>(weight.activation)));
+        fmt::format("{}: unknown activation quantiser {}", name, static_cast<int>(weight.activation)));
   }
   const Expected expected = ExpectedLayout(weight);
   DSV4_RETURN_IF_ERROR(CheckOperand(name, "data", weight.data, expected.data, expected.data_dtypes));
   if (weight.format == WeightFormat::kPlain) {
     if (!weight.scale.is_null()) {
-      return InvalidArgument(fmt::format("weight {}: scale: shape {}, want none for {}", name,
+      return InvalidArgument(fmt::format("{}: scale: shape {}, want none for {}", name,
                                          weight.scale.shape.ToString(), DTypeName(weight.data.dtype)));
     }
     return {};
   }
   DSV4_RETURN_IF_ERROR(CheckOperand(name, "scale", weight.scale, expected.scale, expected.scale_dtypes));
   if (weight.data.device != weight.scale.device) {
-    return InvalidArgument(fmt::format("weight {}: scale: on another device than the data", name));
+    return InvalidArgument(fmt::format("{}: scale: on another device than the data", name));
   }
   return {};
 }
@@ -209,14 +209,14 @@ Status ValidateScaleValues(const Weight& weight, std::string_view name) {
   if (weight.format == WeightFormat::kNvFp4 &&
       !(std::isfinite(weight.global_scale) && weight.global_scale > 0.0F)) {
     return DataLoss(
-        fmt::format("weight {}: global scale {}, want a finite positive number", name, weight.global_scale));
+        fmt::format("{}: global scale {}, want a finite positive number", name, weight.global_scale));
   }
   const int64_t count = weight.scale.num_elements();
   for (int64_t i = 0; i < count; ++i) {
     const float scale = LoadFloat(weight.scale, i);
     // signbit: an NVFP4 block scale of -0 is not a scale either.
     if (!std::isfinite(scale) || std::signbit(scale)) {
-      return DataLoss(fmt::format("weight {}: scale [{}, {}]: {}, want a finite number that is not negative",
+      return DataLoss(fmt::format("{}: scale [{}, {}]: {}, want a finite number that is not negative",
                                   name, i / weight.scale.shape[1], i % weight.scale.shape[1], scale));
     }
   }

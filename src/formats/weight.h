@@ -56,7 +56,7 @@ struct Weight {
   Weight Rows(int64_t begin, int64_t end) const;
 };
 
-// Ok when dims, dtypes and scale shapes agree; `name` stands in the message.
+// Ok when dims, dtypes and scale shapes agree; the message begins with `name`.
 Status ValidateWeight(const Weight& weight, std::string_view name);
 
 // Ok when every scale is a number the format allows: e8m0 not 255; NVFP4 block scales neither negative nor NaN; F32 and
