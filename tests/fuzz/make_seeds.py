@@ -85,6 +85,9 @@ def main() -> None:
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"k\": 1.5}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "ok"}]).encode(),
     }
+    for name, model in (("release", "ordinary"), ("transformers", "tf_narrow")):
+        config = CORPUS.parent.parent / "golden" / "models" / model / "config.json"
+        files[f"model_config/{name}.json"] = config.read_bytes()
     for name, content in files.items():
         path = CORPUS / name
         path.parent.mkdir(parents=True, exist_ok=True)
