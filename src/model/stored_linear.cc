@@ -238,6 +238,23 @@ Result<StoredLinear> DescribeLinear(const LinearParts& parts, int64_t rows, int6
   return out;
 }
 
+bool IsMxFp4Transcode(const StoredLinear& stored) {
+  if (stored.format != WeightFormat::kNvFp4 || stored.scale_cols % 2 != 0) return false;
+  float global = 0;
+  std::memcpy(&global, stored.global_scale.data(), sizeof(global));
+  int exponent = 0;
+  if (std::frexp(global, &exponent) != 0.5F) return false;
+  // No mantissa bit in a normal scale, one bit in a subnormal one; 0 is the scale of a block of zeros.
+  const auto is_power_of_two = [](uint8_t code) {
+    return code < 8 ? (code & (code - 1)) == 0 : (code & 7) == 0 && code < kE4m3NaN;
+  };
+  for (size_t i = 0; i < stored.scale.size(); i += 2) {
+    if (stored.scale[i] != stored.scale[i + 1] || !is_power_of_two(static_cast<uint8_t>(stored.scale[i])))
+      return false;
+  }
+  return true;
+}
+
 Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
                           std::vector<Buffer>& copies) {
   Weight weight;

@@ -1,0 +1,17 @@
+// The cache a configuration asks for, as kv lays it out. Needs no weights, so `inspect` can plan memory from headers.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/cache_layout.h"
+#include "model/config.h"
+#include "model/numerics.h"
+
+namespace dsv4::model {
+
+// Rows are BF16 with release numerics and F32 with plain ones. `num_layers` may be fewer than the configuration has
+// (max_layers). model_fingerprint is left 0: it depends on weights.
+kv::CacheLayout CacheGeometry(const ModelConfig& config, int64_t num_layers, Numerics numerics,
+                              int64_t max_chunk_tokens, int64_t max_rewind_tokens);
+
+}  // namespace dsv4::model
