@@ -5,11 +5,14 @@
 #include <vector>
 
 #include "apps/encode_command.h"
+#include "apps/inspect_command.h"
 #include "apps/logits_command.h"
 #include "apps/parse_command.h"
 #include "apps/run_command.h"
+#include "apps/synth_command.h"
 #include "apps/tokenize_command.h"
 #include "base/log.h"
+#include "model/synthetic.h"
 
 namespace dsv4::apps {
 namespace {
@@ -117,6 +120,35 @@ void AddLogits(CLI::App& app, LogitsOptions& options) {
   logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(CLI::PositiveNumber);
 }
 
+void AddInspect(CLI::App& app, InspectOptions& options) {
+  CLI::App& inspect =
+      *app.add_subcommand("inspect", "Shapes, formats, layer kinds, tokenizer and memory plan of a model");
+  inspect.add_option("--context", options.context, "The memory plan is for sequences of N tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  inspect.add_option("--batch", options.batch, "and for N of them at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  inspect.add_flag("--json", options.json, "One JSON document on standard output");
+}
+
+void AddSynth(CLI::App& app, SynthOptions& options) {
+  CLI::App& synth = *app.add_subcommand("synth", "Write a random checkpoint of a real or small shape");
+  synth.add_option("DIR", options.directory, "Where to; absent or empty")->required();
+  synth.add_option("--shape", options.shape, "Dimensions")
+      ->check(CLI::IsMember(model::SyntheticShapes()))
+      ->capture_default_str();
+  synth.add_option("--format", options.format, "How the weights are stored")
+      ->check(CLI::IsMember(model::SyntheticFormatNames()))
+      ->capture_default_str();
+  synth.add_option("--layers", options.num_layers, "Only the first N layers (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  synth.add_option("--seed", options.seed, "The same seed gives the same checkpoint")->capture_default_str();
+  synth.add_option("--tokenizer", options.tokenizer,
+                   "tokenizer.json to copy beside the weights (default: the small model's)");
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
   app.set_version_flag("--version", DSV4_VERSION);
@@ -134,8 +166,12 @@ int Main(int argc, char** argv) {
   EncodeOptions encode;
   ParseOptions parse;
   TokenizeOptions tokenize;
+  InspectOptions inspect;
+  SynthOptions synth;
   AddRun(app, run);
   AddLogits(app, logits);
+  AddInspect(app, inspect);
+  AddSynth(app, synth);
 
   CLI::App& encode_app = *app.add_subcommand("encode", "Render the conversations of a case file");
   encode_app
@@ -168,6 +204,11 @@ int Main(int argc, char** argv) {
     logits.model = model;
     return RunLogitsCommand(logits);
   }
+  if (app.got_subcommand("inspect")) {
+    inspect.model = model;
+    return RunInspectCommand(inspect);
+  }
+  if (app.got_subcommand("synth")) return RunSynthCommand(synth);
   if (app.got_subcommand("encode")) return RunEncodeCommand(encode);
   if (app.got_subcommand("parse")) return RunParseCommand(parse);
   if (app.got_subcommand("tokenize")) return RunTokenizeCommand(tokenize);
