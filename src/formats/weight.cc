@@ -52,8 +52,8 @@ Status CheckOperand(std::string_view name, std::string_view operand, const Tenso
                     const Shape& shape, const std::array<DType, 3>& dtypes) {
   if (view.is_null()) return InvalidArgument(fmt::format("{}: {}: absent", name, operand));
   if (view.shape != shape) {
-    return InvalidArgument(fmt::format("{}: {}: shape {}, want {}", name, operand,
-                                       view.shape.ToString(), shape.ToString()));
+    return InvalidArgument(
+        fmt::format("{}: {}: shape {}, want {}", name, operand, view.shape.ToString(), shape.ToString()));
   }
   if (view.dtype != dtypes[0] && view.dtype != dtypes[1] && view.dtype != dtypes[2]) {
     std::string wanted(DTypeName(dtypes[0]));
@@ -64,8 +64,7 @@ Status CheckOperand(std::string_view name, std::string_view operand, const Tenso
         fmt::format("{}: {}: dtype {}, want {}", name, operand, DTypeName(view.dtype), wanted));
   }
   if (!view.is_contiguous()) {
-    return InvalidArgument(
-        fmt::format("{}: {}: not contiguous, want row-major without gaps", name, operand));
+    return InvalidArgument(fmt::format("{}: {}: not contiguous, want row-major without gaps", name, operand));
   }
   return {};
 }
@@ -181,8 +180,8 @@ Status ValidateWeight(const Weight& weight, std::string_view name) {
                         : weight.format == WeightFormat::kNvFp4 ? kNvFp4Block
                                                                 : 1;
   if (weight.cols % block != 0) {
-    return InvalidArgument(fmt::format("{}: {} columns, want a multiple of {} for {}", name,
-                                       weight.cols, block, WeightFormatName(weight.format)));
+    return InvalidArgument(fmt::format("{}: {} columns, want a multiple of {} for {}", name, weight.cols,
+                                       block, WeightFormatName(weight.format)));
   }
   if (weight.activation != ActivationQuant::kNone && weight.activation != ActivationQuant::kFp8Block) {
     return InvalidArgument(
@@ -212,12 +211,20 @@ Status ValidateScaleValues(const Weight& weight, std::string_view name) {
         fmt::format("{}: global scale {}, want a finite positive number", name, weight.global_scale));
   }
   const int64_t count = weight.scale.num_elements();
+  if (ElementBytes(weight.scale.dtype) == 1) {
+    // The common case in one pass over the bytes: e8m0 has one bad code, 255; an e4m3 scale may be 0x00 to 0x7E.
+    const uint8_t first_bad = weight.scale.dtype == DType::kF8E8M0 ? kE8m0NaN : kE4m3NaN;
+    const uint8_t* codes = weight.scale.as<const uint8_t>();
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < count; ++i) bad |= static_cast<uint32_t>(codes[i] >= first_bad);
+    if (bad == 0) return {};
+  }
   for (int64_t i = 0; i < count; ++i) {
     const float scale = LoadFloat(weight.scale, i);
     // signbit: an NVFP4 block scale of -0 is not a scale either.
     if (!std::isfinite(scale) || std::signbit(scale)) {
-      return DataLoss(fmt::format("{}: scale [{}, {}]: {}, want a finite number that is not negative",
-                                  name, i / weight.scale.shape[1], i % weight.scale.shape[1], scale));
+      return DataLoss(fmt::format("{}: scale [{}, {}]: {}, want a finite number that is not negative", name,
+                                  i / weight.scale.shape[1], i % weight.scale.shape[1], scale));
     }
   }
   return {};
