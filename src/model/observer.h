@@ -23,7 +23,7 @@
 // | attn.norm               | [n, D] T                   | attn_norm: the input of all of attention                        |
 // | attn.q_a                | [n, q_lora_rank] T         | wq_a                                                            |
 // | attn.q_lora             | [n, q_lora_rank] T         | normed; feeds wq_b and the indexer                              |
-// | attn.q_b                | [n, heads, d] T            | wq_b                                                            |
+// | attn.q_b                | [n, heads * d] T           | wq_b                                                            |
 // | attn.q_norm             | [n, heads, d] T            | after the norm per head                                         |
 // | attn.q                  | [n, heads, d] T            | rotated                                                         |
 // | attn.kv_a               | [n, d] T                   | wkv                                                             |
@@ -36,7 +36,7 @@
 // | attn.compressed         | [new entries, d] T         | rotated (and rounded): as stored                                |
 // | attn.indexer.compressor.values, .scores, .pooled, .norm | the same at index_head_dim                                     |
 // | attn.indexer.compressed | [new entries, index_head_dim] T | the indexer's keys as stored                               |
-// | attn.indexer.q_b        | [n, index_n_heads, index_head_dim] T | wq_b of the indexer                                   |
+// | attn.indexer.q_b        | [n, index_n_heads * index_head_dim] T | wq_b of the indexer                                  |
 // | attn.indexer.q          | [n, index_n_heads, index_head_dim] T | rotated (Hadamard and rounded)                        |
 // | attn.indexer.weights    | [n, index_n_heads] T       | scaled head weights                                             |
 // | attn.indexer.selected   | [n, index_topk] I32        | chosen entries in ascending order, then -1                      |

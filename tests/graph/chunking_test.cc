@@ -49,6 +49,11 @@ TEST_P(ChunkingTest, EveryChunkSizeGivesTheSameLogits) {
   for (const size_t chunk : {1, 7, 37, 128}) {
     EXPECT_EQ(FirstDifference(RunInChunks(*model_, tokens_, chunk), straight_), -1) << "chunks of " << chunk;
   }
+  // So far the step cut chunks to max_chunk_tokens itself; here the whole text is one pass.
+  model::ModelOptions wide = ToyModelOptions(GetParam().numerics);
+  wide.max_chunk_tokens = 512;
+  const auto one_pass = MakeToyModel({.format = GetParam().format}, wide);
+  EXPECT_EQ(FirstDifference(RunInChunks(*one_pass, tokens_, tokens_.size()), straight_), -1);
 }
 
 // The model is not so dull that equality would mean nothing: every earlier token within reach changes the logits.
