@@ -7,9 +7,9 @@
 #include <iostream>
 #include <utility>
 
+#include "base/read_file.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "base/read_file.h"
 #include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer::testing {
