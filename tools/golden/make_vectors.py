@@ -29,7 +29,7 @@ def printed_vectors() -> dict:
         "comb": [[.104914, .581231, .196866, .116988], [.249115, .005641, .467465, .277779], [.176965, .408701, .332071, .082262],
                  [.469005, .004427, .003597, .522970]]}
     num = Numerics(Options.make(plain=True))
-    for name, value in zip(("pre", "post", "comb"), split(num, mixed[None], np.array([.5, 1.5, 2.]), base, 4, 20, 1e-6)):
+    for name, value in zip(("pre", "post", "comb"), split(num, mixed[None], np.array([.5, 1.5, 2.]), base, 4, 20, 1e-6), strict=False):
         np.testing.assert_allclose(value[0], expected[name], atol=1e-6)
     yarn = [1.0, .68765602, .47287080, .32517246, .22360680, .15376456, .10573713, .072710772, .05, .034382801, .023643540, .016258623,
             .011180340, .0076882281, .0052868563, .0036355386, .0022656250, .0013968013, 8.4968973e-4, 5.0808196e-4, 2.9697778e-4,

@@ -5,9 +5,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 import encode
+import numpy as np
 from dialects import DIALECTS
 from random_model import Shape, release_config, transformers_config, weights
 
@@ -123,7 +122,7 @@ def _fuse(shape: Shape, source: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         def experts(name, layer=layer):
             return [source[f"layers.{layer}.ffn.experts.{e}.{name}"] for e in range(shape.experts)]
         scope = f"model.layers.{layer}.mlp.experts"
-        out[f"{scope}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in zip(experts("w1"), experts("w3"))])
+        out[f"{scope}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in zip(experts("w1"), experts("w3"), strict=False)])
         out[f"{scope}.down_proj"] = np.stack(experts("w2"))
     return out
 

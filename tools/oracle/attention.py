@@ -189,7 +189,7 @@ class Attention:
         key = rotated
         if o.compressed_fp8 and o.kv_rounding != "all-before-rope":
             key = num.round_nope_fp8(rotated, c.rope_dim)
-        unrotated = compress(num, u, weights, self.ratio, self.csa, None) if "unrotated" == o.value or o.inverse_rope == "key" else key
+        unrotated = compress(num, u, weights, self.ratio, self.csa, None) if o.value == "unrotated" or o.inverse_rope == "key" else key
         return key, self._value(key, unrotated, rotated)
 
     def selected(self, u: np.ndarray, q_a: np.ndarray, qr: np.ndarray, positions: np.ndarray, visible: np.ndarray) -> np.ndarray:
