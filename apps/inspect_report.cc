@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <memory>
 
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
 #include "model/cache_geometry.h"
 #include "model/model.h"
 #include "model/resolved_checkpoint.h"
+#include "model/weights.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
 #include "tokenizer/tokenizer.h"
@@ -82,6 +84,13 @@ void CountWeights(const model::ResolvedCheckpoint& resolved, InspectReport& repo
       counter.Linear(TensorId::kExpertW3, expert.w3, expert_share);
     }
   }
+}
+
+Status CheckLoads(const std::shared_ptr<const io::Checkpoint>& checkpoint, const InspectReport& report,
+                  model::Numerics numerics) {
+  const auto weights = model::LoadWeights(
+      checkpoint, report.config, {.numerics = numerics, .max_layers = report.num_layers, .progress = {}});
+  return weights ? Status() : weights.error();
 }
 
 Status PlanMemory(const InspectRequest& request, InspectReport& report) {
@@ -200,6 +209,8 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
                                              report.config.num_hidden_layers)));
   }
   CountWeights(resolved, report);
+  // Proves what headers cannot: that scales and expert ids are numbers a run can use.
+  DSV4_TRY(CheckLoads(checkpoint, report, request.numerics));
   for (const auto& [what, counts] : resolved.skipped)
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
   report.disagreements = resolved.disagreements;

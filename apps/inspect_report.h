@@ -1,5 +1,6 @@
-// What `dsv4 inspect` finds out about a checkpoint, without running it: by headers, config and tokenizer alone, except for
-// the block scales of NVFP4 tensors, which are read to tell exact transcodes of MXFP4 from lossy ones.
+// What `dsv4 inspect` finds out about a checkpoint without running it: from config, headers and tokenizer. Of the data it
+// reads what loading reads (scales, small tensors, expert ids), so a checkpoint that passes can be run, and the block
+// scales of NVFP4 tensors tell exact transcodes of MXFP4 from lossy ones.
 #pragma once
 
 #include <cstdint>

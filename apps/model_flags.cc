@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "apps/printable.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
 
@@ -81,7 +82,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const s
 }
 
 int Fail(const Status& status, int exit_code) {
-  fmt::print(stderr, "dsv4: {}\n", status.message());
+  fmt::print(stderr, "dsv4: {}\n", Printable(status.message()));
   return exit_code;
 }
 
