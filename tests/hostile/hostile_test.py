@@ -166,6 +166,21 @@ class Hostile(unittest.TestCase):
         (directory / "model.safetensors").write_bytes(safetensors(header, self.release.data()))
         self.assertEqual(dsv4("inspect", "-m", directory).returncode, 0)
 
+    def test_misaligned_tensors_give_the_same_answer(self):
+        """The format promises no alignment: a header of odd length puts every tensor at an odd address."""
+        logits = []
+        for padding in (b"", b" "):
+            directory = self.directory()
+            self.release.write(directory)
+            header = json.dumps(self.release.header()).encode()
+            header += b" " * (-len(header) % 8) + padding
+            (directory / "model.safetensors").write_bytes(safetensors(header, self.release.data()))
+            output = directory.with_suffix(".npy")
+            process = dsv4("logits", "-m", directory, "--tokens", self.tokens, "--output", output)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            logits.append(output.read_bytes())
+        self.assertEqual(logits[0], logits[1])
+
     def test_files_found_in_practice(self):
         for path in sorted((HERE / "files").iterdir()):
             with self.subTest(file=path.name):
