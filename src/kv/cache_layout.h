@@ -1,5 +1,5 @@
-// CacheLayout: which rows a sequence keeps, in plain numbers. The model fills it from its configuration; kv knows nothing
-// else of the model.
+// CacheLayout: which rows a sequence keeps, in plain numbers. The model fills it from its configuration; kv
+// knows nothing else of the model.
 //
 // Per layer a sequence owns up to five rings and two paged stores:
 //
@@ -10,8 +10,8 @@
 // | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | row_dtype |
 // | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | row_dtype |
 //
-// channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so nothing ever
-// moves, and taking tokens back is a change of length.
+// channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
+// nothing ever moves, and taking tokens back is a change of length.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,8 @@ struct CacheLayout {
   // Who computed the rows (weights, numerics). Persisted rows are refused when it differs.
   uint64_t model_fingerprint = 0;
 
-  // Of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes do not count.
+  // Of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes
+  // do not count.
   uint64_t GeometryFingerprint() const;
 
   bool HasRing(int layer, RingKind kind) const;
@@ -71,7 +72,8 @@ struct CacheLayout {
   int64_t RingCapacity(int layer, RingKind kind) const;
   // All slots, rounded up so that the next ring is aligned for any device's vector loads.
   int64_t RingBytes(int layer, RingKind kind) const;
-  // The first position whose row a sequence of `length` tokens still needs; all from it to length - 1 are needed.
+  // The first position whose row a sequence of `length` tokens still needs; all from it to length - 1 are
+  // needed.
   int64_t FirstNeededRow(int layer, RingKind kind, int64_t length) const;
 
   bool HasPages(int layer, PageKind kind) const;

@@ -48,8 +48,8 @@ void SequenceState::Reset() {
   length_ = 0;
   num_appending_ = 0;
   poisoned_ = false;
-  // No row before first_row = 0 is ever read, and blocks before the first are absent by position, so the old rows need no
-  // clearing.
+  // No row before first_row = 0 is ever read, and blocks before the first are absent by position, so the old
+  // rows need no clearing.
   ForEachRing([](int, RingKind, RingPlace& ring) { ring.first_row = 0; });
   for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
     for (int i = 0; i < kNumPageKinds; ++i) {
@@ -114,8 +114,8 @@ Status SequenceState::BeginAppend(int64_t num_tokens) {
   return {};
 }
 
-// Writing rows up to `end` overwrites those a ring's capacity before. first_row never passes length_: there the range of
-// present rows is empty, whatever the slots hold.
+// Writing rows up to `end` overwrites those a ring's capacity before. first_row never passes length_: there
+// the range of present rows is empty, whatever the slots hold.
 void SequenceState::MarkOverwritten(int64_t end) {
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     ring.first_row = std::min(length_, std::max(ring.first_row, end - layout_->RingCapacity(layer, kind)));

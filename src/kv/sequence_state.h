@@ -1,16 +1,17 @@
-// SequenceState: everything a sequence remembers, for every layer: the window ring, the compressed entries, the indexer's
-// keys and the raw rows of both compressors (cache_layout.h). Nothing else may keep per-sequence numbers.
+// SequenceState: everything a sequence remembers, for every layer: the window ring, the compressed entries,
+// the indexer's keys and the raw rows of both compressors (cache_layout.h). Nothing else may keep
+// per-sequence numbers.
 //
-// A step appends in three acts: BeginAppend reserves room, the ops write through the pointers handed out, CommitAppend
-// moves the length. AbandonAppend takes the step back. Rings are keyed by absolute position, so Rewind only changes the
-// length, and a row overwritten in the meantime is what limits it.
+// A step appends in three acts: BeginAppend reserves room, the ops write through the pointers handed out,
+// CommitAppend moves the length. AbandonAppend takes the step back. Rings are keyed by absolute position, so
+// Rewind only changes the length, and a row overwritten in the meantime is what limits it.
 //
-// Copies (Fork, Snapshot) share all memory; whoever writes first copies: the rings in one piece, pages one by one. Making
-// a copy is therefore cheap and the copy never changes when the original does.
+// Copies (Fork, Snapshot) share all memory; whoever writes first copies: the rings in one piece, pages one by
+// one. Making a copy is therefore cheap and the copy never changes when the original does.
 //
-// Ownership: the state owns its memory through the Memory it was created with, which must outlive it. Pointers handed out
-// are valid until the append ends. Threads: a state, its forks and its snapshots are used by one thread at a time.
-// Errors leave the state unchanged unless said otherwise.
+// Ownership: the state owns its memory through the Memory it was created with, which must outlive it.
+// Pointers handed out are valid until the append ends. Threads: a state, its forks and its snapshots are used
+// by one thread at a time. Errors leave the state unchanged unless said otherwise.
 #pragma once
 
 #include <array>
@@ -46,33 +47,34 @@ class SequenceState {
   bool poisoned() const { return poisoned_; }
   bool appending() const { return num_appending_ > 0; }
 
-  // Whether the next num_tokens may follow, in appends of at most max_chunk_tokens: InvalidArgument when there are none,
-  // OutOfRange past max_positions, FailedPrecondition when poisoned or appending.
+  // Whether the next num_tokens may follow, in appends of at most max_chunk_tokens: InvalidArgument when
+  // there are none, OutOfRange past max_positions, FailedPrecondition when poisoned or appending.
   Status CheckAppend(int64_t num_tokens) const;
-  // Makes room for tokens length() .. length() + num_tokens - 1. The errors of CheckAppend; InvalidArgument for more
-  // than max_chunk_tokens; ResourceExhausted without memory.
+  // Makes room for tokens length() .. length() + num_tokens - 1. The errors of CheckAppend; InvalidArgument
+  // for more than max_chunk_tokens; ResourceExhausted without memory.
   Status BeginAppend(int64_t num_tokens);
   // The rows of the append are all written.
   void CommitAppend();
-  // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be overwritten
-  // (never after an append of at most max_rewind_tokens).
+  // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be
+  // overwritten (never after an append of at most max_rewind_tokens).
   void AbandonAppend();
-  // A failed step ends here, whatever it had reached: an open append is abandoned and the length goes back to `length` (at
-  // most length()), poisoned if rows that it needs are gone.
+  // A failed step ends here, whatever it had reached: an open append is abandoned and the length goes back to
+  // `length` (at most length()), poisoned if rows that it needs are gone.
   void RollBack(int64_t length);
 
   // During an append (num_rows of a paged store counts the entries that the append completes).
   RingRows Ring(int layer, RingKind kind) const;
   PagedRows Pages(int layer, PageKind kind) const;
-  // Where the append's window rows go, and where its completed entries go; source rows count from `source_begin`. Appends
-  // to *runs.
+  // Where the append's window rows go, and where its completed entries go; source rows count from
+  // `source_begin`. Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
   void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
   // Entries of a layer that the append completes.
   int64_t NumNewEntries(int layer) const;
 
-  // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition when a ring no
-  // longer holds a row that is needed again (always possible up to max_rewind_tokens behind the longest length reached).
+  // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition
+  // when a ring no longer holds a row that is needed again (always possible up to max_rewind_tokens behind
+  // the longest length reached).
   Status Rewind(int64_t num_tokens);
   // An empty sequence again, as after Create; also ends a poisoned state or an append.
   void Reset();

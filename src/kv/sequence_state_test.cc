@@ -168,8 +168,8 @@ TEST_F(SequenceStateTest, RestoreOfAnotherLayoutIsRefused) {
   EXPECT_EQ(state.Restore(*other->Snapshot()).code(), StatusCode::kInvalidArgument);
 }
 
-// Any interleaving of appends, failed appends, rewinds, forks, snapshots, restores and resets leaves every sequence with
-// exactly the rows it should have.
+// Any interleaving of appends, failed appends, rewinds, forks, snapshots, restores and resets leaves every
+// sequence with exactly the rows it should have.
 TEST_F(SequenceStateTest, RandomOperationsAgreeWithTheShadow) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);

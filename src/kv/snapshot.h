@@ -1,8 +1,8 @@
-// Snapshot: an immutable copy of a SequenceState, cheap to make (it shares memory with the state) and able to travel as
-// bytes, so that a prefix can be kept on disk.
+// Snapshot: an immutable copy of a SequenceState, cheap to make (it shares memory with the state) and able to
+// travel as bytes, so that a prefix can be kept on disk.
 //
-// The bytes hold only the rows that continuing needs: a snapshot read back can be continued but not rewound below its
-// length. All numbers are little-endian:
+// The bytes hold only the rows that continuing needs: a snapshot read back can be continued but not rewound
+// below its length. All numbers are little-endian:
 //
 // | offset | bytes | field                                                              |
 // | 0      | 8     | magic "DSV4STAT"                                                   |
@@ -34,8 +34,9 @@ class Snapshot {
   // Copies the rows to the host. ResourceExhausted or a device's error.
   Result<std::vector<std::byte>> Serialize() const;
 
-  // `bytes` may come from anywhere. DataLoss for damaged bytes, Unimplemented for another version, InvalidArgument for a
-  // state of another model or geometry, OutOfRange for one longer than the layout allows.
+  // `bytes` may come from anywhere. DataLoss for damaged bytes, Unimplemented for another version,
+  // InvalidArgument for a state of another model or geometry, OutOfRange for one longer than the layout
+  // allows.
   static Result<Snapshot> Deserialize(std::span<const std::byte> bytes,
                                       std::shared_ptr<const CacheLayout> layout, Memory& memory,
                                       Stream stream);

@@ -1,5 +1,5 @@
-// For tests: a layout with every kind of layer in small, a shadow of a sequence that keeps every row in plain vectors, and
-// functions that write and compare recognisable rows.
+// For tests: a layout with every kind of layer in small, a shadow of a sequence that keeps every row in plain
+// vectors, and functions that write and compare recognisable rows.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ inline CacheLayout SmallLayout() {
   return layout;
 }
 
-// What the row of a position (or entry) holds: its own number and the branch that wrote it, so that any mix-up shows.
+// What the row of a position (or entry) holds: its own number and the branch that wrote it, so that any
+// mix-up shows.
 inline float RowValue(int kind, int64_t index, int branch) {
   return static_cast<float>((branch * 8 + kind) * 256 + index);  // Exact: below 2^24.
 }
@@ -118,7 +119,8 @@ class Shadow {
   std::vector<std::vector<int>> entries_;  // Per layer.
 };
 
-// Every row that the next token needs is there. Looks through an append of one token on a fork, so the state is untouched.
+// Every row that the next token needs is there. Looks through an append of one token on a fork, so the state
+// is untouched.
 inline void ExpectEqual(const SequenceState& original, const Shadow& shadow) {
   ASSERT_EQ(original.length(), shadow.length());
   const CacheLayout& layout = original.layout();

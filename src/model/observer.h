@@ -1,8 +1,10 @@
-// Observer: sees every intermediate of a step, for tests and the `diagnose` command. None is attached by default.
+// Observer: sees every intermediate of a step, for tests and the `diagnose` command. None is attached by
+// default.
 //
-// A step runs as one or more passes through the layers (a long chunk takes several); each pass reports its tensors in the
-// order in which they arise. n is the number of tokens of the pass, all sequences together; T is the activations' dtype
-// (BF16 in release numerics, F32 in plain); the other letters are those of weights.h. In layer -1:
+// A step runs as one or more passes through the layers (a long chunk takes several); each pass reports its
+// tensors in the order in which they arise. n is the number of tokens of the pass, all sequences together; T
+// is the activations' dtype (BF16 in release numerics, F32 in plain); the other letters are those of
+// weights.h. In layer -1:
 //
 // | name                    | shape, dtype               | what                                                            |
 // | pass.token_ids          | [n] I32                    | the tokens                                                      |
@@ -64,7 +66,8 @@ namespace dsv4::model {
 class Observer {
  public:
   virtual ~Observer() = default;
-  // `tensor` is on the backend's device and valid during the call only: its memory is written again soon after. Contiguous.
+  // `tensor` is on the backend's device and valid during the call only: its memory is written again soon
+  // after. Contiguous.
   virtual void OnTensor(int layer, std::string_view name, const TensorView& tensor) = 0;
 };
 

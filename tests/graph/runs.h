@@ -41,6 +41,10 @@ inline std::vector<float> RunInChunks(model::Model& model, std::span<const int32
 
 // The rows of tokens [begin, end) of logits from RunInChunks.
 inline std::vector<float> LogitsRowsOf(std::span<const float> logits, int64_t begin, int64_t end) {
+  if (static_cast<int64_t>(logits.size()) < end * kToyVocab) {
+    ADD_FAILURE() << "logits of " << logits.size() / kToyVocab << " positions, wanted " << end;
+    return {};
+  }
   const auto rows =
       logits.subspan(static_cast<size_t>(begin * kToyVocab), static_cast<size_t>((end - begin) * kToyVocab));
   return {rows.begin(), rows.end()};
