@@ -40,6 +40,15 @@ class DocsTest(unittest.TestCase):
                     broken.append(f"{document.relative_to(ROOT)}: {target} (no such heading)")
         self.assertEqual(broken, [])
 
+    def test_documents_that_the_code_names_exist(self) -> None:
+        missing = []
+        for path in files("src/**/*", "apps/**/*", "tools/**/*.py", "bench/**/*"):
+            if path.suffix in CODE_SUFFIXES:
+                missing += [f"{path.relative_to(ROOT)}: {name}"
+                            for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(errors="replace"))
+                            if not (ROOT / name).exists()]
+        self.assertEqual(missing, [])
+
     def test_environment_variables_are_listed(self) -> None:
         used = set()
         for path in files("src/**/*.cc", "src/**/*.h", "apps/**/*.cc", "apps/**/*.h"):
