@@ -57,6 +57,13 @@ class DocsTest(unittest.TestCase):
         listed = set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE))
         self.assertEqual({name for name in used if name.startswith("DSV4_")}, listed)
 
+    def test_labels_are_listed(self) -> None:
+        used = {"unit"}  # The default of dsv4_test().
+        for path in files("src/**/CMakeLists.txt", "apps/**/CMakeLists.txt", "tests/**/CMakeLists.txt"):
+            used |= set(re.findall(r"\bLABELS? ([a-z]+)", path.read_text()))
+        listed = set(re.findall(r"^\| `([a-z]+)` \|", (ROOT / "docs/testing.md").read_text(), flags=re.MULTILINE))
+        self.assertEqual(used, listed)
+
     def test_decisions_are_listed(self) -> None:
         pages = {path.name for path in files("docs/decisions/0*.md")}
         listed = set(re.findall(r"\((0\d+[^)]*\.md)\)", (ROOT / "docs/decisions/README.md").read_text()))
