@@ -21,13 +21,21 @@ std::vector<double> QuantizeActivations(std::span<const float> x, int64_t num_ro
 
 void MultiplyRows(const Weight& weight, int64_t begin, int64_t end, const double* x, int64_t x_stride,
                   int64_t num_tokens, const EmitSum& emit) {
-  std::vector<float> dequantized(static_cast<size_t>(weight.cols));
-  std::vector<double> row_values(dequantized.size());
-  for (int64_t row = begin; row < end; ++row) {
-    DequantizeRow(weight, row, dequantized.data());
-    std::copy(dequantized.begin(), dequantized.end(), row_values.begin());
+  // A few weight rows at a time, so that a token's row is still in the cache for the next of them.
+  constexpr int64_t kRowsAtATime = 4;
+  const size_t cols = static_cast<size_t>(weight.cols);
+  std::vector<float> dequantized(cols);
+  std::vector<double> rows(kRowsAtATime * cols);
+  for (int64_t first = begin; first < end; first += kRowsAtATime) {
+    const int64_t last = std::min(end, first + kRowsAtATime);
+    for (int64_t row = first; row < last; ++row) {
+      DequantizeRow(weight, row, dequantized.data());
+      std::copy(dequantized.begin(), dequantized.end(), rows.begin() + (row - first) * weight.cols);
+    }
     for (int64_t token = 0; token < num_tokens; ++token) {
-      emit(token, row, Dot(x + token * x_stride, row_values.data(), weight.cols));
+      for (int64_t row = first; row < last; ++row) {
+        emit(token, row, Dot(x + token * x_stride, rows.data() + (row - first) * weight.cols, weight.cols));
+      }
     }
   }
 }
