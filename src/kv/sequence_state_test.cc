@@ -132,6 +132,24 @@ TEST_F(SequenceStateTest, AbandonedFirstChunkLeavesAnEmptyUsableState) {
   EXPECT_TRUE(state.Rewind(3).ok());  // The rows of the new append count as present.
 }
 
+TEST_F(SequenceStateTest, RollBackUndoesCommittedAndOpenAppends) {
+  SequenceState state = NewState();
+  testing::Shadow shadow(layout_);
+  for (int i = 0; i < 3; ++i) {
+    testing::Append(state, 7, 1);
+    shadow.Append(7, 1);
+  }
+  testing::Append(state, 2, 2);
+  testing::BeginAndWrite(state, 1, 2);
+  state.RollBack(21);
+  EXPECT_FALSE(state.poisoned());
+  testing::ExpectEqual(state, shadow);
+  testing::Append(state, 9, 3);
+  state.RollBack(21);
+  EXPECT_TRUE(state.poisoned());
+  EXPECT_EQ(state.length(), 21);
+}
+
 TEST_F(SequenceStateTest, FailedAllocationsLeaveTheStateAsItWas) {
   testing::FailingMemory memory;
   auto created = SequenceState::Create(layout_, memory, nullptr);

@@ -171,6 +171,40 @@ TEST(FailingOps, ShortStepsLeaveEverySequenceAsItWas) {
   EXPECT_EQ(RunTokens(*model, b, std::span(tokens).subspan(16)), LogitsRowsOf(straight, 16, 60));
 }
 
+// How many ops a step takes, tried on a fork.
+int CallsOf(Model& model, SequenceChunk chunk) {
+  auto fork = chunk.state->Fork();
+  EXPECT_TRUE(fork.has_value());
+  chunk.state = &*fork;
+  TheInjection().Reset();
+  EXPECT_TRUE(model.Step(std::span(&chunk, 1)).has_value());
+  return TheInjection().num_calls;
+}
+
+// When a later pass of a step fails, tokens of earlier passes are taken back too.
+TEST(FailingOps, TokensOfEarlierPassesAreTakenBack) {
+  const auto model = MakeToyModel({}, ToyModelOptions(Numerics::kRelease), InjectedBackend());
+  const auto tokens = RandomTokens(140, 8);
+  TheInjection().Reset();
+  const auto straight = RunInChunks(*model, tokens, 140);
+  kv::SequenceState a = NewSequence(*model);
+  kv::SequenceState b = NewSequence(*model);
+  RunTokens(*model, a, std::span(tokens).first(37));
+  const SequenceChunk whole{.state = &a, .tokens = std::span(tokens).first(64), .logits = LogitsRows::kNone};
+  const int calls_of_one_pass = CallsOf(*model, whole);
+  const std::vector<SequenceChunk> chunks = {{&a, std::span(tokens).subspan(37, 6)},
+                                             {&b, std::span(tokens).first(90)}};
+  TheInjection().Reset(calls_of_one_pass + 20);  // The first pass has committed 6 and 58 tokens.
+  ASSERT_FALSE(model->Step(chunks).has_value());
+  ASSERT_FALSE(TheInjection().failed_op.empty());
+  EXPECT_EQ(a.length(), 37);
+  EXPECT_EQ(b.length(), 0);
+  ASSERT_FALSE(a.poisoned() || b.poisoned());
+  TheInjection().Reset();
+  EXPECT_EQ(RunTokens(*model, a, std::span(tokens).subspan(37)), LogitsRowsOf(straight, 37, 140));
+  EXPECT_EQ(RunTokens(*model, b, tokens), straight);
+}
+
 // A long chunk overwrites more rows than the rings keep for going back: the sequence says so until it is reset.
 TEST(FailingOps, LongStepsPoisonTheSequenceUntilReset) {
   const auto model = MakeToyModel({}, ToyModelOptions(Numerics::kRelease), InjectedBackend());
@@ -184,7 +218,8 @@ TEST(FailingOps, LongStepsPoisonTheSequenceUntilReset) {
   const SequenceChunk chunk{
       .state = &state, .tokens = std::span(tokens).subspan(30), .logits = LogitsRows::kNone};
 
-  TheInjection().Reset(150);  // In the second of two passes.
+  const int calls = CallsOf(*model, chunk);
+  TheInjection().Reset(calls - 10);  // In the second of two passes.
   const auto output = model->Step(std::span(&chunk, 1));
   ASSERT_FALSE(output.has_value());
   EXPECT_TRUE(state.poisoned());
