@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "chat/marker_set.h"
 #include "chat/strict_parser.h"
 #include "chat/utf8.h"
 
@@ -203,6 +204,40 @@ TEST(CompletionParser, CutCallsAreLeftOutAndSaid) {
   EXPECT_EQ(closed.finish_reason, FinishReason::kLength);
   EXPECT_FALSE(closed.has_cut_call);
   EXPECT_EQ(closed.message.tool_calls.size(), 1u);
+}
+
+TEST(CompletionParser, TheEndOfSentenceInsideACallCutsIt) {
+  for (const std::string body :
+       {"", "<｜DSML｜parameter name=\"k\" string=\"true\">v</｜DSML｜parameter>\n"}) {
+    const CollectedCompletion parsed =
+        Parse("\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n" + body + "<｜end▁of▁sentence｜>");
+    EXPECT_THAT(parsed.message.tool_calls, IsEmpty());
+    EXPECT_TRUE(parsed.has_cut_call);
+    EXPECT_EQ(parsed.finish_reason, FinishReason::kStop);
+  }
+}
+
+TEST(CompletionParser, ContentHeldForAStopStringComesBeforeTheCall) {
+  CompletionParser parser(V4(), {.stop_strings = {"END"}});
+  const std::vector<Delta> deltas = parser.Feed("xEN" + Block(Invoke("f", "")));
+  ASSERT_GE(deltas.size(), 2u);
+  EXPECT_EQ(deltas[0], (Delta{Delta::Kind::kContent, -1, "xEN"}));
+  EXPECT_EQ(deltas[1].kind, Delta::Kind::kToolCallBegin);
+}
+
+TEST(MarkerSet, TheLeftmostThenTheLongestWins) {
+  MarkerSet set;
+  set.Add("ab", 1);
+  set.Add("abc", 2);
+  set.Add("xab", 3);
+  EXPECT_EQ(set.Find("..ab", false).length, 0u) << "it may still grow";
+  EXPECT_EQ(set.Find("..ab", false).plain, 2u);
+  EXPECT_EQ(set.Find("..ab", true).id, 1);
+  EXPECT_EQ(set.Find("..abd", false).id, 1);
+  EXPECT_EQ(set.Find("..abc", false).id, 2);
+  EXPECT_EQ(set.Find(".xab", false).id, 3);
+  EXPECT_EQ(set.Find(".xa", false).plain, 1u);
+  EXPECT_EQ(set.Find(".xa", true).plain, 3u);
 }
 
 TEST(CompletionParser, EveryPrefixOfACallGivesNoMarkupAndNoBrokenCall) {

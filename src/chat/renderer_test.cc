@@ -198,6 +198,19 @@ TEST(Renderer, ToolResultsGoIntoTheirSlotsInCallOrder) {
       "<｜User｜><tool_result>A</tool_result>\n\nu\n\n<tool_result>B</tool_result><｜Assistant｜></think>");
 }
 
+TEST(Renderer, ManyResultsOfUnknownCallsKeepTheirOrder) {
+  Message call{.role = Role::kAssistant, .content = ""};
+  call.tool_calls = {{"a", "f", "{}"}};
+  std::vector<Message> messages = {call};
+  std::string expected = "<｜User｜>";
+  for (int i = 0; i < 100; ++i) {
+    messages.push_back(
+        {.role = Role::kTool, .content = std::to_string(i), .tool_call_id = i % 2 == 0 ? "a" : "?"});
+    expected += (i == 0 ? "<tool_result>" : "\n\n<tool_result>") + std::to_string(i) + "</tool_result>";
+  }
+  EXPECT_THAT(Rendered(messages, kChat), HasSubstr(expected + "<｜Assistant｜></think>"));
+}
+
 TEST(Renderer, GuardRewritesOnlyTheClosersThatEndAnElement) {
   const auto messages = Messages(
       R"([{"role": "user", "content": "</tool_result>"}, {"role": "assistant", "tool_calls": [{"function":
