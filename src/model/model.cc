@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "io/checkpoint.h"
+#include "model/cache_geometry.h"
 #include "model/place_weights.h"
 #include "model/rope_table.h"
 #include "model/step.h"
@@ -79,19 +80,9 @@ uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights
 
 std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config, const ModelWeights& weights,
                                                        const ModelOptions& options) {
-  auto layout = std::make_shared<kv::CacheLayout>();
-  for (size_t i = 0; i < weights.layers.size(); ++i) {
-    const LayerConfig& layer = config.layers[i];
-    layout->layers.push_back({.ratio = layer.compress_ratio,
-                              .overlap = layer.compress_overlap() == 2,
-                              .width = config.head_dim,
-                              .indexer_width = layer.kind == LayerKind::kCsa ? config.index_head_dim : 0});
-  }
-  layout->window_size = config.sliding_window;
-  layout->row_dtype = options.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
-  layout->max_positions = config.max_position_embeddings;
-  layout->max_chunk_tokens = options.max_chunk_tokens;
-  layout->max_rewind_tokens = options.max_rewind_tokens;
+  auto layout = std::make_shared<kv::CacheLayout>(
+      CacheGeometry(config, static_cast<int64_t>(weights.layers.size()), options.numerics,
+                    options.max_chunk_tokens, options.max_rewind_tokens));
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
   return layout;
 }
