@@ -7,6 +7,7 @@
 #include <rapidcheck.h>
 
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -36,10 +37,15 @@ std::vector<std::string> SplitBy(const std::vector<SplitRule>& rules, std::strin
 
 std::vector<std::string> Scan(std::string_view text) { return Split(*MakeV4PreTokenizer(), text); }
 
+struct CodeDeleter {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  void operator()(pcre2_match_data* match_data) const { pcre2_match_data_free(match_data); }
+};
+
 // PCRE2's opinion of one code point.
 CharClass OracleClass(uint32_t code_point) {
   static const auto codes = [] {
-    std::vector<std::pair<CharClass, pcre2_code*>> compiled;  // Kept until the process ends.
+    std::vector<std::pair<CharClass, std::unique_ptr<pcre2_code, CodeDeleter>>> compiled;
     for (const auto& [char_class, pattern] : std::initializer_list<std::pair<CharClass, const char*>>{
              {CharClass::kNewline, "[\r\n]"},
              {CharClass::kSpace, R"(\p{White_Space})"},
@@ -52,16 +58,16 @@ CharClass OracleClass(uint32_t code_point) {
                                        PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
       EXPECT_NE(code, nullptr) << pattern;
       pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
-      compiled.emplace_back(char_class, code);
+      compiled.emplace_back(char_class, std::unique_ptr<pcre2_code, CodeDeleter>(code));
     }
     return compiled;
   }();
-  static pcre2_match_data* const match_data = pcre2_match_data_create(1, nullptr);
+  static const std::unique_ptr<pcre2_match_data, CodeDeleter> match_data(pcre2_match_data_create(1, nullptr));
   std::string text;
   AppendUtf8(code_point, &text);
   for (const auto& [char_class, code] : codes) {
-    if (pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, match_data,
-                    nullptr) >= 0) {
+    if (pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0,
+                    match_data.get(), nullptr) >= 0) {
       return char_class;
     }
   }
