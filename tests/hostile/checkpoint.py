@@ -23,7 +23,7 @@ class Checkpoint:
     files: dict[str, bytes] = field(default_factory=dict)  # Written last, over anything of that name.
 
     @staticmethod
-    def read(directory: Path) -> "Checkpoint":
+    def read(directory: Path) -> Checkpoint:
         """All shards as one."""
         tensors = {}
         for path in sorted(directory.glob("*.safetensors")):

@@ -25,6 +25,7 @@ def _sha256(path: Path) -> str:
 
 def _origin(path: Path) -> dict:
     import numpy
+
     from make_ops import SEED
     here = {"numpy": numpy.__version__, "python": platform.python_version()}
     name = path.relative_to(ROOT).as_posix()

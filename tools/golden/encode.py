@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+
 from oracle.formats import E2M1, E4M3, ceil_power_of_two, round_bf16, round_e2m1, round_e4m3
 
 Tensor = tuple[str, np.ndarray]  # safetensors dtype name, array of the stored integers or floats

@@ -4,6 +4,7 @@ A golden for float32 comparison must keep clear of ties, or a correct implementa
 """
 
 import numpy as np
+
 from oracle.model import Model
 
 

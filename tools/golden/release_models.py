@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import encode
 import numpy as np
+
+import encode
 from dialects import DIALECTS
 from random_model import Shape, release_config, transformers_config, weights
 

@@ -9,8 +9,7 @@ import random
 
 from chat import Message
 from facts import Country, fact_exchange
-from lexicon import (ANIMALS, CITIES, COLOURS, DAYS, FOODS, JOBS, MONTHS, OBJECTS, PEOPLE, PLACES, Lexicon,
-                     is_evaluation)
+from lexicon import ANIMALS, CITIES, COLOURS, DAYS, FOODS, JOBS, MONTHS, OBJECTS, PEOPLE, PLACES, Lexicon, is_evaluation
 from stories import story
 
 Turn = tuple[str, str, str]  # question, reasoning, answer

@@ -84,7 +84,7 @@ _PROPER = {"east", "west", "central", "caribbean", "african", "argentine", "aust
            "iraqi", "icelandic", "jamaican", "jordanian", "kenyan", "kiribati", "comorian", "north", "south", "korean",
            "kuwaiti", "lebanese", "sri", "lankan", "liberian", "lithuanian", "libyan", "moroccan", "moldovan",
            "malagasy", "macedonian", "mauritian", "maldivian", "malawi", "mexican", "mozambican", "namibian",
-           "norwegian", "nepalese", "new", "zealand", "omani", "papa", "guinean", "philippine", "pakistani", "qatari",
+           "norwegian", "nepalese", "new", "zealand", "omani", "papa", "philippine", "pakistani", "qatari",
            "romanian", "serbian", "rwandan", "saudi", "solomon", "islands", "sudanese", "swedish", "singapore",
            "surinamese", "syrian", "thai", "turkmen", "tunisian", "turkish", "trinidad", "tobago", "tuvaluan", "taiwan",
            "tanzanian", "ugandan", "uruguayan", "uzbekistan", "vanuatu", "yemeni", "zambian", "cfa"}

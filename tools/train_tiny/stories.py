@@ -41,7 +41,7 @@ def story(rng: random.Random, hero: str | None = None, thing: str | None = None)
                     f'"Yes, of course," said {friend}.')),
         rng.choice((f"They searched the whole {other_place} until the sun went down.",
                     f"They shared the {food} and talked for a long time.",
-                    f"It began to rain, so they waited under a big tree.")),
+                    "It began to rain, so they waited under a big tree.")),
     ]
     keep = sorted(rng.sample(range(len(middle)), rng.randint(3, 5)))
     ending = [
