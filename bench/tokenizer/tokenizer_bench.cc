@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/read_file.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/read_file.h"
 #include "tokenizer/testing.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_file.h"
@@ -27,7 +27,6 @@
 namespace dsv4::tokenizer {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
 constexpr int kNumRepeats = 7;
 
 double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
@@ -94,7 +93,7 @@ std::string RepositoryText() {
   }
   std::sort(paths.begin(), paths.end());
   std::string text;
-  for (const auto& path : paths) text += ReadFile(path.string(), kMaxFileBytes).value_or("");
+  for (const auto& path : paths) text += ReadFile(path.string()).value_or("");
   return text;
 }
 
@@ -108,7 +107,7 @@ int Main(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool is_tokenizer = arguments[i] == "--tokenizer" && i + 1 < arguments.size();
     const std::string& path = is_tokenizer ? arguments[++i] : arguments[i];
-    auto text = ReadFile(path, kMaxFileBytes);
+    auto text = ReadFile(path);
     if (!text) return fail(text.error());
     if (is_tokenizer) {
       tokenizer_json = std::move(*text);
