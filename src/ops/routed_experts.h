@@ -1,6 +1,6 @@
 // RoutedExperts: the sum over each token's chosen experts of w2(swiglu(w1 x, w3 x)).
 //   x        [num_tokens, dim]    bf16 or f32, contiguous
-//   indices  [num_tokens, top_k]  i32 in [0, num_experts); no expert twice in a row
+//   indices  [num_tokens, top_k]  i32 in [0, num_experts); an expert may repeat in a row: each place adds its own term
 //   weights  [num_tokens, top_k]  f32
 //   experts  num_experts triples: w1 (gate) and w3 (up) [inter_dim, dim], w2 (down) [dim, inter_dim], each in its own
 //            format
