@@ -101,8 +101,11 @@ TEST(Weight, NvFp4ScaleProductIsRoundedOnceToFp32) {
 
 TEST(Weight, RowsOfEveryFormatAreTheSameValues) {
   std::vector<float> values;
-  for (int i = 0; i < 10 * 64; ++i)
-    values.push_back(std::sin(static_cast<float>(i)) * static_cast<float>(1 + i / 64));
+  for (int row = 0; row < 10; ++row) {
+    for (int col = 0; col < 64; ++col) {
+      values.push_back(std::sin(static_cast<float>(64 * row + col)) * static_cast<float>(1 + row));
+    }
+  }
   for (const QuantizedMatrix& matrix : {QuantizeNvFp4(values, 10, 64), QuantizeMxFp4(values, 10, 64),
                                         QuantizeFp8Block(values, 10, 64, 4, 48)}) {
     const Weight whole = matrix.View();

@@ -14,7 +14,9 @@
 //   o   = round((sum_t r(exp(l_t - M)) k_t) / Z), where r rounds to the dtype of q
 // Sums in fp32 or wider. Rounding points: r inside the value product (not in Z) and the store to o. A kernel that works
 // chunk by chunk rounds relative to its running maximum, as the release's does; either is within the contract.
-// Errors: InvalidArgument if dims, dtypes or capacities disagree. num_tokens == 0 does nothing.
+// Sequences own consecutive token ranges that together are all tokens.
+// Errors: InvalidArgument if dims, dtypes, ranges or capacities disagree, or an entry of `selected` is not visible to
+// its query (the reference names a repeated one too). num_tokens == 0 does nothing.
 // Source: release inference code, Attention.forward and sparse_attn (architecture.md 5.3 and 5.4).
 #pragma once
 

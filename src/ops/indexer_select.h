@@ -3,12 +3,13 @@
 //   weights    [num_tokens, num_heads]         dtype of q, already multiplied by width^-0.5 * num_heads^-0.5
 //   sequences  keys are PagedRows of `width`, dtype of q; the query at position p sees entries [0, floor((p+1)/ratio))
 //   selected   [num_tokens, top_k]             i32: chosen entries in ascending order, then -1
-// score[j] = sum_h weights[h] relu(q[h] . key[j]); the top_k highest are chosen, equal scores by lowest index. When no
-// more than top_k entries are visible all are chosen without scoring.
+// score[j] = sum_h weights[h] relu(q[h] . key[j]); the top_k highest are chosen, equal scores by lowest index, NaN last.
+// When no more than top_k entries are visible all are chosen without scoring. Sequences own consecutive token ranges
+// that together are all tokens.
 // Rounding points: with bf16 the release holds the dot products, their weighted relu and the sum over heads as bf16
 // tensors: each is rounded to bf16 (sums inside in fp32 or wider). A fast backend may score in fp32, says so, and
 // reports near-ties. With f32 there is no rounding.
-// Errors: InvalidArgument if dims or dtypes disagree or a key row is missing. num_tokens == 0 does nothing.
+// Errors: InvalidArgument if dims, dtypes or ranges disagree or a key row is missing. num_tokens == 0 does nothing.
 // Source: release inference code, class Indexer (architecture.md 7).
 #pragma once
 

@@ -8,7 +8,7 @@
 // full range reduction). Pair i is elements 2i and 2i + 1 of the rotated slice:
 //   x'[2i] = x[2i] cos - x[2i+1] sin,  x'[2i+1] = x[2i] sin + x[2i+1] cos, in fp32 or wider.
 // One rounding point: the store to x.
-// Errors: InvalidArgument if shapes or dtypes disagree. num_tokens == 0 does nothing.
+// Errors: InvalidArgument if shapes or dtypes disagree, or names a negative position. num_tokens == 0 does nothing.
 // Source: release inference code, apply_rotary_emb (architecture.md 2.7 and 9).
 #pragma once
 

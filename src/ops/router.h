@@ -6,10 +6,11 @@
 //   indices     [num_tokens, top_k]        i32
 //   weights     [num_tokens, top_k]        f32
 // t = sqrt(softplus(logit)), with softplus(x) = x above 20. The choice is hash_table[token_id], or the top_k highest
-// t + bias, equal values by lowest index, in descending order. weights = t[indices] / sum(t[indices]) * route_scale.
-// All in fp32 or wider.
+// t + bias, equal values by lowest index, NaN last, in descending order.
+// weights = t[indices] / sum(t[indices]) * route_scale. All in fp32 or wider.
 // Errors: InvalidArgument if dims or dtypes disagree, both or neither of a consistent pair is given, or
-// top_k > num_experts; OutOfRange names a token id outside the table. num_tokens == 0 does nothing.
+// top_k > num_experts; OutOfRange names a token id outside the table or an expert in it that does not exist.
+// num_tokens == 0 does nothing.
 // Source: release inference code, class Gate (architecture.md 8.1).
 #pragma once
 

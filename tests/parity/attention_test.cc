@@ -295,6 +295,15 @@ TEST(AttentionParity, StepsRingsAndPagesDoNotMatter) {
   }
 }
 
+TEST(AttentionParity, ListWithoutAnEntryIsTheWindowAlone) {
+  Problem problem = MakeProblem(kCsa, DType::kBF16, {200}, {60}, 16);
+  std::fill(problem.selected.begin(), problem.selected.end(), -1.0);
+  Problem window = problem;
+  window.geometry.ratio = 0;
+  window.geometry.top_k = 0;
+  EXPECT_EQ(RunAttention(problem), RunAttention(window));
+}
+
 TEST(AttentionParity, OrderOfTheListDoesNotMatter) {
   Problem problem = MakeProblem(kCsa, DType::kBF16, {400}, {1}, 10);
   const std::vector<double> base = RunAttention(problem);
