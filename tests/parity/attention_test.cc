@@ -301,6 +301,7 @@ TEST(AttentionParity, ListWithoutAnEntryIsTheWindowAlone) {
   Problem window = problem;
   window.geometry.ratio = 0;
   window.geometry.top_k = 0;
+  window.selected.clear();
   EXPECT_EQ(RunAttention(problem), RunAttention(window));
 }
 
