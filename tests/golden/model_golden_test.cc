@@ -2,11 +2,10 @@
 // checkpoint format (README.md says what the goldens are and why the bounds are what they are).
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iostream>
-#include <numeric>
 #include <span>
 
 #include "tests/golden/model_runs.h"
@@ -67,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, Transformers, ::testing::ValuesIn(Transformers
 // choose differently.
 class NearTies final : public model::Observer {
  public:
-  NearTies(const ModelParts& parts) : parts_(parts) {}
+  explicit NearTies(const ModelParts& parts) : parts_(parts) {}
 
   void OnTensor(int layer, std::string_view name, const TensorView& tensor) override {
     if (layer < 0 || name != "ffn.router.logits") return;

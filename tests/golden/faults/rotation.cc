@@ -116,7 +116,8 @@ Status FastSinCos(ops::OpContext&, const ops::RopeArgs& args) {
   const auto pairs = static_cast<size_t>(args.frequencies.shape[0]);
   const auto turn = static_cast<float>(2 * M_PI);
   for (size_t row = 0; row * width < values.size(); ++row) {
-    const auto position = static_cast<float>(args.positions.as<const int32_t>()[row / heads]);
+    const size_t token = row / heads;
+    const auto position = static_cast<float>(args.positions.as<const int32_t>()[token]);
     double* rotary = values.data() + (row + 1) * width - 2 * pairs;
     for (size_t i = 0; i < pairs; ++i) {
       float angle = position * args.frequencies.as<const float>()[i];
