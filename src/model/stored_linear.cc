@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -128,23 +127,6 @@ Status DescribeFourBit(const LinearParts& parts, StoredLinear& out) {
   }
   out.global_scale = global.bytes;
   return {};
-}
-
-// True when no byte can be a NaN or a negative scale, eight bytes at a time: formats whose scales fill gigabytes.
-bool ScaleBytesAreClean(std::span<const std::byte> bytes, DType dtype) {
-  if (dtype == DType::kF8E8M0) return std::memchr(bytes.data(), kE8m0NaN, bytes.size()) == nullptr;
-  if (dtype != DType::kF8E4M3) return false;
-  // Bad bytes are 0x7F and above: adding 1 to each low seven bits carries into the top bit exactly for 0x7F.
-  constexpr uint64_t kTop = 0x8080808080808080U;
-  uint64_t bad = 0;
-  size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    uint64_t word;
-    std::memcpy(&word, bytes.data() + i, 8);
-    bad |= (word | ((word & ~kTop) + 0x0101010101010101U)) & kTop;
-  }
-  for (; i < bytes.size(); ++i) bad |= static_cast<uint8_t>(bytes[i]) >= kE4m3NaN ? kTop : 0;
-  return bad == 0;
 }
 
 Result<TensorView> Align(std::span<const std::byte> bytes, DType dtype, Shape shape,
@@ -274,9 +256,7 @@ Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation
                                               {stored.scale_rows, stored.scale_cols}, copies));
     if (!stored.global_scale.empty())
       std::memcpy(&weight.global_scale, stored.global_scale.data(), sizeof(float));
-    const bool clean = ScaleBytesAreClean(stored.scale, stored.scale_dtype) &&
-                       std::isfinite(weight.global_scale) && weight.global_scale > 0.0F;
-    if (!clean) DSV4_TRY(ValidateScaleValues(weight, name));
+    DSV4_TRY(ValidateScaleValues(weight, name));
   }
   DSV4_TRY(ValidateWeight(weight, name));
   return weight;
