@@ -112,8 +112,7 @@ class CheckIncludesTest(unittest.TestCase):
 
     def test_row_ahead_of_its_module(self) -> None:
         row = "| 6 | `apps` | everything | |"
-        self.assertEqual(self.check({"docs/architecture.md": ARCHITECTURE.replace(row, f"| 5 | `server` | base | |
-{row}")}),
+        self.assertEqual(self.check({"docs/architecture.md": ARCHITECTURE.replace(row, f"| 5 | `server` | base | |\n{row}")}),
                          [])
 
     def test_relative_include(self) -> None:
