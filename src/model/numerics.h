@@ -7,7 +7,7 @@ namespace dsv4::model {
 
 enum class Numerics : uint8_t {
   kRelease,  // Every rounding point of the release: FP8 activations, cache rounding, Hadamard and FP4 in the indexer.
-  kPlain,    // Weights dequantised, nothing simulated; what transformers computes.
+  kPlain,  // Weights dequantised, nothing simulated; what transformers computes.
 };
 
 }  // namespace dsv4::model
