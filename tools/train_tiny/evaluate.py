@@ -23,7 +23,8 @@ from chat import END_THINK, EOS, EncodingError, parse
 
 _HERE = Path(__file__).resolve().parent
 _SETS = ("capitals", "chats", "tools", "needles-2048", "needles-4096")
-_MAX_TOKENS = {"capitals": 48, "chats": 320, "tools": 224, "needles-2048": 64, "needles-4096": 64}
+_MAX_TOKENS = {"capitals": 48, "chats": 320, "tools": 224}
+_MAX_TOKENS_NEEDLES = 64
 
 
 class Answer:
@@ -178,7 +179,7 @@ def run(engine: Engine, sets: list[str], limit: int | None, folder: Path, keep: 
     for name in sets:
         items = [json.loads(line) for line in (folder / f"{name}.jsonl").open(encoding="utf-8")][:limit]
         start = time.monotonic()
-        answers = engine.answer([i["prompt"] for i in items], _MAX_TOKENS[name])
+        answers = engine.answer([i["prompt"] for i in items], _MAX_TOKENS.get(name, _MAX_TOKENS_NEEDLES))
         tallies: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for item, answer in zip(items, answers):
             checks = judge(item, answer)
@@ -222,7 +223,7 @@ def main() -> None:
     engine_group.add_argument("--torch", action="store_true")
     engine_group.add_argument("--binary", type=Path)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", choices=_SETS, default=list(_SETS))
+    parser.add_argument("--sets", nargs="*", default=list(_SETS), help="names of files in --eval, without .jsonl")
     parser.add_argument("--limit", type=int, help="items per set")
     parser.add_argument("--eval", type=Path, default=_HERE / "eval")
     parser.add_argument("--answers", type=Path)

@@ -1,7 +1,7 @@
 """The training mixture: seeded documents, tokenized and packed into rows.
 
-A row is `length + 2` token ids (two more than positions, for the next-token and the MTP target) with the loss weight of
-each token. Rows begin at a document's start; a document that does not fit is cut at the row's end, never at its start.
+A row is `length + 2` token ids (two more than positions, for the next-token and the MTP target), once as the model sees
+them and once as it should predict them, with the loss weight of each token. Rows begin at a document's start; a document that does not fit is cut at the row's end, never at its start.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from chat import ASSISTANT, BOS, EOS, Message, attach_tools, render
 from dialogues import dialogue, place_note
 from facts import load_countries, raw_fact
 from lexicon import Lexicon
-from recall import haystack, records
+from recall import Segment, haystack, lookup, records, repeat
 from stories import story
 from tooluse import tool_dialogue
 
 # share of tokens per kind of document; the second column is used for long rows
-MIXTURE = {"corpus": (0.30, 0.34), "raw_fact": (0.07, 0.05), "dialogue": (0.26, 0.17), "story": (0.02, 0.01),
-           "tools": (0.16, 0.13), "records": (0.12, 0.06), "haystack": (0.07, 0.24)}
+MIXTURE = {"corpus": (0.19, 0.24), "raw_fact": (0.06, 0.04), "dialogue": (0.21, 0.14), "story": (0.02, 0.01),
+           "tools": (0.14, 0.12), "records": (0.13, 0.07), "lookup": (0.14, 0.12), "repeat": (0.02, 0.01),
+           "haystack": (0.09, 0.25)}
 # mean length in tokens, to turn shares of tokens into shares of documents
-_MEAN_LENGTH = {"corpus": (420, 2600), "raw_fact": (30, 30), "dialogue": (70, 70), "story": (150, 150),
-                "tools": (620, 620), "records": (300, 300), "haystack": (500, 2200)}
+_MEAN_LENGTH = {"corpus": (520, 1550), "raw_fact": (23, 23), "dialogue": (50, 50), "story": (91, 91),
+                "tools": (570, 570), "records": (323, 323), "lookup": (497, 1900), "repeat": (517, 2270),
+                "haystack": (590, 1520)}
 _PROMPT_WEIGHT = 0.1
+# the corpus is seen many times: this share of its input tokens is replaced at random, the targets stay
+_NOISE = 0.08
 
 
 class Generator:
@@ -63,7 +67,7 @@ class Generator:
                 break
         return text[start:start + characters]
 
-    def document(self, kind: str, length: int) -> str:
+    def document(self, kind: str, length: int) -> str | list[Segment]:
         """One document of a kind; `length` is the row length in tokens."""
         rng = self.rng
         if kind == "corpus":
@@ -82,14 +86,22 @@ class Generator:
         if kind == "records":
             raw, messages = records(rng, self.lexicon)
             return self._chat(messages) if messages else self._raw(raw)
+        if kind == "lookup":
+            return lookup(rng, self.lexicon, rng.randint(6, max(8, length // 16)))
+        if kind == "repeat":
+            return repeat(rng, self.lexicon, rng.randint(20, length // 4))
         # a needle's text leaves room for the questions; three characters are about one token
         room = rng.randint(60, max(61, int(2.9 * length) - 500))
         filler = self._crop(room) if rng.random() < 0.8 else " ".join(place_note(rng) for _ in range(room // 45 + 1))
-        messages, _ = haystack(rng, self.lexicon, filler, rng.randint(1, 8))
+        messages, _ = haystack(rng, self.lexicon, filler, rng.randint(1, 14))
         return self._chat(messages)
 
-    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, text: str | list[Segment]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids, and the loss weight of each: full for answers and raw text, little for prompts."""
+        if isinstance(text, list):
+            pieces = [self.tokenizer.encode(t).ids for t, _ in text]
+            weights = [np.full(len(p), w, dtype=np.float16) for p, (_, w) in zip(pieces, text)]
+            return np.array([i for p in pieces for i in p], dtype=np.uint16), np.concatenate(weights)
         ids = np.array(self.tokenizer.encode(text).ids, dtype=np.uint16)
         if self.assistant not in ids:
             return ids, np.ones(len(ids), dtype=np.float16)
@@ -101,20 +113,25 @@ class Generator:
         return ids, weights
 
     def rows(self, length: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Endless packed rows."""
+        """Endless packed rows: ids [2, length + 2] (seen, wanted) and weights [length + 2]."""
         column = int(length >= 2048)
         kinds = list(MIXTURE)
         odds = [MIXTURE[k][column] / _MEAN_LENGTH[k][column] for k in kinds]
         size = length + 2
+        vocabulary = self.tokenizer.get_vocab_size()
         while True:
-            ids = np.zeros(size, dtype=np.uint16)
+            ids = np.zeros((2, size), dtype=np.uint16)
             weights = np.zeros(size, dtype=np.float16)
             filled = 0
             while filled < size:
-                text = self.document(self.rng.choices(kinds, odds)[0], length)
-                piece, weight = self.encode(text)
+                kind = self.rng.choices(kinds, odds)[0]
+                piece, weight = self.encode(self.document(kind, length))
                 take = min(len(piece), size - filled)
-                ids[filled:filled + take] = piece[:take]
+                ids[:, filled:filled + take] = piece[:take]
+                if kind == "corpus":
+                    for offset in range(take):
+                        if self.rng.random() < _NOISE:
+                            ids[0, filled + offset] = self.rng.randrange(vocabulary)
                 weights[filled:filled + take] = weight[:take]
                 # what a row's first document or the one before says nothing about its successor's first token
                 if filled:
@@ -128,13 +145,3 @@ def load_texts(data: Path, split: str) -> list[str]:
     with gzip.open(data / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
         documents = [json.loads(line) for line in file]
     return [d["text"] for d in documents if d["split"] == split]
-
-
-def produce(queue, data: Path, tokenizer_file: Path, seed: int, plan: list[tuple[int, int]]) -> None:
-    """Worker: puts `(length, ids, weights)` batches on the queue for ever; `plan` lists (length, rows) per queue turn."""
-    generator = Generator(data, Tokenizer.from_file(str(tokenizer_file)), seed)
-    streams = {length: generator.rows(length) for length, _ in plan}
-    while True:
-        for length, count in plan:
-            pairs = [next(streams[length]) for _ in range(count)]
-            queue.put((length, np.stack([p[0] for p in pairs]), np.stack([p[1] for p in pairs])))

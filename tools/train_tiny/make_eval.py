@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--needles", type=int, default=24, help="prompts per length")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 4096], help="of needle prompts, in tokens")
     parser.add_argument("--seed", type=int, default=2026)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
@@ -114,7 +115,7 @@ def main() -> None:
     texts = [t for t in load_texts(arguments.data, "held_out") if "\n\n" in t]
     sets = {"capitals": capitals(rng, countries), "chats": chats(rng, countries, lexicon),
             "tools": tools(rng, countries, lexicon)}
-    for length in (2048, 4096):
+    for length in arguments.lengths:
         sets[f"needles-{length}"] = needles(rng, lexicon, texts, tokenizer, length, arguments.needles)
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name, items in sets.items():

@@ -1,6 +1,7 @@
 """Retrieval from context: records and questions, and needles hidden in long running text.
 
-Values of one word in five, and one (name, thing) pair in five, appear in the evaluation only.
+`lookup` and `repeat` are bare associative recall: nothing but retrieval helps there, and most of their tokens ask for it.
+Without them the small model never learns to read its compressed entries. Values of one word in five, and one (name, thing) pair in five, appear in the evaluation only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import random
 
 from chat import Message
 from lexicon import COLOURS, OBJECTS, PEOPLE, PLACES, Lexicon, is_evaluation
+
+Segment = tuple[str, float]  # text and its loss weight; segments meet at pre-token borders
 
 _THINGS = ("secret word", "password", "lucky number", "room number", "code", "locker number", "magic word", "hiding place",
            "ticket number", "seat number")
@@ -38,9 +41,9 @@ def needle(rng: random.Random, lexicon: Lexicon, evaluation: bool, taken: set[st
 def records(rng: random.Random, lexicon: Lexicon) -> tuple[str, list[Message]]:
     """A list of records, then questions on it: as raw text (first value) or as a dialogue (second, if not empty)."""
     taken: set[str] = set()
-    items = [needle(rng, lexicon, False, taken) for _ in range(rng.randint(2, 24))]
+    items = [needle(rng, lexicon, False, taken) for _ in range(rng.randint(2, 30))]
     listed = rng.choice((" ", "\n")).join(i[0] for i in items)
-    asked = rng.sample(items, min(len(items), rng.randint(1, 8)))
+    asked = rng.sample(items, min(len(items), rng.randint(2, 14)))
     if rng.random() < 0.35:
         return listed + "\n\n" + " ".join(answer for _, _, answer in asked), []
     messages: list[Message] = []
@@ -83,3 +86,30 @@ def haystack(rng: random.Random, lexicon: Lexicon, filler: str, needles: int, ev
             break
         messages.append({"role": "assistant", "reasoning_content": f"I look for it in the text. {answer}", "content": answer})
     return messages, asked
+
+
+def lookup(rng: random.Random, lexicon: Lexicon, pairs: int) -> list[Segment]:
+    """`pairs` key-value records, then the same keys in another order; only the second values count."""
+    words = [w for w in rng.sample(lexicon.words, min(len(lexicon.words), 3 * pairs + 20)) if not is_evaluation(w)]
+    style = rng.choice(("colon", "equals", "is", "thing"))
+    keys = PEOPLE if rng.random() < 0.5 and pairs <= len(PEOPLE) else words[pairs:]
+    keys = rng.sample(keys, min(pairs, len(keys)))
+    digits = rng.random() < 0.4
+    values = [str(rng.randint(100, 9999)) if digits else w for w in words[:len(keys)]]
+    thing = rng.choice(_THINGS)
+
+    def key_text(key: str) -> str:
+        return {"colon": f"{key}:", "equals": f"{key} =", "is": f"{key} is", "thing": f"The {thing} of {key} is"}[style]
+
+    end = rng.choice((".\n", ".\n", ";\n", ".\n\n"))
+    records_ = list(zip(keys, values))
+    segments: list[Segment] = [(f"{key_text(k)} {v}{end}", 0.0) for k, v in records_]
+    for key, value in rng.sample(records_, len(records_)):
+        segments += [(key_text(key), 0.0), (f" {value}{end}", 1.0)]
+    return segments
+
+
+def repeat(rng: random.Random, lexicon: Lexicon, count: int) -> list[Segment]:
+    """`count` random words, then the same words once more."""
+    text = " ".join(rng.choice(lexicon.words) for _ in range(count)) + ".\n"
+    return [(text, 0.0), (text, 1.0)]

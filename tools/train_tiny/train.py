@@ -133,6 +133,31 @@ def held_out_batch(data: Path, tokenizer: Tokenizer, length: int, rows: int, dev
     return torch.tensor(stream[:rows * (length + 1)], device=device).view(rows, length + 1)
 
 
+def recall_probe(generator: Generator, length: int, rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of one lookup document each, for watching retrieval from outside the window: ids and weights."""
+    generator.rng = random.Random(seed)
+    ids, weights = [], []
+    while len(ids) < rows:
+        piece, weight = generator.encode(generator.document("lookup", length))
+        if 0.6 * length < len(piece) <= length + 1:
+            pad = length + 1 - len(piece)
+            ids.append(np.pad(piece, (0, pad)).astype(np.int64))
+            weights.append(np.pad(weight, (0, pad)).astype(np.float32))
+    return torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(weights))
+
+
+@torch.no_grad()
+def recall_share(model: Model, probe: tuple[torch.Tensor, torch.Tensor], numerics: Numerics) -> float:
+    """Share of the probe's value tokens that come out on top."""
+    model.eval()
+    ids, weights = probe
+    streams = model.trunk(ids[:, :-1], numerics)
+    right = model.project(model.hidden(streams), numerics).argmax(-1) == ids[:, 1:].reshape(-1)
+    mask = weights[:, 1:].reshape(-1) == 1.0
+    model.train()
+    return (right & mask).sum().item() / mask.sum().item()
+
+
 @torch.no_grad()
 def held_out_loss(model: Model, batch: torch.Tensor, numerics: Numerics, step: int = 8) -> float:
     """Mean negative log-likelihood per token."""
@@ -167,6 +192,7 @@ def main() -> None:
     lengths = tuple(arguments.length or lengths)
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer or arguments.config.parent / "tokenizer.json"))
     generator = Generator(arguments.data, tokenizer, arguments.seed)
+    probe = recall_probe(generator, max(lengths), 16 * 1024 // max(lengths), 99)
     feed = Feed(generator, lengths, arguments.tokens, arguments.workers, arguments.seed)
     try:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -194,6 +220,7 @@ def main() -> None:
                     group["relative"] = r
             step = state["step"]
         numerics = Numerics(numerics_name, sparse=sparse)
+        probe = tuple(t.to(device) for t in probe)
         held_out = held_out_batch(arguments.data, tokenizer, 512, 64, device)
         csa = [l.attn for l in model.layers if l.attn.ratio == 4]
         print(f"phase {arguments.phase}, step {step}, ready after {time.monotonic() - begin:.0f} s", flush=True)
@@ -215,11 +242,12 @@ def main() -> None:
 
             ids, weights = feed.ready.get()
             model.train()
-            streams = model.trunk(ids[:, :-2], numerics)
+            seen, wanted = ids.unbind(1)
+            streams = model.trunk(seen[:, :-2], numerics)
             logits = model.project(model.hidden(streams), numerics)
-            loss = weighted_cross_entropy(logits, ids[:, 1:-1].reshape(-1), weights[:, 1:-1].reshape(-1))
-            draft = model.project(model.draft_hidden(streams, ids[:, 1:-1], numerics), numerics)
-            draft_loss = weighted_cross_entropy(draft, ids[:, 2:].reshape(-1), weights[:, 2:].reshape(-1))
+            loss = weighted_cross_entropy(logits, wanted[:, 1:-1].reshape(-1), weights[:, 1:-1].reshape(-1))
+            draft = model.project(model.draft_hidden(streams, seen[:, 1:-1], numerics), numerics)
+            draft_loss = weighted_cross_entropy(draft, wanted[:, 2:].reshape(-1), weights[:, 2:].reshape(-1))
             distillation = sum(a.distillation for a in csa) / len(csa)
             (loss + _MTP_WEIGHT * draft_loss + distillation).backward()
             adam_params = [p for g in optimisers_[0].param_groups for p in g["params"]]
@@ -231,11 +259,13 @@ def main() -> None:
             sums += torch.stack([loss.detach(), draft_loss.detach(), distillation.detach()])
             count += 1
             step += 1
-            mark_tokens += ids[:, :-2].numel()
+            mark_tokens += seen[:, :-2].numel()
             if step - first_step in (1, 10) or step % 200 == 0:
                 a, b, c = (sums / count).tolist()
+                with torch.compiler.set_stance("force_eager"):
+                    recalled = recall_share(model, probe, numerics)
                 now = time.monotonic()
-                print(f"step {step} at {now - begin:.0f} s: loss {a:.4f}, mtp {b:.4f}, indexer {c:.4f}, lr {lr:.2e}, "
+                print(f"step {step} at {now - begin:.0f} s: loss {a:.4f}, mtp {b:.4f}, indexer {c:.4f}, recall {recalled:.3f}, lr {lr:.2e}, "
                       f"{mark_tokens / (now - mark):.0f} tokens/s, queue {[q.qsize() for q in feed.queues.values()]}, "
                       f"load {balance(model, 0.0):.2f}", flush=True)
                 mark, mark_tokens, count = now, 0, 0
