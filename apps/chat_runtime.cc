@@ -15,6 +15,12 @@ namespace {
 // Our own field in generation_config.json; the release's files do not have it.
 constexpr const char* kRevisionKey = "dsv4_chat_revision";
 
+chat::EndCause ToEndCause(engine::FinishReason reason) {
+  return reason == engine::FinishReason::kLength ? chat::EndCause::kLength : chat::EndCause::kStop;
+}
+
+}  // namespace
+
 Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const std::string& option) {
   chat::RevisionFacts facts;
   if (!option.empty()) facts.option = option;
@@ -28,7 +34,6 @@ Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const
   return chat::DetectChatProfile(facts);
 }
 
-// 1 for every id that has a string: an embedding has more rows than the tokenizer has tokens.
 std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_t vocab_size) {
   std::vector<uint8_t> allowed(static_cast<size_t>(vocab_size));
   for (int64_t id = 0; id < vocab_size; ++id) {
@@ -36,12 +41,6 @@ std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_
   }
   return allowed;
 }
-
-chat::EndCause ToEndCause(engine::FinishReason reason) {
-  return reason == engine::FinishReason::kLength ? chat::EndCause::kLength : chat::EndCause::kStop;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, const LoadProgress& progress) {
   auto runtime = std::unique_ptr<ChatRuntime>(new ChatRuntime());

@@ -20,6 +20,12 @@
 
 namespace dsv4::apps {
 
+// The chat format of a model directory: `option` (--revision), else what its files say, else "v4".
+Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const std::string& option);
+
+// 1 for every id that has a string: an embedding has more rows than the tokenizer has tokens.
+std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_t vocab_size);
+
 class ChatRuntime {
  public:
   struct Options {

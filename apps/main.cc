@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/diagnose_command.h"
 #include "apps/encode_command.h"
 #include "apps/inspect_command.h"
 #include "apps/logits_command.h"
@@ -81,22 +82,28 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
       "Makes a sampled answer repeatable (default: random)");
 }
 
+// The conversation that `run` answers and `diagnose` looks at.
+void AddConversationFlags(CLI::App& app, RunOptions& options) {
+  app.add_option("--system", options.system, "System message");
+  app.add_option("--messages", options.messages_path, "A conversation as a JSON list, in place of PROMPT")
+      ->excludes("PROMPT")
+      ->excludes("--system");
+  app.add_option("--tools", options.tools_path, "A JSON list of tools the answer may call");
+  app.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
+      ->check(CLI::IsMember({"thinking", "chat"}))
+      ->capture_default_str();
+  app.add_option("--effort", options.effort,
+                 "Reasoning effort: low, high, max as the model's revision allows");
+  app.add_option("--revision", options.revision,
+                 "Chat format: v4 or v4-0731 (default: detected from the model)");
+  app.add_flag("--json", options.json, "One JSON document on standard output");
+}
+
 void AddRun(CLI::App& app, RunOptions& options) {
   CLI::App& run = *app.add_subcommand("run", "Answer a prompt, or chat on the terminal without one");
   run.add_option("PROMPT", options.prompt, "The question; '-' reads standard input; none starts a chat");
   run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
-  run.add_option("--system", options.system, "System message");
-  run.add_option("--messages", options.messages_path, "A conversation as a JSON list, in place of PROMPT")
-      ->excludes("PROMPT")
-      ->excludes("--system");
-  run.add_option("--tools", options.tools_path, "A JSON list of tools the answer may call");
-  run.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
-      ->check(CLI::IsMember({"thinking", "chat"}))
-      ->capture_default_str();
-  run.add_option("--effort", options.effort,
-                 "Reasoning effort: low, high, max as the model's revision allows");
-  run.add_option("--revision", options.revision,
-                 "Chat format: v4 or v4-0731 (default: detected from the model)");
+  AddConversationFlags(run, options);
   run.add_option("--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -104,8 +111,41 @@ void AddRun(CLI::App& app, RunOptions& options) {
   run.add_option("--logprobs", options.num_logprobs,
                  "With --json: log-probabilities and the N most probable tokens")
       ->check(CLI::Range(0, 20));
-  run.add_flag("--json", options.json, "One JSON document on standard output");
   AddSamplingFlags(run, options);
+}
+
+void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
+  CLI::App& diagnose =
+      *app.add_subcommand("diagnose", "Find out why answers are wrong: cheap experiments that decide");
+  diagnose
+      .add_option("CHECK", options.check,
+                  "Which; all: every one, in order, until one makes the rest meaningless")
+      ->required()
+      ->check(CLI::IsMember(DiagnoseChecks()));
+  diagnose.add_option("PROMPT", options.run.prompt,
+                      "The question (default: a capital); '-' reads standard input");
+  AddConversationFlags(diagnose, options.run);
+  diagnose.add_option("--against", options.against_path,
+                      "prompt: a rendering, ids or a /tokenize reply of another engine to compare with");
+  diagnose.add_option("--log", options.log_path, "stop-set: ids of an answer, to look for a missed turn end");
+  diagnose.add_option("--tokens", options.tokens_path,
+                      "Checks of the model: these ids instead of the conversation's");
+  diagnose
+      .add_option("--min-tokens", options.min_tokens,
+                  "Checks of the model: repeat shorter ids up to N (0: never)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  diagnose.add_option("--chunk", options.chunk, "decode-prefill: size of the chunks")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  diagnose
+      .add_option("--tolerance", options.tolerance,
+                  "decode-prefill: relative error that passes (0: bit for bit)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  diagnose.add_option("--layer", options.layer, "visible: this layer only");
+  diagnose.add_option("--position", options.position, "visible: show this position (default: the last)");
+  AddSamplingFlags(diagnose, options.run);
 }
 
 void AddLogits(CLI::App& app, LogitsOptions& options) {
@@ -162,6 +202,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
 
   RunOptions run;
+  DiagnoseOptions diagnose;
   LogitsOptions logits;
   EncodeOptions encode;
   ParseOptions parse;
@@ -169,6 +210,7 @@ int Main(int argc, char** argv) {
   InspectOptions inspect;
   SynthOptions synth;
   AddRun(app, run);
+  AddDiagnose(app, diagnose);
   AddLogits(app, logits);
   AddInspect(app, inspect);
   AddSynth(app, synth);
@@ -199,6 +241,10 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("run")) {
     run.model = model;
     return RunRunCommand(run);
+  }
+  if (app.got_subcommand("diagnose")) {
+    diagnose.run.model = model;
+    return RunDiagnoseCommand(diagnose);
   }
   if (app.got_subcommand("logits")) {
     logits.model = model;

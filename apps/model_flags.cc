@@ -32,6 +32,8 @@ Result<std::string> FindSmallModel() {
                   binary.string())));
 }
 
+}  // namespace
+
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   const int num_threads = flags.num_threads > 0
                               ? flags.num_threads
@@ -40,8 +42,6 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   return Error(
       FailedPrecondition(fmt::format("backend {}: not in this build; it has: reference", flags.backend)));
 }
-
-}  // namespace
 
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
   std::string directory = flags.model;
@@ -60,6 +60,11 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
                                                 const LoadProgress& progress) {
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, MakeBackend(flags));
+  return LoadModel(flags, directory, backend, progress);
+}
+
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
+                                                const ops::Backend& backend, const LoadProgress& progress) {
   model::ModelOptions options;
   options.numerics = flags.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   options.max_layers = flags.max_layers;

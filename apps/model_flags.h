@@ -32,7 +32,13 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
 // Called with (done, total) layers while a model loads.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
-// Makes the backend and loads the model of `directory` on it. Logs in one line what was loaded, --max-layers included.
+// The backend --backend names. FailedPrecondition when this build lacks it.
+Result<ops::Backend> MakeBackend(const ModelFlags& flags);
+
+// Loads the model of `directory` on `backend`. Logs in one line what was loaded, --max-layers included.
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
+                                                const ops::Backend& backend, const LoadProgress& progress);
+// The same on the backend that --backend names.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
                                                 const LoadProgress& progress);
 

@@ -25,7 +25,8 @@ Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
   return chat::ReadJson(text, path);
 }
 
-// The conversation that the flags describe.
+}  // namespace
+
 Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
   std::vector<chat::Message> messages;
   if (!options.messages_path.empty()) {
@@ -50,6 +51,8 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
   if (*options.prompt != "-") return *options.prompt;
   return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
+
+namespace {
 
 ChatRuntime::Ask MakeAsk(const RunOptions& options) {
   ChatRuntime::Ask ask;

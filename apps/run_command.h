@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/model_flags.h"
+#include "chat/message.h"
 #include "sampling/sampling_params.h"
 
 namespace dsv4::apps {
@@ -28,6 +29,11 @@ struct RunOptions {
   int num_logprobs = -1;
   bool json = false;
 };
+
+// The text of PROMPT, read from standard input where it is "-"; empty without one.
+Result<std::string> ReadPrompt(const RunOptions& options);
+// The conversation that the flags describe, with `prompt` as the user's turn.
+Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt);
 
 // Returns the process exit code.
 int RunRunCommand(const RunOptions& options);

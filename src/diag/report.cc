@@ -1,0 +1,109 @@
+#include "diag/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+
+namespace dsv4::diag {
+namespace {
+
+// Characters, which is what a terminal's column holds of nearly all scripts here.
+size_t Length(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+bool IsNumber(const std::string& cell) {
+  return !cell.empty() && cell.find_first_not_of("0123456789+-.einfa") == std::string::npos;
+}
+
+// Numbers to the right, texts to the left.
+std::string TableText(const Table& table) {
+  std::vector<std::string> lines(table.rows.size() + 1, "   ");
+  for (size_t column = 0; column < table.columns.size(); ++column) {
+    size_t width = Length(table.columns[column]);
+    bool numbers = true;
+    for (const auto& row : table.rows) {
+      width = std::max(width, Length(row[column]));
+      numbers = numbers && IsNumber(row[column]);
+    }
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string& cell = i == 0 ? table.columns[column] : table.rows[i - 1][column];
+      const std::string padding(width - Length(cell), ' ');
+      lines[i] += numbers ? " " + padding + cell : " " + cell + padding;
+    }
+  }
+  std::string text = fmt::format("  {}\n", table.title);
+  for (std::string& line : lines) {
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+Json ReportJson(const CheckReport& report) {
+  Json json;
+  json["check"] = report.check;
+  json["verdict"] = VerdictName(report.verdict);
+  json["headline"] = report.headline;
+  if (report.place) {
+    json["place"] = {{"layer", report.place->layer},
+                     {"tensor", report.place->tensor},
+                     {"op", report.place->op},
+                     {"position", report.place->position}};
+  }
+  json["evidence"] = report.evidence;
+  json["tables"] = Json::array();
+  for (const Table& table : report.tables) {
+    json["tables"].push_back({{"title", table.title}, {"columns", table.columns}, {"rows", table.rows}});
+  }
+  json["rules_out"] = report.rules_out;
+  json["next_step"] = report.next_step;
+  json["ends_run"] = report.ends_run;
+  return json;
+}
+
+}  // namespace
+
+std::string_view VerdictName(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+      return "pass";
+    case Verdict::kFinding:
+      return "finding";
+    case Verdict::kNotApplicable:
+      return "not applicable";
+  }
+  return "";
+}
+
+std::string Place::ToString() const {
+  std::string text = layer < 0 ? tensor : fmt::format("layer {}, {}", layer, tensor);
+  if (!op.empty()) text += fmt::format(" (op {})", op);
+  return text + fmt::format(", position {}", position);
+}
+
+std::string ToText(const CheckReport& report) {
+  std::string text = fmt::format("{}: {}: {}\n", report.check, VerdictName(report.verdict), report.headline);
+  if (report.place) text += fmt::format("  where: {}\n", report.place->ToString());
+  for (const std::string& line : report.evidence) text += fmt::format("  {}\n", line);
+  for (const Table& table : report.tables) text += TableText(table);
+  for (const std::string& line : report.rules_out) text += fmt::format("  rules out: {}\n", line);
+  if (!report.next_step.empty()) text += fmt::format("  next: {}\n", report.next_step);
+  return text;
+}
+
+std::string ToJson(const std::vector<CheckReport>& reports) {
+  Json checks = Json::array();
+  for (const CheckReport& report : reports) checks.push_back(ReportJson(report));
+  return Json{{"checks", std::move(checks)}}.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+int ExitCode(const std::vector<CheckReport>& reports) {
+  const auto found = [](const CheckReport& report) { return report.verdict == Verdict::kFinding; };
+  return std::any_of(reports.begin(), reports.end(), found) ? 1 : 0;
+}
+
+}  // namespace dsv4::diag

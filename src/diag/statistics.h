@@ -1,0 +1,23 @@
+// The few numbers that checks compare tensors by. Sums in double.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace dsv4::diag {
+
+double Rms(std::span<const float> values);
+double MaxAbs(std::span<const float> values);
+bool AllFinite(std::span<const float> values);
+// 1 for two zero vectors, 0 when only one is zero.
+double Cosine(std::span<const float> a, std::span<const float> b);
+// max |a - b| / max(rms(a), rms(b)); 0 when they are equal bit for bit or both zero, infinity when only one is finite.
+double RelativeError(std::span<const float> a, std::span<const float> b);
+// The lowest index on ties.
+int64_t ArgMax(std::span<const float> values);
+// The highest value's lead over the second.
+double Margin(std::span<const float> values);
+// KL(softmax(a) || softmax(b)) in nats.
+double SoftmaxKl(std::span<const float> a, std::span<const float> b);
+
+}  // namespace dsv4::diag
