@@ -1,0 +1,167 @@
+"""`dsv4 diagnose` as people and scripts use it: verdicts, suspects, exit codes."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from dsv4_process import TINY, dsv4
+
+BOS = "<｜begin▁of▁sentence｜>"
+QUESTION = "What is the capital of France?"
+
+
+def diagnose(*arguments):
+    """Exit code and the reports of a run with --json."""
+    process = dsv4("diagnose", *arguments, "--json")
+    if process.returncode not in (0, 1) or not process.stdout:
+        raise AssertionError(f"exit code {process.returncode}: {process.stderr}")
+    return process.returncode, json.loads(process.stdout)["checks"]
+
+
+def prompt_of(*arguments):
+    """Text and ids of our own rendering."""
+    _, (report,) = diagnose("prompt", *arguments)
+    text = next(line for line in report["evidence"] if line.startswith("text: "))
+    return text.removeprefix("text: "), [int(row[1]) for row in report["tables"][0]["rows"]]
+
+
+class WithDirectory(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def write(self, content):
+        self.num_files = getattr(self, "num_files", 0) + 1
+        path = self.directory / f"other{self.num_files}"
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return path
+
+
+class Prompt(WithDirectory):
+    def expect_same(self, content, *arguments):
+        code, (report,) = diagnose("prompt", QUESTION, "--against", self.write(content), *arguments)
+        self.assertEqual((code, report["verdict"]), (0, "pass"), report)
+
+    def expect_suspect(self, content, suspect, *arguments):
+        code, (report,) = diagnose("prompt", QUESTION, "--against", self.write(content), *arguments)
+        self.assertEqual((code, report["verdict"]), (1, "finding"), report)
+        suspects = [line for line in report["evidence"] if line.startswith("suspect: ")]
+        self.assertTrue(any(suspect in line for line in suspects), suspects)
+        self.assertTrue(report["ends_run"])
+
+    def test_every_form_of_the_same_prompt_passes(self):
+        text, ids = prompt_of(QUESTION)
+        for content in (text, text + "\n", ids, " ".join(map(str, ids)), {"tokens": ids, "count": len(ids)},
+                        {"prompt_token_ids": ids}, {"input_ids": [ids]}):
+            self.expect_same(content)
+
+    def test_usual_suspects_in_texts(self):
+        text, _ = prompt_of(QUESTION)
+        self.expect_suspect(text.removeprefix(BOS), "no <｜begin▁of▁sentence｜>")
+        self.expect_suspect(BOS + text, "twice")
+        self.expect_suspect(text.removesuffix("<think>"), "thinking priming")
+        self.expect_suspect(text.replace("<｜User｜>", "<｜User｜>\n"), "new lines")
+        self.expect_suspect(text.replace("<｜User｜>", "<｜User｜> "), "blanks")
+        self.expect_suspect(prompt_of(QUESTION, "--thinking-mode", "chat")[0], "chat mode")
+        self.expect_suspect(prompt_of(QUESTION, "--effort", "max")[0], "effort max")
+        self.expect_suspect("user: " + QUESTION, "no <｜begin▁of▁sentence｜>")
+        self.expect_suspect(text + "The", "goes on")
+        effort = ("--effort", "max")
+        self.expect_suspect(prompt_of(QUESTION, *effort, "--revision", "v4-0731")[0], "revision v4-0731", *effort,
+                            "--revision", "v4")
+
+    def test_usual_suspects_in_ids(self):
+        _, ids = prompt_of(QUESTION)
+        self.expect_suspect(ids[1:], "no <｜begin▁of▁sentence｜>")
+        self.expect_suspect([ids[0], *ids], "twice")
+        self.expect_suspect(ids[:-1], "thinking priming")
+        # The marker as user text is not special, so its ids are those of a split marker.
+        _, marked = prompt_of("<think>")
+        self.expect_suspect(ids[:-1] + marked[2:-2], "split into ordinary tokens")
+
+    def test_the_first_difference_is_named(self):
+        _, ids = prompt_of(QUESTION)
+        ids[5] += 1
+        _, (report,) = diagnose("prompt", QUESTION, "--against", self.write(ids))
+        self.assertIn("from token 5 on", report["headline"])
+
+    def test_a_tokenizer_without_a_marker_cannot_be_diagnosed(self):
+        for file in TINY.iterdir():
+            shutil.copy(file, self.directory)
+        path = self.directory / "tokenizer.json"
+        path.write_text(path.read_text(encoding="utf-8").replace("<think>", "<thonk>"), encoding="utf-8")
+        process = dsv4("-m", self.directory, "diagnose", "prompt")
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("<think>", process.stderr)
+
+
+class StopSet(WithDirectory):
+    def test_ids_and_origins_are_listed(self):
+        code, (report,) = diagnose("stop-set")
+        self.assertEqual(code, 0)
+        rows = report["tables"][0]["rows"]
+        self.assertEqual([row[1] for row in rows], ['"<｜end▁of▁sentence｜>"', '"<｜User｜>"'])
+        self.assertIn("config.json", rows[0][2])
+        self.assertIn("defensive", rows[1][2])
+
+    def test_a_missed_turn_end_is_found(self):
+        _, ids = prompt_of(QUESTION)
+        end, user = (int(row[0]) for row in diagnose("stop-set")[1][0]["tables"][0]["rows"])
+        for answer, code in (([50, 51, end], 0), ([50, 51], 0), ([50, end, 51], 1), ([50, user, 51, 52], 1)):
+            for log in (answer, ids + answer):
+                got, (report,) = diagnose("stop-set", QUESTION, "--log", self.write(log))
+                self.assertEqual(got, code, report)
+        self.assertIn("2 more follow", report["headline"])
+
+    def test_a_marker_in_ordinary_tokens_is_found(self):
+        _, marked = prompt_of("<｜User｜>")
+        code, (report,) = diagnose("stop-set", "--log", self.write([50, *marked[2:-2], 51]))
+        self.assertEqual(code, 1)
+        self.assertIn("ordinary tokens", report["headline"])
+
+    def test_files_that_name_another_end_token_are_found(self):
+        for file in TINY.iterdir():
+            shutil.copy(file, self.directory)
+        (self.directory / "generation_config.json").write_text('{"eos_token_id": [0, 17]}', encoding="utf-8")
+        code, (report,) = diagnose("stop-set", "-m", self.directory)
+        self.assertEqual(code, 1)
+        self.assertIn("generation_config.json names 17", report["headline"])
+
+
+class Commands(WithDirectory):
+    def test_all_is_clean_and_in_order_on_the_small_model(self):
+        code, reports = diagnose("all", "--min-tokens", "140")
+        self.assertEqual(code, 0, [report["headline"] for report in reports])
+        self.assertEqual([report["check"] for report in reports][:7],
+                         ["prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill"])
+
+    def test_all_stops_at_a_wrong_prompt(self):
+        code, reports = diagnose("all", "--against", self.write("another prompt"))
+        self.assertEqual(code, 1)
+        self.assertEqual([report["check"] for report in reports], ["prompt"])
+
+    def test_text_says_the_verdict_first(self):
+        process = dsv4("diagnose", "scale-invariance", "--min-tokens", "0")
+        self.assertEqual(process.returncode, 0)
+        self.assertTrue(process.stdout.startswith("scale-invariance: pass: "), process.stdout)
+
+    def test_tokens_can_come_from_a_file(self):
+        code, (report,) = diagnose("visible", "--tokens", self.write([5, 6, 7]), "--min-tokens", "0", "--layer", "1")
+        self.assertEqual(code, 0)
+        self.assertEqual(report["tables"][0]["rows"][0][:3], ["1", "swa", "0..2"])
+
+    def test_exit_codes(self):
+        for code, arguments in ((2, ("no-such-check",)), (2, ()), (2, ("visible", "--layer", "99")),
+                                (2, ("visible", "--position", "-1")), (2, ("decode-prefill", "--chunk", "0")),
+                                (3, ("prompt", "--against", "/no/such/file")), (3, ("stop-set", "--log", self.write("text"))),
+                                (3, ("prompt", "--against", self.write('{"ids": [1]}'))),
+                                (3, ("residual", "--tokens", self.write([999999]))), (3, ("prompt", "-m", "/no/such/model"))):
+            process = dsv4("diagnose", *arguments)
+            self.assertEqual(process.returncode, code, (arguments, process.stderr))
+            self.assertNotEqual(process.stderr, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
