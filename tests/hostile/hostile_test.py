@@ -285,12 +285,11 @@ class Hostile(unittest.TestCase):
         self.refuse(edited, name, "shape")
 
     def test_scales_that_are_no_scales(self):
-        f32 = lambda value: struct.pack("<f", value)
         cases = [(self.release, LAYER + "wkv.scale", b"\xff", LAYER + "wkv"),
                  (self.release, "layers.0.ffn.experts.2.w2.scale", b"\xff", "layers.0.ffn.experts.2.w2")]
         expert = "layers.0.ffn.experts.1.w1"
         cases += [(self.nvfp4, expert + ".weight_scale", byte, expert) for byte in (b"\x7f", b"\xff", b"\x80", b"\xb8")]
-        cases += [(self.nvfp4, expert + ".weight_scale_2", f32(value), expert)
+        cases += [(self.nvfp4, expert + ".weight_scale_2", struct.pack("<f", value), expert)
                   for value in (float("nan"), float("inf"), -1.0, 0.0)]
         for checkpoint, name, content, message in cases:
             with self.subTest(name=name, content=content):

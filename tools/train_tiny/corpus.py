@@ -84,7 +84,8 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(arguments.output, "wt", encoding="utf-8", compresslevel=6) as out:
         for name in _LIMITS:
-            raw = gzip.open(arguments.corpus / f"{name}.txt.gz", "rt", encoding="utf-8", errors="replace").read()
+            with gzip.open(arguments.corpus / f"{name}.txt.gz", "rt", encoding="utf-8", errors="replace") as source:
+                raw = source.read()
             sizes = {"train": 0, "held_out": 0}
             for text in documents(name, raw):
                 digest = hashlib.sha256(text.encode()).digest()

@@ -106,10 +106,8 @@ class Torch:
         results: list[Answer | None] = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(encoded[i]))
         while order:
-            longest = len(encoded[order[0]]) + max_tokens
             batch = [order.pop(0)]
             while order and (len(batch) + 1) * (len(encoded[order[0]]) + max_tokens) <= budget:
-                longest = len(encoded[order[0]]) + max_tokens
                 batch.append(order.pop(0))
             for index, result in zip(batch, self._generate([encoded[i] for i in batch], max_tokens)):
                 results[index] = result
@@ -165,7 +163,7 @@ def judge(item: dict[str, Any], answer: Answer) -> dict[str, bool]:
             checks["correct"] = checks["name"] and arguments == [json.loads(c["arguments"]) for c in wanted]
         except (EncodingError, ValueError):
             checks.update(well_formed=False, name=False, correct=False)
-    elif kind.endswith("_held_out"):
+    elif kind.endswith(("_held_out", "_fresh")):
         checks["correct"] = item["expect"] in _final(answer.text, item["mode"])
     elif "expect" in item:
         checks["correct"] = _final(answer.text, item.get("mode")) == item["expect"]

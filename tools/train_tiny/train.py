@@ -28,6 +28,7 @@ from checkpoint import load_weights, save_weights
 from generator import Generator, load_texts
 from model import Config, Model, Numerics, _compiled
 from muon import Muon
+from shipped import load_shipped
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _PHASES = {"base": ((1024,), "train", False), "long": ((1024, 1024, 4096), "train", False),
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True, help="folder of the resumable state")
     parser.add_argument("--weights", type=Path, help="start from these saved weights instead of the state")
+    parser.add_argument("--shipped", type=Path, help="start from the weights of an exported model instead")
     parser.add_argument("--output", type=Path, help="folder for the bf16 weights")
     parser.add_argument("--phase", choices=_PHASES, required=True)
     parser.add_argument("--minutes", type=float, required=True)
@@ -205,12 +207,14 @@ def main() -> None:
         config = Config.load(arguments.config)
         if arguments.weights:
             model = load_weights(config, arguments.weights, str(device))
+        elif arguments.shipped:
+            model = load_shipped(arguments.shipped, str(device))
         else:
             model = Model(config).to(device)
         optimisers_ = optimisers(model)
         step = 0
         saved = arguments.state / "state.pt"
-        if saved.exists() and not arguments.weights:
+        if saved.exists() and not (arguments.weights or arguments.shipped):
             state = torch.load(saved, map_location=device, weights_only=True)
             model.load_state_dict(state["model"])
             for optimiser, values in zip(optimisers_, state["optimisers"]):
@@ -222,7 +226,7 @@ def main() -> None:
         numerics = Numerics(numerics_name, sparse=sparse)
         probe = tuple(t.to(device) for t in probe)
         held_out = held_out_batch(arguments.data, tokenizer, 512, 64, device)
-        csa = [l.attn for l in model.layers if l.attn.ratio == 4]
+        csa = [layer.attn for layer in model.layers if layer.attn.ratio == 4]
         print(f"phase {arguments.phase}, step {step}, ready after {time.monotonic() - begin:.0f} s", flush=True)
 
         first_step, mark, mark_tokens = step, time.monotonic(), 0
