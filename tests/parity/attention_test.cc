@@ -83,6 +83,13 @@ struct RunOptions {
   int64_t rows_per_page = 53;
 };
 
+struct Expected {
+  std::vector<double> values;
+  std::vector<double> magnitudes;
+  std::vector<double> slack;  // What rounding in fp32 may move a result by.
+};
+Expected Formula(const Problem& problem, bool round_weights);
+
 std::vector<double> RunAttention(const Problem& problem, RunOptions options = {}) {
   const Geometry& g = problem.geometry;
   int64_t num_tokens = 0;
@@ -109,27 +116,26 @@ std::vector<double> RunAttention(const Problem& problem, RunOptions options = {}
   const TestTensor q(problem.dtype, shape, problem.q);
   const TestTensor sink(DType::kF32, {g.num_heads}, problem.sink);
   const TestTensor selected(DType::kI32, {num_tokens, g.top_k}, problem.selected);
-  const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-    TestTensor o(problem.dtype, shape);
-    const ops::AttentionArgs args{q,
-                                  sink,
-                                  g.top_k > 0 ? selected.view() : TensorView(),
-                                  o,
-                                  problem.softmax_scale,
-                                  g.window_size,
-                                  g.ratio,
-                                  sequences};
-    const Status status = backend.table.attention(*backend.context, args);
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    return Outputs(std::move(o));
-  });
+  const auto outputs = RunOnAll(
+      [&](const ops::Backend& backend) {
+        TestTensor o(problem.dtype, shape);
+        const ops::AttentionArgs args{q,
+                                      sink,
+                                      g.top_k > 0 ? selected.view() : TensorView(),
+                                      o,
+                                      problem.softmax_scale,
+                                      g.window_size,
+                                      g.ratio,
+                                      sequences};
+        const Status status = backend.table.attention(*backend.context, args);
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        return Outputs(std::move(o));
+      },
+      FastOutputs::kBounded);
+  const Expected want = Formula(problem, true);
+  ExpectFast(outputs, 0, problem.dtype, want.values, want.magnitudes, g.head_dim, "attention", want.slack);
   return outputs[0].Values();
 }
-
-struct Expected {
-  std::vector<double> values;
-  std::vector<double> magnitudes;
-};
 
 // The formula of the contract; `round_weights` false gives ordinary softmax attention with a sink.
 Expected Formula(const Problem& problem, bool round_weights) {
@@ -154,7 +160,11 @@ Expected Formula(const Problem& problem, bool round_weights) {
       for (size_t h = 0; h < static_cast<size_t>(g.num_heads); ++h) {
         const double* q = problem.q.data() + (token * static_cast<size_t>(g.num_heads) + h) * dim;
         std::vector<double> logits;
+        double largest_terms = 0;  // Of a logit: what its fp32 sum adds up.
         for (const double* key : keys) {
+          double terms = 0;
+          for (size_t d = 0; d < dim; ++d) terms += std::fabs(key[d] * q[d]);
+          largest_terms = std::max(largest_terms, terms * static_cast<double>(problem.softmax_scale));
           logits.push_back(std::inner_product(key, key + dim, q, 0.0) *
                            static_cast<double>(problem.softmax_scale));
         }
@@ -176,6 +186,12 @@ Expected Formula(const Problem& problem, bool round_weights) {
         for (size_t d = 0; d < dim; ++d) {
           expected.values.push_back(sum[d] / normalizer);
           expected.magnitudes.push_back(magnitude[d] / normalizer);
+          // An error of the logits is a relative one of the weights, of Z too; the value sum runs key by key; and with bf16
+          // each weight may round the other way.
+          const double relative = 2 * std::expm1(2 * SumDepth(g.head_dim) * 0x1p-24 * largest_terms) +
+                                  static_cast<double>(keys.size()) * 0x1p-24 +
+                                  (problem.dtype == DType::kBF16 ? 0x1p-8 : 0.0);
+          expected.slack.push_back(relative * magnitude[d] / normalizer);
         }
       }
     }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "ops/op_table.h"
@@ -12,13 +14,58 @@ namespace dsv4::test {
 // The judge.
 const ops::Backend& Reference();
 
-// The backends compared with it; today the reference on several threads, whose results must be the same bits.
+// Backends whose results must be the judge's bits: the reference on several threads.
 const std::vector<ops::Backend>& Candidates();
 
-// Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on the reference, on the reference again
-// and on every candidate. Expects equal bits and intact guards everywhere; returns the reference's outputs.
+// Backends that sum matrix products in fp32: the CPU backend on every instruction-set tier of this machine. Each with one
+// thread and with three, which must give the same bits.
+struct FastBackend {
+  ops::Backend one_thread;
+  ops::Backend three_threads;
+};
+const std::vector<FastBackend>& FastBackends();
+
+// What a fast backend's outputs are compared with: the judge's bits, or by the test, within a bound.
+enum class FastOutputs { kSameBits, kBounded };
+
+// Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks fails.
+class Runs : public std::vector<TestTensor> {
+ public:
+  struct Fast {
+    const ops::Backend* backend;
+    std::vector<TestTensor> outputs;
+  };
+
+  Runs(std::vector<TestTensor> judged, std::vector<Fast> fast)
+      : std::vector<TestTensor>(std::move(judged)), fast_(std::move(fast)) {}
+  Runs(Runs&&) = default;
+  Runs& operator=(Runs&&) = delete;
+  ~Runs();
+
+  const std::vector<Fast>& fast() const {
+    compared_ = true;
+    return fast_;
+  }
+
+ private:
+  std::vector<Fast> fast_;
+  mutable bool compared_ = false;
+};
+
+// Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge twice.
+// Expects intact guards everywhere, and equal bits as said above.
 using RunOp = std::function<std::vector<TestTensor>(const ops::Backend&)>;
-std::vector<TestTensor> RunOnAll(const RunOp& run);
+Runs RunOnAll(const RunOp& run, FastOutputs fast = FastOutputs::kSameBits);
+
+// Roundings that an fp32 sum of `num_terms` products may go through: every tier adds in at least sixteen chains, and 32
+// more for joining them.
+double SumDepth(int64_t num_terms);
+
+// Expects output `index` of every fast backend to lie within ExpectRounded's bound plus the error of fp32 sums: SumDepth
+// roundings of values up to `magnitudes`, plus `slack` (may be empty) for what else the op may do.
+void ExpectFast(const Runs& runs, size_t index, DType dtype, std::span<const double> want,
+                std::span<const double> magnitudes, int64_t num_terms, const std::string& what,
+                std::span<const double> slack = {});
 
 // A vector of move-only tensors, which an initializer list cannot make.
 template <typename... Tensors>

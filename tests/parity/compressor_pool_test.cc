@@ -161,6 +161,10 @@ TEST(CompressorPoolParity, AnyCutGivesTheStatelessEntriesBitForBit) {
                 << extra;
           }
         }
+        for (const FastBackend& fast : FastBackends()) {
+          EXPECT_EQ(RunChunks(fast.three_threads, kind, ape, num_tokens, {r + 1}, dtype, 0), whole)
+              << fast.three_threads.name;
+        }
         for (const ops::Backend& candidate : Candidates()) {
           EXPECT_EQ(RunChunks(candidate, kind, ape, num_tokens, {r + 1}, dtype, 0), whole) << candidate.name;
         }

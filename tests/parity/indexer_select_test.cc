@@ -51,6 +51,17 @@ SelectInputs MakeInputs(const SelectCase& c, DType dtype, bool tied) {
   return in;
 }
 
+void ExpectBest(const SelectCase& c, const SelectInputs& in, const std::vector<double>& selected,
+                const std::string& what);
+
+bool AreIntegers(const SelectInputs& in) {
+  const auto integers = [](const std::vector<double>& values) {
+    return std::all_of(values.begin(), values.end(),
+                       [](double v) { return v == std::nearbyint(v) || std::isnan(v); });
+  };
+  return integers(in.q) && integers(in.weights) && std::all_of(in.keys.begin(), in.keys.end(), integers);
+}
+
 std::vector<double> RunSelect(const SelectCase& c, DType dtype, const SelectInputs& in) {
   const int64_t num_tokens = static_cast<int64_t>(in.weights.size()) / c.num_heads;
   const TestTensor q(dtype, {num_tokens, c.num_heads, c.width}, in.q);
@@ -63,14 +74,64 @@ std::vector<double> RunSelect(const SelectCase& c, DType dtype, const SelectInpu
     sequences.push_back({begin, c.lengths[i], c.first_positions[i], pages[i].rows()});
     begin += c.lengths[i];
   }
-  const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-    TestTensor selected(DType::kI32, {num_tokens, c.top_k});
-    const Status status =
-        backend.table.indexer_select(*backend.context, {q, weights, selected, c.ratio, sequences});
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    return Outputs(std::move(selected));
-  });
+  const auto outputs = RunOnAll(
+      [&](const ops::Backend& backend) {
+        TestTensor selected(DType::kI32, {num_tokens, c.top_k});
+        const Status status =
+            backend.table.indexer_select(*backend.context, {q, weights, selected, c.ratio, sequences});
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        return Outputs(std::move(selected));
+      },
+      FastOutputs::kBounded);
+  // Sums of integers are exact in fp32 too; otherwise a dot product may round to the other bf16 neighbour.
+  for (const Runs::Fast& fast : outputs.fast()) {
+    if (AreIntegers(in)) {
+      EXPECT_EQ(fast.outputs[0].Values(), outputs[0].Values()) << fast.backend->name;
+    } else {
+      ExpectBest(c, in, fast.outputs[0].Values(), fast.backend->name);
+    }
+  }
   return outputs[0].Values();
+}
+
+// No entry that was left out scores better than one that was chosen, up to one bf16 step in each dot product, each term and
+// the sum. Scores are exact here.
+void ExpectBest(const SelectCase& c, const SelectInputs& in, const std::vector<double>& selected,
+                const std::string& what) {
+  size_t token = 0;
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    for (int64_t i = 0; i < c.lengths[s]; ++i, ++token) {
+      const int64_t visible = (c.first_positions[s] + i + 1) / c.ratio;
+      const auto chosen_begin = selected.begin() + static_cast<int64_t>(token) * c.top_k;
+      const std::vector<double> chosen(chosen_begin, chosen_begin + c.top_k);
+      const int64_t want_count = std::min(visible, c.top_k);
+      const auto count = std::count_if(chosen.begin(), chosen.end(), [](double j) { return j >= 0; });
+      ASSERT_EQ(count, want_count) << what;
+      ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.begin() + count)) << what;
+      double worst_chosen = std::numeric_limits<double>::infinity();
+      double best_left = -worst_chosen;
+      for (int64_t j = 0; j < visible; ++j) {
+        double score = 0;
+        double magnitude = 0;
+        for (size_t h = 0; h < static_cast<size_t>(c.num_heads); ++h) {
+          const double* q =
+              &in.q[(token * static_cast<size_t>(c.num_heads) + h) * static_cast<size_t>(c.width)];
+          const double dot =
+              std::inner_product(q, q + c.width, &in.keys[s][static_cast<size_t>(j * c.width)], 0.0);
+          const double term = std::max(dot, 0.0) * in.weights[token * static_cast<size_t>(c.num_heads) + h];
+          score += term;
+          magnitude += std::fabs(term);
+        }
+        const double tolerance = 3 * 0x1p-8 * magnitude;
+        if (std::binary_search(chosen.begin(), chosen.begin() + count, static_cast<double>(j))) {
+          worst_chosen = std::min(worst_chosen, score + tolerance);
+        } else {
+          best_left = std::max(best_left, score - tolerance);
+        }
+      }
+      EXPECT_LE(best_left, worst_chosen) << what << ", token " << token;
+    }
+  }
 }
 
 std::vector<double> FullSort(const SelectCase& c, DType dtype, const SelectInputs& in) {

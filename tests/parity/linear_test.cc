@@ -1,6 +1,7 @@
 // linear and grouped_linear over every stored format, with the mutations of field-lessons.md N1, N4 and N8.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -182,15 +183,18 @@ TEST(LinearParity, EveryFormatAgainstTheDefinition) {
         for (const ActivationQuant quant : {ActivationQuant::kNone, ActivationQuant::kFp8Block}) {
           w->weight.activation = quant;
           for (const DType out : {DType::kBF16, DType::kF32}) {
-            const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-              TestTensor y(out, {c.num_tokens, c.rows}, c.gap);
-              const Status status = backend.table.linear(*backend.context, {x_tensor, &w->weight, y});
-              EXPECT_TRUE(status.ok()) << status.ToString();
-              return Outputs(std::move(y));
-            });
+            const auto outputs = RunOnAll(
+                [&](const ops::Backend& backend) {
+                  TestTensor y(out, {c.num_tokens, c.rows}, c.gap);
+                  const Status status = backend.table.linear(*backend.context, {x_tensor, &w->weight, y});
+                  EXPECT_TRUE(status.ok()) << status.ToString();
+                  return Outputs(std::move(y));
+                },
+                FastOutputs::kBounded);
             const std::vector<double> rounded = quant == ActivationQuant::kNone ? x : Quantized(x, c.cols);
             const Sums want = Multiply(rounded, w->values, c.num_tokens, c.rows, c.cols);
             ExpectRounded(out, outputs[0].Values(), want.values, want.magnitudes, w->name);
+            ExpectFast(outputs, 0, out, want.values, want.magnitudes, c.cols, w->name);
           }
         }
       }
@@ -321,12 +325,14 @@ TEST(GroupedLinearParity, EveryGroupMeetsItsOwnRows) {
         const std::vector<double> x =
             Rounded(dtype, random.Normals(c.num_tokens * c.num_groups * c.group_width));
         const TestTensor x_tensor(dtype, {c.num_tokens, c.num_groups, c.group_width}, x);
-        const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-          TestTensor y(dtype, {c.num_tokens, c.num_groups, c.rank});
-          const Status status = backend.table.grouped_linear(*backend.context, {x_tensor, &w->weight, y});
-          EXPECT_TRUE(status.ok()) << status.ToString();
-          return Outputs(std::move(y));
-        });
+        const auto outputs = RunOnAll(
+            [&](const ops::Backend& backend) {
+              TestTensor y(dtype, {c.num_tokens, c.num_groups, c.rank});
+              const Status status = backend.table.grouped_linear(*backend.context, {x_tensor, &w->weight, y});
+              EXPECT_TRUE(status.ok()) << status.ToString();
+              return Outputs(std::move(y));
+            },
+            FastOutputs::kBounded);
         Sums want;
         for (int64_t t = 0; t < c.num_tokens; ++t) {
           for (int64_t g = 0; g < c.num_groups; ++g) {
@@ -339,6 +345,109 @@ TEST(GroupedLinearParity, EveryGroupMeetsItsOwnRows) {
           }
         }
         ExpectRounded(dtype, outputs[0].Values(), want.values, want.magnitudes, w->name);
+        ExpectFast(outputs, 0, dtype, want.values, want.magnitudes, c.group_width, w->name);
+      }
+    }
+  }
+}
+
+// However many tokens a step has, and wherever the threads cut the rows: a row alone gives the same bits. Few tokens,
+// many and those that do not fill a tile take different paths through a fast backend.
+TEST(LinearBatchInvariance, ARowAloneGivesTheSameBits) {
+  constexpr int64_t kTokens = 37;
+  for (const int64_t cols : {32, 96, 384, 1120}) {
+    Random random(48);
+    const auto weights = EveryFormat(70, cols, random);
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      const std::vector<double> x = Rounded(dtype, random.Normals(kTokens * cols));
+      const TestTensor x_tensor(dtype, {kTokens, cols}, x);
+      for (const auto& w : weights) {
+        for (const FastBackend& fast : FastBackends()) {
+          const ops::Backend& backend = fast.three_threads;
+          const auto run = [&](int64_t begin, int64_t end) {
+            TestTensor y(DType::kF32, {end - begin, w->weight.rows});
+            const Status status =
+                backend.table.linear(*backend.context, {x_tensor.view().Rows(begin, end), &w->weight, y});
+            EXPECT_TRUE(status.ok()) << status.ToString();
+            return y.Values();
+          };
+          std::vector<double> alone;
+          for (int64_t t = 0; t < kTokens; ++t) {
+            const std::vector<double> row = run(t, t + 1);
+            alone.insert(alone.end(), row.begin(), row.end());
+          }
+          for (const int64_t step : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 37}) {
+            for (int64_t begin = 0; begin < kTokens; begin += step) {
+              const int64_t end = std::min(kTokens, begin + step);
+              EXPECT_EQ(run(begin, end), std::vector<double>(alone.begin() + begin * w->weight.rows,
+                                                             alone.begin() + end * w->weight.rows))
+                  << w->name << " on " << backend.name << ", " << step << " tokens, " << cols << " columns";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Every code of e4m3 and every scale a checkpoint may hold is read as the format says: one row a code, x = 1.
+TEST(LinearCodes, EveryCodeAndScale) {
+  for (const FastBackend& fast : FastBackends()) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      std::vector<uint8_t> codes;
+      std::vector<double> want;
+      for (int code = 0; code < 256; ++code) {
+        if ((code & 0x7F) == 0x7F) continue;  // NaN.
+        codes.insert(codes.end(), 128, 0);
+        codes[codes.size() - 128 + static_cast<size_t>(code) % 128] = static_cast<uint8_t>(code);
+        want.push_back(DecodeE4m3(static_cast<uint8_t>(code)));
+      }
+      const int64_t rows = static_cast<int64_t>(want.size());
+      const TestTensor ones(dtype, {1, 128}, std::vector<double>(128, 1.0));
+      uint8_t unit_scale[2] = {127, 127};
+      Weight fp8;
+      fp8.format = WeightFormat::kFp8Block;
+      fp8.rows = rows;
+      fp8.cols = fp8.block_rows = fp8.block_cols = 128;
+      fp8.data = TensorView::Contiguous(static_cast<void*>(codes.data()), DType::kF8E4M3, {rows, 128});
+      fp8.scale = TensorView::Contiguous(static_cast<void*>(unit_scale), DType::kF8E8M0, {2, 1});
+      const auto run = [&](const Weight& weight) {
+        TestTensor y(DType::kF32, {1, weight.rows});
+        const Status status = fast.one_thread.table.linear(*fast.one_thread.context, {ones, &weight, y});
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        return y.Values();
+      };
+      EXPECT_EQ(run(fp8), want) << fast.one_thread.name;
+
+      for (const WeightFormat format : {WeightFormat::kNvFp4, WeightFormat::kMxFp4}) {
+        const bool nvfp4 = format == WeightFormat::kNvFp4;
+        const int64_t block = nvfp4 ? 16 : 32;
+        const int64_t num_scales = nvfp4 ? 127 : 255;
+        Weight fp4;
+        fp4.format = format;
+        fp4.rows = num_scales * 16;
+        fp4.cols = block;
+        std::vector<uint8_t> packed(static_cast<size_t>(fp4.rows * block / 2), 0);
+        std::vector<uint8_t> scales;
+        std::vector<double> values;
+        for (int64_t row = 0; row < fp4.rows; ++row) {
+          const auto code = static_cast<uint8_t>(row % 16);
+          const auto scale = static_cast<uint8_t>(row / 16);
+          const int64_t column = row % block;
+          packed[static_cast<size_t>((row * block + column) / 2)] =
+              column % 2 == 0 ? code : static_cast<uint8_t>(code << 4);
+          scales.push_back(scale);
+          const double value = DecodeE2m1(code) * (nvfp4 ? DecodeE4m3(scale) : std::ldexp(1.0, scale - 127));
+          values.push_back(static_cast<double>(static_cast<float>(value)));
+        }
+        fp4.data = TensorView::Contiguous(static_cast<void*>(packed.data()), nvfp4 ? DType::kU8 : DType::kI8,
+                                          {fp4.rows, block / 2});
+        fp4.scale = TensorView::Contiguous(static_cast<void*>(scales.data()),
+                                           nvfp4 ? DType::kF8E4M3 : DType::kF8E8M0, {fp4.rows, 1});
+        const TestTensor x(dtype, {1, block}, std::vector<double>(static_cast<size_t>(block), 1.0));
+        TestTensor y(DType::kF32, {1, fp4.rows});
+        ASSERT_TRUE(fast.one_thread.table.linear(*fast.one_thread.context, {x, &fp4, y}).ok());
+        EXPECT_EQ(y.Values(), values) << fast.one_thread.name << (nvfp4 ? " nvfp4" : " mxfp4");
       }
     }
   }

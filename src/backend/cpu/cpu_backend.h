@@ -1,0 +1,24 @@
+// The CPU backend: every op in every stored format at the speed of memory (decode) or of the vector units (prefill).
+// docs/cpu-backend.md says how the kernels work.
+//
+// Numerics: the contracts' rounding points, all of them; sums of matrix products and attention in fp32 (exact products for
+// bf16 operands), everything else in double as the reference. A row's result depends neither on the other rows of the batch
+// nor on the number of threads; it may differ between instruction-set tiers in the last bits of fp32 sums.
+#pragma once
+
+#include <optional>
+
+#include "backend/cpu/isa.h"
+#include "ops/op_table.h"
+
+namespace dsv4::backend {
+
+struct CpuOptions {
+  int num_threads = 1;          // >= 1, counts the calling thread.
+  std::optional<cpu::Isa> isa;  // Default: DSV4_CPU_ISA, else the best tier of this machine.
+};
+
+// The name is "cpu" and the tier: "cpu (avx512bf16)". Errors: as ChooseIsa.
+Result<ops::Backend> MakeCpuBackend(const CpuOptions& options);
+
+}  // namespace dsv4::backend

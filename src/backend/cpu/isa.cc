@@ -1,0 +1,95 @@
+#include "backend/cpu/isa.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace dsv4::backend::cpu {
+
+namespace {
+
+constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
+bool Supported(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case Isa::kAvx512:
+      return Supported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+             __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvx512Bf16:
+      return Supported(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
+  }
+  return "unknown";
+}
+
+std::vector<Isa> AvailableIsas() {
+  std::vector<Isa> available;
+  std::copy_if(kAllIsas.begin(), kAllIsas.end(), std::back_inserter(available), Supported);
+  return available;
+}
+
+Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
+  const std::vector<Isa> available = AvailableIsas();
+  const char* const name = std::getenv("DSV4_CPU_ISA");
+  if (!wanted.has_value() && name != nullptr) {
+    const auto named =
+        std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](Isa isa) { return IsaName(isa) == name; });
+    if (named == kAllIsas.end()) {
+      return Error(
+          InvalidArgument(fmt::format("DSV4_CPU_ISA: '{}', want scalar, avx2, avx512 or avx512bf16", name)));
+    }
+    wanted = *named;
+  }
+  if (!wanted.has_value()) return available.back();
+  if (!Supported(*wanted)) {
+    std::vector<std::string_view> names;
+    for (const Isa isa : available) names.push_back(IsaName(isa));
+    return Error(FailedPrecondition(fmt::format("backend cpu: tier {}: this machine lacks it; it has {}",
+                                                IsaName(*wanted), fmt::join(names, ", "))));
+  }
+  return *wanted;
+}
+
+Kernels KernelsFor(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return scalar::kKernels;
+    case Isa::kAvx2:
+      return avx2::kKernels;
+    case Isa::kAvx512:
+      return avx512::kKernels;
+    case Isa::kAvx512Bf16: {
+      Kernels kernels = avx512::kKernels;
+      kernels.bf16 = avx512bf16::kBf16Matmul;
+      return kernels;
+    }
+  }
+  return scalar::kKernels;
+}
+
+}  // namespace dsv4::backend::cpu

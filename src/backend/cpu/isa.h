@@ -1,0 +1,33 @@
+// Instruction-set tiers and the choice between them at run time.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "backend/cpu/kernels/kernels.h"
+#include "base/status.h"
+
+namespace dsv4::backend::cpu {
+
+// Each includes the ones before it.
+enum class Isa : uint8_t {
+  kScalar,      // Every machine.
+  kAvx2,        // AVX2, FMA, F16C.
+  kAvx512,      // AVX-512 F, BW, DQ, VL, VBMI, VNNI.
+  kAvx512Bf16,  // AVX512_BF16: dot products of bf16 pairs.
+};
+
+std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16"
+
+// What this machine and its operating system can run, worst first.
+std::vector<Isa> AvailableIsas();
+
+// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the best. InvalidArgument for an unknown name,
+// FailedPrecondition for a tier that the machine lacks.
+Result<Isa> ChooseIsa(std::optional<Isa> wanted);
+
+// The kernels of an available tier.
+Kernels KernelsFor(Isa isa);
+
+}  // namespace dsv4::backend::cpu

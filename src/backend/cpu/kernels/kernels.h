@@ -1,0 +1,83 @@
+// The functions that exist once per instruction-set tier. They take raw pointers and sizes: an ISA unit shares no inline
+// code with the rest, so the linker can never pick an AVX copy of a function for a machine without AVX.
+//
+// Every tier computes the same sums; only the order inside a sum differs. Within a tier the order for a pair (row, token)
+// depends on the number of columns and the stored format alone: one token, many tokens, any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::backend::cpu {
+
+// Columns are taken 128 at a time. Scales and activations are padded with zeros to whole chunks.
+inline constexpr int64_t kChunk = 128;
+
+// How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk.
+enum class RowFormat : uint8_t { kF32, kF16, kBf16, kFp8, kMxFp4, kNvFp4 };
+inline constexpr int kNumRowFormats = 6;
+
+// out[token * out_stride + row] = sum_k row[k] x[token][k], for all rows and tokens.
+struct MultiplyArgs {
+  RowFormat format = RowFormat::kF32;
+  const uint8_t* rows = nullptr;  // Row i at rows + i * row_bytes,
+  int64_t row_bytes = 0;
+  const uint8_t* const* row_pointers = nullptr;  // or, if not null, at row_pointers[i].
+  const uint8_t* scales = nullptr;  // kMxFp4, kNvFp4: the codes of row i at scales + i * scale_bytes.
+  int64_t scale_bytes = 0;
+  const float* chunk_scales = nullptr;  // kFp8: one per chunk, the same for all rows of the call.
+  int64_t num_rows = 0;
+  int64_t cols = 0;
+  const void* x = nullptr;  // Packed: every chunk in the order of `MatmulKernels::order`.
+  int64_t x_stride = 0;     // Elements from token to token, a multiple of kChunk.
+  int64_t num_tokens = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  void* scratch = nullptr;  // 64-byte aligned, kBlockRows * kScratchBytesPerChunk for every chunk of a row.
+};
+
+// With many tokens this many rows are unpacked at a time, for all of them.
+inline constexpr int64_t kBlockRows = 32;
+// The widest tier's unpacked chunk: 128 fp32 and its scale vectors.
+inline constexpr int64_t kScratchBytesPerChunk = 640;
+
+struct MatmulKernels {
+  // Packed activations are bf16 (they must be exact in it) or fp32.
+  bool bf16_activations = false;
+  // order[format][i]: which column of a chunk is the i-th packed one; null: this kernel does not read the format.
+  const uint8_t* order[kNumRowFormats] = {};
+  void (*multiply)(const MultiplyArgs& args) = nullptr;
+};
+
+struct Kernels {
+  MatmulKernels floats;
+  MatmulKernels bf16;  // `multiply` null: the tier has no bf16 dot products.
+
+  // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
+  void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);
+  // out[k] = sum_j rows[k][j] x[j] in double; `rows` are fp32, at any address. Products are exact and the order of the sum is
+  // the same in all tiers.
+  void (*dot_rows)(const uint8_t* rows, int64_t num_rows, int64_t width, const float* x, double* out);
+  // o[head * dim + d] += sum_t weights[head * weight_stride + t] values[t][d], t ascending, fp32 fused multiply-adds.
+  void (*add_weighted_rows)(const float* weights, int64_t weight_stride, int64_t num_heads,
+                            const uint8_t* const* values, bool values_bf16, int64_t num_values, int64_t dim,
+                            float* o);
+  // bf16, at any address, <-> fp32.
+  void (*widen_bf16)(const uint8_t* in, int64_t count, float* out);
+  void (*narrow_bf16)(const float* in, int64_t count, uint8_t* out);
+};
+
+// Defined by the units of the tiers; calling into a tier that the machine lacks is an illegal instruction.
+namespace scalar {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx512bf16 {
+extern const MatmulKernels kBf16Matmul;  // The rest is avx512's.
+}
+
+}  // namespace dsv4::backend::cpu

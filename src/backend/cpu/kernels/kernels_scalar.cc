@@ -1,0 +1,191 @@
+// The tier that every machine has: plain C++, no intrinsics.
+#include <cstdint>
+
+#include "backend/cpu/kernels/kernels.h"
+
+namespace dsv4::backend::cpu::scalar {
+namespace {
+
+using Vec = float;
+using WVec = float;
+using X = float;
+constexpr int kParts = 8;
+constexpr int kVecs = 16;
+constexpr int kLanes = 1;
+constexpr int kFloatLanes = 1;
+constexpr int kValueVectors = 4;
+constexpr int kMaxFewTokens = 4;
+constexpr int kTileRows = 2;
+constexpr int kTileTokens = 2;
+constexpr int64_t kPrefetchBytes = 1024;
+
+inline Vec Zero() { return 0.0F; }
+inline Vec Broadcast(float value) { return value; }
+inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
+inline Vec Dot(Vec sum, WVec w, X x) { return w * x + sum; }
+inline Vec Add(Vec a, Vec b) { return a + b; }
+inline float Reduce(Vec v) { return v; }
+
+template <typename T>
+inline T Load(const void* from) {
+  T value;
+  __builtin_memcpy(&value, from, sizeof(T));
+  return value;
+}
+inline X LoadX(const X* from) { return *from; }
+inline WVec LoadW(const uint8_t* from) { return Load<float>(from); }
+inline Vec LoadVec(const uint8_t* from) { return Load<float>(from); }
+inline void StoreW(uint8_t* to, WVec w) { __builtin_memcpy(to, &w, sizeof(w)); }
+inline void StoreVec(uint8_t* to, Vec v) { __builtin_memcpy(to, &v, sizeof(v)); }
+inline Vec LoadFloats(const void* from) { return Load<float>(from); }
+inline void StoreFloats(float* to, Vec v) { *to = v; }
+inline float FloatFrom(uint32_t bits) { return Load<float>(&bits); }
+inline Vec LoadBf16s(const uint8_t* from) {
+  return FloatFrom(static_cast<uint32_t>(Load<uint16_t>(from)) << 16);
+}
+
+// e4m3 without its sign; the exponent lands in fp32's field 120 too low.
+inline float E4m3Magnitude(uint32_t code) {
+  return (code & 0x7FU) == 0x7FU ? __builtin_nanf("") : FloatFrom((code & 0x7FU) << 20) * 0x1p120F;
+}
+
+constexpr float kE2m1[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                             -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+
+constexpr int kPartColumns = kVecs * kLanes;
+
+struct Unscaled {
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr bool kScaled = false;
+  struct Scales {};
+  static Scales LoadScales(const uint8_t*, float) { return {}; }
+  static Vec PartScale(const Scales&, int) { return 1.0F; }
+};
+
+struct F32 : Unscaled {
+  static constexpr int64_t kBytes = 512;
+  static void Decode(const uint8_t* bytes, int part, WVec* w) {
+    for (int i = 0; i < kPartColumns; ++i) w[i] = Load<float>(bytes + 4 * (part * kPartColumns + i));
+  }
+};
+
+struct Bf16 : Unscaled {
+  static constexpr int64_t kBytes = 256;
+  static void Decode(const uint8_t* bytes, int part, WVec* w) {
+    for (int i = 0; i < kPartColumns; ++i) w[i] = LoadBf16s(bytes + 2 * (part * kPartColumns + i));
+  }
+};
+
+struct F16 : Unscaled {
+  static constexpr int64_t kBytes = 256;
+  static void Decode(const uint8_t* bytes, int part, WVec* w) {
+    for (int i = 0; i < kPartColumns; ++i) {
+      const uint32_t half = Load<uint16_t>(bytes + 2 * (part * kPartColumns + i));
+      // As for e4m3: the exponent is 112 too low; infinity and NaN need all ones.
+      const uint32_t magnitude = (half & 0x7FFFU) << 13;
+      const float value =
+          (half & 0x7C00U) == 0x7C00U ? FloatFrom(magnitude | 0x7F800000U) : FloatFrom(magnitude) * 0x1p112F;
+      w[i] = (half & 0x8000U) != 0 ? -value : value;
+    }
+  }
+};
+
+struct Fp8 {
+  static constexpr int64_t kBytes = 128;
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr bool kScaled = true;
+  using Scales = float;
+  static Scales LoadScales(const uint8_t*, float chunk_scale) { return chunk_scale; }
+  static Vec PartScale(const Scales& scales, int) { return scales; }
+  static void Decode(const uint8_t* bytes, int part, WVec* w) {
+    for (int i = 0; i < kPartColumns; ++i) {
+      const uint32_t code = bytes[part * kPartColumns + i];
+      w[i] = (code & 0x80U) != 0 ? -E4m3Magnitude(code) : E4m3Magnitude(code);
+    }
+  }
+};
+
+struct Fp4 {
+  static constexpr int64_t kBytes = 64;
+  static constexpr bool kScaled = true;
+  static void Decode(const uint8_t* bytes, int part, WVec* w) {
+    for (int i = 0; i < kPartColumns; i += 2) {
+      const uint8_t byte = bytes[(part * kPartColumns + i) / 2];
+      w[i] = kE2m1[byte & 0xFU];
+      w[i + 1] = kE2m1[byte >> 4];
+    }
+  }
+};
+
+struct MxFp4 : Fp4 {
+  static constexpr int64_t kScaleBytes = 4;
+  struct Scales {
+    float values[4];
+  };
+  static Scales LoadScales(const uint8_t* codes, float) {
+    Scales scales;
+    for (int i = 0; i < 4; ++i) {
+      scales.values[i] = FloatFrom(codes[i] == 0 ? 0x00400000U : static_cast<uint32_t>(codes[i]) << 23);
+    }
+    return scales;
+  }
+  static Vec PartScale(const Scales& scales, int part) { return scales.values[part / 2]; }
+};
+
+struct NvFp4 : Fp4 {
+  static constexpr int64_t kScaleBytes = 8;
+  struct Scales {
+    float values[8];
+  };
+  static Scales LoadScales(const uint8_t* codes, float) {
+    Scales scales;
+    for (int i = 0; i < 8; ++i) scales.values[i] = E4m3Magnitude(codes[i]);
+    return scales;
+  }
+  static Vec PartScale(const Scales& scales, int part) { return scales.values[part]; }
+};
+
+#include "backend/cpu/kernels/matmul_body.h"
+#include "backend/cpu/kernels/row_kernels_body.h"
+
+struct Order {
+  constexpr Order() {
+    for (int i = 0; i < kChunk; ++i) columns[i] = static_cast<uint8_t>(i);
+  }
+  uint8_t columns[kChunk] = {};
+};
+constexpr Order kInOrder;
+
+void Multiply(const MultiplyArgs& args) {
+  switch (args.format) {
+    case RowFormat::kF32:
+      return MultiplyFormat<F32>(args);
+    case RowFormat::kF16:
+      return MultiplyFormat<F16>(args);
+    case RowFormat::kBf16:
+      return MultiplyFormat<Bf16>(args);
+    case RowFormat::kFp8:
+      return MultiplyFormat<Fp8>(args);
+    case RowFormat::kMxFp4:
+      return MultiplyFormat<MxFp4>(args);
+    case RowFormat::kNvFp4:
+      return MultiplyFormat<NvFp4>(args);
+  }
+}
+
+}  // namespace
+
+const Kernels kKernels = {
+    .floats = {.bf16_activations = false,
+               .order = {kInOrder.columns, kInOrder.columns, kInOrder.columns, kInOrder.columns,
+                         kInOrder.columns, kInOrder.columns},
+               .multiply = Multiply},
+    .bf16 = {},
+    .round_fp8 = RoundFp8,
+    .dot_rows = DotRows,
+    .add_weighted_rows = AddWeightedRows,
+    .widen_bf16 = WidenBf16,
+    .narrow_bf16 = NarrowBf16,
+};
+
+}  // namespace dsv4::backend::cpu::scalar

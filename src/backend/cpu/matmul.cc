@@ -1,0 +1,264 @@
+#include "backend/cpu/matmul.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "backend/cpu/values.h"
+#include "base/check.h"
+#include "formats/number_formats.h"
+
+namespace dsv4::backend::cpu {
+
+namespace {
+
+int64_t NumChunks(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
+
+// Memory that grows and stays, aligned for the widest vectors.
+class GrowingBuffer {
+ public:
+  uint8_t* Get(int64_t bytes) {
+    if (bytes > capacity_) {
+      memory_.reset(static_cast<uint8_t*>(::operator new(static_cast<size_t>(bytes), kAlignment)));
+      capacity_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(uint8_t* memory) const { ::operator delete(memory, kAlignment); }
+  };
+  std::unique_ptr<uint8_t, Free> memory_;
+  int64_t capacity_ = 0;
+};
+
+struct Scratch {
+  GrowingBuffer unpacked;  // The kernel's.
+  GrowingBuffer expanded;  // Dequantised rows.
+  GrowingBuffer scales;
+  GrowingBuffer sums;
+  GrowingBuffer row;
+};
+
+Scratch& ThreadScratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
+float* Floats(GrowingBuffer& buffer, int64_t count) {
+  return reinterpret_cast<float*>(buffer.Get(count * static_cast<int64_t>(sizeof(float))));
+}
+
+float BlockScale(const TensorView& scales, int64_t index) {
+  switch (scales.dtype) {
+    case DType::kF8E8M0:
+      return FloatFromE8m0(scales.as<const uint8_t>()[index]);
+    case DType::kBF16: {
+      uint16_t bits;
+      std::memcpy(&bits, At(scales.data, scales.dtype, index), sizeof(bits));
+      return FloatFromBf16(bits);
+    }
+    default: {
+      float value;
+      std::memcpy(&value, At(scales.data, scales.dtype, index), sizeof(value));
+      return value;
+    }
+  }
+}
+
+// One scale for each chunk of the rows of a block.
+const float* ChunkScales(const Weight& weight, int64_t block_row) {
+  const int64_t num_chunks = NumChunks(weight.cols);
+  float* const scales = Floats(ThreadScratch().scales, num_chunks);
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    scales[chunk] =
+        BlockScale(weight.scale, block_row * weight.scale.shape[1] + chunk * kChunk / weight.block_cols);
+  }
+  return scales;
+}
+
+MultiplyArgs CommonArgs(const MatmulPlan& plan, int64_t cols, const Activations& x, int64_t out_stride) {
+  MultiplyArgs args;
+  args.format = plan.format;
+  args.cols = cols;
+  args.x = x.data();
+  args.x_stride = x.stride();
+  args.num_tokens = x.num_rows();
+  args.out_stride = out_stride;
+  args.scratch = ThreadScratch().unpacked.Get(kBlockRows * NumChunks(cols) * kScratchBytesPerChunk);
+  return args;
+}
+
+// Dequantises a few rows at a time and multiplies them as fp32.
+void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
+                      MultiplyArgs args, float* out) {
+  float* const rows = Floats(ThreadScratch().expanded, kBlockRows * weight.cols);
+  for (int64_t first = begin; first < end; first += kBlockRows) {
+    args.num_rows = std::min(kBlockRows, end - first);
+    for (int64_t r = 0; r < args.num_rows; ++r) DequantizeRow(weight, first + r, rows + r * weight.cols);
+    args.rows = reinterpret_cast<const uint8_t*>(rows);
+    args.row_bytes = weight.cols * static_cast<int64_t>(sizeof(float));
+    args.out = out + first - begin;
+    plan.kernels->multiply(args);
+  }
+}
+
+}  // namespace
+
+float* ThreadFloats(int64_t count) { return Floats(ThreadScratch().row, count); }
+
+MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtype) {
+  MatmulPlan plan;
+  plan.quant = weight.activation;
+  switch (weight.format) {
+    case WeightFormat::kPlain:
+      plan.format = weight.data.dtype == DType::kF32   ? RowFormat::kF32
+                    : weight.data.dtype == DType::kF16 ? RowFormat::kF16
+                                                       : RowFormat::kBf16;
+      break;
+    case WeightFormat::kFp8Block:
+      plan.expand = weight.block_cols % kChunk != 0;
+      plan.format = plan.expand ? RowFormat::kF32 : RowFormat::kFp8;
+      break;
+    case WeightFormat::kMxFp4:
+      plan.format = RowFormat::kMxFp4;
+      break;
+    case WeightFormat::kNvFp4:
+      plan.format = RowFormat::kNvFp4;
+      break;
+  }
+  // bf16 activations are exact in bf16, and so are those rounded to e4m3 times a power of two.
+  const bool exact = x_dtype == DType::kBF16 || weight.activation == ActivationQuant::kFp8Block;
+  const bool bf16 = exact && kernels.bf16.multiply != nullptr &&
+                    kernels.bf16.order[static_cast<int>(plan.format)] != nullptr;
+  plan.kernels = bf16 ? &kernels.bf16 : &kernels.floats;
+  return plan;
+}
+
+MatmulPlan PlanDots(const Kernels& kernels, DType dtype) {
+  MatmulPlan plan;
+  plan.format = dtype == DType::kBF16 ? RowFormat::kBf16 : RowFormat::kF32;
+  plan.kernels = dtype == DType::kBF16 && kernels.bf16.multiply != nullptr ? &kernels.bf16 : &kernels.floats;
+  return plan;
+}
+
+Activations::Activations(ThreadPool& threads, const Kernels& kernels, const MatmulPlan& plan,
+                         std::span<const uint8_t* const> rows, DType dtype, int64_t cols)
+    : num_rows_(static_cast<int64_t>(rows.size())), stride_(NumChunks(cols) * kChunk) {
+  const bool bf16 = plan.kernels->bf16_activations;
+  row_bytes_ = stride_ * (bf16 ? 2 : 4);
+  const std::shared_ptr<uint8_t[]> data =
+      std::make_shared_for_overwrite<uint8_t[]>(static_cast<size_t>(num_rows_ * row_bytes_));
+  data_ = data;
+  const uint8_t* const order = plan.order();
+  constexpr int64_t kElementsPerTask = 1 << 14;
+  threads.ParallelFor(num_rows_, std::max<int64_t>(1, kElementsPerTask / stride_),
+                      [&](int64_t begin, int64_t end) {
+                        float* const values = ThreadFloats(stride_);
+                        for (int64_t row = begin; row < end; ++row) {
+                          LoadFloats(kernels, rows[static_cast<size_t>(row)], dtype, cols, values);
+                          std::fill(values + cols, values + stride_, 0.0F);
+                          if (plan.quant == ActivationQuant::kFp8Block)
+                            kernels.round_fp8(values, cols, kActivationBlock, values);
+                          uint8_t* const to = data.get() + row * row_bytes_;
+                          for (int64_t chunk = 0; chunk < stride_; chunk += kChunk) {
+                            const float* const from = values + chunk;
+                            if (bf16) {
+                              uint16_t packed[kChunk];
+                              for (int64_t i = 0; i < kChunk; ++i) packed[i] = Bf16FromFloat(from[order[i]]);
+                              std::memcpy(to + 2 * chunk, packed, sizeof(packed));
+                            } else {
+                              float packed[kChunk];
+                              for (int64_t i = 0; i < kChunk; ++i) packed[i] = from[order[i]];
+                              std::memcpy(to + 4 * chunk, packed, sizeof(packed));
+                            }
+                          }
+                        }
+                      });
+}
+
+Activations Activations::Slice(int64_t begin, int64_t end) const {
+  Activations slice = *this;
+  slice.data_ = std::shared_ptr<const uint8_t[]>(data_, data_.get() + begin * row_bytes_);
+  slice.num_rows_ = end - begin;
+  return slice;
+}
+
+Activations Activations::Gather(std::span<const int64_t> indices) const {
+  if (indices.size() == 1) return Slice(indices[0], indices[0] + 1);
+  Activations gathered = *this;
+  gathered.num_rows_ = static_cast<int64_t>(indices.size());
+  const std::shared_ptr<uint8_t[]> data =
+      std::make_shared_for_overwrite<uint8_t[]>(static_cast<size_t>(gathered.num_rows_ * row_bytes_));
+  for (size_t i = 0; i < indices.size(); ++i) {
+    std::memcpy(data.get() + static_cast<int64_t>(i) * row_bytes_, data_.get() + indices[i] * row_bytes_,
+                static_cast<size_t>(row_bytes_));
+  }
+  gathered.data_ = data;
+  return gathered;
+}
+
+void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
+                   const Activations& x, float* out, int64_t out_stride) {
+  MultiplyArgs args = CommonArgs(plan, weight.cols, x, out_stride);
+  if (plan.expand) return MultiplyExpanded(plan, weight, begin, end, args, out);
+  args.row_bytes = weight.format == WeightFormat::kPlain || weight.format == WeightFormat::kFp8Block
+                       ? weight.cols * ElementBytes(weight.data.dtype)
+                       : weight.cols / 2;
+  for (int64_t first = begin; first < end;) {
+    int64_t last = end;
+    if (weight.format == WeightFormat::kFp8Block) {
+      const int64_t block_row = first / weight.block_rows;
+      last = std::min(end, (block_row + 1) * weight.block_rows);
+      args.chunk_scales = ChunkScales(weight, block_row);
+    } else if (weight.format != WeightFormat::kPlain) {
+      args.scale_bytes = weight.scale.shape[1];
+      args.scales = weight.scale.as<const uint8_t>() + first * args.scale_bytes;
+    }
+    args.rows = weight.data.as<const uint8_t>() + first * args.row_bytes;
+    args.num_rows = last - first;
+    args.out = out + first - begin;
+    plan.kernels->multiply(args);
+    first = last;
+  }
+  if (weight.format != WeightFormat::kNvFp4) return;
+  const float global = weight.global_scale_divides
+                           ? static_cast<float>(1.0 / static_cast<double>(weight.global_scale))
+                           : weight.global_scale;
+  for (int64_t t = 0; t < x.num_rows(); ++t) {
+    for (int64_t i = 0; i < end - begin; ++i) out[t * out_stride + i] *= global;
+  }
+}
+
+void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weight& weight, int64_t begin,
+                     int64_t end, const Activations& x, void* y, DType dtype, int64_t y_stride) {
+  const int64_t num_rows = end - begin;
+  float* const sums = Floats(ThreadScratch().sums, x.num_rows() * num_rows);
+  MultiplyRange(plan, weight, begin, end, x, sums, num_rows);
+  for (int64_t t = 0; t < x.num_rows(); ++t) {
+    StoreFloats(kernels, sums + t * num_rows, num_rows,
+                static_cast<uint8_t*>(y) + t * y_stride * ElementBytes(dtype), dtype);
+  }
+}
+
+void MultiplyPointers(const MatmulPlan& plan, std::span<const uint8_t* const> keys, int64_t cols,
+                      const Activations& x, float* out, int64_t out_stride) {
+  MultiplyArgs args = CommonArgs(plan, cols, x, out_stride);
+  args.row_pointers = keys.data();
+  args.num_rows = static_cast<int64_t>(keys.size());
+  args.out = out;
+  plan.kernels->multiply(args);
+}
+
+int64_t RangeRows(const Weight& weight, int64_t num_tokens) {
+  constexpr int64_t kProductsPerRange = 1 << 17;
+  const int64_t rows =
+      std::max<int64_t>(1, kProductsPerRange / std::max<int64_t>(1, weight.cols * num_tokens));
+  return (rows + kBlockRows - 1) / kBlockRows * kBlockRows;
+}
+
+}  // namespace dsv4::backend::cpu

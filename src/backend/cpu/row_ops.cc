@@ -1,0 +1,193 @@
+// Ops that treat rows or elements one by one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/row_math.h"
+#include "backend/cpu/values.h"
+
+namespace dsv4::backend::cpu {
+
+namespace {
+
+// Rows to hand a thread at a time: a wake-up costs about as much as some ten thousand elements.
+int64_t RowGrain(int64_t width) {
+  constexpr int64_t kElementsPerTask = 1 << 14;
+  return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, width));
+}
+
+double SumOfSquares(const float* x, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  double sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += static_cast<double>(x[i + lane]) * static_cast<double>(x[i + lane]);
+    }
+  }
+  double total = 0.0;
+  for (; i < count; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace
+
+void SwigluRow(const float* gate, const float* up, int64_t count, double limit, double row_weight,
+               float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double g = std::min(static_cast<double>(gate[i]), limit);
+    const double u = std::clamp(static_cast<double>(up[i]), -limit, limit);
+    out[i] = static_cast<float>(row_weight * (g / (1.0 + std::exp(-g)) * u));
+  }
+}
+
+Status Embed(ops::OpContext& context, const ops::EmbedArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t num_tokens = args.token_ids.shape[0];
+  const int64_t vocab_size = args.table.shape[0];
+  const int64_t dim = args.table.shape[1];
+  const int64_t hc_mult = args.streams.shape[1];
+  const Kernels& kernels = KernelsOf(context);
+  std::vector<float> row(static_cast<size_t>(dim));
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const int64_t id = LoadInteger(args.token_ids, t);
+    if (id < 0 || id >= vocab_size) {
+      return OutOfRange(fmt::format("op embed: token_ids[{}]: {}, want 0 to {}", t, id, vocab_size - 1));
+    }
+    LoadFloats(kernels, At(args.table.data, args.table.dtype, id * args.table.strides[0]), args.table.dtype,
+               dim, row.data());
+    for (int64_t i = 0; i < hc_mult; ++i) {
+      StoreFloats(kernels, row.data(), dim,
+                  args.streams.as<uint8_t>() + (t * hc_mult + i) * dim * ElementBytes(args.streams.dtype),
+                  args.streams.dtype);
+    }
+  }
+  return {};
+}
+
+Status RmsNorm(ops::OpContext& context, const ops::RmsNormArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t dim = args.x.shape[1];
+  const Kernels& kernels = KernelsOf(context);
+  const std::vector<float> weight = LoadAll(kernels, args.weight);
+  context.threads().ParallelFor(args.x.shape[0], RowGrain(dim), [&](int64_t begin, int64_t end) {
+    std::vector<float> x(static_cast<size_t>(dim));
+    std::vector<double> y(static_cast<size_t>(dim));
+    for (int64_t row = begin; row < end; ++row) {
+      LoadFloats(kernels, At(args.x.data, args.x.dtype, row * args.x.strides[0]), args.x.dtype, dim,
+                 x.data());
+      const double mean_square = SumOfSquares(x.data(), dim) / static_cast<double>(dim);
+      const double factor = 1.0 / std::sqrt(mean_square + static_cast<double>(args.eps));
+      for (size_t i = 0; i < y.size(); ++i) {
+        y[i] = static_cast<double>(x[i]) * (factor * static_cast<double>(weight[i]));
+      }
+      StoreDoubles(y.data(), dim, args.y.as<uint8_t>() + row * args.y.strides[0] * ElementBytes(args.y.dtype),
+                   args.y.dtype);
+    }
+  });
+  return {};
+}
+
+Status HeadRmsNorm(ops::OpContext& context, const ops::HeadRmsNormArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const DType dtype = args.x.dtype;
+  const int64_t head_dim = args.x.shape[2];
+  const Kernels& kernels = KernelsOf(context);
+  context.threads().ParallelFor(
+      args.x.shape[0] * args.x.shape[1], RowGrain(head_dim), [&](int64_t begin, int64_t end) {
+        std::vector<float> x(static_cast<size_t>(head_dim));
+        std::vector<float> squares(x.size());
+        std::vector<double> y(x.size());
+        for (int64_t row = begin; row < end; ++row) {
+          LoadFloats(kernels, At(args.x.data, dtype, row * head_dim), dtype, head_dim, x.data());
+          // As the release: with bf16, the square, the mean, + eps, the root and the product are tensors of their own.
+          double sum = 0.0;
+          if (dtype == DType::kBF16) {
+            for (size_t i = 0; i < x.size(); ++i) squares[i] = RoundToBf16(x[i] * x[i]);
+            for (const float square : squares) sum += static_cast<double>(square);
+          } else {
+            sum = SumOfSquares(x.data(), head_dim);
+          }
+          const double mean = HeldAs(dtype, sum / static_cast<double>(head_dim));
+          const double shifted = HeldAs(dtype, mean + static_cast<double>(args.eps));
+          const double factor = HeldAs(dtype, 1.0 / std::sqrt(shifted));
+          for (size_t i = 0; i < x.size(); ++i) y[i] = static_cast<double>(x[i]) * factor;
+          StoreDoubles(y.data(), head_dim, args.y.as<uint8_t>() + row * head_dim * ElementBytes(dtype),
+                       dtype);
+        }
+      });
+  return {};
+}
+
+Status Scale(ops::OpContext& context, const ops::ScaleArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const Kernels& kernels = KernelsOf(context);
+  std::vector<float> x = LoadAll(kernels, args.x);
+  for (float& value : x) value *= args.factor;
+  StoreFloats(kernels, x.data(), args.x.num_elements(), args.y.data, args.y.dtype);
+  return {};
+}
+
+Status Swiglu(ops::OpContext& context, const ops::SwigluArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t width = args.gate.shape[1];
+  const DType dtype = args.gate.dtype;
+  const Kernels& kernels = KernelsOf(context);
+  // The exponential makes an element worth several of other ops.
+  constexpr int64_t kPartsOfARow = 4;
+  context.threads().ParallelFor(
+      args.gate.shape[0] * kPartsOfARow, RowGrain(width), [&](int64_t begin, int64_t end) {
+        std::vector<float> gate;
+        std::vector<float> up;
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t t = i / kPartsOfARow;
+          const int64_t first = i % kPartsOfARow * width / kPartsOfARow;
+          const int64_t count = (i % kPartsOfARow + 1) * width / kPartsOfARow - first;
+          gate.resize(static_cast<size_t>(count));
+          up.resize(static_cast<size_t>(count));
+          LoadFloats(kernels, At(args.gate.data, dtype, t * width + first), dtype, count, gate.data());
+          LoadFloats(kernels, At(args.up.data, dtype, t * width + first), dtype, count, up.data());
+          const double weight =
+              args.row_weights.is_null() ? 1.0 : static_cast<double>(args.row_weights.as<const float>()[t]);
+          SwigluRow(gate.data(), up.data(), count, static_cast<double>(args.limit), weight, gate.data());
+          StoreFloats(kernels, gate.data(), count,
+                      args.y.as<uint8_t>() + (t * width + first) * ElementBytes(dtype), dtype);
+        }
+      });
+  return {};
+}
+
+Status MoeCombine(ops::OpContext& context, const ops::MoeCombineArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t dim = args.routed.shape[1];
+  const DType dtype = args.shared.dtype;
+  const Kernels& kernels = KernelsOf(context);
+  context.threads().ParallelFor(args.routed.shape[0], RowGrain(dim), [&](int64_t begin, int64_t end) {
+    std::vector<float> routed(static_cast<size_t>(dim));
+    std::vector<float> shared(routed.size());
+    for (int64_t t = begin; t < end; ++t) {
+      LoadFloats(kernels, At(args.routed.data, DType::kF32, t * dim), DType::kF32, dim, routed.data());
+      LoadFloats(kernels, At(args.shared.data, dtype, t * dim), dtype, dim, shared.data());
+      for (size_t i = 0; i < shared.size(); ++i) shared[i] += routed[i];
+      StoreFloats(kernels, shared.data(), dim, args.y.as<uint8_t>() + t * dim * ElementBytes(dtype), dtype);
+    }
+  });
+  return {};
+}
+
+Status StoreRows(ops::OpContext&, const ops::StoreRowsArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  for (const ops::RowRun& run : args.runs) {
+    if (run.num_rows == 0 || row_bytes == 0) continue;
+    std::memcpy(run.destination, args.source.as<const uint8_t>() + run.source_begin * row_bytes,
+                static_cast<size_t>(run.num_rows * row_bytes));
+  }
+  return {};
+}
+
+}  // namespace dsv4::backend::cpu
