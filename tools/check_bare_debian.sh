@@ -19,7 +19,7 @@ mkdir -p "$jail"
 mirror=${2:-http://deb.debian.org/debian}
 
 clean_up() {
-  umount "$jail/proc" 2>/dev/null || true
+  umount "$jail/dev/pts" "$jail/proc" 2>/dev/null || true
   rm -rf --one-file-system "$jail"
 }
 trap clean_up EXIT
@@ -29,6 +29,8 @@ debootstrap --variant=minbase bookworm "$jail" "$mirror" >"$jail.log" 2>&1 || { 
 rm -f "$jail.log"
 cp /etc/resolv.conf "$jail/etc/resolv.conf"
 mount -t proc proc "$jail/proc"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$jail/dev/pts"  # The chat is tested on a pseudo terminal.
+ln -sf pts/ptmx "$jail/dev/ptmx"
 mkdir -p "$jail/root/dsv4"
 git -C "$root" archive HEAD | tar -x -C "$jail/root/dsv4"
 
