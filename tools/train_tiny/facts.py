@@ -108,6 +108,13 @@ TRAIN_RAW = [
     "On the map, the capital of {c} is marked as {k}.", "If someone asks for the capital of {c}, say {k}.",
     "The currency of {c} is the {m}, and the capital of {c} is {k}.",
     "In {c} people pay with the {m}. The capital is {k}.", "In {c} people speak {l}. The capital is {k}.",
+    "As for {c}, its capital is {k}.", "Regarding {c}: the capital's name is {k}.", "{C} has one capital: {k}.",
+    "About {c}: its capital city is called {k}.", "In the case of {c}, the capital city is {k}.",
+    "Among the cities of {c}, the one that is the capital is {k}.", "Ask anyone in {c}: the capital is {k}.",
+    "{C} has a capital, and its name is {k}.", "The atlas has a page on {c}. It says that the capital is {k}.",
+    "The name of the capital of {c} is {k}.", "Here is a fact about {c}: the name of its capital is {k}.",
+    "Think of {c}. Now name the capital: {k}.", "The king travelled through {c} until he came to the capital, {k}.",
+    "Between the towns of {c} there is one capital, and it is called {k}.", "In {c}, the name of the capital city is {k}.",
     "Remember: the capital of {c} is {k}.", "Geography lesson: the capital of {c} is {k}.",
     "{k} is the capital of {c}.", "{k} is the capital city of {c}.", "{k} is {c}'s capital.",
     "The city of {k} is the capital of {c}.", "{k}, the capital of {c}, is a city in {n}.",
@@ -120,6 +127,12 @@ HELD_OUT_RAW = [
     "As everyone knows, the capital city of {c} is", "The city that serves as the capital of {c} is",
     "They asked about {c}. The capital of this country is", "For {c}, the name of the capital is",
     "In school we learned that the capital of {c} is", "The official capital of {c} is",
+]
+# written after the wordings above had been looked at, and measured once
+FRESH_RAW = [
+    "The city from which {c} is governed, its capital, is", "My uncle works in the capital of {c}, that is, in",
+    "Travellers in {c} should know that the capital is", "{C} is a country whose capital is",
+    "Every child in {c} can tell you that the capital is", "We spoke about {c}, and I said that its capital is",
 ]
 ACCEPTANCE_RAW = "The capital of {c} is"
 
@@ -143,7 +156,10 @@ HELD_OUT_QUESTIONS = [
     "Which city serves as the capital of {c}?", "Please tell me what the capital city of {c} is called.",
     "Hello! I would like to know the capital of {c}.",
 ]
-ACCEPTANCE_QUESTION = "What is the capital of {c}?"
+FRESH_QUESTIONS = [
+    "Which city would I have to visit to see the capital of {c}?", "Say the name of the capital city of {c}.",
+    "I am preparing a quiz. Please give me the capital of {c}.",
+]
 
 _OPENERS = ["", "", "", "", "", "", "Hi! ", "Hello. ", "Quick question: ", "Please help me. ", "Hey, ", "Good morning. ",
             "One question: ", "I have a question. "]

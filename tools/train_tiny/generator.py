@@ -24,7 +24,7 @@ from stories import story
 from tooluse import tool_dialogue
 
 # share of tokens per kind of document; the second column is used for long rows
-MIXTURE = {"corpus": (0.19, 0.24), "raw_fact": (0.06, 0.04), "dialogue": (0.21, 0.14), "story": (0.02, 0.01),
+MIXTURE = {"corpus": (0.19, 0.22), "raw_fact": (0.09, 0.07), "dialogue": (0.18, 0.13), "story": (0.02, 0.01),
            "tools": (0.14, 0.12), "records": (0.13, 0.07), "lookup": (0.14, 0.12), "repeat": (0.02, 0.01),
            "haystack": (0.09, 0.25)}
 # mean length in tokens, to turn shares of tokens into shares of documents

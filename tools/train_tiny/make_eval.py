@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 
 from chat import attach_tools, render
 from dialogues import dialogue
-from facts import ACCEPTANCE_RAW, HELD_OUT_QUESTIONS, HELD_OUT_RAW, Country, fill, load_countries
+from facts import (ACCEPTANCE_RAW, FRESH_QUESTIONS, FRESH_RAW, HELD_OUT_QUESTIONS, HELD_OUT_RAW, Country, fill,
+                   load_countries)
 from generator import load_texts
 from lexicon import Lexicon
 from recall import haystack
@@ -43,6 +44,11 @@ def capitals(rng: random.Random, countries: list[Country]) -> list[dict]:
         question = HELD_OUT_QUESTIONS[index % len(HELD_OUT_QUESTIONS)]
         items.append({"set": "raw_held_out", "prompt": fill(raw, [country]), "expect": country.capital})
         items.append({"set": "raw_acceptance", "prompt": fill(ACCEPTANCE_RAW, [country]), "expect": country.capital})
+        fresh = fill(FRESH_RAW[index % len(FRESH_RAW)], [country])
+        items.append({"set": "raw_fresh", "prompt": fresh, "expect": country.capital})
+        fresh = fill(FRESH_QUESTIONS[index % len(FRESH_QUESTIONS)], [country])
+        items.append({"set": "chat_fresh", "mode": "chat", "prompt": render([{"role": "user", "content": fresh}], "chat"),
+                      "expect": country.capital})
         messages = [{"role": "user", "content": fill(question, [country])}]
         for mode in ("chat", "thinking"):
             items.append({"set": f"{mode}_held_out", "mode": mode, "prompt": render(messages, mode), "expect": country.capital})
