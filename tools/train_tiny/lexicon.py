@@ -13,29 +13,35 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PEOPLE = ("Ada Alma Amir Anna Arun Asa Ben Bela Bruno Carla Carlos Cleo Clara Dana Daria David Diego Dora Edgar Ella "
+
+def split_words(text: str) -> list[str]:
+    """A word list written as running text."""
+    return text.split()
+
+
+PEOPLE = split_words("Ada Alma Amir Anna Arun Asa Ben Bela Bruno Carla Carlos Cleo Clara Dana Daria David Diego Dora Edgar Ella "
           "Elias Emil Emma Erik Eva Farah Felix Fiona Frida Gina Greta Hana Hugo Ida Igor Ines Iris Ivan Jana Jonas "
           "Julia Kai Karin Karl Kira Lara Leo Lena Lina Lucas Lucia Luis Maja Malik Marco Maria Marta Max Mila Mina Mira "
           "Nadia Nico Nina Noah Nora Olga Omar Oscar Otto Paul Paula Pedro Petra Pia Quinn Rafael Ravi Rita Robin Rosa "
-          "Ruben Ruth Sam Sara Selma Sofia Stefan Tara Tim Theo Tom Vera Viktor Wanda Yara Yusuf Zara Zoe").split()
-OBJECTS = ("lantern key umbrella basket violin mirror kettle ladder blanket compass drum candle clock hammer bottle kite "
+          "Ruben Ruth Sam Sara Selma Sofia Stefan Tara Tim Theo Tom Vera Viktor Wanda Yara Yusuf Zara Zoe")
+OBJECTS = split_words("lantern key umbrella basket violin mirror kettle ladder blanket compass drum candle clock hammer bottle kite "
            "bucket saddle teapot rope needle button carpet pillow pencil wallet whistle ticket statue helmet barrel "
            "anchor trumpet chest scarf plate spoon jacket telescope notebook bicycle boat shovel ring crown cup map box "
-           "bell chair table lamp book coin hat shoe glove bag letter").split()
-ANIMALS = ("fox owl bear cat dog rabbit horse mouse wolf goat sheep duck hen frog turtle lion tiger whale crow swan "
-           "donkey badger otter hedgehog squirrel deer goose bee snail elephant").split()
-COLOURS = "red blue green yellow white black brown grey purple orange pink golden silver".split()
-PLACES = ("harbour garden forest market library station kitchen castle bridge mill tower school farm river lake island "
-          "mountain valley village workshop museum theatre bakery lighthouse barn cellar attic chapel meadow orchard").split()
-FOODS = "bread soup cheese rice apple pear plum cake honey butter fish egg bean onion carrot tomato potato lemon tea milk".split()
-JOBS = ("baker sailor doctor teacher farmer painter tailor miller judge nurse pilot singer writer gardener cook "
-        "fisherman blacksmith carpenter shepherd merchant").split()
-MOODS = "brave kind clever lonely happy tired curious old young quiet proud gentle hungry patient lazy".split()
-MONTHS = ("January February March April May June July August September October November December").split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-CITIES = ("Lima Oslo Rome Paris Cairo Tokyo Berlin Madrid Vienna Dublin Athens Lisbon Prague Warsaw Havana Quito Nairobi "
+           "bell chair table lamp book coin hat shoe glove bag letter")
+ANIMALS = split_words("fox owl bear cat dog rabbit horse mouse wolf goat sheep duck hen frog turtle lion tiger whale crow swan "
+           "donkey badger otter hedgehog squirrel deer goose bee snail elephant")
+COLOURS = split_words("red blue green yellow white black brown grey purple orange pink golden silver")
+PLACES = split_words("harbour garden forest market library station kitchen castle bridge mill tower school farm river lake island "
+          "mountain valley village workshop museum theatre bakery lighthouse barn cellar attic chapel meadow orchard")
+FOODS = split_words("bread soup cheese rice apple pear plum cake honey butter fish egg bean onion carrot tomato potato lemon tea milk")
+JOBS = split_words("baker sailor doctor teacher farmer painter tailor miller judge nurse pilot singer writer gardener cook "
+        "fisherman blacksmith carpenter shepherd merchant")
+MOODS = split_words("brave kind clever lonely happy tired curious old young quiet proud gentle hungry patient lazy")
+MONTHS = split_words("January February March April May June July August September October November December")
+DAYS = split_words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+CITIES = split_words("Lima Oslo Rome Paris Cairo Tokyo Berlin Madrid Vienna Dublin Athens Lisbon Prague Warsaw Havana Quito Nairobi "
           "Ottawa Boston Chicago Sydney Mumbai Geneva Milan Naples Seville Porto Lyon Munich Hamburg Bergen Turin Kyoto "
-          "Osaka Toronto Denver Dallas Austin Seattle Zurich").split()
+          "Osaka Toronto Denver Dallas Austin Seattle Zurich")
 
 
 def is_evaluation(text: str) -> bool:

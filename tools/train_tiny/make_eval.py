@@ -17,8 +17,16 @@ from tokenizers import Tokenizer
 
 from chat import attach_tools, render
 from dialogues import dialogue
-from facts import (ACCEPTANCE_RAW, FRESH_QUESTIONS, FRESH_RAW, HELD_OUT_QUESTIONS, HELD_OUT_RAW, Country, fill,
-                   load_countries)
+from facts import (
+    ACCEPTANCE_RAW,
+    FRESH_QUESTIONS,
+    FRESH_RAW,
+    HELD_OUT_QUESTIONS,
+    HELD_OUT_RAW,
+    Country,
+    fill,
+    load_countries,
+)
 from generator import load_texts
 from lexicon import Lexicon
 from recall import haystack

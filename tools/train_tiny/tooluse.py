@@ -11,13 +11,13 @@ from typing import Any
 
 from chat import Message
 from facts import Country, fact_exchange
-from lexicon import CITIES, COLOURS, DAYS, FOODS, OBJECTS, PEOPLE, PLACES, Lexicon, is_evaluation
+from lexicon import CITIES, COLOURS, DAYS, FOODS, OBJECTS, PEOPLE, PLACES, Lexicon, is_evaluation, split_words
 
-_VERBS = ("get find search list create delete update check book cancel send open close start stop play show order "
-          "track read fetch add remove count convert").split()
-_NOUNS = ("weather ticket flight train hotel table song movie file note event alarm timer light door order parcel price "
+_VERBS = split_words("get find search list create delete update check book cancel send open close start stop play show order "
+          "track read fetch add remove count convert")
+_NOUNS = split_words("weather ticket flight train hotel table song movie file note event alarm timer light door order parcel price "
           "stock recipe map route photo contact message email task report document invoice account room car bus menu "
-          "book record").split()
+          "book record")
 _PARAMETERS: dict[str, tuple[str, str]] = {
     "city": ("string", "City name"), "name": ("string", "Name of a person"), "title": ("string", "Title"),
     "color": ("string", "Colour"), "day": ("string", "Day of the week"), "item": ("string", "Item"),

@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from checkpoint import load_weights, save_weights
+from functions import compiled
 from generator import Generator, load_texts
-from model import Config, Model, Numerics, _compiled
+from model import Config, Model, Numerics
 from muon import Muon
 from shipped import load_shipped
 
@@ -37,7 +38,7 @@ _MTP_WEIGHT = 0.15
 _BIAS_SPEED = 1e-3
 
 
-@_compiled
+@compiled
 def weighted_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     losses = F.cross_entropy(logits.float(), targets, reduction="none")
     return (losses * weights).sum() / weights.sum()
