@@ -14,7 +14,9 @@
 #include "apps/terminal.h"
 #include "base/log.h"
 #include "base/read_file.h"
+#include "diag/compare_check.h"
 #include "diag/decode_prefill_check.h"
+#include "diag/dump.h"
 #include "diag/residual_check.h"
 #include "diag/sampler_check.h"
 #include "diag/scale_invariance_check.h"
@@ -51,6 +53,19 @@ class Session {
     return diag::Subject{*model_, *backend_};
   }
 
+  const std::string& directory() const { return directory_; }
+
+  // InvalidArgument for an id that the model does not have; `what` names where it stood.
+  Status CheckIds(const std::vector<int32_t>& ids, const std::string& what) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const diag::Subject subject, Model());
+    const int64_t vocab_size = subject.model.config().vocab_size;
+    for (const int32_t id : ids) {
+      if (id >= 0 && id < vocab_size) continue;
+      return InvalidArgument(fmt::format("{}: token id {}, wanted 0..{}", what, id, vocab_size - 1));
+    }
+    return {};
+  }
+
   // The ids of --tokens, else of the conversation.
   Result<std::vector<int32_t>> Prompt() {
     std::vector<int32_t> ids;
@@ -61,13 +76,7 @@ class Session {
       DSV4_ASSIGN_OR_RETURN(const std::string file, ReadFile(options_.tokens_path, FileKind::kAny));
       DSV4_ASSIGN_OR_RETURN(ids, ParseTokenIds(file, options_.tokens_path));
     }
-    DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, Model());
-    for (const int32_t id : ids) {
-      const int64_t vocab_size = subject.model.config().vocab_size;
-      if (id >= vocab_size) {
-        return Error(InvalidArgument(fmt::format("token id {}, wanted 0..{}", id, vocab_size - 1)));
-      }
-    }
+    DSV4_TRY(CheckIds(ids, options_.tokens_path.empty() ? "prompt" : options_.tokens_path));
     return ids;
   }
 
@@ -175,6 +184,59 @@ Result<diag::CheckReport> RunDecodePrefill(Session& session) {
       subject, tokens, {.chunk = session.options().chunk, .tolerance = session.options().tolerance});
 }
 
+// The other run of `compare`: a dump, or ours on another backend or with other numerics.
+Result<diag::Dump> OtherRun(Session& session, const std::vector<int32_t>& tokens) {
+  const DiagnoseOptions& options = session.options();
+  ModelFlags flags = options.run.model;
+  if (!options.with_backend.empty()) flags.backend = options.with_backend;
+  if (!options.with_numerics.empty()) flags.numerics = options.with_numerics;
+  DSV4_ASSIGN_OR_RETURN(ops::Backend backend, MakeBackend(flags));
+  diag::HookedBackend hooked(std::move(backend));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<model::Model> model,
+                        LoadModel(flags, session.directory(), hooked.backend(), {}));
+  DSV4_ASSIGN_OR_RETURN(const diag::Recording recording,
+                        diag::Record({*model, hooked}, tokens, {}, model::LogitsRows::kAll));
+  return diag::ToDump(recording);
+}
+
+Result<diag::CheckReport> RunCompare(Session& session) {
+  const DiagnoseOptions& options = session.options();
+  const bool has_other_run = !options.with_backend.empty() || !options.with_numerics.empty();
+  if (options.with_path.empty() && !has_other_run) {
+    diag::CheckReport report{.check = "compare", .verdict = diag::Verdict::kNotApplicable};
+    report.headline = "nothing to compare with";
+    report.next_step =
+        "give a dump with --with DIR, or --with-backend or --with-numerics for another run of ours";
+    return report;
+  }
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  std::vector<int32_t> tokens;
+  diag::Dump other;
+  if (options.with_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(tokens, session.LongPrompt());
+    DSV4_ASSIGN_OR_RETURN(other, OtherRun(session, tokens));
+  } else {
+    DSV4_ASSIGN_OR_RETURN(other, diag::ReadDump(options.with_path));
+    tokens = other.TokenIds();
+    if (tokens.empty()) {
+      DSV4_ASSIGN_OR_RETURN(tokens, session.LongPrompt());
+    }
+    DSV4_TRY(session.CheckIds(tokens, options.with_path));
+  }
+  const auto mode =
+      options.shared_inputs ? diag::CompareMode::kSharedInputs : diag::CompareMode::kAccumulated;
+  return diag::CheckCompare(subject, tokens, other, {.mode = mode, .bound = options.bound});
+}
+
+// --dump: one prefill of the tokens that the checks of the model look at.
+Status WriteOwnDump(Session& session, const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const diag::Subject subject, session.Model());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const diag::Recording recording,
+                               diag::Record(subject, tokens, {}, model::LogitsRows::kAll));
+  return diag::WriteDump(recording, path);
+}
+
 struct NamedCheck {
   std::string name;
   std::function<Result<diag::CheckReport>(Session&)> run;
@@ -188,7 +250,8 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"scale-invariance", RunScaleInvariance},
                                                  {"residual", RunResidual},
                                                  {"visible", RunVisible},
-                                                 {"decode-prefill", RunDecodePrefill}};
+                                                 {"decode-prefill", RunDecodePrefill},
+                                                 {"compare", RunCompare}};
   return checks;
 }
 
@@ -226,6 +289,10 @@ int RunDiagnoseCommand(const DiagnoseOptions& given) {
       if (!options.run.json) fmt::print("stopped: the checks after {} would mean nothing\n", check.name);
       break;
     }
+  }
+  if (!options.dump_path.empty()) {
+    const Status status = WriteOwnDump(session, options.dump_path);
+    if (!status.ok()) return Fail(status, ErrorExitCode(status));
   }
   if (options.run.json) fmt::print("{}\n", diag::ToJson(reports));
   return diag::ExitCode(reports);

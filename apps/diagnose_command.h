@@ -19,7 +19,13 @@ struct DiagnoseOptions {
   int64_t min_tokens = 300;  // Model checks: shorter ids are repeated up to this many; 0: as they are.
   int64_t chunk = 7;         // decode-prefill.
   double tolerance = 0.0;    // decode-prefill.
-  std::optional<int> layer;  // visible.
+  std::string with_path;     // compare: a dump of another run,
+  std::string with_backend;  // or a run of ours that differs in one of these.
+  std::string with_numerics;
+  bool shared_inputs = false;   // compare.
+  std::optional<double> bound;  // compare.
+  std::string dump_path;        // Where to write the tensors of one prefill; empty: nowhere.
+  std::optional<int> layer;     // visible.
   std::optional<int64_t> position;
 };
 

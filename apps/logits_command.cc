@@ -10,6 +10,7 @@
 #include "apps/npy.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "diag/dump.h"
 
 namespace dsv4::apps {
 namespace {
@@ -39,7 +40,8 @@ std::vector<int64_t> StepEnds(int64_t num_tokens, const LogitsOptions& options) 
   return ends;
 }
 
-Status WriteLogits(model::Model& model, const std::vector<int32_t>& tokens, const LogitsOptions& options) {
+Status WriteLogits(model::Model& model, const std::vector<int32_t>& tokens, const LogitsOptions& options,
+                   model::Observer* observer) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   DSV4_ASSIGN_OR_RETURN_STATUS(NpyWriter writer,
                                NpyWriter::Create(options.output_path, num_tokens, model.config().vocab_size));
@@ -50,7 +52,7 @@ Status WriteLogits(model::Model& model, const std::vector<int32_t>& tokens, cons
         .state = &state,
         .tokens = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         .logits = model::LogitsRows::kAll};
-    DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput output, model.Step(std::span(&chunk, 1)));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput output, model.Step(std::span(&chunk, 1), observer));
     DSV4_RETURN_IF_ERROR(writer.Append(output.logits));
     begin = end;
   }
@@ -87,7 +89,9 @@ int RunLogitsCommand(const LogitsOptions& options) {
 
   const Result<std::string> directory = ResolveModelDirectory(options.model);
   if (!directory) return Fail(directory.error(), kExitBadInput);
-  Result<std::unique_ptr<model::Model>> model = LoadModel(options.model, *directory, {});
+  const Result<ops::Backend> backend = MakeBackend(options.model);
+  if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
+  Result<std::unique_ptr<model::Model>> model = LoadModel(options.model, *directory, *backend, {});
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   for (const int32_t id : *tokens) {
     if (id >= (*model)->config().vocab_size) {
@@ -96,7 +100,11 @@ int RunLogitsCommand(const LogitsOptions& options) {
                   kExitBadInput);
     }
   }
-  const Status status = WriteLogits(**model, *tokens, options);
+  diag::Recording recording(*backend->context);
+  const bool dump = !options.dump_path.empty();
+  Status status = WriteLogits(**model, *tokens, options, dump ? &recording : nullptr);
+  if (status.ok() && dump) status = recording.status();
+  if (status.ok() && dump) status = diag::WriteDump(recording, options.dump_path);
   if (!status.ok()) return Fail(status, kExitRunFailed);
   return kExitOk;
 }

@@ -14,6 +14,7 @@ struct LogitsOptions {
   std::string output_path;  // .npy, float32 [num_tokens, vocab_size]
   int64_t chunk =
       0;  // Prefill chunk size; 0: all at once (the model splits at its own limit, with the same result).
+  std::string dump_path;     // Where to write every tensor of the run (docs/dump-format.md); empty: nowhere.
   int64_t decode_from = -1;  // The first N tokens are prefill, the rest go one by one; -1: all are prefill.
 };
 

@@ -143,6 +143,19 @@ void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
                   "decode-prefill: relative error that passes (0: bit for bit)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  CLI::Option* with = diagnose.add_option("--with", options.with_path, "compare: a dump of another run");
+  diagnose.add_option("--with-backend", options.with_backend, "compare: our run on this backend")
+      ->check(CLI::IsMember({"reference", "cpu", "cuda"}))
+      ->excludes(with);
+  diagnose.add_option("--with-numerics", options.with_numerics, "compare: our run with these numerics")
+      ->check(CLI::IsMember({"release", "plain"}))
+      ->excludes(with);
+  diagnose.add_flag("--shared", options.shared_inputs,
+                    "compare: feed each op the other run's inputs: its own error");
+  diagnose.add_option("--bound", options.bound, "compare: relative error of an op that passes")
+      ->check(CLI::NonNegativeNumber);
+  diagnose.add_option("--dump", options.dump_path,
+                      "Write the tensors of one prefill into this new directory");
   diagnose.add_option("--layer", options.layer, "visible: this layer only");
   diagnose.add_option("--position", options.position, "visible: show this position (default: the last)");
   AddSamplingFlags(diagnose, options.run);
@@ -157,6 +170,7 @@ void AddLogits(CLI::App& app, LogitsOptions& options) {
   logits
       .add_option("--decode-from", options.decode_from, "The first N tokens as prefill, the rest one by one")
       ->check(CLI::NonNegativeNumber);
+  logits.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(CLI::PositiveNumber);
 }
 

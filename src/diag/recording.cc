@@ -54,8 +54,13 @@ Status FromHostFloats(ops::OpContext& context, std::span<const float> values, co
   if (tensor.dtype == DType::kF32) {
     return context.memory().CopyFromHost(tensor.data, values.data(), values.size_bytes(), context.stream());
   }
+  if (tensor.dtype == DType::kI32) {
+    const std::vector<int32_t> numbers(values.begin(), values.end());
+    return context.memory().CopyFromHost(tensor.data, numbers.data(), numbers.size() * sizeof(int32_t),
+                                         context.stream());
+  }
   if (tensor.dtype != DType::kBF16) {
-    return Unimplemented(fmt::format("dtype {}: wanted F32 or BF16", DTypeName(tensor.dtype)));
+    return Unimplemented(fmt::format("dtype {}: wanted F32, BF16 or I32", DTypeName(tensor.dtype)));
   }
   std::vector<uint16_t> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), Bf16FromFloat);

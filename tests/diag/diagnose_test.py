@@ -130,6 +130,34 @@ class StopSet(WithDirectory):
         self.assertIn("generation_config.json names 17", report["headline"])
 
 
+class Compare(WithDirectory):
+    def test_a_dump_compares_clean_with_the_run_it_is_of(self):
+        tokens = self.write(list(range(40, 80)))
+        for command in (("logits", "--tokens", tokens, "--output", self.directory / "x.npy"),
+                        ("diagnose", "stop-set", "--tokens", tokens, "--min-tokens", "0")):
+            dump = self.directory / f"dump-{command[0]}"
+            process = dsv4(*command, "--dump", dump)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            for mode in ((), ("--shared",)):
+                code, (report,) = diagnose("compare", "--with", dump, "--bound", "0", *mode)
+                self.assertEqual(code, 0, report)
+        self.assertEqual(dsv4(*command, "--dump", dump).returncode, 3)  # It is there already.
+
+    def test_other_numerics_differ_and_the_place_is_named(self):
+        code, (report,) = diagnose("compare", "--with-numerics", "plain", "--min-tokens", "40", "--bound", "1e-6")
+        self.assertEqual(code, 1)
+        self.assertIn("layer", report["place"])
+        self.assertTrue(any(line.startswith("logits: KL") for line in report["evidence"]), report["evidence"])
+
+    def test_nothing_to_compare_with_is_no_finding(self):
+        code, (report,) = diagnose("compare")
+        self.assertEqual((code, report["verdict"]), (0, "not applicable"))
+
+    def test_bad_dumps_are_bad_input(self):
+        self.assertEqual(dsv4("diagnose", "compare", "--with", self.directory).returncode, 3)
+        self.assertEqual(dsv4("diagnose", "compare", "--with", self.directory / "absent").returncode, 3)
+
+
 class Commands(WithDirectory):
     def test_all_is_clean_and_in_order_on_the_small_model(self):
         code, reports = diagnose("all", "--min-tokens", "140")

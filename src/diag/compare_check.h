@@ -1,0 +1,35 @@
+// compare: our run, op by op, against another run of the same tokens: an external dump, another backend, other numerics. Names
+// the first op past its bound instead of printing two thousand cosines. Field lessons F3 and N9.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "diag/dump.h"
+#include "diag/report.h"
+#include "diag/subject.h"
+
+namespace dsv4::diag {
+
+// What an error means.
+enum class CompareMode : uint8_t {
+  kAccumulated,  // Both runs start from the token ids: the error at an op is that of everything before it too.
+  kSharedInputs,  // After each op our result is replaced by the other run's: the error is the op's own.
+};
+
+struct CompareOptions {
+  CompareMode mode = CompareMode::kAccumulated;
+  // ||a - b|| / ||b|| of a row that still passes. Absent: for fp32 runs 1e-3 accumulated, 1e-4 shared; with bf16 on either
+  // side 0.1 and 0.02.
+  std::optional<double> bound;
+};
+
+// Runs `tokens` in one prefill, as the other run did. Tensors that only one side has are left out (a dump may hold few).
+// Chosen experts and entries are compared as sets; more than 1 % of rows with another choice are past the bound.
+// Errors: InvalidArgument when nothing can be compared, or a tensor's rows have another size; the model's.
+Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t> tokens, const Dump& other,
+                                 const CompareOptions& options);
+
+}  // namespace dsv4::diag

@@ -1,0 +1,240 @@
+// compare against dumps: a run compares clean with itself, an altered tensor is caught where it was altered, and seeded faults are
+// localised to their op by shared inputs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "diag/compare_check.h"
+#include "diag/dump.h"
+#include "io/safetensors_writer.h"
+#include "tests/diag/subjects.h"
+
+namespace dsv4::testing {
+namespace {
+
+using diag::CheckReport;
+using diag::CompareMode;
+using diag::Dump;
+using diag::Verdict;
+
+Dump RunDump(const DiagnosedModel& model) {
+  return diag::ToDump(*diag::Record(model.subject(), model.tokens, {}, model::LogitsRows::kAll));
+}
+
+CheckReport Compare(const DiagnosedModel& model, const Dump& other, CompareMode mode,
+                    std::optional<double> bound = std::nullopt) {
+  const Result<CheckReport> report =
+      diag::CheckCompare(model.subject(), model.tokens, other, {.mode = mode, .bound = bound});
+  EXPECT_TRUE(report.has_value()) << report.error().message();
+  return report.has_value() ? *report : CheckReport{};
+}
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string path = ::testing::TempDir() + "dsv4-dump-XXXXXX";
+    path_ = ::mkdtemp(path.data());
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// --- The dump itself. ---
+
+TEST(DumpTest, WhatIsWrittenIsReadBack) {
+  for (const model::Numerics numerics : {model::Numerics::kPlain, model::Numerics::kRelease}) {
+    DiagnosedModel model = DiagnoseGolden("fp8_mxfp4", numerics);
+    model.tokens.resize(20);
+    const diag::Recording recording =
+        *diag::Record(model.subject(), model.tokens, {}, model::LogitsRows::kAll);
+    const TemporaryDirectory directory;
+    const Status written = diag::WriteDump(recording, directory / "dump");
+    ASSERT_TRUE(written.ok()) << written.message();
+    const Result<Dump> dump = diag::ReadDump(directory / "dump");
+    ASSERT_TRUE(dump.has_value()) << dump.error().message();
+    ASSERT_EQ(dump->tensors.size(), recording.tensors().size());
+    for (const diag::RecordedTensor& tensor : recording.tensors()) {
+      const diag::RecordedTensor* read = dump->Find(tensor.layer, tensor.name);
+      ASSERT_NE(read, nullptr) << tensor.layer << " " << tensor.name;
+      EXPECT_EQ(read->values, tensor.values) << tensor.name;
+      EXPECT_EQ(read->row_dims, tensor.row_dims);
+      EXPECT_EQ(read->dtype, tensor.dtype);
+    }
+    EXPECT_EQ(dump->TokenIds(), model.tokens);
+    EXPECT_FALSE(diag::WriteDump(recording, directory / "dump").ok()) << "overwrote a dump";
+  }
+}
+
+TEST(DumpTest, HostileDirectoriesAreErrors) {
+  const TemporaryDirectory directory;
+  EXPECT_EQ(diag::ReadDump(directory / "absent").error().code(), StatusCode::kNotFound);
+  const auto write = [&](const std::string& sub, const std::string& file, const io::TensorSpec& spec) {
+    std::filesystem::create_directories(directory / sub);
+    Result<io::SafetensorsWriter> writer =
+        io::SafetensorsWriter::Create(directory / (sub + "/" + file), {spec});
+    ASSERT_TRUE(writer.has_value());
+    ASSERT_TRUE(writer->Append(std::vector<std::byte>(static_cast<size_t>(spec.num_bytes()))).ok());
+    ASSERT_TRUE(writer->Finish().ok());
+  };
+  std::filesystem::create_directories(directory / "empty");
+  EXPECT_EQ(diag::ReadDump(directory / "empty").error().code(), StatusCode::kNotFound);
+  write("dtype", "a.safetensors", {"embed", DType::kU8, {2, 2}});
+  write("layer", "a.safetensors", {"layers.x.attn.q", DType::kF32, {2, 2}});
+  write("rank", "a.safetensors", {"embed", DType::kF32, {}});
+  write("twice", "a.safetensors", {"embed", DType::kF32, {2, 2}});
+  write("twice", "b.safetensors", {"embed", DType::kF32, {2, 2}});
+  for (const char* name : {"dtype", "layer", "rank", "twice"}) {
+    const Result<Dump> dump = diag::ReadDump(directory / name);
+    ASSERT_FALSE(dump.has_value()) << name;
+    EXPECT_EQ(dump.error().code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(dump.error().message().find("tensor"), std::string::npos) << dump.error().message();
+  }
+}
+
+// --- Healthy runs. ---
+
+TEST(CompareTest, ARunIsItsOwnEqual) {
+  for (const std::string golden : {"tf_narrow", "nvfp4_experts"}) {
+    const DiagnosedModel model = DiagnoseGolden(golden, model::Numerics::kPlain);
+    const Dump dump = RunDump(model);
+    for (const CompareMode mode : {CompareMode::kAccumulated, CompareMode::kSharedInputs}) {
+      const CheckReport report = Compare(model, dump, mode, 0.0);
+      EXPECT_EQ(report.verdict, Verdict::kPass) << ToText(report);
+    }
+  }
+}
+
+// --- Altered dumps. ---
+
+TEST(CompareTest, AnAlteredTensorIsCaughtAtItsPlace) {
+  const DiagnosedModel model = DiagnoseGolden("tf_narrow", model::Numerics::kPlain);
+  const Dump clean = RunDump(model);
+  for (const auto& [layer, name] : std::vector<std::pair<int, std::string>>{{0, "attn.q_lora"},
+                                                                            {1, "attn.o"},
+                                                                            {2, "ffn.routed"},
+                                                                            {3, "attn.streams"},
+                                                                            {-1, "head.norm"},
+                                                                            {-1, "logits"}}) {
+    Dump altered = clean;
+    for (diag::RecordedTensor& tensor : altered.tensors) {
+      if (tensor.layer != layer || tensor.name != name) continue;
+      for (float& value : tensor.values) value *= 1.01F;
+    }
+    const CheckReport report = Compare(model, altered, CompareMode::kAccumulated);
+    ASSERT_EQ(report.verdict, Verdict::kFinding) << layer << " " << name;
+    EXPECT_EQ(report.place->layer, layer) << report.headline;
+    EXPECT_EQ(report.place->tensor, name) << report.headline;
+  }
+}
+
+TEST(CompareTest, LogitsAreComparedByKlAndTop1) {
+  const DiagnosedModel model = DiagnoseGolden("tf_narrow", model::Numerics::kPlain);
+  Dump dump = RunDump(model);
+  const auto line = [&] {
+    for (const std::string& text : Compare(model, dump, CompareMode::kAccumulated).evidence) {
+      if (text.starts_with("logits")) return text;
+    }
+    return std::string();
+  };
+  const std::string count = std::to_string(model.tokens.size());
+  EXPECT_EQ(line(), "logits: KL(other || ours) mean 0, worst 0 nats; top-1 agrees at " + count + " of " +
+                        count + " positions");
+  for (diag::RecordedTensor& tensor : dump.tensors) {
+    if (tensor.name == "logits")
+      std::transform(tensor.values.begin(), tensor.values.end(), tensor.values.begin(), std::negate<>());
+  }
+  EXPECT_NE(line().find("top-1 agrees at 0 of " + count), std::string::npos) << line();
+}
+
+TEST(CompareTest, PartialDumpsAreComparedWhereTheyCan) {
+  const DiagnosedModel model = DiagnoseGolden("tf_narrow", model::Numerics::kPlain);
+  Dump dump = RunDump(model);
+  std::erase_if(dump.tensors, [](const auto& tensor) { return tensor.name != "ffn.streams"; });
+  EXPECT_EQ(Compare(model, dump, CompareMode::kAccumulated).verdict, Verdict::kPass);
+  dump.tensors[0].name = "no such tensor";
+  dump.tensors.resize(1);
+  EXPECT_FALSE(diag::CheckCompare(model.subject(), model.tokens, dump, {}).has_value());
+}
+
+TEST(CompareTest, RowsOfAnotherSizeAreErrors) {
+  const DiagnosedModel model = DiagnoseGolden("tf_narrow", model::Numerics::kPlain);
+  Dump dump = RunDump(model);
+  dump.tensors.erase(dump.tensors.begin(), dump.tensors.end() - 1);
+  dump.tensors[0].width -= 1;
+  const Result<CheckReport> report = diag::CheckCompare(model.subject(), model.tokens, dump, {});
+  ASSERT_FALSE(report.has_value());
+  EXPECT_EQ(report.error().code(), StatusCode::kInvalidArgument);
+}
+
+// --- Seeded faults: the dump is the healthy run's, the model under diagnosis has the fault. ---
+
+// The ops that a mistake replaces.
+std::set<std::string> ReplacedOps(const Mutation& mutation) {
+  ops::OpTable table = Right();
+  if (mutation.ops) mutation.ops(table);
+  std::set<std::string> names;
+#define DSV4_IF_REPLACED(name, Args) \
+  if (table.name != Right().name) names.insert(#name);
+  DSV4_FOR_EACH_OP(DSV4_IF_REPLACED)
+#undef DSV4_IF_REPLACED
+  return names;
+}
+
+bool NamesOneOf(const std::string& ops, const std::set<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return (", " + ops + ",").find(", " + name + ",") != std::string::npos;
+  });
+}
+
+struct SeededOp {
+  std::string mistake;
+  std::string golden;
+  model::Numerics numerics = model::Numerics::kPlain;
+};
+
+// Every mistake that replaces an op and shows on a model rather than in a single op's golden.
+std::vector<SeededOp> SeededOps() {
+  std::vector<SeededOp> ops;
+  const SeededMistakes mistakes = AllSeededMistakes();
+  for (const Json& entry : ReadJson(GoldenDirectory() / "mistakes.json")) {
+    const auto id = entry.at("id").get<std::string>();
+    const auto golden = entry.at("golden").get<std::string>();
+    if (!mistakes.contains(id) || golden.starts_with("ops/") || !mistakes.at(id).mutation.ops) continue;
+    if (mistakes.at(id).pieces.size() > 1) continue;  // Shows in decode only: decode-prefill's.
+    const bool release = golden.ends_with(":release");
+    ops.push_back({id, golden.substr(0, golden.find(':')),
+                   release ? model::Numerics::kRelease : model::Numerics::kPlain});
+  }
+  return ops;
+}
+
+TEST(SeededOpsTest, SharedInputsNameTheFaultyOp) {
+  int found = 0;
+  int localised = 0;
+  const std::vector<SeededOp> seeded = SeededOps();
+  for (const SeededOp& fault : seeded) {
+    const Mutation mutation = AllSeededMistakes().at(fault.mistake).mutation;
+    Mutation options_only;
+    options_only.options = mutation.options;
+    const Dump healthy = RunDump(DiagnoseGolden(fault.golden, fault.numerics, options_only));
+    const DiagnosedModel faulty = DiagnoseGolden(fault.golden, fault.numerics, mutation);
+    // Backends differ by rounding; here both sides run the same arithmetic, so the bound can be sharp.
+    const CheckReport report = Compare(faulty, healthy, CompareMode::kSharedInputs, 1e-4);
+    const bool right = report.place && NamesOneOf(report.place->op, ReplacedOps(mutation));
+    found += report.verdict == Verdict::kFinding ? 1 : 0;
+    localised += right ? 1 : 0;
+    if (!right) std::cout << "  " << fault.mistake << " not localised: " << report.headline << "\n";
+  }
+  std::cout << "  " << localised << " of " << seeded.size() << " localised, " << found << " found\n";
+  EXPECT_GE(seeded.size(), 25U);
+  EXPECT_GE(localised * 100, static_cast<int>(seeded.size()) * 95);
+}
+
+}  // namespace
+}  // namespace dsv4::testing
