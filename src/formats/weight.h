@@ -1,6 +1,6 @@
 // The stored form of a linear layer's weight, and its exact expansion to fp32.
 //
-// Every checkpoint format the engine reads is one of four (shared specification quantization.md, sections 1 and 3). The
+// Every checkpoint format the engine reads is one of four (quantization.md, sections 1 and 3). The
 // logical matrix is [rows, cols] = [out_features, in_features], y = W x. Packed 4-bit formats hold element 2j of a row in
 // the low nibble of byte j and element 2j + 1 in the high nibble.
 //

@@ -16,7 +16,7 @@ def dsv4(*arguments, stdin=""):
     """Runs the binary to its end; the caller looks at returncode, stdout and stderr."""
     environment = {key: value for key, value in os.environ.items() if key != "DSV4_MODEL"}
     return subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True, text=True,
-                          env=environment, timeout=250, check=False)
+                          env=environment, timeout=600, check=False)
 
 
 def dsv4_json(*arguments):
