@@ -1,4 +1,4 @@
-// Whole models on the reference backend against transformers and against the NumPy oracle, prefill and decode, in every
+// Whole models on every backend against transformers and against the NumPy oracle, prefill and decode, in every
 // checkpoint format (README.md says what the goldens are and why the bounds are what they are).
 #include <gtest/gtest.h>
 
@@ -31,9 +31,9 @@ void ExpectBitEqual(const std::vector<float>& got, const std::vector<float>& wan
 }
 
 // Runs one prefill, compares it with the golden, and demands the same bits of every other cut.
-void ExpectGolden(const std::string& golden, Numerics numerics, const std::string& file, CosineBound bound,
-                  model::Observer* observer = nullptr) {
-  const std::unique_ptr<model::Model> model = LoadGolden(golden, numerics);
+void ExpectGolden(const std::string& golden, const std::string& backend, Numerics numerics,
+                  const std::string& file, CosineBound bound, model::Observer* observer = nullptr) {
+  const std::unique_ptr<model::Model> model = LoadGolden(golden, numerics, {}, backend);
   const std::vector<int32_t> tokens = GoldenTokens(golden);
   const std::vector<float> prefill = RunPieces(*model, tokens, kCuts[0], observer);
   ExpectWithin(prefill, GoldenLogits(golden, file), model->config().vocab_size, bound, golden + " " + file);
@@ -43,15 +43,20 @@ void ExpectGolden(const std::string& golden, Numerics numerics, const std::strin
   }
 }
 
-class Transformers : public ::testing::TestWithParam<std::string> {};
+using GoldenOnBackend = std::tuple<std::string, std::string>;
+std::string TestName(const ::testing::TestParamInfo<GoldenOnBackend>& test) {
+  return std::get<0>(test.param) + "_on_" + std::get<1>(test.param);
+}
+
+class Transformers : public ::testing::TestWithParam<GoldenOnBackend> {};
 
 TEST_P(Transformers, PlainPrefillAndDecode) {
-  const std::string& golden = GetParam();
-  ExpectGolden(golden, Numerics::kPlain, "logits.prefill.npy", PlainBound());
+  const auto& [golden, backend] = GetParam();
+  ExpectGolden(golden, backend, Numerics::kPlain, "logits.prefill.npy", PlainBound());
 
   const Json info = ReadJson(ModelDirectory(golden) / "golden.json");
   const auto decode_from = info.at("decode_from").get<int64_t>();
-  const std::unique_ptr<model::Model> model = LoadGolden(golden, Numerics::kPlain);
+  const std::unique_ptr<model::Model> model = LoadGolden(golden, Numerics::kPlain, {}, backend);
   const std::vector<float> all = RunPieces(*model, GoldenTokens(golden), {decode_from, 1});
   const int64_t vocab_size = model->config().vocab_size;
   ExpectWithin(std::span(all).subspan(static_cast<size_t>(decode_from * vocab_size)),
@@ -59,8 +64,10 @@ TEST_P(Transformers, PlainPrefillAndDecode) {
                golden + " logits.decode.npy");
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Transformers, ::testing::ValuesIn(TransformersGoldens()),
-                         [](const auto& golden) { return golden.param; });
+INSTANTIATE_TEST_SUITE_P(Goldens, Transformers,
+                         ::testing::Combine(::testing::ValuesIn(TransformersGoldens()),
+                                            ::testing::ValuesIn(GoldenBackends())),
+                         TestName);
 
 // Counts tokens whose last chosen and first rejected expert score almost the same: where two correct implementations may
 // choose differently.
@@ -98,30 +105,36 @@ class NearTies final : public model::Observer {
   int64_t ties_ = 0;
 };
 
-class ReleaseFormats : public ::testing::TestWithParam<std::string> {};
+class ReleaseFormats : public ::testing::TestWithParam<GoldenOnBackend> {};
 
 TEST_P(ReleaseFormats, PlainPrefillAndDecode) {
-  ExpectGolden(GetParam(), Numerics::kPlain, "logits.plain.npy", PlainBound());
+  const auto& [golden, backend] = GetParam();
+  ExpectGolden(golden, backend, Numerics::kPlain, "logits.plain.npy", PlainBound());
 }
 
 TEST_P(ReleaseFormats, ReleasePrefillAndDecode) {
-  const ModelParts parts = LoadParts(GetParam(), Numerics::kRelease);
+  const auto& [golden, backend] = GetParam();
+  const ModelParts parts = LoadParts(golden, Numerics::kRelease);
   NearTies near_ties(parts);
-  ExpectGolden(GetParam(), Numerics::kRelease, "logits.release.npy", ReleaseBound(), &near_ties);
+  ExpectGolden(golden, backend, Numerics::kRelease, "logits.release.npy", ReleaseBound(), &near_ties);
   std::cout << "  router near-ties (gap below " << NearTies::kGap << "): " << near_ties.ties() << " of "
             << near_ties.decisions() << " scored decisions\n";
   RecordProperty("router_near_ties", static_cast<int>(near_ties.ties()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, ReleaseFormats, ::testing::ValuesIn(ReleaseGoldens()),
-                         [](const auto& golden) { return golden.param; });
+INSTANTIATE_TEST_SUITE_P(Goldens, ReleaseFormats,
+                         ::testing::Combine(::testing::ValuesIn(ReleaseGoldens()),
+                                            ::testing::ValuesIn(GoldenBackends())),
+                         TestName);
 
 // An ordinary random model amplifies rounding, so only the first positions can agree to the last bits; an implementation
 // with a rounding point left out never gets there.
-TEST(Ordinary, ShortPromptsAgreeToTheLastBits) {
+class Ordinary : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Ordinary, ShortPromptsAgreeToTheLastBits) {
   const std::string golden = "ordinary";
   for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
-    const std::unique_ptr<model::Model> model = LoadGolden(golden, numerics);
+    const std::unique_ptr<model::Model> model = LoadGolden(golden, numerics, {}, GetParam());
     std::vector<float> logits;
     for (const std::vector<int32_t>& prompt : ShortPrompts(golden)) {
       const std::vector<float> rows = RunPieces(*model, prompt, {1000});
@@ -139,6 +152,9 @@ TEST(Ordinary, ShortPromptsAgreeToTheLastBits) {
     EXPECT_GE(good, static_cast<int64_t>(plain ? cosines.size() : cosines.size() / 4));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Goldens, Ordinary, ::testing::ValuesIn(GoldenBackends()),
+                         [](const auto& backend) { return backend.param; });
 
 TEST(Goldens, AreAllRun) {
   const size_t num_run = TransformersGoldens().size() + ReleaseGoldens().size() + 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "io/checkpoint.h"
 
@@ -62,10 +63,27 @@ ModelParts LoadParts(const std::string& golden, model::Numerics numerics) {
   return parts;
 }
 
+std::vector<std::string> GoldenBackends() {
+  std::vector<std::string> names = {"reference"};
+  for (const backend::cpu::Isa isa : backend::cpu::AvailableIsas()) {
+    names.push_back("cpu_" + std::string(backend::cpu::IsaName(isa)));
+  }
+  return names;
+}
+
+ops::Backend MakeGoldenBackend(const std::string& name, int num_threads) {
+  if (name == "reference") return backend::MakeReferenceBackend(num_threads);
+  for (const backend::cpu::Isa isa : backend::cpu::AvailableIsas()) {
+    if (name != "cpu_" + std::string(backend::cpu::IsaName(isa))) continue;
+    return Take(backend::MakeCpuBackend({.num_threads = num_threads, .isa = isa}));
+  }
+  throw std::runtime_error("no backend " + name);
+}
+
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
-                                         const Mutation& mutation) {
+                                         const Mutation& mutation, const std::string& backend_name) {
   ModelParts parts = LoadParts(golden, numerics);
-  ops::Backend backend = backend::MakeReferenceBackend(2);
+  ops::Backend backend = MakeGoldenBackend(backend_name);
   model::ModelOptions options;
   options.numerics = numerics;
   if (mutation.parts) mutation.parts(parts);

@@ -33,6 +33,11 @@ struct ModelParts {
 };
 ModelParts LoadParts(const std::string& golden, model::Numerics numerics);
 
+// The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine, "cpu_scalar",
+// "cpu_avx2", ... Names serve as names of tests.
+std::vector<std::string> GoldenBackends();
+ops::Backend MakeGoldenBackend(const std::string& name, int num_threads = 2);
+
 // Changes to a golden model before it is built: the seeds of mutation tests. Empty functions change nothing.
 struct Mutation {
   std::function<void(ModelParts&)> parts;
@@ -40,7 +45,8 @@ struct Mutation {
   std::function<void(model::ModelOptions&)> options;
 };
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
-                                         const Mutation& mutation = {});
+                                         const Mutation& mutation = {},
+                                         const std::string& backend = "reference");
 
 // Logits of every token, fed to one new sequence in pieces of `pieces` tokens in turn (the last repeats).
 std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> tokens,

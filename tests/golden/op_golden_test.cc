@@ -1,21 +1,22 @@
-// Every op of the reference backend on the inputs of tests/golden/ops: within one bf16 step for a hundredth of the elements
+// Every op of every backend on the inputs of tests/golden/ops: within one bf16 step for a hundredth of the elements
 // and bit-equal for the rest, fp32 results to the bound of their sums.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "backend/reference/reference_backend.h"
 #include "tests/golden/golden_data.h"
+#include "tests/golden/model_runs.h"
 #include "tests/golden/op_checks.h"
 
 namespace dsv4::testing {
 namespace {
 
-class OpGolden : public ::testing::TestWithParam<std::string> {};
+class OpGolden : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
-TEST_P(OpGolden, ReferenceAgrees) {
-  const std::vector<OpResult> results = RunOpGolden(GetParam(), backend::MakeReferenceBackend(2));
+TEST_P(OpGolden, BackendAgrees) {
+  const auto& [file, backend] = GetParam();
+  const std::vector<OpResult> results = RunOpGolden(file, MakeGoldenBackend(backend));
   ASSERT_FALSE(results.empty());
   for (const OpResult& result : results) {
     EXPECT_TRUE(result.comparison.passed) << result.what << ": " << result.comparison.message;
@@ -23,8 +24,12 @@ TEST_P(OpGolden, ReferenceAgrees) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, OpGolden, ::testing::ValuesIn(OpGoldenFiles()),
-                         [](const auto& file) { return file.param; });
+INSTANTIATE_TEST_SUITE_P(Files, OpGolden,
+                         ::testing::Combine(::testing::ValuesIn(OpGoldenFiles()),
+                                            ::testing::ValuesIn(GoldenBackends())),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_on_" + std::get<1>(test.param);
+                         });
 
 TEST(OpGoldenFiles, AreAllRun) {
   std::vector<std::string> found;
