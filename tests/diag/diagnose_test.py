@@ -3,12 +3,14 @@
 import json
 import pathlib
 import shutil
+import struct
 import tempfile
 import unittest
 
-from dsv4_process import TINY, dsv4
+from dsv4_process import ROOT, TINY, dsv4
 
 BOS = "<｜begin▁of▁sentence｜>"
+HERE = pathlib.Path(__file__).resolve().parent
 QUESTION = "What is the capital of France?"
 
 
@@ -142,6 +144,23 @@ class Compare(WithDirectory):
                 code, (report,) = diagnose("compare", "--with", dump, "--bound", "0", *mode)
                 self.assertEqual(code, 0, report)
         self.assertEqual(dsv4(*command, "--dump", dump).returncode, 3)  # It is there already.
+
+    def test_a_dump_of_transformers_compares_clean_and_an_altered_one_does_not(self):
+        model = ("-m", ROOT / "tests/golden/models/tf_narrow", "--numerics", "plain")
+        dump = HERE / "transformers_dump"
+        code, (report,) = diagnose("compare", *model, "--with", dump, "--bound", "1e-5")
+        self.assertEqual(code, 0, report)
+        self.assertIn("top-1 agrees at 40 of 40 positions", " ".join(report["evidence"]))
+
+        data = bytearray((dump / "tf_narrow.safetensors").read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        begin, end = json.loads(data[8:8 + length])["layers.2.attn.out"]["data_offsets"]
+        values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+        data[8 + length + begin:8 + length + end] = struct.pack(f"<{len(values)}f", *(value * 1.01 for value in values))
+        (self.directory / "altered.safetensors").write_bytes(data)
+        code, (report,) = diagnose("compare", *model, "--with", self.directory)
+        self.assertEqual(code, 1)
+        self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (2, "attn.out"))
 
     def test_other_numerics_differ_and_the_place_is_named(self):
         code, (report,) = diagnose("compare", "--with-numerics", "plain", "--min-tokens", "40", "--bound", "1e-6")
