@@ -14,6 +14,7 @@
 #include "apps/terminal.h"
 #include "base/log.h"
 #include "base/read_file.h"
+#include "diag/checkpoint_check.h"
 #include "diag/compare_check.h"
 #include "diag/decode_prefill_check.h"
 #include "diag/dump.h"
@@ -21,6 +22,8 @@
 #include "diag/sampler_check.h"
 #include "diag/scale_invariance_check.h"
 #include "diag/visible_check.h"
+#include "io/checkpoint.h"
+#include "model/weights.h"
 
 namespace dsv4::apps {
 namespace {
@@ -184,6 +187,19 @@ Result<diag::CheckReport> RunDecodePrefill(Session& session) {
       subject, tokens, {.chunk = session.options().chunk, .tolerance = session.options().tolerance});
 }
 
+Result<diag::CheckReport> RunCheckpoint(Session& session) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, model::LoadModelConfig(session.directory()));
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint,
+                        io::Checkpoint::Open(session.directory()));
+  model::LoadOptions options;
+  const ModelFlags& flags = session.options().run.model;
+  if (flags.numerics == "plain") options.numerics = model::Numerics::kPlain;
+  if (flags.max_layers > 0) options.max_layers = flags.max_layers;
+  // The mapped file once more, not a second copy.
+  DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, model::LoadWeights(checkpoint, config, options));
+  return diag::CheckCheckpoint(config, weights);
+}
+
 // The other run of `compare`: a dump, or ours on another backend or with other numerics.
 Result<diag::Dump> OtherRun(Session& session, const std::vector<int32_t>& tokens) {
   const DiagnoseOptions& options = session.options();
@@ -251,7 +267,8 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"residual", RunResidual},
                                                  {"visible", RunVisible},
                                                  {"decode-prefill", RunDecodePrefill},
-                                                 {"compare", RunCompare}};
+                                                 {"compare", RunCompare},
+                                                 {"checkpoint", RunCheckpoint}};
   return checks;
 }
 

@@ -181,8 +181,10 @@ class Commands(WithDirectory):
     def test_all_is_clean_and_in_order_on_the_small_model(self):
         code, reports = diagnose("all", "--min-tokens", "140")
         self.assertEqual(code, 0, [report["headline"] for report in reports])
-        self.assertEqual([report["check"] for report in reports][:7],
-                         ["prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill"])
+        self.assertEqual([report["check"] for report in reports],
+                         ["prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill",
+                          "compare", "checkpoint"])
+        self.assertEqual({report["check"] for report in reports if report["verdict"] != "pass"}, {"compare"})
 
     def test_all_stops_at_a_wrong_prompt(self):
         code, reports = diagnose("all", "--against", self.write("another prompt"))

@@ -1,0 +1,277 @@
+#include "diag/checkpoint_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "diag/statistics.h"
+#include "io/checkpoint.h"
+#include "model/resolved_checkpoint.h"
+
+namespace dsv4::diag {
+namespace {
+
+constexpr int64_t kSampledRows = 16;
+constexpr double kMaxRms = 4;
+constexpr double kMinRms = 1e-5;
+constexpr double kMaxRatio = 8;
+
+// One linear layer or norm.
+struct Measured {
+  std::string module;  // Without layer and expert: "ffn.experts.w1".
+  std::string name;    // "layers.3.ffn.experts.7.w1"
+  std::string format;
+  int layer = -1;
+  double rms = 0;
+  double max_abs = 0;
+  bool finite = true;
+  bool constant = false;
+};
+
+bool AllEqual(std::span<const float> values, float value) {
+  return std::all_of(values.begin(), values.end(), [value](float other) { return other == value; });
+}
+
+void MeasureLinear(const Weight& weight, Measured& measured) {
+  std::vector<float> row(static_cast<size_t>(weight.cols));
+  std::vector<float> sample;
+  const int64_t count = std::min(kSampledRows, weight.rows);
+  for (int64_t i = 0; i < count; ++i) {
+    DequantizeRow(weight, i * weight.rows / count, row.data());
+    sample.insert(sample.end(), row.begin(), row.end());
+  }
+  measured.rms = Rms(sample);
+  measured.max_abs = MaxAbs(sample);
+  measured.finite = AllFinite(sample);
+  measured.constant = AllEqual(sample, sample[0]);
+  for (int64_t i = 0; measured.constant && i < weight.rows; ++i) {
+    DequantizeRow(weight, i, row.data());
+    measured.constant = AllEqual(row, sample[0]);
+  }
+}
+
+class Survey {
+ public:
+  void Linear(int layer, const std::string& module, const std::string& place, const Weight& weight) {
+    Measured measured{.module = module,
+                      .name = place,
+                      .format = std::string(WeightFormatName(weight.format)),
+                      .layer = layer};
+    MeasureLinear(weight, measured);
+    all_.push_back(std::move(measured));
+  }
+
+  // Norms may be constant, but not zero.
+  void Norm(int layer, const std::string& module, const std::string& place, const TensorView& norm) {
+    const std::span<const float> values(norm.as<const float>(), static_cast<size_t>(norm.num_elements()));
+    norms_.push_back({.module = module,
+                      .name = place,
+                      .format = "norm",
+                      .layer = layer,
+                      .rms = Rms(values),
+                      .max_abs = MaxAbs(values),
+                      .finite = AllFinite(values)});
+  }
+
+  void Layer(int index, const model::LayerWeights& layer) {
+    const auto linear = [&](const std::string& module, const Weight& weight) {
+      Linear(index, module, fmt::format("layers.{}.{}", index, module), weight);
+    };
+    const auto norm = [&](const std::string& module, const TensorView& view) {
+      Norm(index, module, fmt::format("layers.{}.{}", index, module), view);
+    };
+    const auto compressor = [&](const std::string& module, const model::CompressorWeights& weights) {
+      linear(module + ".wkv", weights.wkv);
+      linear(module + ".wgate", weights.wgate);
+      norm(module + ".norm", weights.norm);
+    };
+    norm("attn_norm", layer.attn_norm);
+    norm("ffn_norm", layer.ffn_norm);
+    linear("attn.wq_a", layer.wq_a);
+    norm("attn.q_norm", layer.q_norm);
+    linear("attn.wq_b", layer.wq_b);
+    linear("attn.wkv", layer.wkv);
+    norm("attn.kv_norm", layer.kv_norm);
+    linear("attn.wo_a", layer.wo_a);
+    linear("attn.wo_b", layer.wo_b);
+    if (layer.compressor) compressor("attn.compressor", *layer.compressor);
+    if (layer.indexer) {
+      linear("attn.indexer.wq_b", layer.indexer->wq_b);
+      linear("attn.indexer.weights_proj", layer.indexer->weights_proj);
+      compressor("attn.indexer.compressor", layer.indexer->compressor);
+    }
+    linear("ffn.gate", layer.gate);
+    const auto expert = [&](const std::string& module, const std::string& place,
+                            const model::ExpertWeights& weights) {
+      Linear(index, module + ".w1", place + ".w1", weights.w1);
+      Linear(index, module + ".w2", place + ".w2", weights.w2);
+      Linear(index, module + ".w3", place + ".w3", weights.w3);
+    };
+    for (size_t i = 0; i < layer.experts.size(); ++i) {
+      expert("ffn.experts", fmt::format("layers.{}.ffn.experts.{}", index, i), layer.experts[i]);
+    }
+    expert("ffn.shared_experts", fmt::format("layers.{}.ffn.shared_experts", index), layer.shared_expert);
+  }
+
+  const std::vector<Measured>& linears() const { return all_; }
+  const std::vector<Measured>& norms() const { return norms_; }
+
+ private:
+  std::vector<Measured> all_;
+  std::vector<Measured> norms_;
+};
+
+std::map<std::string, double> MedianRms(const std::vector<Measured>& linears) {
+  std::map<std::string, std::vector<double>> by_module;
+  for (const Measured& measured : linears) by_module[measured.module].push_back(measured.rms);
+  std::map<std::string, double> medians;
+  for (auto& [module, values] : by_module) {
+    const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    medians[module] = *middle;
+  }
+  return medians;
+}
+
+// What is wrong with one tensor; empty when nothing is.
+std::string Complaint(const Measured& measured, double median) {
+  if (!measured.finite) return "holds NaN or infinity";
+  if (measured.max_abs == 0 && (measured.constant || measured.format == "norm")) return "is all zero";
+  if (measured.constant) return "is constant";
+  if (measured.format == "norm") return {};
+  if (measured.rms > kMaxRms)
+    return fmt::format("RMS {:.3g}, more than training leaves: is a scale missing or inverted?",
+                       measured.rms);
+  if (measured.rms < kMinRms)
+    return fmt::format("RMS {:.3g}, less than training leaves: is a scale applied twice?", measured.rms);
+  const double ratio = std::max(measured.rms / median, median / measured.rms);
+  if (ratio > kMaxRatio) {
+    return fmt::format("RMS {:.3g}, {:.3g} times off the median {:.3g} of its siblings", measured.rms, ratio,
+                       median);
+  }
+  return {};
+}
+
+Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::string, double>& medians) {
+  struct Row {
+    int64_t count = 0;
+    double lowest = 0;
+    double highest = 0;
+    std::string format;
+  };
+  std::map<std::string, Row> rows;
+  for (const Measured& measured : linears) {
+    Row& row = rows[measured.module];
+    if (row.count++ == 0) row = {1, measured.rms, measured.rms, measured.format};
+    row.lowest = std::min(row.lowest, measured.rms);
+    row.highest = std::max(row.highest, measured.rms);
+    if (row.format.find(measured.format) == std::string::npos) row.format += ", " + measured.format;
+  }
+  Table table{.title = "RMS of the weights",
+              .columns = {"module", "formats", "tensors", "lowest", "median", "highest"}};
+  for (const auto& [module, row] : rows) {
+    table.rows.push_back({module, row.format, std::to_string(row.count), fmt::format("{:.3g}", row.lowest),
+                          fmt::format("{:.3g}", medians.at(module)), fmt::format("{:.3g}", row.highest)});
+  }
+  return table;
+}
+
+// Activation scales of ModelOpt: read, judged, never used.
+struct InputScales {
+  int64_t count = 0;
+  int64_t ones = 0;
+  std::vector<std::string> bad;
+};
+
+InputScales ReadInputScales(const io::Checkpoint& checkpoint) {
+  InputScales scales;
+  for (const io::StoredTensor& tensor : checkpoint.tensors()) {
+    if (!tensor.name.ends_with("input_scale") || tensor.dtype != DType::kF32) continue;
+    for (size_t i = 0; i < tensor.bytes.size() / sizeof(float); ++i) {
+      float value = 0;
+      std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
+      ++scales.count;
+      scales.ones += value == 1.0F ? 1 : 0;
+      if (!std::isfinite(value) || value <= 0)
+        scales.bad.push_back(fmt::format("{} is {}", tensor.name, value));
+    }
+  }
+  return scales;
+}
+
+// Whether the 4-bit tensors are exact copies of MXFP4.
+Result<std::string> TranscodeLine(const model::ModelConfig& config, const model::ModelWeights& weights) {
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*weights.checkpoint, config));
+  int64_t count = 0;
+  int64_t lossless = 0;
+  const auto look = [&](const model::StoredLinear& linear) {
+    if (linear.format != WeightFormat::kNvFp4) return;
+    ++count;
+    lossless += model::IsMxFp4Transcode(linear) ? 1 : 0;
+  };
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    for (const model::ResolvedTensor& tensor : resolved.layers[i].tensors) look(tensor.linear);
+    for (const model::ResolvedExpert& expert : resolved.layers[i].experts) {
+      for (const model::StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) look(*linear);
+    }
+  }
+  return fmt::format("{} NVFP4 linears, {} of them exact transcodes of MXFP4", count, lossless);
+}
+
+}  // namespace
+
+Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights) {
+  Survey survey;
+  for (size_t i = 0; i < weights.layers.size(); ++i) survey.Layer(static_cast<int>(i), weights.layers[i]);
+  survey.Norm(-1, "norm", "norm", weights.norm);
+  // Embedding and head have no siblings; each is its own median.
+  survey.Linear(-1, "embed", "embed", weights.embed);
+  survey.Linear(-1, "head", "head", weights.head);
+  const std::map<std::string, double> medians = MedianRms(survey.linears());
+
+  CheckReport report{.check = "checkpoint"};
+  std::vector<std::string> complaints;
+  const auto judge = [&](const Measured& measured, double median) {
+    const std::string text = Complaint(measured, median);
+    if (text.empty()) return;
+    if (complaints.empty()) report.place = Place{measured.layer, measured.name, "", 0};
+    complaints.push_back(fmt::format("{} {}", measured.name, text));
+  };
+  for (const Measured& norm : survey.norms()) judge(norm, 1);
+  for (const Measured& linear : survey.linears()) judge(linear, medians.at(linear.module));
+  const InputScales scales = ReadInputScales(*weights.checkpoint);
+  complaints.insert(complaints.end(), scales.bad.begin(), scales.bad.end());
+
+  DSV4_ASSIGN_OR_RETURN(std::string transcodes, TranscodeLine(config, weights));
+  report.evidence = {fmt::format("{} linears and {} norms of {} layers", survey.linears().size(),
+                                 survey.norms().size(), weights.layers.size()),
+                     std::move(transcodes)};
+  if (scales.count > 0) {
+    report.evidence.push_back(
+        fmt::format("{} input scales, {} of them exactly 1 (never calibrated); this engine takes activation "
+                    "scales from the data",
+                    scales.count, scales.ones));
+  }
+  report.tables.push_back(ModuleTable(survey.linears(), medians));
+  if (complaints.empty()) {
+    report.headline = "no tensor is zero, constant or out of line with its siblings";
+    report.rules_out = {"lost or inverted scales of single tensors, tensors that were never written"};
+    report.next_step =
+        "a layout read wrongly keeps the statistics: compare with another engine (dsv4 diagnose compare)";
+    return report;
+  }
+  report.verdict = Verdict::kFinding;
+  report.headline = complaints.size() == 1
+                        ? complaints[0]
+                        : fmt::format("{}, and {} more", complaints[0], complaints.size() - 1);
+  constexpr size_t kShown = 20;
+  for (size_t i = 0; i < std::min(kShown, complaints.size()); ++i) report.evidence.push_back(complaints[i]);
+  report.next_step = "check the file against its source (size, hash), then the tool that quantised it";
+  return report;
+}
+
+}  // namespace dsv4::diag
