@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "apps/printable.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
 
@@ -39,8 +40,9 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
                               ? flags.num_threads
                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
+  if (flags.backend == "cpu") return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}});
   return Error(
-      FailedPrecondition(fmt::format("backend {}: not in this build; it has: reference", flags.backend)));
+      FailedPrecondition(fmt::format("backend {}: not in this build; it has: cpu, reference", flags.backend)));
 }
 
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {

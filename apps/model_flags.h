@@ -19,7 +19,7 @@ inline constexpr int kExitBadInput = 3;
 
 struct ModelFlags {
   std::string model;  // -m; empty: DSV4_MODEL, else the small model that ships with the source.
-  std::string backend = "reference";
+  std::string backend = "cpu";
   std::string numerics = "release";
   std::string shared_expert_clamp = "on";
   int64_t max_layers = 0;  // 0: all.

@@ -60,8 +60,8 @@ Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
     const auto named =
         std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](Isa isa) { return IsaName(isa) == name; });
     if (named == kAllIsas.end()) {
-      return Error(
-          InvalidArgument(fmt::format("DSV4_CPU_ISA: '{}', want scalar, avx2, avx512 or avx512bf16", name)));
+      return Error(FailedPrecondition(
+          fmt::format("DSV4_CPU_ISA: '{}', want scalar, avx2, avx512 or avx512bf16", name)));
     }
     wanted = *named;
   }

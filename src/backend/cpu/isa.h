@@ -23,8 +23,8 @@ std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16"
 // What this machine and its operating system can run, worst first.
 std::vector<Isa> AvailableIsas();
 
-// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the best. InvalidArgument for an unknown name,
-// FailedPrecondition for a tier that the machine lacks.
+// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the best. FailedPrecondition for an
+// unknown name and for a tier that the machine lacks.
 Result<Isa> ChooseIsa(std::optional<Isa> wanted);
 
 // The kernels of an available tier.
