@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -11,8 +12,40 @@
 
 namespace dsv4 {
 
+namespace {
+
+// Waiting threads spin for so long before they sleep: the loops of a decode step follow each other within microseconds, and
+// waking a thread costs more than many of them.
+constexpr std::chrono::microseconds kSpin(100);
+
+// Tells the core that this is a spinning loop.
+void SpinPause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Spins until `done()` or the time is up; says whether it was done. The clock is read now and then only.
+template <typename Done>
+bool SpinUntil(std::chrono::nanoseconds spin, const Done& done) {
+  constexpr int kPausesPerLook = 64;
+  if (done()) return true;
+  if (spin.count() <= 0) return false;
+  const auto end = std::chrono::steady_clock::now() + spin;
+  do {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      if (done()) return true;
+      SpinPause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
+
+}  // namespace
+
 struct ThreadPool::State {
   std::vector<std::thread> workers;
+  std::chrono::nanoseconds spin{0};
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
@@ -20,9 +53,11 @@ struct ThreadPool::State {
   int64_t count = 0;
   int64_t chunk = 1;
   std::atomic<int64_t> next{0};
-  uint64_t generation = 0;
-  int busy = 0;
-  bool stopping = false;
+  // These three are written under the mutex, so that a waiting thread cannot miss a change; read without it by spinning ones. A release of
+  // `generation` publishes the loop above, one of `busy` what a worker computed.
+  std::atomic<uint64_t> generation{0};
+  std::atomic<int> busy{0};
+  std::atomic<bool> stopping{false};
 
   void TakeChunks() {
     for (;;) {
@@ -34,21 +69,27 @@ struct ThreadPool::State {
 
   void WorkerLoop() {
     uint64_t seen = 0;
-    std::unique_lock lock(mutex);
+    const auto called = [&] {
+      return stopping.load(std::memory_order_acquire) || generation.load(std::memory_order_acquire) != seen;
+    };
     for (;;) {
-      work_ready.wait(lock, [&] { return stopping || generation != seen; });
+      if (!SpinUntil(spin, called)) {
+        std::unique_lock lock(mutex);
+        work_ready.wait(lock, called);
+      }
       if (stopping) return;
       seen = generation;
-      lock.unlock();
       TakeChunks();
-      lock.lock();
-      if (--busy == 0) work_done.notify_one();
+      const std::lock_guard lock(mutex);
+      if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) work_done.notify_one();
     }
   }
 };
 
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   DSV4_CHECK(num_threads >= 1) << "num_threads " << num_threads;
+  // With more threads than cores a spinning thread keeps one from its work.
+  if (num_threads <= static_cast<int>(std::thread::hardware_concurrency())) state_->spin = kSpin;
   for (int i = 1; i < num_threads; ++i)
     state_->workers.emplace_back([state = state_.get()] { state->WorkerLoop(); });
 }
@@ -81,12 +122,14 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     state_->chunk = chunk;
     state_->next = 0;
     state_->busy = static_cast<int>(state_->workers.size());
-    ++state_->generation;
+    state_->generation.fetch_add(1, std::memory_order_release);
   }
   state_->work_ready.notify_all();
   state_->TakeChunks();
+  const auto done = [&] { return state_->busy.load(std::memory_order_acquire) == 0; };
+  if (SpinUntil(state_->spin, done)) return;
   std::unique_lock lock(state_->mutex);
-  state_->work_done.wait(lock, [&] { return state_->busy == 0; });
+  state_->work_done.wait(lock, done);
 }
 
 }  // namespace dsv4
