@@ -174,10 +174,20 @@ Result<diag::CheckReport> RunResidual(Session& session) {
 }
 
 Result<diag::CheckReport> RunVisible(Session& session) {
-  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, session.LongPrompt());
   DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
-  return diag::CheckVisible(subject, tokens,
-                            {.layer = session.options().layer, .position = session.options().position});
+  const size_t num_tokens = tokens.size();
+  const auto one_pass = static_cast<size_t>(subject.model.options().max_chunk_tokens);
+  if (num_tokens > one_pass) tokens.resize(one_pass);
+  DSV4_ASSIGN_OR_RETURN(
+      diag::CheckReport report,
+      diag::CheckVisible(subject, tokens,
+                         {.layer = session.options().layer, .position = session.options().position}));
+  if (num_tokens > one_pass) {
+    report.evidence.push_back(
+        fmt::format("the first {} of {} tokens: what one pass of the model holds", one_pass, num_tokens));
+  }
+  return report;
 }
 
 Result<diag::CheckReport> RunDecodePrefill(Session& session) {

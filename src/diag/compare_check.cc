@@ -113,7 +113,8 @@ class Comparer final : public model::Observer {
     // The head comes in several parts, and a step in several passes: rows go on where the last part ended.
     const auto [place, added] = index_.try_emplace({layer, std::string(name)}, compared_.size());
     if (added)
-      compared_.push_back({.layer = layer, .name = std::string(name), .ops = ops, .choice = other.exact()});
+      compared_.push_back(
+          {.layer = layer, .name = std::string(name), .ops = ops, .choice = tensor.dtype == DType::kI32});
     Compared& compared = compared_[place->second];
     const int64_t first = compared.num_rows;
     if (width != other.width || first + num_rows > other.num_rows) {

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kLayerPrefix = "layers.";
 constexpr int kMaxLayers = 1 << 16;
+constexpr int64_t kMaxRowElements = int64_t{1} << 40;
 
 std::string FileName(int layer) {
   return layer < 0 ? "outside.safetensors" : fmt::format("layer-{:03}.safetensors", layer);
@@ -99,7 +100,14 @@ Result<RecordedTensor> Decode(const io::StoredTensor& stored) {
     return Error(InvalidArgument(fmt::format("tensor {}: a number, wanted rows", stored.name)));
   tensor.num_rows = stored.dims[0];
   tensor.row_dims.assign(stored.dims.begin() + 1, stored.dims.end());
-  for (const int64_t dim : tensor.row_dims) tensor.width *= dim;
+  for (const int64_t dim : tensor.row_dims) {
+    // With no rows the file proves nothing about a row's size.
+    if (dim > 0 && tensor.width > kMaxRowElements / dim) {
+      return Error(InvalidArgument(fmt::format("tensor {}: shape {}, wanted rows of at most {} elements",
+                                               stored.name, stored.ShapeString(), kMaxRowElements)));
+    }
+    tensor.width *= dim;
+  }
   const auto read = [&]<typename T>(T, auto&& to_float) {
     tensor.values.resize(stored.bytes.size() / sizeof(T));
     for (size_t i = 0; i < tensor.values.size(); ++i) {
@@ -166,7 +174,9 @@ std::vector<int32_t> Dump::TokenIds() const {
   std::vector<int32_t> ids;
   const RecordedTensor* tensor = Find(-1, "pass.token_ids");
   if (tensor == nullptr) return ids;
-  for (const float value : tensor->values) ids.push_back(static_cast<int32_t>(value));
+  // What no vocabulary has becomes -1, which is no id either.
+  for (const float value : tensor->values)
+    ids.push_back(value >= 0 && value < 0x1p24F ? static_cast<int32_t>(value) : -1);
   return ids;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -55,6 +56,10 @@ Status FromHostFloats(ops::OpContext& context, std::span<const float> values, co
     return context.memory().CopyFromHost(tensor.data, values.data(), values.size_bytes(), context.stream());
   }
   if (tensor.dtype == DType::kI32) {
+    const auto fits = [](float value) { return std::abs(value) < 0x1p31F; };  // Not NaN either.
+    if (!std::all_of(values.begin(), values.end(), fits)) {
+      return InvalidArgument("a number that is no 32-bit integer");
+    }
     const std::vector<int32_t> numbers(values.begin(), values.end());
     return context.memory().CopyFromHost(tensor.data, numbers.data(), numbers.size() * sizeof(int32_t),
                                          context.stream());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <set>
@@ -89,7 +90,8 @@ TEST(DumpTest, HostileDirectoriesAreErrors) {
   write("rank", "a.safetensors", {"embed", DType::kF32, {}});
   write("twice", "a.safetensors", {"embed", DType::kF32, {2, 2}});
   write("twice", "b.safetensors", {"embed", DType::kF32, {2, 2}});
-  for (const char* name : {"dtype", "layer", "rank", "twice"}) {
+  write("wide", "a.safetensors", {"embed", DType::kF32, {0, int64_t{1} << 40, int64_t{1} << 40}});
+  for (const char* name : {"dtype", "layer", "rank", "twice", "wide"}) {
     const Result<Dump> dump = diag::ReadDump(directory / name);
     ASSERT_FALSE(dump.has_value()) << name;
     EXPECT_EQ(dump.error().code(), StatusCode::kInvalidArgument) << name;
@@ -160,6 +162,22 @@ TEST(CompareTest, PartialDumpsAreComparedWhereTheyCan) {
   dump.tensors[0].name = "no such tensor";
   dump.tensors.resize(1);
   EXPECT_FALSE(diag::CheckCompare(model.subject(), model.tokens, dump, {}).has_value());
+}
+
+TEST(CompareTest, ChoicesThatCannotBeAreErrors) {
+  const DiagnosedModel model = DiagnoseGolden("tf_narrow", model::Numerics::kPlain);
+  for (const float value : {std::nanf(""), 1e30F, 1e6F, -5.0F}) {
+    Dump dump = RunDump(model);
+    for (diag::RecordedTensor& tensor : dump.tensors) {
+      if (tensor.name == "ffn.router.indices") tensor.values[0] = value;
+    }
+    EXPECT_FALSE(diag::CheckCompare(model.subject(), model.tokens, dump, {.mode = CompareMode::kSharedInputs})
+                     .has_value())
+        << value;
+  }
+  Dump dump;
+  dump.tensors = {{.layer = -1, .name = "pass.token_ids", .num_rows = 3, .values = {7, 1e18F, -3}}};
+  EXPECT_EQ(dump.TokenIds(), (std::vector<int32_t>{7, -1, -1}));
 }
 
 TEST(CompareTest, RowsOfAnotherSizeAreErrors) {

@@ -201,6 +201,11 @@ class Commands(WithDirectory):
         self.assertEqual(code, 0)
         self.assertEqual(report["tables"][0]["rows"][0][:3], ["1", "swa", "0..2"])
 
+    def test_visible_looks_at_one_pass_of_a_long_prompt(self):
+        code, (report,) = diagnose("visible", "--min-tokens", "520", "--layer", "0")
+        self.assertEqual(code, 0)
+        self.assertIn("the first 512 of 520 tokens", report["evidence"][-1])
+
     def test_exit_codes(self):
         for code, arguments in ((2, ("no-such-check",)), (2, ()), (2, ("visible", "--layer", "99")),
                                 (2, ("visible", "--position", "-1")), (2, ("decode-prefill", "--chunk", "0")),
