@@ -14,7 +14,10 @@
 namespace dsv4::diag {
 namespace {
 
-constexpr double kMaxFlipped = 0.01;  // Share of rows with another choice that near-ties may explain.
+// The share of rows with another choice that near-ties may explain. Rounding that adds up flips more of them: a release-format
+// model's CPU and reference runs differ in 3 %.
+constexpr double kMaxFlipped = 0.01;
+constexpr double kMaxFlippedAccumulatedBf16 = 0.1;
 
 // One tensor of both runs.
 struct Compared {
@@ -176,9 +179,9 @@ class Comparer final : public model::Observer {
 
 // With errors that add up typical rows decide, since a single one may flip an expert within rounding; an op's own error holds for
 // every row.
-bool PastBound(const Compared& compared, CompareMode mode, double bound) {
+bool PastBound(const Compared& compared, CompareMode mode, double bound, double max_flipped) {
   if (compared.choice) {
-    return static_cast<double>(compared.num_flipped) > kMaxFlipped * static_cast<double>(compared.num_rows);
+    return static_cast<double>(compared.num_flipped) > max_flipped * static_cast<double>(compared.num_rows);
   }
   return (mode == CompareMode::kSharedInputs ? compared.worst_error : compared.error()) > bound;
 }
@@ -191,7 +194,7 @@ bool IsBf16(const Subject& subject, const Dump& other) {
 
 double DefaultBound(CompareMode mode, bool bf16) {
   if (mode == CompareMode::kSharedInputs) return bf16 ? 0.02 : 1e-4;
-  return bf16 ? 0.1 : 1e-3;
+  return bf16 ? 0.2 : 1e-3;
 }
 
 // "KL ..., top-1 ...": empty when the other run has no logits for all positions.
@@ -244,7 +247,10 @@ Table WorstTable(std::vector<Compared> compared) {
 
 Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t> tokens, const Dump& other,
                                  const CompareOptions& options) {
-  const double bound = options.bound.value_or(DefaultBound(options.mode, IsBf16(subject, other)));
+  const bool bf16 = IsBf16(subject, other);
+  const bool shared = options.mode == CompareMode::kSharedInputs;
+  const double bound = options.bound.value_or(DefaultBound(options.mode, bf16));
+  const double max_flipped = bf16 && !shared ? kMaxFlippedAccumulatedBf16 : kMaxFlipped;
   Comparer comparer(subject, other, options.mode, bound);
   Result<std::vector<float>> logits;
   {
@@ -258,13 +264,12 @@ Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t
         InvalidArgument("compare: the other run has no tensor that this model computes; names are those of "
                         "docs/dump-format.md"));
   }
-  const bool shared = options.mode == CompareMode::kSharedInputs;
   CheckReport report{.check = "compare"};
   int64_t num_flipped = 0;
   const Compared* first = nullptr;
   for (const Compared& tensor : comparer.compared()) {
     num_flipped += tensor.num_flipped;
-    if (first == nullptr && PastBound(tensor, options.mode, bound)) first = &tensor;
+    if (first == nullptr && PastBound(tensor, options.mode, bound, max_flipped)) first = &tensor;
   }
   report.evidence = {fmt::format("{} tensors of {} tokens, {}; bound on the relative error {:g}",
                                  comparer.compared().size(), tokens.size(),

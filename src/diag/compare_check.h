@@ -22,12 +22,13 @@ enum class CompareMode : uint8_t {
 struct CompareOptions {
   CompareMode mode = CompareMode::kAccumulated;
   // ||a - b|| / ||b|| of a row that still passes. Absent: for fp32 runs 1e-3 accumulated, 1e-4 shared; with bf16 on either
-  // side 0.1 and 0.02.
+  // side 0.2 and 0.02.
   std::optional<double> bound;
 };
 
 // Runs `tokens` in one prefill, as the other run did. Tensors that only one side has are left out (a dump may hold few).
-// Chosen experts and entries are compared as sets; more than 1 % of rows with another choice are past the bound.
+// Chosen experts and entries are compared as sets; more than 1 % of rows with another choice
+// (10 % accumulated with bf16) are past the bound.
 // Errors: InvalidArgument when nothing can be compared, or a tensor's rows have another size; the model's.
 Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t> tokens, const Dump& other,
                                  const CompareOptions& options);

@@ -168,6 +168,13 @@ class Compare(WithDirectory):
         self.assertIn("layer", report["place"])
         self.assertTrue(any(line.startswith("logits: KL") for line in report["evidence"]), report["evidence"])
 
+    def test_backends_agree(self):
+        for numerics in ("release", "plain"):
+            for mode in ((), ("--shared",)):
+                code, (report,) = diagnose("compare", "--backend", "cpu", "--with-backend", "reference", "--numerics", numerics,
+                                           "--min-tokens", "140", *mode)
+                self.assertEqual(code, 0, report)
+
     def test_nothing_to_compare_with_is_no_finding(self):
         code, (report,) = diagnose("compare")
         self.assertEqual((code, report["verdict"]), (0, "not applicable"))
