@@ -16,10 +16,9 @@ constexpr int kVecs = 4;
 constexpr int kLanes = 8;
 constexpr int kFloatLanes = 8;
 constexpr int kValueVectors = 2;
-constexpr int kMaxFewTokens = 4;
 constexpr int kTileRows = 2;
 constexpr int kTileTokens = 3;
-constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kPrefetchBytes = 4096;
 constexpr int kPartColumns = kVecs * kLanes;
 
 inline Vec Zero() { return _mm256_setzero_ps(); }

@@ -16,10 +16,9 @@ constexpr int kVecs = 8;
 constexpr int kLanes = 16;
 constexpr int kFloatLanes = 16;
 constexpr int kValueVectors = 4;
-constexpr int kMaxFewTokens = 8;
 constexpr int kTileRows = 4;
 constexpr int kTileTokens = 3;
-constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kPrefetchBytes = 4096;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }
 inline Vec Broadcast(float value) { return _mm512_set1_ps(value); }

@@ -15,10 +15,9 @@ using X = uint16_t;
 constexpr int kParts = 1;
 constexpr int kVecs = 4;
 constexpr int kLanes = 32;
-constexpr int kMaxFewTokens = 8;
 constexpr int kTileRows = 4;
 constexpr int kTileTokens = 3;
-constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kPrefetchBytes = 4096;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }

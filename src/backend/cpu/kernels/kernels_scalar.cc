@@ -14,10 +14,9 @@ constexpr int kVecs = 16;
 constexpr int kLanes = 1;
 constexpr int kFloatLanes = 1;
 constexpr int kValueVectors = 4;
-constexpr int kMaxFewTokens = 4;
 constexpr int kTileRows = 2;
 constexpr int kTileTokens = 2;
-constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kPrefetchBytes = 4096;
 
 inline Vec Zero() { return 0.0F; }
 inline Vec Broadcast(float value) { return value; }

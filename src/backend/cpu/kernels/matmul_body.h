@@ -4,8 +4,7 @@
 //   X                  element of packed activations
 //   kParts, kVecs      a chunk is kParts groups of kVecs weight vectors, each group with one scale vector
 //   kLanes             elements of a weight vector: kParts * kVecs * kLanes == kChunk
-//   kMaxFewTokens      up to so many tokens (at most 8) weights go through registers only
-//   kTileRows, kTileTokens, kPrefetchBytes
+//   kTileRows, kTileTokens (2 or 3), kPrefetchBytes
 //   Zero, Dot, Fma, Add, Reduce, LoadX, LoadW, StoreW, LoadVec, StoreVec
 //   formats: kBytes and kScaleBytes of a chunk, kScaled, Scales LoadScales(codes, chunk_scale),
 //            void Decode(bytes, part, WVec*), Vec PartScale(scales, part)
@@ -18,6 +17,8 @@
 
 #define DSV4_INLINE static inline __attribute__((always_inline))
 
+// Up to so many tokens go through registers only; more do not fit into the first-level cache beside each other.
+constexpr int64_t kMaxFewTokens = 2;
 constexpr int64_t kPartElements = int64_t{kVecs} * kLanes;
 
 template <class Format>
@@ -41,7 +42,9 @@ struct RowReader {
     const uint8_t* bytes = self.Row(row);
     const uint8_t* codes = self.ScaleCodes(row);
     for (int64_t chunk = 0; chunk < self.full_chunks; ++chunk) {
-      __builtin_prefetch(bytes + kPrefetchBytes);
+#pragma GCC unroll 8
+      for (int64_t line = 0; line < Format::kBytes; line += 64)
+        __builtin_prefetch(bytes + kPrefetchBytes + line);
       step(chunk, bytes, Format::LoadScales(codes, self.ChunkScale(chunk)));
       bytes += Format::kBytes;
       codes += Format::kScaleBytes;
@@ -196,19 +199,21 @@ static void ManyTokens(const MultiplyArgs& args) {
   const int64_t stride = num_chunks * kUnpackedChunkBytes;
   uint8_t* const unpacked = static_cast<uint8_t*>(args.scratch);
   const X* const x = static_cast<const X*>(args.x);
-  for (int64_t first = 0; first < args.num_rows; first += kBlockRows) {
-    const int64_t num_rows = args.num_rows - first < kBlockRows ? args.num_rows - first : kBlockRows;
+  // A large block reads many tokens' activations less often; with few tokens they stay near and a small block does.
+  const int64_t block = args.num_tokens <= 16 ? 2 * kTileRows : kBlockRows;
+  for (int64_t first = 0; first < args.num_rows; first += block) {
+    const int64_t num_rows = args.num_rows - first < block ? args.num_rows - first : block;
     for (int64_t r = 0; r < num_rows; ++r) Unpack<Format>(args, first + r, unpacked + r * stride);
     int64_t token = 0;
-    const auto at = [&](int64_t t) { return x + t * args.x_stride; };
-    for (; token + kTileTokens <= args.num_tokens; token += kTileTokens) {
-      BlockTokens<Format, kTileTokens>(unpacked, stride, num_rows, num_chunks, at(token), args.x_stride,
-                                       args.out + token * args.out_stride + first, args.out_stride);
-    }
-    for (; token < args.num_tokens; ++token) {
-      BlockTokens<Format, 1>(unpacked, stride, num_rows, num_chunks, at(token), args.x_stride,
-                             args.out + token * args.out_stride + first, args.out_stride);
-    }
+    const auto run = [&](auto tokens_of, int64_t count) {
+      tokens_of(unpacked, stride, num_rows, num_chunks, x + token * args.x_stride, args.x_stride,
+                args.out + token * args.out_stride + first, args.out_stride);
+      token += count;
+    };
+    while (args.num_tokens - token >= kTileTokens && args.num_tokens - token != 4)
+      run(BlockTokens<Format, kTileTokens>, kTileTokens);
+    while (args.num_tokens - token >= 2) run(BlockTokens<Format, 2>, 2);
+    if (args.num_tokens - token >= 1) run(BlockTokens<Format, 1>, 1);
   }
 }
 
@@ -216,23 +221,11 @@ template <class Format>
 static void MultiplyFormat(const MultiplyArgs& args) {
   if (args.num_tokens > kMaxFewTokens) return ManyTokens<Format>(args);
   switch (args.num_tokens) {
+    case 0:
+      return;
     case 1:
       return FewTokens<Format, 1>(args);
-    case 2:
-      return FewTokens<Format, 2>(args);
-    case 3:
-      return FewTokens<Format, 3>(args);
-    case 4:
-      return FewTokens<Format, 4>(args);
-    case 5:
-      return FewTokens < Format, kMaxFewTokens < 5 ? 1 : 5 > (args);
-    case 6:
-      return FewTokens < Format, kMaxFewTokens < 6 ? 1 : 6 > (args);
-    case 7:
-      return FewTokens < Format, kMaxFewTokens < 7 ? 1 : 7 > (args);
-    case 8:
-      return FewTokens < Format, kMaxFewTokens < 8 ? 1 : 8 > (args);
     default:
-      return;  // No tokens.
+      return FewTokens<Format, 2>(args);
   }
 }
