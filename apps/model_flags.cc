@@ -41,8 +41,8 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
   if (flags.backend == "cpu") return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}});
-  return Error(
-      FailedPrecondition(fmt::format("backend {}: not in this build; it has: cpu, reference", flags.backend)));
+  return Error(FailedPrecondition(
+      fmt::format("backend {}: not in this build; it has: cpu, reference", flags.backend)));
 }
 
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
