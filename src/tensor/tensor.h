@@ -105,6 +105,7 @@ class Memory {
   virtual Result<Buffer> Allocate(size_t num_bytes) = 0;
   // Within this device, ordered on `stream`.
   virtual Status Copy(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
+  // Returns when `source` may be changed or freed; ordered on `stream` like Copy.
   virtual Status CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
   // Returns when the bytes are in `destination`.
   virtual Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;

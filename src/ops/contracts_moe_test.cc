@@ -1,0 +1,158 @@
+// Contracts of the mixture of experts.
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "formats/quantize.h"
+#include "ops/contracts_testing.h"
+
+namespace dsv4::ops {
+namespace {
+
+TEST_F(ContractTest, Router) {
+  const RouterArgs scored{New(kF32, {3, 8}), New(kF32, {8}),    {},  {},
+                          New(kI32, {3, 2}), New(kF32, {3, 2}), 1.5F};
+  const RouterArgs hashed{
+      New(kF32, {3, 8}), {},  New(DType::kI64, {100, 2}), New(kI32, {3}), New(kI32, {3, 2}),
+      New(kF32, {3, 2}), 1.5F};
+  ExpectOk(scored);
+  ExpectOk(hashed);
+  using A = RouterArgs;
+  ExpectViolation<A>(
+      hashed, [&](A& a) { a.bias = New(kF32, {8}); }, "router: bias: given, want null with hash_table");
+  ExpectViolation<A>(
+      hashed, [](A& a) { a.hash_table = {}; }, "token_ids: given, want null without hash_table");
+  ExpectViolation<A>(
+      hashed, [](A& a) { a.token_ids = {}; }, "token_ids: shape [], want [3]");
+  ExpectViolation<A>(
+      hashed,
+      [&](A& a) {
+        a.hash_table = New(kI32, {100, 3});
+      },
+      "hash_table: shape [100, 3], want [*, 2]");
+  ExpectViolation<A>(
+      scored, [&](A& a) { a.bias = New(kF32, {7}); }, "bias: shape [7], want [8]");
+  ExpectViolation<A>(
+      scored,
+      [&](A& a) {
+        a.indices = New(kI32, {3, 9});
+      },
+      "indices: top_k 9, want 1 to 8");
+  ExpectViolation<A>(
+      scored,
+      [&](A& a) {
+        a.indices = New(kI32, {3, 0});
+      },
+      "indices: top_k 0");
+  ExpectViolation<A>(
+      scored,
+      [&](A& a) {
+        a.weights = New(kBF16, {3, 2});
+      },
+      "weights: dtype BF16, want F32");
+  ExpectViolation<A>(
+      scored, [](A& a) { a.route_scale = std::numeric_limits<float>::infinity(); }, "route_scale: inf");
+}
+
+TEST_F(ContractTest, Swiglu) {
+  const SwigluArgs valid{New(kBF16, {3, 8}), New(kBF16, {3, 8}), New(kF32, {3}), New(kBF16, {3, 8}), 10.0F};
+  ExpectOk(valid);
+  SwigluArgs free = valid;
+  free.row_weights = {};
+  free.limit = std::numeric_limits<float>::infinity();
+  free.y = free.up;
+  ExpectOk(free);
+  using A = SwigluArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.up = New(kF32, {3, 8});
+      },
+      "swiglu: up: dtype F32, want BF16");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.up = New(kBF16, {3, 7});
+      },
+      "up: shape [3, 7], want [3, 8]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.row_weights = New(kF32, {2}); }, "row_weights: shape [2], want [3]");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.limit = 0.0F; }, "limit: 0, want a positive number or infinity");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.limit = std::nanf(""); }, "limit: nan");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.y.data = a.gate.as<std::byte>() + 4; }, "y: overlaps gate in part");
+}
+
+TEST_F(ContractTest, RoutedExperts) {
+  const std::vector<float> values(64 * 32, 1.0F);
+  const QuantizedMatrix in = QuantizeNvFp4(values, 64, 32);
+  const QuantizedMatrix out = QuantizeFp8Block(values, 32, 64, 16, 16);
+  std::vector<ExpertWeights> experts(3, {in.View(), out.View(), in.View()});
+  const RoutedExpertsArgs valid{New(kBF16, {5, 32}), New(kI32, {5, 2}), New(kF32, {5, 2}), experts, 1.0F,
+                                New(kF32, {5, 32})};
+  ExpectOk(valid);
+  using A = RoutedExpertsArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.y = New(kBF16, {5, 32});
+      },
+      "routed_experts: y: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.weights = New(kF32, {5, 3});
+      },
+      "weights: shape [5, 3], want [5, 2]");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.experts = {}; }, "experts: none");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.limit = -1.0F; }, "limit: -1");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.x = New(kBF16, {5, 64});
+        a.y = New(kF32, {5, 64});
+      },
+      "expert 0: w1: [64, 32], want [64, 64]");
+  experts[2].w2 = in.View();
+  ExpectViolation<A>(
+      valid, [](A&) {}, "op routed_experts: expert 2: w2: [64, 32], want [32, 64]");
+  experts[2].w2 = out.View();
+  experts[1].w3.scale = out.View().scale;
+  ExpectViolation<A>(
+      valid, [](A&) {}, "expert 1: w3: scale: shape [2, 4], want [64, 2]");
+}
+
+TEST_F(ContractTest, MoeCombine) {
+  const MoeCombineArgs valid{New(kF32, {3, 8}), New(kBF16, {3, 8}), New(kBF16, {3, 8})};
+  ExpectOk(valid);
+  MoeCombineArgs in_place = valid;
+  in_place.y = in_place.shared;
+  ExpectOk(in_place);
+  using A = MoeCombineArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.routed = New(kBF16, {3, 8});
+      },
+      "moe_combine: routed: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.shared = New(kBF16, {3, 4});
+      },
+      "shared: shape [3, 4], want [3, 8]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.y = New(kF32, {3, 8});
+      },
+      "y: dtype F32, want BF16");
+}
+
+}  // namespace
+}  // namespace dsv4::ops
