@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
@@ -51,35 +49,22 @@ class TokenRows {
 };
 
 // Channels [first, first + count) of entry j: per channel, the softmax of the scores over the pooled tokens weighs values.
-void PoolEntry(const ops::CompressorPoolArgs& args, const TokenRows& rows, int64_t entry, int64_t first,
-               int64_t count, std::vector<double>& pooled) {
+void PoolEntry(const RowKernels& kernels, const ops::CompressorPoolArgs& args, const TokenRows& rows,
+               int64_t entry, int64_t first, int64_t count, float* pooled) {
   const int64_t block_begin = entry * args.ratio;
   const int64_t begin = args.overlap && entry > 0 ? block_begin - args.ratio : block_begin;
   const int64_t num_tokens = block_begin + args.ratio - begin;
-  const size_t width = static_cast<size_t>(count);
   // Tokens of the previous block give their first channels, the block's own the second half (with overlap).
   const auto channel = [&](int64_t position) {
     return first + (args.overlap && position >= block_begin ? args.pooled.shape[1] : 0);
   };
-  std::vector<float> scores(static_cast<size_t>(num_tokens) * width);
-  std::vector<float> max(width, -std::numeric_limits<float>::infinity());
+  std::vector<float> scores(static_cast<size_t>(num_tokens * count));
+  std::vector<const float*> values;
   for (int64_t i = 0; i < num_tokens; ++i) {
-    float* const score = scores.data() + static_cast<size_t>(i) * width;
-    rows.Scores(begin + i, channel(begin + i), count, score);
-    for (size_t c = 0; c < width; ++c) max[c] = std::max(max[c], score[c]);
+    rows.Scores(begin + i, channel(begin + i), count, scores.data() + i * count);
+    values.push_back(rows.Values(begin + i) + channel(begin + i));
   }
-  pooled.assign(width, 0.0);
-  std::vector<double> total(width, 0.0);
-  for (int64_t i = 0; i < num_tokens; ++i) {
-    const float* const score = scores.data() + static_cast<size_t>(i) * width;
-    const float* const value = rows.Values(begin + i) + channel(begin + i);
-    for (size_t c = 0; c < width; ++c) {
-      const double weight = std::exp(static_cast<double>(score[c]) - static_cast<double>(max[c]));
-      pooled[c] += weight * static_cast<double>(value[c]);
-      total[c] += weight;
-    }
-  }
-  for (size_t c = 0; c < width; ++c) pooled[c] /= total[c];
+  kernels.pool(scores.data(), count, values.data(), num_tokens, count, pooled);
 }
 
 // The step's last tokens into the rings, the scores with ape.
@@ -106,6 +91,7 @@ void WriteHistory(const ops::CompressorPoolArgs& args, const ops::CompressorSequ
 
 Status CompressorPool(ops::OpContext& context, const ops::CompressorPoolArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
+  const Kernels& kernels = KernelsOf(context);
   struct Task {
     const ops::CompressorSequence* sequence;
     int64_t entry;
@@ -123,14 +109,14 @@ Status CompressorPool(ops::OpContext& context, const ops::CompressorPoolArgs& ar
   const int64_t slices = (width + kChannels - 1) / kChannels;
   context.threads().ParallelFor(
       static_cast<int64_t>(tasks.size()) * slices, 1, [&](int64_t begin, int64_t end) {
-        std::vector<double> pooled;
+        float pooled[kChannels];
         for (int64_t i = begin; i < end; ++i) {
           const Task& task = tasks[static_cast<size_t>(i / slices)];
           const int64_t first = i % slices * kChannels;
           const int64_t count = std::min(kChannels, width - first);
-          PoolEntry(args, TokenRows(args, *task.sequence), task.entry, first, count, pooled);
-          StoreDoubles(
-              pooled.data(), count,
+          PoolEntry(kernels.rows, args, TokenRows(args, *task.sequence), task.entry, first, count, pooled);
+          StoreFloats(
+              kernels, pooled, count,
               args.pooled.as<uint8_t>() + (i / slices * width + first) * ElementBytes(args.pooled.dtype),
               args.pooled.dtype);
         }

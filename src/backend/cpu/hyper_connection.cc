@@ -1,6 +1,8 @@
-// hc_pre, hc_post and hc_head. The mixing products stream a [24, 4 * dim] fp32 matrix, in double: at the speed of memory
-// there is time for it, and the Sinkhorn iterations then start from the reference's numbers.
+// hc_pre, hc_post and hc_head, in double: the products with the [24, 4 * dim] fp32 matrix of hc_pre, so that the Sinkhorn
+// iterations start from the reference's numbers, and the mixing of streams. Many tokens are taken tile by tile, everything of
+// a tile while it is near; few are split by rows of the matrix, so that all threads read it.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -12,78 +14,99 @@ namespace dsv4::backend::cpu {
 
 namespace {
 
+constexpr int64_t kTileTokens = 4;
+
 double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// All residual streams of a step as fp32, one row of hc_mult * dim a token.
-struct Streams {
-  Streams(ops::OpContext& context, const TensorView& view)
-      : hc_mult(view.shape[1]), dim(view.shape[2]), num_tokens(view.shape[0]) {
-    values.resize(static_cast<size_t>(num_tokens * width()));
-    context.threads().ParallelFor(num_tokens, 4, [&](int64_t begin, int64_t end) {
-      LoadFloats(KernelsOf(context), At(view.data, view.dtype, begin * width()), view.dtype,
-                 (end - begin) * width(), values.data() + begin * width());
-    });
-  }
+struct StreamShape {
+  explicit StreamShape(const TensorView& view)
+      : num_tokens(view.shape[0]), hc_mult(view.shape[1]), dim(view.shape[2]) {}
   int64_t width() const { return hc_mult * dim; }
-  const float* Row(int64_t token) const { return values.data() + token * width(); }
 
+  int64_t num_tokens;
   int64_t hc_mult;
   int64_t dim;
-  int64_t num_tokens;
-  std::vector<float> values;
 };
 
-// m[t, k] = g * sum_j fn[k, j] x[j]: the product is with the un-normalised x, g the norm over all streams at once.
-std::vector<double> MixLogits(ops::OpContext& context, const Streams& streams, const TensorView& fn,
-                              float norm_eps) {
+const uint8_t* StreamAt(const TensorView& streams, int64_t token, int64_t stream, int64_t column) {
+  const int64_t row = token * streams.shape[1] + stream;
+  return At(streams.data, streams.dtype, row * streams.shape[2] + column);
+}
+
+// m[t, k] = g * sum_j fn[k, j] x[j]: the product is with the un-normalised x, g the norm over all streams at once. Calls
+// finish(first_token, m of that token on, number of tokens), on any thread.
+template <typename Finish>
+void MixLogits(ops::OpContext& context, const TensorView& streams, const TensorView& fn, float norm_eps,
+               const Finish& finish) {
   const Kernels& kernels = KernelsOf(context);
+  const StreamShape shape(streams);
+  const int64_t width = shape.width();
   const int64_t num_rows = fn.shape[0];
-  const int64_t width = streams.width();
-  std::vector<double> dots(static_cast<size_t>(streams.num_tokens * (num_rows + 1)));
-  // Column 0 of a token is the sum of squares. One token is split by rows, so that all threads read the matrix.
-  constexpr int64_t kProductsPerTask = 1 << 15;
-  const int64_t grain = std::max<int64_t>(1, kProductsPerTask / std::max<int64_t>(1, width));
-  context.threads().ParallelFor(streams.num_tokens * (num_rows + 1), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t token =
-          i % streams.num_tokens;  // Tokens inside: a matrix row meets all of them while it is near.
-      const int64_t row = i / streams.num_tokens;
-      const float* const x = streams.Row(token);
-      const uint8_t* const from =
-          row == 0 ? reinterpret_cast<const uint8_t*>(x) : At(fn.data, DType::kF32, (row - 1) * width);
-      kernels.dot_rows(from, 1, width, x, &dots[static_cast<size_t>(token * (num_rows + 1) + row)]);
+  const auto load = [&](int64_t token, int64_t count, float* x) {
+    LoadFloats(kernels, StreamAt(streams, token, 0, 0), streams.dtype, count * width, x);
+  };
+  const auto normalize = [&](const float* x, int64_t count, double* m) {
+    for (int64_t t = 0; t < count; ++t) {
+      const double mean_square =
+          kernels.rows.sum_squares(x + t * width, width, false) / static_cast<double>(width);
+      const double factor = 1.0 / std::sqrt(mean_square + static_cast<double>(norm_eps));
+      for (int64_t k = 0; k < num_rows; ++k) m[t * num_rows + k] *= factor;
     }
-  });
-  std::vector<double> logits(static_cast<size_t>(streams.num_tokens * num_rows));
-  for (int64_t t = 0; t < streams.num_tokens; ++t) {
-    const double* const row = dots.data() + t * (num_rows + 1);
-    const double factor =
-        1.0 / std::sqrt(row[0] / static_cast<double>(width) + static_cast<double>(norm_eps));
-    for (int64_t k = 0; k < num_rows; ++k)
-      logits[static_cast<size_t>(t * num_rows + k)] = factor * row[k + 1];
+  };
+  const int64_t num_tiles = (shape.num_tokens + kTileTokens - 1) / kTileTokens;
+  if (num_tiles >= 2 * context.threads().num_threads()) {
+    context.threads().ParallelFor(num_tiles, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> x(static_cast<size_t>(kTileTokens * width));
+      std::vector<double> m(static_cast<size_t>(kTileTokens * num_rows));
+      for (int64_t tile = begin; tile < end; ++tile) {
+        const int64_t first = tile * kTileTokens;
+        const int64_t count = std::min(kTileTokens, shape.num_tokens - first);
+        load(first, count, x.data());
+        kernels.rows.dot_rows(fn.as<const uint8_t>(), num_rows, width, x.data(), count, m.data());
+        normalize(x.data(), count, m.data());
+        finish(first, m.data(), count);
+      }
+    });
+    return;
   }
-  return logits;
+  std::vector<float> x(static_cast<size_t>(shape.num_tokens * width));
+  std::vector<double> m(static_cast<size_t>(shape.num_tokens * num_rows));
+  load(0, shape.num_tokens, x.data());
+  constexpr int64_t kRowsPerTask = 6;
+  context.threads().ParallelFor(
+      (num_rows + kRowsPerTask - 1) / kRowsPerTask, 1, [&](int64_t begin, int64_t end) {
+        const int64_t first = begin * kRowsPerTask;
+        const int64_t count = std::min(num_rows, end * kRowsPerTask) - first;
+        std::vector<double> dots(static_cast<size_t>(shape.num_tokens * count));
+        kernels.rows.dot_rows(At(fn.data, DType::kF32, first * width), count, width, x.data(),
+                              shape.num_tokens, dots.data());
+        for (int64_t t = 0; t < shape.num_tokens; ++t)
+          std::copy_n(dots.data() + t * count, count, m.data() + t * num_rows + first);
+      });
+  normalize(x.data(), shape.num_tokens, m.data());
+  finish(0, m.data(), shape.num_tokens);
 }
 
 // u = sum_i pre[i] * stream i, rounded to its dtype.
-void MixStreams(std::span<const double> pre, const Streams& streams, int64_t token, const TensorView& u) {
-  const size_t dim = static_cast<size_t>(streams.dim);
-  std::vector<double> mixed(dim, 0.0);
-  for (size_t i = 0; i < pre.size(); ++i) {
-    const float* const stream = streams.Row(token) + static_cast<int64_t>(i) * streams.dim;
-    for (size_t d = 0; d < dim; ++d) mixed[d] += pre[i] * static_cast<double>(stream[d]);
-  }
-  StoreDoubles(mixed.data(), streams.dim, u.as<uint8_t>() + token * streams.dim * ElementBytes(u.dtype),
-               u.dtype);
+void MixStreams(const Kernels& kernels, const double* pre, const TensorView& streams, int64_t token,
+                const TensorView& u) {
+  const StreamShape shape(streams);
+  std::array<const uint8_t*, kMaxMixRows> in = {};
+  for (int64_t i = 0; i < shape.hc_mult; ++i) in[static_cast<size_t>(i)] = StreamAt(streams, token, i, 0);
+  uint8_t* const out = u.as<uint8_t>() + token * shape.dim * ElementBytes(u.dtype);
+  kernels.rows.mix_rows(in.data(), shape.hc_mult, u.dtype == DType::kBF16, pre, 1, shape.dim, &out);
 }
 
-// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair.
+// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair. A line is
+// multiplied by the inverse of its sum: one division instead of `size`.
 void Sinkhorn(std::span<double> comb, size_t size, double eps, int iterations) {
   const auto normalize = [&](size_t line_stride, size_t item_stride) {
     for (size_t line = 0; line < size; ++line) {
-      double sum = 0.0;
-      for (size_t item = 0; item < size; ++item) sum += comb[line * line_stride + item * item_stride];
-      for (size_t item = 0; item < size; ++item) comb[line * line_stride + item * item_stride] /= sum + eps;
+      double* const items = &comb[line * line_stride];
+      double sum = eps;
+      for (size_t item = 0; item < size; ++item) sum += items[item * item_stride];
+      const double inverse = 1.0 / sum;
+      for (size_t item = 0; item < size; ++item) items[item * item_stride] *= inverse;
     }
   };
   for (size_t i = 0; i < size; ++i) {
@@ -106,38 +129,37 @@ Status HcPre(ops::OpContext& context, const ops::HcPreArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   if (args.streams.shape[0] == 0) return {};
   const Kernels& kernels = KernelsOf(context);
-  const Streams streams(context, args.streams);
-  const size_t mult = static_cast<size_t>(streams.hc_mult);
+  const int64_t hc_mult = args.streams.shape[1];
+  const size_t mult = static_cast<size_t>(hc_mult);
   const double hc_eps = static_cast<double>(args.hc_eps);
   const std::vector<float> scale = LoadAll(kernels, args.scale);
   const std::vector<float> base = LoadAll(kernels, args.base);
-  const std::vector<double> logits = MixLogits(context, streams, args.fn, args.norm_eps);
-  context.threads().ParallelFor(streams.num_tokens, 4, [&](int64_t begin, int64_t end) {
-    std::vector<double> pre(mult);
-    std::vector<double> post(mult);
-    std::vector<double> comb(mult * mult);
-    for (int64_t t = begin; t < end; ++t) {
-      const double* const m = logits.data() + static_cast<size_t>(t) * base.size();
-      const auto at = [&](size_t k, size_t part) {
-        return m[k] * static_cast<double>(scale[part]) + static_cast<double>(base[k]);
-      };
-      for (size_t i = 0; i < mult; ++i) {
-        pre[i] = Sigmoid(at(i, 0)) + hc_eps;
-        post[i] = 2.0 * Sigmoid(at(mult + i, 1));
-      }
-      for (size_t i = 0; i < comb.size(); ++i) comb[i] = at(2 * mult + i, 2);
-      Sinkhorn(comb, mult, hc_eps, args.sinkhorn_iters);
-      MixStreams(pre, streams, t, args.u);
-      const int64_t h = streams.hc_mult;
-      StoreDoubles(post.data(), h, args.post.as<float>() + t * h, DType::kF32);
-      StoreDoubles(comb.data(), h * h, args.comb.as<float>() + t * h * h, DType::kF32);
-    }
-  });
+  MixLogits(context, args.streams, args.fn, args.norm_eps,
+            [&](int64_t first_token, const double* logits, int64_t num_tokens) {
+              std::vector<double> pre(mult);
+              std::vector<double> comb(mult * mult);
+              for (int64_t t = first_token; t < first_token + num_tokens; ++t, logits += base.size()) {
+                const auto at = [&](size_t k, size_t part) {
+                  return logits[k] * static_cast<double>(scale[part]) + static_cast<double>(base[k]);
+                };
+                float* const post = args.post.as<float>() + t * hc_mult;
+                for (size_t i = 0; i < mult; ++i) {
+                  pre[i] = Sigmoid(at(i, 0)) + hc_eps;
+                  post[i] = static_cast<float>(2.0 * Sigmoid(at(mult + i, 1)));
+                }
+                for (size_t i = 0; i < comb.size(); ++i) comb[i] = at(2 * mult + i, 2);
+                Sinkhorn(comb, mult, hc_eps, args.sinkhorn_iters);
+                std::transform(comb.begin(), comb.end(), args.comb.as<float>() + t * hc_mult * hc_mult,
+                               [](double value) { return static_cast<float>(value); });
+                MixStreams(kernels, pre.data(), args.streams, t, args.u);
+              }
+            });
   return {};
 }
 
 Status HcPost(ops::OpContext& context, const ops::HcPostArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
+  static_assert(ops::kMaxHcMult + 1 <= kMaxMixRows);
   const Kernels& kernels = KernelsOf(context);
   const int64_t hc_mult = args.residual.shape[1];
   const int64_t dim = args.residual.shape[2];
@@ -145,34 +167,26 @@ Status HcPost(ops::OpContext& context, const ops::HcPostArgs& args) {
   // A task is a slice of a token's columns: each output column needs only the same column of y and of the streams.
   constexpr int64_t kColumns = 1024;
   const int64_t slices = (dim + kColumns - 1) / kColumns;
-  context.threads().ParallelFor(args.residual.shape[0] * slices, 4, [&](int64_t begin, int64_t end) {
-    std::vector<float> y(kColumns);
-    std::vector<float> residual(static_cast<size_t>(hc_mult * kColumns));
-    std::vector<double> out(kColumns);
+  context.threads().ParallelFor(args.residual.shape[0] * slices, 2, [&](int64_t begin, int64_t end) {
+    // Row j of the factors makes output stream j: of y first, then of the residual streams.
+    std::vector<double> factors(static_cast<size_t>(hc_mult * (hc_mult + 1)));
+    std::array<const uint8_t*, kMaxMixRows> in = {};
+    std::array<uint8_t*, kMaxMixRows> out = {};
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = i / slices;
       const int64_t first = i % slices * kColumns;
-      const int64_t count = std::min(dim - first, kColumns);
-      LoadFloats(kernels, At(args.y.data, dtype, t * dim + first), dtype, count, y.data());
-      for (int64_t h = 0; h < hc_mult; ++h) {
-        LoadFloats(kernels, At(args.residual.data, dtype, (t * hc_mult + h) * dim + first), dtype, count,
-                   residual.data() + h * kColumns);
-      }
+      in[0] = At(args.y.data, dtype, t * dim + first);
       for (int64_t j = 0; j < hc_mult; ++j) {
-        const double post = static_cast<double>(args.post.as<const float>()[t * hc_mult + j]);
-        for (int64_t d = 0; d < count; ++d) {
-          out[static_cast<size_t>(d)] = post * static_cast<double>(y[static_cast<size_t>(d)]);
-        }
-        for (int64_t h = 0; h < hc_mult; ++h) {
-          const double factor =
-              static_cast<double>(args.comb.as<const float>()[(t * hc_mult + h) * hc_mult + j]);
-          const float* const stream = residual.data() + h * kColumns;
-          for (int64_t d = 0; d < count; ++d)
-            out[static_cast<size_t>(d)] += factor * static_cast<double>(stream[d]);
-        }
-        StoreDoubles(out.data(), count,
-                     args.out.as<uint8_t>() + ((t * hc_mult + j) * dim + first) * ElementBytes(dtype), dtype);
+        double* const row = factors.data() + j * (hc_mult + 1);
+        row[0] = static_cast<double>(args.post.as<const float>()[t * hc_mult + j]);
+        for (int64_t h = 0; h < hc_mult; ++h)
+          row[h + 1] = static_cast<double>(args.comb.as<const float>()[(t * hc_mult + h) * hc_mult + j]);
+        in[static_cast<size_t>(j + 1)] = StreamAt(args.residual, t, j, first);
+        out[static_cast<size_t>(j)] =
+            args.out.as<uint8_t>() + ((t * hc_mult + j) * dim + first) * ElementBytes(dtype);
       }
+      kernels.rows.mix_rows(in.data(), hc_mult + 1, dtype == DType::kBF16, factors.data(), hc_mult,
+                            std::min(dim - first, kColumns), out.data());
     }
   });
   return {};
@@ -182,19 +196,19 @@ Status HcHead(ops::OpContext& context, const ops::HcHeadArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   if (args.streams.shape[0] == 0) return {};
   const Kernels& kernels = KernelsOf(context);
-  const Streams streams(context, args.streams);
   const std::vector<float> base = LoadAll(kernels, args.base);
   const double scale = static_cast<double>(LoadAll(kernels, args.scale)[0]);
-  std::vector<double> pre = MixLogits(context, streams, args.fn, args.norm_eps);
-  context.threads().ParallelFor(streams.num_tokens, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const std::span<double> row = std::span(pre).subspan(static_cast<size_t>(t) * base.size(), base.size());
-      for (size_t i = 0; i < row.size(); ++i) {
-        row[i] = Sigmoid(row[i] * scale + static_cast<double>(base[i])) + static_cast<double>(args.hc_eps);
-      }
-      MixStreams(row, streams, t, args.y);
-    }
-  });
+  MixLogits(context, args.streams, args.fn, args.norm_eps,
+            [&](int64_t first_token, const double* logits, int64_t num_tokens) {
+              std::vector<double> pre(base.size());
+              for (int64_t t = first_token; t < first_token + num_tokens; ++t, logits += base.size()) {
+                for (size_t i = 0; i < pre.size(); ++i) {
+                  pre[i] = Sigmoid(logits[i] * scale + static_cast<double>(base[i])) +
+                           static_cast<double>(args.hc_eps);
+                }
+                MixStreams(kernels, pre.data(), args.streams, t, args.y);
+              }
+            });
   return {};
 }
 

@@ -85,20 +85,17 @@ Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
 }
 
 Kernels KernelsFor(Isa isa) {
-  switch (isa) {
-    case Isa::kScalar:
-      return scalar::kKernels;
-    case Isa::kAvx2:
-      return avx2::kKernels;
-    case Isa::kAvx512:
-      return avx512::kKernels;
-    case Isa::kAvx512Bf16: {
-      Kernels kernels = avx512::kKernels;
-      kernels.bf16 = avx512bf16::kBf16Matmul;
-      return kernels;
-    }
+  Kernels kernels = scalar::kKernels;
+  kernels.rows = scalar::kRows;
+  if (isa == Isa::kAvx2) {
+    kernels = avx2::kKernels;
+    kernels.rows = avx2::kRows;
+  } else if (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) {
+    kernels = avx512::kKernels;
+    kernels.rows = avx512::kRows;
+    if (isa == Isa::kAvx512Bf16) kernels.bf16 = avx512bf16::kBf16Matmul;
   }
-  return scalar::kKernels;
+  return kernels;
 }
 
 }  // namespace dsv4::backend::cpu

@@ -1,6 +1,5 @@
 // The ops that simulate narrow formats: simulate_fp8 and hadamard_fp4.
 #include <cmath>
-#include <span>
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
@@ -10,20 +9,6 @@
 namespace dsv4::backend::cpu {
 
 namespace {
-
-// x = H x with H in natural (Sylvester) order. In double: for the bf16 rows of the indexer every sum is exact.
-void WalshHadamard(std::span<double> x) {
-  for (size_t half = 1; half < x.size(); half *= 2) {
-    for (size_t block = 0; block < x.size(); block += 2 * half) {
-      for (size_t i = block; i < block + half; ++i) {
-        const double a = x[i];
-        const double b = x[i + half];
-        x[i] = a + b;
-        x[i + half] = a - b;
-      }
-    }
-  }
-}
 
 constexpr int64_t kRowsPerTask = 16;
 
@@ -53,15 +38,15 @@ Status HadamardFp4(ops::OpContext& context, const ops::HadamardFp4Args& args) {
   const double factor = 1.0 / std::sqrt(static_cast<double>(width));
   context.threads().ParallelFor(args.x.shape[0], kRowsPerTask, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(width));
-    std::vector<double> x(row.size());
+    std::vector<double> scratch(row.size());
     for (int64_t i = begin; i < end; ++i) {
       uint8_t* const data = args.x.as<uint8_t>() + i * width * ElementBytes(dtype);
       LoadFloats(kernels, data, dtype, width, row.data());
-      for (size_t c = 0; c < x.size(); ++c) x[c] = static_cast<double>(row[c]);
-      WalshHadamard(x);
       // First rounding point: the rotated row is a tensor of x's dtype. Second: the e2m1 grid.
-      for (size_t c = 0; c < x.size(); ++c) row[c] = static_cast<float>(HeldAs(dtype, x[c] * factor));
-      RoundToFp4Groups(row, ops::kIndexerFp4Group, row);
+      kernels.rows.hadamard(row.data(), width, factor, dtype == DType::kBF16, scratch.data(), row.data());
+      if (!kernels.rows.round_fp4(row.data(), width, ops::kIndexerFp4Group)) {
+        RoundToFp4Groups(row, ops::kIndexerFp4Group, row);
+      }
       StoreFloats(kernels, row.data(), width, data, dtype);
     }
   });

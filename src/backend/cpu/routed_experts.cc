@@ -7,7 +7,6 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/matmul.h"
-#include "backend/cpu/row_math.h"
 #include "backend/cpu/values.h"
 
 namespace dsv4::backend::cpu {
@@ -132,8 +131,8 @@ void RunGroup(ops::OpContext& context, const ops::RoutedExpertsArgs& args, Packe
       uint8_t* const row = gate.get() + i * width * ElementBytes(dtype);
       LoadFloats(kernels, row, dtype, width, g.data());
       LoadFloats(kernels, up.get() + i * width * ElementBytes(dtype), dtype, width, u.data());
-      SwigluRow(g.data(), u.data(), width, static_cast<double>(args.limit),
-                static_cast<double>(row_weights[static_cast<size_t>(i)]), g.data());
+      kernels.rows.swiglu(g.data(), u.data(), width, static_cast<double>(args.limit),
+                          static_cast<double>(row_weights[static_cast<size_t>(i)]), g.data());
       StoreFloats(kernels, g.data(), width, row, dtype);
     }
   });

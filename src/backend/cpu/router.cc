@@ -57,30 +57,37 @@ Status Router(ops::OpContext& context, const ops::RouterArgs& args) {
   const int64_t top_k = args.indices.shape[1];
   std::vector<float> bias(static_cast<size_t>(num_experts), 0.0F);
   if (!args.bias.is_null()) bias = LoadAll(kernels, args.bias);
-  std::vector<float> logits(bias.size());
-  std::vector<double> affinity(bias.size());
-  std::vector<double> steered(bias.size());
-  std::vector<int64_t> order(bias.size());
-  std::vector<int64_t> chosen(static_cast<size_t>(top_k));
-  for (int64_t t = 0; t < args.logits.shape[0]; ++t) {
-    LoadFloats(kernels, At(args.logits.data, DType::kF32, t * num_experts), DType::kF32, num_experts,
-               logits.data());
-    std::transform(logits.begin(), logits.end(), affinity.begin(), Affinity);
-    if (args.hash_table.is_null()) {
-      for (size_t e = 0; e < bias.size(); ++e) steered[e] = affinity[e] + static_cast<double>(bias[e]);
-      Best(steered, order, chosen);
-    } else {
-      DSV4_RETURN_IF_ERROR(Hashed(args, t, chosen));
+  std::vector<Status> statuses(static_cast<size_t>(args.logits.shape[0]));
+  constexpr int64_t kExpertsPerTask = 512;
+  const int64_t grain = std::max<int64_t>(1, kExpertsPerTask / std::max<int64_t>(1, num_experts));
+  context.threads().ParallelFor(args.logits.shape[0], grain, [&](int64_t begin, int64_t end) {
+    std::vector<double> affinity(bias.size());
+    std::vector<double> steered(bias.size());
+    std::vector<int64_t> order(bias.size());
+    std::vector<int64_t> chosen(static_cast<size_t>(top_k));
+    for (int64_t t = begin; t < end; ++t) {
+      const float* const logits = args.logits.as<const float>() + t * num_experts;
+      std::transform(logits, logits + num_experts, affinity.begin(), Affinity);
+      if (args.hash_table.is_null()) {
+        for (size_t e = 0; e < bias.size(); ++e) steered[e] = affinity[e] + static_cast<double>(bias[e]);
+        Best(steered, order, chosen);
+      } else if (Status status = Hashed(args, t, chosen); !status.ok()) {
+        statuses[static_cast<size_t>(t)] = std::move(status);
+        continue;
+      }
+      // The bias steers the choice only.
+      double sum = 0.0;
+      for (const int64_t expert : chosen) sum += affinity[static_cast<size_t>(expert)];
+      for (size_t k = 0; k < chosen.size(); ++k) {
+        const size_t at = static_cast<size_t>(t * top_k) + k;
+        args.indices.as<int32_t>()[at] = static_cast<int32_t>(chosen[k]);
+        args.weights.as<float>()[at] = static_cast<float>(affinity[static_cast<size_t>(chosen[k])] / sum *
+                                                          static_cast<double>(args.route_scale));
+      }
     }
-    // The bias steers the choice only.
-    double sum = 0.0;
-    for (const int64_t expert : chosen) sum += affinity[static_cast<size_t>(expert)];
-    for (size_t k = 0; k < chosen.size(); ++k) {
-      const size_t at = static_cast<size_t>(t * top_k) + k;
-      args.indices.as<int32_t>()[at] = static_cast<int32_t>(chosen[k]);
-      args.weights.as<float>()[at] = static_cast<float>(affinity[static_cast<size_t>(chosen[k])] / sum *
-                                                        static_cast<double>(args.route_scale));
-    }
+  });
+  for (Status& status : statuses) {
+    if (!status.ok()) return std::move(status);
   }
   return {};
 }

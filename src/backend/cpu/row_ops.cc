@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
-#include "backend/cpu/row_math.h"
 #include "backend/cpu/values.h"
 
 namespace dsv4::backend::cpu {
@@ -19,31 +18,7 @@ int64_t RowGrain(int64_t width) {
   return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, width));
 }
 
-double SumOfSquares(const float* x, int64_t count) {
-  constexpr int64_t kLanes = 8;
-  double sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      sums[lane] += static_cast<double>(x[i + lane]) * static_cast<double>(x[i + lane]);
-    }
-  }
-  double total = 0.0;
-  for (; i < count; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (const double sum : sums) total += sum;
-  return total;
-}
-
 }  // namespace
-
-void SwigluRow(const float* gate, const float* up, int64_t count, double limit, double row_weight,
-               float* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const double g = std::min(static_cast<double>(gate[i]), limit);
-    const double u = std::clamp(static_cast<double>(up[i]), -limit, limit);
-    out[i] = static_cast<float>(row_weight * (g / (1.0 + std::exp(-g)) * u));
-  }
-}
 
 Status Embed(ops::OpContext& context, const ops::EmbedArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
@@ -76,17 +51,14 @@ Status RmsNorm(ops::OpContext& context, const ops::RmsNormArgs& args) {
   const std::vector<float> weight = LoadAll(kernels, args.weight);
   context.threads().ParallelFor(args.x.shape[0], RowGrain(dim), [&](int64_t begin, int64_t end) {
     std::vector<float> x(static_cast<size_t>(dim));
-    std::vector<double> y(static_cast<size_t>(dim));
     for (int64_t row = begin; row < end; ++row) {
       LoadFloats(kernels, At(args.x.data, args.x.dtype, row * args.x.strides[0]), args.x.dtype, dim,
                  x.data());
-      const double mean_square = SumOfSquares(x.data(), dim) / static_cast<double>(dim);
+      const double mean_square = kernels.rows.sum_squares(x.data(), dim, false) / static_cast<double>(dim);
       const double factor = 1.0 / std::sqrt(mean_square + static_cast<double>(args.eps));
-      for (size_t i = 0; i < y.size(); ++i) {
-        y[i] = static_cast<double>(x[i]) * (factor * static_cast<double>(weight[i]));
-      }
-      StoreDoubles(y.data(), dim, args.y.as<uint8_t>() + row * args.y.strides[0] * ElementBytes(args.y.dtype),
-                   args.y.dtype);
+      kernels.rows.scale(x.data(), weight.data(), dim, factor, x.data());
+      StoreFloats(kernels, x.data(), dim,
+                  args.y.as<uint8_t>() + row * args.y.strides[0] * ElementBytes(args.y.dtype), args.y.dtype);
     }
   });
   return {};
@@ -100,24 +72,16 @@ Status HeadRmsNorm(ops::OpContext& context, const ops::HeadRmsNormArgs& args) {
   context.threads().ParallelFor(
       args.x.shape[0] * args.x.shape[1], RowGrain(head_dim), [&](int64_t begin, int64_t end) {
         std::vector<float> x(static_cast<size_t>(head_dim));
-        std::vector<float> squares(x.size());
-        std::vector<double> y(x.size());
         for (int64_t row = begin; row < end; ++row) {
           LoadFloats(kernels, At(args.x.data, dtype, row * head_dim), dtype, head_dim, x.data());
           // As the release: with bf16, the square, the mean, + eps, the root and the product are tensors of their own.
-          double sum = 0.0;
-          if (dtype == DType::kBF16) {
-            for (size_t i = 0; i < x.size(); ++i) squares[i] = RoundToBf16(x[i] * x[i]);
-            for (const float square : squares) sum += static_cast<double>(square);
-          } else {
-            sum = SumOfSquares(x.data(), head_dim);
-          }
+          const double sum = kernels.rows.sum_squares(x.data(), head_dim, dtype == DType::kBF16);
           const double mean = HeldAs(dtype, sum / static_cast<double>(head_dim));
           const double shifted = HeldAs(dtype, mean + static_cast<double>(args.eps));
           const double factor = HeldAs(dtype, 1.0 / std::sqrt(shifted));
-          for (size_t i = 0; i < x.size(); ++i) y[i] = static_cast<double>(x[i]) * factor;
-          StoreDoubles(y.data(), head_dim, args.y.as<uint8_t>() + row * head_dim * ElementBytes(dtype),
-                       dtype);
+          kernels.rows.scale(x.data(), nullptr, head_dim, factor, x.data());
+          StoreFloats(kernels, x.data(), head_dim,
+                      args.y.as<uint8_t>() + row * head_dim * ElementBytes(dtype), dtype);
         }
       });
   return {};
@@ -137,27 +101,20 @@ Status Swiglu(ops::OpContext& context, const ops::SwigluArgs& args) {
   const int64_t width = args.gate.shape[1];
   const DType dtype = args.gate.dtype;
   const Kernels& kernels = KernelsOf(context);
-  // The exponential makes an element worth several of other ops.
-  constexpr int64_t kPartsOfARow = 4;
-  context.threads().ParallelFor(
-      args.gate.shape[0] * kPartsOfARow, RowGrain(width), [&](int64_t begin, int64_t end) {
-        std::vector<float> gate;
-        std::vector<float> up;
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t t = i / kPartsOfARow;
-          const int64_t first = i % kPartsOfARow * width / kPartsOfARow;
-          const int64_t count = (i % kPartsOfARow + 1) * width / kPartsOfARow - first;
-          gate.resize(static_cast<size_t>(count));
-          up.resize(static_cast<size_t>(count));
-          LoadFloats(kernels, At(args.gate.data, dtype, t * width + first), dtype, count, gate.data());
-          LoadFloats(kernels, At(args.up.data, dtype, t * width + first), dtype, count, up.data());
-          const double weight =
-              args.row_weights.is_null() ? 1.0 : static_cast<double>(args.row_weights.as<const float>()[t]);
-          SwigluRow(gate.data(), up.data(), count, static_cast<double>(args.limit), weight, gate.data());
-          StoreFloats(kernels, gate.data(), count,
-                      args.y.as<uint8_t>() + (t * width + first) * ElementBytes(dtype), dtype);
-        }
-      });
+  constexpr int64_t kCost = 4;  // The exponential makes an element worth several of other ops.
+  context.threads().ParallelFor(args.gate.shape[0], RowGrain(kCost * width), [&](int64_t begin, int64_t end) {
+    std::vector<float> gate(static_cast<size_t>(width));
+    std::vector<float> up(gate.size());
+    for (int64_t t = begin; t < end; ++t) {
+      LoadFloats(kernels, At(args.gate.data, dtype, t * width), dtype, width, gate.data());
+      LoadFloats(kernels, At(args.up.data, dtype, t * width), dtype, width, up.data());
+      const double weight =
+          args.row_weights.is_null() ? 1.0 : static_cast<double>(args.row_weights.as<const float>()[t]);
+      kernels.rows.swiglu(gate.data(), up.data(), width, static_cast<double>(args.limit), weight,
+                          gate.data());
+      StoreFloats(kernels, gate.data(), width, args.y.as<uint8_t>() + t * width * ElementBytes(dtype), dtype);
+    }
+  });
   return {};
 }
 

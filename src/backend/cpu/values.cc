@@ -36,22 +36,6 @@ void StoreFloats(const Kernels& kernels, const float* values, int64_t count, voi
   if (count > 0) std::memcpy(data, values, static_cast<size_t>(count) * sizeof(float));
 }
 
-void StoreDoubles(const double* values, int64_t count, void* data, DType dtype) {
-  DSV4_CHECK(dtype == DType::kF32 || dtype == DType::kBF16) << "store to dtype " << DTypeName(dtype);
-  uint8_t* const to = static_cast<uint8_t*>(data);
-  if (dtype == DType::kBF16) {
-    for (int64_t i = 0; i < count; ++i) {
-      const uint16_t bits = Bf16FromFloat(static_cast<float>(values[i]));
-      std::memcpy(to + 2 * i, &bits, sizeof(bits));
-    }
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = static_cast<float>(values[i]);
-    std::memcpy(to + 4 * i, &value, sizeof(value));
-  }
-}
-
 std::vector<float> LoadAll(const Kernels& kernels, const TensorView& view) {
   std::vector<float> values(static_cast<size_t>(view.num_elements()));
   LoadFloats(kernels, view.data, view.dtype, view.num_elements(), values.data());

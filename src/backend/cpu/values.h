@@ -20,8 +20,6 @@ inline const uint8_t* At(const void* data, DType dtype, int64_t index) {
 void LoadFloats(const Kernels& kernels, const void* data, DType dtype, int64_t count, float* out);
 // Rounds to BF16, or copies to F32.
 void StoreFloats(const Kernels& kernels, const float* values, int64_t count, void* data, DType dtype);
-// To fp32 first, then to the dtype.
-void StoreDoubles(const double* values, int64_t count, void* data, DType dtype);
 
 // A small contiguous tensor: norm weights, sinks, scales.
 std::vector<float> LoadAll(const Kernels& kernels, const TensorView& view);

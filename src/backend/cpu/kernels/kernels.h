@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "backend/cpu/kernels/rows.h"
+
 namespace dsv4::backend::cpu {
 
 // Columns are taken 128 at a time. Scales and activations are padded with zeros to whole chunks.
@@ -51,6 +53,7 @@ struct MatmulKernels {
 struct Kernels {
   MatmulKernels floats;
   MatmulKernels bf16;  // `multiply` null: the tier has no bf16 dot products.
+  RowKernels rows;
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);
