@@ -100,11 +100,14 @@ int RunLogitsCommand(const LogitsOptions& options) {
                   kExitBadInput);
     }
   }
-  diag::Recording recording(*backend->context);
-  const bool dump = !options.dump_path.empty();
-  Status status = WriteLogits(**model, *tokens, options, dump ? &recording : nullptr);
-  if (status.ok() && dump) status = recording.status();
-  if (status.ok() && dump) status = diag::WriteDump(recording, options.dump_path);
+  std::unique_ptr<diag::DumpWriter> dump;
+  if (!options.dump_path.empty()) {
+    auto made = diag::DumpWriter::Create(*backend->context, options.dump_path);
+    if (!made) return Fail(made.error(), LoadExitCode(made.error()));
+    dump = std::move(*made);
+  }
+  Status status = WriteLogits(**model, *tokens, options, dump.get());
+  if (status.ok() && dump != nullptr) status = dump->Finish();
   if (!status.ok()) return Fail(status, kExitRunFailed);
   return kExitOk;
 }

@@ -1,35 +1,80 @@
 // A dump: the tensors of one run as a directory of safetensors, so that any engine can be compared with ours. The format is
 // docs/dump-format.md; names and shapes are those of model/observer.h, "layers.<N>." in front of what lies in a layer.
+//
+// Neither side of it keeps a run in memory: tensors are written as they arise and read where they are asked for.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
-#include "diag/recording.h"
+#include "diag/tensor_source.h"
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+#include "model/observer.h"
+#include "ops/op_context.h"
 
 namespace dsv4::diag {
 
-// Writes one file a layer and `outside.safetensors` into `directory`, which is made if need be and must hold no safetensors.
-// InvalidArgument for one that does; errors of the file system name the path.
-Status WriteDump(const Recording& recording, const std::string& directory);
+// Writes what it observes into one file a layer and `outside.safetensors`. The rows of later passes go behind those of earlier
+// ones, as in recording.h, so the runs it is made for have one sequence.
+//
+// How many rows a tensor gets is known at the end only. Until then each layer's bytes lie in a spool file in the order in which
+// they came; Finish turns one spool after the other into its safetensors. Memory: one tensor at a time. Disk: the dump and its
+// largest layer once more. Without Finish the directory is left as it was.
+class DumpWriter final : public model::Observer {
+ public:
+  // `context` of the backend the model runs on; outlives this object. `directory` is made if need be and must hold no
+  // safetensors: InvalidArgument for one that does; errors of the file system name the path.
+  static Result<std::unique_ptr<DumpWriter>> Create(ops::OpContext& context, const std::string& directory);
+  ~DumpWriter() override;
+  DumpWriter(const DumpWriter&) = delete;
+  DumpWriter& operator=(const DumpWriter&) = delete;
 
-// Tensors by name, as fp32. Owns its numbers.
-struct Dump {
-  std::vector<RecordedTensor> tensors;
+  void OnTensor(int layer, std::string_view name, const TensorView& tensor) override;
+  // Reports the first thing that went wrong, while observing or now.
+  Status Finish();
 
-  const RecordedTensor* Find(int layer, std::string_view name) const;
-  // The ids of pass.token_ids; empty without it.
-  std::vector<int32_t> TokenIds() const;
+ private:
+  class Spool;
+
+  DumpWriter(ops::OpContext& context, std::string directory);
+
+  ops::OpContext& context_;
+  std::string directory_;
+  Status status_;
+  std::map<int, std::unique_ptr<Spool>> spools_;  // By layer.
 };
 
-// Reads every *.safetensors of `directory`. Hostile until checked: errors (NotFound, DataLoss, InvalidArgument) name file and
-// tensor: a name twice, rank 0, a dtype other than F32, F16, BF16, I32 or I64, a layer number that is none.
-Result<Dump> ReadDump(const std::string& directory);
+// Every *.safetensors of a directory, mapped.
+class DumpFiles final : public TensorSource {
+ public:
+  // Hostile until checked: errors (NotFound, DataLoss, InvalidArgument) name file and tensor: a name twice, rank 0, a dtype other
+  // than F32, F16, BF16, I32 or I64, a layer number that is none.
+  static Result<DumpFiles> Open(const std::string& directory);
 
-// The tensors of a recording, to be compared like a dump.
-Dump ToDump(const Recording& recording);
+  bool Has(int layer, std::string_view name) const override;
+  Result<std::vector<float>> Rows(int layer, std::string_view name, int64_t first_row, int64_t num_rows,
+                                  int64_t width) override;
+  bool rounds_to_bf16() const override;
+
+  size_t num_tensors() const { return tensors_.size(); }
+  // The ids of pass.token_ids; -1 for what no vocabulary has. Empty without it.
+  std::vector<int32_t> TokenIds() const;
+
+ private:
+  struct Entry {
+    io::StoredTensor stored;  // Its bytes lie in files_.
+    int64_t width = 1;
+  };
+
+  std::vector<io::MappedFile> files_;
+  std::map<std::pair<int, std::string>, Entry, std::less<>> tensors_;
+};
 
 }  // namespace dsv4::diag

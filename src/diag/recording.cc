@@ -11,16 +11,20 @@
 
 namespace dsv4::diag {
 
+Result<std::vector<std::byte>> ToHostBytes(ops::OpContext& context, const TensorView& tensor) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.num_bytes()));
+  if (bytes.empty()) return bytes;
+  if (tensor.device.type == DeviceType::kHost) {
+    std::memcpy(bytes.data(), tensor.data, bytes.size());
+  } else {
+    DSV4_TRY(context.memory().CopyToHost(bytes.data(), tensor.data, bytes.size(), context.stream()));
+  }
+  return bytes;
+}
+
 Result<std::vector<float>> ToHostFloats(ops::OpContext& context, const TensorView& tensor) {
   const auto count = static_cast<size_t>(tensor.num_elements());
-  std::vector<std::byte> bytes(static_cast<size_t>(tensor.num_bytes()));
-  if (!bytes.empty()) {
-    if (tensor.device.type == DeviceType::kHost) {
-      std::memcpy(bytes.data(), tensor.data, bytes.size());
-    } else {
-      DSV4_TRY(context.memory().CopyToHost(bytes.data(), tensor.data, bytes.size(), context.stream()));
-    }
-  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ToHostBytes(context, tensor));
   std::vector<float> values(count);
   const auto convert = [&]<typename T>(T, auto&& to_float) {
     for (size_t i = 0; i < count; ++i) {

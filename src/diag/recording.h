@@ -5,6 +5,7 @@
 // however the tokens were cut. Integers up to 2^24 are exact.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -58,6 +59,8 @@ class Recording final : public model::Observer {
   std::map<std::pair<int, std::string>, size_t, std::less<>> index_;
 };
 
+// The bytes of a contiguous tensor, on the host.
+Result<std::vector<std::byte>> ToHostBytes(ops::OpContext& context, const TensorView& tensor);
 // The elements of a contiguous tensor of dtype F32, F16, BF16 or I32 as fp32 on the host. Unimplemented for another dtype.
 Result<std::vector<float>> ToHostFloats(ops::OpContext& context, const TensorView& tensor);
 // The same backwards, rounding to nearest; F32, BF16 and I32. InvalidArgument for values

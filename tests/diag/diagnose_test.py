@@ -152,15 +152,30 @@ class Compare(WithDirectory):
         self.assertEqual(code, 0, report)
         self.assertIn("top-1 agrees at 40 of 40 positions", " ".join(report["evidence"]))
 
-        data = bytearray((dump / "tf_narrow.safetensors").read_bytes())
+        data = (dump / "tf_narrow.safetensors").read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
-        begin, end = json.loads(data[8:8 + length])["layers.2.attn.out"]["data_offsets"]
-        values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
-        data[8 + length + begin:8 + length + end] = struct.pack(f"<{len(values)}f", *(value * 1.01 for value in values))
-        (self.directory / "altered.safetensors").write_bytes(data)
-        code, (report,) = diagnose("compare", *model, "--with", self.directory)
-        self.assertEqual(code, 1)
-        self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (2, "attn.out"))
+        header = json.loads(data[8:8 + length])
+        for layer, name in self.altered_tensors(header):
+            begin, end = header[f"layers.{layer}.{name}"]["data_offsets"]
+            values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+            altered = bytearray(data)
+            altered[8 + length + begin:8 + length + end] = struct.pack(f"<{len(values)}f", *(value * 1.01 for value in values))
+            (self.directory / "altered.safetensors").write_bytes(altered)
+            code, (report,) = diagnose("compare", *model, "--with", self.directory)
+            self.assertEqual(code, 1, (layer, name))
+            self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (layer, name))
+
+    @staticmethod
+    def altered_tensors(header):
+        """One tensor in a layer of each kind, and all that a compressor or an indexer leaves."""
+        config = json.loads((ROOT / "tests/golden/models/tf_narrow/config.json").read_text(encoding="utf-8"))
+        kinds = config["layer_types"]
+        chosen = [(kinds.index(kind), "attn.out") for kind in dict.fromkeys(kinds)]
+        chosen += [(layer, "ffn.streams") for layer in range(len(kinds))]
+        for layer in range(len(kinds)):
+            chosen += [(layer, name) for name in ("attn.compressor.pooled", "attn.indexer.compressor.pooled")
+                       if f"layers.{layer}.{name}" in header]
+        return list(dict.fromkeys(chosen))
 
     def test_other_numerics_differ_and_the_place_is_named(self):
         code, (report,) = diagnose("compare", "--with-numerics", "plain", "--min-tokens", "40", "--bound", "1e-6")
@@ -191,7 +206,8 @@ class Commands(WithDirectory):
         self.assertEqual([report["check"] for report in reports],
                          ["prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill",
                           "compare", "checkpoint"])
-        self.assertEqual({report["check"] for report in reports if report["verdict"] != "pass"}, {"compare"})
+        self.assertEqual({report["verdict"] for report in reports}, {"pass"})
+        self.assertIn("reference backend, 140 of 140 tokens", " ".join(reports[-2]["evidence"]))
 
     def test_all_stops_at_a_wrong_prompt(self):
         code, reports = diagnose("all", "--against", self.write("another prompt"))

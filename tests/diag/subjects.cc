@@ -1,5 +1,6 @@
 #include "tests/diag/subjects.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "backend/reference/reference_backend.h"
@@ -30,6 +31,40 @@ DiagnosedModel DiagnoseGolden(const std::string& golden, model::Numerics numeric
   made.model = Take(model::Model::FromWeights(std::move(parts.config), std::move(parts.weights),
                                               made.backend->backend(), options));
   return made;
+}
+
+diag::RecordedTensor* MemoryDump::Find(int layer, std::string_view name) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const diag::RecordedTensor& tensor) {
+    return tensor.layer == layer && tensor.name == name;
+  });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+bool MemoryDump::Has(int layer, std::string_view name) const {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const diag::RecordedTensor& tensor) {
+    return tensor.layer == layer && tensor.name == name;
+  });
+}
+
+Result<std::vector<float>> MemoryDump::Rows(int layer, std::string_view name, int64_t first_row,
+                                            int64_t num_rows, int64_t width) {
+  const diag::RecordedTensor& tensor = *Find(layer, name);
+  if (first_row + num_rows > tensor.num_rows || (num_rows > 0 && width != tensor.width)) {
+    return Error(InvalidArgument("rows of another size"));
+  }
+  const auto begin = tensor.values.begin() + first_row * width;
+  return std::vector<float>(begin, begin + num_rows * width);
+}
+
+bool MemoryDump::rounds_to_bf16() const {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const diag::RecordedTensor& tensor) { return tensor.dtype == DType::kBF16; });
+}
+
+MemoryDump RunDump(const DiagnosedModel& model) {
+  MemoryDump dump;
+  dump.tensors = Take(diag::Record(model.subject(), model.tokens, {}, model::LogitsRows::kAll)).tensors();
+  return dump;
 }
 
 DiagnosedModel DiagnoseTiny(model::Numerics numerics, int64_t num_tokens) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "diag/subject.h"
+#include "diag/tensor_source.h"
 #include "tests/golden/faults/fault.h"
 
 namespace dsv4::testing {
@@ -17,6 +18,20 @@ struct DiagnosedModel {
 
   diag::Subject subject() const { return {*model, *backend}; }
 };
+
+// The other run of a comparison in memory, to be altered.
+struct MemoryDump final : diag::TensorSource {
+  std::vector<diag::RecordedTensor> tensors;
+
+  diag::RecordedTensor* Find(int layer, std::string_view name);
+  bool Has(int layer, std::string_view name) const override;
+  Result<std::vector<float>> Rows(int layer, std::string_view name, int64_t first_row, int64_t num_rows,
+                                  int64_t width) override;
+  bool rounds_to_bf16() const override;
+};
+
+// One prefill of the model's tokens.
+MemoryDump RunDump(const DiagnosedModel& model);
 
 // `golden` as in model_runs.h, with its tokens.
 DiagnosedModel DiagnoseGolden(const std::string& golden, model::Numerics numerics,
