@@ -4,6 +4,7 @@
 
 #include "apps/diagnose_checks.h"
 #include "apps/diagnose_compare.h"
+#include "apps/diagnose_page.h"
 
 namespace dsv4::apps {
 namespace {
@@ -28,12 +29,20 @@ int RunDiagnoseCommand(const DiagnoseOptions& given) {
   if (!options.run.prompt && options.run.messages_path.empty()) options.run.prompt = kDiagnoseQuestion;
   const Result<std::string> directory = ResolveModelDirectory(options.run.model);
   if (!directory) return Fail(directory.error(), kExitBadInput);
+  if (!options.html_path.empty()) {
+    const Status status = CheckPagePath(options.html_path);
+    if (!status.ok()) return Fail(status, ErrorExitCode(status));
+  }
   DiagnoseSession session(options, {}, *directory);
   const Result<std::vector<diag::CheckReport>> reports =
       Diagnose(session, [&](const diag::CheckReport& report) { Show(report, options); });
   if (!reports) return Fail(reports.error(), ErrorExitCode(reports.error()));
   if (!options.dump_path.empty()) {
     const Status status = WriteOwnDump(session, options.dump_path);
+    if (!status.ok()) return Fail(status, ErrorExitCode(status));
+  }
+  if (!options.html_path.empty()) {
+    const Status status = WritePage(session, *reports);
     if (!status.ok()) return Fail(status, ErrorExitCode(status));
   }
   if (options.run.json) fmt::print("{}\n", diag::ToJson(*reports));

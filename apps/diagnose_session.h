@@ -36,6 +36,8 @@ class DiagnoseSession {
 
   Result<const TextSubject*> Text();
   Result<diag::Subject> Model();
+  // With its tier once the model is loaded, as asked for before that.
+  std::string BackendName() const { return backend_ ? backend_->inner().name : options_.run.model.backend; }
   // InvalidArgument for an id that the model does not have; `what` names where it stood.
   Status CheckIds(const std::vector<int32_t>& ids, const std::string& what);
   // The ids of --tokens, else of the conversation.

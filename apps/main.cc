@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/diagnose_command.h"
+#include "apps/diagnose_page.h"
 #include "apps/encode_command.h"
 #include "apps/inspect_command.h"
 #include "apps/logits_command.h"
@@ -156,6 +157,7 @@ void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
       ->check(CLI::NonNegativeNumber);
   diagnose.add_option("--dump", options.dump_path,
                       "Write the tensors of one prefill into this new directory");
+  diagnose.add_option("--html", options.html_path, "Write the report as one page with plots to this file");
   diagnose.add_option("--layer", options.layer, "visible: this layer only");
   diagnose.add_option("--position", options.position, "visible: show this position (default: the last)");
   AddSamplingFlags(diagnose, options.run);
@@ -258,6 +260,8 @@ int Main(int argc, char** argv) {
   }
   if (app.got_subcommand("diagnose")) {
     diagnose.run.model = model;
+    diagnose.command_line = CommandLine(argc, argv);
+    diagnose.version = DSV4_VERSION;
     return RunDiagnoseCommand(diagnose);
   }
   if (app.got_subcommand("logits")) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "diag/logit_plots.h"
 #include "diag/recording.h"
 #include "diag/statistics.h"
 
@@ -64,6 +65,8 @@ int64_t PositionOf(const model::ModelConfig& config, const RecordedTensor& tenso
 struct CutResult {
   std::optional<Place> place;
   double error = 0;
+  PositionLogits logits;              // Of the prefill,
+  std::vector<double> logit_changes;  // and how far the pieces' are off.
 };
 
 Result<CutResult> CompareCut(const Subject& subject, std::span<const int32_t> tokens, int64_t piece,
@@ -71,7 +74,14 @@ Result<CutResult> CompareCut(const Subject& subject, std::span<const int32_t> to
   DSV4_ASSIGN_OR_RETURN(Cuts cuts, RunCuts(subject, tokens, piece, IsLayerOutput));
   DSV4_ASSIGN_OR_RETURN(std::optional<Difference> first,
                         FirstDifference(cuts.prefill, cuts.pieces, tolerance));
-  if (!first) return CutResult();
+  CutResult result;
+  const RecordedTensor* prefill = cuts.prefill.Find(-1, "logits");
+  const RecordedTensor* pieces = cuts.pieces.Find(-1, "logits");
+  if (prefill != nullptr && pieces != nullptr) {
+    result.logits = MeasureLogits(prefill->values, prefill->width);
+    result.logit_changes = LargestChanges(prefill->values, pieces->values, prefill->width);
+  }
+  if (!first) return result;
   const int layer = first->tensor->layer;
   // The same again inside that layer.
   DSV4_ASSIGN_OR_RETURN(
@@ -83,9 +93,10 @@ Result<CutResult> CompareCut(const Subject& subject, std::span<const int32_t> to
     first = exact;
   }
   const RecordedTensor& tensor = *first->tensor;
-  return CutResult{Place{layer, tensor.name, std::string(OpBehind(tensor.name)),
-                         PositionOf(subject.model.config(), tensor, first->row)},
-                   first->error};
+  result.place = Place{layer, tensor.name, std::string(OpBehind(tensor.name)),
+                       PositionOf(subject.model.config(), tensor, first->row)};
+  result.error = first->error;
+  return result;
 }
 
 // What a sequence's state has to do with the op, for the next step.
@@ -124,9 +135,13 @@ Result<CheckReport> CheckDecodePrefill(const Subject& subject, std::span<const i
     std::string name;
     int64_t piece;
   };
+  PositionLogits logits;
+  std::vector<LogitChange> changes;
   for (const Cut& cut :
        {Cut{fmt::format("chunks of {}", options.chunk), options.chunk}, Cut{"token by token", 1}}) {
-    DSV4_ASSIGN_OR_RETURN(const CutResult result, CompareCut(subject, tokens, cut.piece, options.tolerance));
+    DSV4_ASSIGN_OR_RETURN(CutResult result, CompareCut(subject, tokens, cut.piece, options.tolerance));
+    logits = std::move(result.logits);  // The same prefill each time.
+    changes.push_back({cut.name, std::move(result.logit_changes)});
     if (!result.place) {
       report.evidence.push_back(fmt::format("{}: the same as one prefill", cut.name));
       continue;
@@ -140,6 +155,7 @@ Result<CheckReport> CheckDecodePrefill(const Subject& subject, std::span<const i
         fmt::format("{} differs from one prefill, first at {}", cut.name, result.place->ToString());
     report.next_step = Advice(result.place->op);
   }
+  if (!logits.margin.empty()) report.plots = {MarginPlot(logits, changes), TopPlot(logits)};
   if (report.verdict == Verdict::kPass) {
     report.headline = "one prefill, chunks and single tokens give the same numbers in every layer";
     report.rules_out = {

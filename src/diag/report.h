@@ -1,5 +1,5 @@
 // CheckReport: what one check of `dsv4 diagnose` found, as data. The same report becomes text for people and JSON for
-// scripts; nothing is said in one that is not in the other.
+// scripts; nothing is said in one that is not in the other. html_report.h makes a page of it, with drawings.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "diag/plot.h"
 
 namespace dsv4::diag {
 
@@ -40,6 +42,8 @@ struct CheckReport {
   std::string headline;               // One line without the verdict.
   std::vector<std::string> evidence;  // What was done and measured, a line each.
   std::vector<Table> tables;
+  std::vector<Plot> plots;  // Drawn by html_report.h alone.
+  std::vector<KeyMap> key_maps;
   std::vector<std::string> rules_out;  // What cannot be the cause, given the verdict.
   std::string next_step;
   std::optional<Place> place;

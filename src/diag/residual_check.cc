@@ -38,6 +38,39 @@ struct Sizes {
 
 Sizes Measure(std::span<const float> values) { return {MaxAbs(values), Rms(values), AllFinite(values)}; }
 
+// Prefill's line and decode's dashed one of every stream; x is the number of layers passed.
+class GrowthPlot {
+ public:
+  GrowthPlot(std::string title, std::string y_label) {
+    plot_ = {.title = std::move(title),
+             .reading =
+                 "Solid by prefill, dashed by decode: one hides the other where they agree. Growth alone is "
+                 "no fault.",
+             .x_label = "layers passed (half: behind attention)",
+             .y_label = std::move(y_label),
+             .log_y = true};
+  }
+
+  void Add(const RecordedTensor& tensor, int64_t stream, double prefill, double decode) {
+    const auto first = static_cast<size_t>(2 * stream);
+    while (plot_.series.size() < first + 2) {
+      const size_t next = plot_.series.size();
+      plot_.series.push_back(
+          {.name = fmt::format("stream {}, {}", next / 2, next % 2 == 0 ? "prefill" : "decode"),
+           .style = next % 2 == 0 ? SeriesStyle::kLine : SeriesStyle::kDashedLine,
+           .color = static_cast<int>(next / 2 % 8)});
+    }
+    const double x = tensor.layer + (tensor.name == "attn.streams" ? 0.5 : 1.0);
+    plot_.series[first].Add(x, prefill);
+    plot_.series[first + 1].Add(x, decode);
+  }
+
+  Plot Take() { return std::move(plot_); }
+
+ private:
+  Plot plot_;
+};
+
 // The first complaint about one stream; empty when there is none.
 std::string Complaint(const Sizes& prefill, const Sizes& decode) {
   if (!prefill.finite) return "prefill gives NaN or infinity";
@@ -69,6 +102,8 @@ Result<CheckReport> CheckResidual(const Subject& subject, std::span<const int32_
   Table table{
       .title = fmt::format("max-abs and RMS over positions {}..{}", num_tokens - count, num_tokens - 1),
       .columns = {"layer", "tensor", "stream", "prefill max", "decode max", "prefill RMS", "decode RMS"}};
+  GrowthPlot rms_plot("RMS of the residual streams", "RMS");
+  GrowthPlot max_plot("Largest value of the residual streams", "max-abs");
   double first_rms = 0;
   double last_rms = 0;
   for (const RecordedTensor& tensor : prefill.tensors()) {
@@ -83,6 +118,8 @@ Result<CheckReport> CheckResidual(const Subject& subject, std::span<const int32_
       table.rows.push_back({std::to_string(tensor.layer), tensor.name, std::to_string(stream),
                             fmt::format("{:.4g}", a.max_abs), fmt::format("{:.4g}", b.max_abs),
                             fmt::format("{:.4g}", a.rms), fmt::format("{:.4g}", b.rms)});
+      rms_plot.Add(tensor, stream, a.rms, b.rms);
+      max_plot.Add(tensor, stream, a.max_abs, b.max_abs);
       if (tensor.name == "embed") first_rms = std::max(first_rms, a.rms);
       last_rms = tensor.layer + 1 == subject.model.num_layers() ? std::max(last_rms, a.rms) : last_rms;
       const std::string complaint = Complaint(a, b);
@@ -95,6 +132,7 @@ Result<CheckReport> CheckResidual(const Subject& subject, std::span<const int32_
     }
   }
   report.tables.push_back(std::move(table));
+  report.plots = {rms_plot.Take(), max_plot.Take()};
   report.evidence = {
       fmt::format("RMS grows from {:.4g} (embedding) to {:.4g} (last layer), by {:.3g}", first_rms, last_rms,
                   last_rms / first_rms),

@@ -101,6 +101,38 @@ Table LogitTable(const SamplerInput& input, const Stages& stages) {
   return table;
 }
 
+// What the shown tokens are drawn with, before and after the stages.
+Plot ProbabilityPlot(const SamplerInput& input, std::span<const float> penalised) {
+  Plot plot{
+      .title = "Probability of the shown tokens, before and after all stages",
+      .reading =
+          "Before: the softmax of the model's logits. After: what the token is drawn with, once mask, bias, "
+          "penalties, temperature and filters have acted.",
+      .x_label = "token id",
+      .y_label = "probability"};
+  Series before{.name = "before", .style = SeriesStyle::kBars, .color = 0};
+  Series after{.name = "after", .style = SeriesStyle::kBars, .color = 1};
+  const double highest = *std::max_element(input.logits.begin(), input.logits.end());
+  double total = 0;
+  for (const float logit : input.logits) total += std::exp(logit - highest);
+  std::map<int32_t, double> drawn;
+  if (input.params.temperature == 0.0F) {
+    drawn[static_cast<int32_t>(ArgMax(penalised))] = 1;
+  } else {
+    for (const sampling::Candidate& candidate : sampling::FilterCandidates(input.params, penalised))
+      drawn[candidate.id] = candidate.probability;
+  }
+  double x = 0;
+  for (const int32_t id : ShownIds(input)) {
+    before.Add(x, std::exp(input.logits[static_cast<size_t>(id)] - highest) / total);
+    after.Add(x, drawn.contains(id) ? drawn[id] : 0);
+    plot.x_names.push_back({x, std::to_string(id)});
+    x += 1;
+  }
+  plot.series = {std::move(before), std::move(after)};
+  return plot;
+}
+
 // How many tokens each filter leaves.
 Table FilterTable(const SamplingParams& params, std::span<const float> logits) {
   Table table{.title = "what may be drawn after each filter",
@@ -275,6 +307,7 @@ Result<CheckReport> CheckSampler(const SamplerInput& input) {
       fmt::format("{} seeded draws from the {} highest logits: chi-squared {:.1f}, {} degrees of freedom, "
                   "bound {:.1f}",
                   kNumDraws, kDrawVocabulary, fit.chi_squared, fit.degrees, fit.bound())};
+  report.plots = {ProbabilityPlot(input, stages.penalised)};
   report.tables = {LogitTable(input, stages), FilterTable(input.params, stages.penalised)};
   if (complaints.empty()) {
     report.headline =

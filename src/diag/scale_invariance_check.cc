@@ -38,6 +38,31 @@ double NormGain(std::span<const float> x, double eps) {
   return rms / std::sqrt(rms * rms + eps);
 }
 
+// The highest logits of X beside those of X/100.
+Plot HighestLogits(std::span<const float> whole, std::span<const float> scaled) {
+  constexpr size_t kShown = 12;
+  std::vector<size_t> ids(whole.size());
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  const size_t count = std::min(kShown, ids.size());
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<int64_t>(count), ids.end(),
+                    [&](size_t a, size_t b) { return whole[a] > whole[b]; });
+  Plot plot{
+      .title = "The highest logits of X and of X/100",
+      .reading =
+          "With a final norm the bars of a pair are equally high. Without one those of X/100 nearly vanish.",
+      .x_label = "token id",
+      .y_label = "logit"};
+  Series first{.name = "X", .style = SeriesStyle::kBars, .color = 0};
+  Series second{.name = "X/100", .style = SeriesStyle::kBars, .color = 1};
+  for (size_t i = 0; i < count; ++i) {
+    first.Add(static_cast<double>(i), whole[ids[i]]);
+    second.Add(static_cast<double>(i), scaled[ids[i]]);
+    plot.x_names.push_back({static_cast<double>(i), std::to_string(ids[i])});
+  }
+  plot.series = {std::move(first), std::move(second)};
+  return plot;
+}
+
 }  // namespace
 
 Result<CheckReport> CheckScaleInvariance(const Subject& subject, std::span<const int32_t> tokens) {
@@ -70,6 +95,8 @@ Result<CheckReport> CheckScaleInvariance(const Subject& subject, std::span<const
       fmt::format(
           "length of the logits, X/100 over X: {:.5f}; with a final norm it would be {:.5f}, without {:.5f}",
           ratio, with_norm, without_norm)};
+  if (AllFinite(whole.logits) && AllFinite(scaled.logits))
+    report.plots = {HighestLogits(whole.logits, scaled.logits)};
   if (!AllFinite(whole.logits) || !AllFinite(whole.mixed)) {
     report.verdict = Verdict::kFinding;
     report.headline = "the residual or its logits hold NaN or infinity";

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "diag/attention_probe.h"
+#include "diag/visible_map.h"
 
 namespace dsv4::diag {
 namespace {
@@ -100,7 +101,38 @@ class Watcher {
   // In graph order.
   const std::vector<Complaint>& complaints() const { return complaints_; }
 
+  // What was seen beside the rule, of the layers that were watched. The first query has position 0.
+  std::vector<LayerKeys> Keys() const {
+    std::vector<LayerKeys> layers;
+    for (size_t i = 0; i < views_.size(); ++i) {
+      if (views_[i].seen.empty()) continue;
+      const model::LayerConfig& layer = config().layers[i];
+      LayerKeys keys{.layer = static_cast<int>(i), .kind = std::string(model::LayerKindName(layer.kind))};
+      for (size_t t = 0; t < views_[i].seen.size(); ++t) {
+        const auto position = static_cast<int64_t>(t);
+        keys.queries.push_back(
+            {.position = position,
+             .window = views_[i].seen[t].window,
+             .window_rule = WindowRule(position),
+             .entries = views_[i].seen[t].entries,
+             .entries_rule = EntriesRule(i, t, position),
+             .num_visible_entries = layer.compressed() ? (position + 1) / layer.compress_ratio : 0});
+      }
+      layers.push_back(std::move(keys));
+    }
+    return layers;
+  }
+
  private:
+  std::vector<int64_t> WindowRule(int64_t position) const {
+    return Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1);
+  }
+  std::vector<int64_t> EntriesRule(size_t layer, size_t t, int64_t position) const {
+    const int64_t ratio = config().layers[layer].compress_ratio;
+    if (ratio == 0) return {};
+    return views_[layer].has_indexer ? views_[layer].allowed[t] : Range(0, (position + 1) / ratio);
+  }
+
   bool Wanted() const { return !options_.layer || *options_.layer == layer_; }
   LayerView& view() { return views_[static_cast<size_t>(layer_)]; }
   const model::ModelConfig& config() const { return subject_.model.config(); }
@@ -205,16 +237,10 @@ class Watcher {
 
   std::string QueryComplaint(size_t t, int64_t position) {
     const SeenKeys& seen = view().seen[t];
-    const int64_t ratio = config().layers[static_cast<size_t>(layer_)].compress_ratio;
-    std::string text =
-        Differences("window positions", seen.window,
-                    Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1));
-    if (ratio > 0) {
-      std::vector<int64_t> want = Range(0, (position + 1) / ratio);
-      if (view().has_indexer) want = view().allowed[t];
-      const std::string entries = Differences("entries", seen.entries, want);
-      text += text.empty() || entries.empty() ? entries : "; " + entries;
-    }
+    std::string text = Differences("window positions", seen.window, WindowRule(position));
+    const std::string entries =
+        Differences("entries", seen.entries, EntriesRule(static_cast<size_t>(layer_), t, position));
+    text += text.empty() || entries.empty() ? entries : "; " + entries;
     if (!text.empty()) return text;
     if (seen.uneven) return "equal keys do not weigh the same";
     const double want = static_cast<double>(seen.window.size() + seen.entries.size()) + view().sink_weight;
@@ -276,9 +302,12 @@ Result<CheckReport> CheckVisible(const Subject& subject, std::span<const int32_t
   }
   CheckReport report{.check = "visible"};
   report.tables.push_back(ShowPosition(subject, watcher, position));
+  VisibleMaps drawn = MapVisibleKeys(watcher.Keys());
+  report.key_maps = std::move(drawn.maps);
   report.evidence.push_back(
       fmt::format("{} of positions 0..{}: the set of keys that change the op's output, against the rule",
                   options.layer ? fmt::format("layer {}", *options.layer) : "every layer", num_tokens - 1));
+  if (!drawn.note.empty()) report.evidence.push_back(std::move(drawn.note));
   for (const Complaint& complaint : watcher.complaints()) {
     report.evidence.push_back(fmt::format("{}: {}", complaint.place.ToString(), complaint.text));
   }

@@ -100,8 +100,11 @@ Status WriteTextFile(const std::string& path, std::string_view text) {
   if (file == nullptr) return FileError(partial_path, "create");
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = std::fclose(file) == 0;
-  if (!written || !closed || std::rename(partial_path.c_str(), path.c_str()) != 0)
-    return FileError(path, "write");
+  if (!written || !closed || std::rename(partial_path.c_str(), path.c_str()) != 0) {
+    Status error = FileError(path, "write");
+    std::remove(partial_path.c_str());
+    return error;
+  }
   return {};
 }
 

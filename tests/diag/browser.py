@@ -1,0 +1,94 @@
+"""A headless Chromium, driven through its debugging pipe with nothing but the standard library."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find():
+    """The browser's path, or None."""
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class Browser:
+    """One page at a time. `events` holds everything the browser reported since the last open()."""
+
+    def __init__(self, path):
+        self.profile = tempfile.mkdtemp()
+        to_browser, self.write_end = os.pipe()
+        self.read_end, from_browser = os.pipe()
+        arguments = [path, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+                     "--disable-component-update", "--remote-debugging-pipe", f"--user-data-dir={self.profile}"]
+        if os.geteuid() == 0:
+            arguments.append("--no-sandbox")
+        # The browser reads from descriptor 3 and writes to 4.
+        shell = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
+        self.process = subprocess.Popen(["sh", "-c", shell, "sh", *arguments], pass_fds=(to_browser, from_browser),
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to_browser)
+        os.close(from_browser)
+        self.buffer, self.events, self.number, self.session = b"", [], 0, None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Log", "Runtime"):
+            self.call(f"{domain}.enable")
+
+    def close(self):
+        """Ends the browser."""
+        os.close(self.write_end)
+        self.process.terminate()
+        self.process.wait(timeout=30)
+        os.close(self.read_end)
+        shutil.rmtree(self.profile, ignore_errors=True)
+
+    def receive(self):
+        """The next message."""
+        while b"\0" not in self.buffer:
+            data = os.read(self.read_end, 1 << 16)
+            if not data:
+                raise AssertionError("the browser ended")
+            self.buffer += data
+        message, self.buffer = self.buffer.split(b"\0", 1)
+        return json.loads(message)
+
+    def call(self, method, **parameters):
+        """The result of a command of the debugging protocol."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.write_end, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.receive()
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    raise AssertionError(f"{method}: {answer['error']}")
+                return answer["result"]
+            self.events.append(answer)
+
+    def open(self, url):
+        """Loads a page and returns when it is there."""
+        self.events.clear()
+        self.call("Page.navigate", url=url)
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self.events.append(self.receive())
+
+    def evaluate(self, expression):
+        """The value of a JavaScript expression in the page."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in result:
+            raise AssertionError(result["exceptionDetails"])
+        return result["result"]["value"]
+
+    def requests(self):
+        """The addresses that were asked for."""
+        return [event["params"]["request"]["url"] for event in self.events if event["method"] == "Network.requestWillBeSent"]
+
+    def complaints(self):
+        """Errors and warnings of the console, the page and its policy."""
+        kinds = {"Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"}
+        return [event["params"] for event in self.events if event["method"] in kinds]
