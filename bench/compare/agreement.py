@@ -1,0 +1,74 @@
+"""Do two engines compute the same model? Logits of the same token ids, compared position by position."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import llama
+from workloads import random_ids
+
+# The last tokens of the prompt are fed one by one, so that decoding is compared too.
+DECODED = 16
+# Both engines round differently by design: dsv4 activations to FP8 in front of quantised weights (release) or not at all
+# (plain), llama.cpp activations to 8-bit integers and its cache to float16, and FP8 weights become Q8_0. On random weights
+# that adds up to about half of these bounds, and most mistakes to several times as much: docs/comparison.md.
+MAX_MEDIAN_NMSE = {"release": 0.03, "plain": 0.01}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    numerics: str
+    tokens: int
+    top1: float  # Share of positions with the same most probable token.
+    top5: float  # Share of positions where llama.cpp's token is among dsv4's five most probable.
+    cosine: float  # Mean over positions.
+    median_nmse: float  # Squared error over squared size, of the median position.
+    worst_nmse: float
+
+    def ok(self) -> bool:
+        return self.median_nmse <= MAX_MEDIAN_NMSE[self.numerics]
+
+    def __str__(self) -> str:
+        return (f"{self.numerics:8} top-1 {self.top1:6.1%}   top-5 {self.top5:6.1%}   cosine {self.cosine:.4f}   "
+                f"NMSE median {self.median_nmse:.5f}, worst {self.worst_nmse:.3f}   "
+                f"{'same model' if self.ok() else f'NOT THE SAME MODEL: bound {MAX_MEDIAN_NMSE[self.numerics]}'}")
+
+
+def compare(ours: np.ndarray, theirs: np.ndarray, numerics: str) -> Agreement:
+    """Of float32 logits [tokens, vocab]."""
+    if ours.shape != theirs.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+        raise ValueError(f"logits {ours.shape} and {theirs.shape} are not two finite tables of one shape")
+    nmse = ((ours - theirs) ** 2).sum(1) / (ours**2).sum(1)
+    cosine = (ours * theirs).sum(1) / (np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1))
+    pick = theirs.argmax(1)
+    rank = (ours > np.take_along_axis(ours, pick[:, None], 1)).sum(1)
+    return Agreement(numerics, len(ours), float((rank == 0).mean()), float((rank < 5).mean()), float(cosine.mean()),
+                     float(np.median(nmse)), float(nmse.max()))
+
+
+def check(binary: Path, checkpoint: Path, gguf: Path, tokens: int, threads: int) -> list[Agreement]:
+    """Runs both engines on `tokens` random ids, dsv4 in both of its numerics."""
+    model = llama.Model(gguf)
+    ids = random_ids(tokens, model.vocab_size, seed=0)
+    context = llama.Context(model, tokens, 1, threads)
+    rows = [context.prefill(ids[:-DECODED], all_logits=True)] + [context.decode([token]) for token in ids[-DECODED:]]
+    theirs = np.concatenate(rows)
+    context.close()
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        ids_file, logits_file = Path(folder) / "ids", Path(folder) / "logits.npy"
+        ids_file.write_text(" ".join(map(str, ids)))
+        for numerics in ("plain", "release"):
+            subprocess.run([binary, "logits", "-m", checkpoint, "--numerics", numerics, "--threads", str(threads), "--tokens",
+                            ids_file, "--decode-from", str(tokens - DECODED), "--output", logits_file], check=True)
+            found.append(compare(np.load(logits_file), theirs, numerics))
+    return found
+
+
+def as_json(found: list[Agreement]) -> list[dict]:
+    return [asdict(agreement) | {"ok": agreement.ok()} for agreement in found]

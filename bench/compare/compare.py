@@ -1,0 +1,197 @@
+"""dsv4 beside llama.cpp: one random model in both formats, checked to be the same model, timed in turns. ./dev compare
+
+The model is a checkpoint of `dsv4 synth` (or --model), rewritten as GGUF: FP8 matrices become Q8_0, FP4 experts keep their
+bits, BF16 matrices stay. Both engines get the same random ids, the same threads and warm files, and take turns workload by
+workload; the table gives the median of each side and how many times faster dsv4 is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import agreement
+import gguf_model
+import unit_scales
+from workloads import Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "release"
+GOALS = {"decode, depth 0, batch 1": 1.5, "prefill 512": 2.0}
+STAGES = ("check", "time")
+
+
+class Engine:
+    """A timing program that waits for workloads."""
+
+    def __init__(self, name: str, command: list[str | Path]) -> None:
+        self.name = name
+        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.about = self._answer()
+
+    def seconds(self, request: dict) -> list[float]:
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name}: the timing program ended with exit code {self.process.wait()}")
+        return json.loads(line)
+
+
+def numbers(text: str) -> list[int]:
+    """'0,2k' as [0, 2048]."""
+    found = []
+    for word in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d+)(k?)", word)
+        if not match:
+            raise argparse.ArgumentTypeError(f"{word!r} is not a number of tokens such as 512 or 8k")
+        found.append(int(match[1]) * (1024 if match[2] else 1))
+    return found
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev compare", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", type=Path, help="checkpoint with the release's names (default: a new one, see --shape)")
+    parser.add_argument("--shape", default="mini", help="shape of the synthetic checkpoint (mini)")
+    parser.add_argument("--format", default="release", help="format of the synthetic checkpoint: release (FP8 with MXFP4 experts) or nvfp4-experts, whose second-level "
+                        "scales are then folded into the first (release)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "compare",
+                        help="where checkpoints, GGUF files and filled sequences are kept (build/compare)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both engines (one a core)")
+    parser.add_argument("--numerics", choices=["release", "plain"], default="release", help="of dsv4 while timed (release)")
+    parser.add_argument("--prefill", type=numbers, default="64,512,2k", metavar="N,...", help="prompt lengths (64,512,2k)")
+    parser.add_argument("--depth", type=numbers, default="0,2k,8k", metavar="N,...", help="decode depths with batch 1 (0,2k,8k)")
+    parser.add_argument("--batch", type=numbers, default="4,8", metavar="N,...", help="further batch sizes, at depth 0 (4,8)")
+    parser.add_argument("--steps", type=int, default=16, help="decode steps of a turn (16)")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each engine (3)")
+    parser.add_argument("--check-tokens", type=int, default=256, help="prompt on which the logits are compared (256)")
+    parser.add_argument("--only", choices=STAGES, help="check: no timing; time: no check, and the output says so")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--llama-cpp-flags", default="unknown", help=argparse.SUPPRESS)  # What ./dev built it with.
+    arguments = parser.parse_args()
+    if arguments.turns < 1 or arguments.steps < 1 or arguments.check_tokens <= agreement.DECODED:
+        parser.error(f"--turns and --steps are at least 1, --check-tokens more than {agreement.DECODED}")
+    return arguments
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """The checkpoint and its GGUF file, made unless they are there."""
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = arguments.model or arguments.folder / f"{arguments.shape}-{arguments.format}"
+    if not checkpoint.exists():
+        say(f"Writing {checkpoint}")
+        subprocess.run([BUILD / "dsv4", "synth", checkpoint, "--shape", arguments.shape, "--format", arguments.format], check=True)
+        if arguments.format == "nvfp4-experts":
+            unit_scales.fold(checkpoint)
+    gguf = arguments.folder / f"{checkpoint.resolve().name}.gguf"
+    if not gguf.exists() or gguf.stat().st_mtime < (checkpoint / "config.json").stat().st_mtime:
+        say(f"Writing {gguf}")
+        gguf_model.write(checkpoint, gguf)
+    return checkpoint, gguf
+
+
+def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[str, dict], turns: int) -> dict[str, list[float]]:
+    """Seconds of every counted step, by engine. A turn before the first is not counted: files, caches and threads get warm."""
+    seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    for turn in range(turns + 1):
+        for engine in engines:
+            counted = workload.counted(engine.seconds(request_of[engine.name]))
+            if turn > 0:
+                # One number a turn: the median of its steps.
+                seconds[engine.name].append(statistics.median(counted))
+    return seconds
+
+
+def row(workload: Workload, seconds: dict[str, list[float]]) -> dict:
+    tokens = workload.tokens if workload.kind == "prefill" else workload.batch
+    ours, theirs = (statistics.median(seconds[name]) for name in ("dsv4", "llama.cpp"))
+    turns = [b / a for a, b in zip(seconds["dsv4"], seconds["llama.cpp"])]
+    return {"workload": str(workload), "seconds": seconds, "dsv4_tokens_per_second": tokens / ours,
+            "llama_cpp_tokens_per_second": tokens / theirs, "ratio": theirs / ours, "ratio_of_turns": [min(turns), max(turns)],
+            "goal": GOALS.get(str(workload))}
+
+
+def print_row(found: dict) -> None:
+    low, high = found["ratio_of_turns"]
+    goal = ""
+    if found["goal"]:
+        goal = f"goal {found['goal']}x: {'reached' if found['ratio'] >= found['goal'] else 'MISSED'}"
+    print(f"{found['workload']:28}{found['dsv4_tokens_per_second']:10.1f}{found['llama_cpp_tokens_per_second']:12.1f}"
+          f"{found['ratio']:9.2f}x   {low:.2f} to {high:.2f}   {goal}".rstrip(), flush=True)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    arguments = parse()
+    checkpoint, gguf = prepare(arguments)
+    report: dict = {"model": checkpoint.name, "threads": arguments.threads, "processor": processor(), "checked": False,
+                    "commit": commit()}
+    if arguments.only != "time":
+        found = agreement.check(BUILD / "dsv4", checkpoint, gguf, arguments.check_tokens, arguments.threads)
+        print(f"Logits of {arguments.check_tokens} random tokens, the last {agreement.DECODED} one by one, dsv4 against llama.cpp:")
+        for one in found:
+            print(f"  {one}")
+        report |= {"agreement": agreement.as_json(found), "checked": all(one.ok() for one in found)}
+    failed = arguments.only != "time" and not report["checked"]
+    if arguments.only != "check" and not failed:
+        report |= measure(arguments, checkpoint, gguf)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 1 if failed else 0
+
+
+def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict:
+    vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
+    engines = [Engine("dsv4", [BUILD / "dsv4_timing", checkpoint, str(arguments.threads), arguments.numerics]),
+               Engine("llama.cpp", [sys.executable, Path(__file__).with_name("llama_timing.py"), gguf, str(arguments.threads)])]
+    workloads = [Workload("prefill", tokens) for tokens in arguments.prefill]
+    workloads += [Workload("decode", arguments.steps, depth) for depth in arguments.depth]
+    workloads += [Workload("decode", arguments.steps, 0, batch) for batch in arguments.batch]
+    about = {engine.name: engine.about for engine in engines}
+    about["llama.cpp"]["flags"] = arguments.llama_cpp_flags
+    print(f"\n{checkpoint.name}, {arguments.threads} threads of {processor()}")
+    for name, facts in about.items():
+        print(f"{name}: {', '.join(f'{key} {value}' for key, value in facts.items())}")
+    print(f"{'UNCHECKED: --only time' if arguments.only == 'time' else 'checked above'}; medians of {arguments.turns} turns\n")
+    print(f"{'tokens/s':28}{'dsv4':>10}{'llama.cpp':>12}{'ratio':>10}   turn by turn", flush=True)
+    rows = []
+    for workload in workloads:
+        # State files of dsv4 and llama.cpp stand side by side, each beside its model.
+        requests = {"dsv4": workload.request(vocab_size, gguf.with_suffix(".dsv4")),
+                    "llama.cpp": workload.request(vocab_size, gguf.with_suffix(".llama"))}
+        rows.append(row(workload, time_in_turns(engines, workload, requests, arguments.turns)))
+        print_row(rows[-1])
+    for engine in engines:
+        engine.close()
+    return {"engines": about, "rows": rows}
+
+
+def processor() -> str:
+    match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
+    return match[1] if match else platform.machine()
+
+
+def commit() -> str:
+    return subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True,
+                          check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

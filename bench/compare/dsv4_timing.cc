@@ -1,0 +1,115 @@
+// dsv4_timing: times the model on workloads, for bench/compare. Reads one workload a line on standard input,
+//   {"depth_ids": [id, ...], "state_file": "path", "sequences": 1, "steps": [[[id, ...], ...], ...]}
+// and answers each with one line, the seconds of every step. A step has one list of ids a sequence; all sequences start from
+// the state that has read `depth_ids`, which is kept in `state_file`. llama_timing.py answers the same for llama.cpp.
+//
+// The time of a step is that of Model::Step: from token ids to logits in memory, without sampling.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/json.h"
+#include "model/model.h"
+
+namespace dsv4::bench {
+namespace {
+
+constexpr int64_t kFillChunk = 512;
+
+[[noreturn]] void Fail(const std::string& message) {
+  fmt::print(stderr, "dsv4_timing: {}\n", message);
+  std::exit(1);
+}
+
+template <typename T>
+T Require(Result<T> result) {
+  if (!result.has_value()) Fail(result.error().ToString());
+  return std::move(*result);
+}
+
+void Require(const Status& status) {
+  if (!status.ok()) Fail(status.ToString());
+}
+
+// Appends one chunk to each of the first chunks.size() sequences. Returns the seconds it took.
+double TimedStep(model::Model& model, std::vector<kv::SequenceState>& sequences,
+                 const std::vector<std::vector<int32_t>>& chunks) {
+  if (chunks.size() > sequences.size()) Fail("a step has more chunks than there are sequences");
+  std::vector<model::SequenceChunk> batch;
+  for (size_t i = 0; i < chunks.size(); ++i) batch.push_back({.state = &sequences[i], .tokens = chunks[i]});
+  const auto start = std::chrono::steady_clock::now();
+  const auto output = model.Step(batch);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  if (!output.has_value()) Fail(output.error().ToString());
+  return elapsed.count();
+}
+
+// The state that has read `ids`: from `file` when that holds one of this model and length, else computed and written there.
+kv::Snapshot StateAfter(model::Model& model, const std::vector<int32_t>& ids, const std::string& file) {
+  if (std::ifstream in(file, std::ios::binary); in) {
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+    auto kept = model.DeserializeSnapshot(std::as_bytes(std::span(bytes)));
+    if (kept.has_value() && kept->length() == static_cast<int64_t>(ids.size())) return std::move(*kept);
+  }
+  std::vector<kv::SequenceState> sequence;
+  sequence.push_back(Require(model.NewSequence()));
+  for (auto begin = ids.begin(); begin != ids.end();) {
+    const auto end = begin + std::min<int64_t>(kFillChunk, ids.end() - begin);
+    TimedStep(model, sequence, {{begin, end}});
+    begin = end;
+  }
+  kv::Snapshot snapshot = Require(sequence[0].Snapshot());
+  const std::vector<std::byte> bytes = Require(snapshot.Serialize());
+  std::ofstream out(file, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!out.flush()) Fail(fmt::format("{}: cannot write", file));
+  return snapshot;
+}
+
+std::vector<double> Run(model::Model& model, const Json& workload) {
+  const auto depth_ids = workload.at("depth_ids").get<std::vector<int32_t>>();
+  std::vector<kv::SequenceState> sequences;
+  for (int i = 0; i < workload.at("sequences").get<int>(); ++i) {
+    sequences.push_back(Require(model.NewSequence()));
+  }
+  if (!depth_ids.empty()) {
+    const kv::Snapshot state = StateAfter(model, depth_ids, workload.at("state_file").get<std::string>());
+    for (kv::SequenceState& sequence : sequences) Require(sequence.Restore(state));
+  }
+  std::vector<double> seconds;
+  for (const Json& step : workload.at("steps")) {
+    seconds.push_back(TimedStep(model, sequences, step.get<std::vector<std::vector<int32_t>>>()));
+  }
+  return seconds;
+}
+
+int Main(int argc, char** argv) {
+  const std::string numerics = argc == 4 ? argv[3] : "";
+  const int threads = argc == 4 ? std::atoi(argv[2]) : 0;
+  if (threads < 1 || (numerics != "release" && numerics != "plain")) {
+    Fail("usage: dsv4_timing MODEL THREADS release|plain, with workloads on standard input");
+  }
+  const ops::Backend backend = Require(backend::MakeCpuBackend({.num_threads = threads, .isa = {}}));
+  model::ModelOptions options;
+  options.numerics = numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
+  const auto model = Require(model::Model::Load(argv[1], backend, options));
+  std::cout << Json{{"backend", backend.name}, {"numerics", numerics}}.dump() << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << Json(Run(*model, Require(ParseJson(line, "workload")))).dump() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace dsv4::bench
+
+int main(int argc, char** argv) { return dsv4::bench::Main(argc, argv); }

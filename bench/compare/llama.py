@@ -1,0 +1,115 @@
+"""llama.cpp through the low-level interface of llama-cpp-python: a model, contexts, and evaluating token ids in them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+_log: list[str] = []
+
+
+@llama_cpp.llama_log_callback
+def _keep_log(_level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    _log.append(text.decode(errors="replace"))
+
+
+def _failure(what: str) -> RuntimeError:
+    return RuntimeError(f"llama.cpp: {what}; its log ends with:\n" + "".join(_log[-30:]))
+
+
+def version() -> dict[str, str]:
+    """The versions of the binding and of the library, and the instruction sets that it was built for."""
+    return {"llama_cpp_python": llama_cpp.__version__, "llama_cpp": llama_cpp.llama_version().decode(),
+            "system": llama_cpp.llama_print_system_info().decode().strip()}
+
+
+class Model:
+    """Weights of a GGUF file, with all defaults of the library: mapped into memory, repacked where llama.cpp finds that faster."""
+
+    def __init__(self, path: Path) -> None:
+        llama_cpp.llama_log_set(_keep_log, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        self.path = path
+        self.pointer = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        if not self.pointer:
+            raise _failure(f"cannot load {path}")
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.pointer))
+
+
+class Context:
+    """Sequences 0 to `sequences` - 1 of at most `tokens` tokens each."""
+
+    def __init__(self, model: Model, tokens: int, sequences: int, threads: int, chunk: int = 512) -> None:
+        parameters = llama_cpp.llama_context_default_params()
+        # Every sequence's share of the cache is padded by the library, never cut.
+        parameters.n_ctx = tokens * sequences
+        parameters.n_seq_max = sequences
+        parameters.n_batch = parameters.n_ubatch = chunk
+        parameters.n_threads = parameters.n_threads_batch = threads
+        self.model, self.chunk, self.sequences = model, chunk, sequences
+        self.pointer = llama_cpp.llama_init_from_model(model.pointer, parameters)
+        if not self.pointer:
+            raise _failure(f"cannot make a context for {sequences} sequences of {tokens} tokens")
+        self.batch = llama_cpp.llama_batch_init(chunk, 0, 1)
+        self.lengths = [0] * sequences
+
+    def close(self) -> None:
+        llama_cpp.llama_batch_free(self.batch)
+        llama_cpp.llama_free(self.pointer)
+
+    def clear(self) -> None:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.pointer), False)
+        self.lengths = [0] * self.sequences
+
+    def prefill(self, tokens: Sequence[int], sequence: int = 0, all_logits: bool = False) -> np.ndarray:
+        """Appends tokens to a sequence in chunks. Logits, float32 [len(tokens) or 1, vocab], of every token or the last."""
+        rows = []
+        for start in range(0, len(tokens), self.chunk):
+            piece = tokens[start:start + self.chunk]
+            last = start + len(piece) == len(tokens)
+            wanted = [all_logits or (last and i == len(piece) - 1) for i in range(len(piece))]
+            rows.append(self._evaluate([(token, sequence) for token in piece], wanted))
+        return np.concatenate(rows)
+
+    def decode(self, tokens: Sequence[int]) -> np.ndarray:
+        """Appends one token to each of the first len(tokens) sequences. Logits, float32 [len(tokens), vocab]."""
+        return self._evaluate([(token, sequence) for sequence, token in enumerate(tokens)], [True] * len(tokens))
+
+    def save(self, sequence: int = 0) -> tuple[ctypes.Array, int]:
+        """What a sequence remembers, and its length."""
+        data = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(self.pointer, sequence))()
+        if llama_cpp.llama_state_seq_get_data(self.pointer, data, len(data), sequence) != len(data):
+            raise _failure("cannot save a sequence")
+        return data, self.lengths[sequence]
+
+    def restore(self, saved: tuple[ctypes.Array, int], sequence: int = 0) -> None:
+        """Makes a sequence, of any context of this model, what another was when it was saved."""
+        data, length = saved
+        if llama_cpp.llama_state_seq_set_data(self.pointer, data, len(data), sequence) == 0:
+            raise _failure("cannot restore a sequence")
+        self.lengths[sequence] = length
+
+    def _evaluate(self, entries: list[tuple[int, int]], wanted: list[bool]) -> np.ndarray:
+        batch = self.batch
+        batch.n_tokens = len(entries)
+        for i, (token, sequence) in enumerate(entries):
+            batch.token[i] = token
+            batch.pos[i] = self.lengths[sequence]
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = wanted[i]
+            self.lengths[sequence] += 1
+        status = llama_cpp.llama_decode(self.pointer, batch)
+        if status != 0:
+            raise _failure(f"llama_decode returned {status}")
+        # Waits for the result. The copy is a small part of a percent of the time of a step.
+        count = sum(wanted)
+        if count == 0:
+            llama_cpp.llama_synchronize(self.pointer)
+            return np.empty((0, self.model.vocab_size), np.float32)
+        logits = llama_cpp.llama_get_logits(self.pointer)
+        return np.ctypeslib.as_array(logits, (count, self.model.vocab_size)).copy()
