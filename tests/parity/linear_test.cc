@@ -376,7 +376,7 @@ TEST(LinearBatchInvariance, ARowAloneGivesTheSameBits) {
             const std::vector<double> row = run(t, t + 1);
             alone.insert(alone.end(), row.begin(), row.end());
           }
-          for (const int64_t step : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 37}) {
+          for (const int64_t step : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 17, 37}) {
             for (int64_t begin = 0; begin < kTokens; begin += step) {
               const int64_t end = std::min(kTokens, begin + step);
               EXPECT_EQ(run(begin, end), std::vector<double>(alone.begin() + begin * w->weight.rows,
@@ -448,6 +448,50 @@ TEST(LinearCodes, EveryCodeAndScale) {
         TestTensor y(DType::kF32, {1, fp4.rows});
         ASSERT_TRUE(fast.one_thread.table.linear(*fast.one_thread.context, {x, &fp4, y}).ok());
         EXPECT_EQ(y.Values(), values) << fast.one_thread.name << (nvfp4 ? " nvfp4" : " mxfp4");
+      }
+    }
+  }
+}
+
+// Whether a kernel folds the scale of an FP8 block into its look-up or multiplies with it, the value is the same; and a NaN
+// stays one, for any number of tokens.
+TEST(LinearCodes, EveryFp8Scale) {
+  constexpr int64_t kRows = 128;
+  constexpr int64_t kTokens = 20;
+  std::vector<uint8_t> codes(static_cast<size_t>(kRows) * 256, 0);
+  for (size_t row = 0; row < kRows; ++row) {
+    codes[row * 256 + row] = static_cast<uint8_t>(row);                    // The first block: 0 to 127, NaN.
+    codes[row * 256 + 255 - row] = static_cast<uint8_t>(128 + row % 127);  // The second.
+  }
+  Weight weight;
+  weight.format = WeightFormat::kFp8Block;
+  weight.rows = kRows;
+  weight.cols = 256;
+  weight.block_rows = weight.block_cols = 128;
+  weight.data = TensorView::Contiguous(static_cast<void*>(codes.data()), DType::kF8E4M3, {kRows, 256});
+  const TestTensor ones(DType::kBF16, {kTokens, 256}, std::vector<double>(kTokens * 256, 1.0));
+  for (const FastBackend& fast : FastBackends()) {
+    for (int scale = 0; scale < 255; ++scale) {
+      uint8_t scales[2] = {static_cast<uint8_t>(scale), 127};
+      weight.scale = TensorView::Contiguous(static_cast<void*>(scales), DType::kF8E8M0, {1, 2});
+      for (const int64_t tokens : {int64_t{1}, int64_t{5}, kTokens}) {
+        TestTensor y(DType::kF32, {tokens, kRows});
+        ASSERT_TRUE(
+            fast.one_thread.table.linear(*fast.one_thread.context, {ones.view().Rows(0, tokens), &weight, y})
+                .ok());
+        const std::vector<double> got = y.Values();
+        for (size_t i = 0; i < got.size(); ++i) {
+          const size_t row = i % kRows;
+          if (row == 127) {
+            EXPECT_TRUE(std::isnan(got[i])) << fast.one_thread.name << " scale " << scale;
+            continue;
+          }
+          const double first = std::ldexp(DecodeE4m3(static_cast<uint8_t>(row)), scale - 127);
+          const double second = DecodeE4m3(static_cast<uint8_t>(128 + row % 127));
+          // Both terms are exact, or too large for any tier.
+          EXPECT_EQ(got[i], static_cast<double>(static_cast<float>(first + second)))
+              << fast.one_thread.name << " scale " << scale << " row " << row;
+        }
       }
     }
   }

@@ -15,6 +15,7 @@ namespace dsv4::backend::cpu {
 namespace {
 
 int64_t NumChunks(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
+int64_t NumPacks(int64_t cols) { return (cols + kPackColumns - 1) / kPackColumns; }
 
 // Memory that grows and stays, aligned for the widest vectors.
 class GrowingBuffer {
@@ -81,15 +82,15 @@ const float* ChunkScales(const Weight& weight, int64_t block_row) {
   return scales;
 }
 
-MultiplyArgs CommonArgs(const MatmulPlan& plan, int64_t cols, const Activations& x, int64_t out_stride) {
+MultiplyArgs CommonArgs(int64_t cols, const Activations& x, int64_t out_stride) {
   MultiplyArgs args;
-  args.format = plan.format;
   args.cols = cols;
   args.x = x.data();
   args.x_stride = x.stride();
   args.num_tokens = x.num_rows();
   args.out_stride = out_stride;
-  args.scratch = ThreadScratch().unpacked.Get(kBlockRows * NumChunks(cols) * kScratchBytesPerChunk);
+  args.scratch =
+      ThreadScratch().unpacked.Get(NumPacks(cols) * (kTableBytesPerPack + kBlockRows * kScratchBytesPerPack));
   return args;
 }
 
@@ -103,7 +104,7 @@ void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begi
     args.rows = reinterpret_cast<const uint8_t*>(rows);
     args.row_bytes = weight.cols * static_cast<int64_t>(sizeof(float));
     args.out = out + first - begin;
-    plan.kernels->multiply(args);
+    plan.kernel().multiply(args);
   }
 }
 
@@ -133,49 +134,58 @@ MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtyp
   }
   // bf16 activations are exact in bf16, and so are those rounded to e4m3 times a power of two.
   const bool exact = x_dtype == DType::kBF16 || weight.activation == ActivationQuant::kFp8Block;
-  const bool bf16 = exact && kernels.bf16.multiply != nullptr &&
-                    kernels.bf16.order[static_cast<int>(plan.format)] != nullptr;
-  plan.kernels = bf16 ? &kernels.bf16 : &kernels.floats;
+  plan.kernels = exact ? &kernels.bf16 : &kernels.floats;
+  if (plan.kernel().multiply == nullptr) plan.kernels = &kernels.floats;
   return plan;
 }
 
 MatmulPlan PlanDots(const Kernels& kernels, DType dtype) {
   MatmulPlan plan;
   plan.format = dtype == DType::kBF16 ? RowFormat::kBf16 : RowFormat::kF32;
-  plan.kernels = dtype == DType::kBF16 && kernels.bf16.multiply != nullptr ? &kernels.bf16 : &kernels.floats;
+  plan.kernels = dtype == DType::kBF16 ? &kernels.bf16 : &kernels.floats;
+  if (plan.kernel().multiply == nullptr) plan.kernels = &kernels.floats;
   return plan;
 }
 
 Activations::Activations(ThreadPool& threads, const Kernels& kernels, const MatmulPlan& plan,
                          std::span<const uint8_t* const> rows, DType dtype, int64_t cols)
-    : num_rows_(static_cast<int64_t>(rows.size())), stride_(NumChunks(cols) * kChunk) {
+    : num_rows_(static_cast<int64_t>(rows.size())) {
   const bool bf16 = plan.kernels->bf16_activations;
-  row_bytes_ = stride_ * (bf16 ? 2 : 4);
+  const int64_t element_bytes = bf16 ? 2 : 4;
+  const int64_t padded = NumPacks(cols) * kPackColumns;
+  // Rows a power of two apart would meet in a few sets of the first-level cache: a line between them.
+  stride_ = padded + 64 / element_bytes;
+  row_bytes_ = stride_ * element_bytes;
   const std::shared_ptr<uint8_t[]> data =
       std::make_shared_for_overwrite<uint8_t[]>(static_cast<size_t>(num_rows_ * row_bytes_));
   data_ = data;
-  const uint8_t* const order = plan.order();
+  const std::span<const uint8_t, kPackColumns> order(plan.order(), kPackColumns);
+  const bool in_order = std::is_sorted(order.begin(), order.end());
+  const auto arrange = [&]<typename T>(const T* from, uint8_t* to) {
+    for (int64_t pack = 0; pack < padded; pack += kPackColumns) {
+      T packed[kPackColumns];
+      for (size_t i = 0; i < kPackColumns; ++i) packed[i] = from[pack + order[i]];
+      std::memcpy(to + pack * element_bytes, packed, sizeof(packed));
+    }
+  };
   constexpr int64_t kElementsPerTask = 1 << 14;
-  threads.ParallelFor(num_rows_, std::max<int64_t>(1, kElementsPerTask / stride_),
+  threads.ParallelFor(num_rows_, std::max<int64_t>(1, kElementsPerTask / padded),
                       [&](int64_t begin, int64_t end) {
-                        float* const values = ThreadFloats(stride_);
+                        float* const values = ThreadFloats(padded + padded / 2);
+                        uint8_t* const narrow = reinterpret_cast<uint8_t*>(values + padded);
                         for (int64_t row = begin; row < end; ++row) {
                           LoadFloats(kernels, rows[static_cast<size_t>(row)], dtype, cols, values);
-                          std::fill(values + cols, values + stride_, 0.0F);
+                          std::fill(values + cols, values + padded, 0.0F);
                           if (plan.quant == ActivationQuant::kFp8Block)
                             kernels.round_fp8(values, cols, kActivationBlock, values);
                           uint8_t* const to = data.get() + row * row_bytes_;
-                          for (int64_t chunk = 0; chunk < stride_; chunk += kChunk) {
-                            const float* const from = values + chunk;
-                            if (bf16) {
-                              uint16_t packed[kChunk];
-                              for (int64_t i = 0; i < kChunk; ++i) packed[i] = Bf16FromFloat(from[order[i]]);
-                              std::memcpy(to + 2 * chunk, packed, sizeof(packed));
-                            } else {
-                              float packed[kChunk];
-                              for (int64_t i = 0; i < kChunk; ++i) packed[i] = from[order[i]];
-                              std::memcpy(to + 4 * chunk, packed, sizeof(packed));
-                            }
+                          if (bf16) {
+                            kernels.narrow_bf16(values, padded, in_order ? to : narrow);
+                            if (!in_order) arrange(reinterpret_cast<const uint16_t*>(narrow), to);
+                          } else if (in_order) {
+                            std::memcpy(to, values, static_cast<size_t>(padded) * sizeof(float));
+                          } else {
+                            arrange(values, to);
                           }
                         }
                       });
@@ -204,7 +214,7 @@ Activations Activations::Gather(std::span<const int64_t> indices) const {
 
 void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
                    const Activations& x, float* out, int64_t out_stride) {
-  MultiplyArgs args = CommonArgs(plan, weight.cols, x, out_stride);
+  MultiplyArgs args = CommonArgs(weight.cols, x, out_stride);
   if (plan.expand) return MultiplyExpanded(plan, weight, begin, end, args, out);
   args.row_bytes = weight.format == WeightFormat::kPlain || weight.format == WeightFormat::kFp8Block
                        ? weight.cols * ElementBytes(weight.data.dtype)
@@ -222,7 +232,7 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
     args.rows = weight.data.as<const uint8_t>() + first * args.row_bytes;
     args.num_rows = last - first;
     args.out = out + first - begin;
-    plan.kernels->multiply(args);
+    plan.kernel().multiply(args);
     first = last;
   }
   if (weight.format != WeightFormat::kNvFp4) return;
@@ -247,11 +257,11 @@ void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weigh
 
 void MultiplyPointers(const MatmulPlan& plan, std::span<const uint8_t* const> keys, int64_t cols,
                       const Activations& x, float* out, int64_t out_stride) {
-  MultiplyArgs args = CommonArgs(plan, cols, x, out_stride);
+  MultiplyArgs args = CommonArgs(cols, x, out_stride);
   args.row_pointers = keys.data();
   args.num_rows = static_cast<int64_t>(keys.size());
   args.out = out;
-  plan.kernels->multiply(args);
+  plan.kernel().multiply(args);
 }
 
 int64_t RangeRows(const Weight& weight, int64_t num_tokens) {

@@ -20,7 +20,8 @@ struct MatmulPlan {
       false;  // Rows are dequantised to fp32 in front of the kernel: FP8 blocks that are not whole chunks.
   ActivationQuant quant = ActivationQuant::kNone;
 
-  const uint8_t* order() const { return kernels->order[static_cast<int>(format)]; }
+  const FormatKernel& kernel() const { return kernels->formats[static_cast<int>(format)]; }
+  const uint8_t* order() const { return kernel().order; }
   // The same packed activations serve both.
   bool SharesActivations(const MatmulPlan& other) const {
     return kernels == other.kernels && order() == other.order() && quant == other.quant;

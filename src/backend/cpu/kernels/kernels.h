@@ -11,8 +11,10 @@
 
 namespace dsv4::backend::cpu {
 
-// Columns are taken 128 at a time. Scales and activations are padded with zeros to whole chunks.
+// FP8 scales belong to chunks of so many columns.
 inline constexpr int64_t kChunk = 128;
+// Packed activations are padded with zeros to whole packs, and ordered pack by pack.
+inline constexpr int64_t kPackColumns = 256;
 
 // How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk.
 enum class RowFormat : uint8_t { kF32, kF16, kBf16, kFp8, kMxFp4, kNvFp4 };
@@ -20,7 +22,6 @@ inline constexpr int kNumRowFormats = 6;
 
 // out[token * out_stride + row] = sum_k row[k] x[token][k], for all rows and tokens.
 struct MultiplyArgs {
-  RowFormat format = RowFormat::kF32;
   const uint8_t* rows = nullptr;  // Row i at rows + i * row_bytes,
   int64_t row_bytes = 0;
   const uint8_t* const* row_pointers = nullptr;  // or, if not null, at row_pointers[i].
@@ -29,30 +30,35 @@ struct MultiplyArgs {
   const float* chunk_scales = nullptr;  // kFp8: one per chunk, the same for all rows of the call.
   int64_t num_rows = 0;
   int64_t cols = 0;
-  const void* x = nullptr;  // Packed: every chunk in the order of `MatmulKernels::order`.
-  int64_t x_stride = 0;     // Elements from token to token, a multiple of kChunk.
+  const void* x = nullptr;  // Packed, in the format's order.
+  int64_t x_stride = 0;     // Elements from token to token, at least whole packs.
   int64_t num_tokens = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
-  void* scratch = nullptr;  // 64-byte aligned, kBlockRows * kScratchBytesPerChunk for every chunk of a row.
+  void* scratch =
+      nullptr;  // 64-byte aligned, for every pack kTableBytesPerPack and kBlockRows * kScratchBytesPerPack.
 };
 
 // With many tokens this many rows are unpacked at a time, for all of them.
 inline constexpr int64_t kBlockRows = 32;
-// The widest tier's unpacked chunk: 128 fp32 and its scale vectors.
-inline constexpr int64_t kScratchBytesPerChunk = 640;
+// The widest tier's unpacked pack of a row, 256 fp32 and its scale vectors; and look-up tables that depend on the columns.
+inline constexpr int64_t kScratchBytesPerPack = 1280;
+inline constexpr int64_t kTableBytesPerPack = 512;
+
+struct FormatKernel {
+  const uint8_t* order = nullptr;                        // Which column of a pack is the i-th packed one.
+  void (*multiply)(const MultiplyArgs& args) = nullptr;  // Null: not a format of these kernels.
+};
 
 struct MatmulKernels {
   // Packed activations are bf16 (they must be exact in it) or fp32.
   bool bf16_activations = false;
-  // order[format][i]: which column of a chunk is the i-th packed one; null: this kernel does not read the format.
-  const uint8_t* order[kNumRowFormats] = {};
-  void (*multiply)(const MultiplyArgs& args) = nullptr;
+  FormatKernel formats[kNumRowFormats] = {};  // By RowFormat.
 };
 
 struct Kernels {
   MatmulKernels floats;
-  MatmulKernels bf16;  // `multiply` null: the tier has no bf16 dot products.
+  MatmulKernels bf16;  // No formats: the tier has no bf16 dot products.
   RowKernels rows;
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).

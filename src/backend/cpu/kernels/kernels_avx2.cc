@@ -11,15 +11,13 @@ namespace {
 using Vec = __m256;
 using WVec = __m256;
 using X = float;
-constexpr int kParts = 4;
 constexpr int kVecs = 4;
 constexpr int kLanes = 8;
+constexpr int kPlainTokens = 3;
+constexpr int kFreshTokens = 3;
 constexpr int kFloatLanes = 8;
 constexpr int kValueVectors = 2;
-constexpr int kTileRows = 2;
-constexpr int kTileTokens = 3;
-constexpr int64_t kPrefetchBytes = 4096;
-constexpr int kPartColumns = kVecs * kLanes;
+constexpr int kStepColumns = kVecs * kLanes;
 
 inline Vec Zero() { return _mm256_setzero_ps(); }
 inline Vec Broadcast(float value) { return _mm256_set1_ps(value); }
@@ -31,6 +29,9 @@ inline float Reduce(Vec v) {
   const __m128 quarter = _mm_add_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
 }
+inline void Reduce4(const Vec* v, float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = Reduce(v[i]);
+}
 inline __m256 LoadFloats(const void* from) { return _mm256_loadu_ps(static_cast<const float*>(from)); }
 inline void StoreFloats(float* to, Vec v) { _mm256_storeu_ps(to, v); }
 inline __m256 LoadX(const X* from) { return _mm256_loadu_ps(from); }
@@ -40,165 +41,192 @@ inline void StoreW(uint8_t* to, WVec w) { _mm256_storeu_ps(reinterpret_cast<floa
 inline void StoreVec(uint8_t* to, Vec v) { _mm256_storeu_ps(reinterpret_cast<float*>(to), v); }
 inline __m128i Load16(const uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline __m128i Load8(const uint8_t* from) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)); }
+inline __m256i Load32(const uint8_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
 inline __m256 LoadBf16s(const uint8_t* from) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(Load16(from)), 16));
 }
 
 struct Unscaled {
+  static constexpr int64_t kColumns = 128;
   static constexpr int64_t kScaleBytes = 0;
+  static constexpr int64_t kPrefetchBytes = 0;
+  static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = false;
   struct Scales {};
-  static Scales LoadScales(const uint8_t*, float) { return {}; }
+  static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return Zero(); }
 };
 
 struct F32 : Unscaled {
   static constexpr int64_t kBytes = 512;
-  static inline void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int v = 0; v < kVecs; ++v) w[v] = LoadFloats(bytes + 4 * (part * kPartColumns + v * kLanes));
+  static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int v = 0; v < kVecs; ++v) w[v] = LoadFloats(bytes + 4 * (step * kStepColumns + v * kLanes));
   }
 };
 
+// The fp32 values of 16 bf16 numbers: those at even places, then those at odd places.
+inline void WidenWords(__m256i words, WVec* even, WVec* odd) {
+  *even = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+  *odd = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
+}
+
 struct Bf16 : Unscaled {
   static constexpr int64_t kBytes = 256;
-  static inline void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int v = 0; v < kVecs; ++v) w[v] = LoadBf16s(bytes + 2 * (part * kPartColumns + v * kLanes));
+  static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int v = 0; v < kVecs; v += 2)
+      WidenWords(Load32(bytes + 2 * (step * kStepColumns + v * kLanes)), w + v, w + v + 1);
   }
 };
 
 struct F16 : Unscaled {
   static constexpr int64_t kBytes = 256;
-  static inline void Decode(const uint8_t* bytes, int part, WVec* w) {
+  static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
     for (int v = 0; v < kVecs; ++v)
-      w[v] = _mm256_cvtph_ps(Load16(bytes + 2 * (part * kPartColumns + v * kLanes)));
+      w[v] = _mm256_cvtph_ps(Load16(bytes + 2 * (step * kStepColumns + v * kLanes)));
   }
 };
 
 struct Fp8 {
+  static constexpr int64_t kColumns = kChunk;
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
+  static constexpr int64_t kPrefetchBytes = 0;
+  static constexpr int kPartSteps = 4;
   static constexpr bool kScaled = true;
   using Scales = Vec;
-  static inline Scales LoadScales(const uint8_t*, float chunk_scale) {
-    return Broadcast(chunk_scale * 256.0F);
+  static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return Broadcast(static_cast<const float*>(side)[chunk]);
   }
   static inline Vec PartScale(const Scales& scales, int) { return scales; }
-  // e4m3 fits into f16 with its exponent 8 too low: a factor of 256, which the scale carries. f16 knows subnormals.
-  static inline void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int v = 0; v < kVecs; ++v) {
-      const __m128i code = _mm_cvtepu8_epi16(Load8(bytes + part * kPartColumns + v * kLanes));
-      const __m128i magnitude = _mm_and_si128(_mm_slli_epi16(code, 7), _mm_set1_epi16(0x3F80));
-      const __m128i sign =
-          _mm_and_si128(_mm_slli_epi16(code, 8), _mm_set1_epi16(static_cast<int16_t>(0x8000)));
-      const __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x3F80));
-      const __m128i half =
-          _mm_or_si128(_mm_or_si128(magnitude, sign), _mm_and_si128(nan, _mm_set1_epi16(0x7E00)));
-      w[v] = _mm256_cvtph_ps(half);
+  // Sign, exponent and mantissa at their places of a bf16 word are a number 2^-120 of the code's, subnormal or not; the
+  // multiplication, exact, brings it up.
+  static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    const __m256i codes = Load32(bytes + step * kStepColumns);
+    const __m256i field = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
+    const __m256i zero = _mm256_setzero_si256();
+    const Vec up = Broadcast(0x1p120F);
+    for (int half = 0; half < 2; ++half) {
+      const __m256i words = half == 0 ? _mm256_unpacklo_epi8(zero, codes) : _mm256_unpackhi_epi8(zero, codes);
+      WidenWords(_mm256_and_si256(_mm256_srai_epi16(words, 4), field), w + 2 * half, w + 2 * half + 1);
+    }
+    for (int v = 0; v < kVecs; ++v) w[v] = _mm256_mul_ps(w[v], up);
+    const __m256i nan = _mm256_cmpeq_epi8(_mm256_or_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80))),
+                                          _mm256_set1_epi8(static_cast<char>(0xFF)));
+    if (__builtin_expect(_mm256_testz_si256(nan, nan), 1)) return;
+    for (int half = 0; half < 2; ++half) {
+      Vec even;
+      Vec odd;
+      WidenWords(half == 0 ? _mm256_unpacklo_epi8(nan, nan) : _mm256_unpackhi_epi8(nan, nan), &even, &odd);
+      w[2 * half] = _mm256_or_ps(w[2 * half], even);
+      w[2 * half + 1] = _mm256_or_ps(w[2 * half + 1], odd);
     }
   }
 };
 
-// 32 bytes hold 64 elements, two parts. Byte shuffles look up the two upper bytes of the fp32 value of each nibble;
-// interleaved they are 16-bit halves, which a shift or a mask turns into fp32. A part is the low or the high half of each
-// 128-bit lane, so its lanes 0 to 3 and 4 to 7 belong to one block each.
+// 32 bytes hold 64 elements, a part. The two middle dwords of each 128-bit lane change places, so that both halves of a lane
+// begin with the first four bytes of a block of 16 columns. Byte shuffles look up the bytes of the bf16 value of each
+// nibble; interleaved they are words of it. Step u holds the u-th four bytes of the blocks: lanes 0 and 1 of a 128-bit lane
+// belong to its first block, 2 and 3 to its second.
 struct Fp4 {
+  static constexpr int64_t kColumns = 128;
   static constexpr int64_t kBytes = 64;
+  static constexpr int64_t kPrefetchBytes = 2048;
+  static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = true;
-  static inline void Decode(const uint8_t* bytes, int part, WVec* w) {
+  struct Scales {
+    __m256 parts[2];
+  };
+  static inline Vec PartScale(const Scales& scales, int part) { return scales.parts[part]; }
+  static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
     const __m256i upper = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -128, -65, -65, -65, -64, -64, -64, -64));
     const __m256i lower = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 0, -128, -64, 0, 0x40, -128, -64, 0, 0, -128, -64, 0, 0x40, -128, -64));
     const __m256i mask = _mm256_set1_epi8(0xF);
-    const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + part / 2 * 32));
+    const __m256i packed = _mm256_shuffle_epi32(Load32(bytes + step / 2 * 32), 0xD8);
     const __m256i nibbles[2] = {_mm256_and_si256(packed, mask),
                                 _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask)};
     for (int odd = 0; odd < 2; ++odd) {
       const __m256i high = _mm256_shuffle_epi8(upper, nibbles[odd]);
       const __m256i low = _mm256_shuffle_epi8(lower, nibbles[odd]);
-      const __m256i halves =
-          part % 2 == 0 ? _mm256_unpacklo_epi8(low, high) : _mm256_unpackhi_epi8(low, high);
-      w[2 * odd] = _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
-      w[2 * odd + 1] =
-          _mm256_castsi256_ps(_mm256_and_si256(halves, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
+      WidenWords(step % 2 == 0 ? _mm256_unpacklo_epi8(low, high) : _mm256_unpackhi_epi8(low, high),
+                 w + 2 * odd, w + 2 * odd + 1);
     }
+  }
+  static constexpr int Column(int step, int v, int lane) {
+    return step / 2 * 64 + lane / 4 * 32 + lane / 2 % 2 * 16 + step % 2 * 8 + lane % 2 * 4 + v % 2 * 2 +
+           v / 2;
   }
 };
 
 struct MxFp4 : Fp4 {
   static constexpr int64_t kScaleBytes = 4;
-  using Scales = __m256;  // Lanes 0 to 3: the blocks.
-  static inline Scales LoadScales(const uint8_t* codes, float) {
+  static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
     int32_t four;
     __builtin_memcpy(&four, codes, sizeof(four));
-    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_cvtsi32_si128(four)), 23);
-    return _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(0x00400000)));
+    const __m128i each = _mm_shuffle_epi8(_mm_cvtsi32_si128(four),
+                                          _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3));
+    return {{Exponents(each), Exponents(_mm_srli_si128(each, 8))}};
   }
-  static inline Vec PartScale(const Scales& scales, int part) {
-    const int first = part / 2 * 2;
-    return _mm256_permutevar8x32_ps(
-        scales, _mm256_setr_epi32(first, first, first, first, first + 1, first + 1, first + 1, first + 1));
+  static inline Vec Exponents(__m128i eight) {
+    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight), 23);
+    return _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(0x00400000)));
   }
 };
 
 struct NvFp4 : Fp4 {
   static constexpr int64_t kScaleBytes = 8;
-  using Scales = __m256;
-  static inline Scales LoadScales(const uint8_t* codes, float) {
-    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(Load8(codes)), 20);
-    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120F));
+  static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
+    const __m128i eight = Load8(codes);
+    const __m128i each = _mm_unpacklo_epi8(eight, eight);
+    return {{E4m3Magnitudes(each), E4m3Magnitudes(_mm_srli_si128(each, 8))}};
   }
-  static inline Vec PartScale(const Scales& scales, int part) {
-    const int a = part / 2 * 4 + part % 2;
-    const int b = a + 2;
-    return _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(a, a, a, a, b, b, b, b));
+  static inline Vec E4m3Magnitudes(__m128i eight) {
+    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight), 20);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), Broadcast(0x1p120F));
   }
 };
 
 #include "backend/cpu/kernels/matmul_body.h"
 #include "backend/cpu/kernels/row_kernels_body.h"
 
+enum class Interleave : uint8_t { kNone, kWords, kBytes, kNibbles };
+
 struct Order {
-  constexpr explicit Order(bool fp4) {
-    for (int i = 0; i < kChunk; ++i) {
-      const int part = i / kPartColumns;
+  constexpr explicit Order(Interleave interleave) {
+    for (int i = 0; i < kPackColumns; ++i) {
+      const int first = i / kStepColumns * kStepColumns;
       const int v = i / kLanes % kVecs;
       const int lane = i % kLanes;
-      // Vectors: bytes at even places (low nibbles), odd places, then the same of the high nibbles.
-      const int offset = v / 2 + v % 2 * 2;
-      const int column = part / 2 * 64 + lane / 4 * 32 + part % 2 * 16 + lane % 4 * 4 + offset;
-      columns[i] = static_cast<uint8_t>(fp4 ? column : i);
+      int column = i;
+      // Even words, then odd ones.
+      if (interleave == Interleave::kWords) column = first + v / 2 * 16 + lane * 2 + v % 2;
+      // Words of the low, then the high half of every 128-bit lane.
+      if (interleave == Interleave::kBytes) column = first + lane / 4 * 16 + v / 2 * 8 + lane % 4 * 2 + v % 2;
+      if (interleave == Interleave::kNibbles)
+        column = i / 128 * 128 + Fp4::Column(first % 128 / kStepColumns, v, lane);
+      columns[i] = static_cast<uint8_t>(column);
     }
   }
-  uint8_t columns[kChunk] = {};
+  uint8_t columns[kPackColumns] = {};
 };
-constexpr Order kInOrder(false);
-constexpr Order kFp4Order(true);
-
-void Multiply(const MultiplyArgs& args) {
-  switch (args.format) {
-    case RowFormat::kF32:
-      return MultiplyFormat<F32>(args);
-    case RowFormat::kF16:
-      return MultiplyFormat<F16>(args);
-    case RowFormat::kBf16:
-      return MultiplyFormat<Bf16>(args);
-    case RowFormat::kFp8:
-      return MultiplyFormat<Fp8>(args);
-    case RowFormat::kMxFp4:
-      return MultiplyFormat<MxFp4>(args);
-    case RowFormat::kNvFp4:
-      return MultiplyFormat<NvFp4>(args);
-  }
-}
+constexpr Order kInOrder(Interleave::kNone);
+constexpr Order kBf16Order(Interleave::kWords);
+constexpr Order kFp8Order(Interleave::kBytes);
+constexpr Order kFp4Order(Interleave::kNibbles);
 
 }  // namespace
 
 const Kernels kKernels = {
     .floats = {.bf16_activations = false,
-               .order = {kInOrder.columns, kInOrder.columns, kInOrder.columns, kInOrder.columns,
-                         kFp4Order.columns, kFp4Order.columns},
-               .multiply = Multiply},
+               .formats = {{kInOrder.columns, Multiply<F32>},
+                           {kInOrder.columns, Multiply<F16>},
+                           {kBf16Order.columns, Multiply<Bf16>},
+                           {kFp8Order.columns, Multiply<Fp8>},
+                           {kFp4Order.columns, Multiply<MxFp4>},
+                           {kFp4Order.columns, Multiply<NvFp4>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
     .dot_rows = DotRows,

@@ -12,12 +12,10 @@ namespace {
 using Vec = __m512;
 using WVec = __m512i;
 using X = uint16_t;
-constexpr int kParts = 1;
 constexpr int kVecs = 4;
 constexpr int kLanes = 32;
-constexpr int kTileRows = 4;
-constexpr int kTileTokens = 3;
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int kPlainTokens = 6;
+constexpr int kFreshTokens = 3;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
@@ -25,21 +23,26 @@ inline Vec Dot(Vec sum, WVec w, __m512i x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
 }
 inline Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
-inline float Reduce(Vec v) { return _mm512_reduce_add_ps(v); }
 inline __m512i LoadX(const X* from) { return _mm512_loadu_si512(from); }
 inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_si512(from); }
 inline Vec LoadVec(const uint8_t* from) { return _mm512_loadu_ps(from); }
 inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_si512(to, w); }
 inline void StoreVec(uint8_t* to, Vec v) { _mm512_storeu_ps(to, v); }
 
+#include "backend/cpu/kernels/fp4_avx512_body.h"
+#include "backend/cpu/kernels/reduce_avx512_body.h"
+
 struct Bf16 {
+  static constexpr int64_t kColumns = 128;
   static constexpr int64_t kBytes = 256;
   static constexpr int64_t kScaleBytes = 0;
+  static constexpr int64_t kPrefetchBytes = 0;
+  static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = false;
   struct Scales {};
-  static Scales LoadScales(const uint8_t*, float) { return {}; }
+  static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return Zero(); }
-  static inline void Decode(const uint8_t* bytes, int, WVec* w) {
+  static inline void Decode(const uint8_t* bytes, int, const Scales&, WVec* w) {
     for (int v = 0; v < kVecs; ++v) w[v] = _mm512_loadu_si512(bytes + 64 * v);
   }
 };
@@ -60,128 +63,167 @@ struct E4m3Tables {
         }
       }
       if (code == 127) bits = 0x7FC0;
-      lower[code] = static_cast<uint8_t>(bits & 0xFF);
-      upper[code] = static_cast<uint8_t>(bits >> 8);
+      words[code] = static_cast<uint16_t>(bits);
+      bytes[code] = static_cast<uint8_t>(bits & 0xFF);
+      bytes[128 + code] = static_cast<uint8_t>(bits >> 8);
     }
   }
-  alignas(64) uint8_t lower[128] = {};
-  alignas(64) uint8_t upper[128] = {};
+  alignas(64) uint16_t words[128] = {};
+  alignas(64) uint8_t bytes[256] = {};  // The lower ones, then the upper ones.
 };
 constexpr E4m3Tables kE4m3Tables;
 
+// 128 codes to four vectors.
+inline void DecodeE4m3(const uint8_t* bytes, const uint8_t* tables, WVec* w) {
+  const __m512i lower0 = _mm512_load_si512(tables);
+  const __m512i lower1 = _mm512_load_si512(tables + 64);
+  const __m512i upper0 = _mm512_load_si512(tables + 128);
+  const __m512i upper1 = _mm512_load_si512(tables + 192);
+  for (int half = 0; half < 2; ++half) {
+    const __m512i codes = _mm512_loadu_si512(bytes + 64 * half);
+    // The permute ignores the sign, bit 7.
+    const __m512i lower = _mm512_permutex2var_epi8(lower0, codes, lower1);
+    const __m512i magnitude = _mm512_permutex2var_epi8(upper0, codes, upper1);
+    const __m512i upper =
+        _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
+    w[2 * half] = _mm512_unpacklo_epi8(lower, upper);
+    w[2 * half + 1] = _mm512_unpackhi_epi8(lower, upper);
+  }
+}
+
+// Any scales: `side` is one float a chunk.
 struct Fp8 {
+  static constexpr int64_t kColumns = kChunk;
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
+  static constexpr int64_t kPrefetchBytes = 0;
+  static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = true;
   using Scales = Vec;
-  static inline Scales LoadScales(const uint8_t*, float chunk_scale) { return _mm512_set1_ps(chunk_scale); }
+  static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return _mm512_set1_ps(static_cast<const float*>(side)[chunk]);
+  }
   static inline Vec PartScale(const Scales& scales, int) { return scales; }
-  static inline void Decode(const uint8_t* bytes, int, WVec* w) {
-    const __m512i lower0 = _mm512_load_si512(kE4m3Tables.lower);
-    const __m512i lower1 = _mm512_load_si512(kE4m3Tables.lower + 64);
-    const __m512i upper0 = _mm512_load_si512(kE4m3Tables.upper);
-    const __m512i upper1 = _mm512_load_si512(kE4m3Tables.upper + 64);
-    for (int half = 0; half < 2; ++half) {
-      const __m512i codes = _mm512_loadu_si512(bytes + 64 * half);
-      // The permute ignores the sign, bit 7.
-      const __m512i lower = _mm512_permutex2var_epi8(lower0, codes, lower1);
-      const __m512i magnitude = _mm512_permutex2var_epi8(upper0, codes, upper1);
-      const __m512i upper =
-          _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
-      w[2 * half] = _mm512_unpacklo_epi8(lower, upper);
-      w[2 * half + 1] = _mm512_unpackhi_epi8(lower, upper);
-    }
+  static inline void Decode(const uint8_t* bytes, int, const Scales&, WVec* w) {
+    DecodeE4m3(bytes, kE4m3Tables.bytes, w);
   }
 };
 
-// Words of four elements: the permute reads the low five bits of a word, a table of 16 values twice. Vector j holds element
-// j of each word, so dword lane i belongs to columns 8i to 8i + 7 in all of them.
-struct Fp4 {
-  static constexpr int64_t kBytes = 64;
-  static constexpr bool kScaled = true;
-  static inline void Decode(const uint8_t* bytes, int, WVec* w) {
+// Powers of two: they only add to the exponents, so the look-up tables can carry them. `side`: 256 bytes of tables a chunk
+// of kChunk columns.
+struct Fp8Folded {
+  static constexpr int64_t kColumns = 2 * kChunk;
+  static constexpr int64_t kBytes = 256;
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr int64_t kPrefetchBytes = 0;
+  static constexpr int kPartSteps = 2;
+  static constexpr bool kScaled = false;
+  using Scales = const uint8_t*;
+  static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return static_cast<const uint8_t*>(side) + 512 * chunk;
+  }
+  static inline Vec PartScale(const Scales&, int) { return Zero(); }
+  static inline void Decode(const uint8_t* bytes, int step, const Scales& tables, WVec* w) {
+    DecodeE4m3(bytes + 128 * step, tables + 256 * step, w);
+  }
+};
+
+// A permute of words reads their low five bits; a table of 16 values, twice. Vector v of a step holds elements v and 4 + v
+// of the lanes.
+template <class Scales>
+struct Fp4Words : Scales {
+  static constexpr int kPartSteps = 2;
+  static inline void Decode(const uint8_t* bytes, int step, const typename Scales::Scales&, WVec* w) {
     const __m256i half =
         _mm256_setr_epi16(0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, -0x8000, -0x4100,
                           -0x4080, -0x4040, -0x4000, -0x3FC0, -0x3F80, -0x3F40);
     const __m512i values = _mm512_broadcast_i64x4(half);
-    const __m512i packed = _mm512_loadu_si512(bytes);
+    const __m512i packed = Fp4::Dwords(bytes, step);
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVecs; ++v)
       w[v] = _mm512_permutexvar_epi16(_mm512_srli_epi16(packed, static_cast<unsigned>(4 * v)), values);
-    }
   }
 };
-
-struct MxFp4 : Fp4 {
-  static constexpr int64_t kScaleBytes = 4;
-  using Scales = Vec;
-  static inline Scales LoadScales(const uint8_t* codes, float) {
-    int32_t four;
-    __builtin_memcpy(&four, codes, sizeof(four));
-    const __m128i each = _mm_shuffle_epi8(_mm_cvtsi32_si128(four),
-                                          _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3));
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(each), 23);
-    return _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(0x00400000)));
-  }
-  static inline Vec PartScale(const Scales& scales, int) { return scales; }
-};
-
-struct NvFp4 : Fp4 {
-  static constexpr int64_t kScaleBytes = 8;
-  using Scales = Vec;
-  static inline Scales LoadScales(const uint8_t* codes, float) {
-    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(eight, eight)), 20);
-    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120F));
-  }
-  static inline Vec PartScale(const Scales& scales, int) { return scales; }
-};
+using NvFp4 = Fp4Words<NvFp4Scales>;
+using MxFp4 = Fp4Words<MxFp4Scales>;
 
 #include "backend/cpu/kernels/matmul_body.h"
+
+// Whether every scale is a power of two that keeps e4m3 numbers normal in bf16.
+bool Foldable(const float* scales, int64_t num_chunks) {
+  for (int64_t i = 0; i < num_chunks; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, scales + i, sizeof(bits));
+    const uint32_t exponent = bits >> 23;  // And the sign, which must not be there.
+    if ((bits & 0x7FFFFFU) != 0 || exponent < 127 - 100 || exponent > 127 + 100) return false;
+  }
+  return true;
+}
+
+void FoldScales(const float* scales, int64_t num_chunks, uint8_t* tables) {
+  for (int64_t i = 0; i < num_chunks; ++i, tables += 256) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, scales + i, sizeof(bits));
+    // Added to the field of the exponent; zero and NaN stay.
+    const __m512i add = _mm512_set1_epi16(static_cast<int16_t>(((bits >> 23) - 127) << 7));
+    for (int part = 0; part < 4; ++part) {
+      const __m512i words = _mm512_load_si512(kE4m3Tables.words + 32 * part);
+      const __mmask32 finite = _mm512_cmpgt_epi16_mask(words, _mm512_setzero_si512()) &
+                               _mm512_cmplt_epi16_mask(words, _mm512_set1_epi16(0x7F80));
+      const __m512i scaled = _mm512_mask_add_epi16(words, finite, words, add);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(tables + 32 * part), _mm512_cvtepi16_epi8(scaled));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(tables + 128 + 32 * part),
+                         _mm512_cvtepi16_epi8(_mm512_srli_epi16(scaled, 8)));
+    }
+  }
+}
+
+// The choice depends on the weight alone, so that a row's sums do too.
+void MultiplyFp8(const MultiplyArgs& args) {
+  const int64_t num_chunks = (args.cols + kChunk - 1) / kChunk;
+  if (!Foldable(args.chunk_scales, num_chunks)) return MultiplyWith<Fp8>(args, args.chunk_scales);
+  uint8_t* const tables = static_cast<uint8_t*>(args.scratch);
+  FoldScales(args.chunk_scales, num_chunks, tables);
+  // The last pack may have one chunk only: the other's weights are padding, code 0, and any table of numbers does.
+  if (num_chunks % 2 != 0) FoldScales(args.chunk_scales, 1, tables + 256 * num_chunks);
+  MultiplyArgs rest = args;
+  rest.scratch = tables + (num_chunks + 1) / 2 * kTableBytesPerPack;
+  MultiplyWith<Fp8Folded>(rest, tables);
+}
 
 enum class Interleave : uint8_t { kNone, kBytes, kNibbles };
 
 struct Order {
   constexpr explicit Order(Interleave interleave) {
-    for (int i = 0; i < kChunk; ++i) {
+    for (int i = 0; i < kPackColumns; ++i) {
       const int vector = i / kLanes;
       const int word = i % kLanes;
       int column = i;
       // Unpacking bytes to words takes the low, then the high half of every 128-bit lane.
       if (interleave == Interleave::kBytes)
         column = vector / 2 * 64 + word / 8 * 16 + vector % 2 * 8 + word % 8;
-      if (interleave == Interleave::kNibbles) column = word * 4 + vector;
+      if (interleave == Interleave::kNibbles)
+        column = Fp4::Column(vector / kVecs, word / 2, word % 2 * 4 + vector % kVecs);
       columns[i] = static_cast<uint8_t>(column);
     }
   }
-  uint8_t columns[kChunk] = {};
+  uint8_t columns[kPackColumns] = {};
 };
 constexpr Order kInOrder(Interleave::kNone);
 constexpr Order kFp8Order(Interleave::kBytes);
 constexpr Order kFp4Order(Interleave::kNibbles);
 
-void Multiply(const MultiplyArgs& args) {
-  switch (args.format) {
-    case RowFormat::kF32:
-    case RowFormat::kF16:
-      return;  // Not in `order`: not exact in bf16.
-    case RowFormat::kBf16:
-      return MultiplyFormat<Bf16>(args);
-    case RowFormat::kFp8:
-      return MultiplyFormat<Fp8>(args);
-    case RowFormat::kMxFp4:
-      return MultiplyFormat<MxFp4>(args);
-    case RowFormat::kNvFp4:
-      return MultiplyFormat<NvFp4>(args);
-  }
-}
-
 }  // namespace
 
+// F32 and F16 weights are not exact in bf16.
 const MatmulKernels kBf16Matmul = {
     .bf16_activations = true,
-    .order = {nullptr, nullptr, kInOrder.columns, kFp8Order.columns, kFp4Order.columns, kFp4Order.columns},
-    .multiply = Multiply,
+    .formats = {{},
+                {},
+                {kInOrder.columns, Multiply<Bf16>},
+                {kFp8Order.columns, MultiplyFp8},
+                {kFp4Order.columns, Multiply<MxFp4>},
+                {kFp4Order.columns, Multiply<NvFp4>}},
 };
 
 }  // namespace dsv4::backend::cpu::avx512bf16

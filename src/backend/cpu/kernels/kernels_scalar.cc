@@ -9,14 +9,12 @@ namespace {
 using Vec = float;
 using WVec = float;
 using X = float;
-constexpr int kParts = 8;
 constexpr int kVecs = 16;
 constexpr int kLanes = 1;
+constexpr int kPlainTokens = 2;
+constexpr int kFreshTokens = 2;
 constexpr int kFloatLanes = 1;
 constexpr int kValueVectors = 4;
-constexpr int kTileRows = 2;
-constexpr int kTileTokens = 2;
-constexpr int64_t kPrefetchBytes = 4096;
 
 inline Vec Zero() { return 0.0F; }
 inline Vec Broadcast(float value) { return value; }
@@ -24,6 +22,9 @@ inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Vec Dot(Vec sum, WVec w, X x) { return w * x + sum; }
 inline Vec Add(Vec a, Vec b) { return a + b; }
 inline float Reduce(Vec v) { return v; }
+inline void Reduce4(const Vec* v, float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = v[i];
+}
 
 template <typename T>
 inline T Load(const void* from) {
@@ -51,35 +52,42 @@ inline float E4m3Magnitude(uint32_t code) {
 constexpr float kE2m1[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                              -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
-constexpr int kPartColumns = kVecs * kLanes;
+// A step is a part: 16 columns, the smallest block of scales.
+constexpr int kStepColumns = kVecs * kLanes;
 
-struct Unscaled {
+struct Chunk {
+  static constexpr int64_t kPrefetchBytes = 0;
+  static constexpr int64_t kColumns = kChunk;
+  static constexpr int kPartSteps = 1;
+};
+
+struct Unscaled : Chunk {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr bool kScaled = false;
   struct Scales {};
-  static Scales LoadScales(const uint8_t*, float) { return {}; }
+  static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return 1.0F; }
 };
 
 struct F32 : Unscaled {
   static constexpr int64_t kBytes = 512;
-  static void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int i = 0; i < kPartColumns; ++i) w[i] = Load<float>(bytes + 4 * (part * kPartColumns + i));
+  static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int i = 0; i < kStepColumns; ++i) w[i] = Load<float>(bytes + 4 * (step * kStepColumns + i));
   }
 };
 
 struct Bf16 : Unscaled {
   static constexpr int64_t kBytes = 256;
-  static void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int i = 0; i < kPartColumns; ++i) w[i] = LoadBf16s(bytes + 2 * (part * kPartColumns + i));
+  static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int i = 0; i < kStepColumns; ++i) w[i] = LoadBf16s(bytes + 2 * (step * kStepColumns + i));
   }
 };
 
 struct F16 : Unscaled {
   static constexpr int64_t kBytes = 256;
-  static void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int i = 0; i < kPartColumns; ++i) {
-      const uint32_t half = Load<uint16_t>(bytes + 2 * (part * kPartColumns + i));
+  static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int i = 0; i < kStepColumns; ++i) {
+      const uint32_t half = Load<uint16_t>(bytes + 2 * (step * kStepColumns + i));
       // As for e4m3: the exponent is 112 too low; infinity and NaN need all ones.
       const uint32_t magnitude = (half & 0x7FFFU) << 13;
       const float value =
@@ -89,27 +97,30 @@ struct F16 : Unscaled {
   }
 };
 
-struct Fp8 {
+struct Fp8 : Chunk {
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
   static constexpr bool kScaled = true;
   using Scales = float;
-  static Scales LoadScales(const uint8_t*, float chunk_scale) { return chunk_scale; }
+  static Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return static_cast<const float*>(side)[chunk];
+  }
   static Vec PartScale(const Scales& scales, int) { return scales; }
-  static void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int i = 0; i < kPartColumns; ++i) {
-      const uint32_t code = bytes[part * kPartColumns + i];
+  static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int i = 0; i < kStepColumns; ++i) {
+      const uint32_t code = bytes[step * kStepColumns + i];
       w[i] = (code & 0x80U) != 0 ? -E4m3Magnitude(code) : E4m3Magnitude(code);
     }
   }
 };
 
-struct Fp4 {
+struct Fp4 : Chunk {
   static constexpr int64_t kBytes = 64;
   static constexpr bool kScaled = true;
-  static void Decode(const uint8_t* bytes, int part, WVec* w) {
-    for (int i = 0; i < kPartColumns; i += 2) {
-      const uint8_t byte = bytes[(part * kPartColumns + i) / 2];
+  template <class Scales>
+  static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    for (int i = 0; i < kStepColumns; i += 2) {
+      const uint8_t byte = bytes[(step * kStepColumns + i) / 2];
       w[i] = kE2m1[byte & 0xFU];
       w[i + 1] = kE2m1[byte >> 4];
     }
@@ -121,7 +132,7 @@ struct MxFp4 : Fp4 {
   struct Scales {
     float values[4];
   };
-  static Scales LoadScales(const uint8_t* codes, float) {
+  static Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
     Scales scales;
     for (int i = 0; i < 4; ++i) {
       scales.values[i] = FloatFrom(codes[i] == 0 ? 0x00400000U : static_cast<uint32_t>(codes[i]) << 23);
@@ -136,7 +147,7 @@ struct NvFp4 : Fp4 {
   struct Scales {
     float values[8];
   };
-  static Scales LoadScales(const uint8_t* codes, float) {
+  static Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
     Scales scales;
     for (int i = 0; i < 8; ++i) scales.values[i] = E4m3Magnitude(codes[i]);
     return scales;
@@ -149,36 +160,22 @@ struct NvFp4 : Fp4 {
 
 struct Order {
   constexpr Order() {
-    for (int i = 0; i < kChunk; ++i) columns[i] = static_cast<uint8_t>(i);
+    for (int i = 0; i < kPackColumns; ++i) columns[i] = static_cast<uint8_t>(i);
   }
-  uint8_t columns[kChunk] = {};
+  uint8_t columns[kPackColumns] = {};
 };
 constexpr Order kInOrder;
-
-void Multiply(const MultiplyArgs& args) {
-  switch (args.format) {
-    case RowFormat::kF32:
-      return MultiplyFormat<F32>(args);
-    case RowFormat::kF16:
-      return MultiplyFormat<F16>(args);
-    case RowFormat::kBf16:
-      return MultiplyFormat<Bf16>(args);
-    case RowFormat::kFp8:
-      return MultiplyFormat<Fp8>(args);
-    case RowFormat::kMxFp4:
-      return MultiplyFormat<MxFp4>(args);
-    case RowFormat::kNvFp4:
-      return MultiplyFormat<NvFp4>(args);
-  }
-}
 
 }  // namespace
 
 const Kernels kKernels = {
     .floats = {.bf16_activations = false,
-               .order = {kInOrder.columns, kInOrder.columns, kInOrder.columns, kInOrder.columns,
-                         kInOrder.columns, kInOrder.columns},
-               .multiply = Multiply},
+               .formats = {{kInOrder.columns, Multiply<F32>},
+                           {kInOrder.columns, Multiply<F16>},
+                           {kInOrder.columns, Multiply<Bf16>},
+                           {kInOrder.columns, Multiply<Fp8>},
+                           {kInOrder.columns, Multiply<MxFp4>},
+                           {kInOrder.columns, Multiply<NvFp4>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
     .dot_rows = DotRows,
