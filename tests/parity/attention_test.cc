@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -90,7 +91,9 @@ struct Expected {
 };
 Expected Formula(const Problem& problem, bool round_weights);
 
-std::vector<double> RunAttention(const Problem& problem, RunOptions options = {}) {
+// The judge's output, then every fast backend's, which are compared with the formula if it holds no infinities.
+std::vector<std::vector<double>> RunEverywhere(const Problem& problem, RunOptions options = {},
+                                               bool finite = true) {
   const Geometry& g = problem.geometry;
   int64_t num_tokens = 0;
   std::vector<std::unique_ptr<TestRing>> rings;
@@ -132,9 +135,41 @@ std::vector<double> RunAttention(const Problem& problem, RunOptions options = {}
         return Outputs(std::move(o));
       },
       FastOutputs::kBounded);
-  const Expected want = Formula(problem, true);
-  ExpectFast(outputs, 0, problem.dtype, want.values, want.magnitudes, g.head_dim, "attention", want.slack);
-  return outputs[0].Values();
+  if (finite) {
+    const Expected want = Formula(problem, true);
+    ExpectFast(outputs, 0, problem.dtype, want.values, want.magnitudes, g.head_dim, "attention", want.slack);
+  }
+  std::vector<std::vector<double>> results = {outputs[0].Values()};
+  for (const Runs::Fast& fast : outputs.fast()) results.push_back(fast.outputs[0].Values());
+  return results;
+}
+
+std::vector<double> RunAttention(const Problem& problem, RunOptions options = {}) {
+  return RunEverywhere(problem, options)[0];
+}
+
+// Token `token` of sequence `index` as a step of its own.
+Problem Alone(const Problem& problem, size_t index, int64_t token) {
+  Problem alone = problem;
+  const Context& context = problem.contexts[index];
+  size_t row = static_cast<size_t>(token);
+  for (size_t i = 0; i < index; ++i) row += static_cast<size_t>(problem.contexts[i].num_tokens);
+  alone.contexts = {context};
+  alone.contexts[0].first_position += token;
+  alone.contexts[0].num_tokens = 1;
+  const auto one_of = [&](std::vector<double>& values, size_t width) {
+    const std::vector<double> kept(values.begin() + static_cast<int64_t>(row * width),
+                                   values.begin() + static_cast<int64_t>((row + 1) * width));
+    values = kept;
+  };
+  one_of(alone.q, static_cast<size_t>(problem.geometry.num_heads * problem.geometry.head_dim));
+  if (problem.geometry.top_k > 0) one_of(alone.selected, static_cast<size_t>(problem.geometry.top_k));
+  return alone;
+}
+
+// Roundings that a product of a logit may go through: fast backends add in order, in runs of 256 products, and then the runs.
+double LogitDepth(int64_t num_terms) {
+  return static_cast<double>(std::min<int64_t>(num_terms, 256) + num_terms / 256);
 }
 
 // The formula of the contract; `round_weights` false gives ordinary softmax attention with a sink.
@@ -188,7 +223,7 @@ Expected Formula(const Problem& problem, bool round_weights) {
           expected.magnitudes.push_back(magnitude[d] / normalizer);
           // An error of the logits is a relative one of the weights, of Z too; the value sum runs key by key; and with bf16
           // each weight may round the other way.
-          const double relative = 2 * std::expm1(2 * SumDepth(g.head_dim) * 0x1p-24 * largest_terms) +
+          const double relative = 2 * std::expm1(2 * LogitDepth(g.head_dim) * 0x1p-24 * largest_terms) +
                                   static_cast<double>(keys.size()) * 0x1p-24 +
                                   (problem.dtype == DType::kBF16 ? 0x1p-8 : 0.0);
           expected.slack.push_back(relative * magnitude[d] / normalizer);
@@ -326,6 +361,65 @@ TEST(AttentionParity, OrderOfTheListDoesNotMatter) {
   const std::vector<double> base = RunAttention(problem);
   std::reverse(problem.selected.begin(), problem.selected.end());
   EXPECT_EQ(RunAttention(problem), base);
+}
+
+// Heads and columns that fill no vector, windows and lists that end anywhere.
+TEST(AttentionParity, OddShapes) {
+  uint32_t seed = 20;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const Geometry& geometry :
+         {Geometry{1, 1, 1, 1, 0}, Geometry{3, 37, 9, 4, 5}, Geometry{33, 20, 130, 0, 0},
+          Geometry{17, 257, 31, 2, 19}, Geometry{5, 515, 3, 1, 0}}) {
+      const Problem batch = MakeProblem(geometry, dtype, {0, 7, 61, 128}, {19, 1, 33, 3}, ++seed);
+      ExpectFormula(
+          batch, "heads " + std::to_string(geometry.num_heads) + " dim " + std::to_string(geometry.head_dim));
+    }
+  }
+  // Entries past the block in which values are taken, seen by several queries.
+  ExpectFormula(MakeProblem({2, 16, 8, 1, 0}, DType::kBF16, {1021}, {12}, 31), "1033 entries");
+}
+
+// On every backend a query's bits depend on neither the queries nor the sequences beside it.
+TEST(AttentionParity, EveryQueryEqualsItselfAlone) {
+  uint32_t seed = 50;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const Geometry& geometry :
+         {Geometry{3, 40, 9, 0, 0}, Geometry{20, 33, 16, 4, 0}, Geometry{2, 16, 7, 2, 11}}) {
+      const Problem batch = MakeProblem(geometry, dtype, {0, 30, 531}, {21, 12, 11}, ++seed);
+      const std::vector<std::vector<double>> together = RunEverywhere(batch);
+      const auto row = geometry.num_heads * geometry.head_dim;
+      int64_t first = 0;
+      for (size_t s = 0; s < batch.contexts.size(); ++s) {
+        for (int64_t t = 0; t < batch.contexts[s].num_tokens; ++t, ++first) {
+          const std::vector<std::vector<double>> alone = RunEverywhere(Alone(batch, s, t));
+          for (size_t i = 0; i < alone.size(); ++i) {
+            EXPECT_TRUE(std::equal(alone[i].begin(), alone[i].end(), together[i].begin() + first * row))
+                << "output " << i << ", sequence " << s << ", token " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a query does not see cannot reach it, not even as 0 times infinity: neighbours in a chunk share pairs of rows.
+TEST(AttentionParity, ANeighboursInfinityStaysItsOwn) {
+  for (const Geometry& geometry : {kSwa, kHcaNarrow, kCsa}) {
+    const Problem problem = MakeProblem(geometry, DType::kBF16, {20}, {9}, 40);
+    const std::vector<std::vector<double>> base = RunEverywhere(problem);
+    const int64_t row = geometry.num_heads * geometry.head_dim;
+    for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+      for (const int64_t from : {3, 4}) {  // The position of one query, and so invisible to those before it.
+        Problem mutated = problem;
+        mutated.contexts[0].keys[static_cast<size_t>((20 + from) * geometry.head_dim)] = bad;
+        const std::vector<std::vector<double>> outputs = RunEverywhere(mutated, {}, false);
+        for (size_t i = 0; i < outputs.size(); ++i) {
+          EXPECT_TRUE(std::equal(outputs[i].begin(), outputs[i].begin() + from * row, base[i].begin())) << i;
+          EXPECT_FALSE(std::isfinite(outputs[i][static_cast<size_t>(from * row)])) << i;
+        }
+      }
+    }
+  }
 }
 
 // field-lessons.md A2: each sink, the ratio, the list, the window and the scale take part.

@@ -1,129 +1,212 @@
-// Scores are fp32: the dot products of the release's FP4-rounded queries and keys are exact in it, so there they equal the
-// reference's; other bf16 operands may differ where a dot product lies next to a bf16 midpoint.
+// Scores are dot products in fp32 of packed panels, sixteen keys at a time for a group of neighbouring queries. Those of the
+// release's FP4-rounded queries and keys are exact in it, so there they equal the reference's; other bf16 operands may differ
+// where a dot product lies next to a bf16 midpoint.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 
 namespace dsv4::backend::cpu {
 
 namespace {
 
-constexpr int64_t kKeysPerTask = 256;
+// Neighbouring queries of a sequence that must be scored: tokens [first_token, first_token + visible.size()).
+struct Group {
+  const ops::IndexerSequence* sequence = nullptr;
+  int64_t first_token = 0;
+  std::vector<int64_t> visible;  // Ascending.
 
-// Scores of entries [begin, end) for one query: `weights` [num_heads], `q` its packed heads.
-void Score(const Kernels& kernels, const ops::PagedRows& keys, int64_t begin, int64_t end,
-           const Activations& q, const float* weights, float* scores) {
-  const int64_t count = end - begin;
-  std::vector<const uint8_t*> rows;
-  for (int64_t j = begin; j < end; ++j) {
-    rows.push_back(At(keys.pages[static_cast<size_t>(j / keys.rows_per_page)], keys.dtype,
-                      j % keys.rows_per_page * keys.width));
-  }
-  std::vector<float> dots(static_cast<size_t>(q.num_rows() * count));
-  MultiplyPointers(PlanDots(kernels, keys.dtype), rows, keys.width, q, dots.data(), count);
-  std::vector<double> sums(static_cast<size_t>(count), 0.0);
-  // With bf16 the release holds the dot products, their weighted relu and the sum as bf16 tensors.
-  const bool bf16 = keys.dtype == DType::kBF16;
-  for (int64_t h = 0; h < q.num_rows(); ++h) {
-    const float* const row = dots.data() + h * count;
-    for (int64_t j = 0; j < count; ++j) {
-      const float dot = bf16 ? RoundToBf16(row[j]) : row[j];
-      const float relu = dot < 0.0F ? 0.0F : dot;  // NaN stays.
-      const double product = static_cast<double>(weights[h]) * static_cast<double>(relu);
-      sums[static_cast<size_t>(j)] +=
-          bf16 ? static_cast<double>(RoundToBf16(static_cast<float>(product))) : product;
+  int64_t num_queries() const { return static_cast<int64_t>(visible.size()); }
+};
+
+class Scorer {
+ public:
+  Scorer(const Kernels& kernels, const ops::IndexerSelectArgs& args, const std::vector<float>& weights)
+      : args_(args),
+        rows_(kernels.rows),
+        panels_(args.q.dtype == DType::kBF16 && kernels.bf16_panels.lanes > 0 ? kernels.bf16_panels
+                                                                              : kernels.float_panels),
+        weights_(weights),
+        bf16_(args.q.dtype == DType::kBF16),
+        num_heads_(args.q.shape[1]),
+        width_(args.q.shape[2]),
+        head_panels_((num_heads_ + panels_.lanes - 1) / panels_.lanes) {}
+
+  int64_t QueryBytes() const { return head_panels_ * panels_.PanelBytes(width_); }
+
+  void PackQuery(int64_t token, uint8_t* packed) const {
+    std::vector<const uint8_t*> rows;
+    for (int64_t h = 0; h < num_heads_; ++h)
+      rows.push_back(At(args_.q.data, args_.q.dtype, (token * num_heads_ + h) * width_));
+    for (int64_t p = 0; p < head_panels_; ++p) {
+      const int64_t first = p * panels_.lanes;
+      panels_.pack_lanes(rows.data() + first, std::min(panels_.lanes, num_heads_ - first), bf16_, width_,
+                         packed + p * panels_.PanelBytes(width_));
     }
   }
-  for (int64_t j = 0; j < count; ++j) {
-    scores[j] = static_cast<float>(HeldAs(keys.dtype, sums[static_cast<size_t>(j)]));
-  }
-}
 
-// The `top_k` highest scores, equal ones by lowest index, in ascending order of index. NaN counts as lowest.
-void TopK(std::vector<float>& scores, int64_t top_k, int32_t* selected) {
-  for (float& score : scores) {
-    if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
+  // Scores of entries [begin, end) for every query of a group that sees them; query i's at scores[i].
+  void Score(const Group& group, const uint8_t* packed, int64_t begin, int64_t end,
+             std::span<std::vector<float>> scores) const {
+    thread_local Scratch key_scratch;
+    thread_local Scratch dot_scratch;
+    static_assert(kScoreKeys % 4 == 0);
+    const int64_t panels_per_block = kScoreKeys / panels_.lanes;
+    uint8_t* const keys = key_scratch.Get(panels_per_block * panels_.PanelBytes(width_));
+    float* const dots = dot_scratch.Floats(num_heads_ * kScoreKeys);
+    const ops::PagedRows& pages = group.sequence->keys;
+    for (int64_t block = begin; block < end; block += kScoreKeys) {
+      const int64_t count = std::min(kScoreKeys, end - block);
+      std::array<const uint8_t*, kScoreKeys> rows = {};
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t entry = block + j;
+        rows[static_cast<size_t>(j)] = At(pages.pages[static_cast<size_t>(entry / pages.rows_per_page)],
+                                          pages.dtype, entry % pages.rows_per_page * pages.width);
+      }
+      for (int64_t p = 0; p < panels_per_block; ++p) {
+        panels_.pack_lanes(rows.data() + p * panels_.lanes, panels_.lanes, bf16_, width_,
+                           keys + p * panels_.PanelBytes(width_));
+      }
+      for (int64_t i = 0; i < group.num_queries(); ++i) {
+        const int64_t seen = std::min(count, group.visible[static_cast<size_t>(i)] - block);
+        if (seen <= 0) continue;
+        for (int64_t p = 0; p < head_panels_; ++p) {
+          const int64_t head = p * panels_.lanes;
+          panels_.multiply(packed + i * QueryBytes() + p * panels_.PanelBytes(width_), keys,
+                           panels_.PanelBytes(width_), panels_per_block, width_,
+                           std::min(panels_.lanes, num_heads_ - head), false, dots + head * kScoreKeys,
+                           kScoreKeys);
+        }
+        std::array<float, kScoreKeys> block_scores;
+        rows_.index_scores(dots, kScoreKeys, num_heads_,
+                           weights_.data() + (group.first_token + i) * num_heads_, bf16_,
+                           block_scores.data());
+        std::copy_n(block_scores.begin(), seen, scores[static_cast<size_t>(i)].begin() + block);
+      }
+    }
   }
-  std::vector<int32_t> order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::nth_element(order.begin(), order.begin() + top_k, order.end(), [&](int32_t a, int32_t b) {
-    const float score_a = scores[static_cast<size_t>(a)];
-    const float score_b = scores[static_cast<size_t>(b)];
-    return score_a > score_b || (score_a == score_b && a < b);
-  });
-  std::sort(order.begin(), order.begin() + top_k);
-  std::copy_n(order.begin(), top_k, selected);
-}
 
-struct Query {
-  const ops::IndexerSequence* sequence;
-  int64_t token;
-  int64_t visible;
+ private:
+  const ops::IndexerSelectArgs& args_;
+  const RowKernels& rows_;
+  const PanelKernels& panels_;
+  const std::vector<float>& weights_;
+  bool bf16_;
+  int64_t num_heads_;
+  int64_t width_;
+  int64_t head_panels_;
 };
+
+// Orders as the scores do: NaN as the lowest, both zeros the same.
+uint32_t Rank(float score) {
+  constexpr uint32_t kSign = 0x80000000U;
+  if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
+  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0F);
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
+// The `top_k` highest scores, equal ones by lowest index, in ascending order of index. The rank of the last one that is taken
+// is found digit by digit, from the counts of the entries that share the digits before.
+void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
+  std::vector<uint32_t> ranks(scores.size());
+  std::transform(scores.begin(), scores.end(), ranks.begin(), Rank);
+  constexpr int kDigitBits = 11;
+  constexpr int kShifts[] = {21, 10, 0};
+  uint32_t last = 0;
+  uint32_t known = 0;      // Bits of `last` that are settled.
+  int64_t wanted = top_k;  // How many of those that share them are taken.
+  for (const int shift : kShifts) {
+    const uint32_t digit_mask = ((1U << kDigitBits) - 1) & (UINT32_MAX >> shift);
+    std::array<int32_t, 1 << kDigitBits> counts = {};
+    for (const uint32_t rank : ranks) counts[rank >> shift & digit_mask] += (rank & known) == last ? 1 : 0;
+    uint32_t digit = digit_mask;
+    while (counts[digit] < wanted) wanted -= counts[digit--];
+    last |= digit << shift;
+    known |= digit_mask << shift;
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] > last || (ranks[i] == last && wanted-- > 0)) *selected++ = static_cast<int32_t>(i);
+  }
+}
+
+// Queries with no more than top_k visible entries take them all; the others are returned in groups.
+std::vector<Group> Groups(const ops::IndexerSelectArgs& args) {
+  constexpr int64_t kMaxRows = 256;  // Queries times heads that meet a packed key while it is near.
+  const int64_t top_k = args.selected.shape[1];
+  const int64_t max_queries = std::max<int64_t>(1, kMaxRows / std::max<int64_t>(1, args.q.shape[1]));
+  std::vector<Group> groups;
+  for (const ops::IndexerSequence& sequence : args.sequences) {
+    for (int64_t i = 0; i < sequence.num_tokens; ++i) {
+      const int64_t token = sequence.token_begin + i;
+      const int64_t visible = (sequence.first_position + i + 1) / args.ratio;
+      if (visible <= top_k) {
+        int32_t* const selected = args.selected.as<int32_t>() + token * top_k;
+        std::iota(selected, selected + visible, 0);
+        std::fill(selected + visible, selected + top_k, -1);
+        continue;
+      }
+      if (groups.empty() || groups.back().sequence != &sequence || groups.back().num_queries() == max_queries)
+        groups.push_back({.sequence = &sequence, .first_token = token, .visible = {}});
+      groups.back().visible.push_back(visible);
+    }
+  }
+  return groups;
+}
 
 }  // namespace
 
 Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
-  const Kernels& kernels = KernelsOf(context);
-  const int64_t num_heads = args.q.shape[1];
-  const int64_t width = args.q.shape[2];
   const int64_t top_k = args.selected.shape[1];
-  std::vector<Query> queries;
-  for (const ops::IndexerSequence& sequence : args.sequences) {
-    for (int64_t i = 0; i < sequence.num_tokens; ++i) {
-      const int64_t token = sequence.token_begin + i;
-      const int64_t visible = (sequence.first_position + i + 1) / args.ratio;
-      if (visible > top_k) {
-        queries.push_back({&sequence, token, visible});
-        continue;
-      }
-      int32_t* const selected = args.selected.as<int32_t>() + token * top_k;
-      std::iota(selected, selected + visible, 0);
-      std::fill(selected + visible, selected + top_k, -1);
-    }
-  }
-  if (queries.empty() || top_k == 0) return {};
-  const std::vector<float> weights = LoadAll(kernels, args.weights);
-  // A few queries at a time: their scores fit into memory at any context length, and one query is split by entries.
-  const size_t group = static_cast<size_t>(4 * context.threads().num_threads());
-  for (size_t first = 0; first < queries.size(); first += group) {
-    const std::span<const Query> now =
-        std::span(queries).subspan(first, std::min(group, queries.size() - first));
-    std::vector<Activations> q;
-    std::vector<std::vector<float>> scores;
-    struct Task {
-      size_t query;
-      int64_t begin;
-    };
+  const std::vector<Group> groups = Groups(args);
+  if (groups.empty() || top_k == 0) return {};
+  const std::vector<float> weights = LoadAll(KernelsOf(context), args.weights);
+  const Scorer scorer(KernelsOf(context), args, weights);
+
+  // A few groups at a time: their scores fit into memory at any context length, and one group is split by entries.
+  struct Task {
+    size_t group;
+    int64_t begin;
+  };
+  constexpr int64_t kKeysPerTask = 256;
+  const size_t num_at_once = static_cast<size_t>(context.threads().num_threads());
+  for (size_t first = 0; first < groups.size(); first += num_at_once) {
+    const std::span<const Group> now =
+        std::span(groups).subspan(first, std::min(num_at_once, groups.size() - first));
+    std::vector<std::vector<std::vector<float>>> scores(now.size());  // [group][query][entry]
+    std::vector<std::vector<uint8_t>> packed(now.size());
     std::vector<Task> tasks;
-    for (size_t i = 0; i < now.size(); ++i) {
-      std::vector<const uint8_t*> heads;
-      for (int64_t h = 0; h < num_heads; ++h) {
-        heads.push_back(At(args.q.data, args.q.dtype, (now[i].token * num_heads + h) * width));
+    std::vector<std::pair<size_t, size_t>> queries;
+    for (size_t g = 0; g < now.size(); ++g) {
+      packed[g].resize(static_cast<size_t>(now[g].num_queries() * scorer.QueryBytes()));
+      for (size_t i = 0; i < now[g].visible.size(); ++i) {
+        scorer.PackQuery(now[g].first_token + static_cast<int64_t>(i),
+                         packed[g].data() + static_cast<int64_t>(i) * scorer.QueryBytes());
+        scores[g].emplace_back(static_cast<size_t>(now[g].visible[i]));
+        queries.emplace_back(g, i);
       }
-      q.emplace_back(context.threads(), kernels, PlanDots(kernels, args.q.dtype), heads, args.q.dtype, width);
-      scores.emplace_back(static_cast<size_t>(now[i].visible));
-      for (int64_t begin = 0; begin < now[i].visible; begin += kKeysPerTask) tasks.push_back({i, begin});
+      for (int64_t begin = 0; begin < now[g].visible.back(); begin += kKeysPerTask)
+        tasks.push_back({g, begin});
     }
     context.threads().ParallelFor(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const Task& task = tasks[static_cast<size_t>(i)];
-        const Query& query = now[task.query];
-        Score(kernels, query.sequence->keys, task.begin, std::min(query.visible, task.begin + kKeysPerTask),
-              q[task.query], weights.data() + query.token * num_heads,
-              scores[task.query].data() + task.begin);
+        const auto [g, entry] = tasks[static_cast<size_t>(i)];
+        scorer.Score(now[g], packed[g].data(), entry, std::min(now[g].visible.back(), entry + kKeysPerTask),
+                     scores[g]);
       }
     });
-    context.threads().ParallelFor(static_cast<int64_t>(now.size()), 1, [&](int64_t begin, int64_t end) {
-      for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        TopK(scores[i], top_k, args.selected.as<int32_t>() + now[i].token * top_k);
+    context.threads().ParallelFor(static_cast<int64_t>(queries.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const auto [g, i] = queries[static_cast<size_t>(k)];
+        TopK(scores[g][i], top_k,
+             args.selected.as<int32_t>() + (now[g].first_token + static_cast<int64_t>(i)) * top_k);
       }
     });
   }

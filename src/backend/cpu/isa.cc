@@ -87,13 +87,19 @@ Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
 Kernels KernelsFor(Isa isa) {
   Kernels kernels = scalar::kKernels;
   kernels.rows = scalar::kRows;
+  kernels.float_panels = scalar::kPanels;
   if (isa == Isa::kAvx2) {
     kernels = avx2::kKernels;
     kernels.rows = avx2::kRows;
+    kernels.float_panels = avx2::kPanels;
   } else if (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) {
     kernels = avx512::kKernels;
     kernels.rows = avx512::kRows;
-    if (isa == Isa::kAvx512Bf16) kernels.bf16 = avx512bf16::kBf16Matmul;
+    kernels.float_panels = avx512::kPanels;
+    if (isa == Isa::kAvx512Bf16) {
+      kernels.bf16 = avx512bf16::kBf16Matmul;
+      kernels.bf16_panels = avx512bf16::kPanels;
+    }
   }
   return kernels;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/kernels/panels.h"
 #include "backend/cpu/kernels/rows.h"
 
 namespace dsv4::backend::cpu {
@@ -60,6 +61,8 @@ struct Kernels {
   MatmulKernels floats;
   MatmulKernels bf16;  // No formats: the tier has no bf16 dot products.
   RowKernels rows;
+  PanelKernels float_panels;
+  PanelKernels bf16_panels;  // `lanes` 0: the tier has no bf16 dot products.
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);

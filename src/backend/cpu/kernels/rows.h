@@ -42,12 +42,26 @@ struct RowKernels {
   // holds a NaN or an infinity.
   bool (*round_fp4)(float* row, int64_t count, int64_t group);
 
+  // Smallest and largest of `count` values >= 1; NaNs may be left out.
+  void (*range)(const float* x, int64_t count, float* smallest, float* largest);
+  // weights[i] = fl32(e^(scale * logits[i] - max)), with `round_weights` rounded to bf16 on top. Returns the sum of the
+  // exponentials before any rounding. `weights` may be `logits`.
+  double (*exponentials)(const float* logits, int64_t count, double scale, double max, bool round_weights,
+                         float* weights);
+  // No NaN and no infinity among `count` elements.
+  bool (*all_finite)(const uint8_t* row, bool bf16, int64_t count);
+  // scores[i] = sum over heads of weights[h] relu(dots[h * stride + i]), for kScoreKeys keys; with `bf16` each dot, each product
+  // and the sum are rounded to bf16. NaN stays NaN.
+  void (*index_scores)(const float* dots, int64_t stride, int64_t num_heads, const float* weights, bool bf16,
+                       float* scores);
+
   // Per channel c: softmax over tokens of scores[t * score_stride + c], which weighs values[t][c].
   void (*pool)(const float* scores, int64_t score_stride, const float* const* values, int64_t num_tokens,
                int64_t count, float* out);
 };
 
 inline constexpr int64_t kMaxMixRows = 17;
+inline constexpr int64_t kScoreKeys = 16;
 
 namespace scalar {
 extern const RowKernels kRows;

@@ -422,6 +422,91 @@ static bool RoundFp4(float* row, int64_t count, int64_t group) {
   return true;
 }
 
+static void Range(const float* x, int64_t count, float* smallest, float* largest) {
+  Floats low = Floats{} + x[0];
+  Floats high = low;
+  const auto take = [&](Floats values) __attribute__((always_inline)) {
+    low = values < low ? values : low;
+    high = values > high ? values : high;
+  };
+  ForEachEight(
+      count, [&](int64_t i) { take(Load<Floats>(x + i)); },
+      [&](int64_t i, int64_t rest) {
+        for (int64_t k = i; k < i + rest; ++k) take(Floats{} + x[k]);
+      });
+  *smallest = low[0];
+  *largest = high[0];
+  for (int64_t lane = 1; lane < kLanes; ++lane) {
+    *smallest = low[lane] < *smallest ? low[lane] : *smallest;
+    *largest = high[lane] > *largest ? high[lane] : *largest;
+  }
+}
+
+static double Exponentials(const float* logits, int64_t count, double scale, double max, bool round_weights,
+                           float* weights) {
+  Doubles sums = {};
+  const auto rounded = [&](Doubles e) __attribute__((always_inline)) {
+    const Floats narrow = Narrow(e);
+    return round_weights ? RoundToBf16(narrow) : narrow;
+  };
+  ForEachEight(
+      count,
+      [&](int64_t i) {
+        const Doubles e = Exp(Widen(Load<Floats>(logits + i)) * scale - max);
+        sums += e;
+        Store(weights + i, rounded(e));
+      },
+      [&](int64_t i, int64_t rest) {
+        Doubles e = Exp(Widen(LoadPartial(logits + i, rest)) * scale - max);
+        for (int64_t lane = rest; lane < kLanes; ++lane) e[lane] = 0.0;
+        sums += e;
+        StorePartial(weights + i, rounded(e), rest);
+      });
+  return SumLanes(sums);
+}
+
+static bool AllFinite(const uint8_t* row, bool bf16, int64_t count) {
+  uint32_t largest = 0;
+  if (bf16) {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t magnitude = Load<uint16_t>(row + 2 * i) & 0x7FFFU;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest < 0x7F80U;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t magnitude = Load<uint32_t>(row + 4 * i) & 0x7FFFFFFFU;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest < 0x7F800000U;
+}
+
+template <bool kBf16>
+DSV4_INLINE void IndexScoresOf(const float* dots, int64_t stride, int64_t num_heads, const float* weights,
+                               float* scores) {
+  for (int64_t i = 0; i < kScoreKeys; i += kLanes) {
+    Doubles sum = {};
+    for (int64_t h = 0; h < num_heads; ++h) {
+      const Floats exact = Load<Floats>(dots + h * stride + i);
+      const Floats dot = kBf16 ? RoundToBf16(exact) : exact;
+      const Floats relu = dot < 0.0F ? Floats{} : dot;
+      if (kBf16) {
+        sum += Widen(RoundToBf16(relu * weights[h]));  // The product of two bf16 numbers is exact in fp32.
+      } else {
+        sum += Widen(relu) * static_cast<double>(weights[h]);
+      }
+    }
+    const Floats score = Narrow(sum);
+    Store(scores + i, kBf16 ? RoundToBf16(score) : score);
+  }
+}
+
+static void IndexScores(const float* dots, int64_t stride, int64_t num_heads, const float* weights, bool bf16,
+                        float* scores) {
+  if (bf16) return IndexScoresOf<true>(dots, stride, num_heads, weights, scores);
+  IndexScoresOf<false>(dots, stride, num_heads, weights, scores);
+}
+
 static void Pool(const float* scores, int64_t score_stride, const float* const* values, int64_t num_tokens,
                  int64_t count, float* out) {
   const auto pooled = [&](int64_t c, const auto& load) __attribute__((always_inline)) {
@@ -457,5 +542,9 @@ static constexpr RowKernels MakeRowKernels() {
           .rotate = Rotate,
           .hadamard = Hadamard,
           .round_fp4 = RoundFp4,
+          .range = Range,
+          .exponentials = Exponentials,
+          .all_finite = AllFinite,
+          .index_scores = IndexScores,
           .pool = Pool};
 }
