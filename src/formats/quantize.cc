@@ -1,6 +1,7 @@
 #include "formats/quantize.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -54,6 +55,88 @@ void PackRow(std::span<const float> row, int64_t block, ScaleOf scale_of, uint8_
     };
     packed[k / 2] = PackE2m1(code(row[k]), code(row[k + 1]));
   }
+}
+
+// The e2m1 number nearest to a quotient of magnitude below 2^20, ties to the even code, without branches: adding 1.5 * 2^23
+// leaves no bits for a fraction, so the addition itself rounds to even.
+inline float NearestE2m1(float quotient) {
+  constexpr float kRound = 12582912.0F;
+  const float magnitude = std::fabs(quotient);
+  const float halves = (magnitude * 2.0F + kRound - kRound) * 0.5F;
+  const float ones = magnitude + kRound - kRound;
+  const float twos = (magnitude * 0.5F + kRound - kRound) * 2.0F;
+  const float rounded = magnitude < 2.0F ? halves : magnitude < 4.0F ? ones : twos;
+  return std::copysign(rounded < kE2m1Max ? rounded : kE2m1Max, quotient);
+}
+
+// The sum of squared errors of a block under one scale. The lanes keep the order of the sum fixed.
+template <int64_t kBlock>
+float SquaredError(const float* values, float scale) {
+  constexpr int64_t kLanes = 8;
+  std::array<float, kLanes> sums = {};
+  const float reciprocal = scale > 0.0F ? 1.0F / scale : 0.0F;  // A scale of 0 makes every element 0.
+  for (int64_t begin = 0; begin < kBlock; begin += kLanes) {
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const float error = values[begin + i] - scale * NearestE2m1(values[begin + i] * reciprocal);
+      sums[static_cast<size_t>(i)] += error * error;
+    }
+  }
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+// Past 7, an element of 6 would be rounded up to 8 if there were one: a scale that small clips instead of rounding.
+constexpr float kLargestQuotient = 7.0F;
+
+// The best code among [first, last], `start` where none is better; value_of(code) is the scale itself.
+template <int64_t kBlock, typename ValueOf>
+uint8_t LeastSquaresScale(std::span<const float> block, float max, int start, int first, int last,
+                          ValueOf value_of) {
+  // Squares of tiny or huge numbers leave fp32's range, so the search works on the block brought to a maximum near 1.
+  int exponent = 0;
+  std::frexp(max, &exponent);
+  const double unit = std::ldexp(1.0, -exponent);
+  std::array<float, kBlock> scaled;
+  for (size_t i = 0; i < scaled.size(); ++i)
+    scaled[i] = static_cast<float>(static_cast<double>(block[i]) * unit);
+  const auto error_of = [&](int code) {
+    return SquaredError<kBlock>(scaled.data(),
+                                static_cast<float>(static_cast<double>(value_of(code)) * unit));
+  };
+  int best = start;
+  float least = error_of(start);
+  for (int code = first; code <= last; ++code) {
+    const float value = value_of(code);
+    if (code == start || value <= 0.0F ||
+        static_cast<double>(max) >= kLargestQuotient * static_cast<double>(value))
+      continue;
+    const float error = error_of(code);
+    if (error < least) {
+      least = error;
+      best = code;
+    }
+  }
+  return static_cast<uint8_t>(best);
+}
+
+uint8_t MxFp4Scale(std::span<const float> block, BlockScaleRule rule) {
+  const float max = MaxMagnitude(block).max;
+  const int code = PowerOfTwoScale(max, kReciprocal6);
+  if (rule == BlockScaleRule::kAmax || max == 0.0F) return static_cast<uint8_t>(code);
+  return LeastSquaresScale<kMxFp4Block>(block, max, code, std::max(code - 1, 0), code,
+                                        [](int c) { return FloatFromE8m0(static_cast<uint8_t>(c)); });
+}
+
+uint8_t NvFp4Scale(std::span<const float> block, float global_scale, BlockScaleRule rule) {
+  const float max = MaxMagnitude(block).max;
+  const auto code_for = [&](float element) {
+    return E4m3FromFloat(std::min(max / (element * global_scale), kE4m3Max));
+  };
+  const int code = code_for(kE2m1Max);
+  if (rule == BlockScaleRule::kAmax || max == 0.0F) return static_cast<uint8_t>(code);
+  constexpr int kLargestCode = kE4m3NaN - 1;
+  return LeastSquaresScale<kNvFp4Block>(
+      block, max, code, std::max(code - 2, 1), std::min(code_for(4.0F) + 1, kLargestCode),
+      [&](int c) { return FloatFromE4m3(static_cast<uint8_t>(c)) * global_scale; });
 }
 
 void CheckMatrix(std::span<const float> values, int64_t rows, int64_t cols, int64_t block_cols) {
@@ -154,7 +237,8 @@ QuantizedMatrix QuantizeFp8Block(std::span<const float> values, int64_t rows, in
   return result;
 }
 
-QuantizedMatrix QuantizeMxFp4(std::span<const float> values, int64_t rows, int64_t cols) {
+QuantizedMatrix QuantizeMxFp4(std::span<const float> values, int64_t rows, int64_t cols,
+                              BlockScaleRule rule) {
   CheckMatrix(values, rows, cols, kMxFp4Block);
   DSV4_CHECK(cols % kMxFp4Block == 0) << cols;
   QuantizedMatrix result{WeightFormat::kMxFp4, rows, cols, 1, 1, {}, {}, 1.0F};
@@ -164,9 +248,8 @@ QuantizedMatrix QuantizeMxFp4(std::span<const float> values, int64_t rows, int64
     const std::span<const float> source =
         values.subspan(static_cast<size_t>(row * cols), static_cast<size_t>(cols));
     for (int64_t block = 0; block < blocks; ++block) {
-      const float max =
-          MaxMagnitude(source.subspan(static_cast<size_t>(block * kMxFp4Block), kMxFp4Block)).max;
-      result.scale.push_back(PowerOfTwoScale(max, kReciprocal6));
+      result.scale.push_back(
+          MxFp4Scale(source.subspan(static_cast<size_t>(block * kMxFp4Block), kMxFp4Block), rule));
     }
     const uint8_t* scales = result.scale.data() + row * blocks;
     PackRow(
@@ -176,14 +259,17 @@ QuantizedMatrix QuantizeMxFp4(std::span<const float> values, int64_t rows, int64
   return result;
 }
 
-QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols) {
-  const float max = MaxMagnitude(values).max;
+float NvFp4GlobalScale(float max_magnitude) {
   constexpr float kRange = kE2m1Max * kE4m3Max;
-  return QuantizeNvFp4(values, rows, cols,
-                       max == 0.0F ? 1.0F : std::max(max / kRange, std::numeric_limits<float>::min()));
+  return max_magnitude == 0.0F ? 1.0F : std::max(max_magnitude / kRange, std::numeric_limits<float>::min());
 }
 
-QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols, float global_scale) {
+QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols) {
+  return QuantizeNvFp4(values, rows, cols, NvFp4GlobalScale(MaxMagnitude(values).max));
+}
+
+QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols, float global_scale,
+                              BlockScaleRule rule) {
   CheckMatrix(values, rows, cols, kNvFp4Block);
   DSV4_CHECK(cols % kNvFp4Block == 0 && global_scale > 0.0F) << cols << " " << global_scale;
   QuantizedMatrix result{WeightFormat::kNvFp4, rows, cols, 1, 1, {}, {}, global_scale};
@@ -193,10 +279,8 @@ QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64
     const std::span<const float> source =
         values.subspan(static_cast<size_t>(row * cols), static_cast<size_t>(cols));
     for (int64_t block = 0; block < blocks; ++block) {
-      const float max =
-          MaxMagnitude(source.subspan(static_cast<size_t>(block * kNvFp4Block), kNvFp4Block)).max;
-      const float scale = max / (kE2m1Max * global_scale);
-      result.scale.push_back(E4m3FromFloat(std::min(scale, kE4m3Max)));
+      result.scale.push_back(NvFp4Scale(source.subspan(static_cast<size_t>(block * kNvFp4Block), kNvFp4Block),
+                                        global_scale, rule));
     }
     const uint8_t* scales = result.scale.data() + row * blocks;
     // The product is exact in double, so it cannot underflow to a zero divisor.

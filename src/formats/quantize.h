@@ -44,13 +44,29 @@ struct QuantizedMatrix {
 // block gets s = 1. Any block size >= 1.
 QuantizedMatrix QuantizeFp8Block(std::span<const float> values, int64_t rows, int64_t cols,
                                  int64_t block_rows, int64_t block_cols);
-// e2m1 elements with e8m0 scales: s = 2^ceil(log2(max|w| / 6)) per 32 columns; cols must be a multiple of 32.
-QuantizedMatrix QuantizeMxFp4(std::span<const float> values, int64_t rows, int64_t cols);
-// NVFP4 with a data-derived global scale, max|w| / 2688 (1 when all is zero); cols must be a multiple of 16.
+// How a quantiser chooses the scale of a 4-bit block.
+enum class BlockScaleRule : uint8_t {
+  kAmax,  // From the block's largest magnitude, which then meets the largest element: what other writers do.
+  // The scale that gives the least sum of squared errors, among those for which the block's largest magnitude lands between
+  // the elements 4 and 6 or a little past (never so far that it would round past 6 on a longer grid); of equally good ones
+  // the kAmax scale, then the smallest. Never a larger error than kAmax.
+  kLeastSquares,
+};
+
+// e2m1 elements with e8m0 scales, per 32 columns; cols must be a multiple of 32.
+//   kAmax: s = 2^ceil(log2(max|w| / 6)); kLeastSquares: that or half of it, which is OCP's 2^(floor(log2(max|w|)) - 2) where
+//   the two differ.
+QuantizedMatrix QuantizeMxFp4(std::span<const float> values, int64_t rows, int64_t cols,
+                              BlockScaleRule rule = BlockScaleRule::kAmax);
+// NVFP4 with a data-derived global scale, NvFp4GlobalScale(max|w|); cols must be a multiple of 16.
 QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols);
-// The same with a given global scale > 0 (w1 and w3 of an expert share one). Per 16 columns:
+// max_magnitude / 2688, at least the smallest normal number; 1 when all is zero.
+float NvFp4GlobalScale(float max_magnitude);
+// The same with a given global scale > 0 (w1 and w3 of an expert share one). Per 16 columns with kAmax:
 //   sr = e4m3(min(max|w| / (6 global), 448)),  codes = e2m1(w / (sr global)), all 0 when sr is 0.
-// The elements are divided by the ROUNDED block scale, the one that is stored (quantization.md 1.4).
-QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols, float global_scale);
+// The elements are divided by the ROUNDED block scale, the one that is stored (quantization.md 1.4). kLeastSquares tries the
+// e4m3 numbers from two below that sr to one above max|w| / (4 global).
+QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols, float global_scale,
+                              BlockScaleRule rule = BlockScaleRule::kAmax);
 
 }  // namespace dsv4

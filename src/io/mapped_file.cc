@@ -72,6 +72,13 @@ void AdviseWillNeed(std::span<const std::byte> range) {
   ::madvise(reinterpret_cast<void*>(aligned), range.size() + (begin - aligned), MADV_WILLNEED);
 }
 
+void AdviseDontNeed(std::span<const std::byte> range) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
   DSV4_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   if (file.bytes().size() > max_bytes) {

@@ -35,8 +35,11 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Hints to the kernel about a range of any mapping; widened to whole pages. Failure changes speed only and is ignored.
+// Hints to the kernel about a range of a read-only mapping; AdviseWillNeed widens it to whole pages. Failure changes speed only and is ignored.
 void AdviseWillNeed(std::span<const std::byte> range);
+// Takes the whole pages inside the range out of this process's memory; the next touch maps them again. For files too large
+// to stay resident while they are read once.
+void AdviseDontNeed(std::span<const std::byte> range);
 
 // The whole of a small text file (config.json and its like). InvalidArgument above `max_bytes`.
 Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes = size_t{64} << 20);

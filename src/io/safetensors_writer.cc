@@ -1,40 +1,19 @@
 #include "io/safetensors_writer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <unordered_set>
 #include <utility>
 
-#include "base/json.h"
+#include "io/safetensors_layout.h"
 
 namespace dsv4::io {
 namespace {
 
 Status FileError(const std::string& path, std::string_view doing) {
   return ResourceExhausted(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(errno)));
-}
-
-// The 8 length bytes and the JSON, padded with spaces so that the data begins on a multiple of 8.
-std::string BuildHeader(std::span<const TensorSpec> specs) {
-  std::string json = R"({"__metadata__":{"format":"pt"})";
-  int64_t offset = 0;
-  for (const TensorSpec& spec : specs) {
-    const int64_t end = offset + spec.num_bytes();
-    json += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", Json(spec.name).dump(),
-                        DTypeName(spec.dtype), fmt::join(spec.dims, ","), offset, end);
-    offset = end;
-  }
-  json += '}';
-  json.resize((json.size() + 7) / 8 * 8, ' ');
-  std::string bytes;
-  for (size_t i = 0; i < 8; ++i) bytes.push_back(static_cast<char>((json.size() >> (8 * i)) & 0xFF));
-  return bytes + json;
 }
 
 }  // namespace
@@ -51,24 +30,26 @@ void SafetensorsWriter::CloseAndRemove::operator()(std::FILE* file) const {
 }
 
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> specs) {
-  std::unordered_set<std::string_view> names;
+  std::vector<LayoutEntry> entries;
   for (const TensorSpec& spec : specs) {
-    if (!names.insert(spec.name).second) {
-      return Error(InvalidArgument(fmt::format("{}: tensor {}: name used twice", path, spec.name)));
-    }
+    entries.push_back({.name = spec.name,
+                       .dtype_name = std::string(DTypeName(spec.dtype)),
+                       .dims = spec.dims,
+                       .num_bytes = spec.num_bytes(),
+                       .element_bytes = ElementBytes(spec.dtype)});
   }
-  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return ElementBytes(a.dtype) > ElementBytes(b.dtype);
-  });
+  DSV4_ASSIGN_OR_RETURN(SafetensorsLayout layout, LayOutSafetensors(path, std::move(entries)));
+  for (size_t i = 0; i < specs.size(); ++i) {
+    LayoutEntry& entry = layout.tensors[i];
+    specs[i] = {std::move(entry.name), *DTypeFromName(entry.dtype_name), std::move(entry.dims)};
+  }
   const std::string partial_path = path + ".partial";
   std::FILE* file = std::fopen(partial_path.c_str(), "wbe");
   if (file == nullptr) return Error(FileError(partial_path, "create"));
   SafetensorsWriter writer(path, std::move(specs),
                            std::unique_ptr<std::FILE, CloseAndRemove>(file, CloseAndRemove{partial_path}));
-  const std::string header = BuildHeader(writer.specs_);
-  writer.remaining_bytes_ = static_cast<int64_t>(header.size());
-  for (const TensorSpec& spec : writer.specs_) writer.remaining_bytes_ += spec.num_bytes();
-  DSV4_TRY(writer.Append(std::as_bytes(std::span(header))));
+  writer.remaining_bytes_ = layout.file_bytes;
+  DSV4_TRY(writer.Append(std::as_bytes(std::span(layout.header))));
   return writer;
 }
 

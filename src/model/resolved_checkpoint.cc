@@ -339,6 +339,7 @@ class Resolver {
     ResolvedCheckpoint::Skipped& skipped = resolved.skipped[what];
     ++skipped.num_tensors;
     skipped.num_bytes += static_cast<int64_t>(tensor.bytes.size());
+    resolved.skipped_tensors.push_back(&tensor);
   }
 
   Status Summary() const {

@@ -49,6 +49,7 @@ struct ResolvedCheckpoint {
     int64_t num_bytes = 0;
   };
   std::map<std::string, Skipped> skipped;
+  std::vector<const io::StoredTensor*> skipped_tensors;  // The same, in the files' order.
   // Where quantization_config says something else than the tensors; the tensors were believed.
   std::vector<std::string> disagreements;
 

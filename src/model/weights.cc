@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "io/checkpoint.h"
 #include "model/resolved_checkpoint.h"
+#include "model/small_tensors.h"
 #include "model/stored_linear.h"
 #include "model/tensor_table.h"
 
@@ -31,12 +32,12 @@ class Loader {
   // Small numbers as contiguous F32 of the table's shape.
   TensorView Vector(TensorId id, const io::StoredTensor* tensor, const LayerConfig& layer) {
     if (!status_.ok()) return {};
-    return Keep(LoadVector(*tensor, RowOf(id).shape(config_, layer)));
+    return Keep(LoadVector(*tensor, RowOf(id).shape(config_, layer), copies_));
   }
 
   TensorView ExpertIds(const io::StoredTensor* tensor) {
     if (!status_.ok()) return {};
-    return Keep(LoadExpertIds(*tensor));
+    return Keep(LoadExpertIds(*tensor, config_, copies_));
   }
 
   LayerWeights Layer(const ResolvedLayer& resolved, const LayerConfig& layer) {
@@ -101,58 +102,6 @@ class Loader {
       return T();
     }
     return *std::move(result);
-  }
-
-  Result<TensorView> LoadVector(const io::StoredTensor& tensor, Shape shape) {
-    DSV4_ASSIGN_OR_RETURN(io::AlignedTensor aligned, io::AlignTensor(tensor.bytes, *tensor.dtype, shape));
-    if (*tensor.dtype != DType::kF32) {
-      // As a matrix of one row, the plain weight knows how to become fp32.
-      Weight row;
-      row.rows = 1;
-      row.cols = shape.num_elements();
-      row.data = aligned.view.Reshaped({1, row.cols});
-      // `aligned.copy` may hold the source (a misaligned tensor), so it is replaced only after the conversion.
-      DSV4_ASSIGN_OR_RETURN(Buffer converted,
-                            HostMemory().Allocate(static_cast<size_t>(row.cols) * sizeof(float)));
-      DequantizeRow(row, 0, static_cast<float*>(converted.data()));
-      aligned.copy = std::move(converted);
-      aligned.view = TensorView::Contiguous(aligned.copy.data(), DType::kF32, shape);
-    }
-    if (aligned.copy) copies_.push_back(aligned.copy);
-    const float* values = aligned.view.as<const float>();
-    for (int64_t i = 0; i < shape.num_elements(); ++i) {
-      if (std::isnan(values[i])) {
-        return Error(DataLoss(fmt::format("tensor {}: element {} is NaN, want numbers", tensor.name, i)));
-      }
-    }
-    return aligned.view;
-  }
-
-  Result<TensorView> LoadExpertIds(const io::StoredTensor& tensor) {
-    const Shape shape = {config_.vocab_size, config_.num_experts_per_tok};
-    const int64_t count = shape.num_elements();
-    DSV4_ASSIGN_OR_RETURN(const Buffer ids,
-                          HostMemory().Allocate(static_cast<size_t>(count) * sizeof(int32_t)));
-    const size_t element_bytes = static_cast<size_t>(ElementBytes(*tensor.dtype));
-    for (int64_t i = 0; i < count; ++i) {
-      // Little-endian, as the format and every host this builds on; memcpy since the tensor may lie anywhere.
-      int64_t id = 0;
-      if (*tensor.dtype == DType::kI32) {
-        int32_t narrow;
-        std::memcpy(&narrow, tensor.bytes.data() + static_cast<size_t>(i) * element_bytes, sizeof(narrow));
-        id = narrow;
-      } else {
-        std::memcpy(&id, tensor.bytes.data() + static_cast<size_t>(i) * element_bytes, sizeof(id));
-      }
-      if (id < 0 || id >= config_.n_routed_experts) {
-        return Error(
-            DataLoss(fmt::format("tensor {}: token {} names expert {}, wanted 0 to {}", tensor.name,
-                                 i / config_.num_experts_per_tok, id, config_.n_routed_experts - 1)));
-      }
-      static_cast<int32_t*>(ids.data())[i] = static_cast<int32_t>(id);
-    }
-    copies_.push_back(ids);
-    return TensorView::Contiguous(ids.data(), DType::kI32, shape);
   }
 
   const ModelConfig& config_;
