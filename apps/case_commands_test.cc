@@ -1,6 +1,7 @@
 // The encode and parse commands on the fixture files and on files that are no case files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -29,7 +30,7 @@ std::vector<JsonValue> Lines(const std::string& text) {
 }
 
 std::string WriteFile(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "dsv4_cases.json";
+  const std::string path = ::testing::TempDir() + "dsv4_cases_" + std::to_string(::getpid()) + ".json";
   std::ofstream(path) << text;
   return path;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,9 +17,10 @@ using ::testing::HasSubstr;
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  CheckpointTest() : directory_(::testing::TempDir() + "dsv4_checkpoint_test") {
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
+  CheckpointTest() {
+    // A name of its own: tests of several checkouts may run at once.
+    std::string pattern = ::testing::TempDir() + "dsv4_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
   }
   ~CheckpointTest() override { std::filesystem::remove_all(directory_); }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,9 +16,10 @@ using ::testing::HasSubstr;
 
 class SafetensorsWriterTest : public ::testing::Test {
  protected:
-  SafetensorsWriterTest() : directory_(::testing::TempDir() + "dsv4_writer_test") {
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
+  SafetensorsWriterTest() {
+    // A name of its own: tests of several checkouts may run at once.
+    std::string pattern = ::testing::TempDir() + "dsv4_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
   }
   ~SafetensorsWriterTest() override { std::filesystem::remove_all(directory_); }
   std::string path() const { return directory_ + "/model.safetensors"; }
