@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/convert_command.h"
 #include "apps/diagnose_command.h"
 #include "apps/diagnose_page.h"
 #include "apps/encode_command.h"
@@ -205,6 +206,27 @@ void AddSynth(CLI::App& app, SynthOptions& options) {
                    "tokenizer.json to copy beside the weights (default: the small model's)");
 }
 
+void AddConvert(CLI::App& app, ConvertCommandOptions& options) {
+  CLI::App& convert = *app.add_subcommand("convert", "Rewrite a checkpoint in other weight formats");
+  convert.add_option("SRC", options.source, "Checkpoint directory, in any dialect")->required();
+  convert.add_option("DST", options.destination, "Where to; absent or empty")->required();
+  convert.add_option("--experts", options.experts, "Format of the routed experts")
+      ->check(CLI::IsMember({"keep", "nvfp4", "mxfp4", "fp8", "bf16"}))
+      ->capture_default_str();
+  convert.add_option("--dense", options.dense, "Format of attention, shared experts and indexer")
+      ->check(CLI::IsMember({"keep", "fp8", "nvfp4", "bf16"}))
+      ->capture_default_str();
+  convert
+      .add_option("--scales", options.scales,
+                  "Scales of 4-bit blocks that cannot be exact: mse searches, amax does not")
+      ->check(CLI::IsMember({"mse", "amax"}))
+      ->capture_default_str();
+  convert.add_option("--max-shard-bytes", options.max_shard_bytes, "Files are cut at this size")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  convert.add_flag("--json", options.json, "One JSON document on standard output");
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
   app.set_version_flag("--version", DSV4_VERSION);
@@ -223,6 +245,7 @@ int Main(int argc, char** argv) {
   EncodeOptions encode;
   ParseOptions parse;
   TokenizeOptions tokenize;
+  ConvertCommandOptions convert;
   InspectOptions inspect;
   SynthOptions synth;
   AddRun(app, run);
@@ -230,6 +253,7 @@ int Main(int argc, char** argv) {
   AddLogits(app, logits);
   AddInspect(app, inspect);
   AddSynth(app, synth);
+  AddConvert(app, convert);
 
   CLI::App& encode_app = *app.add_subcommand("encode", "Render the conversations of a case file");
   encode_app
@@ -271,6 +295,10 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("inspect")) {
     inspect.model = model;
     return RunInspectCommand(inspect);
+  }
+  if (app.got_subcommand("convert")) {
+    convert.num_threads = model.num_threads;
+    return RunConvertCommand(convert);
   }
   if (app.got_subcommand("synth")) return RunSynthCommand(synth);
   if (app.got_subcommand("encode")) return RunEncodeCommand(encode);

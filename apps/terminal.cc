@@ -34,12 +34,13 @@ Style::Style(bool enabled) {
   reset = "\x1b[0m";
 }
 
-void ProgressBar::Update(int64_t done, int64_t total) {
+void ProgressBar::Update(int64_t done, int64_t total, std::string_view text) {
   if (!StderrIsTerminal() || total <= 0) return;
   constexpr int64_t kWidth = 30;
-  const int64_t filled = std::clamp<int64_t>(done * kWidth / total, 0, kWidth);
-  fmt::print(stderr, "\r\x1b[2K{} [{:#<{}}{:.<{}}] {}/{}", label_, "", filled, "", kWidth - filled, done,
-             total);
+  const int64_t filled = std::clamp<int64_t>(
+      static_cast<int64_t>(static_cast<double>(done) / static_cast<double>(total) * kWidth), 0, kWidth);
+  fmt::print(stderr, "\r\x1b[2K{} [{:#<{}}{:.<{}}] {}", label_, "", filled, "", kWidth - filled,
+             text.empty() ? fmt::format("{}/{}", done, total) : std::string(text));
   std::fflush(stderr);
   visible_ = true;
 }

@@ -24,7 +24,8 @@ class ProgressBar {
   ~ProgressBar() { Clear(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
-  void Update(int64_t done, int64_t total);
+  // `text` stands beside the bar, "done/total" when it is empty.
+  void Update(int64_t done, int64_t total, std::string_view text = {});
   void Clear();
 
  private:

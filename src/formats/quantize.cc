@@ -84,8 +84,8 @@ float SquaredError(const float* values, float scale) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-// Past 7, an element of 6 would be rounded up to 8 if there were one: a scale that small clips instead of rounding.
-constexpr float kLargestQuotient = 7.0F;
+// From 7 on, an element would be rounded up to 8 if there were one: a scale that small clips instead of rounding.
+constexpr double kLargestQuotient = 7.0 * (1 - 1e-6);
 
 // The best code among [first, last], `start` where none is better; value_of(code) is the scale itself.
 template <int64_t kBlock, typename ValueOf>

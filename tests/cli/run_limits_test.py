@@ -1,7 +1,11 @@
-"""Start-up time and peak memory of `run` on the small model. Prints the figures next to their limits."""
+"""Start-up time and peak memory of `run` on the small model, peak memory of `convert`. Prints the figures next to their
+limits."""
 
 import os
+import pathlib
+import shutil
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -9,6 +13,7 @@ from dsv4_process import BINARY, TINY
 
 FIRST_TOKEN_LIMIT_SECONDS = 1.0
 MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
+CONVERT_LIMIT_BYTES = 60e6
 
 
 class RunLimits(unittest.TestCase):
@@ -34,6 +39,29 @@ class RunLimits(unittest.TestCase):
         files = sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
         print(f"peak {peak / 1e6:.1f} MB, weights {files / 1e6:.1f} MB, limit weights + 100 MB")
         self.assertLess(peak, files + MEMORY_OVERHEAD_LIMIT_BYTES)
+
+
+class ConvertLimits(unittest.TestCase):
+    def test_peak_memory_does_not_grow_with_the_checkpoint(self):
+        peaks = {}
+        with tempfile.TemporaryDirectory() as temporary:
+            for layers in (1, 3):
+                path = pathlib.Path(temporary) / str(layers)
+                subprocess.run([BINARY, "synth", path / "in", "--shape", "mini", "--layers", str(layers)], check=True)
+                size = sum(file.stat().st_size for file in (path / "in").glob("*.safetensors"))
+                process = subprocess.Popen([BINARY, "convert", path / "in", path / "out", "--experts", "nvfp4", "--dense",
+                                            "nvfp4", "--threads", "2"], stdout=subprocess.DEVNULL)
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                self.assertEqual(process.returncode, 0)
+                peaks[layers] = usage.ru_maxrss * 1024
+                print(f"convert: peak {peaks[layers] / 1e6:.0f} MB, checkpoint {size / 1e6:.0f} MB, limit "
+                      f"{CONVERT_LIMIT_BYTES / 1e6:.0f} MB whatever its size")
+                self.assertGreater(size, 2 * CONVERT_LIMIT_BYTES)
+                shutil.rmtree(path)
+        # The headers of more tensors, nothing else.
+        self.assertLess(peaks[3], peaks[1] + 10e6)
+        self.assertLess(peaks[3], CONVERT_LIMIT_BYTES)
 
 
 if __name__ == "__main__":
