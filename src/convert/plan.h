@@ -21,6 +21,7 @@
 #include "io/safetensors_layout.h"
 #include "model/config.h"
 #include "model/resolved_checkpoint.h"
+#include "tensor/tensor.h"
 
 namespace dsv4::convert {
 
