@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/model_source.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "chat/stop_filter.h"
@@ -44,7 +45,8 @@ std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_
 
 Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, const LoadProgress& progress) {
   auto runtime = std::unique_ptr<ChatRuntime>(new ChatRuntime());
-  DSV4_ASSIGN_OR_RETURN(const std::string directory, ResolveModelDirectory(options.model));
+  DSV4_ASSIGN_OR_RETURN(const ModelSource source, ModelSource::Find(options.model));
+  const std::string& directory = source.text_directory();
   DSV4_ASSIGN_OR_RETURN(runtime->tokenizer_, tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   if (options.raw) {
     for (const std::string_view marker : {tokenizer::kEndOfSentence, tokenizer::kUser}) {
@@ -56,12 +58,12 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
     runtime->stop_set_ = tokenizer::StopSet::ForChat(*runtime->special_);
     DSV4_ASSIGN_OR_RETURN(runtime->profile_, FindProfile(directory, options.revision));
   }
-  DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(options.model, directory, progress));
+  DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(options.model, source, progress));
   const int64_t vocab_size = runtime->model_->config().vocab_size;
   if (runtime->tokenizer_->num_ids() > vocab_size) {
     return Error(
         InvalidArgument(fmt::format("{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}",
-                                    directory, runtime->tokenizer_->num_ids() - 1, vocab_size)));
+                                    source.name(), runtime->tokenizer_->num_ids() - 1, vocab_size)));
   }
   runtime->engine_ = std::make_unique<engine::Engine>(*runtime->model_, engine::EngineOptions{},
                                                       AllowedTokens(*runtime->tokenizer_, vocab_size));

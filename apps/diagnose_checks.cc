@@ -102,13 +102,13 @@ Result<diag::CheckReport> RunDecodePrefill(DiagnoseSession& session) {
 }
 
 Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
-  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, model::LoadModelConfig(session.directory()));
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint,
-                        io::Checkpoint::Open(session.directory()));
+                        session.source().Checkpoint());
   model::LoadOptions options;
   const ModelFlags& flags = session.options().run.model;
   if (flags.numerics == "plain") options.numerics = model::Numerics::kPlain;
-  if (flags.max_layers > 0) options.max_layers = flags.max_layers;
+  if (flags.max_layers > 0 && !session.source().synthetic()) options.max_layers = flags.max_layers;
   // The mapped file once more, not a second copy.
   DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, model::LoadWeights(checkpoint, config, options));
   return diag::CheckCheckpoint(config, weights);

@@ -5,6 +5,7 @@
 #include "apps/diagnose_checks.h"
 #include "apps/diagnose_compare.h"
 #include "apps/diagnose_page.h"
+#include "apps/model_source.h"
 
 namespace dsv4::apps {
 namespace {
@@ -27,13 +28,13 @@ void Show(const diag::CheckReport& report, const DiagnoseOptions& options) {
 int RunDiagnoseCommand(const DiagnoseOptions& given) {
   DiagnoseOptions options = given;
   if (!options.run.prompt && options.run.messages_path.empty()) options.run.prompt = kDiagnoseQuestion;
-  const Result<std::string> directory = ResolveModelDirectory(options.run.model);
-  if (!directory) return Fail(directory.error(), kExitBadInput);
+  const Result<ModelSource> source = ModelSource::Find(options.run.model);
+  if (!source) return Fail(source.error(), kExitBadInput);
   if (!options.html_path.empty()) {
     const Status status = CheckPagePath(options.html_path);
     if (!status.ok()) return Fail(status, ErrorExitCode(status));
   }
-  DiagnoseSession session(options, {}, *directory);
+  DiagnoseSession session(options, {}, *source);
   const Result<std::vector<diag::CheckReport>> reports =
       Diagnose(session, [&](const diag::CheckReport& report) { Show(report, options); });
   if (!reports) return Fail(reports.error(), ErrorExitCode(reports.error()));

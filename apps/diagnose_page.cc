@@ -43,7 +43,7 @@ Status WritePage(const DiagnoseSession& session, const std::vector<diag::CheckRe
   const ModelFlags& flags = options.run.model;
   diag::PageHead head{.title = fmt::format("dsv4 diagnose {}", options.check)};
   head.facts = {{"command", options.command_line},
-                {"model", session.directory()},
+                {"model", session.source().name()},
                 {"backend", session.BackendName()},
                 {"numerics", flags.numerics},
                 {"layers", flags.max_layers == 0 ? "all" : fmt::format("the first {}", flags.max_layers)},

@@ -32,7 +32,7 @@ Result<int32_t> FirstToken(model::Model& model, const std::vector<int32_t>& prom
 
 Result<const TextSubject*> DiagnoseSession::Text() {
   if (!text_) {
-    DSV4_ASSIGN_OR_RETURN(TextSubject text, LoadTextSubject(options_.run, directory_));
+    DSV4_ASSIGN_OR_RETURN(TextSubject text, LoadTextSubject(options_.run, source_));
     text_ = std::make_unique<TextSubject>(std::move(text));
   }
   return text_.get();
@@ -43,7 +43,7 @@ Result<diag::Subject> DiagnoseSession::Model() {
     DSV4_ASSIGN_OR_RETURN(ops::Backend backend, suspects_.make_backend(options_.run.model));
     backend_ = std::make_unique<diag::HookedBackend>(std::move(backend));
     ProgressBar bar("Loading");
-    DSV4_ASSIGN_OR_RETURN(model_, LoadModel(options_.run.model, directory_, backend_->backend(),
+    DSV4_ASSIGN_OR_RETURN(model_, LoadModel(options_.run.model, source_, backend_->backend(),
                                             [&](int64_t done, int64_t total) { bar.Update(done, total); }));
     bar.Clear();
   }

@@ -10,6 +10,7 @@
 #include "apps/diagnose_command.h"
 #include "apps/diagnose_text.h"
 #include "apps/model_flags.h"
+#include "apps/model_source.h"
 #include "diag/subject.h"
 
 namespace dsv4::apps {
@@ -27,12 +28,12 @@ struct DiagnoseSuspects {
 class DiagnoseSession {
  public:
   // `options` outlive the session.
-  DiagnoseSession(const DiagnoseOptions& options, DiagnoseSuspects suspects, std::string directory)
-      : options_(options), suspects_(std::move(suspects)), directory_(std::move(directory)) {}
+  DiagnoseSession(const DiagnoseOptions& options, DiagnoseSuspects suspects, ModelSource source)
+      : options_(options), suspects_(std::move(suspects)), source_(std::move(source)) {}
 
   const DiagnoseOptions& options() const { return options_; }
   const DiagnoseSuspects& suspects() const { return suspects_; }
-  const std::string& directory() const { return directory_; }
+  const ModelSource& source() const { return source_; }
 
   Result<const TextSubject*> Text();
   Result<diag::Subject> Model();
@@ -48,7 +49,7 @@ class DiagnoseSession {
  private:
   const DiagnoseOptions& options_;
   DiagnoseSuspects suspects_;
-  std::string directory_;
+  ModelSource source_;
   std::unique_ptr<TextSubject> text_;
   std::unique_ptr<diag::HookedBackend> backend_;
   std::unique_ptr<model::Model> model_;

@@ -4,6 +4,7 @@
 
 #include "apps/chat_runtime.h"
 #include "apps/logits_command.h"
+#include "apps/model_source.h"
 #include "apps/printable.h"
 #include "base/json.h"
 
@@ -15,8 +16,9 @@ Result<std::string> RenderText(const chat::ChatProfile& profile, const std::vect
   return prompt.text();
 }
 
-Result<TextSubject> LoadTextSubject(const RunOptions& options, const std::string& directory) {
-  DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, model::LoadModelConfig(directory));
+Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource& source) {
+  const std::string& directory = source.text_directory();
+  DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));

@@ -27,9 +27,9 @@ struct TextSubject {
   std::vector<tokenizer::TokenId> ids;  // and its ids.
 };
 
-// Reads config.json and tokenizer.json of `directory` and renders the conversation of `options`. Errors name the file, marker
+// Reads config.json and tokenizer.json of `source` and renders the conversation of `options`. Errors name the file, marker
 // or message at fault.
-Result<TextSubject> LoadTextSubject(const RunOptions& options, const std::string& directory);
+Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource& source);
 
 // The rendering of the subject's conversation with another format or other options.
 Result<std::string> RenderText(const chat::ChatProfile& profile, const std::vector<chat::Message>& messages,

@@ -9,12 +9,12 @@
 namespace dsv4::apps {
 
 int RunInspectCommand(const InspectOptions& options) {
-  const Result<std::string> directory = ResolveModelDirectory(options.model);
-  if (!directory) return Fail(directory.error(), kExitBadInput);
+  const Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), kExitBadInput);
   const InspectRequest request = {
-      .directory = *directory,
+      .source = *source,
       .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
-      .max_layers = options.model.max_layers,
+      .max_layers = source->synthetic() ? 0 : options.model.max_layers,
       .context = options.context,
       .batch = options.batch};
   const Result<InspectReport> report = Inspect(request);

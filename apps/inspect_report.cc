@@ -195,9 +195,9 @@ std::vector<std::pair<std::string_view, int64_t>> Sizes(const model::ModelConfig
 
 Result<InspectReport> Inspect(const InspectRequest& request) {
   InspectReport report;
-  report.directory = request.directory;
-  DSV4_ASSIGN_OR_RETURN(report.config, model::LoadModelConfig(request.directory));
-  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, io::Checkpoint::Open(request.directory));
+  report.directory = request.source.name();
+  DSV4_ASSIGN_OR_RETURN(report.config, request.source.Config());
+  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, request.source.Checkpoint());
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*checkpoint, report.config));
   report.num_files = static_cast<int64_t>(checkpoint->files().size());
@@ -215,7 +215,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
   report.disagreements = resolved.disagreements;
   DSV4_TRY(PlanMemory(request, report));
-  const std::string tokenizer_path = request.directory + "/tokenizer.json";
+  const std::string tokenizer_path = request.source.text_directory() + "/tokenizer.json";
   std::error_code error;
   if (std::filesystem::exists(tokenizer_path, error)) {
     DSV4_ASSIGN_OR_RETURN(report.tokenizer, ReadTokenizer(tokenizer_path));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/model_source.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "model/config.h"
@@ -17,7 +18,7 @@
 namespace dsv4::apps {
 
 struct InspectRequest {
-  std::string directory;
+  ModelSource source;
   model::Numerics numerics = model::Numerics::kRelease;
   int64_t max_layers = 0;  // 0: all.
   int64_t context = 0;     // Tokens of one sequence; at most max_position_embeddings.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "apps/model_source.h"
 #include "apps/npy.h"
 #include "base/json.h"
 #include "base/read_file.h"
@@ -87,11 +88,11 @@ int RunLogitsCommand(const LogitsOptions& options) {
   const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);
   if (!tokens) return Fail(tokens.error(), kExitBadInput);
 
-  const Result<std::string> directory = ResolveModelDirectory(options.model);
-  if (!directory) return Fail(directory.error(), kExitBadInput);
+  const Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), kExitBadInput);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
-  Result<std::unique_ptr<model::Model>> model = LoadModel(options.model, *directory, *backend, {});
+  Result<std::unique_ptr<model::Model>> model = LoadModel(options.model, *source, *backend, {});
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   for (const int32_t id : *tokens) {
     if (id >= (*model)->config().vocab_size) {

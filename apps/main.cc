@@ -22,8 +22,17 @@ namespace {
 
 // What every subcommand takes, before or after its name.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
-  app.add_option("-m,--model", flags.model,
-                 "Checkpoint directory (default: DSV4_MODEL, else the small model)");
+  CLI::Option* directory = app.add_option("-m,--model", flags.model,
+                                          "Checkpoint directory (default: DSV4_MODEL, else the small model)");
+  app.add_option("--weights", flags.weights,
+                 "In place of -m, random weights in memory: synthetic:SHAPE[,FORMAT][,seed=N]")
+      ->excludes(directory)
+      ->check(
+          [](const std::string& value) {
+            const auto parsed = model::ParseSyntheticName(value);
+            return parsed ? std::string() : parsed.error().message();
+          },
+          "synthetic:SHAPE[,FORMAT][,seed=N]");
   app.add_option("--backend", flags.backend, "Where the model runs")
       ->check(CLI::IsMember({"reference", "cpu", "cuda"}))
       ->capture_default_str();

@@ -17,8 +17,11 @@ inline constexpr int kExitRunFailed = 1;
 inline constexpr int kExitBadUsage = 2;
 inline constexpr int kExitBadInput = 3;
 
+class ModelSource;  // apps/model_source.h
+
 struct ModelFlags {
-  std::string model;  // -m; empty: DSV4_MODEL, else the small model that ships with the source.
+  std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
+  std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
   std::string backend = "cpu";
   std::string numerics = "release";
   std::string shared_expert_clamp = "on";
@@ -26,20 +29,23 @@ struct ModelFlags {
   int num_threads = 0;     // 0: one per core.
 };
 
-// The directory -m names, or the default. NotFound lists what was tried.
-Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
-
 // Called with (done, total) layers while a model loads.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
+
+// What --threads says, at least 1.
+int NumThreads(const ModelFlags& flags);
 
 // The backend --backend names. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 
-// Loads the model of `directory` on `backend`. Logs in one line what was loaded, --max-layers included.
-Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
+// What the flags say about the model, without a progress callback.
+model::ModelOptions MakeModelOptions(const ModelFlags& flags);
+
+// Loads the model of `source` on `backend`. Logs in one line what was loaded, --max-layers included.
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadProgress& progress);
 // The same on the backend that --backend names.
-Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const std::string& directory,
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const LoadProgress& progress);
 
 // Prints "dsv4: <status>" on stderr and returns `exit_code`.

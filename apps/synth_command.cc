@@ -3,16 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
 #include "apps/model_flags.h"
+#include "apps/model_source.h"
 #include "apps/terminal.h"
-#include "base/json.h"
 #include "model/synthetic.h"
-#include "tokenizer/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -29,19 +27,10 @@ Result<std::optional<std::string>> FindTokenizer(const std::string& asked) {
       return Error(NotFound(fmt::format("tokenizer {}: no such file", path.string())));
     return std::optional(path.string());
   }
-  ModelFlags small_model;
-  const Result<std::string> directory = ResolveModelDirectory(small_model);
+  const Result<std::string> directory = ResolveModelDirectory(ModelFlags());
   if (!directory) return std::optional<std::string>();
   const fs::path path = fs::path(*directory) / "tokenizer.json";
   return fs::is_regular_file(path, error) ? std::optional(path.string()) : std::nullopt;
-}
-
-// The shape's own vocabulary, or the tokenizer's where that is larger.
-Result<int64_t> VocabularyFor(const model::SyntheticOptions& options, const std::string& tokenizer_path) {
-  DSV4_ASSIGN_OR_RETURN(const tokenizer::Tokenizer tokenizer, tokenizer::Tokenizer::Load(tokenizer_path));
-  DSV4_ASSIGN_OR_RETURN(const std::string config, model::SyntheticConfig(options));
-  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(config, "synthetic config.json"));
-  return std::max<int64_t>(json["vocab_size"].get<int64_t>(), tokenizer.num_ids());
 }
 
 }  // namespace
@@ -59,7 +48,6 @@ int RunSynthCommand(const SynthOptions& options) {
   if (options.num_layers > 0) synthetic.num_layers = options.num_layers;
   synthetic.format = *format;
   synthetic.seed = options.seed;
-  synthetic.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); };
   if (const Result<std::string> config = model::SyntheticConfig(synthetic); !config) {
     return Fail(config.error(), kExitBadUsage);
   }
@@ -67,11 +55,12 @@ int RunSynthCommand(const SynthOptions& options) {
   const Result<std::optional<std::string>> tokenizer = FindTokenizer(options.tokenizer);
   if (!tokenizer) return Fail(tokenizer.error(), kExitBadInput);
   if (tokenizer->has_value()) {
-    const Result<int64_t> vocab_size = VocabularyFor(synthetic, **tokenizer);
-    if (!vocab_size) return Fail(vocab_size.error(), kExitBadInput);
-    synthetic.vocab_size = *vocab_size;
+    const Status fitted = FitVocabulary(**tokenizer, synthetic);
+    if (!fitted.ok()) return Fail(fitted, kExitBadInput);
   }
-  const Status written = model::WriteSyntheticCheckpoint(options.directory, synthetic);
+  const Status written = model::WriteSyntheticCheckpoint(
+      options.directory, synthetic,
+      {.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); }});
   bar.Clear();
   if (!written.ok()) return Fail(written, kExitRunFailed);
   if (!tokenizer->has_value()) {

@@ -39,20 +39,36 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
   if (const std::string index = Join(directory, kIndexFile); Exists(index)) {
     DSV4_TRY(checkpoint->ReadShards(index));
   } else if (Exists(Join(directory, kSingleFile))) {
-    DSV4_TRY(checkpoint->AddFile(std::string(kSingleFile)));
+    DSV4_TRY(checkpoint->OpenFile(std::string(kSingleFile)));
     DSV4_TRY(checkpoint->BuildNameMap());
   } else {
     return Error(
         NotFound(fmt::format("checkpoint {}: has neither {} nor {}", directory, kIndexFile, kSingleFile)));
   }
-  if (checkpoint->tensors_.empty()) {
-    return Error(InvalidArgument(fmt::format("checkpoint {}: holds no tensor", directory)));
-  }
+  DSV4_TRY(checkpoint->CheckNotEmpty());
   return checkpoint;
 }
 
-Status Checkpoint::AddFile(const std::string& file_name) {
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::FromFiles(const std::string& name,
+                                                                std::vector<MappedFile> files) {
+  std::shared_ptr<Checkpoint> checkpoint(new Checkpoint(name));
+  for (MappedFile& file : files) DSV4_TRY(checkpoint->AddFile(std::move(file)));
+  DSV4_TRY(checkpoint->BuildNameMap());
+  DSV4_TRY(checkpoint->CheckNotEmpty());
+  return checkpoint;
+}
+
+Status Checkpoint::CheckNotEmpty() const {
+  if (!tensors_.empty()) return {};
+  return InvalidArgument(fmt::format("checkpoint {}: holds no tensor", directory_));
+}
+
+Status Checkpoint::OpenFile(const std::string& file_name) {
   DSV4_ASSIGN_OR_RETURN_STATUS(MappedFile file, MappedFile::Open(Join(directory_, file_name)));
+  return AddFile(std::move(file));
+}
+
+Status Checkpoint::AddFile(MappedFile file) {
   DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<StoredTensor> tensors,
                                ParseSafetensors(file.bytes(), file.path()));
   const int file_index = static_cast<int>(files_.size());
@@ -85,7 +101,7 @@ Status Checkpoint::ReadShards(const std::string& index_path) {
   for (const IndexEntry& entry : entries) {
     if (!file_index.emplace(entry.file, static_cast<int>(files_.size())).second) continue;
     DSV4_RETURN_IF_ERROR(
-        AddFile(entry.file).WithContext(fmt::format("{}: shard of tensor {}", index_path, entry.tensor)));
+        OpenFile(entry.file).WithContext(fmt::format("{}: shard of tensor {}", index_path, entry.tensor)));
   }
   DSV4_RETURN_IF_ERROR(BuildNameMap());
 

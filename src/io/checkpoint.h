@@ -25,6 +25,10 @@ class Checkpoint {
   // that disagrees with its shards, a name in two shards (InvalidArgument).
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
 
+  // The same from files that are mapped already, every one of them a shard. `name` stands for the directory in messages.
+  static Result<std::shared_ptr<const Checkpoint>> FromFiles(const std::string& name,
+                                                             std::vector<MappedFile> files);
+
   const std::string& directory() const { return directory_; }
   std::span<const MappedFile> files() const { return files_; }
   std::span<const StoredTensor> tensors() const { return tensors_; }
@@ -37,7 +41,9 @@ class Checkpoint {
 
  private:
   explicit Checkpoint(std::string directory) : directory_(std::move(directory)) {}
-  Status AddFile(const std::string& file_name);
+  Status OpenFile(const std::string& file_name);
+  Status AddFile(MappedFile file);
+  Status CheckNotEmpty() const;
   Status BuildNameMap();
   Status ReadShards(const std::string& index_path);
 

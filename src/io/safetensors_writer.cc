@@ -29,8 +29,9 @@ void SafetensorsWriter::CloseAndRemove::operator()(std::FILE* file) const {
   std::remove(partial_path.c_str());
 }
 
-Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> specs) {
+Result<std::string> LayOutSpecs(const std::string& path, std::vector<TensorSpec>& specs) {
   std::vector<LayoutEntry> entries;
+  entries.reserve(specs.size());
   for (const TensorSpec& spec : specs) {
     entries.push_back({.name = spec.name,
                        .dtype_name = std::string(DTypeName(spec.dtype)),
@@ -43,13 +44,19 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std
     LayoutEntry& entry = layout.tensors[i];
     specs[i] = {std::move(entry.name), *DTypeFromName(entry.dtype_name), std::move(entry.dims)};
   }
+  return std::move(layout.header);
+}
+
+Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> specs) {
+  DSV4_ASSIGN_OR_RETURN(const std::string header, LayOutSpecs(path, specs));
   const std::string partial_path = path + ".partial";
   std::FILE* file = std::fopen(partial_path.c_str(), "wbe");
   if (file == nullptr) return Error(FileError(partial_path, "create"));
   SafetensorsWriter writer(path, std::move(specs),
                            std::unique_ptr<std::FILE, CloseAndRemove>(file, CloseAndRemove{partial_path}));
-  writer.remaining_bytes_ = layout.file_bytes;
-  DSV4_TRY(writer.Append(std::as_bytes(std::span(layout.header))));
+  writer.remaining_bytes_ = static_cast<int64_t>(header.size());
+  for (const TensorSpec& spec : writer.specs_) writer.remaining_bytes_ += spec.num_bytes();
+  DSV4_TRY(writer.Append(std::as_bytes(std::span(header))));
   return writer;
 }
 

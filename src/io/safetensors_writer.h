@@ -25,11 +25,14 @@ struct TensorSpec {
   int64_t num_bytes() const;
 };
 
+// Puts `specs` into the order of the data section (see safetensors_layout.h) and returns what stands before it: length
+// bytes and header. InvalidArgument for a duplicate name; `path` is for messages.
+Result<std::string> LayOutSpecs(const std::string& path, std::vector<TensorSpec>& specs);
+
 class SafetensorsWriter {
  public:
-  // Tensors are laid out widest element first, otherwise in the given order, so that each lies aligned for its dtype:
-  // specs() says in which order Append expects them. InvalidArgument for a duplicate name; errors of the file system
-  // name the path.
+  // Lays the tensors out as LayOutSpecs: specs() says in which order Append expects them. InvalidArgument for a
+  // duplicate name; errors of the file system name the path.
   static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> specs);
 
   SafetensorsWriter(SafetensorsWriter&&) = default;

@@ -62,8 +62,8 @@ struct EditableCheckpoint {
 
   static EditableCheckpoint Synthetic(SyntheticFormat format) {
     const TemporaryDirectory temporary;
-    const Status written = WriteSyntheticCheckpoint(
-        temporary / "m", {.num_layers = {}, .vocab_size = {}, .format = format, .progress = {}});
+    const Status written =
+        WriteSyntheticCheckpoint(temporary / "m", {.num_layers = {}, .vocab_size = {}, .format = format});
     EXPECT_TRUE(written.ok()) << written.message();
     return Read(temporary / "m");
   }

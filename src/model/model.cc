@@ -115,6 +115,15 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
   DSV4_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, io::Checkpoint::Open(directory));
+  return FromCheckpoint(std::move(config), std::move(checkpoint), backend, options);
+}
+
+Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
+                                                     std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                     const ops::Backend& backend,
+                                                     const ModelOptions& options) {
+  DSV4_TRY(CheckOps(backend));
+  DSV4_TRY(CheckSupported(config, options));
   LoadOptions load{.numerics = options.numerics, .max_layers = std::nullopt, .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
   DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(std::move(checkpoint), config, load));

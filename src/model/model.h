@@ -67,6 +67,11 @@ class Model {
   // configuration that the graph cannot run.
   static Result<std::unique_ptr<Model>> Load(const std::string& directory, const ops::Backend& backend,
                                              const ModelOptions& options);
+  // The same from a checkpoint that is open; `config` is its configuration.
+  static Result<std::unique_ptr<Model>> FromCheckpoint(ModelConfig config,
+                                                       std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                       const ops::Backend& backend,
+                                                       const ModelOptions& options);
   // The same from weights in memory; options.max_layers must be 0.
   static Result<std::unique_ptr<Model>> FromWeights(ModelConfig config, ModelWeights weights,
                                                     const ops::Backend& backend, const ModelOptions& options);

@@ -1,55 +1,45 @@
 // Random checkpoints of a real or small shape, in every format the loader reads: for benchmarks and tests.
 //
 // The numbers are random but calm: norms are 1 and linears keep the size of what they are given, so that logits stay
-// finite. Each tensor's numbers depend on the seed and its name only, not on shards or on how many layers are written.
+// finite. Each tensor's numbers depend on the seed and its name only, not on shards, on how many layers there are, or on
+// whether they are written or made in memory.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <span>
+#include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
+#include "base/parallel.h"
 #include "base/status.h"
+#include "io/checkpoint.h"
+#include "model/synthetic_shape.h"
 
 namespace dsv4::model {
 
-enum class SyntheticFormat : uint8_t {
-  kBf16,
-  kF32,
-  kFp8,           // FP8 blocks with e8m0 scales, experts too.
-  kFp8Base,       // FP8 blocks with F32 scales, experts too, as the *-Base releases.
-  kRelease,       // FP8 blocks, experts MXFP4.
-  kNvFp4Experts,  // FP8 blocks, experts NVFP4 with ModelOpt's suffixes.
-  kNvFp4,         // Every linear but the head NVFP4, ModelOpt's suffixes.
-  kNvFp4Ct,       // The same with compressed-tensors' suffixes.
-};
+// Called with (bytes done, bytes in all) now and then. May be empty.
+using SyntheticProgress = std::function<void(int64_t, int64_t)>;
 
-struct SyntheticOptions {
-  std::string shape = "tiny";         // One of SyntheticShapes().
-  std::optional<int64_t> num_layers;  // The first layers of the shape; all when absent.
-  // Replaces the shape's, to match a tokenizer.
-  std::optional<int64_t> vocab_size;
-  SyntheticFormat format = SyntheticFormat::kRelease;
-  uint64_t seed = 0;
+struct SyntheticFiles {
   int64_t max_shard_bytes = int64_t{4} << 30;
-  // Called with (bytes written, bytes in all) now and then. May be empty.
-  std::function<void(int64_t, int64_t)> progress;
+  SyntheticProgress progress;
 };
-
-// "tiny", "mini", "flash", "pro".
-std::span<const std::string_view> SyntheticShapes();
-// "bf16", "f32", "fp8", "fp8-base", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct".
-std::vector<std::string_view> SyntheticFormatNames();
-std::optional<SyntheticFormat> SyntheticFormatFromName(std::string_view name);
-
-// config.json in the release's dialect. InvalidArgument for an unknown shape or too many layers.
-Result<std::string> SyntheticConfig(const SyntheticOptions& options);
 
 // Writes config.json and the weights into `directory`, which must be empty or absent. Memory stays bounded whatever the
 // shape. Everything is written beside it, in "<directory>.partial", and renamed at the end.
-Status WriteSyntheticCheckpoint(const std::string& directory, const SyntheticOptions& options);
+Status WriteSyntheticCheckpoint(const std::string& directory, const SyntheticOptions& options,
+                                const SyntheticFiles& files = {});
+
+struct InMemory {
+  ThreadPool& threads;
+  SyntheticProgress progress;  // On the calling thread.
+};
+
+// The same weights as one file that exists in this process only, byte for byte what WriteSyntheticCheckpoint writes into
+// one shard; its configuration is SyntheticConfig. `name` stands for the file in messages. The errors of SyntheticConfig;
+// ResourceExhausted without memory.
+Result<std::shared_ptr<const io::Checkpoint>> MakeSyntheticCheckpoint(const std::string& name,
+                                                                      const SyntheticOptions& options,
+                                                                      const InMemory& how);
 
 }  // namespace dsv4::model

@@ -184,7 +184,7 @@ TEST_P(EveryFormat, LoadsTheSameFromEveryNameDialect) {
 
 TEST_P(EveryFormat, DequantizesToFiniteNumbersOfTheRightSize) {
   const TemporaryDirectory temporary;
-  const SyntheticOptions options = {.num_layers = {}, .vocab_size = {}, .format = GetParam(), .progress = {}};
+  const SyntheticOptions options = {.num_layers = {}, .vocab_size = {}, .format = GetParam()};
   ASSERT_TRUE(WriteSyntheticCheckpoint(temporary / "m", options).ok());
   const auto weights = LoadDirectory(temporary / "m");
   ASSERT_TRUE(weights.has_value()) << weights.error().message();

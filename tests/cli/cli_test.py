@@ -193,6 +193,36 @@ class Logits(unittest.TestCase):
             self.assertFalse((self.directory / "o.npy").exists())
 
 
+class SyntheticWeights(unittest.TestCase):
+    def test_they_answer_as_the_checkpoint_that_synth_writes(self):
+        directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, directory)
+        greedy = (QUESTION, "--raw", "--json", "--temperature", "0", "--max-tokens", "12")
+        for weights, arguments in (("synthetic:tiny", ()), ("synthetic:tiny,nvfp4,seed=5", ("--format", "nvfp4", "--seed", 5))):
+            self.assertEqual(dsv4("synth", directory / "m", *arguments).returncode, 0)
+            written = dsv4_json("run", "-m", directory / "m", *greedy)
+            made = dsv4_json("run", "--weights", weights, *greedy)
+            self.assertEqual(made["token_ids"], written["token_ids"])
+            self.assertEqual(len(made["token_ids"]), 12)
+            shutil.rmtree(directory / "m")
+
+    def test_max_layers_makes_the_first_layers_only(self):
+        whole = dsv4_json("inspect", "--weights", "synthetic:tiny", "--json")
+        part = dsv4_json("inspect", "--weights", "synthetic:tiny", "--max-layers", "2", "--json")
+        self.assertEqual((len(whole["layers"]), len(part["layers"])), (4, 2))
+        self.assertLess(part["file_bytes"], whole["file_bytes"])
+        process = dsv4("inspect", "--weights", "synthetic:tiny", "--max-layers", "5")
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("shape tiny has 1 to 4", process.stderr)
+
+    def test_bad_values_are_usage_errors(self):
+        for arguments in (("--weights", "synthetic:huge"), ("--weights", "models/tiny"), ("--weights", "synthetic:tiny,int3"),
+                          ("--weights", "synthetic:tiny,seed=x"), ("--weights", "synthetic:tiny", "-m", TINY)):
+            process = dsv4("inspect", *arguments)
+            self.assertEqual(process.returncode, 2, arguments)
+            self.assertIn("weights", process.stderr)
+
+
 class Fixtures(unittest.TestCase):
     def lines(self, *arguments):
         process = dsv4(*arguments)

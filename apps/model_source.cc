@@ -1,0 +1,107 @@
+#include "apps/model_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "apps/terminal.h"
+#include "base/parallel.h"
+#include "model/synthetic.h"
+#include "tokenizer/tokenizer.h"
+
+namespace dsv4::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The small model lies in models/tiny of the source tree, above the build directory the binary is in.
+Result<std::string> FindSmallModel() {
+  std::error_code error;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", error);
+  if (error) return Error(NotFound("no model: give one with -m DIR or DSV4_MODEL"));
+  for (fs::path directory = binary.parent_path(); directory != directory.parent_path();
+       directory = directory.parent_path()) {
+    const fs::path candidate = directory / "models" / "tiny";
+    if (fs::exists(candidate / "config.json", error)) return candidate.string();
+  }
+  return Error(NotFound(
+      fmt::format("no model: neither -m DIR nor DSV4_MODEL is given, and there is no models/tiny above {}",
+                  binary.string())));
+}
+
+}  // namespace
+
+Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
+  std::string directory = flags.model;
+  if (directory.empty()) {
+    const char* environment = std::getenv("DSV4_MODEL");
+    if (environment == nullptr || *environment == '\0') return FindSmallModel();
+    directory = environment;
+  }
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return Error(NotFound(fmt::format("model {}: not a directory", directory)));
+  }
+  return directory;
+}
+
+Status FitVocabulary(const std::string& tokenizer_path, model::SyntheticOptions& options) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const tokenizer::Tokenizer tokenizer,
+                               tokenizer::Tokenizer::Load(tokenizer_path));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::string json, model::SyntheticConfig(options));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::ModelConfig config,
+                               model::ParseModelConfig(json, "synthetic config.json"));
+  options.vocab_size = std::max<int64_t>(config.vocab_size, tokenizer.num_ids());
+  return {};
+}
+
+Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
+  ModelSource source;
+  if (flags.weights.empty()) {
+    DSV4_ASSIGN_OR_RETURN(source.name_, ResolveModelDirectory(flags));
+    source.text_directory_ = source.name_;
+    return source;
+  }
+  DSV4_ASSIGN_OR_RETURN(source.synthetic_, model::ParseSyntheticName(flags.weights));
+  source.name_ = flags.weights;
+  source.num_threads_ = NumThreads(flags);
+  if (flags.max_layers > 0) source.synthetic_->num_layers = flags.max_layers;
+  if (const Result<model::ModelConfig> config = source.Config(); !config) {
+    return Error(config.error().WithContext(source.name_));
+  }
+  // As `synth` does without --tokenizer, so that both make the same bytes.
+  if (const Result<std::string> other = ResolveModelDirectory(ModelFlags()); other) {
+    const std::string tokenizer = *other + "/tokenizer.json";
+    std::error_code error;
+    if (fs::is_regular_file(tokenizer, error)) {
+      DSV4_TRY(FitVocabulary(tokenizer, *source.synthetic_));
+      source.text_directory_ = *other;
+    }
+  }
+  return source;
+}
+
+Result<model::ModelConfig> ModelSource::Config() const {
+  if (!synthetic_) return model::LoadModelConfig(name_);
+  DSV4_ASSIGN_OR_RETURN(const std::string json, model::SyntheticConfig(*synthetic_));
+  return model::ParseModelConfig(json, name_);
+}
+
+Result<std::shared_ptr<const io::Checkpoint>> ModelSource::Checkpoint() const {
+  if (!synthetic_) return io::Checkpoint::Open(name_);
+  if (made_ == nullptr) {
+    ThreadPool threads(num_threads_);
+    ProgressBar bar("making weights");
+    DSV4_ASSIGN_OR_RETURN(
+        made_, model::MakeSyntheticCheckpoint(name_, *synthetic_, {threads, [&](int64_t done, int64_t total) {
+                                                                     bar.Update(done, total);
+                                                                   }}));
+    bar.Clear();
+  }
+  return made_;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,46 @@
+// Where a command's model comes from: a checkpoint directory (-m), or random weights made in memory (--weights).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/model_flags.h"
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "model/synthetic_shape.h"
+
+namespace dsv4::apps {
+
+// The directory -m names, or the default. NotFound lists what was tried.
+Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
+
+// Raises the vocabulary of `options` to the ids of the tokenizer file, where these are more.
+Status FitVocabulary(const std::string& tokenizer_path, model::SyntheticOptions& options);
+
+class ModelSource {
+ public:
+  // Nothing large is read or made yet. Errors: as ResolveModelDirectory; of --weights, as ParseSyntheticName and
+  // SyntheticConfig (--max-layers beyond the shape).
+  static Result<ModelSource> Find(const ModelFlags& flags);
+
+  // For messages: the directory, or "synthetic:mini,nvfp4".
+  const std::string& name() const { return name_; }
+  // Holds tokenizer.json and what belongs to the chat. Random weights have no text of their own and take that of
+  // DSV4_MODEL or the small model; empty when there is none.
+  const std::string& text_directory() const { return text_directory_; }
+  bool synthetic() const { return synthetic_.has_value(); }
+
+  Result<model::ModelConfig> Config() const;
+  // Opens the directory, or makes the weights once: later calls share them.
+  Result<std::shared_ptr<const io::Checkpoint>> Checkpoint() const;
+
+ private:
+  std::string name_;
+  std::string text_directory_;
+  int num_threads_ = 1;
+  std::optional<model::SyntheticOptions> synthetic_;
+  mutable std::shared_ptr<const io::Checkpoint> made_;  // Random weights only.
+};
+
+}  // namespace dsv4::apps
