@@ -11,14 +11,15 @@ if(DSV4_MOLD)
 endif()
 
 # -ffp-contract=off: a fused multiply-add would skip a rounding the contracts name.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
-                    -Wno-missing-field-initializers  # Designated initialisers leave out what keeps its default.
-                    -ffp-contract=off -fno-omit-frame-pointer)
+# -Wno-missing-field-initializers: designated initialisers leave out what keeps its default.
+set(host_options -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+    -Wno-missing-field-initializers -ffp-contract=off -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports false positives inside libstdc++ at -O2.
-  add_compile_options(-Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
-                      -Wno-dangling-pointer)
+  list(APPEND host_options -Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
+       -Wno-dangling-pointer)
 endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${host_options}>")
 
 if(DSV4_SANITIZE)
   add_compile_options(-fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all)

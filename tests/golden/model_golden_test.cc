@@ -79,12 +79,13 @@ class NearTies final : public model::Observer {
     if (layer < 0 || name != "ffn.router.logits") return;
     const TensorView& bias = parts_.weights.layers[static_cast<size_t>(layer)].gate_bias;
     if (bias.is_null()) return;
+    const std::vector<float> logits = HostFloats(tensor);
     const int64_t experts = tensor.shape[1];
     const auto k = static_cast<size_t>(parts_.config.num_experts_per_tok);
     for (int64_t t = 0; t < tensor.shape[0]; ++t) {
       std::vector<double> scores;
       for (int64_t e = 0; e < experts; ++e) {
-        scores.push_back(std::sqrt(std::log1p(std::exp(tensor.as<const float>()[t * experts + e]))) +
+        scores.push_back(std::sqrt(std::log1p(std::exp(logits[static_cast<size_t>(t * experts + e)]))) +
                          bias.as<const float>()[e]);
       }
       std::sort(scores.rbegin(), scores.rend());

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "backend/cpu/cpu_backend.h"
-#include "backend/reference/reference_backend.h"
 #include "io/checkpoint.h"
 
 namespace dsv4::testing {
@@ -61,23 +59,6 @@ ModelParts LoadParts(const std::string& golden, model::Numerics numerics) {
       Take(model::LoadWeights(Take(io::Checkpoint::Open(directory)), parts.config,
                               {.numerics = numerics, .max_layers = std::nullopt, .progress = {}}));
   return parts;
-}
-
-std::vector<std::string> GoldenBackends() {
-  std::vector<std::string> names = {"reference"};
-  for (const backend::cpu::Isa isa : backend::cpu::AvailableIsas()) {
-    names.push_back("cpu_" + std::string(backend::cpu::IsaName(isa)));
-  }
-  return names;
-}
-
-ops::Backend MakeGoldenBackend(const std::string& name, int num_threads) {
-  if (name == "reference") return backend::MakeReferenceBackend(num_threads);
-  for (const backend::cpu::Isa isa : backend::cpu::AvailableIsas()) {
-    if (name != "cpu_" + std::string(backend::cpu::IsaName(isa))) continue;
-    return Take(backend::MakeCpuBackend({.num_threads = num_threads, .isa = isa}));
-  }
-  throw std::runtime_error("no backend " + name);
 }
 
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,

@@ -16,7 +16,7 @@ class OpGolden : public ::testing::TestWithParam<std::tuple<std::string, std::st
 
 TEST_P(OpGolden, BackendAgrees) {
   const auto& [file, backend] = GetParam();
-  const std::vector<OpResult> results = RunOpGolden(file, MakeGoldenBackend(backend));
+  const std::vector<OpResult> results = RunOpGolden(file, MakeOpGoldenBackend(backend));
   ASSERT_FALSE(results.empty());
   for (const OpResult& result : results) {
     EXPECT_TRUE(result.comparison.passed) << result.what << ": " << result.comparison.message;

@@ -4,21 +4,9 @@
 
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
-#include "base/check.h"
 
 namespace dsv4::test {
-
-namespace {
-
-ops::Backend MakeCpu(backend::cpu::Isa isa, int num_threads) {
-  auto made = backend::MakeCpuBackend({.num_threads = num_threads, .isa = isa});
-  DSV4_CHECK(made.has_value()) << made.error().ToString();
-  return std::move(*made);
-}
-
-}  // namespace
 
 const ops::Backend& Reference() {
   static const ops::Backend backend = backend::MakeReferenceBackend(1);
@@ -32,17 +20,6 @@ const std::vector<ops::Backend>& Candidates() {
     return list;
   }();
   return candidates;
-}
-
-const std::vector<FastBackend>& FastBackends() {
-  static const std::vector<FastBackend> backends = [] {
-    std::vector<FastBackend> list;
-    for (const backend::cpu::Isa isa : backend::cpu::AvailableIsas()) {
-      list.push_back({MakeCpu(isa, 1), MakeCpu(isa, 3)});
-    }
-    return list;
-  }();
-  return backends;
 }
 
 Runs::~Runs() {

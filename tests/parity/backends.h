@@ -17,8 +17,9 @@ const ops::Backend& Reference();
 // Backends whose results must be the judge's bits: the reference on several threads.
 const std::vector<ops::Backend>& Candidates();
 
-// Backends that sum matrix products in fp32: the CPU backend on every instruction-set tier of this machine. Each with one
-// thread and with three, which must give the same bits.
+// Backends that sum matrix products in fp32, each made twice: results must be the same bits. On the host the CPU backend on
+// every instruction-set tier of this machine, with one thread and with three (fast_backends.cc); in the GPU's build of these
+// tests the CUDA backend (tests/cuda/fast_backends.cc).
 struct FastBackend {
   ops::Backend one_thread;
   ops::Backend three_threads;

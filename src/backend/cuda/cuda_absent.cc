@@ -1,0 +1,13 @@
+// What stands for the CUDA backend in a build without it.
+#include "backend/cuda/cuda_backend.h"
+
+namespace dsv4::backend {
+
+std::vector<CudaDeviceInfo> CudaDevices() { return {}; }
+
+Result<ops::Backend> MakeCudaBackend(const CudaOptions&) {
+  return Error(FailedPrecondition(
+      "backend cuda: not in this build; it has: cpu, reference (./dev build --cuda makes one with it)"));
+}
+
+}  // namespace dsv4::backend

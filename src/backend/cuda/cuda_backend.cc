@@ -1,0 +1,153 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "backend/cuda/cuda_ops.h"
+
+namespace dsv4::backend {
+namespace cuda {
+namespace {
+
+// What the journal keeps of an op, and the operand whose device is checked.
+OpRecord Record(const ops::EmbedArgs& a) { return {"embed", {a.table.shape, a.streams.shape}}; }
+OpRecord Record(const ops::RmsNormArgs& a) { return {"rms_norm", {a.x.shape}}; }
+OpRecord Record(const ops::HeadRmsNormArgs& a) { return {"head_rms_norm", {a.x.shape}}; }
+OpRecord Record(const ops::LinearArgs& a) {
+  return {"linear", {a.x.shape, {a.weight->rows, a.weight->cols}}};
+}
+OpRecord Record(const ops::GroupedLinearArgs& a) {
+  return {"grouped_linear", {a.x.shape, {a.weight->rows, a.weight->cols}}};
+}
+OpRecord Record(const ops::RopeArgs& a) { return {"rope", {a.x.shape, a.frequencies.shape}}; }
+OpRecord Record(const ops::SimulateFp8Args& a) { return {"simulate_fp8", {a.x.shape}}; }
+OpRecord Record(const ops::HadamardFp4Args& a) { return {"hadamard_fp4", {a.x.shape}}; }
+OpRecord Record(const ops::ScaleArgs& a) { return {"scale", {a.x.shape}}; }
+OpRecord Record(const ops::HcPreArgs& a) { return {"hc_pre", {a.streams.shape, a.fn.shape}}; }
+OpRecord Record(const ops::HcPostArgs& a) { return {"hc_post", {a.residual.shape}}; }
+OpRecord Record(const ops::HcHeadArgs& a) { return {"hc_head", {a.streams.shape, a.fn.shape}}; }
+OpRecord Record(const ops::StoreRowsArgs& a) { return {"store_rows", {a.source.shape}}; }
+OpRecord Record(const ops::CompressorPoolArgs& a) {
+  return {"compressor_pool", {a.values.shape, a.pooled.shape}};
+}
+OpRecord Record(const ops::IndexerSelectArgs& a) { return {"indexer_select", {a.q.shape, a.selected.shape}}; }
+OpRecord Record(const ops::AttentionArgs& a) { return {"attention", {a.q.shape, a.selected.shape}}; }
+OpRecord Record(const ops::RouterArgs& a) { return {"router", {a.logits.shape, a.indices.shape}}; }
+OpRecord Record(const ops::SwigluArgs& a) { return {"swiglu", {a.gate.shape}}; }
+OpRecord Record(const ops::RoutedExpertsArgs& a) {
+  return {"routed_experts", {a.x.shape, a.indices.shape, {static_cast<int64_t>(a.experts.size())}}};
+}
+OpRecord Record(const ops::MoeCombineArgs& a) { return {"moe_combine", {a.routed.shape}}; }
+
+const TensorView& Operand(const ops::EmbedArgs& a) { return a.streams; }
+const TensorView& Operand(const ops::RmsNormArgs& a) { return a.x; }
+const TensorView& Operand(const ops::HeadRmsNormArgs& a) { return a.x; }
+const TensorView& Operand(const ops::LinearArgs& a) { return a.x; }
+const TensorView& Operand(const ops::GroupedLinearArgs& a) { return a.x; }
+const TensorView& Operand(const ops::RopeArgs& a) { return a.x; }
+const TensorView& Operand(const ops::SimulateFp8Args& a) { return a.x; }
+const TensorView& Operand(const ops::HadamardFp4Args& a) { return a.x; }
+const TensorView& Operand(const ops::ScaleArgs& a) { return a.x; }
+const TensorView& Operand(const ops::HcPreArgs& a) { return a.streams; }
+const TensorView& Operand(const ops::HcPostArgs& a) { return a.residual; }
+const TensorView& Operand(const ops::HcHeadArgs& a) { return a.streams; }
+const TensorView& Operand(const ops::StoreRowsArgs& a) { return a.source; }
+const TensorView& Operand(const ops::CompressorPoolArgs& a) { return a.values; }
+const TensorView& Operand(const ops::IndexerSelectArgs& a) { return a.q; }
+const TensorView& Operand(const ops::AttentionArgs& a) { return a.q; }
+const TensorView& Operand(const ops::RouterArgs& a) { return a.logits; }
+const TensorView& Operand(const ops::SwigluArgs& a) { return a.gate; }
+const TensorView& Operand(const ops::RoutedExpertsArgs& a) { return a.x; }
+const TensorView& Operand(const ops::MoeCombineArgs& a) { return a.routed; }
+
+// The table's entry for an op: validation, the checks every op needs, then the op.
+template <typename Args, Status (*kRun)(CudaContext&, const Args&)>
+Status Entry(ops::OpContext& context, const Args& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  auto& cuda = static_cast<CudaContext&>(context);
+  return cuda.RunOp(Record(args), Operand(args), [&] { return kRun(cuda, args); });
+}
+
+// Works on host memory and queues copies only.
+Status PrepareWeightEntry(ops::OpContext& context, const ops::PrepareWeightArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  return PrepareWeight(static_cast<CudaContext&>(context), args);
+}
+
+bool SynchronousByEnvironment() {
+  const char* value = std::getenv("DSV4_CUDA_SYNC");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+}  // namespace
+}  // namespace cuda
+
+std::vector<CudaDeviceInfo> CudaDevices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return {};
+  }
+  std::vector<CudaDeviceInfo> devices;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties = {};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    devices.push_back({i, properties.name, properties.major, properties.minor, properties.totalGlobalMem});
+  }
+  return devices;
+}
+
+Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
+  const std::vector<CudaDeviceInfo> devices = CudaDevices();
+  if (devices.empty()) {
+    return Error(FailedPrecondition("backend cuda: no NVIDIA device or driver on this machine"));
+  }
+  const CudaDeviceInfo* device = nullptr;
+  for (const CudaDeviceInfo& candidate : devices) {
+    if (candidate.index == options.device) device = &candidate;
+  }
+  if (device == nullptr) {
+    return Error(FailedPrecondition(
+        fmt::format("backend cuda: device {}, want 0 to {}", options.device, devices.size() - 1)));
+  }
+  if (device->major != 9 || device->minor != 0) {
+    return Error(FailedPrecondition(
+        fmt::format("backend cuda: {} has compute capability {}.{}, this build has code for 9.0 (Hopper)",
+                    device->name, device->major, device->minor)));
+  }
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(options.device));
+  ops::Backend backend;
+  backend.name = fmt::format("cuda ({})", device->name);
+  backend.context = std::make_shared<cuda::CudaContext>(
+      std::move(queue), options.synchronous || cuda::SynchronousByEnvironment());
+  using namespace cuda;  // NOLINT: the table reads as a table.
+  backend.table = {
+      .prepare_weight = PrepareWeightEntry,
+      .embed = Entry<ops::EmbedArgs, Embed>,
+      .rms_norm = Entry<ops::RmsNormArgs, RmsNorm>,
+      .head_rms_norm = Entry<ops::HeadRmsNormArgs, HeadRmsNorm>,
+      .linear = Entry<ops::LinearArgs, Linear>,
+      .grouped_linear = Entry<ops::GroupedLinearArgs, GroupedLinear>,
+      .rope = Entry<ops::RopeArgs, Rope>,
+      .simulate_fp8 = Entry<ops::SimulateFp8Args, SimulateFp8>,
+      .hadamard_fp4 = Entry<ops::HadamardFp4Args, HadamardFp4>,
+      .scale = Entry<ops::ScaleArgs, Scale>,
+      .hc_pre = Entry<ops::HcPreArgs, HcPre>,
+      .hc_post = Entry<ops::HcPostArgs, HcPost>,
+      .hc_head = Entry<ops::HcHeadArgs, HcHead>,
+      .store_rows = Entry<ops::StoreRowsArgs, StoreRows>,
+      .compressor_pool = Entry<ops::CompressorPoolArgs, CompressorPool>,
+      .indexer_select = Entry<ops::IndexerSelectArgs, IndexerSelect>,
+      .attention = Entry<ops::AttentionArgs, Attention>,
+      .router = Entry<ops::RouterArgs, Router>,
+      .swiglu = Entry<ops::SwigluArgs, Swiglu>,
+      .routed_experts = Entry<ops::RoutedExpertsArgs, RoutedExperts>,
+      .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
+  };
+  return backend;
+}
+
+}  // namespace dsv4::backend

@@ -1,0 +1,30 @@
+// DeviceMemory: the Memory of a CUDA device, allocated in stream order from the queue's pool.
+//
+// Allocate, Copy and CopyFromHost return at once and are ordered on the queue's stream, the only one there is: a Stream
+// argument must be null or that stream. CopyFromHost has read its source when it returns (pageable memory is staged by the
+// driver; do not hand it pinned memory). CopyToHost waits, and so is where late errors and faults are reported.
+#pragma once
+
+#include "backend/cuda/device_queue.h"
+
+namespace dsv4::backend::cuda {
+
+class DeviceMemory final : public Memory {
+ public:
+  explicit DeviceMemory(std::shared_ptr<DeviceQueue> queue) : queue_(std::move(queue)) {}
+
+  Device device() const override { return queue_->device(); }
+  // ResourceExhausted says how much was asked for and how much is free.
+  Result<Buffer> Allocate(size_t num_bytes) override;
+  Status Copy(void* destination, const void* source, size_t num_bytes, Stream stream) override;
+  Status CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
+  Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
+
+ private:
+  Status Transfer(void* destination, const void* source, size_t num_bytes, cudaMemcpyKind kind, Stream stream,
+                  std::string_view what);
+
+  std::shared_ptr<DeviceQueue> queue_;
+};
+
+}  // namespace dsv4::backend::cuda

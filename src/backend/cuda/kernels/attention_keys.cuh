@@ -1,0 +1,35 @@
+// Which keys a query sees, for every attention kernel: window positions in order, then entries in order, numbered from 0.
+#pragma once
+
+#include "backend/cuda/kernels/attention_params.h"
+
+namespace dsv4::backend::cuda {
+
+struct VisibleKeys {
+  const SequenceTable& table;
+  const SequenceRows& sequence;
+  const int32_t* entries;  // Null: all of them.
+  int64_t window_begin;
+  int64_t num_window;
+  int64_t num_keys;
+
+  __device__ VisibleKeys(const SequenceTable& table, const AttentionParams& p, int64_t token)
+      : table(table), sequence(table.Of(token)) {
+    const int64_t position = sequence.first_position + token - sequence.token_begin;
+    window_begin = position + 1 > p.window_size ? position + 1 - p.window_size : 0;
+    num_window = position + 1 - window_begin;
+    entries = p.entries == nullptr ? nullptr : p.entries + token * p.top_k;
+    const int64_t num_entries =
+        p.ratio == 0 ? 0 : (entries != nullptr ? p.num_entries[token] : (position + 1) / p.ratio);
+    num_keys = num_window + num_entries;
+  }
+
+  template <typename T>
+  __device__ const T* Row(int64_t key) const {
+    if (key < num_window) return table.RingRow<T>(sequence, window_begin + key);
+    const int64_t i = key - num_window;
+    return table.PagedRow<T>(sequence, entries == nullptr ? i : entries[i]);
+  }
+};
+
+}  // namespace dsv4::backend::cuda

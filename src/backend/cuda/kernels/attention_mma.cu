@@ -1,0 +1,266 @@
+// The keys of a query are cut into tiles of 64. A block takes one tile and 16 heads: logits, their maximum and sum, and the
+// weighted sum of values, all relative to the tile's own maximum. A second kernel joins a head's tiles in order. The cut
+// depends on the query's own keys alone, so a query gives the same bits alone, in a batch and in any chunk; and a single
+// query at a long context still fills the device.
+//
+// Keys are values: a tile is read once, into shared memory, and serves both products.
+#include <algorithm>
+
+#include "backend/cuda/kernels/attention_keys.cuh"
+#include "backend/cuda/kernels/attention_mma.h"
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/reduce.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kHeads = 16;
+constexpr int kKeys = 64;
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kPad = 8;  // Elements behind a row, so that eight rows lie in different banks.
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+__device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global) : "memory");
+}
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+}
+
+template <int kDim>
+struct TileMemory {
+  uint16_t keys[kKeys][kDim + kPad];
+  uint16_t q[kHeads][kDim + kPad];
+  float logits[kHeads][kKeys + 4];
+  uint16_t weights[kHeads][kKeys + kPad];
+  const uint16_t* rows[kKeys];
+};
+
+// Of one tile and head.
+struct TileSummary {
+  float max;
+  float sum;
+};
+
+struct PartialResults {
+  float* values;           // [tokens, num_heads, max_tiles, head_dim]
+  TileSummary* summaries;  // [tokens, num_heads, max_tiles]
+  int64_t first_token;
+  int max_tiles;
+};
+
+// Grid: tiles, groups of heads, tokens.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    TileKernel(const __grid_constant__ SequenceTable table, const AttentionParams p, const PartialResults out) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<TileMemory<kDim>*>(raw);
+  const int64_t local_token = blockIdx.z;
+  const int64_t token = out.first_token + local_token;
+  const VisibleKeys keys(table, p, token);
+  const int64_t first_key = blockIdx.x * int64_t{kKeys};
+  if (first_key >= keys.num_keys) return;
+  const int num_keys = static_cast<int>(min(int64_t{kKeys}, keys.num_keys - first_key));
+  const int first_head = static_cast<int>(blockIdx.y) * kHeads;
+  const int num_heads = min(kHeads, p.num_heads - first_head);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int group = lane / 4;
+  const int place = lane % 4;
+
+  if (thread < num_keys) m.rows[thread] = keys.template Row<uint16_t>(first_key + thread);
+  __syncthreads();
+  constexpr int kPieces = kDim / 8;  // Of 16 bytes in a row.
+  const auto* const q = static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim;
+  for (int i = thread; i < kHeads * kPieces; i += kThreads) {
+    const int head = i / kPieces;
+    const int piece = i % kPieces * 8;
+    if (head < num_heads) {
+      CopyAsync(&m.q[head][piece], q + head * kDim + piece);
+    } else {
+      *reinterpret_cast<uint4*>(&m.q[head][piece]) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  for (int i = thread; i < kKeys * kPieces; i += kThreads) {
+    const int key = i / kPieces;
+    const int piece = i % kPieces * 8;
+    if (key < num_keys) {
+      CopyAsync(&m.keys[key][piece], m.rows[key] + piece);
+    } else {
+      *reinterpret_cast<uint4*>(&m.keys[key][piece]) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  WaitForCopies();
+  __syncthreads();
+
+  // Logits of 16 keys a warp.
+  {
+    float sums[2][4] = {};
+    const int matrix = lane / 8;
+    const uint16_t* const q_row = m.q[lane % 8 + matrix % 2 * 8] + matrix / 2 * 8;
+    const uint16_t* const key_row = m.keys[warp * 16 + lane % 8 + matrix / 2 * 8] + matrix % 2 * 8;
+#pragma unroll 4
+    for (int d = 0; d < kDim; d += 16) {
+      uint32_t a[4];
+      uint32_t b[4];
+      LoadMatrices(a, q_row + d);
+      LoadMatrices(b, key_row + d);
+      Mma(sums[0], a, b[0], b[1]);
+      Mma(sums[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = warp * 16 + tile * 8 + place * 2 + i % 2;
+        m.logits[group + i / 2 * 8][key] = key < num_keys ? sums[tile][i] * p.softmax_scale : -INFINITY;
+      }
+    }
+  }
+  __syncthreads();
+
+  // Eight threads a head, eight keys a thread.
+  {
+    const int head = thread / 8;
+    const int first = thread % 8 * 8;
+    float max = -INFINITY;
+    for (int i = 0; i < 8; ++i) max = fmaxf(max, m.logits[head][first + i]);
+    for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+    float sum = 0.0F;
+    for (int i = 0; i < 8; ++i) {
+      const float weight = expf(m.logits[head][first + i] - max);
+      sum += weight;
+      m.weights[head][first + i] = Bf16FromFloat(weight);  // Rounded for the value product only.
+    }
+    for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
+    if (thread % 8 == 0 && head < num_heads) {
+      out.summaries[(local_token * p.num_heads + first_head + head) * out.max_tiles + blockIdx.x] = {max, sum};
+    }
+  }
+  __syncthreads();
+
+  // Values: a quarter of the columns a warp.
+  constexpr int kColumns = kDim / kWarps;
+  constexpr int kTiles = kColumns / 8;
+  static_assert(kTiles % 2 == 0);
+  float o[kTiles][4] = {};
+  {
+    const int matrix = lane / 8;
+    const int row = lane % 8 + matrix % 2 * 8;
+    const uint16_t* const weight_row = m.weights[row] + matrix / 2 * 8;
+#pragma unroll
+    for (int key = 0; key < kKeys; key += 16) {
+      uint32_t a[4];
+      LoadMatrices(a, weight_row + key);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; tile += 2) {
+        uint32_t b[4];
+        LoadMatricesTransposed(b, m.keys[key + row] + warp * kColumns + tile * 8 + matrix / 2 * 8);
+        Mma(o[tile], a, b[0], b[1]);
+        Mma(o[tile + 1], a, b[2], b[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int head = group + half * 8;
+    if (head >= num_heads) continue;
+    float* const values =
+        out.values + ((local_token * p.num_heads + first_head + head) * out.max_tiles + blockIdx.x) * kDim;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      *reinterpret_cast<float2*>(values + warp * kColumns + tile * 8 + place * 2) =
+          make_float2(o[tile][half * 2], o[tile][half * 2 + 1]);
+    }
+  }
+}
+
+// One block a head of a token. The sink is one more logit without value.
+template <int kDim>
+__global__ void JoinKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                           const PartialResults in) {
+  const int64_t local_token = blockIdx.x;
+  const int64_t token = in.first_token + local_token;
+  const int head = static_cast<int>(blockIdx.y);
+  const VisibleKeys keys(table, p, token);
+  const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
+  const int64_t begin = (local_token * p.num_heads + head) * in.max_tiles;
+  const TileSummary* const summaries = in.summaries + begin;
+  float max = -INFINITY;
+  for (int t = 0; t < num_tiles; ++t) max = fmaxf(max, summaries[t].max);
+  float normalizer = 0.0F;
+  float o[kDim / kThreads] = {};
+  for (int t = 0; t < num_tiles; ++t) {
+    const float rescale = expf(summaries[t].max - max);
+    normalizer = fmaf(summaries[t].sum, rescale, normalizer);
+#pragma unroll
+    for (int i = 0; i < kDim / kThreads; ++i)
+      o[i] = fmaf(in.values[(begin + t) * kDim + i * kThreads + threadIdx.x], rescale, o[i]);
+  }
+  normalizer += expf(p.sink[head] - max);
+  auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + head) * kDim;
+#pragma unroll
+  for (int i = 0; i < kDim / kThreads; ++i)
+    row[i * kThreads + threadIdx.x] = Bf16FromFloat(o[i] / normalizer);
+}
+
+template <int kDim>
+Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
+  const int64_t max_tiles = CeilDiv(max_keys, kKeys);
+  // As many tokens at a time as keep the partial results in bounds.
+  constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
+  const int64_t token_bytes = p.num_heads * max_tiles * (kDim * int64_t{sizeof(float)} + int64_t{sizeof(TileSummary)});
+  const int64_t tokens_at_once = std::clamp<int64_t>(kMaxPartialBytes / token_bytes, 1, p.num_tokens);
+  PartialResults partial = {.values = nullptr,
+                            .summaries = nullptr,
+                            .first_token = 0,
+                            .max_tiles = static_cast<int>(max_tiles)};
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.values,
+                               context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles * kDim));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.summaries,
+                               context.Scratch<TileSummary>(tokens_at_once * p.num_heads * max_tiles));
+  constexpr int kSharedBytes = static_cast<int>(sizeof(TileMemory<kDim>));
+  DSV4_RETURN_IF_ERROR(context.queue().Check(
+      cudaFuncSetAttribute(TileKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+      "cudaFuncSetAttribute"));
+  for (int64_t begin = 0; begin < p.num_tokens; begin += tokens_at_once) {
+    const auto count = static_cast<unsigned>(std::min(tokens_at_once, p.num_tokens - begin));
+    partial.first_token = begin;
+    const dim3 tiles(static_cast<unsigned>(max_tiles), static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
+    TileKernel<kDim><<<tiles, kThreads, kSharedBytes, context.cuda_stream()>>>(table, p, partial);
+    const dim3 heads(count, static_cast<unsigned>(p.num_heads));
+    JoinKernel<kDim><<<heads, kThreads, 0, context.cuda_stream()>>>(table, p, partial);
+  }
+  return {};
+}
+
+}  // namespace
+
+bool HasAttentionMma(DType dtype, int64_t head_dim) {
+  return dtype == DType::kBF16 && (head_dim == 128 || head_dim == 512);
+}
+
+Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                    int64_t max_keys) {
+  return params.head_dim == 512 ? Run<512>(context, table, params, max_keys)
+                                : Run<128>(context, table, params, max_keys);
+}
+
+}  // namespace dsv4::backend::cuda

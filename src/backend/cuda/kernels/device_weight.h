@@ -1,0 +1,70 @@
+// A stored weight as kernels see it, and which of the matrix kernels multiplies it.
+//
+// The choice depends on the weight and on the activations' dtype alone, never on the number of tokens: a row's result is the
+// same bits alone and in any batch.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/weight.h"
+
+namespace dsv4::backend::cuda {
+
+// Weights times bf16 activations on tensor cores, weights widened in registers; or fp32 multiply-adds for whatever else
+// there is: fp32 activations, F32 and F16 weights, odd block sizes.
+enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
+
+struct DeviceWeight {
+  const uint8_t* data = nullptr;
+  const void* scale = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t block_rows = 1;
+  int64_t block_cols = 1;
+  int64_t scale_cols = 0;
+  float global_scale = 1.0F;
+  bool global_scale_divides = false;
+  WeightFormat format = WeightFormat::kPlain;
+  DType data_dtype = DType::kBF16;
+  DType scale_dtype = DType::kF32;
+  MatmulKind kind = MatmulKind::kGeneral;
+  bool quantized_x = false;  // The activations in front of it are rounded to FP8.
+};
+
+inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
+  const bool exact_in_bf16 = weight.activation == ActivationQuant::kFp8Block || x_dtype == DType::kBF16;
+  if (!exact_in_bf16) return MatmulKind::kGeneral;
+  // A lane reads 16 bytes of a row at a time, and they must be of that row.
+  switch (weight.format) {
+    case WeightFormat::kPlain:
+      return weight.data.dtype == DType::kBF16 && weight.cols % 8 == 0 ? MatmulKind::kMmaBf16
+                                                                       : MatmulKind::kGeneral;
+    case WeightFormat::kFp8Block:
+      return weight.cols % 16 == 0 && weight.block_cols % 64 == 0 ? MatmulKind::kMmaFp8
+                                                                  : MatmulKind::kGeneral;
+    case WeightFormat::kMxFp4:
+      return MatmulKind::kMmaMxFp4;
+    case WeightFormat::kNvFp4:
+      return weight.cols % 32 == 0 ? MatmulKind::kMmaNvFp4 : MatmulKind::kGeneral;
+  }
+  return MatmulKind::kGeneral;
+}
+
+inline DeviceWeight MakeDeviceWeight(const Weight& weight, DType x_dtype) {
+  return {.data = weight.data.as<const uint8_t>(),
+          .scale = weight.scale.data,
+          .rows = weight.rows,
+          .cols = weight.cols,
+          .block_rows = weight.block_rows,
+          .block_cols = weight.block_cols,
+          .scale_cols = weight.scale.is_null() ? 0 : weight.scale.shape[1],
+          .global_scale = weight.global_scale,
+          .global_scale_divides = weight.global_scale_divides,
+          .format = weight.format,
+          .data_dtype = weight.data.dtype,
+          .scale_dtype = weight.scale.dtype,
+          .kind = KindOf(weight, x_dtype),
+          .quantized_x = weight.activation == ActivationQuant::kFp8Block};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,255 @@
+// A tile of W x on tensor cores: 16 rows of weights times 8 * kTokenTiles tokens, by one block of eight warps.
+//
+// The weights are the A operand (16 rows, 16 columns of a step), the tokens the B operand (8 tokens): one token wastes
+// seven columns of a unit that is idle anyway, and the weights are read once. Each lane reads 16 bytes of its two rows at a
+// time, whatever they hold (8 to 32 weights), and widens them to bf16 in registers; the columns of a row are dealt to the
+// lanes of a group in that order, for weights and activations alike, so nothing is shuffled.
+//
+// The order of summation is fixed by the number of columns: they are cut into at most eight segments, one a warp; a
+// segment's products are added in order; the segments' sums are added in order. The number of tokens does not enter.
+#pragma once
+
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/device_weight.h"
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int kTileRows = 16;
+inline constexpr int kTokensPerTile = 8;
+inline constexpr int kSegments = 8;
+inline constexpr int kMatmulThreads = 32 * kSegments;
+
+__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+__device__ __forceinline__ uint32_t Both(uint16_t bits) { return bits * 0x10001U; }
+
+__device__ __forceinline__ uint4 LoadStream(const uint8_t* p) {
+  return __ldg(reinterpret_cast<const uint4*>(p));
+}
+
+// Two e2m1 codes, at `shift` and `shift + 4` of a word, as bf16 times 2^-126: sign, and the code's three bits as the lowest
+// two of the exponent and the highest of the mantissa, where e2m1's subnormal is bf16's.
+__device__ __forceinline__ uint32_t E2m1PairTiny(uint32_t word, int shift) {
+  const uint32_t pair = word >> shift;
+  const uint32_t spread = (pair & 0xFU) | (pair & 0xF0U) << 12;  // Codes at bits 0 and 16.
+  return (spread & 0x00080008U) << 12 | (spread & 0x00070007U) << 6;
+}
+
+// One float of a block scale tensor.
+__device__ __forceinline__ float LoadScale(const void* scale, DType dtype, int64_t i) {
+  if (dtype == DType::kF8E8M0) return FloatFromE8m0(static_cast<const uint8_t*>(scale)[i]);
+  if (dtype == DType::kBF16) return ToFloat(static_cast<const Bf16*>(scale)[i]);
+  return static_cast<const float*>(scale)[i];
+}
+
+// How a format's 16 bytes become bf16. kValues: weights in 16 bytes; a unit is what four lanes read, 4 * kValues columns.
+// Widen gives two weights, numbers 2i and 2i + 1 of the lane's; kScaledSums: the block scale is applied to a unit's sums.
+template <MatmulKind kKind>
+struct Unpack;
+
+template <>
+struct Unpack<MatmulKind::kMmaBf16> {
+  static constexpr int kValues = 8;
+  static constexpr bool kScaledSums = false;
+  struct Scales {};
+  static __device__ Scales LoadScales(const DeviceWeight&, int64_t, int64_t) { return {}; }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales&, int i) { return words[i]; }
+  static __device__ float Finish(const DeviceWeight&, float sum) { return sum; }
+};
+
+template <>
+struct Unpack<MatmulKind::kMmaFp8> {
+  static constexpr int kValues = 16;
+  static constexpr bool kScaledSums = true;
+  struct Scales {
+    float block;
+  };
+  static __device__ Scales LoadScales(const DeviceWeight& w, int64_t row, int64_t col) {
+    return {LoadScale(w.scale, w.scale_dtype, row / w.block_rows * w.scale_cols + col / w.block_cols)};
+  }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales&, int i) {
+    const auto pair = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (i % 2 * 16));
+    const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
+    // Both are exact in bf16: the high halves of the floats.
+    return __byte_perm(__float_as_uint(wide.x), __float_as_uint(wide.y), 0x7632);
+  }
+  static __device__ float Finish(const DeviceWeight&, float sum) { return sum; }
+};
+
+template <>
+struct Unpack<MatmulKind::kMmaMxFp4> {
+  static constexpr int kValues = 32;
+  static constexpr bool kScaledSums = false;
+  struct Scales {
+    uint32_t block;
+  };
+  // The lane's 32 columns are one block.
+  static __device__ Scales LoadScales(const DeviceWeight& w, int64_t row, int64_t col) {
+    const uint8_t code = static_cast<const uint8_t*>(w.scale)[row * w.scale_cols + col / kMxFp4Block];
+    return {Both(code == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(code << 7))};
+  }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
+    constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
+    const uint32_t values = MulBf16x2(E2m1PairTiny(words[i / 4], i % 4 * 8), Both(kTwoTo126));
+    return MulBf16x2(values, scales.block);
+  }
+  static __device__ float Finish(const DeviceWeight&, float sum) { return sum; }
+};
+
+template <>
+struct Unpack<MatmulKind::kMmaNvFp4> {
+  static constexpr int kValues = 32;
+  static constexpr bool kScaledSums = false;
+  // e2m1 * 2^-126 times (scale * 2^100) is exact in bf16 for every e4m3 scale; the 2^26 that is missing comes last.
+  struct Scales {
+    uint32_t blocks[2];
+  };
+  static __device__ Scales LoadScales(const DeviceWeight& w, int64_t row, int64_t col) {
+    const auto* codes = static_cast<const uint8_t*>(w.scale) + row * w.scale_cols + col / kNvFp4Block;
+    Scales scales;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      scales.blocks[i] = Both(static_cast<uint16_t>(__float_as_uint(FromE4m3(codes[i]) * 0x1p100F) >> 16));
+    return scales;
+  }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
+    return MulBf16x2(E2m1PairTiny(words[i / 4], i % 4 * 8), scales.blocks[i / 8]);
+  }
+  static __device__ float Finish(const DeviceWeight& w, float sum) {
+    const double scaled = static_cast<double>(sum) * 0x1p26;
+    const double global = static_cast<double>(w.global_scale);
+    return static_cast<float>(w.global_scale_divides ? scaled / global : scaled * global);
+  }
+};
+
+template <int kTokenTiles>
+using PartialSums = float[kSegments][kTokenTiles * kTokensPerTile][kTileRows];
+
+// Adds this warp's segment of columns into `partial`. x_rows: the lane's token of each tile, number lane / 4, null where
+// there is none; rows hold zeros up to the next multiple of kActivationPadding.
+template <MatmulKind kKind, int kTokenTiles>
+__device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_t row_end,
+                                const uint16_t* const (&x_rows)[kTokenTiles], PartialSums<kTokenTiles>& partial) {
+  using Format = Unpack<kKind>;
+  constexpr int kValues = Format::kValues;
+  constexpr int kUnit = 4 * kValues;
+  constexpr int kUnitsAtOnce = kTokenTiles == 1 ? 4 : 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int segment = static_cast<int>(threadIdx.x) / 32;
+  const int group = lane / 4;
+  const int place = lane % 4;
+  const int64_t segment_cols = CeilDiv(CeilDiv(w.cols, kUnit), kSegments) * kUnit;
+  const int64_t begin = segment * segment_cols;
+  const int64_t end = min(w.cols, begin + segment_cols);
+  const int64_t row_bytes = w.cols * 16 / kValues;
+  const int64_t rows[2] = {first_row + group, first_row + group + 8};
+
+  float sums[kTokenTiles][4] = {};
+  for (int64_t k = begin; k < end; k += kUnitsAtOnce * kUnit) {
+    // All loads of weights first: they are what takes time.
+    uint4 raw[kUnitsAtOnce][2];
+    typename Format::Scales scales[kUnitsAtOnce][2];
+#pragma unroll
+    for (int u = 0; u < kUnitsAtOnce; ++u) {
+      const int64_t col = k + u * kUnit + place * kValues;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        raw[u][r] = make_uint4(0, 0, 0, 0);
+        scales[u][r] = {};
+        if (col < end && rows[r] < row_end)
+          raw[u][r] = LoadStream(w.data + rows[r] * row_bytes + col / kValues * 16);
+        // A scale of sums belongs to the unit, also in lanes that lie past the last column.
+        const int64_t scale_col = Format::kScaledSums ? k + u * kUnit : col;
+        if (scale_col < end && rows[r] < row_end) scales[u][r] = Format::LoadScales(w, rows[r], scale_col);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnitsAtOnce; ++u) {
+      if (k + u * kUnit >= end) break;
+      const int64_t col = k + u * kUnit + place * kValues;
+      const uint32_t words[2][4] = {{raw[u][0].x, raw[u][0].y, raw[u][0].z, raw[u][0].w},
+                                    {raw[u][1].x, raw[u][1].y, raw[u][1].z, raw[u][1].w}};
+      float unit_sums[kTokenTiles][4] = {};
+      float(&target)[kTokenTiles][4] = Format::kScaledSums ? unit_sums : sums;
+#pragma unroll
+      for (int chunk = 0; chunk < kValues / 8; ++chunk) {
+        uint32_t a[2][4];  // Two steps of eight columns a lane.
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          const int i = chunk * 4 + step * 2;
+          a[step][0] = Format::Widen(words[0], scales[u][0], i);
+          a[step][1] = Format::Widen(words[1], scales[u][1], i);
+          a[step][2] = Format::Widen(words[0], scales[u][0], i + 1);
+          a[step][3] = Format::Widen(words[1], scales[u][1], i + 1);
+        }
+#pragma unroll
+        for (int tile = 0; tile < kTokenTiles; ++tile) {
+          uint4 x = make_uint4(0, 0, 0, 0);
+          if (x_rows[tile] != nullptr)
+            x = *reinterpret_cast<const uint4*>(x_rows[tile] + col + chunk * 8);
+          Mma(target[tile], a[0], x.x, x.y);
+          Mma(target[tile], a[1], x.z, x.w);
+        }
+      }
+      if constexpr (Format::kScaledSums) {
+        // All lanes of a unit lie in one block: its width is a multiple of the unit's.
+        const float low = scales[u][0].block;
+        const float high = scales[u][1].block;
+#pragma unroll
+        for (int tile = 0; tile < kTokenTiles; ++tile) {
+          sums[tile][0] = fmaf(unit_sums[tile][0], low, sums[tile][0]);
+          sums[tile][1] = fmaf(unit_sums[tile][1], low, sums[tile][1]);
+          sums[tile][2] = fmaf(unit_sums[tile][2], high, sums[tile][2]);
+          sums[tile][3] = fmaf(unit_sums[tile][3], high, sums[tile][3]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    const int token = tile * kTokensPerTile + place * 2;
+    partial[segment][token][group] = sums[tile][0];
+    partial[segment][token + 1][group] = sums[tile][1];
+    partial[segment][token][group + 8] = sums[tile][2];
+    partial[segment][token + 1][group + 8] = sums[tile][3];
+  }
+}
+
+// The whole tile. token_row(i) is the row of token i of the tile, null past the last; emit(i, row, sum) stores.
+template <MatmulKind kKind, int kTokenTiles, typename TokenRow, typename Emit>
+__device__ void MultiplyTile(const DeviceWeight& w, int64_t first_row, int64_t row_end, int num_tokens,
+                             TokenRow&& token_row, Emit&& emit) {
+  __shared__ PartialSums<kTokenTiles> partial;
+  const uint16_t* x_rows[kTokenTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    const int token = tile * kTokensPerTile + static_cast<int>(threadIdx.x) % 32 / 4;
+    x_rows[tile] = token < num_tokens ? token_row(token) : nullptr;
+  }
+  MultiplySegment<kKind, kTokenTiles>(w, first_row, row_end, x_rows, partial);
+  __syncthreads();
+  constexpr int64_t kUnit = 4 * Unpack<kKind>::kValues;
+  const int64_t segment_cols = CeilDiv(CeilDiv(w.cols, kUnit), kSegments) * kUnit;
+  const int num_segments = static_cast<int>(CeilDiv(w.cols, segment_cols));
+  for (int i = static_cast<int>(threadIdx.x); i < num_tokens * kTileRows; i += kMatmulThreads) {
+    const int token = i / kTileRows;
+    const int64_t row = first_row + i % kTileRows;
+    if (row >= row_end) continue;
+    float sum = partial[0][token][i % kTileRows];
+    for (int segment = 1; segment < num_segments; ++segment) sum += partial[segment][token][i % kTileRows];
+    emit(token, row, Unpack<kKind>::Finish(w, sum));
+  }
+}
+
+}  // namespace dsv4::backend::cuda

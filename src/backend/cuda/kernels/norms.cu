@@ -1,0 +1,74 @@
+// rms_norm and head_rms_norm.
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/reduce.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// One block a row.
+template <typename In, typename Out>
+__global__ void RmsNormKernel(const In* x, int64_t x_stride, const float* weight, Out* y, int64_t y_stride,
+                              int64_t dim, float eps) {
+  const In* const in = x + blockIdx.x * x_stride;
+  Out* const out = y + blockIdx.x * y_stride;
+  double sum = 0.0;
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) {
+    const double value = Load(in, d);
+    sum += value * value;
+  }
+  const double mean_square = BlockSum(sum) / static_cast<double>(dim);
+  const double factor = 1.0 / sqrt(mean_square + static_cast<double>(eps));
+  // x may be y: a thread reads only the elements that it writes.
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) {
+    Store(out, d, Load(in, d) * (factor * static_cast<double>(weight[d])));
+  }
+}
+
+// One warp a head; the release's five rounding points.
+template <typename T>
+__global__ void HeadRmsNormKernel(const T* x, T* y, int64_t num_rows, int64_t dim, float eps) {
+  const int64_t row = blockIdx.x * int64_t{blockDim.x / 32} + threadIdx.x / 32;
+  if (row >= num_rows) return;
+  const unsigned lane = threadIdx.x % 32;
+  const T* const in = x + row * dim;
+  T* const out = y + row * dim;
+  double sum = 0.0;
+  for (int64_t d = lane; d < dim; d += 32) {
+    const double value = Load(in, d);
+    sum += Held<T>(value * value);
+  }
+  const double mean = Held<T>(WarpSum(sum) / static_cast<double>(dim));
+  const double shifted = Held<T>(mean + static_cast<double>(eps));
+  const double factor = Held<T>(1.0 / sqrt(shifted));
+  for (int64_t d = lane; d < dim; d += 32) Store(out, d, Load(in, d) * factor);
+}
+
+}  // namespace
+
+Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
+  if (args.x.num_elements() == 0) return {};
+  const auto rows = static_cast<unsigned>(args.x.shape[0]);
+  WithElement(args.x.dtype, [&]<typename In>(In*) {
+    WithElement(args.y.dtype, [&]<typename Out>(Out*) {
+      RmsNormKernel<<<rows, 512, 0, context.cuda_stream()>>>(
+          args.x.as<const In>(), args.x.strides[0], args.weight.as<const float>(), args.y.as<Out>(),
+          args.y.strides[0], args.x.shape[1], args.eps);
+    });
+  });
+  return {};
+}
+
+Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
+  if (args.x.num_elements() == 0) return {};
+  const int64_t num_rows = args.x.shape[0] * args.x.shape[1];
+  constexpr int kWarps = 4;
+  WithElement(args.x.dtype, [&]<typename T>(T*) {
+    HeadRmsNormKernel<<<static_cast<unsigned>(CeilDiv(num_rows, kWarps)), 32 * kWarps, 0,
+                        context.cuda_stream()>>>(args.x.as<const T>(), args.y.as<T>(), num_rows,
+                                                 args.x.shape[2], args.eps);
+  });
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,340 @@
+// routed_experts: the assignments (token, slot) are grouped by expert on the device; gate and up, activation, down and the
+// sum over a token's experts follow, each one launch for all experts. The host never learns who chose whom: it launches as
+// many tiles as there could be, and those left over end at once.
+#include <set>
+#include <vector>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/activations.h"
+#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/matmul_general.cuh"
+#include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/swiglu.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// --- Grouping --------------------------------------------------------------------------------------------------------
+
+// Assignments of one expert that meet its weights together: order[begin, begin + count).
+struct Tile {
+  int32_t expert;
+  int32_t begin;
+  int32_t count;  // 0: nothing to do.
+};
+
+constexpr int kGroupThreads = 1024;
+
+// One block. `order` receives the assignments, token * top_k + slot, by expert and then in their own order.
+__global__ void GroupKernel(const int32_t* indices, int num_assignments, int top_k, int num_experts,
+                            int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles, Fault* fault) {
+  extern __shared__ int32_t shared[];
+  int32_t* const counts = shared;                 // [num_experts]
+  int32_t* const begins = counts + num_experts;   // [num_experts]
+  int32_t* const tile_begins = begins + num_experts;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int e = threadIdx.x; e < num_experts; e += kGroupThreads) counts[e] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_assignments; i += kGroupThreads) {
+    const int32_t expert = indices[i];
+    if (expert < 0 || expert >= num_experts) {
+      ReportFault(fault, FaultKind::kExpertIndex, i / top_k, i % top_k, expert, num_experts);
+    } else {
+      atomicAdd(&counts[expert], 1);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    // Running totals, 32 experts at a time.
+    int32_t assignments_before = 0;
+    int32_t tiles_before = 0;
+    for (int first = 0; first < num_experts; first += 32) {
+      const int e = first + lane;
+      const int32_t count = e < num_experts ? counts[e] : 0;
+      const int32_t num_tiles = (count + tokens_per_tile - 1) / tokens_per_tile;
+      int32_t assignments = count;
+      int32_t tile_sum = num_tiles;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int32_t a = __shfl_up_sync(kWholeWarp, assignments, offset);
+        const int32_t b = __shfl_up_sync(kWholeWarp, tile_sum, offset);
+        if (lane >= offset) {
+          assignments += a;
+          tile_sum += b;
+        }
+      }
+      if (e < num_experts) {
+        begins[e] = assignments_before + assignments - count;
+        tile_begins[e] = tiles_before + tile_sum - num_tiles;
+      }
+      assignments_before += __shfl_sync(kWholeWarp, assignments, 31);
+      tiles_before += __shfl_sync(kWholeWarp, tile_sum, 31);
+    }
+    for (int t = tiles_before + lane; t < max_tiles; t += 32) tiles[t] = {0, 0, 0};
+  }
+  __syncthreads();
+  // One warp an expert finds its assignments in order.
+  for (int e = static_cast<int>(threadIdx.x) / 32; e < num_experts; e += kGroupThreads / 32) {
+    if (counts[e] == 0) continue;
+    int32_t place = begins[e];
+    for (int first = 0; first < num_assignments; first += 32) {
+      const int i = first + lane;
+      const unsigned found = __ballot_sync(kWholeWarp, i < num_assignments && indices[i] == e);
+      if ((found >> lane & 1U) != 0) order[place + __popc(found & ((1U << lane) - 1U))] = i;
+      place += __popc(found);
+    }
+    const int num_tiles = (counts[e] + tokens_per_tile - 1) / tokens_per_tile;
+    for (int t = lane; t < num_tiles; t += 32) {
+      const int begin = t * tokens_per_tile;
+      tiles[tile_begins[e] + t] = {e, begins[e] + begin, min(tokens_per_tile, counts[e] - begin)};
+    }
+  }
+}
+
+// --- Matrix products -------------------------------------------------------------------------------------------------
+
+// Per expert: w1 (gate), w3 (up), w2 (down).
+constexpr int kMatrices = 3;
+constexpr int kGate = 0;
+constexpr int kDown = 2;
+
+struct ExpertMatmulParams {
+  const DeviceWeight* weights;  // [num_experts, kMatrices]
+  int first_matrix;             // kGate: w1 and w3, as blockIdx.z says; kDown: w2.
+  bool quantized_x;             // Only matrices that want this form of x take part.
+  const Tile* tiles;
+  const int32_t* order;
+  const void* x;
+  int64_t x_stride;
+  int x_divisor;  // The row of x of an assignment: assignment / x_divisor.
+  void* y;        // [num_assignments, rows] for each matrix of this launch
+  int64_t y_matrix_stride;
+  bool y_is_bf16;
+};
+
+__device__ __forceinline__ void StoreHeld(const ExpertMatmulParams& p, int assignment, int64_t rows, int64_t row,
+                                          float value) {
+  const int64_t place = blockIdx.z * p.y_matrix_stride + assignment * rows + row;
+  if (p.y_is_bf16) {
+    static_cast<uint16_t*>(p.y)[place] = Bf16FromFloat(value);
+  } else {
+    static_cast<float*>(p.y)[place] = value;
+  }
+}
+
+// Grid: tiles, row tiles, matrices.
+template <MatmulKind kKind, int kTokenTiles>
+__global__ void __launch_bounds__(kMatmulThreads) ExpertMmaKernel(const ExpertMatmulParams p) {
+  const Tile tile = p.tiles[blockIdx.x];
+  if (tile.count == 0) return;
+  const DeviceWeight& shared_weight = p.weights[tile.expert * kMatrices + p.first_matrix + blockIdx.z];
+  if (shared_weight.kind != kKind || shared_weight.quantized_x != p.quantized_x) return;
+  const DeviceWeight weight = shared_weight;
+  const int32_t* const order = p.order + tile.begin;
+  MultiplyTile<kKind, kTokenTiles>(
+      weight, blockIdx.y * int64_t{kTileRows}, weight.rows, tile.count,
+      [&](int token) {
+        return static_cast<const uint16_t*>(p.x) + order[token] / p.x_divisor * p.x_stride;
+      },
+      [&](int token, int64_t row, float sum) { StoreHeld(p, order[token], weight.rows, row, sum); });
+}
+
+template <typename X>
+__global__ void __launch_bounds__(kMatmulThreads) ExpertGeneralKernel(const ExpertMatmulParams p) {
+  const Tile tile = p.tiles[blockIdx.x];
+  if (tile.count == 0) return;
+  const DeviceWeight weight = p.weights[tile.expert * kMatrices + p.first_matrix + blockIdx.z];
+  if (weight.kind != MatmulKind::kGeneral || weight.quantized_x != p.quantized_x) return;
+  const int64_t row = blockIdx.y * int64_t{kGeneralRows} + threadIdx.x / 32;
+  if (row >= weight.rows) return;
+  for (int first = 0; first < tile.count; first += kGeneralTokens) {
+    const int32_t* const order = p.order + tile.begin + first;
+    MultiplyRow<X>(
+        weight, row, min(kGeneralTokens, tile.count - first),
+        [&](int token) { return static_cast<const X*>(p.x) + order[token] / p.x_divisor * p.x_stride; },
+        [&](int token, float sum) { StoreHeld(p, order[token], weight.rows, row, sum); });
+  }
+}
+
+// --- Between and behind them -----------------------------------------------------------------------------------------
+
+// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row.
+template <typename T>
+__global__ void ExpertSwigluKernel(const T* gate, const float* weights, T* y, int64_t count, int64_t width,
+                                   float limit) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= count) return;
+  Store(y, i, ClampedSwiglu(Load(gate, i), Load(gate, count + i), static_cast<double>(limit),
+                            static_cast<double>(weights[i / width])));
+}
+
+constexpr int kMaxTopK = 64;
+
+// One block a token and 256 columns: its experts' rows in ascending order of expert, slots in order.
+template <typename T>
+__global__ void SumExpertsKernel(const int32_t* indices, const T* rows, float* y, int top_k, int64_t dim) {
+  __shared__ int slots[kMaxTopK];
+  const int64_t token = blockIdx.x;
+  const int32_t* const chosen = indices + token * top_k;
+  if (threadIdx.x < top_k) {
+    const int slot = static_cast<int>(threadIdx.x);
+    int rank = 0;
+    for (int other = 0; other < top_k; ++other) {
+      rank += chosen[other] < chosen[slot] || (chosen[other] == chosen[slot] && other < slot) ? 1 : 0;
+    }
+    slots[rank] = slot;
+  }
+  __syncthreads();
+  const int64_t d = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
+  if (d >= dim) return;
+  float sum = 0.0F;
+  for (int k = 0; k < top_k; ++k) sum += ToFloat(rows[(token * top_k + slots[k]) * dim + d]);
+  y[token * dim + d] = sum;
+}
+
+// --- The op ----------------------------------------------------------------------------------------------------------
+
+// One form of x and one kernel: a launch of its own. Experts of one format share a single one.
+using Variant = std::pair<MatmulKind, bool>;
+
+struct Plan {
+  std::set<Variant> gate_up;
+  std::set<Variant> down;
+  const DeviceWeight* weights = nullptr;
+  int token_tiles = 1;
+  int max_tiles = 0;
+  const Tile* tiles = nullptr;
+  const int32_t* order = nullptr;
+};
+
+template <int kTokenTiles>
+void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams& params, DType x_dtype, dim3 grid) {
+  const auto stream = context.cuda_stream();
+  switch (kind) {
+    case MatmulKind::kMmaBf16:
+      ExpertMmaKernel<MatmulKind::kMmaBf16, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      return;
+    case MatmulKind::kMmaFp8:
+      ExpertMmaKernel<MatmulKind::kMmaFp8, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      return;
+    case MatmulKind::kMmaMxFp4:
+      ExpertMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      return;
+    case MatmulKind::kMmaNvFp4:
+      ExpertMmaKernel<MatmulKind::kMmaNvFp4, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      return;
+    case MatmulKind::kGeneral:
+      WithElement(x_dtype, [&]<typename X>(X*) {
+        ExpertGeneralKernel<X><<<grid, kMatmulThreads, 0, stream>>>(params);
+      });
+  }
+}
+
+// x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
+Status MultiplyExperts(CudaContext& context, const Plan& plan, const std::set<Variant>& variants, int first_matrix,
+                       int num_matrices, const void* x, DType dtype, int64_t num_rows, int64_t cols, int x_divisor,
+                       void* y, int64_t num_assignments, int64_t rows) {
+  for (const auto& [kind, quantized] : variants) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const ActivationRows packed,
+        PrepareActivations(context, x, dtype, cols, num_rows, cols, quantized, kind));
+    const ExpertMatmulParams params = {.weights = plan.weights,
+                                       .first_matrix = first_matrix,
+                                       .quantized_x = quantized,
+                                       .tiles = plan.tiles,
+                                       .order = plan.order,
+                                       .x = packed.data,
+                                       .x_stride = packed.stride,
+                                       .x_divisor = x_divisor,
+                                       .y = y,
+                                       .y_matrix_stride = num_assignments * rows,
+                                       .y_is_bf16 = dtype == DType::kBF16};
+    const int rows_per_block = kind == MatmulKind::kGeneral ? kGeneralRows : kTileRows;
+    const dim3 grid(static_cast<unsigned>(plan.max_tiles), static_cast<unsigned>(CeilDiv(rows, rows_per_block)),
+                    static_cast<unsigned>(num_matrices));
+    if (plan.token_tiles == 1) {
+      LaunchTiles<1>(context, kind, params, packed.dtype, grid);
+    } else {
+      LaunchTiles<4>(context, kind, params, packed.dtype, grid);
+    }
+  }
+  return {};
+}
+
+Result<Plan> MakePlan(CudaContext& context, const ops::RoutedExpertsArgs& args) {
+  Plan plan;
+  const int64_t num_assignments = args.indices.num_elements();
+  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  std::vector<DeviceWeight> weights;
+  weights.reserve(args.experts.size() * kMatrices);
+  for (const ops::ExpertWeights& expert : args.experts) {
+    for (const Weight* weight : {&expert.w1, &expert.w3, &expert.w2}) {
+      weights.push_back(MakeDeviceWeight(*weight, args.x.dtype));
+      (weight == &expert.w2 ? plan.down : plan.gate_up)
+          .insert({weights.back().kind, weights.back().quantized_x});
+    }
+  }
+  DSV4_ASSIGN_OR_RETURN(const void* table,
+                        context.CachedTable(args.experts.data(), std::as_bytes(std::span(weights))));
+  plan.weights = static_cast<const DeviceWeight*>(table);
+
+  plan.token_tiles = num_assignments > 8 * num_experts ? 4 : 1;
+  const int tokens_per_tile = plan.token_tiles * kTokensPerTile;
+  plan.max_tiles =
+      static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
+  DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
+  DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(plan.max_tiles));
+  GroupKernel<<<1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t), context.cuda_stream()>>>(
+      args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
+      static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile, plan.max_tiles, order,
+      tiles, context.fault());
+  plan.order = order;
+  plan.tiles = tiles;
+  return plan;
+}
+
+}  // namespace
+
+Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
+  const int64_t num_tokens = args.x.shape[0];
+  const int64_t dim = args.x.shape[1];
+  const int64_t top_k = args.indices.shape[1];
+  const int64_t inter_dim = args.experts[0].w1.rows;
+  const int64_t num_assignments = num_tokens * top_k;
+  if (num_tokens == 0) return {};
+  constexpr size_t kMaxExperts = 4096;  // 48 KB of shared memory.
+  if (top_k > kMaxTopK || args.experts.size() > kMaxExperts) {
+    return Unimplemented("op routed_experts: indices " + args.indices.shape.ToString() + " of " +
+                         std::to_string(args.experts.size()) +
+                         " experts, this backend takes up to 64 choices of 4096 experts");
+  }
+  const DType dtype = args.x.dtype;
+  const int64_t element = ElementBytes(dtype);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, args));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,
+                               context.Scratch(static_cast<size_t>(num_assignments * inter_dim * element)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
+                               context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
+
+  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.gate_up, kGate, 2, args.x.data, dtype, num_tokens, dim,
+                                       static_cast<int>(top_k), gate_up, num_assignments, inter_dim));
+  constexpr int kThreads = 256;
+  const int64_t count = num_assignments * inter_dim;
+  WithElement(dtype, [&]<typename T>(T*) {
+    ExpertSwigluKernel<<<static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0, context.cuda_stream()>>>(
+        static_cast<const T*>(gate_up), args.weights.as<const float>(), static_cast<T*>(hidden), count, inter_dim,
+        args.limit);
+  });
+  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.down, kDown, 1, hidden, dtype, num_assignments, inter_dim,
+                                       1, rows, num_assignments, dim));
+  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(CeilDiv(dim, kThreads)));
+  WithElement(dtype, [&]<typename T>(T*) {
+    SumExpertsKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(args.indices.as<const int32_t>(),
+                                                                   static_cast<const T*>(rows), args.y.as<float>(),
+                                                                   static_cast<int>(top_k), dim);
+  });
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,57 @@
+#include <vector>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/device_numbers.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+struct Run {
+  const std::byte* source;
+  std::byte* destination;
+  int64_t num_bytes;
+};
+constexpr int kInlineRuns = 16;
+
+// blockIdx.x names the run; blockIdx.y shares its bytes out.
+__global__ void StoreRowsKernel(const __grid_constant__ ArgArray<Run, kInlineRuns> runs) {
+  const Run run = runs[blockIdx.x];
+  const int64_t thread = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t num_threads = gridDim.y * int64_t{blockDim.x};
+  const auto addresses = reinterpret_cast<uintptr_t>(run.source) | reinterpret_cast<uintptr_t>(run.destination);
+  int64_t done = 0;
+  if (addresses % sizeof(uint4) == 0) {
+    const int64_t count = run.num_bytes / static_cast<int64_t>(sizeof(uint4));
+    const auto* from = reinterpret_cast<const uint4*>(run.source);
+    auto* to = reinterpret_cast<uint4*>(run.destination);
+    for (int64_t i = thread; i < count; i += num_threads) to[i] = from[i];
+    done = count * static_cast<int64_t>(sizeof(uint4));
+  }
+  for (int64_t i = done + thread; i < run.num_bytes; i += num_threads) run.destination[i] = run.source[i];
+}
+
+}  // namespace
+
+Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
+  const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  std::vector<Run> runs;
+  int64_t longest = 0;
+  for (const ops::RowRun& run : args.runs) {
+    const int64_t num_bytes = run.num_rows * row_bytes;
+    if (num_bytes == 0) continue;
+    runs.push_back({args.source.as<const std::byte>() + run.source_begin * row_bytes,
+                    static_cast<std::byte*>(run.destination), num_bytes});
+    longest = std::max(longest, num_bytes);
+  }
+  if (runs.empty()) return {};
+  using Runs = ArgArray<Run, kInlineRuns>;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Runs array, (context.StageArray<Run, kInlineRuns>(runs)));
+  constexpr int kThreads = 256;
+  constexpr int64_t kBytesPerBlock = 4 * kThreads * static_cast<int64_t>(sizeof(uint4));
+  const int64_t shares = std::clamp<int64_t>(CeilDiv(longest, kBytesPerBlock), 1, 1024);
+  StoreRowsKernel<<<dim3(static_cast<unsigned>(runs.size()), static_cast<unsigned>(shares)), kThreads, 0,
+                    context.cuda_stream()>>>(array);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,30 @@
+#include "backend/cuda/cuda_ops.h"
+
+namespace dsv4::backend::cuda {
+
+// Data and scales move to the device as they are stored, in one allocation; the kernels unpack them in registers.
+Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
+  const Weight& source = *args.source;
+  constexpr size_t kAlignment = 256;
+  const auto data_bytes = static_cast<size_t>(source.data.num_bytes());
+  const size_t scale_begin = (data_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t scale_bytes = source.scale.is_null() ? 0 : static_cast<size_t>(source.scale.num_bytes());
+  Memory& memory = context.memory();
+  DSV4_ASSIGN_OR_RETURN_STATUS(Buffer buffer, memory.Allocate(scale_begin + scale_bytes));
+  auto* const base = static_cast<std::byte*>(buffer.data());
+  DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
+  Weight prepared = source;
+  prepared.data = TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape,
+                                         memory.device());
+  if (scale_bytes > 0) {
+    DSV4_RETURN_IF_ERROR(
+        memory.CopyFromHost(base + scale_begin, source.scale.data, scale_bytes, context.stream()));
+    prepared.scale = TensorView::Contiguous(static_cast<void*>(base + scale_begin), source.scale.dtype,
+                                            source.scale.shape, memory.device());
+  }
+  prepared.owner = std::move(buffer);
+  *args.prepared = std::move(prepared);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda
