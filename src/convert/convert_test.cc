@@ -46,7 +46,7 @@ std::map<std::string, std::string> Files(const std::string& directory) {
 
 void WriteSynthetic(const std::string& directory, SyntheticFormat format, uint64_t seed = 0) {
   const Status written = model::WriteSyntheticCheckpoint(
-      directory, {.num_layers = {}, .vocab_size = {}, .format = format, .seed = seed, .progress = {}});
+      directory, {.num_layers = {}, .vocab_size = {}, .format = format, .seed = seed});
   ASSERT_TRUE(written.ok()) << written.message();
 }
 

@@ -1,5 +1,7 @@
 // What is the CUDA backend's own: memory, faults that arrive late, tables that outgrow their places, and a model whose rows
 // do not depend on their neighbours.
+#include "backend/cuda/cuda_backend.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
 #include "formats/number_formats.h"
 #include "model/model.h"
@@ -28,11 +29,12 @@ struct DeviceTensor {
 };
 
 template <typename T>
-DeviceTensor ToDevice(ops::OpContext& context, DType dtype, const Shape& shape, const std::vector<T>& values) {
+DeviceTensor ToDevice(ops::OpContext& context, DType dtype, const Shape& shape,
+                      const std::vector<T>& values) {
   auto buffer = context.memory().Allocate(values.size() * sizeof(T));
   DSV4_CHECK(buffer.has_value()) << buffer.error().ToString();
-  const Status status = context.memory().CopyFromHost(buffer->data(), values.data(), values.size() * sizeof(T),
-                                                      context.stream());
+  const Status status = context.memory().CopyFromHost(buffer->data(), values.data(),
+                                                      values.size() * sizeof(T), context.stream());
   DSV4_CHECK(status.ok()) << status.ToString();
   const TensorView view = TensorView::Contiguous(buffer->data(), dtype, shape, context.memory().device());
   return {std::move(*buffer), view};
@@ -103,7 +105,8 @@ TEST(CudaBackend, OperandsInHostMemoryAreRefused) {
   const TensorView view = TensorView::Contiguous(static_cast<void*>(x.data()), DType::kF32, {8});
   const Status status = backend.table.scale(*backend.context, {.x = view, .y = view, .factor = 2.0F});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("op scale: operands are not in the memory of CUDA device 0"), std::string::npos)
+  EXPECT_NE(status.message().find("op scale: operands are not in the memory of CUDA device 0"),
+            std::string::npos)
       << status.message();
 }
 
@@ -123,7 +126,8 @@ TEST(CudaFaults, ArriveWithTheNextWaitAndAreTakenOnce) {
     Status status = embed(bad);
     EXPECT_EQ(status.ok(), !synchronous);
     std::vector<float> values(4);
-    if (status.ok()) status = context.memory().CopyToHost(values.data(), streams.view.data, 16, context.stream());
+    if (status.ok())
+      status = context.memory().CopyToHost(values.data(), streams.view.data, 16, context.stream());
     EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
     EXPECT_NE(status.message().find("op embed: token_ids[1]: 4, want 0 to 3"), std::string::npos)
         << status.message();
@@ -188,8 +192,9 @@ TEST(CudaFaults, EveryKindIsNamed) {
                                                                    .limit = 1.0F,
                                                                    .y = y.view});
       EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
-      EXPECT_NE(status.message().find("op routed_experts: indices[0, 1]: " + std::to_string(bad) + ", want 0 to 1"),
-                std::string::npos)
+      EXPECT_NE(
+          status.message().find("op routed_experts: indices[0, 1]: " + std::to_string(bad) + ", want 0 to 1"),
+          std::string::npos)
           << status.message();
     }
   }
@@ -245,7 +250,8 @@ TEST(CudaStaging, ManyTablesInFlightKeepTheirContents) {
     std::vector<DeviceTensor> targets;
     const int rounds = num_rows > 1000 ? 3 : kRounds;
     for (int round = 0; round < rounds; ++round) {
-      targets.push_back(ToDevice(context, DType::kF32, {num_rows, 1}, std::vector<float>(values.size(), -1.0F)));
+      targets.push_back(
+          ToDevice(context, DType::kF32, {num_rows, 1}, std::vector<float>(values.size(), -1.0F)));
       std::vector<RowRun> runs;
       for (int64_t i = 0; i < num_rows; ++i) {
         // Rotated by the round, so that a table of another round would show.
@@ -283,7 +289,8 @@ std::vector<int32_t> Tokens(size_t count, int32_t seed) {
 std::vector<float> StepAll(model::Model& model, std::vector<kv::SequenceState*> states,
                            const std::vector<std::vector<int32_t>>& tokens, model::LogitsRows rows) {
   std::vector<model::SequenceChunk> chunks;
-  for (size_t i = 0; i < states.size(); ++i) chunks.push_back({.state = states[i], .tokens = tokens[i], .logits = rows});
+  for (size_t i = 0; i < states.size(); ++i)
+    chunks.push_back({.state = states[i], .tokens = tokens[i], .logits = rows});
   auto output = model.Step(chunks);
   EXPECT_TRUE(output.has_value()) << output.error().ToString();
   return output.has_value() ? output->logits : std::vector<float>();
@@ -297,15 +304,17 @@ kv::SequenceState NewState(model::Model& model) {
 
 TEST(CudaModel, ASequenceAloneIsTheSameInABatchAndInAnyChunks) {
   const auto model = LoadTiny();
-  const std::vector<std::vector<int32_t>> prompts = {Tokens(300, 1), Tokens(1, 2), Tokens(129, 3), Tokens(40, 4)};
+  const std::vector<std::vector<int32_t>> prompts = {Tokens(300, 1), Tokens(1, 2), Tokens(129, 3),
+                                                     Tokens(40, 4)};
   std::vector<float> alone;
   std::vector<float> alone_next;
   for (size_t i = 0; i < prompts.size(); ++i) {
     kv::SequenceState state = NewState(*model);
     // In pieces of 37.
     for (size_t at = 0; at < prompts[i].size(); at += 37) {
-      const std::vector<int32_t> piece(prompts[i].begin() + static_cast<int64_t>(at),
-                                       prompts[i].begin() + static_cast<int64_t>(std::min(prompts[i].size(), at + 37)));
+      const std::vector<int32_t> piece(
+          prompts[i].begin() + static_cast<int64_t>(at),
+          prompts[i].begin() + static_cast<int64_t>(std::min(prompts[i].size(), at + 37)));
       const auto logits = StepAll(*model, {&state}, {piece}, model::LogitsRows::kAll);
       alone.insert(alone.end(), logits.begin(), logits.end());
     }

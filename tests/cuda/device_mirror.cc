@@ -66,8 +66,8 @@ class Mirror {
       std::vector<std::byte> bytes(region.size() + 2 * kGuardBytes, kGuard);
       std::copy(region.begin, region.end, bytes.begin() + kGuardBytes);
       DSV4_ASSIGN_OR_RETURN_STATUS(region.device, memory_.Allocate(bytes.size()));
-      DSV4_RETURN_IF_ERROR(memory_.CopyFromHost(region.device.data(), bytes.data(), bytes.size(),
-                                                backend_.context->stream()));
+      DSV4_RETURN_IF_ERROR(
+          memory_.CopyFromHost(region.device.data(), bytes.data(), bytes.size(), backend_.context->stream()));
     }
     return {};
   }
@@ -106,8 +106,8 @@ class Mirror {
   Status Download() {
     for (Region& region : regions_) {
       std::vector<std::byte> bytes(region.size() + 2 * kGuardBytes);
-      DSV4_RETURN_IF_ERROR(memory_.CopyToHost(bytes.data(), region.device.data(), bytes.size(),
-                                              backend_.context->stream()));
+      DSV4_RETURN_IF_ERROR(
+          memory_.CopyToHost(bytes.data(), region.device.data(), bytes.size(), backend_.context->stream()));
       const auto data = std::span(bytes).subspan(kGuardBytes, region.size());
       const auto intact = [](std::span<const std::byte> guard) {
         return std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; });
@@ -345,10 +345,10 @@ Status RunMirrored(const ops::Backend&, ops::OpFunction<ops::PrepareWeightArgs>,
   return {};
 }
 
-#define DSV4_MIRRORED_OP(name, Args)                                             \
-  Status Mirrored_##name(ops::OpContext& context, const ops::Args& args) {       \
-    const ops::Backend& inner = static_cast<MirrorContext&>(context).inner();    \
-    return RunMirrored(inner, inner.table.name, args);                           \
+#define DSV4_MIRRORED_OP(name, Args)                                          \
+  Status Mirrored_##name(ops::OpContext& context, const ops::Args& args) {    \
+    const ops::Backend& inner = static_cast<MirrorContext&>(context).inner(); \
+    return RunMirrored(inner, inner.table.name, args);                        \
   }
 DSV4_FOR_EACH_OP(DSV4_MIRRORED_OP)
 #undef DSV4_MIRRORED_OP

@@ -20,12 +20,15 @@ ops::Backend MakeGoldenBackend(const std::string& name, int num_threads) {
   return std::move(*made);
 }
 
-ops::Backend MakeOpGoldenBackend(const std::string& name) { return MakeDeviceMirror(MakeGoldenBackend(name)); }
+ops::Backend MakeOpGoldenBackend(const std::string& name) {
+  return MakeDeviceMirror(MakeGoldenBackend(name));
+}
 
 std::vector<float> HostFloats(const TensorView& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
   if (cudaDeviceSynchronize() != cudaSuccess ||
-      cudaMemcpy(values.data(), tensor.data, values.size() * sizeof(float), cudaMemcpyDefault) != cudaSuccess) {
+      cudaMemcpy(values.data(), tensor.data, values.size() * sizeof(float), cudaMemcpyDefault) !=
+          cudaSuccess) {
     throw std::runtime_error("copy of an observed tensor");
   }
   return values;

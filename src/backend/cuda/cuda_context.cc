@@ -53,10 +53,10 @@ Status CudaContext::SwitchStagingHalf(size_t num_bytes) {
     FreeStaging();
     staging_bytes_ = std::max({kMinStagingBytes, num_bytes, 2 * staging_bytes_});
     for (StagingHalf& half : staging_) {
-      DSV4_RETURN_IF_ERROR(queue_->Check(
-          cudaMallocHost(reinterpret_cast<void**>(&half.host), staging_bytes_), "cudaMallocHost"));
-      DSV4_RETURN_IF_ERROR(queue_->Check(cudaEventCreateWithFlags(&half.done, cudaEventDisableTiming),
-                                         "cudaEventCreate"));
+      DSV4_RETURN_IF_ERROR(queue_->Check(cudaMallocHost(reinterpret_cast<void**>(&half.host), staging_bytes_),
+                                         "cudaMallocHost"));
+      DSV4_RETURN_IF_ERROR(
+          queue_->Check(cudaEventCreateWithFlags(&half.done, cudaEventDisableTiming), "cudaEventCreate"));
       DSV4_ASSIGN_OR_RETURN_STATUS(half.device, memory_.Allocate(staging_bytes_));
     }
     return {};

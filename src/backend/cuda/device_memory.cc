@@ -16,8 +16,9 @@ Result<Buffer> DeviceMemory::Allocate(size_t num_bytes) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    return Error(ResourceExhausted(fmt::format("CUDA device {}: could not allocate {} bytes, {} of {} are free",
-                                               queue_->device().index, num_bytes, free_bytes, total_bytes)));
+    return Error(
+        ResourceExhausted(fmt::format("CUDA device {}: could not allocate {} bytes, {} of {} are free",
+                                      queue_->device().index, num_bytes, free_bytes, total_bytes)));
   }
   DSV4_TRY(queue_->Check(error, "cudaMallocFromPoolAsync"));
   // Freed in the order of the stream, after what was queued before; the queue outlives its last buffer.

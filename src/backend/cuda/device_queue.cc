@@ -51,8 +51,9 @@ Status Describe(const Fault& fault) {
       return InvalidArgument(fmt::format("op attention: selected[{}, {}]: {}, want -1 or 0 to {}",
                                          fault.place[0], fault.place[1], fault.value, last));
     case FaultKind::kRepeatedEntry:
-      return InvalidArgument(fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats",
-                                         fault.place[0], fault.value));
+      return InvalidArgument(
+          fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats", fault.place[0],
+                      fault.value));
   }
   return Internal(fmt::format("a kernel reported fault {}", static_cast<int>(fault.kind)));
 }
@@ -71,10 +72,11 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(int device) {
   std::shared_ptr<DeviceQueue> queue(new DeviceQueue());
   queue->index_ = device;
   DSV4_TRY(queue->Check(cudaSetDevice(device), "cudaSetDevice"));
-  DSV4_TRY(queue->Check(
-      cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, device),
-      "cudaDeviceGetAttribute"));
-  DSV4_TRY(queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
+  DSV4_TRY(
+      queue->Check(cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, device),
+                   "cudaDeviceGetAttribute"));
+  DSV4_TRY(
+      queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
   // A pool of our own that keeps what it is given back: a step then allocates without asking the driver.
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
@@ -83,8 +85,8 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(int device) {
   uint64_t keep_all = UINT64_MAX;
   DSV4_TRY(queue->Check(cudaMemPoolSetAttribute(queue->pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
                         "cudaMemPoolSetAttribute"));
-  DSV4_TRY(queue->Check(cudaMalloc(reinterpret_cast<void**>(&queue->device_fault_), sizeof(Fault)),
-                        "cudaMalloc"));
+  DSV4_TRY(
+      queue->Check(cudaMalloc(reinterpret_cast<void**>(&queue->device_fault_), sizeof(Fault)), "cudaMalloc"));
   DSV4_TRY(queue->Check(cudaMallocHost(reinterpret_cast<void**>(&queue->host_fault_), sizeof(Fault)),
                         "cudaMallocHost"));
   DSV4_TRY(queue->Check(cudaMemsetAsync(queue->device_fault_, 0, sizeof(Fault), queue->stream_),

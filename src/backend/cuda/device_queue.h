@@ -64,7 +64,7 @@ class DeviceQueue {
   Fault* device_fault_ = nullptr;
   Fault* host_fault_ = nullptr;  // Pinned.
 
-  std::mutex wait_mutex_;  // One reader of host_fault_ at a time.
+  std::mutex wait_mutex_;     // One reader of host_fault_ at a time.
   mutable std::mutex mutex_;  // Guards what follows.
   Status broken_;
   static constexpr size_t kJournalLength = 8;

@@ -7,13 +7,13 @@ namespace dsv4::backend::cuda {
 
 enum class FaultKind : int32_t {
   kNone = 0,
-  kTokenId,         // embed: place[0] token, value, limit ids
-  kPosition,        // rope: place[0] token, value
-  kRouterTokenId,   // router: place[0] token, value, limit ids
-  kHashExpert,      // router: place[0] id, place[1] slot, value, limit experts
-  kExpertIndex,     // routed_experts: place[0] token, place[1] slot, value, limit experts
-  kSelectedEntry,   // attention: place[0] token, place[1] slot, value, limit visible entries
-  kRepeatedEntry,   // attention: place[0] token, value
+  kTokenId,        // embed: place[0] token, value, limit ids
+  kPosition,       // rope: place[0] token, value
+  kRouterTokenId,  // router: place[0] token, value, limit ids
+  kHashExpert,     // router: place[0] id, place[1] slot, value, limit experts
+  kExpertIndex,    // routed_experts: place[0] token, place[1] slot, value, limit experts
+  kSelectedEntry,  // attention: place[0] token, place[1] slot, value, limit visible entries
+  kRepeatedEntry,  // attention: place[0] token, value
 };
 
 struct Fault {

@@ -14,8 +14,8 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   auto* const base = static_cast<std::byte*>(buffer.data());
   DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
   Weight prepared = source;
-  prepared.data = TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape,
-                                         memory.device());
+  prepared.data =
+      TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape, memory.device());
   if (scale_bytes > 0) {
     DSV4_RETURN_IF_ERROR(
         memory.CopyFromHost(base + scale_begin, source.scale.data, scale_bytes, context.stream()));

@@ -1,5 +1,4 @@
 #include "backend/cuda/kernels/activations.h"
-
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
@@ -44,7 +43,8 @@ Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, D
   if (!quantize) {
     if (kind == MatmulKind::kGeneral) return ActivationRows{x, stride, dtype};
     const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && (stride % 8 == 0 || num_rows == 1);
-    if (dtype == DType::kBF16 && aligned && cols % kActivationPadding == 0) return ActivationRows{x, stride, dtype};
+    if (dtype == DType::kBF16 && aligned && cols % kActivationPadding == 0)
+      return ActivationRows{x, stride, dtype};
   }
   const int64_t padded = CeilDiv(cols, kActivationPadding) * kActivationPadding;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(num_rows * padded));

@@ -54,7 +54,8 @@ __global__ void SortEntriesKernel(const __grid_constant__ SequenceTable table, c
   __syncthreads();
   for (int i = threadIdx.x; i < count; i += kSortThreads) {
     all_entries[token * top_k + i] = list[i];
-    if (i > 0 && list[i] == list[i - 1]) ReportFault(fault, FaultKind::kRepeatedEntry, token, 0, list[i], visible);
+    if (i > 0 && list[i] == list[i - 1])
+      ReportFault(fault, FaultKind::kRepeatedEntry, token, 0, list[i], visible);
   }
   if (threadIdx.x == 0) num_entries[token] = count;
 }
@@ -84,10 +85,10 @@ Status SortEntries(CudaContext& context, const SequenceTable& table, const ops::
 // --- Any shape -------------------------------------------------------------------------------------------------------
 
 constexpr int kThreads = 128;
-constexpr int kTile = 64;          // Keys between two looks at the running maximum.
+constexpr int kTile = 64;  // Keys at a time.
 constexpr int kMaxDimsPerThread = 8;
 
-// One head of one token a block.
+// One head of one token a block, in two passes over the keys: the largest logit, then weights relative to it.
 template <typename T>
 __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
   extern __shared__ float q[];
@@ -102,10 +103,8 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int d = threadIdx.x; d < dim; d += kThreads) q[d] = ToFloat(static_cast<const T*>(p.q)[q_begin + d]);
 
-  float running_max = -INFINITY;
-  float normalizer = 0.0F;
-  float o[kMaxDimsPerThread] = {};
-  for (int64_t begin = 0; begin < keys.num_keys; begin += kTile) {
+  // Rows and logits of a tile; returns how many keys it has.
+  const auto load_tile = [&](int64_t begin) {
     const int count = static_cast<int>(min(int64_t{kTile}, keys.num_keys - begin));
     __syncthreads();
     if (threadIdx.x < count) rows[threadIdx.x] = keys.template Row<T>(begin + threadIdx.x);
@@ -117,13 +116,18 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
       if (lane == 0) logits[t] = dot * p.softmax_scale;
     }
     __syncthreads();
-    float max = running_max;
+    return count;
+  };
+
+  float max = -INFINITY;
+  for (int64_t begin = 0; begin < keys.num_keys; begin += kTile) {
+    const int count = load_tile(begin);
     for (int t = 0; t < count; ++t) max = fmaxf(max, logits[t]);
-    const float rescale = expf(running_max - max);
-    running_max = max;
-    normalizer *= rescale;
-#pragma unroll
-    for (int r = 0; r < kMaxDimsPerThread; ++r) o[r] *= rescale;
+  }
+  float normalizer = expf(p.sink[head] - max);
+  float o[kMaxDimsPerThread] = {};
+  for (int64_t begin = 0; begin < keys.num_keys; begin += kTile) {
+    const int count = load_tile(begin);
     for (int t = 0; t < count; ++t) {
       const float weight = expf(logits[t] - max);
       normalizer += weight;
@@ -135,7 +139,6 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
       }
     }
   }
-  normalizer += expf(p.sink[head] - running_max);
 #pragma unroll
   for (int r = 0; r < kMaxDimsPerThread; ++r) {
     const int d = static_cast<int>(threadIdx.x) + r * kThreads;
@@ -183,8 +186,9 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
   if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {
-    AttentionKernel<T><<<grid, kThreads, static_cast<size_t>(head_dim) * sizeof(float), context.cuda_stream()>>>(
-        table, params);
+    AttentionKernel<T>
+        <<<grid, kThreads, static_cast<size_t>(head_dim) * sizeof(float), context.cuda_stream()>>>(table,
+                                                                                                   params);
   });
   return {};
 }

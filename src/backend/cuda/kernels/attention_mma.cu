@@ -1,9 +1,10 @@
-// The keys of a query are cut into tiles of 64. A block takes one tile and 16 heads: logits, their maximum and sum, and the
-// weighted sum of values, all relative to the tile's own maximum. A second kernel joins a head's tiles in order. The cut
-// depends on the query's own keys alone, so a query gives the same bits alone, in a batch and in any chunk; and a single
-// query at a long context still fills the device.
+// The keys of a query are cut into tiles of 64; a block takes one tile and 16 heads. A first kernel finds each tile's largest
+// logit, a second takes weights relative to the largest of all tiles, which is where the contract's formula rounds them, and
+// sums the tile's values, a third joins a head's tiles in order. The cut depends on the query's own keys alone, so a query
+// gives the same bits alone, in a batch and in any chunk; and a single query at a long context still fills the device.
 //
-// Keys are values: a tile is read once, into shared memory, and serves both products.
+// The second kernel computes the logits again: it needs the keys anyway, since they are the values, and no buffer of logits
+// grows with the context.
 #include <algorithm>
 
 #include "backend/cuda/kernels/attention_keys.cuh"
@@ -37,7 +38,8 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const v
                : "memory");
 }
 __device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
+               : "memory");
 }
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
@@ -52,23 +54,24 @@ struct TileMemory {
   const uint16_t* rows[kKeys];
 };
 
-// Of one tile and head.
-struct TileSummary {
-  float max;
-  float sum;
-};
-
 struct PartialResults {
-  float* values;           // [tokens, num_heads, max_tiles, head_dim]
-  TileSummary* summaries;  // [tokens, num_heads, max_tiles]
+  float* values;  // [tokens, num_heads, max_tiles, head_dim]
+  float* maxima;  // [tokens, num_heads, max_tiles], of a tile's logits
+  float* sums;    // [tokens, num_heads, max_tiles], of its weights
   int64_t first_token;
   int max_tiles;
 };
 
-// Grid: tiles, groups of heads, tokens.
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, 2)
-    TileKernel(const __grid_constant__ SequenceTable table, const AttentionParams p, const PartialResults out) {
+__device__ float HeadMax(const float* maxima, int num_tiles) {
+  float max = -INFINITY;
+  for (int t = 0; t < num_tiles; ++t) max = fmaxf(max, maxima[t]);
+  return max;
+}
+
+// Grid: tiles, groups of heads, tokens. First for maxima only, then for the values.
+template <int kDim, bool kMaximaOnly>
+__global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant__ SequenceTable table,
+                                                          const AttentionParams p, const PartialResults out) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<TileMemory<kDim>*>(raw);
   const int64_t local_token = blockIdx.z;
@@ -140,9 +143,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   {
     const int head = thread / 8;
     const int first = thread % 8 * 8;
-    float max = -INFINITY;
-    for (int i = 0; i < 8; ++i) max = fmaxf(max, m.logits[head][first + i]);
-    for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+    const int64_t place_of_head = (local_token * p.num_heads + first_head + head) * out.max_tiles;
+    if constexpr (kMaximaOnly) {
+      float max = -INFINITY;
+      for (int i = 0; i < 8; ++i) max = fmaxf(max, m.logits[head][first + i]);
+      for (int offset = 4; offset > 0; offset /= 2)
+        max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+      if (thread % 8 == 0 && head < num_heads) out.maxima[place_of_head + blockIdx.x] = max;
+      return;
+    }
+    const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
+    const float max = head < num_heads ? HeadMax(out.maxima + place_of_head, num_tiles) : 0.0F;
     float sum = 0.0F;
     for (int i = 0; i < 8; ++i) {
       const float weight = expf(m.logits[head][first + i] - max);
@@ -150,9 +161,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       m.weights[head][first + i] = Bf16FromFloat(weight);  // Rounded for the value product only.
     }
     for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
-    if (thread % 8 == 0 && head < num_heads) {
-      out.summaries[(local_token * p.num_heads + first_head + head) * out.max_tiles + blockIdx.x] = {max, sum};
-    }
+    if (thread % 8 == 0 && head < num_heads) out.sums[place_of_head + blockIdx.x] = sum;
   }
   __syncthreads();
 
@@ -202,19 +211,14 @@ __global__ void JoinKernel(const __grid_constant__ SequenceTable table, const At
   const VisibleKeys keys(table, p, token);
   const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
   const int64_t begin = (local_token * p.num_heads + head) * in.max_tiles;
-  const TileSummary* const summaries = in.summaries + begin;
-  float max = -INFINITY;
-  for (int t = 0; t < num_tiles; ++t) max = fmaxf(max, summaries[t].max);
-  float normalizer = 0.0F;
+  float normalizer = expf(p.sink[head] - HeadMax(in.maxima + begin, num_tiles));
   float o[kDim / kThreads] = {};
   for (int t = 0; t < num_tiles; ++t) {
-    const float rescale = expf(summaries[t].max - max);
-    normalizer = fmaf(summaries[t].sum, rescale, normalizer);
+    normalizer += in.sums[begin + t];
 #pragma unroll
     for (int i = 0; i < kDim / kThreads; ++i)
-      o[i] = fmaf(in.values[(begin + t) * kDim + i * kThreads + threadIdx.x], rescale, o[i]);
+      o[i] += in.values[(begin + t) * kDim + i * kThreads + threadIdx.x];
   }
-  normalizer += expf(p.sink[head] - max);
   auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + head) * kDim;
 #pragma unroll
   for (int i = 0; i < kDim / kThreads; ++i)
@@ -226,25 +230,32 @@ Status Run(CudaContext& context, const SequenceTable& table, const AttentionPara
   const int64_t max_tiles = CeilDiv(max_keys, kKeys);
   // As many tokens at a time as keep the partial results in bounds.
   constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
-  const int64_t token_bytes = p.num_heads * max_tiles * (kDim * int64_t{sizeof(float)} + int64_t{sizeof(TileSummary)});
+  const int64_t token_bytes = p.num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));
   const int64_t tokens_at_once = std::clamp<int64_t>(kMaxPartialBytes / token_bytes, 1, p.num_tokens);
   PartialResults partial = {.values = nullptr,
-                            .summaries = nullptr,
+                            .maxima = nullptr,
+                            .sums = nullptr,
                             .first_token = 0,
                             .max_tiles = static_cast<int>(max_tiles)};
   DSV4_ASSIGN_OR_RETURN_STATUS(partial.values,
                                context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles * kDim));
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.summaries,
-                               context.Scratch<TileSummary>(tokens_at_once * p.num_heads * max_tiles));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.maxima,
+                               context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.sums,
+                               context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles));
   constexpr int kSharedBytes = static_cast<int>(sizeof(TileMemory<kDim>));
-  DSV4_RETURN_IF_ERROR(context.queue().Check(
-      cudaFuncSetAttribute(TileKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-      "cudaFuncSetAttribute"));
+  for (const auto kernel : {TileKernel<kDim, true>, TileKernel<kDim, false>}) {
+    DSV4_RETURN_IF_ERROR(context.queue().Check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+        "cudaFuncSetAttribute"));
+  }
   for (int64_t begin = 0; begin < p.num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, p.num_tokens - begin));
     partial.first_token = begin;
-    const dim3 tiles(static_cast<unsigned>(max_tiles), static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
-    TileKernel<kDim><<<tiles, kThreads, kSharedBytes, context.cuda_stream()>>>(table, p, partial);
+    const dim3 tiles(static_cast<unsigned>(max_tiles), static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)),
+                     count);
+    TileKernel<kDim, true><<<tiles, kThreads, kSharedBytes, context.cuda_stream()>>>(table, p, partial);
+    TileKernel<kDim, false><<<tiles, kThreads, kSharedBytes, context.cuda_stream()>>>(table, p, partial);
     const dim3 heads(count, static_cast<unsigned>(p.num_heads));
     JoinKernel<kDim><<<heads, kThreads, 0, context.cuda_stream()>>>(table, p, partial);
   }

@@ -5,8 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-__device__ inline void ReportFault(Fault* fault, FaultKind kind, int64_t place0, int64_t place1, int64_t value,
-                                   int64_t limit) {
+__device__ inline void ReportFault(Fault* fault, FaultKind kind, int64_t place0, int64_t place1,
+                                   int64_t value, int64_t limit) {
   static_assert(sizeof(FaultKind) == sizeof(int));
   if (atomicCAS(reinterpret_cast<int*>(&fault->kind), static_cast<int>(FaultKind::kNone),
                 static_cast<int>(kind)) != static_cast<int>(FaultKind::kNone)) {

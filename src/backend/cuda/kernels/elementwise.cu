@@ -9,9 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 unsigned Blocks(int64_t count) { return static_cast<unsigned>(CeilDiv(count, kThreads)); }
 
-__device__ __forceinline__ int64_t ElementIndex() {
-  return blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-}
+__device__ __forceinline__ int64_t ElementIndex() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
 
 template <typename T>
 __global__ void ScaleKernel(const T* x, T* y, int64_t count, float factor) {

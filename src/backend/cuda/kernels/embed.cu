@@ -7,8 +7,8 @@ namespace {
 
 // One block a token and stream.
 template <typename In, typename Out>
-__global__ void EmbedKernel(const int32_t* ids, const In* table, Out* streams, int64_t vocab_size, int64_t dim,
-                            Fault* fault) {
+__global__ void EmbedKernel(const int32_t* ids, const In* table, Out* streams, int64_t vocab_size,
+                            int64_t dim, Fault* fault) {
   const int64_t token = blockIdx.x;
   const int64_t id = ids[token];
   if (id < 0 || id >= vocab_size) {
@@ -16,7 +16,8 @@ __global__ void EmbedKernel(const int32_t* ids, const In* table, Out* streams, i
     return;
   }
   Out* const row = streams + (token * gridDim.y + blockIdx.y) * dim;
-  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) row[d] = FromFloat<Out>(ToFloat(table[id * dim + d]));
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x)
+    row[d] = FromFloat<Out>(ToFloat(table[id * dim + d]));
 }
 
 }  // namespace

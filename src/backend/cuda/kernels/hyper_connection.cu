@@ -171,9 +171,8 @@ Result<const double*> MixDots(CudaContext& context, const TensorView& streams, c
   DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1)));
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1));
   WithElement(streams.dtype, [&]<typename T>(T*) {
-    MixDotsKernel<<<grid, kDotThreads, 0, context.cuda_stream()>>>(streams.as<const T>(), fn.as<const float>(),
-                                                                   dots, fn.shape[1],
-                                                                   static_cast<int>(num_rows));
+    MixDotsKernel<<<grid, kDotThreads, 0, context.cuda_stream()>>>(
+        streams.as<const T>(), fn.as<const float>(), dots, fn.shape[1], static_cast<int>(num_rows));
   });
   return static_cast<const double*>(dots);
 }
@@ -206,7 +205,8 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   if (args.residual.num_elements() == 0) return {};
   const int64_t dim = args.residual.shape[2];
   constexpr int kThreads = 128;
-  const dim3 grid(static_cast<unsigned>(args.residual.shape[0]), static_cast<unsigned>(CeilDiv(dim, kThreads)));
+  const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
+                  static_cast<unsigned>(CeilDiv(dim, kThreads)));
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
     HcPostKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(
         args.y.as<const T>(), args.residual.as<const T>(), args.post.as<const float>(),

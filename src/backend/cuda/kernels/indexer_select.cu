@@ -36,8 +36,8 @@ __device__ int64_t NumVisible(const SequenceRows& sequence, int64_t token, int64
 template <typename T>
 __global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
   extern __shared__ float shared[];
-  float* const q = shared;                                                // [num_heads, width]
-  float* const keys = q + p.num_heads * p.width;                          // [kKeysPerBlock, width + 1]
+  float* const q = shared;                        // [num_heads, width]
+  float* const keys = q + p.num_heads * p.width;  // [kKeysPerBlock, width + 1]
   auto* const partial = reinterpret_cast<double*>(keys + kKeysPerBlock * (p.width + 1) +
                                                   (p.num_heads * p.width + kKeysPerBlock) % 2);
   const int64_t token = p.first_token + blockIdx.x;
@@ -113,8 +113,8 @@ __global__ void SelectKernel(const __grid_constant__ SequenceTable table, const 
   if (top_k == 0) return;
   const float* const scores = all_scores + blockIdx.x * max_visible;
 
-  uint32_t prefix = 0;     // The high bits of the k-th highest key.
-  int64_t left = top_k;    // How many of the keys with this prefix are chosen.
+  uint32_t prefix = 0;   // The high bits of the k-th highest key.
+  int64_t left = top_k;  // How many of the keys with this prefix are chosen.
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < 256; i += kSelectThreads) histogram[i] = 0;
     __syncthreads();
@@ -168,23 +168,27 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   int64_t max_visible = 0;
   for (const ops::IndexerSequence& s : args.sequences) {
     const int64_t visible = (s.first_position + s.num_tokens) / args.ratio;
-    builder.Add({.token_begin = s.token_begin, .num_tokens = s.num_tokens, .first_position = s.first_position},
-                s.keys, visible);
+    builder.Add(
+        {.token_begin = s.token_begin, .num_tokens = s.num_tokens, .first_position = s.first_position},
+        s.keys, visible);
     if (s.num_tokens > 0) max_visible = std::max(max_visible, visible);
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
 
-  const auto shared_bytes = static_cast<size_t>(num_heads * width + kKeysPerBlock * (width + 1) + 1) * sizeof(float) +
-                            kScoreThreads * sizeof(double);
+  const auto shared_bytes =
+      static_cast<size_t>(num_heads * width + kKeysPerBlock * (width + 1) + 1) * sizeof(float) +
+      kScoreThreads * sizeof(double);
   constexpr size_t kMaxSharedBytes = 227 * 1024;
   constexpr int64_t kMaxVisible = int64_t{65535} * kKeysPerBlock;  // The grid's second dimension.
   if (shared_bytes > kMaxSharedBytes || max_visible > kMaxVisible) {
-    return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " + std::to_string(max_visible) +
+    return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +
+                         std::to_string(max_visible) +
                          " entries, this backend takes up to 50000 elements a token and 2097120 entries");
   }
   // Scores of as many tokens at a time as fit: memory must not grow with chunk times context.
   constexpr int64_t kMaxScores = int64_t{1} << 24;
-  const int64_t tokens_at_once = max_visible <= top_k ? num_tokens : std::clamp<int64_t>(kMaxScores / max_visible, 1, num_tokens);
+  const int64_t tokens_at_once =
+      max_visible <= top_k ? num_tokens : std::clamp<int64_t>(kMaxScores / max_visible, 1, num_tokens);
   float* scores = nullptr;
   if (max_visible > top_k) {
     DSV4_ASSIGN_OR_RETURN_STATUS(scores, context.Scratch<float>(tokens_at_once * max_visible));

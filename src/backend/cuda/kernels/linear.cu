@@ -105,9 +105,9 @@ Status Linear(CudaContext& context, const ops::LinearArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   if (num_tokens == 0) return {};
   const DeviceWeight weight = MakeDeviceWeight(*args.weight, args.x.dtype);
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const ActivationRows x, PrepareActivations(context, args.x.data, args.x.dtype, args.x.strides[0], num_tokens,
-                                                 weight.cols, weight.quantized_x, weight.kind));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ActivationRows x,
+                               PrepareActivations(context, args.x.data, args.x.dtype, args.x.strides[0],
+                                                  num_tokens, weight.cols, weight.quantized_x, weight.kind));
   Launch(context,
          {.weight = weight,
           .x = x.data,
@@ -131,8 +131,8 @@ Status GroupedLinear(CudaContext& context, const ops::GroupedLinearArgs& args) {
   const DeviceWeight weight = MakeDeviceWeight(*args.weight, args.x.dtype);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const ActivationRows x,
-      PrepareActivations(context, args.x.data, args.x.dtype, weight.cols, num_tokens * num_groups, weight.cols,
-                         weight.quantized_x, weight.kind));
+      PrepareActivations(context, args.x.data, args.x.dtype, weight.cols, num_tokens * num_groups,
+                         weight.cols, weight.quantized_x, weight.kind));
   Launch(context,
          {.weight = weight,
           .x = x.data,

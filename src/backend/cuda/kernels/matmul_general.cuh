@@ -15,7 +15,8 @@ __device__ inline float Dequantize(const DeviceWeight& w, int64_t row, int64_t c
   switch (w.format) {
     case WeightFormat::kPlain:
       if (w.data_dtype == DType::kF32) return reinterpret_cast<const float*>(w.data)[row * w.cols + col];
-      if (w.data_dtype == DType::kF16) return ToFloat(reinterpret_cast<const F16*>(w.data)[row * w.cols + col]);
+      if (w.data_dtype == DType::kF16)
+        return ToFloat(reinterpret_cast<const F16*>(w.data)[row * w.cols + col]);
       return ToFloat(reinterpret_cast<const Bf16*>(w.data)[row * w.cols + col]);
     case WeightFormat::kFp8Block:
       return FromE4m3(w.data[row * w.cols + col]) *
@@ -36,7 +37,8 @@ __device__ inline float Dequantize(const DeviceWeight& w, int64_t row, int64_t c
 
 // X is Bf16 or float. token_row(i) is the row of token i < num_tokens; emit(i, sum) stores, called by one lane.
 template <typename X, typename TokenRow, typename Emit>
-__device__ void MultiplyRow(const DeviceWeight& w, int64_t row, int num_tokens, TokenRow&& token_row, Emit&& emit) {
+__device__ void MultiplyRow(const DeviceWeight& w, int64_t row, int num_tokens, TokenRow&& token_row,
+                            Emit&& emit) {
   const X* x[kGeneralTokens];
   float sums[kGeneralTokens] = {};
 #pragma unroll

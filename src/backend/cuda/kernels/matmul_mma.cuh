@@ -21,7 +21,8 @@ inline constexpr int kMatmulThreads = 32 * kSegments;
 
 __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -140,7 +141,8 @@ using PartialSums = float[kSegments][kTokenTiles * kTokensPerTile][kTileRows];
 // there is none; rows hold zeros up to the next multiple of kActivationPadding.
 template <MatmulKind kKind, int kTokenTiles>
 __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_t row_end,
-                                const uint16_t* const (&x_rows)[kTokenTiles], PartialSums<kTokenTiles>& partial) {
+                                const uint16_t* const (&x_rows)[kTokenTiles],
+                                PartialSums<kTokenTiles>& partial) {
   using Format = Unpack<kKind>;
   constexpr int kValues = Format::kValues;
   constexpr int kUnit = 4 * kValues;
@@ -196,8 +198,7 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
 #pragma unroll
         for (int tile = 0; tile < kTokenTiles; ++tile) {
           uint4 x = make_uint4(0, 0, 0, 0);
-          if (x_rows[tile] != nullptr)
-            x = *reinterpret_cast<const uint4*>(x_rows[tile] + col + chunk * 8);
+          if (x_rows[tile] != nullptr) x = *reinterpret_cast<const uint4*>(x_rows[tile] + col + chunk * 8);
           Mma(target[tile], a[0], x.x, x.y);
           Mma(target[tile], a[1], x.z, x.w);
         }

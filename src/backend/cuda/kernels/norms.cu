@@ -51,9 +51,9 @@ Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
   const auto rows = static_cast<unsigned>(args.x.shape[0]);
   WithElement(args.x.dtype, [&]<typename In>(In*) {
     WithElement(args.y.dtype, [&]<typename Out>(Out*) {
-      RmsNormKernel<<<rows, 512, 0, context.cuda_stream()>>>(
-          args.x.as<const In>(), args.x.strides[0], args.weight.as<const float>(), args.y.as<Out>(),
-          args.y.strides[0], args.x.shape[1], args.eps);
+      RmsNormKernel<<<rows, 512, 0, context.cuda_stream()>>>(args.x.as<const In>(), args.x.strides[0],
+                                                             args.weight.as<const float>(), args.y.as<Out>(),
+                                                             args.y.strides[0], args.x.shape[1], args.eps);
     });
   });
   return {};

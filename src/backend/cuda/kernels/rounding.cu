@@ -8,7 +8,8 @@ namespace {
 
 // One warp a group.
 template <typename T>
-__global__ void SimulateFp8Kernel(T* x, int64_t stride, int64_t num_rows, int64_t groups_per_row, int64_t group) {
+__global__ void SimulateFp8Kernel(T* x, int64_t stride, int64_t num_rows, int64_t groups_per_row,
+                                  int64_t group) {
   const int64_t index = blockIdx.x * int64_t{blockDim.x / 32} + threadIdx.x / 32;
   if (index >= num_rows * groups_per_row) return;
   T* const values = x + index / groups_per_row * stride + index % groups_per_row * group;

@@ -29,8 +29,8 @@ constexpr int kGroupThreads = 1024;
 __global__ void GroupKernel(const int32_t* indices, int num_assignments, int top_k, int num_experts,
                             int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles, Fault* fault) {
   extern __shared__ int32_t shared[];
-  int32_t* const counts = shared;                 // [num_experts]
-  int32_t* const begins = counts + num_experts;   // [num_experts]
+  int32_t* const counts = shared;                // [num_experts]
+  int32_t* const begins = counts + num_experts;  // [num_experts]
   int32_t* const tile_begins = begins + num_experts;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int e = threadIdx.x; e < num_experts; e += kGroupThreads) counts[e] = 0;
@@ -111,8 +111,8 @@ struct ExpertMatmulParams {
   bool y_is_bf16;
 };
 
-__device__ __forceinline__ void StoreHeld(const ExpertMatmulParams& p, int assignment, int64_t rows, int64_t row,
-                                          float value) {
+__device__ __forceinline__ void StoreHeld(const ExpertMatmulParams& p, int assignment, int64_t rows,
+                                          int64_t row, float value) {
   const int64_t place = blockIdx.z * p.y_matrix_stride + assignment * rows + row;
   if (p.y_is_bf16) {
     static_cast<uint16_t*>(p.y)[place] = Bf16FromFloat(value);
@@ -132,9 +132,7 @@ __global__ void __launch_bounds__(kMatmulThreads) ExpertMmaKernel(const ExpertMa
   const int32_t* const order = p.order + tile.begin;
   MultiplyTile<kKind, kTokenTiles>(
       weight, blockIdx.y * int64_t{kTileRows}, weight.rows, tile.count,
-      [&](int token) {
-        return static_cast<const uint16_t*>(p.x) + order[token] / p.x_divisor * p.x_stride;
-      },
+      [&](int token) { return static_cast<const uint16_t*>(p.x) + order[token] / p.x_divisor * p.x_stride; },
       [&](int token, int64_t row, float sum) { StoreHeld(p, order[token], weight.rows, row, sum); });
 }
 
@@ -163,8 +161,9 @@ __global__ void ExpertSwigluKernel(const T* gate, const float* weights, T* y, in
                                    float limit) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= count) return;
-  Store(y, i, ClampedSwiglu(Load(gate, i), Load(gate, count + i), static_cast<double>(limit),
-                            static_cast<double>(weights[i / width])));
+  Store(y, i,
+        ClampedSwiglu(Load(gate, i), Load(gate, count + i), static_cast<double>(limit),
+                      static_cast<double>(weights[i / width])));
 }
 
 constexpr int kMaxTopK = 64;
@@ -207,7 +206,8 @@ struct Plan {
 };
 
 template <int kTokenTiles>
-void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams& params, DType x_dtype, dim3 grid) {
+void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams& params, DType x_dtype,
+                 dim3 grid) {
   const auto stream = context.cuda_stream();
   switch (kind) {
     case MatmulKind::kMmaBf16:
@@ -230,9 +230,9 @@ void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams
 }
 
 // x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
-Status MultiplyExperts(CudaContext& context, const Plan& plan, const std::set<Variant>& variants, int first_matrix,
-                       int num_matrices, const void* x, DType dtype, int64_t num_rows, int64_t cols, int x_divisor,
-                       void* y, int64_t num_assignments, int64_t rows) {
+Status MultiplyExperts(CudaContext& context, const Plan& plan, const std::set<Variant>& variants,
+                       int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
+                       int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {
   for (const auto& [kind, quantized] : variants) {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         const ActivationRows packed,
@@ -249,7 +249,8 @@ Status MultiplyExperts(CudaContext& context, const Plan& plan, const std::set<Va
                                        .y_matrix_stride = num_assignments * rows,
                                        .y_is_bf16 = dtype == DType::kBF16};
     const int rows_per_block = kind == MatmulKind::kGeneral ? kGeneralRows : kTileRows;
-    const dim3 grid(static_cast<unsigned>(plan.max_tiles), static_cast<unsigned>(CeilDiv(rows, rows_per_block)),
+    const dim3 grid(static_cast<unsigned>(plan.max_tiles),
+                    static_cast<unsigned>(CeilDiv(rows, rows_per_block)),
                     static_cast<unsigned>(num_matrices));
     if (plan.token_tiles == 1) {
       LaunchTiles<1>(context, kind, params, packed.dtype, grid);
@@ -283,10 +284,11 @@ Result<Plan> MakePlan(CudaContext& context, const ops::RoutedExpertsArgs& args) 
       static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
   DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
   DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(plan.max_tiles));
-  GroupKernel<<<1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t), context.cuda_stream()>>>(
-      args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
-      static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile, plan.max_tiles, order,
-      tiles, context.fault());
+  GroupKernel<<<1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t),
+                context.cuda_stream()>>>(args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
+                                         static_cast<int>(args.indices.shape[1]),
+                                         static_cast<int>(num_experts), tokens_per_tile, plan.max_tiles,
+                                         order, tiles, context.fault());
   plan.order = order;
   plan.tiles = tiles;
   return plan;
@@ -317,22 +319,23 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
                                context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
 
-  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.gate_up, kGate, 2, args.x.data, dtype, num_tokens, dim,
-                                       static_cast<int>(top_k), gate_up, num_assignments, inter_dim));
+  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.gate_up, kGate, 2, args.x.data, dtype, num_tokens,
+                                       dim, static_cast<int>(top_k), gate_up, num_assignments, inter_dim));
   constexpr int kThreads = 256;
   const int64_t count = num_assignments * inter_dim;
   WithElement(dtype, [&]<typename T>(T*) {
-    ExpertSwigluKernel<<<static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0, context.cuda_stream()>>>(
-        static_cast<const T*>(gate_up), args.weights.as<const float>(), static_cast<T*>(hidden), count, inter_dim,
-        args.limit);
+    ExpertSwigluKernel<<<static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0,
+                         context.cuda_stream()>>>(static_cast<const T*>(gate_up),
+                                                  args.weights.as<const float>(), static_cast<T*>(hidden),
+                                                  count, inter_dim, args.limit);
   });
-  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.down, kDown, 1, hidden, dtype, num_assignments, inter_dim,
-                                       1, rows, num_assignments, dim));
+  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.down, kDown, 1, hidden, dtype, num_assignments,
+                                       inter_dim, 1, rows, num_assignments, dim));
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(CeilDiv(dim, kThreads)));
   WithElement(dtype, [&]<typename T>(T*) {
-    SumExpertsKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(args.indices.as<const int32_t>(),
-                                                                   static_cast<const T*>(rows), args.y.as<float>(),
-                                                                   static_cast<int>(top_k), dim);
+    SumExpertsKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(
+        args.indices.as<const int32_t>(), static_cast<const T*>(rows), args.y.as<float>(),
+        static_cast<int>(top_k), dim);
   });
   return {};
 }

@@ -104,8 +104,7 @@ __global__ void RouterKernel(const Params p, Fault* fault) {
   double sum = 0.0;
   for (int k = 0; k < p.top_k; ++k) sum += affinities[indices[k]];
   for (int k = 0; k < p.top_k; ++k) {
-    Store(p.weights, token * p.top_k + k,
-          affinities[indices[k]] / sum * static_cast<double>(p.route_scale));
+    Store(p.weights, token * p.top_k + k, affinities[indices[k]] / sum * static_cast<double>(p.route_scale));
   }
 }
 

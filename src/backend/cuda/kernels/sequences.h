@@ -63,8 +63,7 @@ class SequenceTableBuilder {
 
   Result<SequenceTable> Stage(CudaContext& context, int64_t width) const {
     SequenceTable table;
-    DSV4_ASSIGN_OR_RETURN(table.sequences,
-                          (context.StageArray<SequenceRows, kInlineSequences>(sequences_)));
+    DSV4_ASSIGN_OR_RETURN(table.sequences, (context.StageArray<SequenceRows, kInlineSequences>(sequences_)));
     DSV4_ASSIGN_OR_RETURN(table.pages, (context.StageArray<const void*, kInlinePages>(pages_)));
     table.rows_per_page = rows_per_page_;
     table.width = width;

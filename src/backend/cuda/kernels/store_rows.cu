@@ -18,7 +18,8 @@ __global__ void StoreRowsKernel(const __grid_constant__ ArgArray<Run, kInlineRun
   const Run run = runs[blockIdx.x];
   const int64_t thread = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
   const int64_t num_threads = gridDim.y * int64_t{blockDim.x};
-  const auto addresses = reinterpret_cast<uintptr_t>(run.source) | reinterpret_cast<uintptr_t>(run.destination);
+  const auto addresses =
+      reinterpret_cast<uintptr_t>(run.source) | reinterpret_cast<uintptr_t>(run.destination);
   int64_t done = 0;
   if (addresses % sizeof(uint4) == 0) {
     const int64_t count = run.num_bytes / static_cast<int64_t>(sizeof(uint4));
