@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench_command.h"
+#include "apps/bench_runs.h"
 #include "apps/convert_command.h"
 #include "apps/diagnose_command.h"
 #include "apps/diagnose_page.h"
@@ -236,6 +238,38 @@ void AddConvert(CLI::App& app, ConvertCommandOptions& options) {
   convert.add_flag("--json", options.json, "One JSON document on standard output");
 }
 
+void AddBench(CLI::App& app, BenchOptions& options) {
+  CLI::App& bench =
+      *app.add_subcommand("bench", "Time prefills and decode steps against the machine's bounds");
+  const auto list = [](int64_t min) {
+    return CLI::Validator(
+        [min](const std::string& text) {
+          const auto parsed = ParseBenchList(text, min);
+          return parsed ? std::string() : parsed.error().message();
+        },
+        "N,N,...|none");
+  };
+  bench.add_option("--prefill", options.prefill, "Prompt lengths")->check(list(1))->capture_default_str();
+  bench.add_option("--depth", options.depth, "Tokens that sequences hold when they decode")
+      ->check(list(0))
+      ->capture_default_str();
+  bench.add_option("--batch", options.batch, "Sequences that decode together")
+      ->check(list(1))
+      ->capture_default_str();
+  bench.add_option("--repeat", options.repeat, "Timed runs of a row")
+      ->check(CLI::Range(1, kMaxRepeat))
+      ->capture_default_str();
+  bench.add_option("--seed", options.seed, "Of the random tokens and rows")->capture_default_str();
+  bench
+      .add_option_function<std::string>(
+          "--check", [&options](const std::string& value) { options.check = value == "on"; },
+          "off: time an output that nobody has checked, and say so")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str("on");
+  bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");
+  bench.add_flag("--json", options.json, "One JSON document on standard output");
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
   app.set_version_flag("--version", DSV4_VERSION);
@@ -257,12 +291,14 @@ int Main(int argc, char** argv) {
   ConvertCommandOptions convert;
   InspectOptions inspect;
   SynthOptions synth;
+  BenchOptions bench;
   AddRun(app, run);
   AddDiagnose(app, diagnose);
   AddLogits(app, logits);
   AddInspect(app, inspect);
   AddSynth(app, synth);
   AddConvert(app, convert);
+  AddBench(app, bench);
 
   CLI::App& encode_app = *app.add_subcommand("encode", "Render the conversations of a case file");
   encode_app
@@ -304,6 +340,10 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("inspect")) {
     inspect.model = model;
     return RunInspectCommand(inspect);
+  }
+  if (app.got_subcommand("bench")) {
+    bench.model = model;
+    return RunBenchCommand(bench);
   }
   if (app.got_subcommand("convert")) {
     convert.num_threads = model.num_threads;

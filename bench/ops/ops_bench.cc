@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/machine_bounds.h"
 #include "bench/ops/bench.h"
-#include "bench/ops/bounds.h"
 
 namespace dsv4::bench {
 namespace {
@@ -39,7 +39,8 @@ int Main(int argc, char** argv) {
     auto backend = backend::MakeCpuBackend({.num_threads = num_threads, .isa = isa});
     if (!backend.has_value()) Fail(backend.error().ToString());
     ThreadPool& threads = backend->context->threads();
-    const Machine machine = {*backend, ReadBandwidth(threads), MultiplyAddPeak(threads, isa)};
+    const Machine machine = {*backend, backend::cpu::ReadBandwidth(threads),
+                             backend::cpu::MultiplyAddPeak(threads, isa)};
     fmt::print("{}, {} threads: reads {:.1f} GB/s, {:.1f} GMAC/s; percentages are of these two\n",
                backend->name, num_threads, machine.read_bandwidth / 1e9, machine.multiply_adds / 1e9);
     BenchLinear(machine, wanted);

@@ -1,4 +1,4 @@
-#include "bench/ops/bounds.h"
+#include "backend/cpu/machine_bounds.h"
 
 #include <immintrin.h>
 
@@ -7,11 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-namespace dsv4::bench {
+namespace dsv4::backend::cpu {
 
 namespace {
 
-using backend::cpu::Isa;
 using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::time_point since) {
@@ -107,4 +106,4 @@ double MultiplyAddPeak(ThreadPool& threads, Isa isa) {
   return best;
 }
 
-}  // namespace dsv4::bench
+}  // namespace dsv4::backend::cpu

@@ -1,0 +1,65 @@
+// What `dsv4 bench` found out, as text and as JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/bench_runs.h"
+#include "base/json.h"
+
+namespace dsv4::apps {
+
+// What the machine can do, measured in the same process. Zero: not measured; percentages are then left out.
+struct BenchMachine {
+  double read_bandwidth = 0;  // Bytes a second.
+  double multiply_adds = 0;   // A second.
+};
+
+// How the output was checked before timing.
+struct BenchCheck {
+  bool done = false;  // --check off otherwise.
+  int64_t layers = 0;
+  int64_t prefill_tokens = 0;
+  int64_t depth = 0;
+  double worst_cosine = 0;  // Of a row of logits against the reference's.
+  double worst_error = 0;   // Largest difference of a logit, in units of the row's root mean square.
+  double seconds = 0;
+};
+
+struct BenchMemory {
+  int64_t peak_bytes = 0;     // Of the process while the model loads and runs; 0: unknown.
+  int64_t weights_bytes = 0;  // All files of the checkpoint.
+  int64_t states_bytes = 0;   // Of the sequences of the largest row.
+};
+
+struct BenchReport {
+  std::string model;
+  std::string backend;
+  std::string numerics;
+  int64_t num_layers = 0;
+  int num_threads = 0;
+  BenchMachine machine;
+  BenchCheck check;
+  std::vector<BenchRow> rows;
+  BenchMemory memory;
+};
+
+// A ratio of two rows, or a row's percentage of its bound: one of the figures that summarise a machine. Only those whose
+// rows were run.
+struct BenchSummary {
+  std::string what;
+  double value = 0;
+  std::string unit;
+};
+std::vector<BenchSummary> Summarize(const BenchReport& report);
+
+std::string HeaderText(const BenchReport& report);
+std::string RowHeading();
+std::string RowText(const BenchRow& row, const BenchMachine& machine);
+std::string ProfileText(const BenchRow& row, const BenchMachine& machine);
+std::string FooterText(const BenchReport& report);
+Json ToJson(const BenchReport& report);
+
+}  // namespace dsv4::apps

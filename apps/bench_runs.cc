@@ -1,0 +1,164 @@
+#include "apps/bench_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "sampling/sampler.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+constexpr double kLongRow = 10;  // Seconds.
+
+}  // namespace
+
+double BenchRow::Median() const {
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+double BenchRow::Spread() const {
+  const auto [fastest, slowest] = std::ranges::minmax(seconds);
+  return (slowest - fastest) / Median();
+}
+
+BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchRunOptions& options)
+    : model_(model),
+      backend_(backend),
+      options_(options),
+      rows_(backend.inner().context->memory(), backend.inner().context->stream(),
+            model.cache_layout().row_dtype),
+      random_(options.seed) {}
+
+std::vector<int32_t> BenchRuns::RandomTokens(int64_t count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(random_() % static_cast<uint64_t>(model_.config().vocab_size));
+  }
+  return tokens;
+}
+
+Result<std::vector<float>> BenchRuns::Step(std::vector<kv::SequenceState>& states, int64_t first,
+                                           int64_t batch, std::span<const int32_t> tokens) {
+  const size_t each = tokens.size() / static_cast<size_t>(batch);
+  std::vector<model::SequenceChunk> chunks;
+  for (int64_t i = 0; i < batch; ++i) {
+    chunks.push_back({.state = &states[static_cast<size_t>(first + i)],
+                      .tokens = tokens.subspan(static_cast<size_t>(i) * each, each),
+                      .logits = model::LogitsRows::kLast});
+  }
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, model_.Step(chunks));
+  sampling::SamplingParams greedy;
+  greedy.temperature = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    sampling::Sampler sampler(greedy, {}, -1);
+    if (const auto token = sampler.Sample(output.Row(i, 0)); !token) return Error(token.error());
+  }
+  return std::move(output.logits);
+}
+
+Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
+  BenchRow row = {.prefill = true, .tokens = tokens};
+  const std::vector<int32_t> ids = RandomTokens(tokens);
+  std::vector<kv::SequenceState> state;
+  DSV4_ASSIGN_OR_RETURN(kv::SequenceState empty, model_.NewSequence());
+  state.push_back(std::move(empty));
+  std::vector<float> logits;
+  double total = 0;
+  for (int run = 0; run <= options_.repeat; ++run) {
+    if (run > 2 && total > kLongRow) break;
+    state[0].Reset();
+    const auto begin = Clock::now();
+    DSV4_ASSIGN_OR_RETURN(logits, Step(state, 0, 1, ids));
+    if (run == 0) continue;
+    row.seconds.push_back(Seconds(begin));
+    total += row.seconds.back();
+  }
+  state[0].Reset();
+  diag::OpProfile profile(*backend_.inner().context);
+  const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+  DSV4_ASSIGN_OR_RETURN(logits, Step(state, 0, 1, ids));
+  row.cost = profile.total_cost();
+  row.profiled_steps = 1;
+  if (options_.profile) row.ops = profile.ops();
+  return row;
+}
+
+Status BenchRuns::SetDepth(int64_t depth, int64_t batch) {
+  states_.clear();
+  depth_ = depth;
+  state_bytes_ = 0;
+  for (int64_t i = 0; i < batch; ++i) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model_.NewSequence());
+    DSV4_RETURN_IF_ERROR(rows_.Fill(state, depth, options_.seed + static_cast<uint64_t>(i) + 1));
+    states_.push_back(std::move(state));
+  }
+  state_bytes_ = batch * kv::StateBytes(model_.cache_layout(), depth);
+  return {};
+}
+
+Status BenchRuns::Rewind(int64_t first, int64_t batch, int64_t steps) {
+  for (int64_t i = first; i < first + batch; ++i) {
+    DSV4_RETURN_IF_ERROR(states_[static_cast<size_t>(i)].Rewind(steps));
+  }
+  return {};
+}
+
+Status BenchRuns::CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits) {
+  const size_t vocab_size = logits.size() / tokens.size();
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> alone,
+                               Step(states_, index, 1, tokens.subspan(static_cast<size_t>(index), 1)));
+  if (std::memcmp(alone.data(), logits.data() + static_cast<size_t>(index) * vocab_size,
+                  vocab_size * sizeof(float)) == 0) {
+    return {};
+  }
+  return Internal(
+      fmt::format("decode at depth {}: row {} of a batch of {} differs from the same sequence alone", depth_,
+                  index, tokens.size()));
+}
+
+Result<BenchRow> BenchRuns::Decode(int64_t batch) {
+  BenchRow row = {.depth = depth_, .batch = batch};
+  // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<float> logits;
+  for (int step = 0; step <= options_.repeat; ++step) {
+    tokens.push_back(RandomTokens(batch));
+    const auto begin = Clock::now();
+    DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens.back()));
+    if (step > 0) row.seconds.push_back(Seconds(begin));
+  }
+  if (batch > 1) {
+    for (const int64_t index : {int64_t{0}, batch - 1}) {
+      DSV4_TRY(Rewind(index, 1, 1));
+      DSV4_TRY(CheckAlone(index, tokens.back(), logits));
+    }
+  }
+  // The same steps once more, counted and, op by op, timed.
+  DSV4_TRY(Rewind(0, batch, options_.repeat));
+  diag::OpProfile profile(*backend_.inner().context);
+  {
+    const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+    for (int step = 1; step <= options_.repeat; ++step) {
+      DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens[static_cast<size_t>(step)]));
+    }
+  }
+  row.profiled_steps = options_.repeat;
+  row.cost = profile.total_cost() * (1.0 / options_.repeat);
+  if (options_.profile) row.ops = profile.ops();
+  DSV4_TRY(Rewind(0, batch, options_.repeat + 1));
+  return row;
+}
+
+}  // namespace dsv4::apps

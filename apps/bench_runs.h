@@ -1,0 +1,77 @@
+// The timed runs of `dsv4 bench`: prefills of new sequences, and decode steps of batches at a depth.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/bench_state.h"
+#include "base/status.h"
+#include "diag/hooked_backend.h"
+#include "diag/op_profile.h"
+#include "model/model.h"
+
+namespace dsv4::apps {
+
+struct BenchRow {
+  bool prefill = false;
+  int64_t depth = 0;              // Tokens that each sequence holds before the first timed step.
+  int64_t batch = 1;              // Sequences.
+  int64_t tokens = 1;             // Per sequence and step.
+  std::vector<double> seconds;    // Of every timed step, greedy sampling included.
+  diag::OpCost cost;              // Of one step, the mean of those timed.
+  std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
+  int64_t profiled_steps = 0;
+
+  double Median() const;
+  // (slowest - fastest) / median.
+  double Spread() const;
+  double TokensPerSecond() const { return static_cast<double>(tokens * batch) / Median(); }
+};
+
+struct BenchRunOptions {
+  int repeat = 5;  // Timed decode steps of a row, at most kMaxRepeat.
+  bool profile = false;
+  uint64_t seed = 0;
+};
+// One warm-up step and the timed ones must be taken back again.
+inline constexpr int kMaxRepeat = 60;
+
+class BenchRuns {
+ public:
+  // All borrowed; `model` was made on backend.backend() with max_rewind_tokens above kMaxRepeat.
+  BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchRunOptions& options);
+
+  // `tokens` random tokens into an empty sequence, logits of the last. The first run is not timed; timed are two or more,
+  // up to `repeat` while they take less than ten seconds together.
+  Result<BenchRow> Prefill(int64_t tokens);
+
+  // Puts `batch` sequences of `depth` random rows in place for Decode.
+  Status SetDepth(int64_t depth, int64_t batch);
+  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Internal error
+  // when a sequence's logits differ from those it gets alone, in the first and in the last row.
+  Result<BenchRow> Decode(int64_t batch);
+
+  // Bytes of the sequences that SetDepth has in place.
+  int64_t state_bytes() const { return state_bytes_; }
+
+ private:
+  std::vector<int32_t> RandomTokens(int64_t count);
+  // One step: a chunk for each state, and a greedy choice from each row. Returns the logits.
+  Result<std::vector<float>> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
+                                  std::span<const int32_t> tokens);
+  Status Rewind(int64_t first, int64_t batch, int64_t steps);
+  Status CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits);
+
+  model::Model& model_;
+  diag::HookedBackend& backend_;
+  BenchRunOptions options_;
+  RandomRows rows_;
+  std::mt19937_64 random_;
+  std::vector<kv::SequenceState> states_;
+  int64_t depth_ = 0;
+  int64_t state_bytes_ = 0;
+};
+
+}  // namespace dsv4::apps

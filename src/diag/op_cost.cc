@@ -1,0 +1,216 @@
+#include "diag/op_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+namespace dsv4::diag {
+namespace {
+
+double Number(int64_t value) { return static_cast<double>(value); }
+
+Result<std::vector<int32_t>> ToHost(ops::OpContext& context, const TensorView& indices) {
+  std::vector<int32_t> values(static_cast<size_t>(indices.num_elements()));
+  DSV4_TRY(context.memory().CopyToHost(values.data(), indices.data, values.size() * sizeof(int32_t),
+                                       context.stream()));
+  return values;
+}
+
+OpCost MatrixCost(const Weight& weight, int64_t num_tokens) {
+  return {.weight_bytes = Number(StoredBytes(weight)),
+          .multiply_adds = Number(num_tokens * weight.rows * weight.cols)};
+}
+
+// The mixing matrices of hyper-connections are F32 tensors, not weights.
+OpCost MixCost(const TensorView& fn, const TensorView& streams) {
+  const int64_t num_tokens = streams.shape[0];
+  return {.weight_bytes = Number(fn.num_bytes()), .multiply_adds = Number(num_tokens * fn.num_elements())};
+}
+
+int64_t ExpertElements(const ops::ExpertWeights& expert) {
+  return expert.w1.rows * expert.w1.cols + expert.w2.rows * expert.w2.cols + expert.w3.rows * expert.w3.cols;
+}
+
+// Rows of the window and entries that the query at `position` sees.
+int64_t VisibleWindow(int64_t position, int64_t window_size) { return std::min(position + 1, window_size); }
+
+std::string WeightDetail(const Weight& weight) {
+  const std::string name = weight.format == WeightFormat::kPlain
+                               ? std::string(DTypeName(weight.data.dtype))
+                               : std::string(WeightFormatName(weight.format));
+  return fmt::format("{} [{}, {}]", name, weight.rows, weight.cols);
+}
+
+}  // namespace
+
+OpCost& OpCost::operator+=(const OpCost& other) {
+  weight_bytes += other.weight_bytes;
+  cache_bytes += other.cache_bytes;
+  multiply_adds += other.multiply_adds;
+  return *this;
+}
+
+OpCost OpCost::operator*(double factor) const {
+  return {.weight_bytes = weight_bytes * factor,
+          .cache_bytes = cache_bytes * factor,
+          .multiply_adds = multiply_adds * factor};
+}
+
+int64_t StoredBytes(const Weight& weight) {
+  return weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
+}
+
+Result<OpCost> CostOf(ops::OpContext&, const ops::EmbedArgs& args) {
+  const int64_t num_tokens = args.token_ids.shape[0];
+  return OpCost{.weight_bytes = Number(num_tokens * args.table.shape[1] * ElementBytes(args.table.dtype))};
+}
+
+Result<OpCost> CostOf(ops::OpContext&, const ops::LinearArgs& args) {
+  return MatrixCost(*args.weight, args.x.shape[0]);
+}
+
+Result<OpCost> CostOf(ops::OpContext&, const ops::GroupedLinearArgs& args) {
+  return MatrixCost(*args.weight, args.x.shape[0]);
+}
+
+Result<OpCost> CostOf(ops::OpContext&, const ops::HcPreArgs& args) { return MixCost(args.fn, args.streams); }
+Result<OpCost> CostOf(ops::OpContext&, const ops::HcHeadArgs& args) { return MixCost(args.fn, args.streams); }
+
+Result<OpCost> CostOf(ops::OpContext& context, const ops::RoutedExpertsArgs& args) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, ToHost(context, args.indices));
+  OpCost cost;
+  std::vector<bool> read(args.experts.size(), false);
+  for (const int32_t index : chosen) {
+    const auto e = static_cast<size_t>(index);
+    const ops::ExpertWeights& expert = args.experts[e];
+    cost.multiply_adds += Number(ExpertElements(expert));
+    if (read[e]) continue;
+    read[e] = true;
+    cost.weight_bytes += Number(StoredBytes(expert.w1) + StoredBytes(expert.w2) + StoredBytes(expert.w3));
+  }
+  return cost;
+}
+
+Result<OpCost> CostOf(ops::OpContext& context, const ops::AttentionArgs& args) {
+  const int64_t num_heads = args.q.shape[1];
+  const int64_t head_dim = args.q.shape[2];
+  std::vector<int32_t> selected;
+  if (!args.selected.is_null()) {
+    DSV4_ASSIGN_OR_RETURN(selected, ToHost(context, args.selected));
+  }
+  int64_t rows_read = 0;
+  int64_t rows_met = 0;  // By all queries together.
+  for (const ops::AttentionSequence& sequence : args.sequences) {
+    const int64_t end = sequence.first_position + sequence.num_tokens;
+    rows_read += std::min(end, args.window_size - 1 + sequence.num_tokens);
+    std::unordered_set<int32_t> entries;
+    for (int64_t t = 0; t < sequence.num_tokens; ++t) {
+      const int64_t position = sequence.first_position + t;
+      rows_met += VisibleWindow(position, args.window_size);
+      if (args.ratio == 0) continue;
+      if (args.selected.is_null()) {
+        rows_met += (position + 1) / args.ratio;
+        continue;
+      }
+      const int64_t top_k = args.selected.shape[1];
+      for (int64_t k = 0; k < top_k; ++k) {
+        const int32_t entry = selected[static_cast<size_t>((sequence.token_begin + t) * top_k + k)];
+        if (entry < 0) continue;
+        entries.insert(entry);
+        ++rows_met;
+      }
+    }
+    if (args.ratio > 0) {
+      rows_read += args.selected.is_null() ? end / args.ratio : static_cast<int64_t>(entries.size());
+    }
+  }
+  return OpCost{.cache_bytes = Number(rows_read * head_dim * ElementBytes(args.q.dtype)),
+                .multiply_adds = Number(2 * rows_met * num_heads * head_dim)};
+}
+
+Result<OpCost> CostOf(ops::OpContext&, const ops::IndexerSelectArgs& args) {
+  const int64_t num_heads = args.q.shape[1];
+  const int64_t width = args.q.shape[2];
+  const int64_t top_k = args.selected.shape[1];
+  int64_t keys_read = 0;
+  int64_t keys_met = 0;
+  for (const ops::IndexerSequence& sequence : args.sequences) {
+    int64_t most = 0;
+    for (int64_t t = 0; t < sequence.num_tokens; ++t) {
+      const int64_t visible = (sequence.first_position + t + 1) / args.ratio;
+      if (visible <= top_k) continue;  // All are chosen without a look.
+      keys_met += visible;
+      most = std::max(most, visible);
+    }
+    keys_read += most;
+  }
+  return OpCost{.cache_bytes = Number(keys_read * width * ElementBytes(args.q.dtype)),
+                .multiply_adds = Number(keys_met * num_heads * width)};
+}
+
+Result<OpCost> CostOf(ops::OpContext&, const ops::CompressorPoolArgs& args) {
+  const int64_t blocks = args.overlap ? 2 : 1;
+  int64_t rows = 0;
+  for (const ops::CompressorSequence& sequence : args.sequences) {
+    const int64_t completed =
+        ops::NumCompletedEntries(sequence.first_position, sequence.num_tokens, args.ratio);
+    if (completed == 0) continue;
+    // Rows of earlier tokens from the first block that is pooled on.
+    const int64_t first_entry = sequence.first_position / args.ratio;
+    const int64_t first_row = std::max<int64_t>(0, first_entry - (blocks - 1)) * args.ratio;
+    rows += sequence.first_position - first_row;
+  }
+  return OpCost{.cache_bytes = Number(2 * rows * args.values.shape[1] * ElementBytes(DType::kF32))};
+}
+
+// These read activations, small vectors and rows of tables only.
+#define DSV4_NO_COST(Args) \
+  Result<OpCost> CostOf(ops::OpContext&, const ops::Args&) { return OpCost(); }
+DSV4_NO_COST(PrepareWeightArgs)
+DSV4_NO_COST(RmsNormArgs)
+DSV4_NO_COST(HeadRmsNormArgs)
+DSV4_NO_COST(RopeArgs)
+DSV4_NO_COST(SimulateFp8Args)
+DSV4_NO_COST(HadamardFp4Args)
+DSV4_NO_COST(ScaleArgs)
+DSV4_NO_COST(HcPostArgs)
+DSV4_NO_COST(StoreRowsArgs)
+DSV4_NO_COST(RouterArgs)
+DSV4_NO_COST(SwigluArgs)
+DSV4_NO_COST(MoeCombineArgs)
+#undef DSV4_NO_COST
+
+std::string DetailOf(const ops::LinearArgs& args) { return WeightDetail(*args.weight); }
+std::string DetailOf(const ops::GroupedLinearArgs& args) { return WeightDetail(*args.weight); }
+std::string DetailOf(const ops::RoutedExpertsArgs& args) {
+  if (args.experts.empty()) return {};
+  return fmt::format("{}, {} experts", WeightDetail(args.experts.front().w1), args.experts.size());
+}
+std::string DetailOf(const ops::AttentionArgs& args) {
+  return args.ratio == 0 ? "window" : fmt::format("ratio {}", args.ratio);
+}
+std::string DetailOf(const ops::IndexerSelectArgs& args) { return fmt::format("ratio {}", args.ratio); }
+std::string DetailOf(const ops::CompressorPoolArgs& args) { return fmt::format("ratio {}", args.ratio); }
+
+#define DSV4_NO_DETAIL(Args) \
+  std::string DetailOf(const ops::Args&) { return {}; }
+DSV4_NO_DETAIL(PrepareWeightArgs)
+DSV4_NO_DETAIL(EmbedArgs)
+DSV4_NO_DETAIL(RmsNormArgs)
+DSV4_NO_DETAIL(HeadRmsNormArgs)
+DSV4_NO_DETAIL(RopeArgs)
+DSV4_NO_DETAIL(SimulateFp8Args)
+DSV4_NO_DETAIL(HadamardFp4Args)
+DSV4_NO_DETAIL(ScaleArgs)
+DSV4_NO_DETAIL(HcPreArgs)
+DSV4_NO_DETAIL(HcPostArgs)
+DSV4_NO_DETAIL(HcHeadArgs)
+DSV4_NO_DETAIL(StoreRowsArgs)
+DSV4_NO_DETAIL(RouterArgs)
+DSV4_NO_DETAIL(SwigluArgs)
+DSV4_NO_DETAIL(MoeCombineArgs)
+#undef DSV4_NO_DETAIL
+
+}  // namespace dsv4::diag

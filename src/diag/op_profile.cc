@@ -1,0 +1,52 @@
+#include "diag/op_profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+
+namespace dsv4::diag {
+
+Status OpProfile::Wait() {
+  if (context_.stream() == nullptr) return {};
+  if (!waited_for_) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(waited_for_, context_.memory().Allocate(1));
+  }
+  std::byte byte;
+  return context_.memory().CopyToHost(&byte, waited_for_.data(), 1, context_.stream());
+}
+
+template <typename Args>
+Status OpProfile::Measure(const char* op, const InnerOp<Args>& inner, const Args& args) {
+  DSV4_RETURN_IF_ERROR(Wait());
+  const auto begin = std::chrono::steady_clock::now();
+  DSV4_RETURN_IF_ERROR(inner(args));
+  DSV4_RETURN_IF_ERROR(Wait());
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  const std::string detail = DetailOf(args);
+  auto found = std::ranges::find_if(ops_, [&](const OpTime& o) { return o.op == op && o.detail == detail; });
+  if (found == ops_.end()) found = ops_.insert(ops_.end(), {.op = op, .detail = detail});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const OpCost cost, CostOf(context_, args));
+  ++found->calls;
+  found->seconds += time.count();
+  found->cost += cost;
+  return {};
+}
+
+OpHooks OpProfile::Hooks() {
+  OpHooks hooks;
+#define DSV4_MEASURE_OP(name, Args)                                             \
+  hooks.name = [this](const InnerOp<ops::Args>& inner, const ops::Args& args) { \
+    return Measure<ops::Args>(#name, inner, args);                              \
+  };
+  DSV4_FOR_EACH_OP(DSV4_MEASURE_OP)
+#undef DSV4_MEASURE_OP
+  return hooks;
+}
+
+OpCost OpProfile::total_cost() const {
+  OpCost total;
+  for (const OpTime& op : ops_) total += op.cost;
+  return total;
+}
+
+}  // namespace dsv4::diag

@@ -1,0 +1,96 @@
+"""`dsv4 bench` on the small model: what its report holds, and what it refuses."""
+
+import json
+import unittest
+
+from dsv4_process import TINY, dsv4, dsv4_json
+
+SMALL = ("bench", "--repeat", "2", "--prefill", "3,40", "--depth", "0,600", "--batch", "1,3")
+
+
+class Bench(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.report = dsv4_json(*SMALL, "--profile", "--json")
+
+    def row(self, **wanted):
+        (row,) = [row for row in self.report["rows"] if all(row[key] == value for key, value in wanted.items())]
+        return row
+
+    def test_every_row_asked_for_is_there(self):
+        rows = [(row["kind"], row["depth"], row["batch"], row["tokens"]) for row in self.report["rows"]]
+        self.assertEqual(rows, [("prefill", 0, 1, 3), ("prefill", 0, 1, 40), ("decode", 0, 1, 1), ("decode", 0, 3, 1),
+                                ("decode", 600, 1, 1), ("decode", 600, 3, 1)])
+        for row in self.report["rows"]:
+            self.assertEqual(len(row["seconds"]), 2)
+            self.assertAlmostEqual(row["median_seconds"], sum(row["seconds"]) / 2)
+            self.assertAlmostEqual(row["tokens_per_second"], row["batch"] * row["tokens"] / row["median_seconds"])
+
+    def test_the_output_was_checked(self):
+        check = self.report["check"]
+        self.assertEqual((check["layers"], check["depth"]), (4, 600))
+        self.assertGreater(check["worst_cosine"], 0.99)
+        self.assertGreater(check["worst_error"], 0)  # Equal bits would mean that both ran on one backend.
+        unchecked = dsv4("bench", "--prefill", "none", "--depth", "0", "--batch", "1", "--repeat", "1", "--check", "off")
+        self.assertEqual(unchecked.returncode, 0, unchecked.stderr)
+        self.assertIn("UNCHECKED", unchecked.stdout)
+
+    def test_bytes_and_multiply_adds_are_what_the_step_needs(self):
+        files = sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
+        one, three, deep = self.row(depth=0, batch=1, kind="decode"), self.row(depth=0, batch=3), self.row(depth=600, batch=1)
+        self.assertLess(one["weight_bytes"], three["weight_bytes"])  # More experts are chosen.
+        self.assertLess(three["weight_bytes"], files)
+        self.assertLess(one["cache_bytes"], deep["cache_bytes"])
+        # All but attention is the same work for each token.
+        self.assertAlmostEqual(three["multiply_adds"] / one["multiply_adds"], 3, delta=0.1)
+        percent = one["weight_bytes"] + one["cache_bytes"]
+        percent *= 100 / one["median_seconds"] / self.report["machine"]["read_bytes_per_second"]
+        self.assertAlmostEqual(one["read_percent"], percent)
+
+    def test_the_profile_adds_up(self):
+        for row in self.report["rows"]:
+            for key in ("weight_bytes", "cache_bytes", "multiply_adds"):
+                self.assertAlmostEqual(sum(op[key] for op in row["ops"]) / row[key] if row[key] else 1, 1)
+            self.assertGreater(sum(op["seconds"] for op in row["ops"]), 0)
+            self.assertEqual({op["op"] for op in row["ops"]} & {"embed", "linear", "attention", "routed_experts", "hc_head"},
+                             {"embed", "linear", "attention", "routed_experts", "hc_head"})
+
+    def test_the_summary_has_the_ratios_of_the_rows(self):
+        summary = {line["what"]: line["value"] for line in self.report["summary"]}
+        self.assertAlmostEqual(summary["depth 600, batch 3 against batch 1"],
+                               self.row(depth=600, batch=3)["tokens_per_second"] / self.row(depth=600, batch=1)["tokens_per_second"])
+        self.assertAlmostEqual(summary["batch 3, depth 600 against depth 0"],
+                               self.row(depth=600, batch=3)["median_seconds"] / self.row(depth=0, batch=3)["median_seconds"])
+        self.assertIn("prefill 40, multiply-adds", summary)
+        self.assertGreater(self.report["memory"]["peak_bytes"], self.report["memory"]["states_bytes"])
+
+    def test_the_text_holds_the_same(self):
+        process = dsv4(*SMALL, "--profile")
+        self.assertEqual(process.returncode, 0, process.stderr)
+        for words in ("checked against the reference", "routed_experts", "batch 3 against batch 1", "memory"):
+            self.assertIn(words, process.stdout)
+
+    def test_plain_numerics_and_the_reference_backend(self):
+        for arguments in (("--numerics", "plain"), ("--backend", "reference")):
+            report = dsv4_json("bench", "--json", "--repeat", "1", "--prefill", "none", "--depth", "9", "--batch", "2", *arguments)
+            self.assertGreater(report["check"]["worst_cosine"], 0.99)
+
+    def test_bad_values_are_usage_errors(self):
+        for arguments in (("--prefill", "0"), ("--prefill", "4,4"), ("--depth", "-1"), ("--depth", "2x"), ("--batch", "1,,2"),
+                          ("--batch", ""), ("--depth", "99999999999999999999"), ("--repeat", "0"), ("--repeat", "61"), ("--check", "maybe")):
+            with self.subTest(arguments):
+                process = dsv4("bench", *arguments)
+                self.assertEqual(process.returncode, 2, process.stdout)
+                self.assertEqual(process.stdout, "")
+                self.assertIn(arguments[0], process.stderr)
+
+    def test_a_depth_beyond_the_model_is_an_error(self):
+        limit = json.loads((TINY / "config.json").read_text())["max_position_embeddings"]
+        process = dsv4("bench", "--json", "--prefill", "none", "--batch", "1", "--depth", str(limit + 1))
+        self.assertNotEqual(process.returncode, 0)
+        self.assertEqual(process.stdout, "")
+        self.assertIn(str(limit), process.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
