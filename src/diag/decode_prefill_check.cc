@@ -61,6 +61,12 @@ int64_t PositionOf(const model::ModelConfig& config, const RecordedTensor& tenso
   return entry ? row * config.layers[static_cast<size_t>(tensor.layer)].compress_ratio : row;
 }
 
+// The ops that may be at fault: the one that wrote the tensor and, where it reads rows that another op stored, that one.
+std::string Candidates(std::string_view tensor) {
+  const std::string op(OpBehind(tensor));
+  return op == "attention" || op == "indexer_select" ? op + ", store_rows" : op;
+}
+
 // The cut's verdict: nothing, or where it first leaves prefill.
 struct CutResult {
   std::optional<Place> place;
@@ -93,7 +99,7 @@ Result<CutResult> CompareCut(const Subject& subject, std::span<const int32_t> to
     first = exact;
   }
   const RecordedTensor& tensor = *first->tensor;
-  result.place = Place{layer, tensor.name, std::string(OpBehind(tensor.name)),
+  result.place = Place{layer, tensor.name, Candidates(tensor.name),
                        PositionOf(subject.model.config(), tensor, first->row)};
   result.error = first->error;
   return result;
@@ -106,12 +112,12 @@ std::string_view Advice(std::string_view op) {
            "piece left there "
            "(remainder, previous block, reset at sequence start)";
   }
-  if (op == "attention") {
+  if (op.starts_with("attention")) {
     return "the inputs of this pass agree, so cached rows or the visible set do not: dsv4 diagnose visible, "
            "then the ring's "
            "slots and the entries stored by earlier pieces";
   }
-  if (op == "indexer_select")
+  if (op.starts_with("indexer_select"))
     return "the indexer's keys of earlier pieces, or the count of visible entries, differ";
   return "the op's result for a row depends on the other rows of the batch; look at its reductions and its "
          "positions";

@@ -127,7 +127,8 @@ Result<CheckReport> CheckResidual(const Subject& subject, std::span<const int32_
       report.verdict = Verdict::kFinding;
       report.headline =
           fmt::format("layer {}, {}, stream {}: {}", tensor.layer, tensor.name, stream, complaint);
-      report.place = Place{tensor.layer, tensor.name, std::string(OpBehind(tensor.name)), num_tokens - count};
+      // A stream shows its whole layer, so no op is named.
+      report.place = Place{tensor.layer, tensor.name, "", num_tokens - count};
       report.ends_run = !a.finite || !b.finite;
     }
   }

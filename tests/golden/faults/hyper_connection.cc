@@ -69,6 +69,9 @@ std::vector<double> Mix(const double* x, const std::vector<double>& fn, size_t h
     for (size_t i = begin; i < begin + count; ++i) square += x[i] * x[i];
     return 1 / std::sqrt(square / static_cast<double>(count) + norm_eps);
   };
+  const double whole = norm(0, width);
+  std::vector<double> per_stream(h);
+  for (size_t i = 0; i < h; ++i) per_stream[i] = norm(i * d, d);
   std::vector<double> m(fn.size() / width);
   for (size_t k = 0; k < m.size(); ++k) {
     double sum = 0;
@@ -76,12 +79,12 @@ std::vector<double> Mix(const double* x, const std::vector<double>& fn, size_t h
       double weight = fn[k * width + j];
       double value = x[j];
       if (F == Fault::kBf16Product) weight = Bf16(weight);
-      if (F == Fault::kNormalisedProduct) value = Bf16(value * norm(0, width));
-      if (F == Fault::kNormPerStream) value *= norm(j / d * d, d);
+      if (F == Fault::kNormalisedProduct) value = Bf16(value * whole);
+      if (F == Fault::kNormPerStream) value *= per_stream[j / d];
       sum += weight * value;
     }
     if (F == Fault::kBf16Product) sum = Bf16(sum);
-    m[k] = F == Fault::kNormalisedProduct || F == Fault::kNormPerStream ? sum : sum * norm(0, width);
+    m[k] = F == Fault::kNormalisedProduct || F == Fault::kNormPerStream ? sum : sum * whole;
   }
   return m;
 }
