@@ -107,7 +107,7 @@ Result<BenchCheck> CheckAgainstReference(const ModelSource& source, const ModelF
 
   DSV4_ASSIGN_OR_RETURN(const auto got, DecodeAt(depth, ours));
   DSV4_ASSIGN_OR_RETURN(const auto want, DecodeAt(depth, reference));
-  BenchCheck check = {.done = true,
+  BenchCheck check = {.backend = backend.name,
                       .layers = options.max_layers,
                       .prefill_tokens = kPrefillTokens,
                       .depth = depth,

@@ -10,10 +10,12 @@
 #include <optional>
 
 #include "apps/bench_check.h"
+#include "apps/bench_machine.h"
 #include "apps/bench_report.h"
 #include "apps/bench_runs.h"
 #include "apps/model_source.h"
 #include "apps/terminal.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
 
 namespace dsv4::apps {
@@ -33,23 +35,36 @@ int64_t PeakMemory() {
   return 0;
 }
 
-struct Lists {
+// What the options say, read.
+struct Plan {
   std::vector<int64_t> prefill;
   std::vector<int64_t> depths;
   std::vector<int64_t> batches;
+  std::vector<std::optional<backend::cpu::Isa>> tiers;  // One; more with --isa.
+};
+
+// A model on one backend. All targets of a run share the weights.
+struct Target {
+  std::unique_ptr<diag::HookedBackend> backend;
+  std::unique_ptr<model::Model> model;
+  BenchMeter meter;
+  std::unique_ptr<BenchRuns> runs;
 };
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, Lists lists, ModelSource source)
-      : options_(options), lists_(std::move(lists)), source_(std::move(source)) {}
+  Bench(const BenchOptions& options, Plan plan, ModelSource source)
+      : options_(options), plan_(std::move(plan)), source_(std::move(source)) {}
 
   Status Run();
   const BenchReport& report() const { return report_; }
 
  private:
+  Status MakeBackends();
+  Status Check();
   Status Load();
-  Status RunRows();
+  Status RunPrefills();
+  Status RunDecodes();
   void Add(BenchRow row);
   void Print(const std::string& text) const {
     if (options_.json) return;
@@ -58,78 +73,135 @@ class Bench {
   }
 
   const BenchOptions& options_;
-  Lists lists_;
+  Plan plan_;
   ModelSource source_;
-  std::unique_ptr<diag::HookedBackend> backend_;
-  std::unique_ptr<model::Model> model_;
+  std::shared_ptr<const backend::cpu::ReadMemory> read_memory_;
+  std::vector<Target> targets_;
   BenchReport report_;
 };
 
+Status Bench::MakeBackends() {
+  for (const auto& tier : plan_.tiers) {
+    const int num_threads = NumThreads(options_.model);
+    DSV4_ASSIGN_OR_RETURN_STATUS(ops::Backend backend,
+                                 tier ? backend::MakeCpuBackend({.num_threads = num_threads, .isa = tier})
+                                      : MakeBackend(options_.model));
+    Target target;
+    target.backend = std::make_unique<diag::HookedBackend>(std::move(backend));
+    ops::OpContext& context = *target.backend->inner().context;
+    if (context.stream() == nullptr) {  // It computes on the host.
+      if (read_memory_ == nullptr) {
+        DSV4_ASSIGN_OR_RETURN_STATUS(
+            backend::cpu::ReadMemory memory,
+            backend::cpu::ReadMemory::Allocate(backend::cpu::ReadMemory::Pages::kHuge));
+        read_memory_ = std::make_shared<const backend::cpu::ReadMemory>(std::move(memory));
+      }
+      DSV4_ASSIGN_OR_RETURN_STATUS(const backend::cpu::Isa isa, backend::cpu::ChooseIsa(tier));
+      target.meter = BenchMeter(read_memory_, context.threads(), isa);
+    }
+    report_.backends.push_back(target.backend->inner().name);
+    report_.num_threads = context.threads().num_threads();
+    targets_.push_back(std::move(target));
+  }
+  return {};
+}
+
+Status Bench::Check() {
+  const int64_t depth = plan_.depths.empty() ? 0 : std::ranges::max(plan_.depths);
+  for (const Target& target : targets_) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        BenchCheck check, CheckAgainstReference(source_, options_.model, target.backend->inner(), depth));
+    report_.checks.push_back(std::move(check));
+  }
+  return {};
+}
+
 Status Bench::Load() {
-  DSV4_ASSIGN_OR_RETURN_STATUS(ops::Backend backend, MakeBackend(options_.model));
-  backend_ = std::make_unique<diag::HookedBackend>(std::move(backend));
-  ThreadPool& threads = backend_->inner().context->threads();
-  const bool on_host = backend_->inner().context->stream() == nullptr;
-  if (on_host) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const backend::cpu::Isa isa, backend::cpu::ChooseIsa(std::nullopt));
-    report_.machine = {.read_bandwidth = backend::cpu::ReadBandwidth(threads),
-                       .multiply_adds = backend::cpu::MultiplyAddPeak(threads, isa)};
+  for (Target& target : targets_) {
+    ProgressBar bar("Loading");
+    DSV4_ASSIGN_OR_RETURN_STATUS(target.model,
+                                 LoadModel(options_.model, source_, target.backend->backend(),
+                                           [&](int64_t done, int64_t total) { bar.Update(done, total); }));
+    bar.Clear();
+    target.runs = std::make_unique<BenchRuns>(
+        *target.model, *target.backend, target.meter,
+        BenchRunOptions{.repeat = options_.repeat, .profile = options_.profile, .seed = options_.seed});
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
-  report_.memory.weights_bytes = checkpoint->num_bytes();
-  if (options_.check) {
-    const int64_t depth = lists_.depths.empty() ? 0 : std::ranges::max(lists_.depths);
-    DSV4_ASSIGN_OR_RETURN_STATUS(report_.check,
-                                 CheckAgainstReference(source_, options_.model, backend_->inner(), depth));
-  }
-  ForgetPeakMemory();
-  ProgressBar bar("Loading");
-  DSV4_ASSIGN_OR_RETURN_STATUS(model_,
-                               LoadModel(options_.model, source_, backend_->backend(),
-                                         [&](int64_t done, int64_t total) { bar.Update(done, total); }));
-  bar.Clear();
-  report_.model = source_.name();
-  report_.backend = backend_->inner().name;
-  report_.numerics = options_.model.numerics;
-  report_.num_layers = model_->num_layers();
-  report_.num_threads = threads.num_threads();
+  report_.num_layers = targets_.front().model->num_layers();
   return {};
 }
 
 void Bench::Add(BenchRow row) {
-  Print(RowText(row, report_.machine));
-  if (options_.profile) Print(ProfileText(row, report_.machine));
+  Print(RowText(row));
+  if (options_.profile) Print(ProfileText(row));
   report_.rows.push_back(std::move(row));
 }
 
-Status Bench::RunRows() {
-  BenchRuns runs(*model_, *backend_,
-                 {.repeat = options_.repeat, .profile = options_.profile, .seed = options_.seed});
-  for (const int64_t tokens : lists_.prefill) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, runs.Prefill(tokens));
-    Add(std::move(row));
-    report_.memory.states_bytes =
-        std::max(report_.memory.states_bytes, StateBytes(model_->cache_layout(), tokens));
-  }
-  if (lists_.batches.empty()) return {};
-  for (const int64_t depth : lists_.depths) {
-    DSV4_RETURN_IF_ERROR(runs.SetDepth(depth, std::ranges::max(lists_.batches)));
-    report_.memory.states_bytes = std::max(report_.memory.states_bytes, runs.state_bytes());
-    for (const int64_t batch : lists_.batches) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, runs.Decode(batch));
+Status Bench::RunPrefills() {
+  for (const int64_t tokens : plan_.prefill) {
+    for (Target& target : targets_) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Prefill(tokens));
       Add(std::move(row));
+      report_.memory.states_bytes =
+          std::max(report_.memory.states_bytes, kv::StateBytes(target.model->cache_layout(), tokens));
+    }
+  }
+  return {};
+}
+
+Status Bench::RunDecodes() {
+  if (plan_.batches.empty()) return {};
+  for (const int64_t depth : plan_.depths) {
+    for (Target& target : targets_) {
+      DSV4_RETURN_IF_ERROR(target.runs->SetDepth(depth, std::ranges::max(plan_.batches)));
+      report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
+      for (const int64_t batch : plan_.batches) {
+        DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Decode(batch));
+        Add(std::move(row));
+      }
+      target.runs->DropSequences();
     }
   }
   return {};
 }
 
 Status Bench::Run() {
+  report_.model = source_.name();
+  report_.numerics = options_.model.numerics;
+  DSV4_RETURN_IF_ERROR(MakeBackends());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
+  report_.memory.weights_bytes = checkpoint->num_bytes();
+  if (options_.check) DSV4_RETURN_IF_ERROR(Check());
+  ForgetPeakMemory();
   DSV4_RETURN_IF_ERROR(Load());
   Print(HeaderText(report_) + "\n" + RowHeading());
-  DSV4_RETURN_IF_ERROR(RunRows());
-  report_.memory.peak_bytes = PeakMemory();
+  DSV4_RETURN_IF_ERROR(RunPrefills());
+  DSV4_RETURN_IF_ERROR(RunDecodes());
+  const int64_t peak = PeakMemory();
+  report_.memory.peak_bytes = peak - (read_memory_ && peak > 0 ? read_memory_->num_bytes() : 0);
   Print("\n" + FooterText(report_));
   return {};
+}
+
+Result<Plan> ReadPlan(const BenchOptions& options) {
+  Plan plan;
+  DSV4_ASSIGN_OR_RETURN(plan.prefill, ParseBenchList(options.prefill, 1));
+  DSV4_ASSIGN_OR_RETURN(plan.depths, ParseBenchList(options.depth, 0));
+  DSV4_ASSIGN_OR_RETURN(plan.batches, ParseBenchList(options.batch, 1));
+  for (const std::string& name : options.tiers) {
+    if (options.model.backend != "cpu") {
+      return Error(InvalidArgument(
+          fmt::format("--isa: got --backend {}; only the cpu backend has tiers", options.model.backend)));
+    }
+    const Result<backend::cpu::Isa> tier = backend::cpu::IsaFromName(name);
+    if (!tier) return Error(tier.error().WithContext("--isa"));
+    if (std::ranges::find(plan.tiers, std::optional(*tier)) != plan.tiers.end()) {
+      return Error(InvalidArgument(fmt::format("--isa: {} twice", name)));
+    }
+    plan.tiers.emplace_back(*tier);
+  }
+  if (plan.tiers.empty()) plan.tiers.emplace_back();
+  return plan;
 }
 
 }  // namespace
@@ -160,19 +232,12 @@ Result<std::vector<int64_t>> ParseBenchList(const std::string& text, int64_t min
 }
 
 int RunBenchCommand(const BenchOptions& options) {
-  Lists lists;
-  const auto parse = [](const std::string& text, int64_t min, std::vector<int64_t>& numbers) -> Status {
-    DSV4_ASSIGN_OR_RETURN_STATUS(numbers, ParseBenchList(text, min));
-    return {};
-  };
-  Status status = parse(options.prefill, 1, lists.prefill);
-  if (status.ok()) status = parse(options.depth, 0, lists.depths);
-  if (status.ok()) status = parse(options.batch, 1, lists.batches);
-  if (!status.ok()) return Fail(status, kExitBadUsage);
+  Result<Plan> plan = ReadPlan(options);
+  if (!plan) return Fail(plan.error(), kExitBadUsage);
   Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), kExitBadInput);
 
-  Bench bench(options, std::move(lists), std::move(*source));
+  Bench bench(options, std::move(*plan), std::move(*source));
   const Status ran = bench.Run();
   if (!ran.ok()) return Fail(ran, LoadExitCode(ran));
   if (options.json) fmt::print("{}\n", ToJson(bench.report()).dump(2));

@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string prefill = "64,512,2048";
   std::string depth = "0,2k,8k,32k";
   std::string batch = "1,4,8,32";
+  std::vector<std::string> tiers;  // Of the cpu backend, by name; empty: the one that it takes.
   int repeat = 5;
   uint64_t seed = 0;
   bool check = true;

@@ -1,6 +1,7 @@
 #include "apps/bench_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -15,12 +16,12 @@ double Percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 // "-" where there is nothing to compare with.
 std::string PercentText(double percent) { return percent > 0 ? fmt::format("{:.1f} %", percent) : "-"; }
 
-double ReadPercent(const BenchRow& row, const BenchMachine& machine) {
-  return Percent(row.cost.bytes() / row.Median(), machine.read_bandwidth);
+double ReadPercent(const BenchRow& row) {
+  return Percent(row.cost.bytes() / row.Median(), row.machine.read_bandwidth);
 }
 
-double MultiplyAddPercent(const BenchRow& row, const BenchMachine& machine) {
-  return Percent(row.cost.multiply_adds / row.Median(), machine.multiply_adds);
+double MultiplyAddPercent(const BenchRow& row) {
+  return Percent(row.cost.multiply_adds / row.Median(), row.machine.multiply_adds);
 }
 
 // The least time that the cost allows on this machine; 0: unknown.
@@ -29,40 +30,80 @@ double BoundSeconds(const diag::OpCost& cost, const BenchMachine& machine) {
   return std::max(cost.bytes() / machine.read_bandwidth, cost.multiply_adds / machine.multiply_adds);
 }
 
-const BenchRow* Find(const BenchReport& report, bool prefill, int64_t depth, int64_t batch, int64_t tokens) {
-  const auto found = std::ranges::find_if(report.rows, [&](const BenchRow& row) {
-    return row.prefill == prefill && row.depth == depth && row.batch == batch && row.tokens == tokens;
+// The row that differs from `row` in these alone; null when it was not run.
+const BenchRow* Find(const BenchReport& report, const BenchRow& row, const std::string& backend,
+                     int64_t depth, int64_t batch) {
+  const auto found = std::ranges::find_if(report.rows, [&](const BenchRow& other) {
+    return other.prefill == row.prefill && other.tokens == row.tokens && other.backend == backend &&
+           other.depth == depth && other.batch == batch;
   });
   return found == report.rows.end() ? nullptr : &*found;
+}
+
+std::string RowName(const BenchRow& row) {
+  return row.prefill ? fmt::format("prefill {}", row.tokens)
+                     : fmt::format("decode, depth {}, batch {}", row.depth, row.batch);
+}
+
+Json RowJson(const BenchRow& row) {
+  Json json = {{"kind", row.prefill ? "prefill" : "decode"},
+               {"backend", row.backend},
+               {"depth", row.depth},
+               {"batch", row.batch},
+               {"tokens", row.tokens},
+               {"seconds", row.seconds},
+               {"median_seconds", row.Median()},
+               {"spread", row.Spread()},
+               {"tokens_per_second", row.TokensPerSecond()},
+               {"weight_bytes", row.cost.weight_bytes},
+               {"cache_bytes", row.cost.cache_bytes},
+               {"multiply_adds", row.cost.multiply_adds},
+               {"machine_read_bytes_per_second", row.machine.read_bandwidth},
+               {"machine_multiply_adds_per_second", row.machine.multiply_adds},
+               {"read_percent", ReadPercent(row)},
+               {"multiply_add_percent", MultiplyAddPercent(row)}};
+  if (row.ops.empty()) return json;
+  const auto steps = static_cast<double>(row.profiled_steps);
+  json["ops"] = Json::array();
+  for (const diag::OpTime& op : row.ops) {
+    json["ops"].push_back({{"op", op.op},
+                           {"detail", op.detail},
+                           {"calls", static_cast<double>(op.calls) / steps},
+                           {"seconds", op.seconds / steps},
+                           {"weight_bytes", op.cost.weight_bytes / steps},
+                           {"cache_bytes", op.cost.cache_bytes / steps},
+                           {"multiply_adds", op.cost.multiply_adds / steps},
+                           {"bound_seconds", BoundSeconds(op.cost, row.machine) / steps}});
+  }
+  return json;
 }
 
 }  // namespace
 
 std::vector<BenchSummary> Summarize(const BenchReport& report) {
   std::vector<BenchSummary> summary;
-  const BenchMachine& machine = report.machine;
-  const bool bounded = machine.read_bandwidth > 0;
+  const std::string& first = report.backends.front();
   for (const BenchRow& row : report.rows) {
-    if (row.prefill && bounded) {
-      summary.push_back({fmt::format("prefill {}, multiply-adds", row.tokens),
-                         MultiplyAddPercent(row, machine), "% of the peak"});
+    const std::string of = report.backends.size() > 1 ? ", " + row.backend : "";
+    const std::string name = RowName(row) + of;
+    const auto add = [&](const std::string& than, double value, const std::string& unit) {
+      summary.push_back({name + than, value, unit});
+    };
+    if (row.machine.read_bandwidth > 0) {
+      if (row.prefill) add("", MultiplyAddPercent(row), "% of the multiply-adds");
+      if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
     }
-  }
-  for (const BenchRow& row : report.rows) {
-    if (row.prefill) continue;
-    if (row.batch == 1 && bounded) {
-      summary.push_back({fmt::format("decode, depth {}, batch 1, reads", row.depth),
-                         ReadPercent(row, machine), "% of the bandwidth"});
+    if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
+        alone != nullptr && alone != &row) {
+      add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens");
     }
-    const BenchRow* alone = Find(report, false, row.depth, 1, 1);
-    if (alone != nullptr && row.batch > 1) {
-      summary.push_back({fmt::format("depth {}, batch {} against batch 1", row.depth, row.batch),
-                         row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens"});
+    if (const BenchRow* flat = Find(report, row, row.backend, 0, row.batch);
+        flat != nullptr && flat != &row) {
+      add(" / depth 0", row.Median() / flat->Median(), "x the time");
     }
-    const BenchRow* shallow = Find(report, false, 0, row.batch, 1);
-    if (shallow != nullptr && row.depth > 0) {
-      summary.push_back({fmt::format("batch {}, depth {} against depth 0", row.batch, row.depth),
-                         row.Median() / shallow->Median(), "x the time"});
+    if (const BenchRow* base = Find(report, row, first, row.depth, row.batch);
+        base != nullptr && base != &row) {
+      add(" / " + first, row.Median() / base->Median(), "x the time");
     }
   }
   return summary;
@@ -70,46 +111,40 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
 
 std::string HeaderText(const BenchReport& report) {
   std::string text =
-      fmt::format("model    {}, {} layers\nbackend  {}, {} threads, numerics {}\n", report.model,
-                  report.num_layers, report.backend, report.num_threads, report.numerics);
-  if (report.machine.read_bandwidth > 0) {
-    text += fmt::format("machine  reads {:.1f} GB/s, {:.1f} G multiply-adds/s, measured here\n",
-                        report.machine.read_bandwidth / 1e9, report.machine.multiply_adds / 1e9);
-  } else {
-    text +=
-        "machine  not measured: the bounds known here are the host's, and this backend computes elsewhere\n";
-  }
-  const BenchCheck& check = report.check;
-  if (!check.done) {
-    text += "output   UNCHECKED (--check off)\n";
-  } else {
+      fmt::format("model    {}, {} layers, numerics {}\n", report.model, report.num_layers, report.numerics);
+  text += fmt::format("backend  {}; {} threads\n", fmt::join(report.backends, ", "), report.num_threads);
+  if (report.checks.empty()) text += "output   UNCHECKED (--check off)\n";
+  for (const BenchCheck& check : report.checks) {
     text += fmt::format(
-        "output   checked against the reference in {} layers ({:.0f} s): every op of a prefill of {}; logits "
-        "at depth {}: "
-        "worst cosine {:.6f}, worst error {:.1e} of their size\n",
-        check.layers, check.seconds, check.prefill_tokens, check.depth, check.worst_cosine,
+        "output   {}: checked against the reference in {} layers ({:.0f} s): every op of a prefill of {}; "
+        "logits "
+        "at depth {}: worst cosine {:.6f}, worst error {:.1e} of their size\n",
+        check.backend, check.layers, check.seconds, check.prefill_tokens, check.depth, check.worst_cosine,
         check.worst_error);
   }
   return text;
 }
 
 std::string RowHeading() {
-  return fmt::format("{:<8} {:>6} {:>5} {:>6} {:>11} {:>7} {:>9} {:>9} {:>9} {:>7} {:>9} {:>7}\n", "",
+  return fmt::format("{:<8} {:>6} {:>5} {:>6} {:>11} {:>7} {:>9} {:>9} {:>9} {:>7} {:>9} {:>7}   {}\n", "",
                      "depth", "batch", "tokens", "time", "spread", "tokens/s", "weights", "cache", "reads",
-                     "G mul-add", "peak");
+                     "G mul-add", "peak", "machine: GB/s, G mul-add/s");
 }
 
-std::string RowText(const BenchRow& row, const BenchMachine& machine) {
-  return fmt::format(
-      "{:<8} {:>6} {:>5} {:>6} {:>8.2f} ms {:>5.1f} % {:>9.2f} {:>6.0f} MB {:>6.1f} MB {:>7} {:>9.2f} "
-      "{:>7}\n",
+std::string RowText(const BenchRow& row) {
+  std::string text = fmt::format(
+      "{:<8} {:>6} {:>5} {:>6} {:>8.2f} ms {:>5.1f} % {:>9.2f} {:>6.0f} MB {:>6.1f} MB {:>7} {:>9.2f} {:>7}",
       row.prefill ? "prefill" : "decode", row.depth, row.batch, row.tokens, row.Median() * 1e3,
       100 * row.Spread(), row.TokensPerSecond(), row.cost.weight_bytes / 1e6, row.cost.cache_bytes / 1e6,
-      PercentText(ReadPercent(row, machine)), row.cost.multiply_adds / 1e9,
-      PercentText(MultiplyAddPercent(row, machine)));
+      PercentText(ReadPercent(row)), row.cost.multiply_adds / 1e9, PercentText(MultiplyAddPercent(row)));
+  if (row.machine.read_bandwidth > 0) {
+    text +=
+        fmt::format("   {:.1f}, {:.0f}", row.machine.read_bandwidth / 1e9, row.machine.multiply_adds / 1e9);
+  }
+  return text + fmt::format("   {}\n", row.backend);
 }
 
-std::string ProfileText(const BenchRow& row, const BenchMachine& machine) {
+std::string ProfileText(const BenchRow& row) {
   std::vector<diag::OpTime> ops = row.ops;
   std::ranges::sort(ops, [](const diag::OpTime& a, const diag::OpTime& b) { return a.seconds > b.seconds; });
   const auto steps = static_cast<double>(row.profiled_steps);
@@ -122,7 +157,7 @@ std::string ProfileText(const BenchRow& row, const BenchMachine& machine) {
                         op.op, op.detail, static_cast<double>(op.calls) / steps, op.seconds / steps * 1e3,
                         Percent(op.seconds, total), op.cost.bytes() / steps / 1e6,
                         op.cost.multiply_adds / steps / 1e9,
-                        PercentText(Percent(BoundSeconds(op.cost, machine), op.seconds)));
+                        PercentText(Percent(BoundSeconds(op.cost, row.machine), op.seconds)));
   };
   diag::OpTime rest = {.op = "others"};
   int64_t num_small = 0;
@@ -148,7 +183,7 @@ std::string ProfileText(const BenchRow& row, const BenchMachine& machine) {
 std::string FooterText(const BenchReport& report) {
   std::string text;
   for (const BenchSummary& line : Summarize(report)) {
-    text += fmt::format("{:<44} {:>7.2f} {}\n", line.what, line.value, line.unit);
+    text += fmt::format("{:<64} {:>7.2f} {}\n", line.what, line.value, line.unit);
   }
   const BenchMemory& memory = report.memory;
   text += fmt::format(
@@ -163,53 +198,21 @@ std::string FooterText(const BenchReport& report) {
 Json ToJson(const BenchReport& report) {
   Json json = {{"model", report.model},
                {"layers", report.num_layers},
-               {"backend", report.backend},
-               {"threads", report.num_threads},
-               {"numerics", report.numerics}};
-  json["machine"] = {{"read_bytes_per_second", report.machine.read_bandwidth},
-                     {"multiply_adds_per_second", report.machine.multiply_adds}};
-  const BenchCheck& check = report.check;
-  if (check.done) {
-    json["check"] = {{"layers", check.layers},
-                     {"prefill_tokens", check.prefill_tokens},
-                     {"depth", check.depth},
-                     {"worst_cosine", check.worst_cosine},
-                     {"worst_error", check.worst_error},
-                     {"seconds", check.seconds}};
-  } else {
-    json["check"] = "UNCHECKED";
+               {"numerics", report.numerics},
+               {"backends", report.backends},
+               {"threads", report.num_threads}};
+  json["checks"] = report.checks.empty() ? Json("UNCHECKED") : Json::array();
+  for (const BenchCheck& check : report.checks) {
+    json["checks"].push_back({{"backend", check.backend},
+                              {"layers", check.layers},
+                              {"prefill_tokens", check.prefill_tokens},
+                              {"depth", check.depth},
+                              {"worst_cosine", check.worst_cosine},
+                              {"worst_error", check.worst_error},
+                              {"seconds", check.seconds}});
   }
   json["rows"] = Json::array();
-  for (const BenchRow& row : report.rows) {
-    Json out = {{"kind", row.prefill ? "prefill" : "decode"},
-                {"depth", row.depth},
-                {"batch", row.batch},
-                {"tokens", row.tokens},
-                {"seconds", row.seconds},
-                {"median_seconds", row.Median()},
-                {"spread", row.Spread()},
-                {"tokens_per_second", row.TokensPerSecond()},
-                {"weight_bytes", row.cost.weight_bytes},
-                {"cache_bytes", row.cost.cache_bytes},
-                {"read_percent", ReadPercent(row, report.machine)},
-                {"multiply_adds", row.cost.multiply_adds},
-                {"multiply_add_percent", MultiplyAddPercent(row, report.machine)}};
-    if (!row.ops.empty()) {
-      const auto steps = static_cast<double>(row.profiled_steps);
-      out["ops"] = Json::array();
-      for (const diag::OpTime& op : row.ops) {
-        out["ops"].push_back({{"op", op.op},
-                              {"detail", op.detail},
-                              {"calls", static_cast<double>(op.calls) / steps},
-                              {"seconds", op.seconds / steps},
-                              {"weight_bytes", op.cost.weight_bytes / steps},
-                              {"cache_bytes", op.cost.cache_bytes / steps},
-                              {"multiply_adds", op.cost.multiply_adds / steps},
-                              {"bound_seconds", BoundSeconds(op.cost, report.machine) / steps}});
-      }
-    }
-    json["rows"].push_back(std::move(out));
-  }
+  for (const BenchRow& row : report.rows) json["rows"].push_back(RowJson(row));
   json["summary"] = Json::array();
   for (const BenchSummary& line : Summarize(report)) {
     json["summary"].push_back({{"what", line.what}, {"value", line.value}, {"unit", line.unit}});

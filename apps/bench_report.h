@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,20 +10,14 @@
 
 namespace dsv4::apps {
 
-// What the machine can do, measured in the same process. Zero: not measured; percentages are then left out.
-struct BenchMachine {
-  double read_bandwidth = 0;  // Bytes a second.
-  double multiply_adds = 0;   // A second.
-};
-
-// How the output was checked before timing.
+// How a backend's output was checked before timing.
 struct BenchCheck {
-  bool done = false;  // --check off otherwise.
+  std::string backend;
   int64_t layers = 0;
   int64_t prefill_tokens = 0;
   int64_t depth = 0;
   double worst_cosine = 0;  // Of a row of logits against the reference's.
-  double worst_error = 0;   // Largest difference of a logit, in units of the row's root mean square.
+  double worst_error = 0;   // Largest difference of a logit, divided by the root mean square of its row.
   double seconds = 0;
 };
 
@@ -36,18 +29,16 @@ struct BenchMemory {
 
 struct BenchReport {
   std::string model;
-  std::string backend;
   std::string numerics;
   int64_t num_layers = 0;
   int num_threads = 0;
-  BenchMachine machine;
-  BenchCheck check;
+  std::vector<std::string> backends;
+  std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;
   BenchMemory memory;
 };
 
-// A ratio of two rows, or a row's percentage of its bound: one of the figures that summarise a machine. Only those whose
-// rows were run.
+// A ratio of two rows, or a row's percentage of its bound. Only those whose rows were run.
 struct BenchSummary {
   std::string what;
   double value = 0;
@@ -57,8 +48,8 @@ std::vector<BenchSummary> Summarize(const BenchReport& report);
 
 std::string HeaderText(const BenchReport& report);
 std::string RowHeading();
-std::string RowText(const BenchRow& row, const BenchMachine& machine);
-std::string ProfileText(const BenchRow& row, const BenchMachine& machine);
+std::string RowText(const BenchRow& row);
+std::string ProfileText(const BenchRow& row);
 std::string FooterText(const BenchReport& report);
 Json ToJson(const BenchReport& report);
 

@@ -17,7 +17,9 @@ double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
 
-constexpr double kLongRow = 10;  // Seconds.
+// Seconds. Rows of short steps go on until the first, rows of long ones end early after the second.
+constexpr double kShortRow = 0.5;
+constexpr double kLongRow = 10;
 
 }  // namespace
 
@@ -33,13 +35,21 @@ double BenchRow::Spread() const {
   return (slowest - fastest) / Median();
 }
 
-BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchRunOptions& options)
+BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
+                     const BenchRunOptions& options)
     : model_(model),
       backend_(backend),
+      meter_(meter),
       options_(options),
       rows_(backend.inner().context->memory(), backend.inner().context->stream(),
             model.cache_layout().row_dtype),
       random_(options.seed) {}
+
+BenchRow BenchRuns::NewRow() const {
+  BenchRow row;
+  row.backend = backend_.inner().name;
+  return row;
+}
 
 std::vector<int32_t> BenchRuns::RandomTokens(int64_t count) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
@@ -69,22 +79,27 @@ Result<std::vector<float>> BenchRuns::Step(std::vector<kv::SequenceState>& state
 }
 
 Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
-  BenchRow row = {.prefill = true, .tokens = tokens};
+  BenchRow row = NewRow();
+  row.prefill = true;
+  row.tokens = tokens;
+  random_.seed(options_.seed);
   const std::vector<int32_t> ids = RandomTokens(tokens);
+  const auto first_pass = static_cast<size_t>(std::min(tokens, model_.options().max_chunk_tokens));
   std::vector<kv::SequenceState> state;
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState empty, model_.NewSequence());
   state.push_back(std::move(empty));
-  std::vector<float> logits;
+  DSV4_ASSIGN_OR_RETURN(std::vector<float> logits, Step(state, 0, 1, std::span(ids).first(first_pass)));
+  std::vector<BenchMachine> machine;
   double total = 0;
-  for (int run = 0; run <= options_.repeat; ++run) {
-    if (run > 2 && total > kLongRow) break;
+  for (int run = 0; run < options_.repeat && !(run >= 2 && total > kLongRow); ++run) {
     state[0].Reset();
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(logits, Step(state, 0, 1, ids));
-    if (run == 0) continue;
     row.seconds.push_back(Seconds(begin));
     total += row.seconds.back();
+    machine.push_back(meter_.Measure());
   }
+  row.machine = Median(machine);
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
   const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
@@ -129,16 +144,24 @@ Status BenchRuns::CheckAlone(int64_t index, std::span<const int32_t> tokens, std
 }
 
 Result<BenchRow> BenchRuns::Decode(int64_t batch) {
-  BenchRow row = {.depth = depth_, .batch = batch};
+  BenchRow row = NewRow();
+  row.depth = depth_;
+  row.batch = batch;
+  random_.seed(options_.seed);
   // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
-  std::vector<std::vector<int32_t>> tokens;
-  std::vector<float> logits;
-  for (int step = 0; step <= options_.repeat; ++step) {
+  std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
+  DSV4_ASSIGN_OR_RETURN(std::vector<float> logits, Step(states_, 0, batch, tokens.back()));
+  std::vector<BenchMachine> machine;
+  const auto row_begin = Clock::now();
+  int steps = 0;
+  for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
     tokens.push_back(RandomTokens(batch));
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens.back()));
-    if (step > 0) row.seconds.push_back(Seconds(begin));
+    row.seconds.push_back(Seconds(begin));
+    machine.push_back(meter_.Measure());
   }
+  row.machine = Median(machine);
   if (batch > 1) {
     for (const int64_t index : {int64_t{0}, batch - 1}) {
       DSV4_TRY(Rewind(index, 1, 1));
@@ -146,18 +169,18 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
     }
   }
   // The same steps once more, counted and, op by op, timed.
-  DSV4_TRY(Rewind(0, batch, options_.repeat));
+  DSV4_TRY(Rewind(0, batch, steps));
   diag::OpProfile profile(*backend_.inner().context);
   {
     const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
-    for (int step = 1; step <= options_.repeat; ++step) {
+    for (int step = 1; step <= steps; ++step) {
       DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens[static_cast<size_t>(step)]));
     }
   }
-  row.profiled_steps = options_.repeat;
-  row.cost = profile.total_cost() * (1.0 / options_.repeat);
+  row.profiled_steps = steps;
+  row.cost = profile.total_cost() * (1.0 / steps);
   if (options_.profile) row.ops = profile.ops();
-  DSV4_TRY(Rewind(0, batch, options_.repeat + 1));
+  DSV4_TRY(Rewind(0, batch, steps + 1));
   return row;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench_machine.h"
 #include "apps/bench_state.h"
 #include "base/status.h"
 #include "diag/hooked_backend.h"
@@ -15,11 +16,13 @@
 namespace dsv4::apps {
 
 struct BenchRow {
+  std::string backend;
   bool prefill = false;
   int64_t depth = 0;              // Tokens that each sequence holds before the first timed step.
   int64_t batch = 1;              // Sequences.
   int64_t tokens = 1;             // Per sequence and step.
   std::vector<double> seconds;    // Of every timed step, greedy sampling included.
+  BenchMachine machine;           // In turn with the timed steps; medians.
   diag::OpCost cost;              // Of one step, the mean of those timed.
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
@@ -31,32 +34,35 @@ struct BenchRow {
 };
 
 struct BenchRunOptions {
-  int repeat = 5;  // Timed decode steps of a row, at most kMaxRepeat.
+  int repeat = 5;  // Timed steps of a row at least, but for long prefills; at most kMaxRepeat.
   bool profile = false;
   uint64_t seed = 0;
 };
-// One warm-up step and the timed ones must be taken back again.
+// Short steps are repeated more often. One warm-up step and the timed ones must be taken back again.
 inline constexpr int kMaxRepeat = 60;
 
 class BenchRuns {
  public:
   // All borrowed; `model` was made on backend.backend() with max_rewind_tokens above kMaxRepeat.
-  BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchRunOptions& options);
+  BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
+            const BenchRunOptions& options);
 
-  // `tokens` random tokens into an empty sequence, logits of the last. The first run is not timed; timed are two or more,
-  // up to `repeat` while they take less than ten seconds together.
+  // `tokens` random tokens into an empty sequence, logits of the last. A pass of at most ModelOptions::max_chunk_tokens warms
+  // up. Two timed runs are enough when they take ten seconds.
   Result<BenchRow> Prefill(int64_t tokens);
 
   // Puts `batch` sequences of `depth` random rows in place for Decode.
   Status SetDepth(int64_t depth, int64_t batch);
-  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Internal error
-  // when a sequence's logits differ from those it gets alone, in the first and in the last row.
+  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
+  // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.
   Result<BenchRow> Decode(int64_t batch);
 
-  // Bytes of the sequences that SetDepth has in place.
+  void DropSequences() { states_.clear(); }
+  // Bytes of the sequences of the last SetDepth.
   int64_t state_bytes() const { return state_bytes_; }
 
  private:
+  BenchRow NewRow() const;
   std::vector<int32_t> RandomTokens(int64_t count);
   // One step: a chunk for each state, and a greedy choice from each row. Returns the logits.
   Result<std::vector<float>> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
@@ -66,6 +72,7 @@ class BenchRuns {
 
   model::Model& model_;
   diag::HookedBackend& backend_;
+  const BenchMeter& meter_;
   BenchRunOptions options_;
   RandomRows rows_;
   std::mt19937_64 random_;

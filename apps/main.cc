@@ -256,7 +256,13 @@ void AddBench(CLI::App& app, BenchOptions& options) {
   bench.add_option("--batch", options.batch, "Sequences that decode together")
       ->check(list(1))
       ->capture_default_str();
-  bench.add_option("--repeat", options.repeat, "Timed runs of a row")
+  bench
+      .add_option("--isa", options.tiers,
+                  "Instruction sets of the cpu backend, each run in turn (default: the machine's best)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("ISA,ISA,...");
+  bench.add_option("--repeat", options.repeat, "Timed runs of a row at least")
       ->check(CLI::Range(1, kMaxRepeat))
       ->capture_default_str();
   bench.add_option("--seed", options.seed, "Of the random tokens and rows")->capture_default_str();

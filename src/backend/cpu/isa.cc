@@ -56,6 +56,13 @@ std::string_view IsaName(Isa isa) {
   return "unknown";
 }
 
+Result<Isa> IsaFromName(std::string_view name) {
+  const auto named =
+      std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](Isa isa) { return IsaName(isa) == name; });
+  if (named != kAllIsas.end()) return *named;
+  return Error(InvalidArgument(fmt::format("'{}', want scalar, avx2, avx512 or avx512bf16", name)));
+}
+
 std::vector<Isa> AvailableIsas() {
   std::vector<Isa> available;
   std::copy_if(kAllIsas.begin(), kAllIsas.end(), std::back_inserter(available), Supported);
@@ -66,12 +73,8 @@ Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
   const std::vector<Isa> available = AvailableIsas();
   const char* const name = std::getenv("DSV4_CPU_ISA");
   if (!wanted.has_value() && name != nullptr) {
-    const auto named =
-        std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](Isa isa) { return IsaName(isa) == name; });
-    if (named == kAllIsas.end()) {
-      return Error(FailedPrecondition(
-          fmt::format("DSV4_CPU_ISA: '{}', want scalar, avx2, avx512 or avx512bf16", name)));
-    }
+    const Result<Isa> named = IsaFromName(name);
+    if (!named) return Error(FailedPrecondition("DSV4_CPU_ISA: " + named.error().message()));
     wanted = *named;
   }
   if (!wanted.has_value()) return available.back();

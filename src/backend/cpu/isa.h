@@ -19,6 +19,8 @@ enum class Isa : uint8_t {
 };
 
 std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16"
+// InvalidArgument lists the names.
+Result<Isa> IsaFromName(std::string_view name);
 
 // What this machine and its operating system can run, worst first.
 std::vector<Isa> AvailableIsas();

@@ -1,10 +1,13 @@
 #include "backend/cpu/machine_bounds.h"
 
+#include <fmt/format.h>
 #include <immintrin.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace dsv4::backend::cpu {
@@ -20,6 +23,7 @@ double Seconds(Clock::time_point since) {
 volatile float g_sink;  // Keeps results alive.
 volatile uint64_t g_integer_sink;
 
+constexpr int kPasses = 5;
 constexpr int kSteps = 1 << 20;
 constexpr int kChains = 12;  // Enough independent sums to hide the latency of an addition.
 
@@ -68,41 +72,61 @@ __attribute__((target("avx512f,avx512bf16"))) double Bf16Loop() {
 
 }  // namespace
 
-double ReadBandwidth(ThreadPool& threads) {
-  constexpr int64_t kWords = int64_t{64} << 20;  // 512 MB.
-  const std::vector<uint64_t> memory(kWords, 1);
-  constexpr int64_t kBlock = 1 << 16;
-  double best = 0;
-  for (int pass = 0; pass < 5; ++pass) {
-    const auto begin = Clock::now();
-    threads.ParallelFor(kWords / kBlock, 1, [&](int64_t first, int64_t last) {
-      uint64_t sums[8] = {};
-      for (int64_t i = first * kBlock; i < last * kBlock; i += 8) {
-        for (int64_t s = 0; s < 8; ++s) sums[s] += memory[static_cast<size_t>(i + s)];
-      }
-      for (const uint64_t sum : sums) g_integer_sink = sum;
-    });
-    best = std::max(best, static_cast<double>(kWords) * 8 / Seconds(begin));
+Result<ReadMemory> ReadMemory::Allocate(Pages pages) {
+  constexpr size_t kBytes = size_t{512} << 20;
+  void* const data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return Error(ResourceExhausted(fmt::format("memory to measure the bandwidth: cannot get {} bytes: {}",
+                                               kBytes, std::strerror(errno))));
   }
+  ReadMemory memory;
+  memory.mapping_ = std::shared_ptr<void>(data, [](void* mapped) { ::munmap(mapped, kBytes); });
+  memory.words_ = {static_cast<uint64_t*>(data), kBytes / sizeof(uint64_t)};
+  ::madvise(data, kBytes, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  std::ranges::fill(memory.words_, 1);  // Without it all pages would be the one of zeros.
+  return memory;
+}
+
+double ReadMemory::Bandwidth(ThreadPool& threads) const {
+  constexpr int64_t kBlock = 1 << 16;
+  const auto begin = Clock::now();
+  threads.ParallelFor(static_cast<int64_t>(words_.size()) / kBlock, 1, [&](int64_t first, int64_t last) {
+    const uint64_t* const words = words_.data();
+    uint64_t sums[8] = {};
+    for (int64_t i = first * kBlock; i < last * kBlock; i += 8) {
+      for (int64_t s = 0; s < 8; ++s) sums[s] += words[i + s];
+    }
+    for (const uint64_t sum : sums) g_integer_sink = sum;
+  });
+  return static_cast<double>(num_bytes()) / Seconds(begin);
+}
+
+double ReadBandwidth(ThreadPool& threads) {
+  const Result<ReadMemory> memory = ReadMemory::Allocate(ReadMemory::Pages::kSmall);
+  if (!memory) return 0;
+  double best = 0;
+  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, memory->Bandwidth(threads));
   return best;
 }
 
-double MultiplyAddPeak(ThreadPool& threads, Isa isa) {
+double MultiplyAddRate(ThreadPool& threads, Isa isa) {
   const auto loop = isa == Isa::kScalar   ? ScalarLoop
                     : isa == Isa::kAvx2   ? Avx2Loop
                     : isa == Isa::kAvx512 ? Avx512Loop
                                           : Bf16Loop;
+  std::vector<double> done(static_cast<size_t>(threads.num_threads()));
+  const auto begin = Clock::now();
+  threads.ParallelFor(threads.num_threads(), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) done[static_cast<size_t>(i)] = loop();
+  });
+  double total = 0;
+  for (const double count : done) total += count;
+  return total / Seconds(begin);
+}
+
+double MultiplyAddPeak(ThreadPool& threads, Isa isa) {
   double best = 0;
-  for (int pass = 0; pass < 5; ++pass) {
-    std::vector<double> done(static_cast<size_t>(threads.num_threads()));
-    const auto begin = Clock::now();
-    threads.ParallelFor(threads.num_threads(), 1, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) done[static_cast<size_t>(i)] = loop();
-    });
-    double total = 0;
-    for (const double count : done) total += count;
-    best = std::max(best, total / Seconds(begin));
-  }
+  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, MultiplyAddRate(threads, isa));
   return best;
 }
 

@@ -1,15 +1,42 @@
 // What the machine can do, measured in the same process as the ops: the bounds that their figures are percentages of.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <span>
+
 #include "backend/cpu/isa.h"
 #include "base/parallel.h"
+#include "base/status.h"
 
 namespace dsv4::backend::cpu {
 
-// Bytes per second that all threads read together from memory far larger than any cache; the best of several passes.
+// 512 MB, far more than the caches, to be read from.
+class ReadMemory {
+ public:
+  enum class Pages : uint8_t {
+    kSmall,
+    kHuge,  // Where the system has them; a little faster to read.
+  };
+  // ResourceExhausted without memory.
+  static Result<ReadMemory> Allocate(Pages pages);
+
+  int64_t num_bytes() const { return static_cast<int64_t>(words_.size_bytes()); }
+  // Bytes per second of one pass by all threads together.
+  double Bandwidth(ThreadPool& threads) const;
+
+ private:
+  std::span<uint64_t> words_;
+  std::shared_ptr<void> mapping_;
+};
+
+// The best of several passes over small pages. 0 without memory.
 double ReadBandwidth(ThreadPool& threads);
 
-// Multiply-adds per second of all threads together, from registers: bf16 dot products on the bf16 tier, fp32 otherwise.
+// Multiply-adds per second of all threads together, from registers: bf16 dot products on the bf16 tier, fp32 otherwise. A few
+// milliseconds.
+double MultiplyAddRate(ThreadPool& threads, Isa isa);
+// The best of several.
 double MultiplyAddPeak(ThreadPool& threads, Isa isa);
 
 }  // namespace dsv4::backend::cpu
