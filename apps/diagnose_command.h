@@ -22,6 +22,7 @@ struct DiagnoseOptions {
   std::string with_path;     // compare: a dump of another run,
   std::string with_backend;  // or a run of ours that differs in one of these.
   std::string with_numerics;
+  std::vector<std::string> ab;  // compare: OP=VARIANT, or each=VARIANT alone.
   bool shared_inputs = false;   // compare.
   std::optional<double> bound;  // compare.
   std::string dump_path;        // Where to write the tensors of one prefill; empty: nowhere.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "apps/diagnose_ab.h"
 #include "diag/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
@@ -92,6 +93,7 @@ Result<diag::CheckReport> RunCompare(DiagnoseSession& session) {
       .mode = options.shared_inputs ? diag::CompareMode::kSharedInputs : diag::CompareMode::kAccumulated,
       .same_contract = options.with_path.empty() && options.with_numerics.empty(),
       .bound = options.bound};
+  if (!options.ab.empty()) return RunAb(session, compare);
   if (!options.with_path.empty()) return CompareWithDump(session, compare);
   if (!options.with_backend.empty() || !options.with_numerics.empty()) {
     ModelFlags flags = options.run.model;
@@ -106,7 +108,7 @@ Result<diag::CheckReport> RunCompare(DiagnoseSession& session) {
   diag::CheckReport report{.check = "compare", .verdict = diag::Verdict::kNotApplicable};
   report.headline = "nothing to compare with";
   report.next_step =
-      "give a dump with --with DIR, or --with-backend or --with-numerics for another run of ours";
+      "give a dump with --with DIR, or --with-backend, --with-numerics or --ab for another run of ours";
   return report;
 }
 

@@ -163,6 +163,14 @@ void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
   diagnose.add_option("--with-numerics", options.with_numerics, "compare: our run with these numerics")
       ->check(CLI::IsMember({"release", "plain"}))
       ->excludes(with);
+  diagnose
+      .add_option(
+          "--ab", options.ab,
+          "compare: our run with OP of VARIANT (reference or a CPU tier); each=VARIANT: every op in turn")
+      ->type_name("OP=VARIANT")
+      ->excludes(with)
+      ->excludes("--with-backend")
+      ->excludes("--with-numerics");
   diagnose.add_flag("--shared", options.shared_inputs,
                     "compare: feed each op the other run's inputs: its own error");
   diagnose.add_option("--bound", options.bound, "compare: relative error of an op that passes")

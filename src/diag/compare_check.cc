@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "diag/compare_plots.h"
 #include "diag/comparer.h"
 
 namespace dsv4::diag {
@@ -38,7 +39,7 @@ bool IsRoundedTwice(std::string_view name) {
 }
 
 double DefaultBound(const CompareOptions& options, bool bf16, std::string_view name, DType dtype) {
-  if (options.mode == CompareMode::kAccumulated) return bf16 ? 0.2 : 1e-3;
+  if (options.mode == CompareMode::kAccumulated) return AccumulatedBound(bf16);
   if (!bf16) return 1e-4;
   if (!options.same_contract || IsRoundedTwice(name)) return 0.02;
   return dtype == DType::kF32 ? 1e-4 : kBf16Step;
@@ -49,6 +50,20 @@ std::string LogitsLine(const LogitsAgreement& logits) {
       "logits: KL(other || ours) mean {:.3g}, worst {:.3g} nats; top-1 agrees at {} of {} positions",
       logits.sum_kl / static_cast<double>(logits.num_rows), logits.worst_kl, logits.num_same_top1,
       logits.num_rows);
+}
+
+// What both runs would say where they disagree: "token 381 (other: 278) at position 17, ...". Empty where they agree.
+std::string OutputsLine(const LogitsAgreement& logits) {
+  constexpr size_t kShown = 5;
+  std::string line;
+  for (size_t i = 0; i < std::min(kShown, logits.other_top1.size()); ++i) {
+    const LogitsAgreement::Top1& top1 = logits.other_top1[i];
+    line += fmt::format("{}{} (other: {}) at position {}", i == 0 ? "best tokens that differ: " : ", ",
+                        top1.ours, top1.theirs, top1.position);
+  }
+  if (logits.other_top1.size() > kShown)
+    line += fmt::format(" and {} more", logits.other_top1.size() - kShown);
+  return line;
 }
 
 // The error behind every layer, which is what grows.
@@ -125,9 +140,13 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
                      fmt::format("{} rows chose other experts or entries", num_flipped)};
   if (!shared) {
     if (comparer.logits().num_rows > 0) report.evidence.push_back(LogitsLine(comparer.logits()));
+    if (std::string line = OutputsLine(comparer.logits()); !line.empty())
+      report.evidence.push_back(std::move(line));
     report.tables.push_back(LayerTable(comparer.compared()));
   }
-  report.tables.push_back(WorstTable(comparer.compared()));
+  if (Table worst = WorstTable(comparer.compared()); !worst.rows.empty())
+    report.tables.push_back(std::move(worst));
+  report.plots = ComparePlots(comparer.compared(), comparer.logits(), shared);
   if (first != nullptr) {
     report.verdict = Verdict::kFinding;
     report.place = Place{first->layer, first->name, first->ops, std::max<int64_t>(first->first_bad_row, 0)};
@@ -152,6 +171,8 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
 
 }  // namespace
 
+double AccumulatedBound(bool bf16) { return bf16 ? 0.2 : 1e-3; }
+
 Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t> tokens, TensorSource& other,
                                  const CompareOptions& options) {
   DSV4_ASSIGN_OR_RETURN(Comparison comparison, Run(subject, tokens, other, options));
@@ -173,6 +194,7 @@ Result<CheckReport> CheckAgainstDump(const Subject& subject, std::span<const int
   CheckReport& other = shared_first ? accumulated.report : shared.report;
   report.evidence.insert(report.evidence.end(), other.evidence.begin(), other.evidence.end());
   report.tables.insert(report.tables.end(), other.tables.begin(), other.tables.end());
+  report.plots.insert(report.plots.end(), other.plots.begin(), other.plots.end());
   if (report.verdict == Verdict::kPass) {
     report.rules_out.insert(report.rules_out.end(), other.rules_out.begin(), other.rules_out.end());
   }

@@ -27,6 +27,9 @@ struct CompareOptions {
   std::optional<double> bound;
 };
 
+// The bound of an accumulated comparison without options.bound.
+double AccumulatedBound(bool bf16);
+
 // Runs `tokens` in one prefill, as the other run did. Tensors that only one side has are left out (a dump may hold few).
 // Chosen experts and entries are compared as sets; more than 1 % of rows with another choice
 // (10 % accumulated with bf16) are past the bound. What store_rows wrote is read back, whatever the other run has.

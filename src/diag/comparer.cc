@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "diag/logit_plots.h"
 #include "diag/recording.h"
 #include "diag/statistics.h"
 
@@ -176,10 +177,16 @@ void Comparer::CompareRow(Compared& compared, int64_t row, std::span<const float
 
 void Comparer::CompareLogits(std::span<const float> ours, std::span<const float> theirs) {
   const double kl = SoftmaxKl(theirs, ours);
+  const int64_t ours_best = ArgMax(ours);
+  const int64_t theirs_best = ArgMax(theirs);
+  if (ours_best != theirs_best) logits_.other_top1.push_back({logits_.num_rows, ours_best, theirs_best});
+  logits_.kl.push_back(kl);
+  logits_.margin.push_back(Margin(theirs));
+  logits_.change.push_back(LargestChanges(ours, theirs, static_cast<int64_t>(ours.size()))[0]);
   logits_.num_rows += 1;
   logits_.sum_kl += kl;
   logits_.worst_kl = std::max(logits_.worst_kl, kl);
-  logits_.num_same_top1 += ArgMax(ours) == ArgMax(theirs) ? 1 : 0;
+  logits_.num_same_top1 += ours_best == theirs_best ? 1 : 0;
 }
 
 }  // namespace dsv4::diag

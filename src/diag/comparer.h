@@ -44,6 +44,16 @@ struct LogitsAgreement {
   int64_t num_same_top1 = 0;
   double sum_kl = 0;  // KL(other || ours) in nats.
   double worst_kl = 0;
+  // By position.
+  std::vector<double> kl;
+  std::vector<double> margin;  // Of the other run's best token.
+  std::vector<double> change;  // The largest |ours - theirs|.
+  struct Top1 {
+    int64_t position = 0;
+    int64_t ours = 0;  // The best token.
+    int64_t theirs = 0;
+  };
+  std::vector<Top1> other_top1;  // Where they differ.
 };
 
 class Comparer final : public model::Observer {

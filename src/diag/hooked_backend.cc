@@ -46,9 +46,14 @@ HookedBackend::HookedBackend(ops::Backend inner)
 }
 
 HookedBackend::Scope::Scope(HookedBackend& backend, OpHooks hooks) : backend_(backend) {
+  DSV4_CHECK(!backend_.scoped_) << "hooks of " << backend_.inner_.name << " are in use";
+  backend_.scoped_ = true;
   *backend_.hooks_ = std::move(hooks);
 }
 
-HookedBackend::Scope::~Scope() { *backend_.hooks_ = OpHooks(); }
+HookedBackend::Scope::~Scope() {
+  *backend_.hooks_ = OpHooks();
+  backend_.scoped_ = false;
+}
 
 }  // namespace dsv4::diag

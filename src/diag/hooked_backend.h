@@ -32,7 +32,7 @@ class HookedBackend {
   const ops::Backend& backend() const { return backend_; }
   const ops::Backend& inner() const { return inner_; }
 
-  // Hooks act from construction to destruction of a Scope; one at a time.
+  // Hooks act from construction to destruction of a Scope; one at a time. For more, hook a hooked backend.
   class Scope {
    public:
     Scope(HookedBackend& backend, OpHooks hooks);
@@ -47,6 +47,7 @@ class HookedBackend {
  private:
   ops::Backend inner_;
   std::shared_ptr<OpHooks> hooks_;
+  bool scoped_ = false;
   ops::Backend backend_;
 };
 

@@ -15,7 +15,8 @@ enum class SeriesStyle : uint8_t { kLine, kDashedLine, kPoints, kBars };
 struct Series {
   std::string name;
   SeriesStyle style = SeriesStyle::kLine;
-  int color = 0;  // 0..7; series that belong together share one.
+  int color = 0;       // 0..7; series that belong together share one.
+  bool judged = true;  // By the plot's bound.
   std::vector<double> x;
   std::vector<double> y;
   std::vector<std::string> labels;

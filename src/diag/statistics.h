@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace dsv4::diag {
 
@@ -13,6 +14,8 @@ bool AllFinite(std::span<const float> values);
 double Cosine(std::span<const float> a, std::span<const float> b);
 // max |a - b| / max(rms(a), rms(b)); 0 when they are equal bit for bit or both zero, infinity when only one is finite.
 double RelativeError(std::span<const float> a, std::span<const float> b);
+// The upper one of two; 0 without values. None is NaN.
+double Median(std::vector<double> values);
 // The lowest index on ties.
 int64_t ArgMax(std::span<const float> values);
 // The highest value's lead over the second.

@@ -15,7 +15,9 @@
 namespace dsv4::diag {
 namespace {
 
-bool IsPast(const Plot& plot, double value) { return plot.bound && !(value <= *plot.bound); }
+bool IsPast(const Plot& plot, const Series& series, size_t i) {
+  return plot.bound && series.judged && !(series.y[i] <= *plot.bound);
+}
 
 std::string XName(const Plot& plot, double x) {
   for (const Plot::XName& name : plot.x_names) {
@@ -112,7 +114,7 @@ class Drawing {
     }
     const double radius = series.x.size() > 120 ? 1.3 : 2.4;
     for (size_t i = 0; i < series.x.size(); ++i) {
-      const bool past = IsPast(plot_, series.y[i]);
+      const bool past = IsPast(plot_, series, i);
       Put("<circle class=\"p s{}{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:g}\"><title>{}</title></circle>\n",
           series.color, past ? " past" : "", X(series.x[i]), Y(series.y[i]), past ? 3.4 : radius,
           EscapeHtml(Name(series, i)));
@@ -143,7 +145,7 @@ class Drawing {
   std::string Name(const Series& series, size_t i) const {
     return fmt::format("{}{}: {}{}", plot_.series.size() > 1 ? series.name + ", " : "",
                        series.labels.empty() ? XName(plot_, series.x[i]) : series.labels[i],
-                       FigureText(series.y[i]), IsPast(plot_, series.y[i]) ? ", past the bound" : "");
+                       FigureText(series.y[i]), IsPast(plot_, series, i) ? ", past the bound" : "");
   }
 
   const Plot& plot_;
@@ -162,7 +164,7 @@ std::string FigureRows(const Plot& plot) {
     for (const Series& series : plot.series) {
       for (size_t i = 0; i < series.x.size(); ++i) {
         html += TableRow({series.name, series.labels.empty() ? XName(plot, series.x[i]) : series.labels[i],
-                          FigureText(series.y[i]) + (IsPast(plot, series.y[i]) ? ", past the bound" : "")},
+                          FigureText(series.y[i]) + (IsPast(plot, series, i) ? ", past the bound" : "")},
                          "td");
       }
     }

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <set>
 
 #include "diag/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
 #include "io/safetensors_writer.h"
+#include "tests/diag/seeded_ops.h"
 #include "tests/diag/subjects.h"
 
 namespace dsv4::testing {
@@ -253,46 +253,6 @@ TEST(CompareTest, RowsOfAnotherSizeAreErrors) {
 }
 
 // --- Seeded faults: the dump is the healthy run's, the model under diagnosis has the fault. ---
-
-// The ops that a mistake replaces.
-std::set<std::string> ReplacedOps(const Mutation& mutation) {
-  ops::OpTable table = Right();
-  if (mutation.ops) mutation.ops(table);
-  std::set<std::string> names;
-#define DSV4_IF_REPLACED(name, Args) \
-  if (table.name != Right().name) names.insert(#name);
-  DSV4_FOR_EACH_OP(DSV4_IF_REPLACED)
-#undef DSV4_IF_REPLACED
-  return names;
-}
-
-bool NamesOneOf(const std::string& ops, const std::set<std::string>& names) {
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return (", " + ops + ",").find(", " + name + ",") != std::string::npos;
-  });
-}
-
-struct SeededOp {
-  std::string mistake;
-  std::string golden;
-  model::Numerics numerics = model::Numerics::kPlain;
-};
-
-// Every mistake that replaces an op and shows on a model rather than in a single op's golden.
-std::vector<SeededOp> SeededOps() {
-  std::vector<SeededOp> ops;
-  const SeededMistakes mistakes = AllSeededMistakes();
-  for (const Json& entry : ReadJson(GoldenDirectory() / "mistakes.json")) {
-    const auto id = entry.at("id").get<std::string>();
-    const auto golden = entry.at("golden").get<std::string>();
-    if (!mistakes.contains(id) || golden.starts_with("ops/") || !mistakes.at(id).mutation.ops) continue;
-    if (mistakes.at(id).pieces.size() > 1) continue;  // Shows in decode only: decode-prefill's.
-    const bool release = golden.ends_with(":release");
-    ops.push_back({id, golden.substr(0, golden.find(':')),
-                   release ? model::Numerics::kRelease : model::Numerics::kPlain});
-  }
-  return ops;
-}
 
 TEST(SeededOpsTest, SharedInputsNameTheFaultyOp) {
   int found = 0;

@@ -190,6 +190,38 @@ class Compare(WithDirectory):
                                            "--min-tokens", "140", *mode)
                 self.assertEqual(code, 0, report)
 
+    def test_an_op_is_exchanged(self):
+        """The reference's linears differ from the CPU backend's by rounding: found with a bound of 0, and only there."""
+        common = ("--min-tokens", "20", "--ab")
+        code, (report,) = diagnose("compare", *common, "linear=reference")
+        self.assertEqual(code, 0, report)
+        self.assertIn("the other run: the same backend with linear of reference", report["evidence"])
+        code, (report,) = diagnose("compare", *common, "linear=reference", "--ab", "rope=scalar", "--shared", "--bound", "0")
+        self.assertEqual((code, report["place"]["op"]), (1, "linear"), report)
+
+    def test_every_op_is_exchanged_in_turn(self):
+        code, (report,) = diagnose("compare", "--min-tokens", "20", "--ab", "each=reference")
+        self.assertEqual(code, 0, report)
+        (table,) = report["tables"]
+        self.assertEqual(table["columns"][:3], ["op", "calls", "logits' error"])
+        self.assertGreaterEqual(len(table["rows"]), 18)
+        moved = {row[0] for row in table["rows"] if float(row[2]) > 0}
+        self.assertIn("linear", moved)
+        self.assertNotIn("embed", moved)
+        code, (report,) = diagnose("compare", "--min-tokens", "20", "--ab", "each=reference", "--bound", "1e-9")
+        self.assertEqual((code, report["place"]["op"]), (1, table["rows"][0][0]))
+
+    def test_ops_and_variants_that_are_not_there_are_named(self):
+        for arguments, wanted in ((("swish=scalar",), "routed_experts"), (("attention=fast",), "reference, scalar"),
+                                  (("attention",), "reference, scalar"), (("prepare_weight=scalar",), "embed"),
+                                  (("each=reference", "--ab", "rope=scalar"), "stands alone"),
+                                  (("rope=reference", "--ab", "rope=scalar"), "a second time"),
+                                  (("each=reference", "--shared"), "--ab OP=VARIANT --shared"),
+                                  (("rope=reference", "--backend", "reference"), "uses that already")):
+            process = dsv4("diagnose", "compare", "--ab", *arguments)
+            self.assertEqual(process.returncode, 2, arguments)
+            self.assertIn(wanted, process.stderr)
+
     def test_nothing_to_compare_with_is_no_finding(self):
         code, (report,) = diagnose("compare")
         self.assertEqual((code, report["verdict"]), (0, "not applicable"))

@@ -34,7 +34,7 @@ class Html(unittest.TestCase):
         self.assertEqual([section["id"] for section in page.all("section")], CHECKS)
         figures = [name.removesuffix("-t") for name in page.ids() if name.endswith("-t")]
         for wanted in ("sampler-plot-0", "scale-invariance-plot-0", "residual-plot-0", "residual-plot-1", "decode-prefill-plot-0",
-                       "decode-prefill-plot-1", "visible-keys-0", "visible-keys-1"):
+                       "decode-prefill-plot-1", "visible-keys-0", "visible-keys-1", "compare-plot-0", "compare-plot-1"):
             self.assertIn(wanted, figures)
         self.assertEqual(len(page.all("figure")), len(figures))
         # Headings nest, and every drawing has a title, a description and a table.
@@ -47,6 +47,13 @@ class Html(unittest.TestCase):
         texts = "".join(page.texts)
         self.assertIn("dsv4 diagnose all --min-tokens 140 --html", texts)
         self.assertRegex(texts, r"backend\s*cpu \(")
+
+    def test_a_comparison_draws_error_choices_growth_and_logits(self):
+        for arguments, num_plots in ((("linear=reference",), 5), (("linear=reference", "--shared"), 2), (("each=reference",), 1)):
+            page = self.expect_self_contained(make_page(self.directory / "page.html", "compare", "--min-tokens", "20", "--ab",
+                                                        *arguments))
+            self.assertEqual([name for name in page.ids() if re.fullmatch(r"compare-plot-\d-t", name)],
+                             [f"compare-plot-{i}-t" for i in range(num_plots)])
 
     def test_hostile_texts_stay_texts(self):
         evil = "</title><script>alert(1)</script><img src=x onerror=alert(1)> \u202etxt.exe & 'x' \"y\""
