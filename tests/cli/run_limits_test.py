@@ -1,4 +1,4 @@
-"""Start-up time and peak memory of `run` on the small model, peak memory of `convert`. Prints the figures next to their
+"""Start-up time and peak memory of `run` on the small model, peak memory of a large one and of `convert`. Prints the figures next to their
 limits."""
 
 import os
@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from dsv4_process import BINARY, TINY
+from dsv4_process import BINARY, TINY, dsv4_json
 
 FIRST_TOKEN_LIMIT_SECONDS = 1.0
 MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
@@ -39,6 +39,28 @@ class RunLimits(unittest.TestCase):
         files = sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
         print(f"peak {peak / 1e6:.1f} MB, weights {files / 1e6:.1f} MB, limit weights + 100 MB")
         self.assertLess(peak, files + MEMORY_OVERHEAD_LIMIT_BYTES)
+
+
+class LargeModelLimits(unittest.TestCase):
+    def test_peak_memory_is_the_weights_the_cache_and_a_tenth(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            path = pathlib.Path(temporary)
+            model, tokens = path / "model", path / "tokens"
+            subprocess.run([BINARY, "synth", model, "--shape", "mini", "--layers", "4", "--format", "nvfp4"], check=True)
+            tokens.write_text(" ".join(str(token * 13) for token in range(200)))
+            process = subprocess.Popen([BINARY, "logits", "-m", model, "--tokens", tokens, "--output", path / "logits.npy",
+                                        "--decode-from", "190"])
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 0)
+            peak = usage.ru_maxrss * 1024
+            size = (model / "model.safetensors").stat().st_size
+            cache = dsv4_json("inspect", "-m", model, "--context", "200", "--json")["memory"]["sequence_bytes"]
+            logits = (path / "logits.npy").stat().st_size  # Of all positions: what the command is for.
+            print(f"peak {peak / 1e6:.1f} MB, weights {size / 1e6:.1f} MB, cache {cache / 1e6:.1f} MB, logits "
+                  f"{logits / 1e6:.1f} MB, limit weights + 10 % + cache + logits")
+            self.assertGreater(peak, size / 2)  # The weights were used.
+            self.assertLess(peak, 1.1 * size + cache + logits)
 
 
 class ConvertLimits(unittest.TestCase):
