@@ -60,6 +60,7 @@ Json RowJson(const BenchRow& row) {
                {"multiply_adds", row.cost.multiply_adds},
                {"machine_read_bytes_per_second", row.machine.read_bandwidth},
                {"machine_multiply_adds_per_second", row.machine.multiply_adds},
+               {"busy", row.busy},
                {"read_percent", ReadPercent(row)},
                {"multiply_add_percent", MultiplyAddPercent(row)}};
   if (row.ops.empty()) return json;
@@ -86,8 +87,8 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
   for (const BenchRow& row : report.rows) {
     const std::string of = report.backends.size() > 1 ? ", " + row.backend : "";
     const std::string name = RowName(row) + of;
-    const auto add = [&](const std::string& than, double value, const std::string& unit) {
-      summary.push_back({name + than, value, unit});
+    const auto add = [&](const std::string& than, double value, const std::string& unit, bool busy = false) {
+      summary.push_back({name + than, value, unit, row.busy || busy});
     };
     if (row.machine.read_bandwidth > 0) {
       if (row.prefill) add("", MultiplyAddPercent(row), "% of the multiply-adds");
@@ -95,15 +96,15 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     }
     if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
         alone != nullptr && alone != &row) {
-      add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens");
+      add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens", alone->busy);
     }
     if (const BenchRow* flat = Find(report, row, row.backend, 0, row.batch);
         flat != nullptr && flat != &row) {
-      add(" / depth 0", row.Median() / flat->Median(), "x the time");
+      add(" / depth 0", row.Median() / flat->Median(), "x the time", flat->busy);
     }
     if (const BenchRow* base = Find(report, row, first, row.depth, row.batch);
         base != nullptr && base != &row) {
-      add(" / " + first, row.Median() / base->Median(), "x the time");
+      add(" / " + first, row.Median() / base->Median(), "x the time", base->busy);
     }
   }
   return summary;
@@ -141,7 +142,7 @@ std::string RowText(const BenchRow& row) {
     text +=
         fmt::format("   {:.1f}, {:.0f}", row.machine.read_bandwidth / 1e9, row.machine.multiply_adds / 1e9);
   }
-  return text + fmt::format("   {}\n", row.backend);
+  return text + fmt::format("   {}{}\n", row.backend, row.busy ? "   BUSY" : "");
 }
 
 std::string ProfileText(const BenchRow& row) {
@@ -183,7 +184,8 @@ std::string ProfileText(const BenchRow& row) {
 std::string FooterText(const BenchReport& report) {
   std::string text;
   for (const BenchSummary& line : Summarize(report)) {
-    text += fmt::format("{:<64} {:>7.2f} {}\n", line.what, line.value, line.unit);
+    text +=
+        fmt::format("{:<64} {:>7.2f} {}{}\n", line.what, line.value, line.unit, line.busy ? ", BUSY" : "");
   }
   const BenchMemory& memory = report.memory;
   text += fmt::format(
@@ -215,7 +217,8 @@ Json ToJson(const BenchReport& report) {
   for (const BenchRow& row : report.rows) json["rows"].push_back(RowJson(row));
   json["summary"] = Json::array();
   for (const BenchSummary& line : Summarize(report)) {
-    json["summary"].push_back({{"what", line.what}, {"value", line.value}, {"unit", line.unit}});
+    json["summary"].push_back(
+        {{"what", line.what}, {"value", line.value}, {"unit", line.unit}, {"busy", line.busy}});
   }
   json["memory"] = {{"peak_bytes", report.memory.peak_bytes},
                     {"weights_bytes", report.memory.weights_bytes},

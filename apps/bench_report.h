@@ -43,6 +43,7 @@ struct BenchSummary {
   std::string what;
   double value = 0;
   std::string unit;
+  bool busy = false;  // One of the rows was measured on a busy machine.
 };
 std::vector<BenchSummary> Summarize(const BenchReport& report);
 

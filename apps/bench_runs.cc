@@ -20,6 +20,8 @@ double Seconds(Clock::time_point since) {
 // Seconds. Rows of short steps go on until the first, rows of long ones end early after the second.
 constexpr double kShortRow = 0.5;
 constexpr double kLongRow = 10;
+// A machine that does less than this part of its multiply-adds has other work.
+constexpr double kBusy = 0.9;
 
 }  // namespace
 
@@ -43,12 +45,24 @@ BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const Be
       options_(options),
       rows_(backend.inner().context->memory(), backend.inner().context->stream(),
             model.cache_layout().row_dtype),
-      random_(options.seed) {}
+      random_(options.seed) {
+  for (int i = 0; i < 5; ++i) {
+    most_multiply_adds_ = std::max(most_multiply_adds_, meter_.Measure().multiply_adds);
+  }
+}
 
 BenchRow BenchRuns::NewRow() const {
   BenchRow row;
   row.backend = backend_.inner().name;
   return row;
+}
+
+void BenchRuns::SetMachine(const std::vector<BenchMachine>& measured, BenchRow& row) {
+  row.machine = Median(measured);
+  for (const BenchMachine& machine : measured) {
+    most_multiply_adds_ = std::max(most_multiply_adds_, machine.multiply_adds);
+  }
+  row.busy = row.machine.multiply_adds < kBusy * most_multiply_adds_;
 }
 
 std::vector<int32_t> BenchRuns::RandomTokens(int64_t count) {
@@ -99,7 +113,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
     total += row.seconds.back();
     machine.push_back(meter_.Measure());
   }
-  row.machine = Median(machine);
+  SetMachine(machine, row);
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
   const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
@@ -161,7 +175,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
     row.seconds.push_back(Seconds(begin));
     machine.push_back(meter_.Measure());
   }
-  row.machine = Median(machine);
+  SetMachine(machine, row);
   if (batch > 1) {
     for (const int64_t index : {int64_t{0}, batch - 1}) {
       DSV4_TRY(Rewind(index, 1, 1));

@@ -18,12 +18,13 @@ namespace dsv4::apps {
 struct BenchRow {
   std::string backend;
   bool prefill = false;
-  int64_t depth = 0;              // Tokens that each sequence holds before the first timed step.
-  int64_t batch = 1;              // Sequences.
-  int64_t tokens = 1;             // Per sequence and step.
-  std::vector<double> seconds;    // Of every timed step, greedy sampling included.
-  BenchMachine machine;           // In turn with the timed steps; medians.
-  diag::OpCost cost;              // Of one step, the mean of those timed.
+  int64_t depth = 0;            // Tokens that each sequence holds before the first timed step.
+  int64_t batch = 1;            // Sequences.
+  int64_t tokens = 1;           // Per sequence and step.
+  std::vector<double> seconds;  // Of every timed step, greedy sampling included.
+  BenchMachine machine;         // In turn with the timed steps; medians.
+  bool busy = false;  // Others had a part of the cores: fewer multiply-adds than the same threads can do.
+  diag::OpCost cost;  // Of one step, the mean of those timed.
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
 
@@ -63,6 +64,7 @@ class BenchRuns {
 
  private:
   BenchRow NewRow() const;
+  void SetMachine(const std::vector<BenchMachine>& measured, BenchRow& row);
   std::vector<int32_t> RandomTokens(int64_t count);
   // One step: a chunk for each state, and a greedy choice from each row. Returns the logits.
   Result<std::vector<float>> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
@@ -79,6 +81,7 @@ class BenchRuns {
   std::vector<kv::SequenceState> states_;
   int64_t depth_ = 0;
   int64_t state_bytes_ = 0;
+  double most_multiply_adds_ = 0;  // Of all measurements so far.
 };
 
 }  // namespace dsv4::apps

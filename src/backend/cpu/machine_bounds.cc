@@ -83,7 +83,8 @@ Result<ReadMemory> ReadMemory::Allocate(Pages pages) {
   memory.mapping_ = std::shared_ptr<void>(data, [](void* mapped) { ::munmap(mapped, kBytes); });
   memory.words_ = {static_cast<uint64_t*>(data), kBytes / sizeof(uint64_t)};
   ::madvise(data, kBytes, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  std::ranges::fill(memory.words_, 1);  // Without it all pages would be the one of zeros.
+  // All different, so that no one keeps equal pages once only, as a hypervisor may.
+  for (size_t i = 0; i < memory.words_.size(); ++i) memory.words_[i] = i * 0x9E3779B97F4A7C15;
   return memory;
 }
 
