@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 
+#include "diag/gate_up_order.h"
+#include "diag/input_scales.h"
+#include "diag/scale_survey.h"
 #include "diag/statistics.h"
 #include "io/checkpoint.h"
 #include "model/resolved_checkpoint.h"
@@ -29,6 +31,7 @@ struct Measured {
   double max_abs = 0;
   bool finite = true;
   bool constant = false;
+  std::string scale_complaint;
 };
 
 bool AllEqual(std::span<const float> values, float value) {
@@ -61,6 +64,9 @@ class Survey {
                       .format = std::string(WeightFormatName(weight.format)),
                       .layer = layer};
     MeasureLinear(weight, measured);
+    const ScaleStatistics scales = MeasureScales(weight);
+    measured.scale_complaint = ScaleComplaint(weight, scales);
+    scales_.Add(layer, module, weight, scales);
     all_.push_back(std::move(measured));
   }
 
@@ -118,10 +124,12 @@ class Survey {
 
   const std::vector<Measured>& linears() const { return all_; }
   const std::vector<Measured>& norms() const { return norms_; }
+  const ScaleSurvey& scales() const { return scales_; }
 
  private:
   std::vector<Measured> all_;
   std::vector<Measured> norms_;
+  ScaleSurvey scales_;
 };
 
 std::map<std::string, double> MedianRms(const std::vector<Measured>& linears) {
@@ -129,9 +137,7 @@ std::map<std::string, double> MedianRms(const std::vector<Measured>& linears) {
   for (const Measured& measured : linears) by_module[measured.module].push_back(measured.rms);
   std::map<std::string, double> medians;
   for (auto& [module, values] : by_module) {
-    const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    medians[module] = *middle;
+    medians[module] = Median(std::move(values));
   }
   return medians;
 }
@@ -152,7 +158,7 @@ std::string Complaint(const Measured& measured, double median) {
     return fmt::format("RMS {:.3g}, {:.3g} times off the median {:.3g} of its siblings", measured.rms, ratio,
                        median);
   }
-  return {};
+  return measured.scale_complaint;
 }
 
 Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::string, double>& medians) {
@@ -179,33 +185,8 @@ Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::stri
   return table;
 }
 
-// Activation scales of ModelOpt: read, judged, never used.
-struct InputScales {
-  int64_t count = 0;
-  int64_t ones = 0;
-  std::vector<std::string> bad;
-};
-
-InputScales ReadInputScales(const io::Checkpoint& checkpoint) {
-  InputScales scales;
-  for (const io::StoredTensor& tensor : checkpoint.tensors()) {
-    if (!tensor.name.ends_with("input_scale") || tensor.dtype != DType::kF32) continue;
-    for (size_t i = 0; i < tensor.bytes.size() / sizeof(float); ++i) {
-      float value = 0;
-      std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
-      ++scales.count;
-      scales.ones += value == 1.0F ? 1 : 0;
-      if (!std::isfinite(value) || value <= 0)
-        scales.bad.push_back(fmt::format("{} is {}", tensor.name, value));
-    }
-  }
-  return scales;
-}
-
 // Whether the 4-bit tensors are exact copies of MXFP4.
-Result<std::string> TranscodeLine(const model::ModelConfig& config, const model::ModelWeights& weights) {
-  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
-                        model::ResolveCheckpoint(*weights.checkpoint, config));
+std::string TranscodeLine(const model::ResolvedCheckpoint& resolved, size_t num_layers) {
   int64_t count = 0;
   int64_t lossless = 0;
   const auto look = [&](const model::StoredLinear& linear) {
@@ -213,13 +194,29 @@ Result<std::string> TranscodeLine(const model::ModelConfig& config, const model:
     ++count;
     lossless += model::IsMxFp4Transcode(linear) ? 1 : 0;
   };
-  for (size_t i = 0; i < weights.layers.size(); ++i) {
+  for (size_t i = 0; i < num_layers; ++i) {
     for (const model::ResolvedTensor& tensor : resolved.layers[i].tensors) look(tensor.linear);
     for (const model::ResolvedExpert& expert : resolved.layers[i].experts) {
       for (const model::StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) look(*linear);
     }
   }
   return fmt::format("{} NVFP4 linears, {} of them exact transcodes of MXFP4", count, lossless);
+}
+
+std::string SwapComplaint(const GateUp& group) {
+  const std::string_view what =
+      group.expert < 0 ? "share a direction" : "go along with the gates of its siblings";
+  return fmt::format(
+      "{}: the rows of up (w3) {} ({:.3g} standard deviations from chance), those of gate (w1) do not "
+      "({:.3g}): w1 and w3 are swapped",
+      GateUpName(group), what, group.up, group.gate);
+}
+
+std::string OrderLine(const GateUpOrder& order) {
+  const size_t num_swapped =
+      order.groups.size() - static_cast<size_t>(order.num_in_order + order.num_undecided);
+  return fmt::format("gate (w1) and up (w3) of {} groups of experts: {} in order, {} swapped, {} say nothing",
+                     order.groups.size(), order.num_in_order, num_swapped, order.num_undecided);
 }
 
 }  // namespace
@@ -243,20 +240,30 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   };
   for (const Measured& norm : survey.norms()) judge(norm, 1);
   for (const Measured& linear : survey.linears()) judge(linear, medians.at(linear.module));
-  const InputScales scales = ReadInputScales(*weights.checkpoint);
-  complaints.insert(complaints.end(), scales.bad.begin(), scales.bad.end());
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*weights.checkpoint, config));
+  const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
+  complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
+  const GateUpOrder order = LookAtGateUpOrder(weights.layers);
+  for (const GateUp& swapped : order.swapped) {
+    if (complaints.empty()) report.place = Place{swapped.layer, GateUpName(swapped), "", 0};
+    complaints.push_back(SwapComplaint(swapped));
+  }
 
-  DSV4_ASSIGN_OR_RETURN(std::string transcodes, TranscodeLine(config, weights));
   report.evidence = {fmt::format("{} linears and {} norms of {} layers", survey.linears().size(),
                                  survey.norms().size(), weights.layers.size()),
-                     std::move(transcodes)};
-  if (scales.count > 0) {
+                     TranscodeLine(resolved, weights.layers.size()), OrderLine(order)};
+  if (inputs.count > 0) {
     report.evidence.push_back(
         fmt::format("{} input scales, {} of them exactly 1 (never calibrated); this engine takes activation "
                     "scales from the data",
-                    scales.count, scales.ones));
+                    inputs.count, inputs.num_ones));
   }
+  report.evidence.insert(report.evidence.end(), inputs.notes.begin(), inputs.notes.end());
   report.tables.push_back(ModuleTable(survey.linears(), medians));
+  if (!survey.scales().empty()) report.tables.push_back(survey.scales().ModuleTable());
+  if (Plot plot = survey.scales().ExpertPlot(); !plot.series.empty()) report.plots.push_back(std::move(plot));
+  report.plots.push_back(GateUpPlot(order));
   if (complaints.empty()) {
     report.headline = "no tensor is zero, constant or out of line with its siblings";
     report.rules_out = {"lost or inverted scales of single tensors, tensors that were never written"};

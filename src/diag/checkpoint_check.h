@@ -1,5 +1,6 @@
 // checkpoint: do the stored numbers look like weights? Zero and constant tensors, magnitudes that no training leaves, one tensor
-// out of line with its siblings, activation scales that cannot be. Field lessons N1 and N2.
+// out of line with its siblings, block scales that no quantiser writes, gate and up of the experts exchanged, activation scales
+// that cannot be. Field lessons N1 and N2.
 #pragma once
 
 #include "diag/report.h"
@@ -9,10 +10,12 @@
 namespace dsv4::diag {
 
 // Looks at every linear layer and norm of `weights` (of linears at up to 16 rows, spread evenly; a tensor is called zero or
-// constant only after all of it was read) and at the input scales of its checkpoint. A finding for
+// constant only after all of it was read), at all of their block scales, and at the input scales of its checkpoint. A finding for
 //   a zero, constant or not finite tensor; RMS above 4 or below 1e-5;
 //   a linear whose RMS is more than 8 times off the median of the same module in other layers and experts;
-//   an input_scale that is not a positive number (this engine never uses one; others do).
+//   block scales that no quantiser writes (scale_survey.h);
+//   experts whose gate and up are exchanged (gate_up_order.h), where the weights can tell;
+//   input scales that cannot be, and experts that calibration never reached (input_scales.h).
 // Errors: those of ResolveCheckpoint.
 Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights);
 

@@ -1,0 +1,166 @@
+"""`dsv4 diagnose checkpoint` on files: damaged copies of the small model are named for what they are, healthy ones pass."""
+
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from dsv4_process import TINY, dsv4, dsv4_json
+from safetensors_copy import Copy
+
+NUM_LAYERS, NUM_EXPERTS = 7, 16
+SYNTHETIC = ("bf16", "f32", "fp8", "fp8-base", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct")
+
+
+def check(*arguments):
+    """Exit code and report."""
+    process = dsv4("diagnose", "checkpoint", *arguments)
+    if process.returncode not in (0, 1):
+        raise AssertionError(f"exit code {process.returncode}: {process.stderr}")
+    return process.returncode, process.stdout
+
+
+class WithDirectory(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def expect_healthy(self, *arguments):
+        code, text = check(*arguments)
+        self.assertEqual(code, 0, text)
+        return text
+
+
+class Healthy(WithDirectory):
+    def test_the_small_model_has_gate_and_up_in_order(self):
+        text = self.expect_healthy()
+        self.assertIn("14 groups of experts: 13 in order, 0 swapped, 1 say nothing", text)
+
+    def test_what_convert_writes_has_no_finding(self):
+        for experts, dense, scales in (("nvfp4", "nvfp4", "mse"), ("nvfp4", "fp8", "amax"), ("mxfp4", "fp8", "mse"),
+                                       ("mxfp4", "nvfp4", "amax"), ("fp8", "nvfp4", "mse"), ("bf16", "bf16", "mse")):
+            with self.subTest(experts=experts, dense=dense, scales=scales):
+                destination = self.directory / f"{experts}-{dense}-{scales}"
+                dsv4_json("convert", TINY, destination, "--experts", experts, "--dense", dense, "--scales", scales, "--json")
+                self.assertIn("13 in order, 0 swapped", self.expect_healthy("-m", destination))
+                shutil.rmtree(destination)
+
+    def test_random_weights_of_every_format_have_no_finding(self):
+        for form in SYNTHETIC:
+            with self.subTest(format=form):
+                text = self.expect_healthy("--weights", f"synthetic:tiny,{form},seed=3", "--max-layers", "3")
+                self.assertIn("6 groups of experts: 0 in order, 0 swapped, 6 say nothing", text)
+
+
+class Damaged(WithDirectory):
+    def expect_finding(self, damage, *wanted, source=TINY):
+        copy = Copy(source, self.directory / "copy")
+        damage(copy)
+        code, text = check("-m", copy.save())
+        shutil.rmtree(copy.directory)
+        self.assertEqual(code, 1, text)
+        for part in wanted:
+            self.assertIn(part, text)
+
+    def expect_pass(self, damage, *wanted):
+        copy = Copy(TINY, self.directory / "copy")
+        damage(copy)
+        text = self.expect_healthy("-m", copy.save())
+        shutil.rmtree(copy.directory)
+        for part in wanted:
+            self.assertIn(part, text)
+
+    def test_gate_and_up_swapped(self):
+        def swap(copy, layer, module):
+            copy.swap(f"layers.{layer}.ffn.{module}.w1", f"layers.{layer}.ffn.{module}.w3")
+
+        def swap_all(copy):
+            for layer in range(NUM_LAYERS):
+                for module in ["shared_experts"] + [f"experts.{i}" for i in range(NUM_EXPERTS)]:
+                    swap(copy, layer, module)
+
+        def swap_layer(copy):
+            for i in range(NUM_EXPERTS):
+                swap(copy, 3, f"experts.{i}")
+
+        self.expect_finding(swap_all, "14 groups of experts: 0 in order, 13 swapped, 1 say nothing", "layers.6.ffn.shared_experts:")
+        self.expect_finding(swap_layer, "checkpoint: finding: layers.3.ffn.experts: the rows of up (w3) share a direction")
+        self.expect_finding(lambda copy: swap(copy, 2, "shared_experts"), "checkpoint: finding: layers.2.ffn.shared_experts: ")
+        self.expect_finding(lambda copy: swap(copy, 6, "experts.3"),
+                            "checkpoint: finding: layers.6.ffn.experts.3: the rows of up (w3) go along with the gates")
+
+    @staticmethod
+    def calibrate(copy):
+        """Plausible input scales: all of a layer alike for w1 and w3, anything for w2."""
+        for layer in range(NUM_LAYERS):
+            for i in range(NUM_EXPERTS):
+                for linear, value in (("w1", 0.002 * (1 + i % 5)), ("w2", 0.0001 * 3 ** (i % 8)), ("w3", 0.002 * (1 + i % 5))):
+                    copy.set_float(f"layers.{layer}.ffn.experts.{i}.{linear}.input_scale", value)
+
+    def test_input_scales(self):
+        scale = "layers.4.ffn.experts.9.w1.input_scale"
+        self.expect_pass(self.calibrate, "336 input scales, 0 of them exactly 1")
+
+        def calibrated_but(name, value):
+            def damage(copy):
+                self.calibrate(copy)
+                copy.set_float(name, value)
+            return damage
+
+        for value, wanted in ((1.0, "layers.4.ffn.experts.w1: input_scale of expert 9 is exactly 1, its siblings' are around 0.006: "
+                                    "never calibrated"),
+                              (0.0, f"{scale} is 0, wanted a positive number"), (-0.002, f"{scale} is -0.002, wanted"),
+                              (float("nan"), f"{scale} is nan, wanted"), (float("inf"), f"{scale} is inf, wanted"),
+                              (977.0, f"{scale} is 977: activations of up to 2.63e+06, which no layer has"),
+                              (1e-10, f"{scale} is 1e-10: activations of up to"),
+                              (0.9, "input_scale of expert 9 is more than 64 times off the median 0.006")):
+            self.expect_finding(calibrated_but(scale, value), wanted)
+        self.expect_pass(calibrated_but("layers.4.ffn.experts.9.w2.input_scale", 0.9))
+
+        def synchronise(copy):
+            self.calibrate(copy)
+            for i in range(NUM_EXPERTS):
+                for linear in ("w1", "w3"):
+                    copy.set_float(f"layers.5.ffn.experts.{i}.{linear}.input_scale", 0.003)
+
+        self.expect_pass(synchronise, "all experts share one input scale in 1 layers")
+        self.expect_pass(calibrated_but("layers.4.ffn.experts.9.w1.input_scale", 0.003), "w1 and w3 of 1 experts")
+
+    def test_block_scales(self):
+        def zero(copy):
+            scales = copy.bytes("layers.1.ffn.experts.5.w2.weight_scale")
+            scales[:len(scales) * 2 // 3] = bytes(len(scales) * 2 // 3)
+
+        def cut_off(copy):  # As a quantiser with too small a global scale would: large blocks at 448, elements at +-6.
+            name = "layers.1.ffn.experts.5.w2.weight"
+            scales, codes = copy.bytes(name + "_scale"), copy.bytes(name)
+            scales[:] = bytes([0x7E]) * len(scales)
+            codes[:] = bytes(code | 0x77 if i % 3 else code for i, code in enumerate(codes))
+
+        def subnormal(copy):
+            scales = copy.bytes("layers.1.ffn.experts.5.w2.weight_scale")
+            scales[:] = bytes(1 + code % 7 for code in scales)
+            copy.set_float("layers.1.ffn.experts.5.w2.weight_scale_2", 2.0)
+
+        place = "layers.1.ffn.experts.5.w2 "
+        self.expect_finding(zero, place + "has a scale of zero in 1365 of 2048 blocks")
+        self.expect_finding(cut_off, place + "has the largest possible scale, 448, in 2048 of 2048 blocks")
+        self.expect_finding(subnormal, place + "has subnormal scales in 2048 of 2048 blocks")
+
+    def test_the_highest_bit_of_an_exponent_flipped(self):
+        source = self.directory / "mxfp4"
+        dsv4_json("convert", TINY, source, "--experts", "mxfp4", "--json")
+        files = list(source.glob("*.safetensors"))
+        self.assertEqual(len(files), 1)
+        files[0].rename(source / "model.safetensors")
+        index = source / "model.safetensors.index.json"
+        index.unlink(missing_ok=True)
+
+        def flip(copy):
+            copy.bytes("layers.1.ffn.experts.5.w2.scale")[-1] ^= 0x80  # In the last row, which the sample of rows leaves out.
+
+        self.expect_finding(flip, "layers.1.ffn.experts.5.w2 has a block scale of", "times the median one: damaged?", source=source)
+
+
+if __name__ == "__main__":
+    unittest.main()
