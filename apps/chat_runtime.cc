@@ -16,6 +16,9 @@ namespace {
 // Our own field in generation_config.json; the release's files do not have it.
 constexpr const char* kRevisionKey = "dsv4_chat_revision";
 
+// Of the turns of one conversation.
+constexpr int64_t kPrefixCacheBytes = int64_t{1} << 30;
+
 chat::EndCause ToEndCause(engine::FinishReason reason) {
   return reason == engine::FinishReason::kLength ? chat::EndCause::kLength : chat::EndCause::kStop;
 }
@@ -65,8 +68,9 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
         InvalidArgument(fmt::format("{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}",
                                     source.name(), runtime->tokenizer_->num_ids() - 1, vocab_size)));
   }
-  runtime->engine_ = std::make_unique<engine::Engine>(*runtime->model_, engine::EngineOptions{},
-                                                      AllowedTokens(*runtime->tokenizer_, vocab_size));
+  runtime->engine_ = std::make_unique<engine::Engine>(
+      *runtime->model_, engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes},
+      AllowedTokens(*runtime->tokenizer_, vocab_size));
   return runtime;
 }
 
@@ -84,7 +88,7 @@ Result<Generation> ChatRuntime::Run(engine::Request request, const Ask& ask,
                                     const std::function<bool(std::string_view)>& on_text) {
   const GenerationCallbacks callbacks = {
       .on_prefill = ask.on_prefill, .on_text = on_text, .interrupted = ask.interrupted};
-  return Generate(*engine_, *tokenizer_, std::move(request), callbacks, &cache_);
+  return Generate(*engine_, *tokenizer_, std::move(request), callbacks);
 }
 
 Result<ChatRuntime::Answer> ChatRuntime::Respond(std::span<const chat::Message> messages, const Ask& ask) {

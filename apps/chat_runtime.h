@@ -77,7 +77,6 @@ class ChatRuntime {
   const chat::ChatProfile* profile_ = nullptr;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<engine::Engine> engine_;
-  PrefixCache cache_;
 };
 
 }  // namespace dsv4::apps

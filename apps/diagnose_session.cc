@@ -15,9 +15,8 @@ namespace dsv4::apps {
 Result<int32_t> FirstToken(model::Model& model, const std::vector<int32_t>& prompt,
                            const std::vector<uint8_t>& allowed, const sampling::SamplingParams& params) {
   engine::Engine engine(model, engine::EngineOptions{}, allowed);
-  DSV4_ASSIGN_OR_RETURN(
-      const engine::RequestId id,
-      engine.Submit({.prompt = prompt, .sampling = params, .max_tokens = 1, .prefix = std::nullopt}));
+  DSV4_ASSIGN_OR_RETURN(const engine::RequestId id,
+                        engine.Submit({.prompt = prompt, .sampling = params, .max_tokens = 1}));
   std::optional<int32_t> token;
   while (!engine.idle()) {
     for (const engine::Event& event : engine.Step()) {

@@ -17,14 +17,11 @@ double SecondsSince(Clock::time_point start) {
 // The events of one request, turned into a Generation.
 class Driver {
  public:
-  Driver(engine::Engine& engine, const tokenizer::Tokenizer& tokenizer, const GenerationCallbacks& callbacks,
-         PrefixCache* cache)
-      : engine_(engine), decoder_(tokenizer), callbacks_(callbacks), cache_(cache) {}
+  Driver(engine::Engine& engine, const tokenizer::Tokenizer& tokenizer, const GenerationCallbacks& callbacks)
+      : engine_(engine), decoder_(tokenizer), callbacks_(callbacks) {}
 
   Result<Generation> Run(engine::Request request) {
     generation_.prompt_token_ids = request.prompt;
-    if (cache_ != nullptr) request.prefix = cache_->Find(request.prompt);
-    if (request.prefix) generation_.num_cached_tokens = request.prefix->length();
     DSV4_ASSIGN_OR_RETURN(id_, engine_.Submit(std::move(request)));
     while (!finished_) {
       if (callbacks_.interrupted && callbacks_.interrupted()) engine_.Cancel(id_);
@@ -38,6 +35,9 @@ class Driver {
  private:
   void Handle(engine::Event& event) {
     switch (event.kind) {
+      case engine::Event::Kind::kAdmitted:
+        generation_.num_cached_tokens = event.num_cached_tokens;
+        break;
       case engine::Event::Kind::kPrefill:
         OnPrefill(event);
         break;
@@ -57,10 +57,6 @@ class Driver {
     if (event.num_prompt_tokens_done < num_prompt_tokens) return;
     first_token_time_ = Clock::now();
     generation_.prefill_seconds = SecondsSince(start_);
-    if (cache_ == nullptr) return;
-    // Not there any more when the very first token ended the answer; OnFinished keeps the state then.
-    Result<kv::SequenceState> state = engine_.ForkState(id_);
-    if (state) cache_->Keep(generation_.prompt_token_ids, std::move(*state));
   }
 
   void OnText(const std::string& text) {
@@ -75,17 +71,11 @@ class Driver {
     finished_ = true;
     status_ = event.status;
     generation_.finish_reason = stopped_ ? engine::FinishReason::kStop : event.finish_reason;
-    if (cache_ == nullptr || !event.state) return;
-    std::vector<int32_t> tokens = generation_.prompt_token_ids;
-    for (const sampling::SampledToken& token : generation_.tokens) tokens.push_back(token.id);
-    tokens.resize(static_cast<size_t>(event.state->length()));
-    cache_->Keep(tokens, std::move(*event.state));
   }
 
   engine::Engine& engine_;
   tokenizer::StreamDecoder decoder_;
   const GenerationCallbacks& callbacks_;
-  PrefixCache* cache_;
   Generation generation_;
   engine::RequestId id_ = 0;
   Clock::time_point start_ = Clock::now();
@@ -98,9 +88,8 @@ class Driver {
 }  // namespace
 
 Result<Generation> Generate(engine::Engine& engine, const tokenizer::Tokenizer& tokenizer,
-                            engine::Request request, const GenerationCallbacks& callbacks,
-                            PrefixCache* cache) {
-  return Driver(engine, tokenizer, callbacks, cache).Run(std::move(request));
+                            engine::Request request, const GenerationCallbacks& callbacks) {
+  return Driver(engine, tokenizer, callbacks).Run(std::move(request));
 }
 
 }  // namespace dsv4::apps

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/prefix_cache.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "tokenizer/tokenizer.h"
@@ -19,7 +18,7 @@ struct Generation {
   std::vector<sampling::SampledToken> tokens;  // Without the token that ended the answer.
   std::string text;                            // All of it decoded, markers included.
   engine::FinishReason finish_reason = engine::FinishReason::kStop;
-  int64_t num_cached_tokens = 0;  // Prompt tokens taken from the prefix cache.
+  int64_t num_cached_tokens = 0;  // Prompt tokens that a kept state had read.
   double prefill_seconds = 0.0;   // Until the first token's logits.
   double decode_seconds = 0.0;
 };
@@ -30,10 +29,8 @@ struct GenerationCallbacks {
   std::function<bool()> interrupted;  // Asked between steps; true ends it as kCancelled. May be empty.
 };
 
-// Runs `request` to its end. The engine must be idle. `cache` may be null: then nothing is reused or kept. A kError finish is returned
-// as its status.
+// Runs `request` to its end. The engine must be idle. A kError finish is returned as its status.
 Result<Generation> Generate(engine::Engine& engine, const tokenizer::Tokenizer& tokenizer,
-                            engine::Request request, const GenerationCallbacks& callbacks,
-                            PrefixCache* cache);
+                            engine::Request request, const GenerationCallbacks& callbacks);
 
 }  // namespace dsv4::apps

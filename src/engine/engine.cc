@@ -8,60 +8,110 @@
 #include "engine/scheduler.h"
 
 namespace dsv4::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A request whose prompt shares at least so much with one that is being read waits for that state instead of computing it too.
+// Nor is an extra cut of a prompt worth less.
+constexpr int64_t kWorthWaitingFor = 64;
+
+// The longest context whose state fits in the budget.
+int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
+  int64_t longest = model.config().max_position_embeddings;
+  if (options.max_context > 0) longest = std::min(longest, options.max_context);
+  if (options.max_state_bytes == 0) return longest;
+  int64_t shortest = 0;
+  while (shortest < longest) {
+    const int64_t middle = shortest + (longest - shortest + 1) / 2;
+    if (kv::StateBytes(model.cache_layout(), middle) <= options.max_state_bytes)
+      shortest = middle;
+    else
+      longest = middle - 1;
+  }
+  return shortest;
+}
+
+}  // namespace
 
 struct Engine::Sequence {
   RequestId id = 0;
+  Request request;
   std::vector<int32_t> tokens;  // Prompt and output.
   int64_t num_prompt_tokens = 0;
   int64_t max_tokens = 0;
-  std::set<int32_t> stop_tokens;
   sampling::Sampler sampler;
-  std::optional<kv::SequenceState> state;  // Absent while waiting, unless the request brought a prefix.
+  std::optional<kv::SequenceState> state = {};  // Absent while waiting.
+  std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
+  RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
+  int64_t waits_until = 0;  // up to here; 0: waits for nobody.
   bool cancelled = false;
   bool finished = false;
+  bool admitted = false;
 
-  int64_t num_pending() const { return static_cast<int64_t>(tokens.size()) - state->length(); }
+  int64_t length() const { return state ? state->length() : 0; }
+  int64_t num_pending() const { return static_cast<int64_t>(tokens.size()) - length(); }
   int64_t num_output_tokens() const { return static_cast<int64_t>(tokens.size()) - num_prompt_tokens; }
+  bool reading() const { return state && state->length() < num_prompt_tokens; }
+  std::span<const int32_t> Known() const { return std::span(tokens).first(static_cast<size_t>(length())); }
+  void KeepAt(int64_t position) {
+    const auto place = std::lower_bound(keep_at.begin(), keep_at.end(), position);
+    if (place == keep_at.end() || *place != position) keep_at.insert(place, position);
+  }
+  // The next length at which the state is kept, or 0.
+  int64_t NextKept() const {
+    const auto next = std::upper_bound(keep_at.begin(), keep_at.end(), length());
+    return next == keep_at.end() ? 0 : *next;
+  }
 };
 
 Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> allowed_tokens)
-    : model_(model), options_(options), allowed_tokens_(std::move(allowed_tokens)) {}
+    : model_(model),
+      options_(options),
+      allowed_tokens_(std::move(allowed_tokens)),
+      context_length_(ContextLength(model, options)),
+      store_(options.prefix_cache_bytes) {}
 
 Engine::~Engine() = default;
 
-Result<RequestId> Engine::Submit(Request request) {
+Status Engine::Check(const Request& request) const {
   const auto& config = model_.config();
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (prompt_tokens == 0) return Error(InvalidArgument("prompt: got no tokens, wanted at least one"));
+  if (prompt_tokens == 0) return InvalidArgument("prompt: got no tokens, wanted at least one");
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= config.vocab_size) {
-      return Error(
-          InvalidArgument(fmt::format("prompt: token id {}, wanted 0..{}", token, config.vocab_size - 1)));
+      return InvalidArgument(fmt::format("prompt: token id {}, wanted 0..{}", token, config.vocab_size - 1));
     }
   }
-  if (prompt_tokens >= config.max_position_embeddings) {
-    return Error(OutOfRange(fmt::format("prompt: {} tokens leave no room for an answer in a context of {}",
-                                        prompt_tokens, config.max_position_embeddings)));
+  if (prompt_tokens >= context_length_) {
+    return OutOfRange(fmt::format("prompt: {} tokens leave no room for an answer in a context of {}",
+                                  prompt_tokens, context_length_));
   }
   if (request.max_tokens <= 0) {
-    return Error(InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", request.max_tokens)));
+    return InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", request.max_tokens));
   }
-  DSV4_TRY(sampling::ValidateSamplingParams(request.sampling, config.vocab_size));
-  if (request.prefix && request.prefix->length() >= prompt_tokens) {
-    return Error(InvalidArgument(fmt::format("prefix: holds {} tokens, wanted fewer than the prompt's {}",
-                                             request.prefix->length(), prompt_tokens)));
-  }
+  return sampling::ValidateSamplingParams(request.sampling, config.vocab_size);
+}
 
+Result<RequestId> Engine::Submit(Request request) {
+  DSV4_TRY(Check(request));
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   auto sequence = std::make_unique<Sequence>(Sequence{
       .id = next_id_++,
+      .request = {},
       .tokens = std::move(request.prompt),
       .num_prompt_tokens = prompt_tokens,
-      .max_tokens = std::min(request.max_tokens, config.max_position_embeddings - prompt_tokens),
-      .stop_tokens = std::move(request.stop_tokens),
+      .max_tokens = std::min(request.max_tokens, context_length_ - prompt_tokens),
       .sampler = sampling::Sampler(request.sampling, allowed_tokens_, request.num_logprobs),
-      .state = std::move(request.prefix),
   });
+  for (const int64_t position : request.branch_points) {
+    // Near the end the state of the whole prompt can be taken back; near the beginning there is little to save.
+    const bool near_end = prompt_tokens - position <= model_.cache_layout().max_rewind_tokens;
+    if (position >= kWorthWaitingFor && !near_end) sequence->KeepAt(position);
+  }
+  sequence->KeepAt(prompt_tokens);
   sequence->sampler.SeePrompt(sequence->tokens);
+  sequence->request = std::move(request);
   waiting_.push_back(std::move(sequence));
   return waiting_.back()->id;
 }
@@ -77,61 +127,194 @@ void Engine::Cancel(RequestId id) {
 
 bool Engine::idle() const { return waiting_.empty() && running_.empty(); }
 
-Result<kv::SequenceState> Engine::ForkState(RequestId id) const {
-  for (const auto& sequence : running_) {
-    if (sequence->id == id) return sequence->state->Fork();
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  stats.num_running = static_cast<int64_t>(running_.size());
+  stats.num_waiting = static_cast<int64_t>(waiting_.size());
+  stats.state_bytes = RunningBytes();
+  stats.cache_bytes = store_.num_bytes();
+  stats.cache_states = store_.num_states();
+  stats.cache_evictions = store_.num_evictions();
+  return stats;
+}
+
+void Engine::KeepState(const Sequence& sequence) {
+  if (store_.enabled() && sequence.state && !sequence.state->poisoned()) {
+    store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
   }
-  return Error(NotFound(fmt::format("request {}: not running", id)));
 }
 
 void Engine::Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
                     std::vector<Event>& events) {
+  // What a cancelled prompt has read so far counts too: the client may come back with it.
+  if (reason != FinishReason::kError) KeepState(sequence);
   sequence.finished = true;
-  if (sequence.state && sequence.state->poisoned()) sequence.state.reset();
+  sequence.state.reset();
   events.push_back({.request = sequence.id,
                     .kind = Event::Kind::kFinished,
                     .finish_reason = reason,
                     .stop_token = stop_token,
-                    .status = std::move(status),
-                    .state = std::move(sequence.state)});
+                    .status = std::move(status)});
+}
+
+void Engine::DropEnded(std::vector<Event>& events) {
+  const Clock::time_point now = Clock::now();
+  const auto end = [&](Sequence& sequence) {
+    if (sequence.cancelled) {
+      Finish(sequence, FinishReason::kCancelled, {}, -1, events);
+    } else if (sequence.request.deadline && now >= *sequence.request.deadline) {
+      Finish(sequence, FinishReason::kError,
+             Status(StatusCode::kDeadlineExceeded,
+                    fmt::format("request: its time ran out after {} prompt and {} output tokens",
+                                std::min(sequence.length(), sequence.num_prompt_tokens),
+                                sequence.num_output_tokens())),
+             -1, events);
+    }
+  };
+  for (const auto& sequence : running_) end(*sequence);
+  for (const auto& sequence : waiting_) end(*sequence);
+  std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
+  std::erase_if(waiting_, [](const auto& sequence) { return sequence->finished; });
+}
+
+int64_t Engine::BytesOf(const Sequence& sequence) const {
+  return kv::StateBytes(model_.cache_layout(), static_cast<int64_t>(sequence.tokens.size()));
+}
+
+int64_t Engine::RunningBytes() const {
+  int64_t num_bytes = 0;
+  for (const auto& sequence : running_) num_bytes += BytesOf(*sequence);
+  return num_bytes;
+}
+
+bool Engine::WaitsForAnother(Sequence& sequence) {
+  if (!store_.enabled()) return false;
+  if (sequence.waits_for == 0) {
+    const std::span<const int32_t> prompt = sequence.tokens;
+    int64_t longest = store_.SharedLength(sequence.request.cache_salt, prompt);
+    for (const auto& other : running_) {
+      if (!other->reading() || other->request.cache_salt != sequence.request.cache_salt) continue;
+      const std::span<const int32_t> read =
+          std::span(other->tokens).first(static_cast<size_t>(other->num_prompt_tokens));
+      int64_t common =
+          std::mismatch(read.begin(), read.end(), prompt.begin(), prompt.end()).first - read.begin();
+      common = std::min<int64_t>(common, static_cast<int64_t>(prompt.size()) - 1);
+      if (common <= other->length() || common < longest + kWorthWaitingFor) continue;
+      longest = common;
+      sequence.waits_for = other->id;
+      sequence.waits_until = common;
+    }
+    if (sequence.waits_for == 0) return false;
+    for (const auto& other : running_) {
+      if (other->id == sequence.waits_for) other->KeepAt(sequence.waits_until);
+    }
+  }
+  for (const auto& other : running_) {
+    if (other->id == sequence.waits_for && other->length() < sequence.waits_until) return true;
+  }
+  return false;  // Read, or gone: look no further, lest it wait for ever.
+}
+
+size_t Engine::ChooseWaiting() {
+  size_t best = waiting_.size();
+  int64_t best_running = 0;
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    const uint64_t owner = waiting_[i]->request.owner;
+    const int64_t num_running = std::count_if(running_.begin(), running_.end(), [&](const auto& sequence) {
+      return sequence->request.owner == owner;
+    });
+    if (best != waiting_.size() && num_running >= best_running) continue;
+    if (WaitsForAnother(*waiting_[i])) continue;
+    best = i;
+    best_running = num_running;
+  }
+  return best;
 }
 
 void Engine::Admit(std::vector<Event>& events) {
-  while (!waiting_.empty()) {
-    Sequence& next = *waiting_.front();
-    if (next.cancelled) {
-      Finish(next, FinishReason::kCancelled, {}, -1, events);
-      waiting_.pop_front();
-      continue;
+  while (running_.size() < static_cast<size_t>(options_.max_sequences)) {
+    const size_t chosen = ChooseWaiting();
+    if (chosen == waiting_.size()) return;
+    Sequence& next = *waiting_[chosen];
+    if (options_.max_state_bytes > 0 && !running_.empty() &&
+        RunningBytes() + BytesOf(next) > options_.max_state_bytes) {
+      return;  // No smaller one passes it, or it might never run.
     }
-    if (running_.size() >= static_cast<size_t>(options_.max_sequences)) return;
+    const uint64_t salt = next.request.cache_salt;
+    next.state = store_.Find(salt, next.tokens);
     if (!next.state) {
       Result<kv::SequenceState> state = model_.NewSequence();
       if (!state) {
-        // Out of memory with others running: wait for one of them to finish. Alone there is nothing to wait for.
-        if (!running_.empty() && state.error().code() == StatusCode::kResourceExhausted) return;
+        // Out of memory: kept states are the first to go; with others running, wait for one of them.
+        if (state.error().code() == StatusCode::kResourceExhausted) {
+          if (store_.EvictOne()) continue;
+          if (!running_.empty()) return;
+        }
         Finish(next, FinishReason::kError, state.error(), -1, events);
-        waiting_.pop_front();
+        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(chosen));
         continue;
       }
       next.state = std::move(*state);
     }
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    // Where this prompt leaves the path of an earlier one, a third may leave it too.
+    const int64_t shared = std::min(store_.SharedLength(salt, next.tokens), next.num_prompt_tokens);
+    if (shared >= next.length() + kWorthWaitingFor) next.KeepAt(shared);
+    if (!next.admitted) {
+      next.admitted = true;
+      stats_.num_cached_tokens += next.length();
+      events.push_back(
+          {.request = next.id, .kind = Event::Kind::kAdmitted, .num_cached_tokens = next.length()});
+    }
+    running_.push_back(std::move(waiting_[chosen]));
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(chosen));
   }
 }
 
+void Engine::PreemptYoungest() {
+  Sequence& youngest = *running_.back();
+  KeepState(youngest);
+  youngest.state.reset();
+  youngest.waits_for = 0;
+  waiting_.push_front(std::move(running_.back()));
+  running_.pop_back();
+  ++stats_.num_preemptions;
+}
+
+bool Engine::FreeMemory() {
+  if (!store_.EvictOne()) {
+    if (running_.size() < 2) return false;
+    PreemptYoungest();
+  }
+  // What a failed step has spoilt is computed again.
+  for (size_t i = running_.size(); i-- > 0;) {
+    if (!running_[i]->state->poisoned()) continue;
+    running_[i]->state.reset();
+    waiting_.push_front(std::move(running_[i]));
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return true;
+}
+
+void Engine::MakeRoom() {
+  if (options_.max_state_bytes == 0) return;
+  while (running_.size() > 1 && RunningBytes() > options_.max_state_bytes) PreemptYoungest();
+}
+
 void Engine::Advance(Sequence& sequence, std::span<const float> logits, std::vector<Event>& events) {
-  Result<sampling::SampledToken> token = sequence.sampler.Sample(logits);
+  sampling::TokenConstraint* constraint = sequence.request.constraint.get();
+  Result<sampling::SampledToken> token = sequence.sampler.Sample(
+      logits, constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>());
   if (!token) {
     Finish(sequence, FinishReason::kError, token.error(), -1, events);
     return;
   }
-  if (sequence.stop_tokens.contains(token->id)) {
+  if (sequence.request.stop_tokens.contains(token->id)) {
     Finish(sequence, FinishReason::kStop, {}, token->id, events);
     return;
   }
+  if (constraint != nullptr) constraint->Accept(token->id);
   sequence.tokens.push_back(token->id);
+  ++stats_.num_output_tokens;
   events.push_back({.request = sequence.id, .kind = Event::Kind::kToken, .token = std::move(*token)});
   if (sequence.num_output_tokens() >= sequence.max_tokens)
     Finish(sequence, FinishReason::kLength, {}, -1, events);
@@ -139,15 +322,19 @@ void Engine::Advance(Sequence& sequence, std::span<const float> logits, std::vec
 
 std::vector<Event> Engine::Step() {
   std::vector<Event> events;
-  for (const auto& sequence : running_) {
-    if (sequence->cancelled) Finish(*sequence, FinishReason::kCancelled, {}, -1, events);
-  }
-  std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
+  DropEnded(events);
+  MakeRoom();
   Admit(events);
 
   std::vector<Pending> pending;
-  for (const auto& sequence : running_) pending.push_back({sequence->num_pending()});
-  const std::vector<ScheduledChunk> schedule = ScheduleStep(pending, options_.max_step_tokens);
+  for (const auto& sequence : running_) {
+    const int64_t next_kept = sequence->NextKept();
+    pending.push_back({.num_tokens = sequence->num_pending(),
+                       .max_chunk = next_kept > 0 ? next_kept - sequence->length() : 0});
+  }
+  const std::vector<ScheduledChunk> schedule =
+      ScheduleStep(pending, {.max_tokens = options_.max_step_tokens,
+                             .max_prefill_beside_decode = options_.max_prefill_beside_decode});
   if (schedule.empty()) return events;
 
   std::vector<model::SequenceChunk> batch;
@@ -156,22 +343,29 @@ std::vector<Event> Engine::Step() {
     const bool last = chunk.num_tokens == pending[chunk.sequence].num_tokens;
     batch.push_back({.state = &*sequence.state,
                      .tokens = std::span(sequence.tokens)
-                                   .subspan(static_cast<size_t>(sequence.state->length()),
+                                   .subspan(static_cast<size_t>(sequence.length()),
                                             static_cast<size_t>(chunk.num_tokens)),
                      .logits = last ? model::LogitsRows::kLast : model::LogitsRows::kNone});
   }
 
   const Result<model::StepOutput> output = model_.Step(batch);
+  ++stats_.num_steps;
+  // The step was taken back; with more memory the next may succeed.
+  if (!output && output.error().code() == StatusCode::kResourceExhausted && FreeMemory()) return events;
   for (size_t i = 0; i < schedule.size(); ++i) {
     Sequence& sequence = *running_[schedule[i].sequence];
     if (!output) {
       Finish(sequence, FinishReason::kError, output.error(), -1, events);
       continue;
     }
+    if (pending[schedule[i].sequence].num_tokens > 1) stats_.num_prefill_tokens += schedule[i].num_tokens;
     if (sequence.num_output_tokens() == 0) {
       events.push_back({.request = sequence.id,
                         .kind = Event::Kind::kPrefill,
-                        .num_prompt_tokens_done = sequence.state->length()});
+                        .num_prompt_tokens_done = sequence.length()});
+    }
+    if (std::binary_search(sequence.keep_at.begin(), sequence.keep_at.end(), sequence.length())) {
+      KeepState(sequence);
     }
     if (batch[i].logits == model::LogitsRows::kLast) Advance(sequence, output->Row(i, 0), events);
   }

@@ -1,8 +1,9 @@
 // Engine: requests in, events out. One thread calls Step in a loop; each call runs one ragged batch of prefill chunks and decode
 // tokens through the model and samples for the sequences that reached the end of what they know.
 //
-// A sequence's tokens depend on its request alone: not on its batch neighbours, the chunk sizes or when it was admitted.
-// Not thread-safe: one owner calls all functions. The model outlives the engine.
+// A sequence's tokens depend on its request alone: not on its batch neighbours, the chunk sizes, when it was admitted, whether
+// its prompt's beginning was reused, or whether it was preempted.
+// Not thread-safe except where noted: one owner calls all functions. The model outlives the engine.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/prefix_store.h"
 #include "engine/request.h"
 #include "model/model.h"
 
@@ -19,7 +21,28 @@ namespace dsv4::engine {
 
 struct EngineOptions {
   int64_t max_step_tokens = 512;  // Tokens of one batch, prefill and decode together.
-  int max_sequences = 16;         // Sequences with a state at one time; further requests wait.
+  // Prefill tokens of a batch that also decodes; prompts then read slower and answers run smoother.
+  int64_t max_prefill_beside_decode = 512;
+  int max_sequences = 16;   // Sequences with a state at one time; further requests wait.
+  int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
+  // Of the states of running sequences. When they outgrow it, the youngest is preempted: it gives its state up, waits, and is
+  // computed again from what the prefix store has. 0: no limit.
+  int64_t max_state_bytes = 0;
+  int64_t prefix_cache_bytes = 0;  // Of states kept for reuse; 0: none is kept.
+};
+
+struct EngineStats {
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  int64_t num_steps = 0;
+  int64_t num_prefill_tokens = 0;  // Computed.
+  int64_t num_cached_tokens = 0;   // Reused instead.
+  int64_t num_output_tokens = 0;
+  int64_t num_preemptions = 0;
+  int64_t state_bytes = 0;  // Of running sequences.
+  int64_t cache_bytes = 0;
+  int64_t cache_states = 0;
+  int64_t cache_evictions = 0;
 };
 
 class Engine {
@@ -28,25 +51,43 @@ class Engine {
   Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> allowed_tokens);
   ~Engine();
 
-  // Checks the request and queues it. InvalidArgument names the field; OutOfRange when the prompt leaves no room in the context.
+  // What Submit would say; from any thread. InvalidArgument names the field; OutOfRange when the prompt leaves no room in the
+  // context.
+  Status Check(const Request& request) const;
+
+  // Checks the request and queues it.
   Result<RequestId> Submit(Request request);
 
   // Finishes the request with kCancelled at the next Step; unknown or finished ids do nothing.
   void Cancel(RequestId id);
 
   // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model step finishes the
-  // requests of that batch with kError and its status, which names the op.
+  // requests of that batch with kError and its status, which names the op. Out of memory with several sequences running, the
+  // youngest is preempted instead.
   std::vector<Event> Step();
 
   bool idle() const;
-
-  // A copy of an unfinished request's state, for reuse as Request::prefix: what has been computed so far.
-  Result<kv::SequenceState> ForkState(RequestId id) const;
+  // Tokens that prompt and answer may have together: from any thread.
+  int64_t context_length() const { return context_length_; }
+  EngineStats stats() const;
 
  private:
   struct Sequence;
 
+  void DropEnded(std::vector<Event>& events);
   void Admit(std::vector<Event>& events);
+  // Index of the waiting sequence to run next, or waiting_.size().
+  size_t ChooseWaiting();
+  // Whether a running sequence is just computing what this one could reuse.
+  bool WaitsForAnother(Sequence& sequence);
+  int64_t RunningBytes() const;
+  int64_t BytesOf(const Sequence& sequence) const;
+  // Preempts until the states of the running sequences are within the budget.
+  void MakeRoom();
+  // After a step ran out of memory. False when there is nothing to give up.
+  bool FreeMemory();
+  void PreemptYoungest();
+  void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);
   // Samples from `logits` and decides whether the sequence goes on.
@@ -55,8 +96,11 @@ class Engine {
   model::Model& model_;
   EngineOptions options_;
   std::vector<uint8_t> allowed_tokens_;
+  int64_t context_length_ = 0;
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // In order of admission.
+  PrefixStore store_;
+  EngineStats stats_;
   RequestId next_id_ = 1;
 };
 

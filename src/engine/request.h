@@ -1,50 +1,58 @@
 // What goes into the engine and what comes out: token ids only. Text, stop strings and chat grammar live above.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "base/status.h"
-#include "kv/sequence_state.h"
 #include "sampling/sampler.h"
 #include "sampling/sampling_params.h"
+#include "sampling/token_constraint.h"
 
 namespace dsv4::engine {
 
 using RequestId = uint64_t;
 
-// A sequence state that has already consumed the first state.length() tokens of a prompt.
 struct Request {
   std::vector<int32_t> prompt;  // At least one token.
-  sampling::SamplingParams sampling;
-  int64_t max_tokens = 0;         // Output tokens at most; > 0.
-  std::set<int32_t> stop_tokens;  // Ends the answer; the token itself is not part of it.
-  int num_logprobs = -1;          // < 0: none; otherwise that many of the most probable per token.
-  // Continues from here instead of from nothing: its tokens must be a proper prefix of the prompt (the caller's promise; only
-  // the length can be checked). At least the prompt's last token is always computed.
-  std::optional<kv::SequenceState> prefix;
+  sampling::SamplingParams sampling = {};
+  int64_t max_tokens = 0;              // Output tokens at most; > 0.
+  std::set<int32_t> stop_tokens = {};  // Ends the answer; the token itself is not part of it.
+  int num_logprobs = -1;               // < 0: none; otherwise that many of the most probable per token.
+  // Limits every output token; may be null. Stop tokens included: a constraint that forbids them all never lets the answer end.
+  std::unique_ptr<sampling::TokenConstraint> constraint = nullptr;
+  // The request ends with kError and DeadlineExceeded at the first step after this.
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  // States are reused among requests of one salt only.
+  uint64_t cache_salt = 0;
+  // Ascending positions in the prompt at which other prompts are likely to branch off (where the last turn begins): the state is
+  // kept there. The prompt's end and the answer's end are kept anyway.
+  std::vector<int64_t> branch_points = {};
+  // Waiting requests of the owner with the fewest running ones go first.
+  uint64_t owner = 0;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 
 // One event about one request, in order.
 struct Event {
-  enum class Kind : uint8_t { kPrefill, kToken, kFinished };
+  enum class Kind : uint8_t { kAdmitted, kPrefill, kToken, kFinished };
   RequestId request = 0;
   Kind kind = Kind::kToken;
+  // kAdmitted, once: prompt tokens that a kept state has read already.
+  int64_t num_cached_tokens = 0;
   // kPrefill: prompt tokens in the state so far.
   int64_t num_prompt_tokens_done = 0;
   // kToken.
-  sampling::SampledToken token;
+  sampling::SampledToken token = {};
   // kFinished. `status` says why for kError. stop_token is the token that ended the answer, -1 otherwise.
   FinishReason finish_reason = FinishReason::kStop;
   int32_t stop_token = -1;
-  Status status;
-  // kFinished, unless the request never ran or its state is spoilt: the sequence's state, for reuse as Request::prefix. It holds the
-  // prompt and the output without the last token (nothing asked for its logits).
-  std::optional<kv::SequenceState> state;
+  Status status = {};
 };
 
 }  // namespace dsv4::engine

@@ -9,6 +9,7 @@ namespace dsv4::engine {
 
 struct Pending {
   int64_t num_tokens = 0;  // Tokens not yet in the state: 1 while decoding, more during prefill.
+  int64_t max_chunk = 0;   // A chunk may not be longer (the state is wanted there); 0: no limit.
 };
 
 struct ScheduledChunk {
@@ -16,8 +17,15 @@ struct ScheduledChunk {
   int64_t num_tokens = 0;
 };
 
-// Decoding sequences (one pending token) come first, each gets its token, so that no prefill delays them; then prefills in
-// order of arrival share what is left of `max_step_tokens`. The first chunk is always scheduled, so a step never starves.
-std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, int64_t max_step_tokens);
+struct StepBudget {
+  int64_t max_tokens = 512;
+  // Prefill tokens in a step that also decodes: they are what those who read along wait for.
+  int64_t max_prefill_beside_decode = 512;
+};
+
+// `pending` is in order of admission. Decoding sequences (one pending token) come first, each gets its token, so that no prefill
+// stops them. Of what is left, the oldest prefill gets a quarter and the others follow by how little they lack, shortest
+// first: a short prompt passes a long one, and a long one always moves. At least one token is scheduled when any is pending.
+std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const StepBudget& budget);
 
 }  // namespace dsv4::engine

@@ -219,6 +219,16 @@ Result<kv::Snapshot> SequenceState::Snapshot() const {
   return kv::Snapshot(std::shared_ptr<const SequenceState>(new SequenceState(*this)));
 }
 
+int64_t SequenceState::BytesNotSharedWith(const SequenceState& other) const {
+  int64_t num_bytes = rings_.data() == other.rings_.data() ? 0 : static_cast<int64_t>(rings_.num_bytes());
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (size_t kind = 0; kind < kNumPageKinds; ++kind) {
+      num_bytes += layers_[layer].pages[kind].BytesNotSharedWith(other.layers_[layer].pages[kind]);
+    }
+  }
+  return num_bytes;
+}
+
 Status SequenceState::Restore(const kv::Snapshot& snapshot) {
   const SequenceState& other = *snapshot.state_;
   if (other.layout_ != layout_) {

@@ -82,6 +82,8 @@ class SequenceState {
   // FailedPrecondition when poisoned or appending.
   Result<SequenceState> Fork() const;
   Result<kv::Snapshot> Snapshot() const;
+  // Memory that this state keeps alive and `other` does not: what freeing it gives back while `other` lives. Both of one layout.
+  int64_t BytesNotSharedWith(const SequenceState& other) const;
   // Becomes what the snapshot was. InvalidArgument when it belongs to another layout.
   Status Restore(const kv::Snapshot& snapshot);
 

@@ -126,7 +126,7 @@ void Sampler::SeePrompt(std::span<const int32_t> prompt) {
   for (const int32_t token : prompt) seen_.Add(token);
 }
 
-Result<SampledToken> Sampler::Sample(std::span<const float> logits) {
+Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<const uint64_t> permitted) {
   DSV4_CHECK(allowed_.empty() || allowed_.size() == logits.size())
       << "allowed " << allowed_.size() << ", logits " << logits.size();
   scratch_.assign(logits.begin(), logits.end());
@@ -136,7 +136,9 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits) {
       return Error(
           Internal(fmt::format("sampling: logit of token {} is NaN at output token {}", id, num_sampled_)));
     }
-    if (!allowed_.empty() && allowed_[id] == 0) scratch_[id] = kMinusInfinity;
+    const bool forbidden =
+        !permitted.empty() && (id / 64 >= permitted.size() || (permitted[id / 64] >> (id % 64) & 1) == 0);
+    if (forbidden || (!allowed_.empty() && allowed_[id] == 0)) scratch_[id] = kMinusInfinity;
     any_finite = any_finite || std::isfinite(scratch_[id]);
   }
   if (!any_finite) {

@@ -1,7 +1,7 @@
 // Sampler: one per sequence; turns a row of logits into a token.
 //
 // Stages, each a free function so that `diagnose sampler` can show the logits between them:
-//   mask (ids without a string) -> logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw.
+//   mask (ids without a string, and what a constraint forbids) -> logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw.
 // Log-probabilities are those of the model: log-softmax of the raw logits, before bias, penalties and
 // temperature.
 #pragma once
@@ -65,8 +65,9 @@ class Sampler {
   // Shows tokens that were not sampled here (the prompt) to the penalties.
   void SeePrompt(std::span<const int32_t> prompt);
 
-  // Chooses the next token and records it. Internal error when a logit is NaN or nothing finite is allowed.
-  Result<SampledToken> Sample(std::span<const float> logits);
+  // Chooses the next token and records it. `permitted` as TokenConstraint::Allowed. Internal error when a logit is NaN or nothing
+  // finite is allowed.
+  Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
  private:
   SamplingParams params_;

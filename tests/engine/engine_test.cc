@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 
 namespace dsv4::engine {
@@ -49,7 +50,8 @@ struct Outcome {
   FinishReason reason = FinishReason::kError;
   int32_t stop_token = -1;
   Status status;
-  std::optional<kv::SequenceState> state;
+  int64_t num_cached_tokens = -1;
+  std::vector<float> logprobs;
   int num_finishes = 0;
 };
 
@@ -58,12 +60,15 @@ std::map<RequestId, Outcome> RunToEnd(Engine& engine) {
   while (!engine.idle()) {
     for (Event& event : engine.Step()) {
       Outcome& outcome = outcomes[event.request];
-      if (event.kind == Event::Kind::kToken) outcome.tokens.push_back(event.token.id);
+      if (event.kind == Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
+      if (event.kind == Event::Kind::kToken) {
+        outcome.tokens.push_back(event.token.id);
+        for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
+      }
       if (event.kind != Event::Kind::kFinished) continue;
       outcome.reason = event.finish_reason;
       outcome.stop_token = event.stop_token;
       outcome.status = event.status;
-      outcome.state = std::move(event.state);
       ++outcome.num_finishes;
     }
   }
@@ -113,39 +118,205 @@ TEST(Engine, AStopTokenEndsTheAnswerAndIsNotPartOfIt) {
   EXPECT_EQ(outcome.tokens, std::vector<int32_t>(tokens.begin(), first));
 }
 
-TEST(Engine, APrefixGivesTheSameTokensAsAColdRun) {
-  const std::vector<int32_t> prompt = RandomTokens(140, 2);
-  const std::vector<int32_t> cold = RunAlone(MakeRequest(prompt)).tokens;
-  for (const size_t split : {1, 3, 4, 127, 128, 129, 139}) {
-    Outcome head =
-        RunAlone(MakeRequest({prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(split)}, 1));
-    ASSERT_TRUE(head.state.has_value());
-    EXPECT_EQ(head.state->length(), static_cast<int64_t>(split));
-    Request request = MakeRequest(prompt);
-    request.prefix = std::move(head.state);
-    EXPECT_EQ(RunAlone(std::move(request)).tokens, cold) << "split at " << split;
+// A hit must be worth a cold run wherever it ends: within a block of each compressor, and a little before a kept state's end.
+TEST(Engine, AReusedPrefixGivesTheLogitsOfAColdRunAtEveryResidueOf128) {
+  const std::unique_ptr<model::Model> model =
+      LoadModel(*backend::MakeCpuBackend({.num_threads = 1}));  // Faster than the judge.
+  const std::vector<int32_t> prompt = RandomTokens(170, 2);
+  const auto run = [&](Engine& engine, const std::vector<int32_t>& tokens) {
+    Request request = MakeRequest(tokens, 2);
+    request.num_logprobs = 20;
+    const RequestId id = *engine.Submit(std::move(request));
+    return std::move(RunToEnd(engine)[id]);
+  };
+  Engine plain(*model, {}, {});
+  const Outcome cold = run(plain, prompt);
+  for (size_t split = 30; split < 30 + 128; ++split) {
+    Engine engine(*model, {.prefix_cache_bytes = int64_t{1} << 30}, {});
+    std::vector<int32_t> earlier(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(split));
+    // Every third earlier prompt went on differently, so that its state has to be taken back.
+    if (split % 3 == 0) earlier.resize(split + split % 60 + 1, prompt[split] ^ 1);
+    run(engine, earlier);
+    const Outcome warm = run(engine, prompt);
+    EXPECT_EQ(warm.num_cached_tokens, static_cast<int64_t>(split));
+    EXPECT_EQ(warm.tokens, cold.tokens) << "split at " << split;
+    EXPECT_EQ(warm.logprobs, cold.logprobs) << "split at " << split;
   }
 }
 
-TEST(Engine, AForkTakenAfterPrefillContinuesLikeTheOriginal) {
-  const std::vector<int32_t> prompt = RandomTokens(20, 3);
-  Engine engine(SharedModel(), {}, {});
-  const RequestId id = *engine.Submit(MakeRequest(prompt));
-  std::vector<int32_t> first;
-  for (const Event& event : engine.Step()) {
-    if (event.kind == Event::Kind::kToken) first.push_back(event.token.id);
-  }
-  Result<kv::SequenceState> fork = engine.ForkState(id);
-  ASSERT_TRUE(fork.has_value());
-  std::vector<int32_t> tokens = first;
-  const std::vector<int32_t> rest = std::move(RunToEnd(engine)[id].tokens);
-  tokens.insert(tokens.end(), rest.begin(), rest.end());
+TEST(Engine, TheSecondTurnReadsOnlyWhatIsNew) {
+  Engine engine(SharedModel(), {.prefix_cache_bytes = int64_t{1} << 30}, {});
+  std::vector<int32_t> conversation = RandomTokens(140, 3);
+  const RequestId first = *engine.Submit(MakeRequest(conversation, 30));
+  const std::vector<int32_t> answer = std::move(RunToEnd(engine)[first].tokens);
+  conversation.insert(conversation.end(), answer.begin(), answer.end());
+  const std::vector<int32_t> question = RandomTokens(9, 4);
+  conversation.insert(conversation.end(), question.begin(), question.end());
+  const RequestId second = *engine.Submit(MakeRequest(conversation));
+  const Outcome outcome = std::move(RunToEnd(engine)[second]);
+  EXPECT_EQ(outcome.num_cached_tokens, 140 + 30 - 1);  // The answer's last token was never read.
+  EXPECT_EQ(outcome.tokens, RunAlone(MakeRequest(conversation)).tokens);
+}
 
-  Request again = MakeRequest(prompt);
-  again.prompt.push_back(first[0]);
-  again.max_tokens = 7;
-  again.prefix = std::move(*fork);
-  EXPECT_EQ(RunAlone(std::move(again)).tokens, std::vector<int32_t>(tokens.begin() + 1, tokens.end()));
+TEST(Engine, OtherSaltsReuseNothing) {
+  Engine engine(SharedModel(), {.prefix_cache_bytes = int64_t{1} << 30}, {});
+  const std::vector<int32_t> prompt = RandomTokens(140, 3);
+  for (const uint64_t salt : {1, 2}) {
+    Request request = MakeRequest(prompt, 1);
+    request.cache_salt = salt;
+    const RequestId id = *engine.Submit(std::move(request));
+    EXPECT_EQ(RunToEnd(engine)[id].num_cached_tokens, 0);
+  }
+}
+
+TEST(Engine, APromptThatIsBeingReadIsReadOnce) {
+  Engine engine(SharedModel(), {.max_step_tokens = 64, .prefix_cache_bytes = int64_t{1} << 30}, {});
+  const std::vector<int32_t> prompt = RandomTokens(200, 3);
+  std::vector<RequestId> ids;
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    Request request = MakeRequest(prompt, 4, 1.0F);
+    request.sampling.seed = seed;
+    ids.push_back(*engine.Submit(std::move(request)));
+  }
+  std::map<RequestId, Outcome> outcomes = RunToEnd(engine);
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    EXPECT_EQ(outcomes[ids[seed]].num_cached_tokens, seed == 0 ? 0 : 199);
+    Request request = MakeRequest(prompt, 4, 1.0F);
+    request.sampling.seed = seed;
+    EXPECT_EQ(outcomes[ids[seed]].tokens, RunAlone(std::move(request)).tokens);
+  }
+}
+
+TEST(Engine, WhereTwoPromptsPartAThirdFindsAState) {
+  Engine engine(SharedModel(), {.prefix_cache_bytes = int64_t{1} << 30}, {});
+  const std::vector<int32_t> common = RandomTokens(150, 3);
+  std::vector<int64_t> cached;
+  for (const uint32_t seed : {10, 11, 12}) {
+    std::vector<int32_t> prompt = common;
+    const std::vector<int32_t> rest = RandomTokens(100, seed);
+    prompt.insert(prompt.end(), rest.begin(), rest.end());
+    const RequestId id = *engine.Submit(MakeRequest(prompt, 1));
+    cached.push_back(RunToEnd(engine)[id].num_cached_tokens);
+  }
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 150}));
+}
+
+TEST(Engine, ABranchPointIsKept) {
+  Engine engine(SharedModel(), {.prefix_cache_bytes = int64_t{1} << 30}, {});
+  std::vector<int32_t> prompt = RandomTokens(250, 3);
+  Request request = MakeRequest(prompt, 1);
+  request.branch_points = {130};
+  static_cast<void>(*engine.Submit(std::move(request)));
+  RunToEnd(engine);
+  prompt.resize(131);
+  const std::vector<int32_t> rest = RandomTokens(100, 12);
+  prompt.insert(prompt.end(), rest.begin(), rest.end());
+  const RequestId id = *engine.Submit(MakeRequest(prompt, 1));
+  EXPECT_EQ(RunToEnd(engine)[id].num_cached_tokens, 130);
+}
+
+TEST(Engine, PreemptedSequencesGiveTheSameTokens) {
+  const std::vector<size_t> lengths = {240, 250, 60};  // The first two need another page at 256.
+  int64_t at_first = 0;
+  for (const size_t length : lengths) {
+    at_first += kv::StateBytes(SharedModel().cache_layout(), static_cast<int64_t>(length));
+  }
+  for (const int64_t cache_bytes : {int64_t{0}, int64_t{1} << 30}) {
+    Engine engine(SharedModel(), {.max_state_bytes = at_first, .prefix_cache_bytes = cache_bytes}, {});
+    std::vector<RequestId> ids;
+    for (const size_t length : lengths)
+      ids.push_back(*engine.Submit(MakeRequest(RandomTokens(length, 5), 40)));
+    std::map<RequestId, Outcome> outcomes = RunToEnd(engine);
+    EXPECT_GT(engine.stats().num_preemptions, 0);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const Outcome alone = RunAlone(MakeRequest(RandomTokens(lengths[i], 5), 40));
+      EXPECT_EQ(outcomes[ids[i]].tokens, alone.tokens) << "request " << i;
+      EXPECT_EQ(outcomes[ids[i]].num_finishes, 1);
+    }
+  }
+}
+
+TEST(Engine, TheStateBudgetLimitsTheContext) {
+  const int64_t budget = kv::StateBytes(SharedModel().cache_layout(), 200);
+  Engine engine(SharedModel(), {.max_state_bytes = budget}, {});
+  EXPECT_GE(engine.context_length(), 200);
+  EXPECT_LE(kv::StateBytes(SharedModel().cache_layout(), engine.context_length()), budget);
+  EXPECT_GT(kv::StateBytes(SharedModel().cache_layout(), engine.context_length() + 1), budget);
+  const Request request = MakeRequest(RandomTokens(static_cast<size_t>(engine.context_length()), 1));
+  EXPECT_EQ(engine.Check(request).code(), StatusCode::kOutOfRange);
+}
+
+TEST(Engine, ALongPromptDoesNotHoldUpAShortOne) {
+  Engine engine(SharedModel(), {.max_step_tokens = 32}, {});
+  static_cast<void>(*engine.Submit(MakeRequest(RandomTokens(400, 1), 1)));
+  const RequestId quick = *engine.Submit(MakeRequest(RandomTokens(20, 2), 1));
+  for (int step = 0; step < 2; ++step) {
+    for (const Event& event : engine.Step()) {
+      if (event.request == quick && event.kind == Event::Kind::kFinished) return;
+    }
+  }
+  FAIL() << "not answered in two steps";
+}
+
+TEST(Engine, OwnersTakeTurns) {
+  Engine engine(SharedModel(), {.max_sequences = 2}, {});
+  std::vector<RequestId> ids;
+  for (const uint64_t owner : {1, 1, 1, 2}) {
+    Request request = MakeRequest(RandomTokens(4, 1), 5);
+    request.owner = owner;
+    ids.push_back(*engine.Submit(std::move(request)));
+  }
+  std::vector<RequestId> admitted;
+  for (const Event& event : engine.Step()) {
+    if (event.kind == Event::Kind::kAdmitted) admitted.push_back(event.request);
+  }
+  EXPECT_EQ(admitted, (std::vector<RequestId>{ids[0], ids[3]}));
+}
+
+TEST(Engine, ADeadlineEndsRunningAndWaitingRequests) {
+  Engine engine(SharedModel(), {.max_sequences = 1}, {});
+  const auto submit = [&](std::chrono::steady_clock::duration left) {
+    Request request = MakeRequest(RandomTokens(4, 1), 50);
+    request.deadline = std::chrono::steady_clock::now() + left;
+    return *engine.Submit(std::move(request));
+  };
+  const RequestId long_enough = submit(std::chrono::hours(1));
+  const RequestId waiting = submit(std::chrono::seconds(-1));
+  std::map<RequestId, Outcome> outcomes = RunToEnd(engine);
+  EXPECT_EQ(outcomes[long_enough].reason, FinishReason::kLength);
+  EXPECT_EQ(outcomes[waiting].reason, FinishReason::kError);
+  EXPECT_EQ(outcomes[waiting].status.code(), StatusCode::kDeadlineExceeded);
+}
+
+class OnlyTokens final : public sampling::TokenConstraint {
+ public:
+  OnlyTokens(std::vector<int32_t> tokens, size_t num_words) : tokens_(std::move(tokens)), words_(num_words) {}
+  std::span<const uint64_t> Allowed() override {
+    if (next_ == tokens_.size()) return {};
+    std::fill(words_.begin(), words_.end(), 0);
+    words_[static_cast<size_t>(tokens_[next_]) / 64] |= uint64_t{1} << (tokens_[next_] % 64);
+    return words_;
+  }
+  void Accept(int32_t token) override {
+    if (next_ == tokens_.size()) return;
+    EXPECT_EQ(token, tokens_[next_++]);
+  }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<uint64_t> words_;
+  size_t next_ = 0;
+};
+
+TEST(Engine, AConstraintDecidesWhatMayComeNext) {
+  Request request = MakeRequest(RandomTokens(9, 1));
+  request.constraint = std::make_unique<OnlyTokens>(std::vector<int32_t>{3, 70, 1}, 2);
+  std::vector<int32_t> forced = RunAlone(std::move(request)).tokens;
+  ASSERT_EQ(forced.size(), 8U);
+  EXPECT_EQ(std::vector<int32_t>(forced.begin(), forced.begin() + 3), (std::vector<int32_t>{3, 70, 1}));
+  std::vector<int32_t> prompt = RandomTokens(9, 1);
+  prompt.insert(prompt.end(), {3, 70, 1});
+  EXPECT_EQ(std::vector<int32_t>(forced.begin() + 3, forced.end()), RunAlone(MakeRequest(prompt, 5)).tokens);
 }
 
 TEST(Engine, CancelEndsWaitingAndRunningRequestsAndNoOthers) {
@@ -188,11 +359,6 @@ TEST(Engine, SubmitNamesWhatIsWrong) {
   EXPECT_THAT(message([](Request& r) { r.prompt[1] = -1; }), HasSubstr("token id -1"));
   EXPECT_THAT(message([](Request& r) { r.max_tokens = 0; }), HasSubstr("max_tokens: got 0"));
   EXPECT_THAT(message([](Request& r) { r.sampling.top_p = 2.0F; }), HasSubstr("top_p"));
-  EXPECT_THAT(message([](Request& r) {
-                r.prefix = *SharedModel().NewSequence();
-                r.prompt = {};
-              }),
-              HasSubstr("no tokens"));
   const auto too_long = static_cast<size_t>(SharedModel().config().max_position_embeddings);
   EXPECT_THAT(message([&](Request& r) { r.prompt.assign(too_long, 1); }), HasSubstr("no room for an answer"));
   EXPECT_TRUE(engine.idle());

@@ -1,0 +1,258 @@
+#include "engine/engine_thread.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+namespace dsv4::engine {
+namespace {
+
+// The events of one request on their way from the engine's thread to their reader.
+class Mailbox {
+ public:
+  void Put(std::vector<Event> events) {
+    std::function<void()> wake;
+    {
+      const std::lock_guard lock(mutex_);
+      events_.insert(events_.end(), std::make_move_iterator(events.begin()),
+                     std::make_move_iterator(events.end()));
+      wake = wake_;
+    }
+    if (wake) wake();
+  }
+  std::vector<Event> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(events_, {});
+  }
+  void SetWake(std::function<void()> wake) {
+    bool now = false;
+    {
+      const std::lock_guard lock(mutex_);
+      wake_ = wake;
+      now = !events_.empty();
+    }
+    if (now && wake) wake();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Event> events_;
+  std::function<void()> wake_;
+};
+
+struct Submission {
+  Request request;
+  std::shared_ptr<Mailbox> mailbox;
+  std::shared_ptr<std::atomic<bool>> cancelled;
+};
+
+}  // namespace
+
+struct EngineThread::Shared {
+  // Fixed after construction.
+  std::unique_ptr<Engine> engine;  // Only the engine's thread calls more than Check and context_length.
+  EngineThreadOptions options;
+  std::function<void(const StepReport&)> on_step;
+  std::thread thread;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Submission> inbox;
+  EngineStats stats;
+  int64_t num_unfinished = 0;  // Submitted and without a kFinished event.
+  int64_t num_unadmitted = 0;
+  bool has_cancellations = false;
+  bool stopping = false;
+
+  // The engine's thread only.
+  struct Reader {
+    std::shared_ptr<Mailbox> mailbox;
+    std::shared_ptr<std::atomic<bool>> cancelled;
+    bool admitted = false;
+    std::vector<Event> events;
+  };
+  std::unordered_map<RequestId, Reader> readers;
+
+  void Run();
+  void Receive(std::vector<Submission> submissions);
+  void Deliver(std::vector<Event> events, double seconds);
+};
+
+namespace {
+
+class RemoteGeneration final : public Generation {
+ public:
+  RemoteGeneration(std::shared_ptr<Mailbox> mailbox, std::shared_ptr<std::atomic<bool>> cancelled,
+                   std::function<void()> tell)
+      : mailbox_(std::move(mailbox)), cancelled_(std::move(cancelled)), tell_(std::move(tell)) {}
+  ~RemoteGeneration() override {
+    mailbox_->SetWake({});
+    Cancel();
+  }
+  std::vector<Event> Take() override { return mailbox_->Take(); }
+  void OnEvents(std::function<void()> wake) override { mailbox_->SetWake(std::move(wake)); }
+  void Cancel() override {
+    if (!cancelled_->exchange(true)) tell_();
+  }
+
+ private:
+  std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<std::atomic<bool>> cancelled_;
+  std::function<void()> tell_;
+};
+
+}  // namespace
+
+void EngineThread::Shared::Receive(std::vector<Submission> submissions) {
+  for (Submission& submission : submissions) {
+    Result<RequestId> id = engine->Submit(std::move(submission.request));
+    // Check has passed it already, so this cannot happen; if it does, the reader hears of it.
+    if (!id) {
+      {
+        const std::lock_guard lock(mutex);
+        --num_unfinished;
+        --num_unadmitted;
+      }
+      std::vector<Event> events;
+      events.push_back(
+          {.kind = Event::Kind::kFinished, .finish_reason = FinishReason::kError, .status = id.error()});
+      submission.mailbox->Put(std::move(events));
+      continue;
+    }
+    readers[*id] = {.mailbox = std::move(submission.mailbox), .cancelled = std::move(submission.cancelled)};
+  }
+}
+
+void EngineThread::Shared::Deliver(std::vector<Event> events, double seconds) {
+  std::vector<RequestId> touched;
+  int64_t num_finished = 0;
+  int64_t num_admitted = 0;
+  for (Event& event : events) {
+    Reader& reader = readers.at(event.request);
+    if (reader.events.empty()) touched.push_back(event.request);
+    const bool finished = event.kind == Event::Kind::kFinished;
+    if (finished) ++num_finished;
+    if (!reader.admitted && (finished || event.kind == Event::Kind::kAdmitted)) {
+      reader.admitted = true;
+      ++num_admitted;
+    }
+    reader.events.push_back(std::move(event));
+  }
+  const EngineStats now = engine->stats();
+  {
+    const std::lock_guard lock(mutex);
+    stats = now;
+    num_unfinished -= num_finished;
+    num_unadmitted -= num_admitted;
+  }
+  if (on_step) on_step({.seconds = seconds, .num_sequences = now.num_running, .stats = now});
+  for (const RequestId id : touched) {
+    Reader& reader = readers.at(id);
+    const bool finished = reader.events.back().kind == Event::Kind::kFinished;
+    reader.mailbox->Put(std::exchange(reader.events, {}));
+    if (finished) readers.erase(id);
+  }
+}
+
+void EngineThread::Shared::Run() {
+  using Clock = std::chrono::steady_clock;
+  for (;;) {
+    std::vector<Submission> submissions;
+    bool cancel_all = false;
+    bool look_for_cancelled = false;
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return stopping || !inbox.empty() || !engine->idle(); });
+      submissions = std::exchange(inbox, {});
+      cancel_all = stopping;
+      look_for_cancelled = std::exchange(has_cancellations, false);
+    }
+    Receive(std::move(submissions));
+    if (cancel_all || look_for_cancelled) {
+      for (const auto& [id, reader] : readers) {
+        if (cancel_all || reader.cancelled->load()) engine->Cancel(id);
+      }
+    }
+    if (engine->idle()) {
+      if (cancel_all) return;
+      continue;
+    }
+    const Clock::time_point start = Clock::now();
+    std::vector<Event> events = engine->Step();
+    Deliver(std::move(events), std::chrono::duration<double>(Clock::now() - start).count());
+  }
+}
+
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, EngineThreadOptions options,
+                           std::function<void(const StepReport&)> on_step)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->engine = std::move(engine);
+  shared_->options = options;
+  shared_->on_step = std::move(on_step);
+  shared_->thread = std::thread([shared = shared_.get()] { shared->Run(); });
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+  }
+  shared_->changed.notify_all();
+  shared_->thread.join();
+  shared_->engine.reset();  // Generations may outlive us; the model may not.
+}
+
+Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::vector<Request> requests) {
+  for (const Request& request : requests) DSV4_TRY(shared_->engine->Check(request));
+  std::vector<std::unique_ptr<Generation>> generations;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    const auto count = static_cast<int64_t>(requests.size());
+    if (shared_->num_unadmitted + count > shared_->options.max_waiting) {
+      return Error(
+          ResourceExhausted(fmt::format("queue: {} requests are waiting already, {} may; try again later",
+                                        shared_->num_unadmitted, shared_->options.max_waiting)));
+    }
+    shared_->num_unadmitted += count;
+    shared_->num_unfinished += count;
+    for (Request& request : requests) {
+      auto mailbox = std::make_shared<Mailbox>();
+      auto cancelled = std::make_shared<std::atomic<bool>>(false);
+      shared_->inbox.push_back({std::move(request), mailbox, cancelled});
+      generations.push_back(
+          std::make_unique<RemoteGeneration>(std::move(mailbox), std::move(cancelled), [shared = shared_] {
+            const std::lock_guard cancel_lock(shared->mutex);
+            shared->has_cancellations = true;
+          }));
+    }
+  }
+  shared_->changed.notify_all();
+  return generations;
+}
+
+Result<std::unique_ptr<Generation>> EngineThread::Submit(Request request) {
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Generation>> generations, SubmitAll(std::move(requests)));
+  return std::move(generations.front());
+}
+
+int64_t EngineThread::context_length() const { return shared_->engine->context_length(); }
+
+EngineStats EngineThread::stats() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->stats;
+}
+
+bool EngineThread::idle() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->num_unfinished == 0;
+}
+
+}  // namespace dsv4::engine

@@ -1,0 +1,206 @@
+#include "engine/prefix_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace dsv4::engine {
+
+struct PrefixStore::Node {
+  Node* parent = nullptr;
+  std::vector<int32_t> edge;                          // The tokens from the parent to here.
+  int64_t depth = 0;                                  // Tokens from the root to here.
+  std::map<int32_t, std::unique_ptr<Node>> children;  // By the first token of their edge.
+  std::optional<kv::SequenceState> state;             // Of `depth` tokens.
+  int64_t num_bytes = 0;
+  std::list<Node*>::iterator place;  // In recent_, when there is a state.
+
+  // The nearest node above with a state, or null.
+  Node* Ancestor() const {
+    Node* node = parent;
+    while (node != nullptr && !node->state) node = node->parent;
+    return node;
+  }
+};
+
+struct PrefixStore::Place {
+  Node* node = nullptr;  // The last node reached, or null.
+  int64_t length =
+      0;  // Tokens in common: node->depth, or more when the walk ends inside the edge to `below`.
+  Node* below = nullptr;
+};
+
+PrefixStore::PrefixStore(int64_t max_bytes) : max_bytes_(max_bytes) {}
+PrefixStore::~PrefixStore() = default;
+PrefixStore::PrefixStore(PrefixStore&&) noexcept = default;
+
+PrefixStore::Place PrefixStore::Walk(uint64_t salt, std::span<const int32_t> tokens) const {
+  const auto root = roots_.find(salt);
+  if (root == roots_.end()) return {};
+  Place place = {.node = root->second.get()};
+  while (static_cast<size_t>(place.length) < tokens.size()) {
+    const std::span<const int32_t> rest = tokens.subspan(static_cast<size_t>(place.length));
+    const auto child = place.node->children.find(rest.front());
+    if (child == place.node->children.end()) break;
+    const std::vector<int32_t>& edge = child->second->edge;
+    const auto common =
+        std::mismatch(edge.begin(), edge.end(), rest.begin(), rest.end()).first - edge.begin();
+    place.length += common;
+    if (static_cast<size_t>(common) < edge.size()) {
+      place.below = child->second.get();
+      break;
+    }
+    place.node = child->second.get();
+  }
+  return place;
+}
+
+PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t> tokens) {
+  std::unique_ptr<Node>& root = roots_[salt];
+  if (root == nullptr) root = std::make_unique<Node>();
+  Place place = Walk(salt, tokens);
+  Node* node = place.node;
+  if (place.below != nullptr) {  // The edge is split where the tokens part.
+    std::unique_ptr<Node>& slot = node->children[place.below->edge.front()];
+    auto middle = std::make_unique<Node>();
+    const auto cut = place.below->edge.begin() + (place.length - node->depth);
+    middle->parent = node;
+    middle->edge.assign(place.below->edge.begin(), cut);
+    middle->depth = place.length;
+    place.below->edge.erase(place.below->edge.begin(), cut);
+    place.below->parent = middle.get();
+    const int32_t first = place.below->edge.front();
+    middle->children[first] = std::move(slot);
+    slot = std::move(middle);
+    node = slot.get();
+  }
+  if (static_cast<size_t>(place.length) < tokens.size()) {
+    const std::span<const int32_t> rest = tokens.subspan(static_cast<size_t>(place.length));
+    auto leaf = std::make_unique<Node>();
+    leaf->parent = node;
+    leaf->edge.assign(rest.begin(), rest.end());
+    leaf->depth = static_cast<int64_t>(tokens.size());
+    std::unique_ptr<Node>& slot = node->children[rest.front()];
+    slot = std::move(leaf);
+    node = slot.get();
+  }
+  return *node;
+}
+
+void PrefixStore::Touch(Node& node) { recent_.splice(recent_.begin(), recent_, node.place); }
+
+void PrefixStore::Recount(Node& node) {
+  const Node* ancestor = node.Ancestor();
+  num_bytes_ -= node.num_bytes;
+  node.num_bytes = ancestor != nullptr ? node.state->BytesNotSharedWith(*ancestor->state)
+                                       : kv::StateBytes(node.state->layout(), node.depth);
+  num_bytes_ += node.num_bytes;
+}
+
+void PrefixStore::RecountBelow(Node& node) {
+  for (const auto& [token, child] : node.children) {
+    if (child->state)
+      Recount(*child);
+    else
+      RecountBelow(*child);
+  }
+}
+
+void PrefixStore::Keep(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state) {
+  DSV4_CHECK(static_cast<int64_t>(tokens.size()) == state.length())
+      << tokens.size() << " tokens, state of " << state.length();
+  if (tokens.empty() || kv::StateBytes(state.layout(), state.length()) > max_bytes_) return;
+  const Place place = Walk(salt, tokens);
+  Node* nearest = place.node;
+  while (nearest != nullptr && !nearest->state) nearest = nearest->parent;
+  if (state.length() - (nearest != nullptr ? nearest->depth : 0) < kMinGain) {
+    if (nearest != nullptr) Touch(*nearest);
+    return;
+  }
+  Result<kv::SequenceState> copy = state.Fork();
+  if (!copy) return;  // In the middle of a failed step: nothing worth keeping.
+  Node& node = MakeNode(salt, tokens);
+  node.state = std::move(*copy);
+  recent_.push_front(&node);
+  node.place = recent_.begin();
+  Recount(node);
+  RecountBelow(node);
+  while (num_bytes_ > max_bytes_ && EvictOne()) {
+  }
+}
+
+std::optional<kv::SequenceState> PrefixStore::TakeBack(Node& node, int64_t length) {
+  Result<kv::SequenceState> state = node.state->Fork();
+  if (!state || !state->Rewind(node.depth - length).ok()) return std::nullopt;
+  Touch(node);
+  return std::move(*state);
+}
+
+std::optional<kv::SequenceState> PrefixStore::Find(uint64_t salt, std::span<const int32_t> prompt) {
+  const Place place = Walk(salt, prompt);
+  if (place.node == nullptr) return std::nullopt;
+  const int64_t usable = std::min<int64_t>(place.length, static_cast<int64_t>(prompt.size()) - 1);
+  if (usable <= 0) return std::nullopt;
+
+  // States that run past the common part by no more than can always be taken back, the shortest first.
+  std::vector<Node*> longer;  // On each branch only the first state can be short enough.
+  std::vector<Node*> open = {place.below != nullptr ? place.below : place.node};
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    if (node->depth >= usable && node->state) {
+      if (node->depth - usable <= node->state->layout().max_rewind_tokens) longer.push_back(node);
+      continue;
+    }
+    for (const auto& [token, child] : node->children) open.push_back(child.get());
+  }
+  std::sort(longer.begin(), longer.end(), [](const Node* a, const Node* b) { return a->depth < b->depth; });
+  for (Node* node : longer) {
+    if (std::optional<kv::SequenceState> state = TakeBack(*node, usable)) return state;
+  }
+  for (Node* node = place.node; node != nullptr; node = node->parent) {
+    if (!node->state || node->depth > usable) continue;
+    if (std::optional<kv::SequenceState> state = TakeBack(*node, node->depth)) return state;
+  }
+  return std::nullopt;
+}
+
+int64_t PrefixStore::SharedLength(uint64_t salt, std::span<const int32_t> prompt) const {
+  return Walk(salt, prompt).length;
+}
+
+bool PrefixStore::EvictOne() {
+  if (recent_.empty()) return false;
+  Evict(*recent_.back());
+  return true;
+}
+
+void PrefixStore::Evict(Node& node) {
+  recent_.erase(node.place);
+  num_bytes_ -= node.num_bytes;
+  node.num_bytes = 0;
+  node.state.reset();
+  ++num_evictions_;
+  RecountBelow(node);
+  Prune(&node);
+  // Salts come from outside: an empty tree must not stay.
+  std::erase_if(roots_, [](const auto& root) { return root.second->children.empty(); });
+}
+
+// Removes nodes that lead nowhere, and joins one that only passes on with its child.
+void PrefixStore::Prune(Node* node) {
+  while (node->parent != nullptr && !node->state && node->children.empty()) {
+    Node* parent = node->parent;
+    parent->children.erase(node->edge.front());
+    node = parent;
+  }
+  if (node->parent == nullptr || node->state || node->children.size() != 1) return;
+  std::unique_ptr<Node> child = std::move(node->children.begin()->second);
+  child->edge.insert(child->edge.begin(), node->edge.begin(), node->edge.end());
+  child->parent = node->parent;
+  const int32_t first = node->edge.front();
+  node->parent->children[first] = std::move(child);  // Frees `node`.
+}
+
+}  // namespace dsv4::engine

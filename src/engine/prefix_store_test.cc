@@ -1,0 +1,166 @@
+#include "engine/prefix_store.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kv/testing.h"
+
+namespace dsv4::engine {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+Tokens Count(int32_t begin, int32_t end) {
+  Tokens tokens;
+  for (int32_t i = begin; i < end; ++i) tokens.push_back(i);
+  return tokens;
+}
+
+Tokens Join(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class PrefixStoreTest : public ::testing::Test {
+ protected:
+  kv::SequenceState NewState() { return *kv::SequenceState::Create(layout_, HostMemory(), nullptr); }
+  // A state of `length` tokens, written by `branch`.
+  kv::SequenceState State(int64_t length, int branch = 1) {
+    kv::SequenceState state = NewState();
+    Grow(state, length, branch);
+    return state;
+  }
+  void Grow(kv::SequenceState& state, int64_t length, int branch) {
+    while (state.length() < length) {
+      kv::testing::Append(state, std::min(length - state.length(), layout_->max_chunk_tokens), branch);
+    }
+  }
+  static int64_t LengthOf(const std::optional<kv::SequenceState>& state) {
+    return state ? state->length() : 0;
+  }
+
+  std::shared_ptr<const kv::CacheLayout> layout_ =
+      std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
+  int64_t plenty_ = int64_t{1} << 30;
+};
+
+TEST_F(PrefixStoreTest, FindsTheLongestKeptProperPrefix) {
+  PrefixStore store(plenty_);
+  store.Keep(0, Count(0, 20), State(20));
+  store.Keep(0, Count(0, 60), State(60));
+  EXPECT_EQ(LengthOf(store.Find(0, Count(0, 100))), 60);
+  EXPECT_EQ(LengthOf(store.Find(0, Join(Count(0, 50), {7, 7}))), 20);
+  EXPECT_EQ(LengthOf(store.Find(0, Count(0, 20))), 19);  // The last token is always computed.
+  EXPECT_EQ(LengthOf(store.Find(0, Tokens{5, 6, 7})), 0);
+  EXPECT_EQ(LengthOf(store.Find(0, Tokens{})), 0);
+  EXPECT_EQ(LengthOf(store.Find(1, Count(0, 100))), 0);
+  EXPECT_EQ(store.SharedLength(0, Join(Count(0, 50), {7, 7})), 50);
+}
+
+TEST_F(PrefixStoreTest, TakesBackAStateThatRunsPastTheCommonPartAsFarAsItsRingsReach) {
+  PrefixStore store(plenty_);
+  store.Keep(0, Count(0, 60), State(60));
+  const int64_t reach = layout_->max_rewind_tokens;
+  for (int64_t past = 1; past <= reach; ++past) {
+    const std::optional<kv::SequenceState> state =
+        store.Find(0, Join(Count(0, static_cast<int32_t>(60 - past)), {99, 99}));
+    ASSERT_EQ(LengthOf(state), 60 - past);
+    kv::testing::Shadow shadow(layout_);
+    shadow.Append(60 - past, 1);
+    kv::testing::ExpectEqual(*state, shadow);
+  }
+  EXPECT_EQ(LengthOf(store.Find(0, Join(Count(0, 30), {99, 99}))), 0);
+}
+
+TEST_F(PrefixStoreTest, NothingIsKeptForLessThanItCosts) {
+  PrefixStore store(plenty_);
+  store.Keep(0, Count(0, 60), State(60));
+  store.Keep(0, Count(0, 60), State(60));
+  store.Keep(0, Count(0, static_cast<int32_t>(60 + PrefixStore::kMinGain - 1)),
+             State(60 + PrefixStore::kMinGain - 1));
+  EXPECT_EQ(store.num_states(), 1);
+  store.Keep(0, Count(0, static_cast<int32_t>(60 + PrefixStore::kMinGain)),
+             State(60 + PrefixStore::kMinGain));
+  EXPECT_EQ(store.num_states(), 2);
+}
+
+TEST_F(PrefixStoreTest, TheLeastRecentlyUsedGoes) {
+  const int64_t one = kv::StateBytes(*layout_, 60);
+  PrefixStore store(2 * one);
+  store.Keep(0, Join({1}, Count(0, 59)), State(60));
+  store.Keep(0, Join({2}, Count(0, 59)), State(60));
+  EXPECT_EQ(LengthOf(store.Find(0, Join({1}, Count(0, 100)))), 60);
+  store.Keep(0, Join({3}, Count(0, 59)), State(60));
+  EXPECT_EQ(store.num_evictions(), 1);
+  EXPECT_EQ(LengthOf(store.Find(0, Join({1}, Count(0, 100)))), 60);
+  EXPECT_EQ(LengthOf(store.Find(0, Join({2}, Count(0, 100)))), 0);
+  EXPECT_EQ(LengthOf(store.Find(0, Join({3}, Count(0, 100)))), 60);
+  EXPECT_LE(store.num_bytes(), 2 * one);
+}
+
+TEST_F(PrefixStoreTest, SharedPagesCountOnceAndForTheSurvivorWhenTheirFirstOwnerGoes) {
+  PrefixStore store(plenty_);
+  kv::SequenceState state = State(80);
+  store.Keep(0, Count(0, 80), state);
+  const int64_t first = store.num_bytes();
+  EXPECT_EQ(first, kv::StateBytes(*layout_, 80));
+  Grow(state, 120, 1);
+  store.Keep(0, Count(0, 120), state);
+  EXPECT_LT(store.num_bytes(), first + kv::StateBytes(*layout_, 120));
+  ASSERT_TRUE(store.EvictOne());  // The shorter one.
+  EXPECT_EQ(store.num_bytes(), kv::StateBytes(*layout_, 120));
+  ASSERT_TRUE(store.EvictOne());
+  EXPECT_EQ(store.num_bytes(), 0);
+  EXPECT_FALSE(store.EvictOne());
+}
+
+TEST_F(PrefixStoreTest, WithoutABudgetNothingIsKept) {
+  PrefixStore store(0);
+  EXPECT_FALSE(store.enabled());
+  store.Keep(0, Count(0, 60), State(60));
+  EXPECT_EQ(store.num_states(), 0);
+}
+
+// Against a list of all that was kept: the store finds exactly what is there, whatever was split, joined and evicted.
+TEST_F(PrefixStoreTest, RandomTrafficAgreesWithAPlainList) {
+  std::mt19937 random(4);
+  const auto tokens_of = [&](size_t length) {
+    Tokens tokens(length);
+    for (int32_t& token : tokens) token = random() % 12 == 0 ? 1 : 0;  // Long common beginnings.
+    return tokens;
+  };
+  PrefixStore store(6 * kv::StateBytes(*layout_, 100));
+  std::vector<Tokens> kept;
+  int64_t num_hits = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const Tokens tokens = tokens_of(10 + random() % 90);
+    if (round % 2 == 0) {
+      store.Keep(0, tokens, State(static_cast<int64_t>(tokens.size())));
+      kept.push_back(tokens);
+      continue;
+    }
+    const std::optional<kv::SequenceState> state = store.Find(0, tokens);
+    if (!state) continue;
+    ++num_hits;
+    ASSERT_LT(state->length(), static_cast<int64_t>(tokens.size()));
+    const bool known = std::any_of(kept.begin(), kept.end(), [&](const Tokens& candidate) {
+      const auto length = static_cast<size_t>(state->length());
+      return candidate.size() >= length &&
+             std::equal(tokens.begin(), tokens.begin() + state->length(), candidate.begin());
+    });
+    ASSERT_TRUE(known);
+    kv::testing::Shadow shadow(layout_);
+    shadow.Append(state->length(), 1);
+    kv::testing::ExpectEqual(*state, shadow);
+  }
+  EXPECT_GT(num_hits, 50);
+  EXPECT_GT(store.num_evictions(), 50);
+  EXPECT_LE(store.num_bytes(), 6 * kv::StateBytes(*layout_, 100));
+  while (store.EvictOne()) {
+  }
+  EXPECT_EQ(store.num_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace dsv4::engine
