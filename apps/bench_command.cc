@@ -65,6 +65,7 @@ class Bench {
   Status Load();
   Status RunPrefills();
   Status RunDecodes();
+  Status RunRound();
   void Add(BenchRow row);
   void Print(const std::string& text) const {
     if (options_.json) return;
@@ -77,6 +78,8 @@ class Bench {
   ModelSource source_;
   std::shared_ptr<const backend::cpu::ReadMemory> read_memory_;
   std::vector<Target> targets_;
+  std::vector<std::vector<BenchRow>> measured_;  // By row, a measurement a round.
+  size_t next_row_ = 0;
   BenchReport report_;
 };
 
@@ -131,10 +134,21 @@ Status Bench::Load() {
   return {};
 }
 
+// In the last round the row is complete.
 void Bench::Add(BenchRow row) {
-  Print(RowText(row));
-  if (options_.profile) Print(ProfileText(row));
-  report_.rows.push_back(std::move(row));
+  if (next_row_ == measured_.size()) measured_.emplace_back();
+  std::vector<BenchRow>& measured = measured_[next_row_++];
+  measured.push_back(std::move(row));
+  if (measured.size() < static_cast<size_t>(options_.rounds)) return;
+  report_.rows.push_back(Merge(std::move(measured)));
+  Print(RowText(report_.rows.back()));
+  if (options_.profile) Print(ProfileText(report_.rows.back()));
+}
+
+Status Bench::RunRound() {
+  next_row_ = 0;
+  DSV4_RETURN_IF_ERROR(RunPrefills());
+  return RunDecodes();
 }
 
 Status Bench::RunPrefills() {
@@ -175,8 +189,7 @@ Status Bench::Run() {
   ForgetPeakMemory();
   DSV4_RETURN_IF_ERROR(Load());
   Print(HeaderText(report_) + "\n" + RowHeading());
-  DSV4_RETURN_IF_ERROR(RunPrefills());
-  DSV4_RETURN_IF_ERROR(RunDecodes());
+  for (int round = 0; round < options_.rounds; ++round) DSV4_RETURN_IF_ERROR(RunRound());
   const int64_t peak = PeakMemory();
   report_.memory.peak_bytes = peak - (read_memory_ && peak > 0 ? read_memory_->num_bytes() : 0);
   Print("\n" + FooterText(report_));

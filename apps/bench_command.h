@@ -17,6 +17,7 @@ struct BenchOptions {
   std::string batch = "1,4,8,32";
   std::vector<std::string> tiers;  // Of the cpu backend, by name; empty: the one that it takes.
   int repeat = 5;
+  int rounds = 1;  // All rows in turn, so often.
   uint64_t seed = 0;
   bool check = true;
   bool profile = false;

@@ -17,11 +17,11 @@ double Percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 std::string PercentText(double percent) { return percent > 0 ? fmt::format("{:.1f} %", percent) : "-"; }
 
 double ReadPercent(const BenchRow& row) {
-  return Percent(row.cost.bytes() / row.Median(), row.machine.read_bandwidth);
+  return Percent(row.cost.bytes() / row.Median(), row.Machine().read_bandwidth);
 }
 
 double MultiplyAddPercent(const BenchRow& row) {
-  return Percent(row.cost.multiply_adds / row.Median(), row.machine.multiply_adds);
+  return Percent(row.cost.multiply_adds / row.Median(), row.Machine().multiply_adds);
 }
 
 // The least time that the cost allows on this machine; 0: unknown.
@@ -58,8 +58,8 @@ Json RowJson(const BenchRow& row) {
                {"weight_bytes", row.cost.weight_bytes},
                {"cache_bytes", row.cost.cache_bytes},
                {"multiply_adds", row.cost.multiply_adds},
-               {"machine_read_bytes_per_second", row.machine.read_bandwidth},
-               {"machine_multiply_adds_per_second", row.machine.multiply_adds},
+               {"machine_read_bytes_per_second", row.Machine().read_bandwidth},
+               {"machine_multiply_adds_per_second", row.Machine().multiply_adds},
                {"busy", row.busy},
                {"read_percent", ReadPercent(row)},
                {"multiply_add_percent", MultiplyAddPercent(row)}};
@@ -74,7 +74,7 @@ Json RowJson(const BenchRow& row) {
                            {"weight_bytes", op.cost.weight_bytes / steps},
                            {"cache_bytes", op.cost.cache_bytes / steps},
                            {"multiply_adds", op.cost.multiply_adds / steps},
-                           {"bound_seconds", BoundSeconds(op.cost, row.machine) / steps}});
+                           {"bound_seconds", BoundSeconds(op.cost, row.Machine()) / steps}});
   }
   return json;
 }
@@ -90,7 +90,7 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     const auto add = [&](const std::string& than, double value, const std::string& unit, bool busy = false) {
       summary.push_back({name + than, value, unit, row.busy || busy});
     };
-    if (row.machine.read_bandwidth > 0) {
+    if (row.Machine().read_bandwidth > 0) {
       if (row.prefill) add("", MultiplyAddPercent(row), "% of the multiply-adds");
       if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
     }
@@ -138,9 +138,9 @@ std::string RowText(const BenchRow& row) {
       row.prefill ? "prefill" : "decode", row.depth, row.batch, row.tokens, row.Median() * 1e3,
       100 * row.Spread(), row.TokensPerSecond(), row.cost.weight_bytes / 1e6, row.cost.cache_bytes / 1e6,
       PercentText(ReadPercent(row)), row.cost.multiply_adds / 1e9, PercentText(MultiplyAddPercent(row)));
-  if (row.machine.read_bandwidth > 0) {
-    text +=
-        fmt::format("   {:.1f}, {:.0f}", row.machine.read_bandwidth / 1e9, row.machine.multiply_adds / 1e9);
+  if (row.Machine().read_bandwidth > 0) {
+    text += fmt::format("   {:.1f}, {:.0f}", row.Machine().read_bandwidth / 1e9,
+                        row.Machine().multiply_adds / 1e9);
   }
   return text + fmt::format("   {}{}\n", row.backend, row.busy ? "   BUSY" : "");
 }
@@ -158,7 +158,7 @@ std::string ProfileText(const BenchRow& row) {
                         op.op, op.detail, static_cast<double>(op.calls) / steps, op.seconds / steps * 1e3,
                         Percent(op.seconds, total), op.cost.bytes() / steps / 1e6,
                         op.cost.multiply_adds / steps / 1e9,
-                        PercentText(Percent(BoundSeconds(op.cost, row.machine), op.seconds)));
+                        PercentText(Percent(BoundSeconds(op.cost, row.Machine()), op.seconds)));
   };
   diag::OpTime rest = {.op = "others"};
   int64_t num_small = 0;
@@ -167,9 +167,7 @@ std::string ProfileText(const BenchRow& row) {
       add(op);
       continue;
     }
-    rest.calls += op.calls;
-    rest.seconds += op.seconds;
-    rest.cost += op.cost;
+    rest += op;
     ++num_small;
   }
   if (num_small > 0) {

@@ -37,6 +37,24 @@ double BenchRow::Spread() const {
   return (slowest - fastest) / Median();
 }
 
+BenchRow Merge(std::vector<BenchRow> rows) {
+  if (std::ranges::any_of(rows, [](const BenchRow& row) { return !row.busy; })) {
+    std::erase_if(rows, [](const BenchRow& row) { return row.busy; });
+  }
+  BenchRow merged = std::move(rows.front());
+  for (const BenchRow& row : std::span(rows).subspan(1)) {
+    const auto steps = static_cast<double>(merged.profiled_steps);
+    const auto more = static_cast<double>(row.profiled_steps);
+    merged.seconds.insert(merged.seconds.end(), row.seconds.begin(), row.seconds.end());
+    merged.machines.insert(merged.machines.end(), row.machines.begin(), row.machines.end());
+    merged.cost = merged.cost * (steps / (steps + more));
+    merged.cost += row.cost * (more / (steps + more));
+    merged.profiled_steps += row.profiled_steps;
+    for (size_t i = 0; i < merged.ops.size(); ++i) merged.ops[i] += row.ops[i];
+  }
+  return merged;
+}
+
 BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
                      const BenchRunOptions& options)
     : model_(model),
@@ -57,12 +75,13 @@ BenchRow BenchRuns::NewRow() const {
   return row;
 }
 
-void BenchRuns::SetMachine(const std::vector<BenchMachine>& measured, BenchRow& row) {
-  row.machine = Median(measured);
-  for (const BenchMachine& machine : measured) {
-    most_multiply_adds_ = std::max(most_multiply_adds_, machine.multiply_adds);
-  }
-  row.busy = row.machine.multiply_adds < kBusy * most_multiply_adds_;
+void BenchRuns::Measure(BenchRow& row) {
+  row.machines.push_back(meter_.Measure());
+  most_multiply_adds_ = std::max(most_multiply_adds_, row.machines.back().multiply_adds);
+}
+
+void BenchRuns::JudgeMachine(BenchRow& row) const {
+  row.busy = row.Machine().multiply_adds < kBusy * most_multiply_adds_;
 }
 
 std::vector<int32_t> BenchRuns::RandomTokens(int64_t count) {
@@ -103,7 +122,6 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState empty, model_.NewSequence());
   state.push_back(std::move(empty));
   DSV4_ASSIGN_OR_RETURN(std::vector<float> logits, Step(state, 0, 1, std::span(ids).first(first_pass)));
-  std::vector<BenchMachine> machine;
   double total = 0;
   for (int run = 0; run < options_.repeat && !(run >= 2 && total > kLongRow); ++run) {
     state[0].Reset();
@@ -111,9 +129,9 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
     DSV4_ASSIGN_OR_RETURN(logits, Step(state, 0, 1, ids));
     row.seconds.push_back(Seconds(begin));
     total += row.seconds.back();
-    machine.push_back(meter_.Measure());
+    Measure(row);
   }
-  SetMachine(machine, row);
+  JudgeMachine(row);
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
   const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
@@ -165,7 +183,6 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
   std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
   DSV4_ASSIGN_OR_RETURN(std::vector<float> logits, Step(states_, 0, batch, tokens.back()));
-  std::vector<BenchMachine> machine;
   const auto row_begin = Clock::now();
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
@@ -173,9 +190,9 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens.back()));
     row.seconds.push_back(Seconds(begin));
-    machine.push_back(meter_.Measure());
+    Measure(row);
   }
-  SetMachine(machine, row);
+  JudgeMachine(row);
   if (batch > 1) {
     for (const int64_t index : {int64_t{0}, batch - 1}) {
       DSV4_TRY(Rewind(index, 1, 1));

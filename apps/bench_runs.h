@@ -18,21 +18,26 @@ namespace dsv4::apps {
 struct BenchRow {
   std::string backend;
   bool prefill = false;
-  int64_t depth = 0;            // Tokens that each sequence holds before the first timed step.
-  int64_t batch = 1;            // Sequences.
-  int64_t tokens = 1;           // Per sequence and step.
-  std::vector<double> seconds;  // Of every timed step, greedy sampling included.
-  BenchMachine machine;         // In turn with the timed steps; medians.
+  int64_t depth = 0;                   // Tokens that each sequence holds before the first timed step.
+  int64_t batch = 1;                   // Sequences.
+  int64_t tokens = 1;                  // Per sequence and step.
+  std::vector<double> seconds;         // Of every timed step, greedy sampling included.
+  std::vector<BenchMachine> machines;  // One behind each timed step.
   bool busy = false;  // Others had a part of the cores: fewer multiply-adds than the same threads can do.
   diag::OpCost cost;  // Of one step, the mean of those timed.
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
 
-  double Median() const;
+  double Median() const;  // Of seconds.
+  BenchMachine Machine() const { return apps::Median(machines); }
   // (slowest - fastest) / median.
   double Spread() const;
   double TokensPerSecond() const { return static_cast<double>(tokens * batch) / Median(); }
 };
+
+// One row of several measurements of the same one: the steps of all of them, but of those on a busy machine only if there
+// are no others. Not empty.
+BenchRow Merge(std::vector<BenchRow> rows);
 
 struct BenchRunOptions {
   int repeat = 5;  // Timed steps of a row at least, but for long prefills; at most kMaxRepeat.
@@ -64,7 +69,8 @@ class BenchRuns {
 
  private:
   BenchRow NewRow() const;
-  void SetMachine(const std::vector<BenchMachine>& measured, BenchRow& row);
+  void Measure(BenchRow& row);
+  void JudgeMachine(BenchRow& row) const;
   std::vector<int32_t> RandomTokens(int64_t count);
   // One step: a chunk for each state, and a greedy choice from each row. Returns the logits.
   Result<std::vector<float>> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,

@@ -100,6 +100,33 @@ TEST_F(BenchTest, ABatchWhoseRowsDependOnTheirNeighboursIsFound) {
   EXPECT_THAT(row.error().message(), HasSubstr("row 0 of a batch of 3 differs from the same sequence alone"));
 }
 
+BenchRow Measured(double seconds, double multiply_adds, bool busy) {
+  BenchRow row;
+  row.seconds = {seconds, seconds};
+  row.machines = {{.read_bandwidth = 10, .multiply_adds = multiply_adds}};
+  row.busy = busy;
+  row.cost.weight_bytes = seconds;
+  row.profiled_steps = 2;
+  row.ops = {{.op = "linear", .calls = 2, .seconds = seconds}};
+  return row;
+}
+
+TEST(BenchMerge, LeavesBusyRoundsOutWhileThereAreOthers) {
+  const BenchRow merged = Merge({Measured(9, 5, true), Measured(1, 10, false), Measured(3, 10, false)});
+  EXPECT_EQ(merged.seconds, (std::vector<double>{1, 1, 3, 3}));
+  EXPECT_EQ(merged.Median(), 2);
+  EXPECT_EQ(merged.Machine().multiply_adds, 10);
+  EXPECT_EQ(merged.cost.weight_bytes, 2);
+  EXPECT_EQ(merged.profiled_steps, 4);
+  EXPECT_EQ(merged.ops[0].calls, 4);
+  EXPECT_EQ(merged.ops[0].seconds, 4);
+  EXPECT_FALSE(merged.busy);
+
+  const BenchRow busy = Merge({Measured(9, 5, true), Measured(7, 5, true)});
+  EXPECT_EQ(busy.Median(), 8);
+  EXPECT_TRUE(busy.busy);
+}
+
 std::vector<float> LogitsAfter(model::Model& model, const RandomRows& rows, int64_t length, uint64_t seed) {
   Result<kv::SequenceState> state = model.NewSequence();
   EXPECT_TRUE(state.has_value());

@@ -273,6 +273,9 @@ void AddBench(CLI::App& app, BenchOptions& options) {
   bench.add_option("--repeat", options.repeat, "Timed runs of a row at least")
       ->check(CLI::Range(1, kMaxRepeat))
       ->capture_default_str();
+  bench.add_option("--rounds", options.rounds, "Run all rows N times in turn and merge their steps")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   bench.add_option("--seed", options.seed, "Of the random tokens and rows")->capture_default_str();
   bench
       .add_option_function<std::string>(

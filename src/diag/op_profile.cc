@@ -6,6 +6,13 @@
 
 namespace dsv4::diag {
 
+OpTime& OpTime::operator+=(const OpTime& other) {
+  calls += other.calls;
+  seconds += other.seconds;
+  cost += other.cost;
+  return *this;
+}
+
 Status OpProfile::Wait() {
   if (context_.stream() == nullptr) return {};
   if (!waited_for_) {

@@ -17,6 +17,9 @@ struct OpTime {
   int64_t calls = 0;
   double seconds = 0;  // Wall time of the calls, until they are done.
   OpCost cost;
+
+  // Of the same op.
+  OpTime& operator+=(const OpTime& other);
 };
 
 class OpProfile {

@@ -72,6 +72,16 @@ class Bench(unittest.TestCase):
         for words in ("checked against the reference", "routed_experts", "batch 3 / batch 1", "memory"):
             self.assertIn(words, process.stdout)
 
+    def test_rounds_are_merged(self):
+        arguments = ("bench", "--json", "--repeat", "2", "--prefill", "4", "--depth", "0", "--batch", "2", "--profile", "--check", "off")
+        one, three = dsv4_json(*arguments), dsv4_json(*arguments, "--rounds", "3")
+        self.assertEqual(len(three["rows"]), len(one["rows"]))
+        for once, thrice in zip(one["rows"], three["rows"]):
+            self.assertEqual([(op["op"], op["detail"]) for op in once["ops"]], [(op["op"], op["detail"]) for op in thrice["ops"]])
+            if once["kind"] == "prefill":
+                self.assertEqual(once["weight_bytes"], thrice["weight_bytes"])
+                self.assertIn(len(thrice["seconds"]), (2, 4, 6))  # Rounds on a busy machine may be left out.
+
     def test_plain_numerics_and_the_reference_backend(self):
         for arguments in (("--numerics", "plain"), ("--backend", "reference")):
             report = dsv4_json("bench", "--json", "--repeat", "1", "--prefill", "none", "--depth", "9", "--batch", "2", *arguments)
@@ -90,7 +100,7 @@ class Bench(unittest.TestCase):
 
     def test_bad_values_are_usage_errors(self):
         for arguments in (("--prefill", "0"), ("--prefill", "4,4"), ("--depth", "-1"), ("--depth", "2x"), ("--batch", "1,,2"),
-                          ("--batch", ""), ("--depth", "99999999999999999999"), ("--repeat", "0"), ("--repeat", "61"), ("--check", "maybe"),
+                          ("--batch", ""), ("--depth", "99999999999999999999"), ("--repeat", "0"), ("--repeat", "61"), ("--rounds", "0"), ("--check", "maybe"),
                           ("--isa", "sse"), ("--isa", "avx2,avx2"), ("--isa", "avx2", "--backend", "reference")):
             with self.subTest(arguments):
                 process = dsv4("bench", *arguments)
