@@ -23,6 +23,17 @@ chat::EndCause ToEndCause(engine::FinishReason reason) {
   return reason == engine::FinishReason::kLength ? chat::EndCause::kLength : chat::EndCause::kStop;
 }
 
+// One thread: the others are the answer's.
+Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ChatRuntime::Options& options,
+                                                     const ModelSource& source) {
+  ModelFlags flags = options.model;
+  flags.backend = "reference";
+  flags.num_threads = 1;
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> reference, LoadModel(flags, source, {}));
+  return std::make_unique<diag::Verifier>(std::move(reference),
+                                          diag::VerifierOptions{.every = options.verify_every});
+}
+
 }  // namespace
 
 Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const std::string& option) {
@@ -61,15 +72,20 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
     runtime->stop_set_ = tokenizer::StopSet::ForChat(*runtime->special_);
     DSV4_ASSIGN_OR_RETURN(runtime->profile_, FindProfile(directory, options.revision));
   }
-  DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(options.model, source, progress));
+  DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
+  DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(options.model, source, backend, progress));
   const int64_t vocab_size = runtime->model_->config().vocab_size;
   if (runtime->tokenizer_->num_ids() > vocab_size) {
     return Error(
         InvalidArgument(fmt::format("{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}",
                                     source.name(), runtime->tokenizer_->num_ids() - 1, vocab_size)));
   }
+  if (options.verify_every > 0) {
+    DSV4_ASSIGN_OR_RETURN(runtime->verifier_, MakeVerifier(options, source));
+  }
   runtime->engine_ = std::make_unique<engine::Engine>(
-      *runtime->model_, engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes},
+      *runtime->model_,
+      engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes, .watcher = runtime->verifier_.get()},
       AllowedTokens(*runtime->tokenizer_, vocab_size));
   return runtime;
 }

@@ -13,6 +13,7 @@
 #include "chat/message.h"
 #include "chat/profile.h"
 #include "chat/renderer.h"
+#include "diag/verifier.h"
 #include "engine/engine.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
@@ -32,6 +33,10 @@ class ChatRuntime {
     ModelFlags model;
     std::string revision;  // Empty: detected from the model directory.
     bool raw = false;      // No chat: the tokenizer may lack the chat markers.
+    // > 0: every so many-th decode token is computed again on the reference backend, which reads the same map of the checkpoint.
+    int64_t verify_every = 0;
+    // Tests seed faults here.
+    std::function<Result<ops::Backend>(const ModelFlags&)> make_backend = MakeBackend;
   };
   // Errors name the file or string at fault.
   static Result<std::unique_ptr<ChatRuntime>> Load(const Options& options, const LoadProgress& progress);
@@ -64,6 +69,8 @@ class ChatRuntime {
   const model::Model& model() const { return *model_; }
   // Tokens of the answer that belong to the reasoning, its closing marker included.
   int64_t NumReasoningTokens(const Answer& answer) const;
+  // Null without verify_every.
+  diag::Verifier* verifier() const { return verifier_.get(); }
 
  private:
   ChatRuntime() = default;
@@ -76,6 +83,7 @@ class ChatRuntime {
   tokenizer::StopSet stop_set_;
   const chat::ChatProfile* profile_ = nullptr;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<diag::Verifier> verifier_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

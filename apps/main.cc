@@ -124,6 +124,10 @@ void AddRun(CLI::App& app, RunOptions& options) {
   run.add_option("--logprobs", options.num_logprobs,
                  "With --json: log-probabilities and the N most probable tokens")
       ->check(CLI::Range(0, 20));
+  run.add_option("--verify", options.verify_every,
+                 "Compute every N-th decode token again on the reference backend and report drift (0: none)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   AddSamplingFlags(run, options);
 }
 

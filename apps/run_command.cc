@@ -11,6 +11,7 @@
 #include "apps/answer_printer.h"
 #include "apps/chat_runtime.h"
 #include "apps/interactive_chat.h"
+#include "apps/printable.h"
 #include "apps/run_report.h"
 #include "apps/terminal.h"
 #include "base/read_file.h"
@@ -70,6 +71,18 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options) {
   return ask;
 }
 
+// What --verify found, said on standard error. Ctrl-C (under an InterruptScope) ends the wait for it.
+std::optional<diag::VerifySummary> Verified(const ChatRuntime& runtime) {
+  if (runtime.verifier() == nullptr) return std::nullopt;
+  const diag::VerifySummary summary = runtime.verifier()->Finish([] { return InterruptScope::Take(); });
+  fmt::print(stderr, "{}\n", Printable(diag::ToText(summary)));
+  return summary;
+}
+
+bool Drifted(const std::optional<diag::VerifySummary>& verify) {
+  return verify && verify->verdict() == diag::VerifyVerdict::kDrift;
+}
+
 int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask ask, double load_seconds) {
   const Result<std::string> prompt = ReadPrompt(options);
   if (!prompt) return Fail(prompt.error(), kExitBadInput);
@@ -96,18 +109,19 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask as
   prefill_bar.Clear();
   if (!answer) return Fail(answer.error(), kExitRunFailed);
 
-  if (options.json) {
-    fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds));
-  } else {
+  if (!options.json) {
     printer.EndAnswer();
     fmt::print(stderr, "{}\n", SpeedLine(answer->generation));
   }
-  return answer->cancelled ? kExitRunFailed : kExitOk;
+  const std::optional<diag::VerifySummary> verify = Verified(runtime);
+  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
+  return answer->cancelled || (Drifted(verify)) ? kExitRunFailed : kExitOk;
 }
 
 }  // namespace
 
-int RunRunCommand(const RunOptions& options) {
+int RunRunCommand(const RunOptions& options,
+                  const std::function<Result<ops::Backend>(const ModelFlags&)>& make_backend) {
   const bool has_prompt = options.prompt || !options.messages_path.empty();
   if (!has_prompt && (options.json || options.raw)) {
     return Fail(InvalidArgument(fmt::format("run {}: no PROMPT", options.json ? "--json" : "--raw")),
@@ -125,11 +139,20 @@ int RunRunCommand(const RunOptions& options) {
         kExitBadUsage);
   }
 
+  if (options.verify_every > 0 && options.model.backend == "reference") {
+    return Fail(
+        InvalidArgument("run --verify: the backend is the reference itself; wanted another --backend"),
+        kExitBadUsage);
+  }
   const Clock::time_point start = Clock::now();
   Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
   {
     ProgressBar load_bar("Loading");
-    runtime = ChatRuntime::Load({.model = options.model, .revision = options.revision, .raw = options.raw},
+    runtime = ChatRuntime::Load({.model = options.model,
+                                 .revision = options.revision,
+                                 .raw = options.raw,
+                                 .verify_every = options.verify_every,
+                                 .make_backend = make_backend},
                                 [&](int64_t done, int64_t total) { load_bar.Update(done, total); });
   }
   if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
@@ -139,7 +162,10 @@ int RunRunCommand(const RunOptions& options) {
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
   if (has_prompt) return RunOnce(**runtime, options, MakeAsk(options), load_seconds);
-  return RunInteractiveChat(**runtime, MakeAsk(options), options.system);
+  const int exit_code = RunInteractiveChat(**runtime, MakeAsk(options), options.system);
+  const InterruptScope interrupts;
+  const std::optional<diag::VerifySummary> verify = Verified(**runtime);
+  return Drifted(verify) ? kExitRunFailed : exit_code;
 }
 
 }  // namespace dsv4::apps

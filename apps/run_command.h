@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct RunOptions {
   std::vector<std::string> stop;  // Ends the content (not the reasoning) before the string.
   int num_logprobs = -1;
   bool json = false;
+  int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
 };
 
 // The text of PROMPT, read from standard input where it is "-"; empty without one.
@@ -35,7 +37,8 @@ Result<std::string> ReadPrompt(const RunOptions& options);
 // The conversation that the flags describe, with `prompt` as the user's turn.
 Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt);
 
-// Returns the process exit code.
-int RunRunCommand(const RunOptions& options);
+// Returns the process exit code. Tests seed faults in `make_backend`.
+int RunRunCommand(const RunOptions& options,
+                  const std::function<Result<ops::Backend>(const ModelFlags&)>& make_backend = MakeBackend);
 
 }  // namespace dsv4::apps

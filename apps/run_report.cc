@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/json.h"
 
 namespace dsv4::apps {
@@ -40,10 +42,33 @@ std::string FinishReasonText(const ChatRuntime::Answer& answer) {
   return std::string(chat::FinishReasonName(answer.completion.finish_reason));
 }
 
+// Infinity and NaN have no JSON.
+Json Finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json VerifyJson(const diag::VerifySummary& verify) {
+  const bool any = verify.num_verified > 0;
+  const auto measured = [&](double value) { return any ? Finite(value) : Json(nullptr); };
+  return {{"verdict", diag::VerifyVerdictName(verify.verdict())},
+          {"decoded", verify.num_decoded},
+          {"sampled", verify.num_sampled},
+          {"verified", verify.num_verified},
+          {"dropped", verify.num_dropped},
+          {"bound", verify.bound},
+          {"past_bound", verify.num_past_bound},
+          {"mean_error", measured(verify.mean_error)},
+          {"worst_error", measured(verify.worst_error)},
+          {"worst_position", any ? Json(verify.worst_step.position) : Json(nullptr)},
+          {"mean_kl", measured(verify.mean_kl)},
+          {"worst_kl", measured(verify.worst_kl)},
+          {"top1_changed", verify.num_top1_changed},
+          {"error", verify.status.ok() ? Json(nullptr) : Json(verify.status.message())}};
+}
+
 }  // namespace
 
 std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer& answer,
-                          const ChatRuntime::Ask& ask, double load_seconds) {
+                          const ChatRuntime::Ask& ask, double load_seconds,
+                          const std::optional<diag::VerifySummary>& verify) {
   const Generation& generation = answer.generation;
   const chat::ParsedCompletion& message = answer.completion.message;
   const auto num_prompt = static_cast<int64_t>(generation.prompt_token_ids.size());
@@ -56,7 +81,7 @@ std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer&
     tool_calls.push_back(
         {{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
   }
-  const Json report = {
+  Json report = {
       {"text", generation.text},
       {"reasoning_content", message.reasoning_content},
       {"content", message.content},
@@ -80,6 +105,7 @@ std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer&
         {"decode_tokens_per_second", PerSecond(num_output, generation.decode_seconds)}}},
       {"seed", ask.sampling.seed},
   };
+  if (verify) report["verify"] = VerifyJson(*verify);
   return report.dump();
 }
 

@@ -1,15 +1,18 @@
 // What `run` says about a finished answer: the JSON document, and one line of speed for people.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "apps/chat_runtime.h"
 
 namespace dsv4::apps {
 
-// {text, reasoning_content, content, tool_calls, token_ids, prompt_token_ids, finish_reason, logprobs, usage, timings, seed}.
+// {text, reasoning_content, content, tool_calls, token_ids, prompt_token_ids, finish_reason, logprobs, usage, timings, seed}, and
+// `verify` where steps were verified.
 std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer& answer,
-                          const ChatRuntime::Ask& ask, double load_seconds);
+                          const ChatRuntime::Ask& ask, double load_seconds,
+                          const std::optional<diag::VerifySummary>& verify);
 
 // "prompt 14 tokens in 0.21 s (66 tok/s), answer 30 tokens in 1.02 s (29 tok/s)".
 std::string SpeedLine(const Generation& generation);

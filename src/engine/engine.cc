@@ -32,6 +32,10 @@ int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
   return shortest;
 }
 
+bool IsDecode(const model::SequenceChunk& chunk) {
+  return chunk.tokens.size() == 1 && chunk.logits == model::LogitsRows::kLast;
+}
+
 }  // namespace
 
 struct Engine::Sequence {
@@ -346,10 +350,18 @@ std::vector<Event> Engine::Step() {
                                    .subspan(static_cast<size_t>(sequence.length()),
                                             static_cast<size_t>(chunk.num_tokens)),
                      .logits = last ? model::LogitsRows::kLast : model::LogitsRows::kNone});
+    if (options_.watcher != nullptr && IsDecode(batch.back())) {
+      options_.watcher->BeforeDecode(sequence.id, *sequence.state, batch.back().tokens[0]);
+    }
   }
 
   const Result<model::StepOutput> output = model_.Step(batch);
   ++stats_.num_steps;
+  for (size_t i = 0; options_.watcher != nullptr && i < batch.size(); ++i) {
+    if (!IsDecode(batch[i])) continue;
+    options_.watcher->AfterDecode(running_[schedule[i].sequence]->id,
+                                  output ? output->Row(i, 0) : std::span<const float>());
+  }
   // The step was taken back; with more memory the next may succeed.
   if (!output && output.error().code() == StatusCode::kResourceExhausted && FreeMemory()) return events;
   for (size_t i = 0; i < schedule.size(); ++i) {

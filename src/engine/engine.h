@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "engine/prefix_store.h"
 #include "engine/request.h"
+#include "engine/step_watcher.h"
 #include "model/model.h"
 
 namespace dsv4::engine {
@@ -29,6 +30,7 @@ struct EngineOptions {
   // computed again from what the prefix store has. 0: no limit.
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes = 0;  // Of states kept for reuse; 0: none is kept.
+  StepWatcher* watcher = nullptr;  // Outlives the engine; null: none.
 };
 
 struct EngineStats {

@@ -28,6 +28,8 @@ class Arguments(unittest.TestCase):
         self.expect_usage_error("run", QUESTION, "--top-p", "1.5")
         self.expect_usage_error("run", QUESTION, "--logit-bias", "5:1")
         self.expect_usage_error("run", "--json")
+        self.expect_usage_error("run", QUESTION, "--verify", "-1")
+        self.expect_usage_error("run", QUESTION, "--verify", "1", "--backend", "reference")
         self.expect_usage_error("run", "--raw", QUESTION, "--system", "x")
         self.expect_usage_error("logits", "--tokens", "x")
 

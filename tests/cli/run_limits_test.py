@@ -14,6 +14,7 @@ from dsv4_process import BINARY, TINY, dsv4_json
 FIRST_TOKEN_LIMIT_SECONDS = 1.0
 MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
 CONVERT_LIMIT_BYTES = 60e6
+VERIFY_LIMIT_BYTES = 60e6
 
 
 class RunLimits(unittest.TestCase):
@@ -39,6 +40,20 @@ class RunLimits(unittest.TestCase):
         files = sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
         print(f"peak {peak / 1e6:.1f} MB, weights {files / 1e6:.1f} MB, limit weights + 100 MB")
         self.assertLess(peak, files + MEMORY_OVERHEAD_LIMIT_BYTES)
+
+    def test_verifying_needs_no_second_copy_of_the_weights(self):
+        peaks = {}
+        for every in (0, 1):
+            process = subprocess.Popen([BINARY, "run", "--raw", "A", "--weights", "synthetic:mini,nvfp4", "--max-layers", "1",
+                                        "--max-tokens", "3", "--temperature", "0", "--verify", str(every)],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 0)
+            peaks[every] = usage.ru_maxrss * 1024
+        print(f"peak {peaks[0] / 1e6:.0f} MB, with --verify {peaks[1] / 1e6:.0f} MB, limit + {VERIFY_LIMIT_BYTES / 1e6:.0f} MB")
+        self.assertGreater(peaks[0], 4 * VERIFY_LIMIT_BYTES)  # Nearly all of it weights.
+        self.assertLess(peaks[1], peaks[0] + VERIFY_LIMIT_BYTES)
 
 
 class LargeModelLimits(unittest.TestCase):
