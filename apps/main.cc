@@ -14,6 +14,7 @@
 #include "apps/logits_command.h"
 #include "apps/parse_command.h"
 #include "apps/run_command.h"
+#include "apps/serve_command.h"
 #include "apps/synth_command.h"
 #include "apps/tokenize_command.h"
 #include "base/log.h"
@@ -129,6 +130,43 @@ void AddRun(CLI::App& app, RunOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   AddSamplingFlags(run, options);
+}
+
+void AddServe(CLI::App& app, ServeOptions& options) {
+  CLI::App& serve = *app.add_subcommand("serve", "Answer HTTP as OpenAI's and Anthropic's APIs do");
+  const auto number = [&](const char* name, auto& value, const char* help) {
+    serve.add_option(name, value, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  };
+  const auto positive = [&](const char* name, auto& value, const char* help) {
+    serve.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
+  CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();
+  serve.add_option("--unix-socket", options.unix_socket, "Listen here instead")
+      ->excludes(host)
+      ->excludes(port);
+  serve.add_option("--name", options.name, "Of the model (default: its directory's)");
+  serve.add_option("--alias", options.aliases,
+                   "A further name that requests may use (*: any); may be repeated");
+  serve.add_option("--api-key", options.api_keys, "Answer only requests with a key; may be repeated");
+  serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
+  serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
+  serve.add_option("--revision", options.revision,
+                   "Chat format: v4 or v4-0731 (default: detected from the model)");
+  number("--context", options.context,
+         "Tokens of prompt and answer together (0: as many as the model knows)");
+  positive("--max-sequences", options.max_sequences, "Answers at one time");
+  positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
+  positive("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine");
+  positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
+           "Of those for prompts while others are answering");
+  number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");
+  number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
+  number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
+  positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
+  positive("--keep-alive-seconds", options.keep_alive_seconds,
+           "A silent stream shows after so long that it lives");
+  number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
 }
 
 void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
@@ -304,6 +342,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
 
   RunOptions run;
+  ServeOptions serve;
   DiagnoseOptions diagnose;
   LogitsOptions logits;
   EncodeOptions encode;
@@ -314,6 +353,7 @@ int Main(int argc, char** argv) {
   SynthOptions synth;
   BenchOptions bench;
   AddRun(app, run);
+  AddServe(app, serve);
   AddDiagnose(app, diagnose);
   AddLogits(app, logits);
   AddInspect(app, inspect);
@@ -347,6 +387,11 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("run")) {
     run.model = model;
     return RunRunCommand(run);
+  }
+  if (app.got_subcommand("serve")) {
+    serve.model = model;
+    serve.version = DSV4_VERSION;
+    return RunServeCommand(serve);
   }
   if (app.got_subcommand("diagnose")) {
     diagnose.run.model = model;

@@ -1,0 +1,136 @@
+#include "apps/serve_command.h"
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <sstream>
+
+#include "apps/chat_runtime.h"
+#include "apps/model_source.h"
+#include "apps/terminal.h"
+#include "base/read_file.h"
+#include "engine/engine_thread.h"
+#include "server/api_error.h"
+#include "server/http.h"
+#include "server/service.h"
+
+namespace dsv4::apps {
+namespace {
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
+}
+
+Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
+  std::vector<std::string> keys = options.api_keys;
+  if (!options.api_key_file.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.empty()) keys.push_back(line);
+    }
+    if (keys.empty()) return Error(InvalidArgument(options.api_key_file + ": no API key in it"));
+  }
+  return keys;
+}
+
+std::string NameOf(const ServeOptions& options, const ModelSource& source) {
+  if (!options.name.empty()) return options.name;
+  if (source.synthetic()) return source.name();
+  return std::filesystem::weakly_canonical(source.name()).filename().string();
+}
+
+// Tokenizer and chat format of the model that will be loaded.
+Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const ModelSource& source) {
+  const std::string& directory = source.text_directory();
+  DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
+                        tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
+  DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
+  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
+  return server::ServedModel{.id = NameOf(options, source),
+                             .aliases = options.aliases,
+                             .created = std::time(nullptr),
+                             .tokenizer = std::move(tokenizer),
+                             .special = special,
+                             .stop_set = tokenizer::StopSet::ForChat(special),
+                             .profile = profile};
+}
+
+int Serve(const ServeOptions& options, model::Model& model, server::ServedModel& served,
+          std::vector<std::string> api_keys) {
+  served.vocab_size = model.config().vocab_size;
+  server::Metrics metrics(served.id, options.version);
+  engine::EngineThread engine(
+      std::make_unique<engine::Engine>(
+          model,
+          engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
+                                .max_prefill_beside_decode = options.max_prefill_beside_decode,
+                                .max_sequences = options.max_sequences,
+                                .max_context = options.context,
+                                .max_state_bytes = options.state_mib << 20,
+                                .prefix_cache_bytes = options.prefix_cache_mib << 20},
+          AllowedTokens(served.tokenizer, served.vocab_size)),
+      {.max_waiting = options.max_waiting},
+      [&](const engine::StepReport& report) { metrics.OnStep(report); });
+  served.context_length = engine.context_length();
+  server::Service service(served, engine, metrics,
+                          {.api_keys = std::move(api_keys),
+                           .cors_origin = options.cors_origin,
+                           .version = options.version,
+                           .default_timeout_seconds = options.timeout_seconds});
+  Result<std::unique_ptr<server::HttpServer>> http = server::HttpServer::Listen(
+      {.host = options.host,
+       .port = options.port,
+       .unix_socket = options.unix_socket,
+       .max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20,
+       .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
+       .drain_timeout = Milliseconds(options.drain_seconds)},
+      [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
+      [](int status, std::string_view message) { return server::OpenAiError(status, message); });
+  if (!http) return Fail(http.error(), kExitRunFailed);
+  // Scripts wait for this line: it says where, and that answers will come.
+  fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             served.context_length, options.max_sequences);
+  std::fflush(stderr);
+  (*http)->Run(/*handle_signals=*/true, [&] {
+    service.StopBeingReady();
+    fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
+               engine.stats().num_running + engine.stats().num_waiting);
+  });
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunServeCommand(const ServeOptions& options) {
+  if (options.max_step_tokens < options.max_sequences) {
+    return Fail(InvalidArgument(fmt::format(
+                    "--max-step-tokens {} is less than --max-sequences {}: not every answer would "
+                    "move in a step",
+                    options.max_step_tokens, options.max_sequences)),
+                kExitBadUsage);
+  }
+  Result<std::vector<std::string>> api_keys = ApiKeys(options);
+  if (!api_keys) return Fail(api_keys.error(), kExitBadInput);
+  const Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), LoadExitCode(source.error()));
+  Result<server::ServedModel> served = LoadServedModel(options, *source);
+  if (!served) return Fail(served.error(), LoadExitCode(served.error()));
+  Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
+  {
+    ProgressBar load_bar("Loading");
+    model =
+        LoadModel(options.model, *source, [&](int64_t done, int64_t total) { load_bar.Update(done, total); });
+  }
+  if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+  if (served->tokenizer.num_ids() > (*model)->config().vocab_size) {
+    return Fail(InvalidArgument(fmt::format(
+                    "{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}", source->name(),
+                    served->tokenizer.num_ids() - 1, (*model)->config().vocab_size)),
+                kExitBadInput);
+  }
+  return Serve(options, **model, *served, std::move(*api_keys));
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,40 @@
+// `dsv4 serve`: the HTTP API. docs/serving.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/model_flags.h"
+
+namespace dsv4::apps {
+
+struct ServeOptions {
+  ModelFlags model;
+  std::string version;
+  std::string revision;  // Chat format; empty: detected.
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::string unix_socket;
+  std::string name;  // Of the model; empty: its directory's.
+  std::vector<std::string> aliases;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;  // One a line.
+  std::string cors_origin;
+  int64_t context = 0;  // 0: the model's.
+  int max_sequences = 64;
+  int64_t max_waiting = 256;
+  int64_t max_step_tokens = 512;
+  int64_t max_prefill_beside_decode = 128;
+  int64_t state_mib = 0;  // 0: no limit.
+  int64_t prefix_cache_mib = 1024;
+  double timeout_seconds = 0.0;  // Of a request; 0: none.
+  int64_t max_body_mib = 64;
+  double keep_alive_seconds = 10.0;
+  double drain_seconds = 30.0;
+};
+
+// Serves until SIGTERM or SIGINT. Returns the process exit code.
+int RunServeCommand(const ServeOptions& options);
+
+}  // namespace dsv4::apps

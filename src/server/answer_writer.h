@@ -1,0 +1,40 @@
+// AnswerWriter: what a call's answer looks like in one dialect, streamed or whole. GenerationReply calls it in this order: Begin,
+// then Write in any order of choices, each ending with a kDone delta, then End. Fail may take the place of any of them and is the
+// last call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "chat/delta.h"
+#include "server/answer_reader.h"
+#include "server/http.h"
+
+namespace dsv4::server {
+
+struct Usage {
+  int64_t num_prompt_tokens = 0;
+  int64_t num_cached_tokens = 0;  // Of those; reused.
+  int64_t num_output_tokens = 0;  // Over all choices, reasoning included.
+  int64_t num_reasoning_tokens = 0;
+};
+
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  virtual bool streamed() const = 0;
+  // Each appends to `out` what can be sent; a whole answer appends all of it in End.
+  virtual void Begin(const Usage& usage, std::string& out) = 0;
+  // `tokens`: those since the last Write of this choice, when log-probabilities were asked for. `reader` is the choice's.
+  virtual void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
+                     std::string& out) = 0;
+  virtual void End(const Usage& usage, std::string& out) = 0;
+  // An error where there is no stream yet, as a whole body; else as the last event.
+  virtual std::string ErrorBody(const Status& status) = 0;
+  virtual void Fail(const Status& status, std::string& out) = 0;
+  virtual std::string_view KeepAlive() const { return ": keep-alive\n\n"; }
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,24 @@
+// POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect. Source: chat-encoding.md 5.3.
+#pragma once
+
+#include <memory>
+
+#include "server/answer_writer.h"
+#include "server/call_memory.h"
+#include "server/chat_call.h"
+
+namespace dsv4::server {
+
+struct AnthropicRequest {
+  ChatCall call;
+  bool stream = false;
+};
+
+// Errors name the field. `counting`: max_tokens may be missing.
+Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::JsonValue& body, bool counting);
+
+// `memory` outlives the writer.
+std::unique_ptr<AnswerWriter> MakeAnthropicWriter(const ServedModel& model, const AnthropicRequest& request,
+                                                  CallMemory& memory);
+
+}  // namespace dsv4::server

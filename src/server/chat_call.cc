@@ -1,0 +1,191 @@
+#include "server/chat_call.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "chat/renderer.h"
+#include "server/forced_call.h"
+#include "server/random_id.h"
+
+namespace dsv4::server {
+namespace {
+
+constexpr int kMaxChoices = 64;
+constexpr size_t kMaxStopStrings = 16;
+
+void ReadLogitBias(Fields& fields, sampling::SamplingParams& params) {
+  const chat::JsonValue* biases = nullptr;
+  if (!fields.ReadObject("logit_bias", &biases)) return;
+  for (const auto& [name, value] : biases->members()) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    int64_t integer = 0;
+    const bool is_integer = ToInteger(value, &integer);
+    const bool is_number = is_integer || value.kind() == chat::JsonValue::Kind::kDouble;
+    if (error != std::errc() || end != name.data() + name.size() || !is_number) {
+      fields.Fail("logit_bias",
+                  fmt::format("got {}: {}, wanted a token id and a number", name, chat::WriteJson(value)));
+      return;
+    }
+    params.logit_bias[id] = is_integer ? static_cast<float>(integer) : static_cast<float>(value.number());
+  }
+}
+
+// The prompt of a call, rendered.
+struct Prompt {
+  std::vector<int32_t> ids;
+  bool ends_in_reasoning = false;
+};
+
+Result<Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, ChatCall& call) {
+  if (call.tool_choice == ToolChoice::kNone) call.conversation.tools.clear();
+  memory.Restore(call.conversation.messages);
+  DSV4_ASSIGN_OR_RETURN(const std::vector<chat::Message> messages,
+                        chat::NormalizeApiMessages(call.conversation));
+  const chat::RenderOptions options = {.mode = call.thinking.mode,
+                                       .drop_thinking = call.drop_thinking,
+                                       .effort = call.thinking.effort,
+                                       .null_is_empty = true};
+  DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt rendered,
+                        chat::RenderPrompt(*model.profile, messages, options));
+  std::vector<tokenizer::TextSpan> spans;
+  for (const chat::Span& span : rendered.spans) spans.push_back({span.text, span.is_template});
+  Prompt prompt;
+  DSV4_ASSIGN_OR_RETURN(prompt.ids, model.tokenizer.Encode(spans));
+  prompt.ends_in_reasoning = rendered.ends_in_reasoning;
+  return prompt;
+}
+
+Result<engine::Request> MakeRequest(const ServedModel& model, const Caller& caller,
+                                    const std::vector<int32_t>& prompt, const SamplingCall& sampling) {
+  engine::Request request;
+  request.prompt = prompt;
+  request.sampling = sampling.params;
+  request.max_tokens = sampling.max_tokens.value_or(std::max<int64_t>(model.context_length, 1));
+  request.num_logprobs = sampling.num_logprobs;
+  for (const tokenizer::StopSet::Entry& entry : model.stop_set.entries())
+    request.stop_tokens.insert(entry.id);
+  for (const int32_t token : sampling.stop_tokens) {
+    if (token >= model.vocab_size) {
+      return Error(
+          InvalidArgument(fmt::format("stop_token_ids: got {}, wanted 0..{}", token, model.vocab_size - 1)));
+    }
+    request.stop_tokens.insert(token);
+  }
+  if (sampling.timeout_seconds) {
+    request.deadline =
+        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                               std::chrono::duration<double>(*sampling.timeout_seconds));
+  }
+  request.owner = caller.owner;
+  request.cache_salt =
+      XXH3_64bits_withSeed(sampling.cache_salt.data(), sampling.cache_salt.size(), caller.owner);
+  // Where users' turns begin: after the system text, and where the conversation stood before its last turn.
+  const auto is_user = [&](int32_t token) { return token == model.special.user; };
+  const auto first = std::find_if(prompt.begin(), prompt.end(), is_user);
+  const auto last = std::find_if(prompt.rbegin(), prompt.rend(), is_user);
+  if (first != prompt.end()) {
+    request.branch_points = {first - prompt.begin() + 1, prompt.rend() - last};
+  }
+  return request;
+}
+
+Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const Caller& caller,
+                                                 const std::vector<int32_t>& prompt,
+                                                 const SamplingCall& sampling) {
+  const uint64_t seed = sampling.has_seed ? sampling.params.seed : RandomSeed();
+  std::vector<engine::Request> requests;
+  for (int choice = 0; choice < sampling.num_choices; ++choice) {
+    DSV4_ASSIGN_OR_RETURN(engine::Request request, MakeRequest(model, caller, prompt, sampling));
+    request.sampling.seed = seed + static_cast<uint64_t>(choice);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+Result<std::vector<std::string>> NamesToForce(const ChatCall& call) {
+  std::vector<std::string> names;
+  for (const chat::ToolSchema& tool : chat::ToolSchemas(call.conversation.tools)) {
+    if (call.tool_name.empty() || tool.name == call.tool_name) names.push_back(tool.name);
+  }
+  if (!names.empty()) return names;
+  return Error(InvalidArgument(call.tool_name.empty()
+                                   ? std::string("tool_choice: got required, but the request has no tools")
+                                   : fmt::format("tool_choice: no tool is named '{}'", call.tool_name)));
+}
+
+}  // namespace
+
+void ReadSampling(Fields& fields, SamplingCall& call) {
+  sampling::SamplingParams& params = call.params;
+  fields.Read("temperature", &params.temperature);
+  fields.Read("top_p", &params.top_p);
+  if (fields.Read("top_k", &params.top_k) && params.top_k == -1)
+    params.top_k = 0;  // vLLM's spelling of "all".
+  fields.Read("min_p", &params.min_p);
+  fields.Read("repetition_penalty", &params.repetition_penalty);
+  fields.Read("presence_penalty", &params.presence_penalty);
+  fields.Read("frequency_penalty", &params.frequency_penalty);
+  fields.Read("penalty_window", &params.penalty_window);
+  ReadLogitBias(fields, params);
+  int64_t seed = 0;
+  if (fields.Read("seed", &seed)) {
+    params.seed = static_cast<uint64_t>(seed);
+    call.has_seed = true;
+  }
+  if (fields.Read("n", &call.num_choices) && (call.num_choices < 1 || call.num_choices > kMaxChoices)) {
+    fields.Fail("n", fmt::format("got {}, wanted 1..{}", call.num_choices, kMaxChoices));
+  }
+  fields.ReadTokens("stop_token_ids", &call.stop_tokens);
+  float timeout = 0.0F;
+  if (fields.Read("timeout", &timeout)) {
+    if (!(timeout > 0.0F && timeout < 1e6F))
+      fields.Fail("timeout", "wanted seconds, more than 0 and less than a million");
+    call.timeout_seconds = timeout;
+  }
+  fields.Read("cache_salt", &call.cache_salt);
+  if (call.stop.size() > kMaxStopStrings)
+    fields.Fail("stop", fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
+}
+
+Result<std::vector<int32_t>> ChatPrompt(const ServedModel& model, const CallMemory& memory, ChatCall call) {
+  DSV4_ASSIGN_OR_RETURN(Prompt prompt, MakePrompt(model, memory, call));
+  return std::move(prompt.ids);
+}
+
+Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& memory, const Caller& caller,
+                                 ChatCall call) {
+  DSV4_ASSIGN_OR_RETURN(const Prompt prompt, MakePrompt(model, memory, call));
+  PreparedCall prepared;
+  prepared.is_chat = true;
+  prepared.parallel_calls = call.parallel_calls;
+  prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+  prepared.parser = {.starts_in_reasoning = prompt.ends_in_reasoning,
+                     .tools_active = !call.conversation.tools.empty(),
+                     .stop_strings = call.sampling.stop,
+                     .tools = chat::ToolSchemas(call.conversation.tools)};
+  DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
+  if (call.tool_choice == ToolChoice::kRequired) {
+    DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesToForce(call));
+    for (engine::Request& request : prepared.requests) {
+      const std::vector<int32_t> stop_tokens(request.stop_tokens.begin(), request.stop_tokens.end());
+      DSV4_ASSIGN_OR_RETURN(request.constraint,
+                            MakeForcedCall(model, names, prompt.ends_in_reasoning, stop_tokens));
+    }
+  }
+  return prepared;
+}
+
+Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller, std::vector<int32_t> prompt,
+                                 const SamplingCall& sampling) {
+  PreparedCall prepared;
+  prepared.num_prompt_tokens = static_cast<int64_t>(prompt.size());
+  prepared.stop = sampling.stop;
+  DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
+  return prepared;
+}
+
+}  // namespace dsv4::server

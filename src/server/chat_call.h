@@ -1,0 +1,75 @@
+// A request to generate, whatever dialect it came in: what every API reads its own fields into, and what becomes of it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/api_policy.h"
+#include "chat/completion_parser.h"
+#include "engine/request.h"
+#include "sampling/sampling_params.h"
+#include "server/call_memory.h"
+#include "server/fields.h"
+#include "server/served_model.h"
+
+namespace dsv4::server {
+
+// How the answer is to be sampled and ended.
+struct SamplingCall {
+  sampling::SamplingParams params;
+  bool has_seed = false;
+  std::optional<int64_t> max_tokens;  // Absent: to the end of the context.
+  int num_choices = 1;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_tokens;
+  int num_logprobs = -1;
+  std::optional<double> timeout_seconds;
+  std::string cache_salt;
+};
+
+// Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, timeout and cache_salt:
+// the fields whose names all dialects share. Mistakes stay in `fields`.
+void ReadSampling(Fields& fields, SamplingCall& call);
+
+enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
+
+struct ChatCall {
+  chat::ApiConversation conversation;
+  chat::ThinkingSettings thinking;
+  bool drop_thinking = true;
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string tool_name;       // kRequired: this one; empty: any.
+  bool parallel_calls = true;  // False: the first call ends the answer.
+  SamplingCall sampling;
+};
+
+// The requests of one call, and how to read what comes back.
+struct PreparedCall {
+  std::vector<engine::Request> requests;  // One a choice.
+  bool is_chat = false;
+  chat::ParserOptions parser;  // Chat.
+  bool parallel_calls = true;
+  std::vector<std::string> stop;  // Otherwise.
+  int64_t num_prompt_tokens = 0;
+};
+
+// Who asks: for fairness and for the separation of caches.
+struct Caller {
+  uint64_t owner = 0;
+};
+
+// Renders and tokenizes. Errors name the field or message.
+Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& memory, const Caller& caller,
+                                 ChatCall call);
+// The prompt's ids alone.
+Result<std::vector<int32_t>> ChatPrompt(const ServedModel& model, const CallMemory& memory, ChatCall call);
+// A prompt that is continued as it is; `prompt` has ids already.
+Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller, std::vector<int32_t> prompt,
+                                 const SamplingCall& sampling);
+
+}  // namespace dsv4::server

@@ -1,0 +1,174 @@
+#include "server/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+namespace dsv4::server {
+namespace {
+
+constexpr size_t kMaxFieldName = 100;
+
+}  // namespace
+
+bool ToInteger(const chat::JsonValue& value, int64_t* integer) {
+  if (value.kind() != chat::JsonValue::Kind::kInteger) return false;
+  const std::string& digits = value.text();
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *integer);
+  return error == std::errc() && end == digits.data() + digits.size();
+}
+
+std::string FieldOf(const Status& status) {
+  const std::string& message = status.message();
+  const size_t end = message.find(": ");
+  if (end == std::string::npos || end == 0 || end > kMaxFieldName) return {};
+  const bool is_name =
+      std::all_of(message.begin(), message.begin() + static_cast<std::ptrdiff_t>(end), [](unsigned char c) {
+        return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '[' || c == ']' || c == '$';
+      });
+  return is_name ? message.substr(0, end) : std::string();
+}
+
+Fields::Fields(const chat::JsonValue& object, std::string path) : object_(object), path_(std::move(path)) {
+  if (!object.is_object()) {
+    status_ = InvalidArgument(fmt::format("{}: got {}, wanted an object",
+                                          path_.empty() ? "body" : path_.substr(0, path_.size() - 1),
+                                          object.kind_name()));
+  }
+}
+
+void Fields::Fail(std::string_view name, std::string_view what) {
+  if (status_.ok()) status_ = InvalidArgument(fmt::format("{}{}: {}", path_, name, what));
+}
+
+const chat::JsonValue* Fields::Find(std::string_view name) {
+  known_.emplace(name);
+  const chat::JsonValue* value = object_.Find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+const chat::JsonValue* Fields::FindUnlessFailed(std::string_view name) {
+  const chat::JsonValue* value = Find(name);
+  return status_.ok() ? value : nullptr;
+}
+
+void Fields::Expect(std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) known_.emplace(name);
+}
+
+std::vector<std::string> Fields::Unknown() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.members()) {
+    if (!known_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+bool Fields::Read(std::string_view name, bool* value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  if (!found->is_bool()) Fail(name, fmt::format("got {}, wanted a boolean", found->kind_name()));
+  if (status_.ok()) *value = found->boolean();
+  return status_.ok();
+}
+
+bool Fields::ReadInteger(std::string_view name, int64_t lowest, int64_t highest, int64_t* value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  int64_t integer = 0;
+  if (!ToInteger(*found, &integer) || integer < lowest || integer > highest) {
+    const bool is_number =
+        found->kind() == chat::JsonValue::Kind::kInteger || found->kind() == chat::JsonValue::Kind::kDouble;
+    Fail(name,
+         fmt::format("got {}, wanted an integer", is_number ? chat::WriteJson(*found) : found->kind_name()));
+  }
+  if (status_.ok()) *value = integer;
+  return status_.ok();
+}
+
+bool Fields::Read(std::string_view name, int64_t* value) {
+  return ReadInteger(name, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), value);
+}
+
+bool Fields::Read(std::string_view name, int* value) {
+  int64_t integer = 0;
+  if (!ReadInteger(name, std::numeric_limits<int>::min(), std::numeric_limits<int>::max(), &integer))
+    return false;
+  *value = static_cast<int>(integer);
+  return true;
+}
+
+bool Fields::Read(std::string_view name, float* value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  int64_t integer = 0;
+  if (found->kind() == chat::JsonValue::Kind::kDouble)
+    *value = static_cast<float>(found->number());
+  else if (ToInteger(*found, &integer))
+    *value = static_cast<float>(integer);
+  else
+    Fail(name, fmt::format("got {}, wanted a number", found->kind_name()));
+  return status_.ok();
+}
+
+bool Fields::Read(std::string_view name, std::string* value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  if (!found->is_string()) Fail(name, fmt::format("got {}, wanted a string", found->kind_name()));
+  if (status_.ok()) *value = found->text();
+  return status_.ok();
+}
+
+bool Fields::ReadObject(std::string_view name, const chat::JsonValue** value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  if (!found->is_object()) Fail(name, fmt::format("got {}, wanted an object", found->kind_name()));
+  if (status_.ok()) *value = found;
+  return status_.ok();
+}
+
+bool Fields::ReadList(std::string_view name, const chat::JsonValue** value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  if (!found->is_array()) Fail(name, fmt::format("got {}, wanted a list", found->kind_name()));
+  if (status_.ok()) *value = found;
+  return status_.ok();
+}
+
+bool Fields::ReadStrings(std::string_view name, std::vector<std::string>* value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  std::vector<std::string> strings;
+  if (found->is_string()) {
+    strings.push_back(found->text());
+  } else if (found->is_array()) {
+    for (const chat::JsonValue& item : found->items()) {
+      if (!item.is_string()) Fail(name, fmt::format("got a list with {}, wanted strings", item.kind_name()));
+      strings.push_back(item.text());
+    }
+  } else {
+    Fail(name, fmt::format("got {}, wanted a string or a list of strings", found->kind_name()));
+  }
+  if (status_.ok()) *value = std::move(strings);
+  return status_.ok();
+}
+
+bool Fields::ReadTokens(std::string_view name, std::vector<int32_t>* value) {
+  const chat::JsonValue* found = nullptr;
+  if (!ReadList(name, &found)) return false;
+  std::vector<int32_t> tokens;
+  for (const chat::JsonValue& item : found->items()) {
+    int64_t integer = 0;
+    if (!ToInteger(item, &integer) || integer < 0 || integer > std::numeric_limits<int32_t>::max()) {
+      Fail(name, fmt::format("got {}, wanted token ids", chat::WriteJson(item)));
+      return false;
+    }
+    tokens.push_back(static_cast<int32_t>(integer));
+  }
+  *value = std::move(tokens);
+  return true;
+}
+
+}  // namespace dsv4::server

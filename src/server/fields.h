@@ -1,0 +1,59 @@
+// Reads the members of a JSON object from a request, by type. The first mistake is kept and names the field; what follows it reads
+// nothing. A null member is an absent one.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "chat/json_value.h"
+
+namespace dsv4::server {
+
+class Fields {
+ public:
+  // `object` outlives this; `path` is what precedes the names in errors ("tools[0].").
+  explicit Fields(const chat::JsonValue& object, std::string path = "");
+
+  // Each leaves *value alone when the member is absent, and returns whether it was read.
+  bool Read(std::string_view name, bool* value);
+  bool Read(std::string_view name, int* value);
+  bool Read(std::string_view name, int64_t* value);
+  bool Read(std::string_view name, float* value);
+  bool Read(std::string_view name, std::string* value);
+  bool ReadObject(std::string_view name, const chat::JsonValue** value);
+  bool ReadList(std::string_view name, const chat::JsonValue** value);
+  bool ReadStrings(std::string_view name,
+                   std::vector<std::string>* value);                    // A string, or a list of strings.
+  bool ReadTokens(std::string_view name, std::vector<int32_t>* value);  // A list of integers.
+  // The member, whatever it is; null when absent.
+  const chat::JsonValue* Find(std::string_view name);
+  // Fields that are read elsewhere, so that they do not count as unknown.
+  void Expect(std::initializer_list<std::string_view> names);
+
+  void Fail(std::string_view name, std::string_view what);
+  // Ok, or the first mistake (InvalidArgument).
+  const Status& status() const { return status_; }
+  // Members that nobody asked for, for a line in the log.
+  std::vector<std::string> Unknown() const;
+
+ private:
+  bool ReadInteger(std::string_view name, int64_t lowest, int64_t highest, int64_t* value);
+  const chat::JsonValue* FindUnlessFailed(std::string_view name);
+
+  const chat::JsonValue& object_;
+  std::string path_;
+  Status status_;
+  std::set<std::string, std::less<>> known_;
+};
+
+// An integer that fits; false otherwise.
+bool ToInteger(const chat::JsonValue& value, int64_t* integer);
+
+// The field that an error message names: "temperature: got ..." gives "temperature"; empty when it names none.
+std::string FieldOf(const Status& status);
+
+}  // namespace dsv4::server

@@ -1,0 +1,100 @@
+// The HTTP server as handlers see it: a whole request in, a reply that is asked for its bytes until it is done. No Beast here; only
+// http_server.cc knows it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dsv4::server {
+
+struct HttpRequest {
+  std::string method;                          // "GET"
+  std::string path;                            // "/v1/models", as sent, without the query.
+  std::string query;                           // What follows '?'.
+  std::map<std::string, std::string> headers;  // Names in lower case; of a repeated one the first.
+  std::string body;
+  std::string id;      // Unique; goes into logs and the header x-request-id.
+  std::string client;  // Address, for logs; empty on a unix socket.
+
+  // Empty when there is none.
+  std::string_view Header(std::string_view lower_case_name) const;
+};
+
+struct HttpHead {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+  // The body's bytes go out as they come (chunked) instead of together with their length.
+  bool streamed = false;
+};
+
+// What a reply has to say so far.
+struct ReplyOutput {
+  std::optional<HttpHead>
+      head;          // Set once; before it no byte goes out. Streamed replies set it in the first Advance.
+  std::string body;  // Bytes to append.
+  bool done = false;
+};
+
+// An answer in the making. Destroyed when it is done, or earlier when the client has left: it then stops what works for it.
+class Reply {
+ public:
+  virtual ~Reply() = default;
+  // Called on the connection's thread: once at the start, and again some time after each wake. Must not block.
+  virtual void Advance(ReplyOutput& out) = 0;
+  // `wake` may be called from any thread, any number of times, until this object is destroyed. Set before the first Advance.
+  virtual void OnProgress(std::function<void()> wake) = 0;
+  // What a streamed reply sends when it has been silent for a while, so that proxies and clients see that it lives.
+  virtual std::string_view KeepAlive() const { return {}; }
+};
+
+// A reply that is complete from the start.
+std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body);
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;     // 0: one that is free.
+  std::string unix_socket;  // In place of host and port.
+  int num_handler_threads = 2;
+  int64_t max_connections = 1024;
+  uint32_t max_header_bytes = 32 << 10;
+  uint64_t max_body_bytes = 64 << 20;
+  std::chrono::milliseconds request_timeout{
+      30'000};  // For a header to arrive, and again for its body; also idle connections.
+  std::chrono::milliseconds write_timeout{30'000};  // For a client to take what is written.
+  std::chrono::milliseconds keep_alive_interval{10'000};
+  std::chrono::milliseconds drain_timeout{30'000};
+};
+
+// Turns a request into a reply; on one of the handler threads, several at a time. Must not throw.
+using HttpHandler = std::function<std::unique_ptr<Reply>(HttpRequest request)>;
+// For what fails before there is a request: (status, message) to head and body.
+using HttpErrorBody = std::function<std::string(int status, std::string_view message)>;
+
+class HttpServer {
+ public:
+  // Binds the address. InvalidArgument or Unavailable says which and why.
+  static Result<std::unique_ptr<HttpServer>> Listen(HttpOptions options, HttpHandler handler,
+                                                    HttpErrorBody error_body);
+  virtual ~HttpServer() = default;
+
+  // "http://127.0.0.1:8000" or "unix:/path".
+  virtual std::string address() const = 0;
+  // Serves until Shutdown, or with `handle_signals` until SIGTERM or SIGINT; then takes no new connection, lets running replies end
+  // for at most the drain timeout (a second signal ends that), and returns. `on_drain` is called when draining begins.
+  virtual void Run(bool handle_signals, const std::function<void()>& on_drain) = 0;
+  // From any thread.
+  virtual void Shutdown() = 0;
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,530 @@
+// The one file that includes Beast and Asio.
+#include <fmt/format.h>
+#include <sys/poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <cctype>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/log.h"
+#include "server/http.h"
+
+namespace dsv4::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using Protocol = asio::generic::stream_protocol;
+using Socket = asio::basic_stream_socket<Protocol, asio::io_context::executor_type>;
+using Stream = beast::basic_stream<Protocol, asio::io_context::executor_type>;
+using Timer =
+    asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
+                               asio::io_context::executor_type>;
+using Task = asio::awaitable<void, asio::io_context::executor_type>;
+template <typename T>
+using TaskOf = asio::awaitable<T, asio::io_context::executor_type>;
+constexpr asio::use_awaitable_t<asio::io_context::executor_type> kAwait;
+
+// g++ 12 destroys temporaries of an expression with co_await twice, so nothing that owns memory is made in one here.
+
+// asio::redirect_error with our awaitable.
+auto AwaitInto(error_code& error) { return asio::redirect_error(kAwait, error); }
+
+std::string NewRequestId() {
+  // Not guessable by other clients, which matters for nothing but logs; uniqueness does.
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("req_{:016x}{:08x}", random(), static_cast<uint32_t>(random()));
+}
+
+bool PeerHasLeft(int fd) {
+  pollfd entry = {.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// Wakes a connection that waits for its reply. Lives as long as anyone may call it.
+struct Wakeable : std::enable_shared_from_this<Wakeable> {
+  explicit Wakeable(const asio::io_context::executor_type& owner) : executor(owner), timer(owner) {}
+  // From any thread.
+  void Wake() {
+    asio::post(executor, [self = shared_from_this()] {
+      self->woken = true;
+      self->timer.cancel();
+    });
+  }
+  asio::io_context::executor_type executor;
+  // The connection's thread only.
+  Timer timer;
+  bool woken = false;
+  bool peer_left = false;
+};
+
+class Server;
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Server& server, Socket socket, std::string client);
+  void Start();
+  // Closes the connection if it is between two requests; else it closes after the running one.
+  void Drain();
+  void Abort();
+
+ private:
+  Task Serve();
+  TaskOf<bool> ServeOne();
+  TaskOf<bool> Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version, const std::string& id,
+                    bool head_only);
+  TaskOf<bool> Write(std::string_view bytes);
+  // What a client is told whose request cannot be read; status 0: nothing, the connection just ends.
+  struct Refusal {
+    int status = 0;
+    std::string message;
+  };
+  Refusal WhyRefused(const error_code& error) const;
+  TaskOf<void> Refuse(const Refusal& refusal);
+  TaskOf<std::unique_ptr<Reply>> Handle(HttpRequest& request);
+  void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
+  std::string HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+                       const std::string& id) const;
+
+  Server& server_;
+  Stream stream_;
+  std::string client_;
+  beast::flat_buffer buffer_;
+  bool idle_ = false;
+};
+
+class Server final : public HttpServer {
+ public:
+  Server(HttpOptions options, HttpHandler handler, HttpErrorBody error_body)
+      : options_(std::move(options)),
+        handler_(std::move(handler)),
+        error_body_(std::move(error_body)),
+        acceptor_(context_),
+        signals_(context_),
+        drain_timer_(context_),
+        pool_(static_cast<size_t>(std::max(options_.num_handler_threads, 1))) {}
+
+  ~Server() override {
+    pool_.join();
+    if (!options_.unix_socket.empty() && bound_) ::unlink(options_.unix_socket.c_str());
+  }
+
+  Status Bind();
+  std::string address() const override { return address_; }
+  void Run(bool handle_signals, const std::function<void()>& on_drain) override;
+  void Shutdown() override {
+    asio::post(context_, [this] { BeginDrain(); });
+  }
+
+ private:
+  friend class Connection;
+
+  Task Accept();
+  void WaitForSignal();
+  void BeginDrain();
+  void EndNow();
+  void Remove(Connection* connection) {
+    connections_.erase(connection);
+    if (draining_ && connections_.empty()) drain_timer_.cancel();
+  }
+
+  HttpOptions options_;
+  HttpHandler handler_;
+  HttpErrorBody error_body_;
+  asio::io_context context_{1};
+  asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
+  asio::basic_signal_set<asio::io_context::executor_type> signals_;
+  Timer drain_timer_;
+  asio::thread_pool pool_;
+  std::string address_;
+  std::function<void()> on_drain_;
+  std::set<Connection*> connections_;
+  bool draining_ = false;
+  bool bound_ = false;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Connection
+
+Connection::Connection(Server& server, Socket socket, std::string client)
+    : server_(server), stream_(std::move(socket)), client_(std::move(client)) {}
+
+void Connection::Start() {
+  server_.connections_.insert(this);
+  asio::co_spawn(
+      stream_.get_executor(), [self = shared_from_this()]() -> Task { co_await self->Serve(); },
+      [self = shared_from_this()](const std::exception_ptr& exception) {
+        if (exception) {
+          try {
+            std::rethrow_exception(exception);
+          } catch (const std::exception& error) {
+            LogWarning(fmt::format("http: connection of {} ended: {}", self->client_, error.what()));
+          }
+        }
+        self->server_.Remove(self.get());
+      });
+}
+
+void Connection::Drain() {
+  if (idle_) Abort();
+}
+
+void Connection::Abort() {
+  error_code ignored;
+  stream_.socket().shutdown(Socket::shutdown_both, ignored);
+  stream_.socket().cancel(ignored);
+}
+
+Task Connection::Serve() {
+  while (co_await ServeOne()) {
+  }
+  // What was written should arrive before the connection is reset by what the client may still be sending.
+  error_code ignored;
+  stream_.socket().shutdown(Socket::shutdown_send, ignored);
+  std::array<char, 4096> rest;
+  stream_.expires_after(std::chrono::seconds(1));
+  for (size_t drained = 0; drained < (4U << 20);) {
+    error_code error;
+    const size_t count = co_await stream_.async_read_some(asio::buffer(rest), AwaitInto(error));
+    if (error) break;
+    drained += count;
+  }
+  stream_.socket().close(ignored);
+}
+
+Connection::Refusal Connection::WhyRefused(const error_code& error) const {
+  if (error == http::error::header_limit) {
+    return {431, fmt::format("header: more than {} bytes", server_.options_.max_header_bytes)};
+  }
+  if (error == http::error::body_limit) {
+    return {413, fmt::format("body: more than {} bytes", server_.options_.max_body_bytes)};
+  }
+  const bool is_http = error.category() == http::make_error_code(http::error::bad_method).category();
+  if (!is_http || error == http::error::end_of_stream || error == http::error::partial_message) return {};
+  return {400, fmt::format("request: not HTTP/1.1 ({})", error.message())};
+}
+
+TaskOf<void> Connection::Refuse(const Refusal& refusal) {
+  const std::string body = server_.error_body_(refusal.status, refusal.message);
+  const std::string id = NewRequestId();
+  LogInfo(fmt::format("http: {} {} {}: {}", id, client_, refusal.status, refusal.message));
+  const std::string bytes = HeadText({.status = refusal.status}, body.size(), false, id) + body;
+  co_await Write(bytes);
+}
+
+// False when the connection should end.
+TaskOf<bool> Connection::ServeOne() {
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(server_.options_.max_header_bytes);
+  parser.body_limit(server_.options_.max_body_bytes);
+  error_code error;
+  idle_ = buffer_.size() == 0;
+  if (idle_ && server_.draining_) co_return false;
+  stream_.expires_after(server_.options_.request_timeout);
+  co_await http::async_read_header(stream_, buffer_, parser, AwaitInto(error));
+  idle_ = false;
+  if (!error) {
+    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      if (!co_await Write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    }
+    stream_.expires_after(server_.options_.request_timeout);
+    co_await http::async_read(stream_, buffer_, parser, AwaitInto(error));
+  }
+  if (error) {
+    if (error == beast::error::timeout && parser.got_some()) {
+      LogInfo(fmt::format("http: {}: a request did not arrive in time", client_));
+    }
+    const Refusal refusal = WhyRefused(error);
+    if (refusal.status != 0) co_await Refuse(refusal);
+    co_return false;
+  }
+
+  auto message = parser.release();
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string_view target = {message.target().data(), message.target().size()};
+  request.path = std::string(target.substr(0, target.find('?')));
+  if (request.path.size() < target.size())
+    request.query = std::string(target.substr(request.path.size() + 1));
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    request.headers.try_emplace(std::move(name), field.value());
+  }
+  request.body = std::move(message.body());
+  request.id = NewRequestId();
+  request.client = client_;
+  const std::string id = request.id;
+  const bool head_only = message.method() == http::verb::head;
+  const bool keep_alive = message.keep_alive();
+  const unsigned version = message.version();
+  std::unique_ptr<Reply> reply = co_await Handle(request);
+  co_return co_await Send(reply, keep_alive, version, id, head_only);
+}
+
+TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
+  // Reading JSON and counting tokens can take long; the connections' thread has others to serve.
+  std::unique_ptr<Reply> reply;
+  auto done = std::make_shared<Wakeable>(stream_.get_executor());
+  asio::post(server_.pool_, [this, &reply, &request, done] {
+    try {
+      reply = server_.handler_(std::move(request));
+    } catch (const std::exception& error) {  // Out of memory, for one.
+      LogError(fmt::format("http: a handler failed: {}", error.what()));
+      reply = MakeReply({.status = 500}, server_.error_body_(500, "internal error"));
+    }
+    done->Wake();
+  });
+  while (!done->woken) {
+    error_code ignored;
+    done->timer.expires_after(std::chrono::hours(1));
+    co_await done->timer.async_wait(AwaitInto(ignored));
+  }
+  co_return reply;
+}
+
+// Wakes when the client closes its side. Data that a client sends ahead would wake for ever, so then the look is left to the
+// tick in Send.
+void Connection::WatchPeer(const std::shared_ptr<Wakeable>& wakeable) {
+  stream_.socket().async_wait(Socket::wait_read,
+                              [self = shared_from_this(), wakeable](const error_code& error) {
+                                if (error || !PeerHasLeft(self->stream_.socket().native_handle())) return;
+                                wakeable->peer_left = true;
+                                wakeable->timer.cancel();
+                              });
+}
+
+std::string Connection::HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+                                 const std::string& id) const {
+  const auto reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(head.status)));
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nx-request-id: {}\r\n", head.status,
+                                 std::string_view(reason.data(), reason.size()), head.content_type, id);
+  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
+  text +=
+      length
+          ? fmt::format("Content-Length: {}\r\n", *length)
+          : std::string("Transfer-Encoding: chunked\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+  text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return text;
+}
+
+TaskOf<bool> Connection::Write(std::string_view bytes) {
+  if (bytes.empty()) co_return true;
+  error_code error;
+  stream_.expires_after(server_.options_.write_timeout);
+  co_await asio::async_write(stream_, asio::buffer(bytes), AwaitInto(error));
+  stream_.expires_never();
+  if (error) LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
+  co_return !error;
+}
+
+// Sends the reply as it comes. False when the connection should end: also when the client has left, which ends the reply.
+TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version,
+                              const std::string& id, bool head_only) {
+  using Clock = std::chrono::steady_clock;
+  const auto wakeable = std::make_shared<Wakeable>(stream_.get_executor());
+  reply->OnProgress([weak = std::weak_ptr<Wakeable>(wakeable)] {
+    if (const std::shared_ptr<Wakeable> alive = weak.lock()) alive->Wake();
+  });
+  WatchPeer(wakeable);
+  stream_.expires_never();
+  std::optional<HttpHead> head;
+  std::string body;  // Of a reply that is sent as a whole.
+  bool head_sent = false;
+  bool alive = true;
+  Clock::time_point silent_since = Clock::now();
+  while (alive) {
+    wakeable->woken = false;
+    ReplyOutput out;
+    reply->Advance(out);
+    if (out.head) head = std::move(out.head);
+    // HTTP/1.0 knows no chunks: there the stream ends with the connection, and the whole reply is as good.
+    const bool streamed = head && head->streamed && version >= 11 && !head_only;
+    std::string bytes;
+    if (!streamed) {
+      body += out.body;
+    } else {
+      if (!std::exchange(head_sent, true)) {
+        keep_alive = keep_alive && !server_.draining_;
+        bytes = HeadText(*head, std::nullopt, keep_alive, id);
+      }
+      if (!out.body.empty()) bytes += fmt::format("{:x}\r\n{}\r\n", out.body.size(), out.body);
+      if (out.done) bytes += "0\r\n\r\n";
+    }
+    if (out.done && !streamed) {
+      keep_alive = keep_alive && !server_.draining_ && version >= 11;
+      bytes = HeadText(head.value_or(HttpHead{.status = 500}), body.size(), keep_alive, id);
+      if (!head_only) bytes += body;
+    }
+    if (!bytes.empty()) {
+      alive = co_await Write(bytes);
+      silent_since = Clock::now();
+    }
+    if (out.done) break;
+    while (alive && !wakeable->woken) {
+      error_code ignored;
+      wakeable->timer.expires_after(std::chrono::seconds(1));
+      co_await wakeable->timer.async_wait(AwaitInto(ignored));
+      if (wakeable->peer_left || PeerHasLeft(stream_.socket().native_handle())) {
+        LogInfo(fmt::format("http: {} {} left before the end", id, client_));
+        alive = false;
+      } else if (streamed && !reply->KeepAlive().empty() &&
+                 Clock::now() - silent_since >= server_.options_.keep_alive_interval) {
+        const std::string_view text = reply->KeepAlive();
+        const std::string chunk = fmt::format("{:x}\r\n{}\r\n", text.size(), text);
+        alive = co_await Write(chunk);
+        silent_since = Clock::now();
+      }
+    }
+  }
+  reply.reset();
+  error_code ignored;
+  stream_.socket().cancel(ignored);  // The watch.
+  co_return alive&& keep_alive;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Server
+
+Status Server::Bind() {
+  error_code error;
+  if (!options_.unix_socket.empty()) {
+    const asio::local::stream_protocol::endpoint endpoint(options_.unix_socket);
+    struct stat status = {};
+    // A socket that a killed server left behind; anything else at that path is not ours.
+    if (::lstat(options_.unix_socket.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
+      asio::local::stream_protocol::socket probe(context_);
+      probe.connect(endpoint, error);
+      if (!error)
+        return InvalidArgument(fmt::format("{}: another server is listening there", options_.unix_socket));
+      ::unlink(options_.unix_socket.c_str());
+    }
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.bind(Protocol::endpoint(endpoint), error);
+    address_ = "unix:" + options_.unix_socket;
+  } else {
+    asio::ip::tcp::resolver resolver(context_);
+    const auto results = resolver.resolve(options_.host, std::to_string(options_.port), error);
+    if (error) return InvalidArgument(fmt::format("--host {}: {}", options_.host, error.message()));
+    const asio::ip::tcp::endpoint endpoint = results.begin()->endpoint();
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(Protocol::endpoint(endpoint), error);
+    if (!error) {
+      asio::ip::tcp::endpoint bound;
+      const Protocol::endpoint local = acceptor_.local_endpoint();
+      std::memcpy(bound.data(), local.data(), std::min(local.size(), bound.capacity()));
+      const bool v6 = endpoint.address().is_v6();
+      address_ = fmt::format("http://{}{}{}:{}", v6 ? "[" : "", endpoint.address().to_string(), v6 ? "]" : "",
+                             bound.port());
+    }
+  }
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) {
+    return Status(
+        StatusCode::kUnavailable,
+        fmt::format("cannot listen on {}: {}",
+                    options_.unix_socket.empty() ? fmt::format("{}:{}", options_.host, options_.port)
+                                                 : options_.unix_socket,
+                    error.message()));
+  }
+  bound_ = true;
+  return {};
+}
+
+Task Server::Accept() {
+  for (;;) {
+    error_code error;
+    Socket socket = co_await acceptor_.async_accept(AwaitInto(error));
+    if (draining_ || error == asio::error::operation_aborted) co_return;
+    if (error) {  // Out of file descriptors: wait for some to be closed.
+      LogWarning(fmt::format("http: accepting failed: {}", error.message()));
+      Timer pause(context_.get_executor(), std::chrono::milliseconds(100));
+      co_await pause.async_wait(AwaitInto(error));
+      continue;
+    }
+    if (static_cast<int64_t>(connections_.size()) >= options_.max_connections) {
+      LogWarning(fmt::format("http: {} connections are open, another was turned away", connections_.size()));
+      socket.close(error);
+      continue;
+    }
+    std::string client;
+    if (options_.unix_socket.empty()) {
+      const int no_delay = 1;  // Each token is written at once.
+      ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof no_delay);
+      asio::ip::tcp::endpoint peer;
+      const Protocol::endpoint remote = socket.remote_endpoint(error);
+      if (!error) {
+        std::memcpy(peer.data(), remote.data(), std::min(remote.size(), peer.capacity()));
+        client = peer.address().to_string(error);
+      }
+    }
+    std::make_shared<Connection>(*this, std::move(socket), std::move(client))->Start();
+  }
+}
+
+void Server::WaitForSignal() {
+  signals_.async_wait([this](const error_code& error, int) {
+    if (error) return;
+    if (draining_)
+      EndNow();
+    else
+      BeginDrain();
+    WaitForSignal();
+  });
+}
+
+void Server::BeginDrain() {
+  if (std::exchange(draining_, true)) return;
+  if (on_drain_) on_drain_();
+  error_code ignored;
+  acceptor_.close(ignored);
+  const std::set<Connection*> open = connections_;
+  for (Connection* connection : open) connection->Drain();
+  drain_timer_.expires_after(connections_.empty() ? std::chrono::milliseconds(0) : options_.drain_timeout);
+  drain_timer_.async_wait([this](const error_code&) { EndNow(); });
+}
+
+void Server::EndNow() {
+  const std::set<Connection*> open = connections_;
+  if (!open.empty()) LogWarning(fmt::format("http: {} connections are cut off", open.size()));
+  context_.stop();
+}
+
+void Server::Run(bool handle_signals, const std::function<void()>& on_drain) {
+  on_drain_ = on_drain;
+  if (handle_signals) {
+    signals_.add(SIGTERM);
+    signals_.add(SIGINT);
+    WaitForSignal();
+  }
+  asio::co_spawn(context_, Accept(), asio::detached);
+  context_.run();
+  pool_.join();
+  // What is still open is destroyed here, and with it its reply.
+  context_.restart();
+  for (Connection* connection : std::set<Connection*>(connections_)) connection->Abort();
+  drain_timer_.cancel();
+  signals_.cancel();
+  context_.run_for(std::chrono::seconds(2));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
+                                                       HttpErrorBody error_body) {
+  auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(error_body));
+  DSV4_TRY(server->Bind());
+  return server;
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,118 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+namespace dsv4::server {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+const Buckets kTokenSeconds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5};
+const Buckets kRequestSeconds = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000};
+const Buckets kBatch = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+
+}  // namespace
+
+struct Metrics::State {
+  prometheus::Registry registry;
+  prometheus::Gauge& Gauge(const char* name, const char* help) {
+    return BuildGauge().Name(name).Help(help).Register(registry).Add({});
+  }
+  prometheus::Counter& Counter(const char* name, const char* help) {
+    return BuildCounter().Name(name).Help(help).Register(registry).Add({});
+  }
+  prometheus::Histogram& Histogram(const char* name, const char* help, const Buckets& buckets) {
+    return BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  }
+
+  prometheus::Gauge& running = Gauge("dsv4_requests_running", "Sequences with a state.");
+  prometheus::Gauge& waiting = Gauge("dsv4_requests_waiting", "Requests in the queue.");
+  prometheus::Gauge& state_bytes = Gauge("dsv4_state_bytes", "Memory of running sequences.");
+  prometheus::Gauge& cache_bytes = Gauge("dsv4_prefix_cache_bytes", "Memory of states kept for reuse.");
+  prometheus::Gauge& cache_states = Gauge("dsv4_prefix_cache_states", "States kept for reuse.");
+  prometheus::Counter& evictions =
+      Counter("dsv4_prefix_cache_evictions_total", "Kept states that gave way to others.");
+  prometheus::Counter& prefill = Counter("dsv4_prefill_tokens_total", "Prompt tokens computed.");
+  prometheus::Counter& cached =
+      Counter("dsv4_cached_tokens_total", "Prompt tokens reused instead of computed.");
+  prometheus::Counter& output = Counter("dsv4_output_tokens_total", "Tokens sampled.");
+  prometheus::Counter& preemptions =
+      Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
+  prometheus::Histogram& step_seconds =
+      Histogram("dsv4_step_seconds", "Time of a step of the engine.", kTokenSeconds);
+  prometheus::Histogram& batch = Histogram("dsv4_step_sequences", "Sequences running in a step.", kBatch);
+  prometheus::Histogram& first_token = Histogram(
+      "dsv4_first_token_seconds", "From the request's arrival to its first token.", kRequestSeconds);
+  prometheus::Histogram& inter_token =
+      Histogram("dsv4_inter_token_seconds", "Between two tokens of a choice.", kTokenSeconds);
+  prometheus::Histogram& request_seconds =
+      Histogram("dsv4_request_seconds", "From a request's arrival to its end.", kRequestSeconds);
+  prometheus::Family<prometheus::Counter>& finished = BuildCounter()
+                                                          .Name("dsv4_requests_total")
+                                                          .Help("Finished generations, by what ended them.")
+                                                          .Register(registry);
+  prometheus::Family<prometheus::Counter>& http = BuildCounter()
+                                                      .Name("dsv4_http_replies_total")
+                                                      .Help("HTTP replies by route and status.")
+                                                      .Register(registry);
+  engine::EngineStats last;  // The engine's thread only.
+};
+
+Metrics::Metrics(const std::string& model_id, const std::string& version)
+    : state_(std::make_unique<State>()) {
+  BuildGauge()
+      .Name("dsv4_info")
+      .Help("What is running.")
+      .Register(state_->registry)
+      .Add({{"model", model_id}, {"version", version}})
+      .Set(1);
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::OnStep(const engine::StepReport& report) {
+  const engine::EngineStats& now = report.stats;
+  engine::EngineStats& last = state_->last;
+  state_->running.Set(static_cast<double>(now.num_running));
+  state_->waiting.Set(static_cast<double>(now.num_waiting));
+  state_->state_bytes.Set(static_cast<double>(now.state_bytes));
+  state_->cache_bytes.Set(static_cast<double>(now.cache_bytes));
+  state_->cache_states.Set(static_cast<double>(now.cache_states));
+  state_->evictions.Increment(static_cast<double>(now.cache_evictions - last.cache_evictions));
+  state_->prefill.Increment(static_cast<double>(now.num_prefill_tokens - last.num_prefill_tokens));
+  state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
+  state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
+  state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
+  state_->step_seconds.Observe(report.seconds);
+  state_->batch.Observe(static_cast<double>(report.num_sequences));
+  last = now;
+}
+
+void Metrics::OnHttp(std::string_view route, int status) {
+  state_->http.Add({{"route", std::string(route)}, {"status", std::to_string(status)}}).Increment();
+}
+
+void Metrics::OnFirstToken(double seconds) { state_->first_token.Observe(seconds); }
+
+void Metrics::OnTokens(int64_t count, double seconds_since_last) {
+  for (int64_t i = 0; i < count; ++i)
+    state_->inter_token.Observe(seconds_since_last / static_cast<double>(count));
+}
+
+void Metrics::OnFinished(std::string_view reason, double seconds) {
+  state_->finished.Add({{"reason", std::string(reason)}}).Increment();
+  state_->request_seconds.Observe(seconds);
+}
+
+std::string Metrics::Text() const {
+  return prometheus::TextSerializer().Serialize(state_->registry.Collect());
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,31 @@
+// Metrics: what Prometheus reads at /metrics. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/engine_thread.h"
+
+namespace dsv4::server {
+
+class Metrics {
+ public:
+  explicit Metrics(const std::string& model_id, const std::string& version);
+  ~Metrics();
+
+  void OnStep(const engine::StepReport& report);
+  void OnHttp(std::string_view route, int status);
+  void OnFirstToken(double seconds);
+  void OnTokens(int64_t count, double seconds_since_last);
+  void OnFinished(std::string_view reason, double seconds);
+
+  // In the text format of Prometheus.
+  std::string Text() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dsv4::server

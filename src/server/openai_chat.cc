@@ -1,0 +1,274 @@
+#include "server/openai_chat.h"
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <optional>
+
+#include "base/log.h"
+#include "server/api_error.h"
+#include "server/json_text.h"
+#include "server/openai_json.h"
+#include "server/random_id.h"
+
+namespace dsv4::server {
+namespace {
+
+void ReadToolChoice(Fields& fields, ChatCall& call) {
+  const chat::JsonValue* choice = fields.Find("tool_choice");
+  if (choice == nullptr) return;
+  if (choice->is_object()) {
+    const chat::JsonValue* function = choice->Find("function");
+    const chat::JsonValue* name = function != nullptr ? function->Find("name") : nullptr;
+    if (name == nullptr || !name->is_string())
+      return fields.Fail("tool_choice.function.name", "wanted a string");
+    call.tool_choice = ToolChoice::kRequired;
+    call.tool_name = name->text();
+    return;
+  }
+  const std::string& name = choice->text();
+  if (name == "auto") return;
+  if (name == "none")
+    call.tool_choice = ToolChoice::kNone;
+  else if (name == "required")
+    call.tool_choice = ToolChoice::kRequired;
+  else
+    fields.Fail("tool_choice",
+                fmt::format("got {}, wanted auto, none, required or a function", chat::WriteJson(*choice)));
+}
+
+void ReadLogprobs(Fields& fields, SamplingCall& call) {
+  bool wanted = false;
+  int top = 0;
+  fields.Read("logprobs", &wanted);
+  if (fields.Read("top_logprobs", &top)) {
+    if (top < 0 || top > 20) fields.Fail("top_logprobs", fmt::format("got {}, wanted 0..20", top));
+    if (!wanted && top > 0) fields.Fail("top_logprobs", "needs logprobs to be true");
+  }
+  if (wanted) call.num_logprobs = top;
+}
+
+// Both kinds of writer: what they have in common.
+class ChatWriter : public AnswerWriter {
+ public:
+  ChatWriter(const ServedModel& model, const OpenAiChatRequest& request, CallMemory& memory)
+      : model_(model),
+        memory_(memory),
+        num_choices_(static_cast<size_t>(request.call.sampling.num_choices)),
+        wants_logprobs_(request.call.sampling.num_logprobs >= 0),
+        call_ids_(num_choices_) {}
+
+  std::string ErrorBody(const Status& status) override { return OpenAiError(status); }
+
+ protected:
+  Json Document(const char* object) const {
+    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_.id}};
+  }
+  const std::string& CallId(size_t choice, int index) {
+    std::vector<std::string>& ids = call_ids_[choice];
+    while (ids.size() <= static_cast<size_t>(index)) ids.push_back(RandomId("call_"));
+    return ids[static_cast<size_t>(index)];
+  }
+  void Remember(size_t choice, const std::vector<chat::ParsedCall>& calls, const AnswerReader& reader) {
+    memory_.Remember(call_ids_[choice], calls, reader.sampled_calls());
+  }
+  Json LogprobsJson(const AnswerTokens& tokens) const {
+    Json json = {{"content", OpenAiLogprobs(model_.tokenizer, tokens.content)}, {"refusal", nullptr}};
+    if (!tokens.reasoning.empty())
+      json["reasoning_content"] = OpenAiLogprobs(model_.tokenizer, tokens.reasoning);
+    return json;
+  }
+
+  const ServedModel& model_;
+  CallMemory& memory_;
+  size_t num_choices_;
+  bool wants_logprobs_;
+  std::string id_ = RandomId("chatcmpl-");
+  int64_t created_ = std::time(nullptr);
+  std::vector<std::vector<std::string>> call_ids_;  // Per choice, by the call's index.
+};
+
+class StreamedChat final : public ChatWriter {
+ public:
+  StreamedChat(const ServedModel& model, const OpenAiChatRequest& request, CallMemory& memory)
+      : ChatWriter(model, request, memory),
+        include_usage_(request.include_usage),
+        collectors_(num_choices_) {}
+
+  bool streamed() const override { return true; }
+
+  void Begin(const Usage&, std::string& out) override {
+    for (size_t choice = 0; choice < num_choices_; ++choice) {
+      Emit(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr, out);
+    }
+  }
+
+  void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
+             std::string& out) override {
+    collectors_[choice].Add(delta);
+    const Json logprobs = wants_logprobs_ && !(tokens.content.empty() && tokens.reasoning.empty())
+                              ? LogprobsJson(tokens)
+                              : Json(nullptr);
+    switch (delta.kind) {
+      case chat::Delta::Kind::kReasoning:
+        return Emit(choice, {{"reasoning_content", delta.text}}, logprobs, nullptr, out);
+      case chat::Delta::Kind::kContent:
+        return Emit(choice, {{"content", delta.text}}, logprobs, nullptr, out);
+      case chat::Delta::Kind::kToolCallBegin:
+        return EmitCall(choice,
+                        {{"index", delta.index},
+                         {"id", CallId(choice, delta.index)},
+                         {"type", "function"},
+                         {"function", {{"name", delta.text}, {"arguments", ""}}}},
+                        out);
+      case chat::Delta::Kind::kArguments:
+        return EmitCall(choice, {{"index", delta.index}, {"function", {{"arguments", delta.text}}}}, out);
+      case chat::Delta::Kind::kToolCallEnd:
+        return;
+      case chat::Delta::Kind::kDone: {
+        // A call that was cut has been sent in part: the client must not take it for whole.
+        const chat::FinishReason reason =
+            delta.has_cut_call ? chat::FinishReason::kLength : delta.finish_reason;
+        const chat::CollectedCompletion collected = collectors_[choice].Take();
+        if (!delta.has_cut_call) Remember(choice, collected.message.tool_calls, reader);
+        return Emit(choice, Json::object(), logprobs, chat::FinishReasonName(reason), out);
+      }
+    }
+  }
+
+  void End(const Usage& usage, std::string& out) override {
+    if (include_usage_) {
+      Json chunk = Document("chat.completion.chunk");
+      chunk["choices"] = Json::array();
+      chunk["usage"] = OpenAiUsage(usage);
+      out += SseData(chunk);
+    }
+    out += "data: [DONE]\n\n";
+  }
+
+  void Fail(const Status& status, std::string& out) override {
+    out += "data: " + OpenAiError(status) + "\n\n";
+  }
+
+ private:
+  void EmitCall(size_t choice, Json call, std::string& out) {
+    Emit(choice, {{"tool_calls", Json::array({std::move(call)})}}, nullptr, nullptr, out);
+  }
+  void Emit(size_t choice, Json delta, Json logprobs, Json finish_reason, std::string& out) {
+    Json chunk = Document("chat.completion.chunk");
+    chunk["choices"] = Json::array({{{"index", choice},
+                                     {"delta", std::move(delta)},
+                                     {"logprobs", std::move(logprobs)},
+                                     {"finish_reason", std::move(finish_reason)}}});
+    out += SseData(chunk);
+  }
+
+  bool include_usage_;
+  std::vector<chat::CompletionCollector> collectors_;
+};
+
+class WholeChat final : public ChatWriter {
+ public:
+  WholeChat(const ServedModel& model, const OpenAiChatRequest& request, CallMemory& memory)
+      : ChatWriter(model, request, memory),
+        collectors_(num_choices_),
+        tokens_(num_choices_),
+        choices_(num_choices_) {}
+
+  bool streamed() const override { return false; }
+  void Begin(const Usage&, std::string&) override {}
+
+  void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
+             std::string&) override {
+    collectors_[choice].Add(delta);
+    AnswerTokens& all = tokens_[choice];
+    all.content.insert(all.content.end(), std::make_move_iterator(tokens.content.begin()),
+                       std::make_move_iterator(tokens.content.end()));
+    all.reasoning.insert(all.reasoning.end(), std::make_move_iterator(tokens.reasoning.begin()),
+                         std::make_move_iterator(tokens.reasoning.end()));
+    if (delta.kind != chat::Delta::Kind::kDone) return;
+    const chat::CollectedCompletion collected = collectors_[choice].Take();
+    Json message = {{"role", "assistant"}, {"content", collected.message.content}, {"refusal", nullptr}};
+    if (!collected.message.reasoning_content.empty())
+      message["reasoning_content"] = collected.message.reasoning_content;
+    const std::vector<chat::ParsedCall>& calls = collected.message.tool_calls;
+    if (!calls.empty()) {
+      if (collected.message.content.empty()) message["content"] = nullptr;
+      message["tool_calls"] = Json::array();
+      for (size_t i = 0; i < calls.size(); ++i) {
+        message["tool_calls"].push_back(
+            {{"id", CallId(choice, static_cast<int>(i))},
+             {"type", "function"},
+             {"function", {{"name", calls[i].name}, {"arguments", calls[i].arguments}}}});
+      }
+      if (!delta.has_cut_call) Remember(choice, calls, reader);
+    }
+    choices_[choice] = {{"index", choice},
+                        {"message", std::move(message)},
+                        {"logprobs", wants_logprobs_ ? LogprobsJson(all) : Json(nullptr)},
+                        {"finish_reason", chat::FinishReasonName(collected.finish_reason)}};
+  }
+
+  void End(const Usage& usage, std::string& out) override {
+    Json document = Document("chat.completion");
+    document["choices"] = choices_;
+    document["usage"] = OpenAiUsage(usage);
+    out += JsonText(document);
+  }
+
+  void Fail(const Status& status, std::string& out) override { out += OpenAiError(status); }
+
+ private:
+  std::vector<chat::CompletionCollector> collectors_;
+  std::vector<AnswerTokens> tokens_;
+  std::vector<Json> choices_;
+};
+
+}  // namespace
+
+Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::JsonValue& body) {
+  Fields fields(body);
+  OpenAiChatRequest request;
+  ChatCall& call = request.call;
+  SamplingCall& sampling = call.sampling;
+  const chat::JsonValue* messages = nullptr;
+  if (!fields.ReadList("messages", &messages)) fields.Fail("messages", "missing, wanted a list of messages");
+  fields.Read("stream", &request.stream);
+  const chat::JsonValue* stream_options = nullptr;
+  if (fields.ReadObject("stream_options", &stream_options)) {
+    Fields options(*stream_options, "stream_options.");
+    options.Read("include_usage", &request.include_usage);
+    DSV4_TRY(options.status());
+  }
+  fields.ReadStrings("stop", &sampling.stop);
+  int64_t max_tokens = 0;
+  if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
+  if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
+  ReadSampling(fields, sampling);
+  ReadLogprobs(fields, sampling);
+  ReadToolChoice(fields, call);
+  fields.Read("drop_thinking", &call.drop_thinking);
+  fields.Read("continue_final_message", &call.conversation.continue_final_message);
+  fields.Read("parallel_tool_calls", &call.parallel_calls);
+  const chat::JsonValue* format = nullptr;
+  if (fields.ReadObject("response_format", &format)) call.conversation.response_format = *format;
+  fields.Expect({"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort",
+                 "reasoning", "tools"});
+  DSV4_TRY(fields.status());
+  DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
+  if (const chat::JsonValue* tools = fields.Find("tools")) {
+    DSV4_ASSIGN_OR_RETURN(call.conversation.tools, chat::ParseTools(*tools, "tools"));
+  }
+  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
+  for (const std::string& name : fields.Unknown())
+    LogDebug(fmt::format("chat completions: field {} is ignored", name));
+  return request;
+}
+
+std::unique_ptr<AnswerWriter> MakeOpenAiChatWriter(const ServedModel& model, const OpenAiChatRequest& request,
+                                                   CallMemory& memory) {
+  if (request.stream) return std::make_unique<StreamedChat>(model, request, memory);
+  return std::make_unique<WholeChat>(model, request, memory);
+}
+
+}  // namespace dsv4::server

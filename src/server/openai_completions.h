@@ -1,0 +1,30 @@
+// POST /v1/completions: text that is continued as it is, without the chat template. Special strings in a prompt are their tokens;
+// no token is added. Source: chat-encoding.md 5.5.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/answer_writer.h"
+#include "server/chat_call.h"
+
+namespace dsv4::server {
+
+struct CompletionsRequest {
+  std::vector<std::vector<int32_t>> prompts;
+  SamplingCall sampling;
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+};
+
+// Errors name the field.
+Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat::JsonValue& body);
+
+// Choices are numbered prompt by prompt.
+std::unique_ptr<AnswerWriter> MakeCompletionsWriter(const ServedModel& model,
+                                                    const CompletionsRequest& request);
+
+}  // namespace dsv4::server

@@ -1,0 +1,18 @@
+// Pieces of OpenAI's JSON that several endpoints share. Include only in .cc files: the JSON header is heavy.
+#pragma once
+
+#include "base/json.h"
+#include "sampling/sampler.h"
+#include "server/answer_writer.h"
+#include "server/served_model.h"
+
+namespace dsv4::server {
+
+// {"prompt_tokens", "completion_tokens", "total_tokens", details, and the hosted API's cache hit and miss}.
+Json OpenAiUsage(const Usage& usage);
+
+// {"token", "logprob", "bytes", "top_logprobs"}; a token may end inside a character, so `bytes` is exact and `token` a best effort.
+Json OpenAiLogprob(const tokenizer::Tokenizer& tokenizer, const sampling::SampledToken& token);
+Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::SampledToken>& tokens);
+
+}  // namespace dsv4::server

@@ -1,0 +1,14 @@
+// Names that nobody can guess: tool call ids lead back to remembered text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace dsv4::server {
+
+// `prefix` and 24 hexadecimal digits from the system's random source.
+std::string RandomId(std::string_view prefix);
+// A seed for a request that brings none.
+unsigned long RandomSeed();
+
+}  // namespace dsv4::server

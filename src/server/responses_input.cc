@@ -1,0 +1,250 @@
+// What a /v1/responses request says.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "server/openai_responses.h"
+
+namespace dsv4::server {
+namespace {
+
+// A text, or a list of parts of one of the types.
+Result<std::string> ReadParts(const chat::JsonValue& content, const std::string& where,
+                              std::initializer_list<std::string_view> types) {
+  if (content.is_string()) return content.text();
+  if (!content.is_array()) {
+    return Error(InvalidArgument(
+        fmt::format("{}: got {}, wanted a text or a list of parts", where, content.kind_name())));
+  }
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < content.items().size(); ++i) {
+    Fields part(content.items()[i], fmt::format("{}[{}].", where, i));
+    std::string type;
+    std::string text;
+    part.Read("type", &type);
+    if (std::find(types.begin(), types.end(), type) == types.end()) {
+      part.Fail("type", fmt::format("got '{}', wanted {}", type, fmt::join(types, " or ")));
+    }
+    if (!part.Read("text", &text)) part.Fail("text", "missing");
+    DSV4_TRY(part.status());
+    texts.push_back(std::move(text));
+  }
+  return fmt::format("{}", fmt::join(texts, "\n\n"));
+}
+
+// The items of the input, put together to messages: reasoning, text and calls that follow one another are one assistant turn.
+class InputReader {
+ public:
+  Status Read(const chat::JsonValue& item, const std::string& where) {
+    Fields fields(item, where + ".");
+    std::string type = "message";
+    fields.Read("type", &type);
+    DSV4_RETURN_IF_ERROR(fields.status());
+    if (type == "message") return ReadMessage(fields, where);
+    if (type == "function_call") return ReadCall(fields, where);
+    if (type == "function_call_output") return ReadOutput(fields, where);
+    if (type == "reasoning") return ReadReasoning(fields, where);
+    fields.Fail(
+        "type",
+        fmt::format("got '{}', wanted message, function_call, function_call_output or reasoning", type));
+    return fields.status();
+  }
+  std::vector<chat::Message> Take() { return std::move(messages_); }
+
+ private:
+  chat::Message& Assistant(const std::string& where) {
+    if (messages_.empty() || messages_.back().role != chat::Role::kAssistant) {
+      messages_.push_back({.role = chat::Role::kAssistant, .content = "", .label = where});
+    }
+    return messages_.back();
+  }
+
+  Status ReadMessage(Fields& fields, const std::string& where) {
+    std::string role;
+    if (!fields.Read("role", &role)) fields.Fail("role", "missing");
+    const chat::JsonValue* content = fields.Find("content");
+    if (content == nullptr) fields.Fail("content", "missing");
+    DSV4_RETURN_IF_ERROR(fields.status());
+    if (role == "assistant") {
+      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text,
+                                   ReadParts(*content, where + ".content", {"output_text", "text"}));
+      Assistant(where).content.text += text;
+      return {};
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text,
+                                 ReadParts(*content, where + ".content", {"input_text", "text"}));
+    chat::Message message = {.content = text, .label = where};
+    if (role == "user") {
+      message.role = chat::Role::kUser;
+    } else if (role == "system") {
+      message.role = chat::Role::kSystem;
+    } else if (role == "developer") {
+      message.role = chat::Role::kDeveloper;
+    } else {
+      fields.Fail("role", fmt::format("got '{}', wanted user, assistant, system or developer", role));
+      return fields.status();
+    }
+    messages_.push_back(std::move(message));
+    return {};
+  }
+
+  Status ReadCall(Fields& fields, const std::string& where) {
+    chat::ToolCall call;
+    if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
+    if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
+    if (!fields.Read("arguments", &call.arguments)) fields.Fail("arguments", "missing");
+    DSV4_RETURN_IF_ERROR(fields.status());
+    Assistant(where).tool_calls.push_back(std::move(call));
+    return {};
+  }
+
+  Status ReadOutput(Fields& fields, const std::string& where) {
+    chat::Message message = {.role = chat::Role::kTool, .label = where};
+    if (!fields.Read("call_id", &message.tool_call_id)) fields.Fail("call_id", "missing");
+    const chat::JsonValue* output = fields.Find("output");
+    if (output == nullptr) fields.Fail("output", "missing");
+    DSV4_RETURN_IF_ERROR(fields.status());
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        message.content, ReadParts(*output, where + ".output", {"input_text", "output_text", "text"}));
+    messages_.push_back(std::move(message));
+    return {};
+  }
+
+  Status ReadReasoning(Fields& fields, const std::string& where) {
+    // Our own replies carry the reasoning in the summary; others may send it as content.
+    for (const std::string_view name : {"content", "summary"}) {
+      const chat::JsonValue* parts = fields.Find(name);
+      if (parts == nullptr || (parts->is_array() && parts->items().empty())) continue;
+      DSV4_ASSIGN_OR_RETURN_STATUS(
+          const std::string text,
+          ReadParts(*parts, fmt::format("{}.{}", where, name), {"summary_text", "reasoning_text", "text"}));
+      Assistant(where).reasoning_content += text;
+      return {};
+    }
+    return fields.status();
+  }
+
+  std::vector<chat::Message> messages_;
+};
+
+// Flat tools, as the encoder wants them: the function's members under "function".
+Result<std::vector<chat::JsonValue>> ReadTools(const chat::JsonValue& list) {
+  std::vector<chat::JsonValue> tools;
+  for (size_t i = 0; i < list.items().size(); ++i) {
+    const chat::JsonValue& tool = list.items()[i];
+    Fields fields(tool, fmt::format("tools[{}].", i));
+    std::string type;
+    std::string name;
+    fields.Read("type", &type);
+    if (type != "function")
+      fields.Fail("type", fmt::format("got '{}', wanted function: hosted tools are not offered here", type));
+    if (!fields.Read("name", &name)) fields.Fail("name", "missing");
+    DSV4_TRY(fields.status());
+    std::vector<chat::JsonValue::Member> function;
+    for (const chat::JsonValue::Member& member : tool.members()) {
+      if (member.first != "type" && member.first != "strict" && !member.second.is_null())
+        function.push_back(member);
+    }
+    tools.push_back(chat::JsonValue::Object({{"type", chat::JsonValue::String("function")},
+                                             {"function", chat::JsonValue::Object(std::move(function))}}));
+  }
+  return tools;
+}
+
+void ReadToolChoice(Fields& fields, ChatCall& call) {
+  const chat::JsonValue* choice = fields.Find("tool_choice");
+  if (choice == nullptr) return;
+  const chat::JsonValue* name = choice->Find("name");
+  if (choice->is_object() && name != nullptr && name->is_string()) {
+    call.tool_choice = ToolChoice::kRequired;
+    call.tool_name = name->text();
+  } else if (choice->text() == "none") {
+    call.tool_choice = ToolChoice::kNone;
+  } else if (choice->text() == "required") {
+    call.tool_choice = ToolChoice::kRequired;
+  } else if (choice->text() != "auto") {
+    fields.Fail("tool_choice",
+                fmt::format("got {}, wanted auto, none, required or a function", chat::WriteJson(*choice)));
+  }
+}
+
+// text.format, in the layout of chat completions' response_format.
+chat::JsonValue ReadFormat(Fields& fields) {
+  const chat::JsonValue* text = nullptr;
+  if (!fields.ReadObject("text", &text)) return {};
+  const chat::JsonValue* format = text->Find("format");
+  if (format == nullptr || !format->is_object()) return {};
+  const chat::JsonValue* type = format->Find("type");
+  if (type == nullptr || type->text() != "json_schema") return *format;
+  return chat::JsonValue::Object({{"type", *type}, {"json_schema", *format}});
+}
+
+}  // namespace
+
+Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body) {
+  Fields fields(body);
+  ResponsesRequest request;
+  ChatCall& call = request.call;
+  const chat::JsonValue* input = fields.Find("input");
+  if (input == nullptr || !(input->is_string() || input->is_array()))
+    fields.Fail("input", "wanted a text or a list of items");
+  std::string instructions;
+  const bool has_instructions = fields.Read("instructions", &instructions);
+  std::string previous;
+  if (fields.Read("previous_response_id", &previous)) {
+    fields.Fail("previous_response_id", "nothing is stored here; send the conversation as input");
+  }
+  bool background = false;
+  if (fields.Read("background", &background) && background)
+    fields.Fail("background", "answers are not kept here, wanted false");
+  fields.Read("stream", &request.stream);
+  int64_t max_tokens = 0;
+  if (fields.Read("max_output_tokens", &max_tokens)) call.sampling.max_tokens = max_tokens;
+  ReadSampling(fields, call.sampling);
+  if (call.sampling.num_choices != 1) fields.Fail("n", "this dialect has one answer");
+  fields.Read("parallel_tool_calls", &call.parallel_calls);
+  ReadToolChoice(fields, call);
+  call.conversation.response_format = ReadFormat(fields);
+  const chat::JsonValue* tools = nullptr;
+  fields.ReadList("tools", &tools);
+  const auto keep = [&](std::string_view name, chat::JsonValue& value) {
+    if (const chat::JsonValue* found = fields.Find(name)) value = *found;
+  };
+  keep("instructions", request.instructions);
+  keep("tools", request.tools);
+  keep("tool_choice", request.tool_choice);
+  keep("metadata", request.metadata);
+  keep("text", request.text);
+  keep("reasoning", request.reasoning);
+  fields.Expect({"model", "store", "truncation", "include", "user", "thinking", "think", "enable_thinking",
+                 "chat_template_kwargs", "reasoning_effort"});
+  DSV4_TRY(fields.status());
+
+  InputReader reader;
+  if (input->is_string()) {
+    DSV4_TRY(reader.Read(
+        chat::JsonValue::Object({{"role", chat::JsonValue::String("user")}, {"content", *input}}), "input"));
+  } else {
+    for (size_t i = 0; i < input->items().size(); ++i)
+      DSV4_TRY(reader.Read(input->items()[i], fmt::format("input[{}]", i)));
+  }
+  call.conversation.messages = reader.Take();
+  if (call.conversation.messages.empty())
+    return Error(InvalidArgument("input: empty, wanted at least one item"));
+  if (has_instructions) {
+    call.conversation.messages.insert(
+        call.conversation.messages.begin(),
+        {.role = chat::Role::kSystem, .content = instructions, .label = "instructions"});
+  }
+  if (tools != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(call.conversation.tools, ReadTools(*tools));
+  }
+  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
+  for (const std::string& name : fields.Unknown())
+    LogDebug(fmt::format("responses: field {} is ignored", name));
+  return request;
+}
+
+}  // namespace dsv4::server

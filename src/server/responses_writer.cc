@@ -1,0 +1,210 @@
+// What a /v1/responses reply looks like. The items of a whole reply and those of the stream's last event are the same objects.
+#include <ctime>
+
+#include "server/api_error.h"
+#include "server/json_text.h"
+#include "server/openai_responses.h"
+#include "server/random_id.h"
+
+namespace dsv4::server {
+namespace {
+
+Json FromChat(const chat::JsonValue& value) { return Json::parse(chat::WriteJson(value), nullptr, false); }
+
+class ResponsesWriter final : public AnswerWriter {
+ public:
+  ResponsesWriter(const ServedModel& model, const ResponsesRequest& request, CallMemory& memory)
+      : memory_(memory), streamed_(request.stream) {
+    const SamplingCall& sampling = request.call.sampling;
+    document_ = {
+        {"id", RandomId("resp_")},
+        {"object", "response"},
+        {"created_at", std::time(nullptr)},
+        {"status", "in_progress"},
+        {"background", false},
+        {"error", nullptr},
+        {"incomplete_details", nullptr},
+        {"instructions", FromChat(request.instructions)},
+        {"max_output_tokens", sampling.max_tokens ? Json(*sampling.max_tokens) : Json(nullptr)},
+        {"model", model.id},
+        {"output", Json::array()},
+        {"parallel_tool_calls", request.call.parallel_calls},
+        {"previous_response_id", nullptr},
+        {"reasoning", request.reasoning.is_null() ? Json{{"effort", nullptr}, {"summary", nullptr}}
+                                                  : FromChat(request.reasoning)},
+        {"store", false},
+        {"temperature", sampling.params.temperature},
+        {"text", request.text.is_null() ? Json{{"format", {{"type", "text"}}}} : FromChat(request.text)},
+        {"tool_choice", request.tool_choice.is_null() ? Json("auto") : FromChat(request.tool_choice)},
+        {"tools", request.tools.is_null() ? Json::array() : FromChat(request.tools)},
+        {"top_p", sampling.params.top_p},
+        {"truncation", "disabled"},
+        {"usage", nullptr},
+        {"metadata", request.metadata.is_null() ? Json::object() : FromChat(request.metadata)}};
+  }
+
+  bool streamed() const override { return streamed_; }
+
+  void Begin(const Usage&, std::string& out) override {
+    Emit("response.created", {{"response", document_}}, out);
+    Emit("response.in_progress", {{"response", document_}}, out);
+  }
+
+  void Write(size_t, const chat::Delta& delta, AnswerTokens, const AnswerReader& reader,
+             std::string& out) override {
+    switch (delta.kind) {
+      case chat::Delta::Kind::kReasoning:
+        OpenReasoning(out);
+        text_ += delta.text;
+        return EmitPart("response.reasoning_summary_text.delta", "summary_index", {{"delta", delta.text}},
+                        out);
+      case chat::Delta::Kind::kContent:
+        OpenMessage(out);
+        text_ += delta.text;
+        return EmitPart("response.output_text.delta", "content_index",
+                        {{"delta", delta.text}, {"logprobs", Json::array()}}, out);
+      case chat::Delta::Kind::kToolCallBegin:
+        Close("completed", out);
+        calls_.push_back({.name = delta.text});
+        call_ids_.push_back(RandomId("call_"));
+        return OpenItem({{"id", RandomId("fc_")},
+                         {"type", "function_call"},
+                         {"status", "in_progress"},
+                         {"call_id", call_ids_.back()},
+                         {"name", delta.text},
+                         {"arguments", ""}},
+                        out);
+      case chat::Delta::Kind::kArguments:
+        text_ += delta.text;
+        return EmitItem("response.function_call_arguments.delta", {{"delta", delta.text}}, out);
+      case chat::Delta::Kind::kToolCallEnd:
+        calls_.back().arguments = text_;
+        return Close("completed", out);
+      case chat::Delta::Kind::kDone:
+        return Finish(delta, reader, out);
+    }
+  }
+
+  void End(const Usage& usage, std::string& out) override {
+    document_["usage"] = {{"input_tokens", usage.num_prompt_tokens},
+                          {"input_tokens_details", {{"cached_tokens", usage.num_cached_tokens}}},
+                          {"output_tokens", usage.num_output_tokens},
+                          {"output_tokens_details", {{"reasoning_tokens", usage.num_reasoning_tokens}}},
+                          {"total_tokens", usage.num_prompt_tokens + usage.num_output_tokens}};
+    if (!streamed_) {
+      out += JsonText(document_);
+      return;
+    }
+    const std::string status = document_["status"];
+    Emit("response." + status, {{"response", document_}}, out);
+  }
+
+  std::string ErrorBody(const Status& status) override { return OpenAiError(status); }
+  void Fail(const Status& status, std::string& out) override {
+    document_["status"] = "failed";
+    document_["error"] = {{"code", "server_error"}, {"message", status.message()}};
+    Emit("response.failed", {{"response", document_}}, out);
+  }
+
+ private:
+  size_t index() const { return document_["output"].size() - 1; }
+  Json& item() { return document_["output"].back(); }
+
+  void Emit(const std::string& type, Json fields, std::string& out) {
+    if (!streamed_) return;
+    Json event = {{"type", type}, {"sequence_number", sequence_++}};
+    event.update(fields);
+    out += SseEvent(type, event);
+  }
+  void EmitItem(const std::string& type, Json fields, std::string& out) {
+    Json event = {{"item_id", item()["id"]}, {"output_index", index()}};
+    event.update(fields);
+    Emit(type, std::move(event), out);
+  }
+  void EmitPart(const std::string& type, const char* index_name, Json fields, std::string& out) {
+    Json event = {{index_name, 0}};
+    event.update(fields);
+    EmitItem(type, std::move(event), out);
+  }
+
+  void OpenItem(Json item, std::string& out) {
+    open_ = item["type"];
+    text_.clear();
+    document_["output"].push_back(item);
+    Emit("response.output_item.added", {{"output_index", index()}, {"item", std::move(item)}}, out);
+  }
+  void OpenReasoning(std::string& out) {
+    if (open_ == "reasoning") return;
+    Close("completed", out);
+    OpenItem({{"id", RandomId("rs_")}, {"type", "reasoning"}, {"summary", Json::array()}}, out);
+    EmitPart("response.reasoning_summary_part.added", "summary_index",
+             {{"part", {{"type", "summary_text"}, {"text", ""}}}}, out);
+  }
+  void OpenMessage(std::string& out) {
+    if (open_ == "message") return;
+    Close("completed", out);
+    OpenItem({{"id", RandomId("msg_")},
+              {"type", "message"},
+              {"status", "in_progress"},
+              {"role", "assistant"},
+              {"content", Json::array()}},
+             out);
+    EmitPart("response.content_part.added", "content_index", {{"part", TextPart("")}}, out);
+  }
+  static Json TextPart(const std::string& text) {
+    return {
+        {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  }
+
+  // Ends the open item, if there is one.
+  void Close(const char* status, std::string& out) {
+    if (open_.empty()) return;
+    if (open_ == "reasoning") {
+      const Json part = {{"type", "summary_text"}, {"text", text_}};
+      item()["summary"].push_back(part);
+      EmitPart("response.reasoning_summary_text.done", "summary_index", {{"text", text_}}, out);
+      EmitPart("response.reasoning_summary_part.done", "summary_index", {{"part", part}}, out);
+    } else if (open_ == "message") {
+      item()["status"] = status;
+      item()["content"].push_back(TextPart(text_));
+      EmitPart("response.output_text.done", "content_index", {{"text", text_}, {"logprobs", Json::array()}},
+               out);
+      EmitPart("response.content_part.done", "content_index", {{"part", TextPart(text_)}}, out);
+    } else {
+      item()["status"] = status;
+      item()["arguments"] = text_;
+      EmitItem("response.function_call_arguments.done", {{"name", item()["name"]}, {"arguments", text_}},
+               out);
+    }
+    open_.clear();
+    Emit("response.output_item.done", {{"output_index", index()}, {"item", item()}}, out);
+  }
+
+  void Finish(const chat::Delta& done, const AnswerReader& reader, std::string& out) {
+    const bool cut = open_ == "function_call";
+    const bool incomplete = done.finish_reason == chat::FinishReason::kLength || (cut && streamed_);
+    Close(incomplete ? "incomplete" : "completed", out);
+    if (cut && !streamed_) document_["output"].erase(index());
+    if (!cut) memory_.Remember(call_ids_, calls_, reader.sampled_calls());
+    document_["status"] = incomplete ? "incomplete" : "completed";
+    if (incomplete) document_["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  }
+
+  CallMemory& memory_;
+  bool streamed_;
+  Json document_;
+  int64_t sequence_ = 0;
+  std::string open_;  // The type of the last item while it grows, and
+  std::string text_;  // its text so far.
+  std::vector<std::string> call_ids_;
+  std::vector<chat::ParsedCall> calls_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> MakeResponsesWriter(const ServedModel& model, const ResponsesRequest& request,
+                                                  CallMemory& memory) {
+  return std::make_unique<ResponsesWriter>(model, request, memory);
+}
+
+}  // namespace dsv4::server

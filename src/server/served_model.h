@@ -1,0 +1,31 @@
+// What the server knows of the model it serves, without its weights: names, tokenizer, chat format, limits. Immutable, so that
+// every thread may read it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/profile.h"
+#include "tokenizer/special_tokens.h"
+#include "tokenizer/stop_set.h"
+#include "tokenizer/tokenizer.h"
+
+namespace dsv4::server {
+
+struct ServedModel {
+  std::string id;                    // "tiny": what /v1/models lists and replies carry.
+  std::vector<std::string> aliases;  // Further names that requests may use; "*" stands for any.
+  int64_t created = 0;               // Seconds since 1970.
+  tokenizer::Tokenizer tokenizer;
+  tokenizer::SpecialTokens special;
+  tokenizer::StopSet stop_set;
+  const chat::ChatProfile* profile = nullptr;
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;  // Prompt and answer together.
+
+  bool AnswersTo(std::string_view name) const;
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,337 @@
+#include "server/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "server/anthropic_messages.h"
+#include "server/api_error.h"
+#include "server/generation_reply.h"
+#include "server/json_text.h"
+#include "server/openai_chat.h"
+#include "server/openai_completions.h"
+#include "server/openai_responses.h"
+#include "server/page.h"
+#include "server/random_id.h"
+
+namespace dsv4::server {
+namespace {
+
+// The dialect of an endpoint's errors.
+bool IsAnthropic(std::string_view path) { return path.starts_with("/v1/messages"); }
+
+std::unique_ptr<Reply> Fail(const Status& status, std::string_view path) {
+  return MakeReply(ErrorHead(HttpStatus(status)),
+                   IsAnthropic(path) ? AnthropicError(status) : OpenAiError(status));
+}
+
+std::unique_ptr<Reply> Fail(int http_status, std::string_view message, std::string_view path,
+                            std::string_view code = {}) {
+  return MakeReply(ErrorHead(http_status), IsAnthropic(path) ? AnthropicError(http_status, message)
+                                                             : OpenAiError(http_status, message, {}, code));
+}
+
+// Takes as long for a wrong key as for a right one of the same length.
+bool Equal(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+// The body's object; an unknown model is NotFound.
+Result<chat::JsonValue> ReadBody(const HttpRequest& request, const ServedModel& model) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::ReadJson(request.body, "body"));
+  Fields fields(body);
+  std::string name;
+  fields.Read("model", &name);
+  DSV4_TRY(fields.status());
+  if (!model.AnswersTo(name))
+    return Error(NotFound(fmt::format("model: '{}' is not served here, only '{}'", name, model.id)));
+  return body;
+}
+
+std::unique_ptr<Reply> OrFail(Result<std::unique_ptr<Reply>> reply, std::string_view path) {
+  return reply ? std::move(*reply) : Fail(reply.error(), path);
+}
+
+// A reply with the headers that all replies carry; its status is counted.
+class DressedReply final : public Reply {
+ public:
+  DressedReply(std::unique_ptr<Reply> inner, std::string cors_origin, std::function<void(int)> count)
+      : inner_(std::move(inner)), cors_origin_(std::move(cors_origin)), count_(std::move(count)) {}
+  void Advance(ReplyOutput& out) override {
+    inner_->Advance(out);
+    if (!out.head || std::exchange(dressed_, true)) return;
+    count_(out.head->status);
+    if (cors_origin_.empty()) return;
+    auto& headers = out.head->headers;
+    headers.emplace_back("Access-Control-Allow-Origin", cors_origin_);
+    headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    headers.emplace_back("Access-Control-Allow-Headers", "*, Authorization");
+    headers.emplace_back("Access-Control-Expose-Headers", "x-request-id");
+    headers.emplace_back("Vary", "Origin");
+  }
+  void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
+  std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
+
+ private:
+  std::unique_ptr<Reply> inner_;
+  std::string cors_origin_;
+  std::function<void(int)> count_;
+  bool dressed_ = false;
+};
+
+}  // namespace
+
+Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics& metrics,
+                 ServiceOptions options)
+    : model_(model), engine_(engine), metrics_(metrics), options_(std::move(options)) {
+  for (size_t i = 0; i <= options_.api_keys.size(); ++i) owners_.push_back(RandomSeed());
+}
+
+Result<Caller> Service::FindCaller(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return Caller{.owner = owners_.back()};
+  std::string_view key = request.Header("x-api-key");
+  if (const std::string_view bearer = request.Header("authorization"); bearer.starts_with("Bearer "))
+    key = bearer.substr(7);
+  for (size_t i = 0; i < options_.api_keys.size(); ++i) {
+    if (Equal(key, options_.api_keys[i])) return Caller{.owner = owners_[i]};
+  }
+  return Error(StatusCode::kFailedPrecondition,
+               key.empty() ? "no API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+                           : "the API key is not known here");
+}
+
+std::unique_ptr<Reply> Service::Handle(HttpRequest request) {
+  LogDebug(fmt::format("http id={} client={} method={} path={} body_bytes={}", request.id, request.client,
+                       request.method, request.path, request.body.size()));
+  std::string route = "unknown";
+  std::unique_ptr<Reply> reply = Route(request, &route);
+  return std::make_unique<DressedReply>(std::move(reply), options_.cors_origin,
+                                        [this, route](int status) { metrics_.OnHttp(route, status); });
+}
+
+std::unique_ptr<Reply> Service::Route(const HttpRequest& request, std::string* route) {
+  struct Entry {
+    std::string_view method;
+    std::string_view path;  // A final '/' stands for whatever follows.
+    Endpoint endpoint;
+    bool open = false;  // Needs no API key: load balancers have none.
+  };
+  static constexpr Entry kEntries[] = {
+      {"GET", "/", &Service::Page, true},
+      {"GET", "/health", &Service::Health, true},
+      {"GET", "/ready", &Service::Ready, true},
+      {"GET", "/version", &Service::Version},
+      {"GET", "/metrics", &Service::MetricsText},
+      {"GET", "/v1/models", &Service::Models},
+      {"GET", "/v1/models/", &Service::Models},
+      {"POST", "/v1/chat/completions", &Service::ChatCompletions},
+      {"POST", "/v1/completions", &Service::Completions},
+      {"POST", "/v1/messages", &Service::Messages},
+      {"POST", "/v1/messages/count_tokens", &Service::CountTokens},
+      {"POST", "/v1/responses", &Service::Responses},
+      {"POST", "/tokenize", &Service::Tokenize},
+      {"POST", "/detokenize", &Service::Detokenize},
+  };
+  const std::string_view path = request.path;
+  const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& candidate) {
+    return candidate.path == path ||
+           (candidate.path.size() > 1 && candidate.path.ends_with('/') && path.starts_with(candidate.path));
+  });
+  if (entry == std::end(kEntries)) return Fail(404, fmt::format("{}: no such endpoint", path), path);
+  *route = entry->path;
+  if (request.method == "OPTIONS")
+    return MakeReply({.status = 204, .content_type = "text/plain"}, "");  // A preflight.
+  Caller caller;
+  if (!entry->open) {
+    const Result<Caller> found = FindCaller(request);
+    if (!found) return Fail(401, found.error().message(), path, "invalid_api_key");
+    caller = *found;
+  }
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  if (method != entry->method) {
+    return Fail(405, fmt::format("{}: got {}, wanted {}", path, request.method, entry->method), path);
+  }
+  return (this->*entry->endpoint)(request, caller);
+}
+
+std::unique_ptr<Reply> Service::Page(const HttpRequest&, const Caller&) {
+  HttpHead head = {.content_type = "text/html; charset=utf-8"};
+  head.headers.emplace_back(
+      "Content-Security-Policy",
+      "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+      "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+  return MakeReply(std::move(head), std::string(ChatPage()));
+}
+
+std::unique_ptr<Reply> Service::Health(const HttpRequest&, const Caller&) {
+  return MakeReply({}, R"({"status": "ok"})");
+}
+
+std::unique_ptr<Reply> Service::Ready(const HttpRequest&, const Caller&) {
+  if (ready_) return MakeReply({}, R"({"status": "ready"})");
+  return MakeReply(ErrorHead(503), R"({"status": "stopping"})");
+}
+
+std::unique_ptr<Reply> Service::Version(const HttpRequest&, const Caller&) {
+  return MakeReply({},
+                   JsonText({{"version", options_.version}, {"chat_revision", model_.profile->revision}}));
+}
+
+std::unique_ptr<Reply> Service::MetricsText(const HttpRequest&, const Caller&) {
+  return MakeReply({.content_type = "text/plain; version=0.0.4"}, metrics_.Text());
+}
+
+std::unique_ptr<Reply> Service::Models(const HttpRequest& request, const Caller&) {
+  const Json entry = {{"id", model_.id},
+                      {"object", "model"},
+                      {"created", model_.created},
+                      {"owned_by", "dsv4"},
+                      {"max_model_len", engine_.context_length()}};
+  constexpr std::string_view kList = "/v1/models";
+  if (request.path == kList)
+    return MakeReply({}, JsonText({{"object", "list"}, {"data", Json::array({entry})}}));
+  const std::string name = request.path.substr(kList.size() + 1);
+  if (name == model_.id) return MakeReply({}, JsonText(entry));
+  return Fail(NotFound(fmt::format("model: '{}' is not served here, only '{}'", name, model_.id)),
+              request.path);
+}
+
+Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
+                                              std::unique_ptr<AnswerWriter> writer,
+                                              const std::string& request_id) {
+  std::vector<engine::Request> requests;
+  std::vector<AnswerReader> readers;
+  int64_t num_prompt_tokens = 0;
+  for (PreparedCall& call : calls) {
+    num_prompt_tokens += call.num_prompt_tokens;
+    for (size_t i = 0; i < call.requests.size(); ++i) readers.emplace_back(model_, call);
+    for (engine::Request& request : call.requests) {
+      if (!request.deadline && options_.default_timeout_seconds > 0.0) {
+        request.deadline = std::chrono::steady_clock::now() +
+                           std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                               std::chrono::duration<double>(options_.default_timeout_seconds));
+      }
+      requests.push_back(std::move(request));
+    }
+  }
+  DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<engine::Generation>> generations,
+                        engine_.SubmitAll(std::move(requests)));
+  std::vector<GenerationReply::Choice> choices;
+  for (size_t i = 0; i < readers.size(); ++i) {
+    choices.push_back({.generation = std::move(generations[i]), .reader = std::move(readers[i])});
+  }
+  return std::make_unique<GenerationReply>(std::move(choices), std::move(writer), num_prompt_tokens, metrics_,
+                                           request_id);
+}
+
+Result<std::unique_ptr<Reply>> Service::StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
+                                                  const Caller& caller, const std::string& request_id) {
+  std::vector<PreparedCall> calls(1);
+  DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareChat(model_, call_memory_, caller, std::move(call)));
+  return Start(std::move(calls), std::move(writer), request_id);
+}
+
+std::unique_ptr<Reply> Service::ChatCompletions(const HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
+    std::unique_ptr<AnswerWriter> writer = MakeOpenAiChatWriter(model_, chat, call_memory_);
+    return StartChat(std::move(chat.call), std::move(writer), caller, request.id);
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::Messages(const HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body, /*counting=*/false));
+    std::unique_ptr<AnswerWriter> writer = MakeAnthropicWriter(model_, messages, call_memory_);
+    return StartChat(std::move(messages.call), std::move(writer), caller, request.id);
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::CountTokens(const HttpRequest& request, const Caller&) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body, /*counting=*/true));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                          ChatPrompt(model_, call_memory_, std::move(messages.call)));
+    return MakeReply({}, JsonText({{"input_tokens", ids.size()}}));
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::Responses(const HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body));
+    std::unique_ptr<AnswerWriter> writer = MakeResponsesWriter(model_, responses, call_memory_);
+    return StartChat(std::move(responses.call), std::move(writer), caller, request.id);
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::Completions(const HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
+    std::unique_ptr<AnswerWriter> writer = MakeCompletionsWriter(model_, completions);
+    std::vector<PreparedCall> calls;
+    for (std::vector<int32_t>& prompt : completions.prompts) {
+      DSV4_ASSIGN_OR_RETURN(PreparedCall call,
+                            PrepareText(model_, caller, std::move(prompt), completions.sampling));
+      calls.push_back(std::move(call));
+    }
+    return Start(std::move(calls), std::move(writer), request.id);
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::Tokenize(const HttpRequest& request, const Caller&) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    Fields fields(body);
+    std::string prompt;
+    bool with_strings = false;
+    fields.Read("return_token_strs", &with_strings);
+    std::vector<int32_t> ids;
+    if (fields.Find("messages") != nullptr) {
+      DSV4_TRY(fields.status());
+      DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
+      DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(chat.call)));
+    } else {
+      if (!fields.Read("prompt", &prompt)) fields.Fail("prompt", "missing, wanted a text (or messages)");
+      DSV4_TRY(fields.status());
+      DSV4_ASSIGN_OR_RETURN(ids, model_.tokenizer.Encode(prompt));
+    }
+    Json reply = {{"count", ids.size()}, {"max_model_len", engine_.context_length()}, {"tokens", ids}};
+    if (with_strings) {
+      reply["token_strs"] = Json::array();
+      for (const int32_t id : ids) {
+        const int32_t one[] = {id};
+        reply["token_strs"].push_back(model_.tokenizer.Decode(one));
+      }
+    }
+    return MakeReply({}, JsonText(reply));
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::Detokenize(const HttpRequest& request, const Caller&) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    Fields fields(body);
+    std::vector<int32_t> tokens;
+    if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
+    DSV4_TRY(fields.status());
+    return MakeReply({}, JsonText({{"prompt", model_.tokenizer.Decode(tokens)}}));
+  };
+  return OrFail(run(), request.path);
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,72 @@
+// Service: the routes. Turns an HTTP request into a reply: who may ask, what is asked, in which dialect.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_thread.h"
+#include "server/answer_writer.h"
+#include "server/call_memory.h"
+#include "server/chat_call.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/served_model.h"
+
+namespace dsv4::server {
+
+struct ServiceOptions {
+  std::vector<std::string> api_keys;  // Empty: anyone may ask.
+  std::string
+      cors_origin;  // For Access-Control-Allow-Origin; empty: none, browsers on other pages are refused.
+  std::string version;
+  double default_timeout_seconds = 0.0;  // Of a request that names none; 0: none.
+};
+
+class Service {
+ public:
+  // All outlive the service and its replies.
+  Service(const ServedModel& model, engine::EngineThread& engine, Metrics& metrics, ServiceOptions options);
+
+  // From several threads.
+  std::unique_ptr<Reply> Handle(HttpRequest request);
+
+  // /ready says 503 from here on.
+  void StopBeingReady() { ready_ = false; }
+
+ private:
+  using Endpoint = std::unique_ptr<Reply> (Service::*)(const HttpRequest&, const Caller&);
+
+  std::unique_ptr<Reply> Route(const HttpRequest& request, std::string* route);
+  Result<Caller> FindCaller(const HttpRequest& request) const;
+  std::unique_ptr<Reply> Page(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Health(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Ready(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Version(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> MetricsText(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Models(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> ChatCompletions(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Completions(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Messages(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> CountTokens(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Responses(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Tokenize(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Detokenize(const HttpRequest& request, const Caller& caller);
+
+  Result<std::unique_ptr<Reply>> StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
+                                           const Caller& caller, const std::string& request_id);
+  // Starts the choices of one or several prompts. Errors are those of the engine: the queue is full, the prompt too long.
+  Result<std::unique_ptr<Reply>> Start(std::vector<PreparedCall> calls, std::unique_ptr<AnswerWriter> writer,
+                                       const std::string& request_id);
+
+  const ServedModel& model_;
+  engine::EngineThread& engine_;
+  Metrics& metrics_;
+  ServiceOptions options_;
+  std::vector<uint64_t> owners_;  // Of the keys: random, so that nobody outside can aim at another's cache.
+  CallMemory call_memory_;
+  std::atomic<bool> ready_ = true;
+};
+
+}  // namespace dsv4::server

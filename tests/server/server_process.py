@@ -1,0 +1,109 @@
+"""A running `dsv4 serve`, and plain requests to it. Python's standard library only."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+
+from dsv4_process import BINARY, TINY
+
+
+class Server:
+    """Starts on a free port and waits until it answers; ends with the context."""
+
+    def __init__(self, *arguments, model=TINY):
+        port = [] if "--port" in arguments or "--unix-socket" in arguments else ["--port", "0"]
+        self.process = subprocess.Popen([BINARY, "serve", "-m", str(model), *port, *map(str, arguments)],
+                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            if match := re.search(r"serves (\S+) at (?:unix:|http://([\d.]+):(\d+))", line):
+                self.model, self.host, self.port = match.group(1), match.group(2), int(match.group(3) or 0)
+                break
+        else:
+            self.process.stderr.close()
+            raise AssertionError(f"the server ended: {self.process.wait()}: {''.join(self.log)}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            self.log += self.process.stderr.readlines()
+            self.process.stderr.close()
+
+    @property
+    def url(self):
+        return f"http://{self.host}:{self.port}"
+
+    def connect(self):
+        return http.client.HTTPConnection(self.host, self.port, timeout=120)
+
+    def raw(self, data, timeout=30):
+        """Sends bytes and returns all that comes back until the connection closes."""
+        with socket.create_connection((self.host, self.port), timeout=timeout) as connection:
+            connection.sendall(data)
+            received = b""
+            while chunk := connection.recv(65536):
+                received += chunk
+        return received
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, body) of one request; a dictionary goes as JSON, and JSON comes back as one."""
+        connection = self.connect()
+        try:
+            data = json.dumps(body) if isinstance(body, (dict, list)) else body
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            text = response.read()
+            is_json = response.headers.get_content_type() == "application/json" and text
+            return response.status, response.headers, json.loads(text) if is_json else text.decode()
+        finally:
+            connection.close()
+
+    def post(self, path, body, headers=None):
+        """The JSON of a request that must succeed."""
+        status, _, reply = self.request("POST", path, body, headers)
+        if status != 200:
+            raise AssertionError(f"{path}: {status}: {reply}")
+        return reply
+
+    def stream(self, path, body, headers=None):
+        """The events of a streamed reply: (name or None, data)."""
+        connection = self.connect()
+        try:
+            connection.request("POST", path, json.dumps({**body, "stream": True}),
+                               {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise AssertionError(f"{path}: {response.status}: {response.read()}")
+            events, name = [], None
+            for line in response:
+                line = line.decode().rstrip("\n")
+                if line.startswith("event: "):
+                    name = line[7:]
+                elif line.startswith("data: "):
+                    events.append((name, line[6:] if line == "data: [DONE]" else json.loads(line[6:])))
+                elif line == "":
+                    name = None
+                elif not line.startswith(":"):
+                    raise AssertionError(f"no server-sent event: {line}")
+            return events
+        finally:
+            connection.close()
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        _, _, text = self.request("GET", "/metrics")
+        values = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, flags=re.MULTILINE)
+        if not values:
+            raise AssertionError(f"no metric {name}")
+        return sum(map(float, values))
