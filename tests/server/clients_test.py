@@ -194,9 +194,9 @@ class Anthropic(unittest.TestCase):
 
     def test_async(self):
         async def ask():
-            async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none") as client:
-                async with client.messages.stream(**self.fields()) as stream:
-                    return await stream.get_final_text()
+            async with (anthropic.AsyncAnthropic(base_url=server.url, api_key="none") as client,
+                        client.messages.stream(**self.fields()) as stream):
+                return await stream.get_final_text()
         self.assertIn("Paris", asyncio.run(ask()))
 
     def test_errors_are_the_clients_exceptions(self):

@@ -526,17 +526,15 @@ class Limits(unittest.TestCase):
     def test_a_unix_socket(self):
         with tempfile.TemporaryDirectory() as folder:
             path = f"{folder}/socket"
-            with Server("--unix-socket", path):
-                with socket.socket(socket.AF_UNIX) as connection:
-                    connection.connect(path)
-                    connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                    self.assertIn(b"200 OK", connection.recv(4096))
+            with Server("--unix-socket", path), socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(path)
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                self.assertIn(b"200 OK", connection.recv(4096))
             self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
 
     def test_a_taken_port_is_an_error(self):
-        with Server() as server:
-            with self.assertRaisesRegex(AssertionError, "cannot listen on"):
-                Server("--port", server.port)
+        with Server() as server, self.assertRaisesRegex(AssertionError, "cannot listen on"):
+            Server("--port", server.port)
 
 
 if __name__ == "__main__":
