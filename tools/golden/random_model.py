@@ -127,17 +127,22 @@ def release_config(s: Shape) -> dict:
 
 
 def transformers_config(s: Shape) -> dict:
+    return transformers_form(release_config(s))
+
+
+def transformers_form(release: dict) -> dict:
+    """transformers' form of a release's config.json."""
     kinds = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
-    fraction = s.rope_dim / s.head_dim
-    yarn = {("rope_type" if k == "type" else k): v for k, v in s.yarn.items()}
-    config = {k: v for k, v in release_config(s).items()
-              if k not in ("compress_ratios", "num_hash_layers", "rope_scaling", "qk_rope_head_dim", "torch_dtype")}
-    return config | {
-        "dtype": "bfloat16", "layer_types": [kinds[r] for r in s.ratios],
+    num_layers = release["num_hidden_layers"]
+    fraction = release["qk_rope_head_dim"] / release["head_dim"]
+    yarn = {("rope_type" if k == "type" else k): v for k, v in release["rope_scaling"].items()}
+    dropped = ("compress_ratios", "num_hash_layers", "rope_scaling", "qk_rope_head_dim", "torch_dtype")
+    return {k: v for k, v in release.items() if k not in dropped} | {
+        "dtype": "bfloat16", "layer_types": [kinds[r] for r in release["compress_ratios"][:num_layers]],
         "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
-        "mlp_layer_types": ["hash_moe" if i < s.num_hash_layers else "moe" for i in range(len(s.ratios))],
+        "mlp_layer_types": ["hash_moe" if i < release["num_hash_layers"] else "moe" for i in range(num_layers)],
         "partial_rotary_factor": fraction,
         "rope_parameters": {
-            "main": {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": fraction},
-            "compress": yarn | {"rope_theta": 160000, "partial_rotary_factor": fraction, "attention_factor": 1.0}},
+            "main": {"rope_type": "default", "rope_theta": release["rope_theta"], "partial_rotary_factor": fraction},
+            "compress": yarn | {"rope_theta": release["compress_rope_theta"], "partial_rotary_factor": fraction, "attention_factor": 1.0}},
     }
