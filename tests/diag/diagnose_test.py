@@ -145,37 +145,44 @@ class Compare(WithDirectory):
                 self.assertEqual(code, 0, report)
         self.assertEqual(dsv4(*command, "--dump", dump).returncode, 3)  # It is there already.
 
-    def test_a_dump_of_transformers_compares_clean_and_an_altered_one_does_not(self):
-        model = ("-m", ROOT / "tests/golden/models/tf_narrow", "--numerics", "plain")
-        dump = HERE / "transformers_dump"
-        code, (report,) = diagnose("compare", *model, "--with", dump, "--bound", "1e-5")
-        self.assertEqual(code, 0, report)
-        self.assertIn("top-1 agrees at 40 of 40 positions", " ".join(report["evidence"]))
+    def test_dumps_of_transformers_compare_clean_and_altered_ones_do_not(self):
+        for name, directory, bound in (("tf_narrow", ROOT / "tests/golden/models/tf_narrow", "1e-5"), ("tiny", TINY, "2e-5")):
+            model = ("-m", directory, "--numerics", "plain")
+            dump = HERE / "transformers_dump" / name
+            code, (report,) = diagnose("compare", *model, "--with", dump, "--bound", bound)
+            self.assertEqual(code, 0, report)
+            if name == "tf_narrow":  # The other one has no logits.
+                self.assertIn("top-1 agrees at 40 of 40 positions", " ".join(report["evidence"]))
 
-        data = (dump / "tf_narrow.safetensors").read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        header = json.loads(data[8:8 + length])
-        for layer, name in self.altered_tensors(header):
-            begin, end = header[f"layers.{layer}.{name}"]["data_offsets"]
-            values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
-            altered = bytearray(data)
-            altered[8 + length + begin:8 + length + end] = struct.pack(f"<{len(values)}f", *(value * 1.01 for value in values))
-            (self.directory / "altered.safetensors").write_bytes(altered)
-            code, (report,) = diagnose("compare", *model, "--with", self.directory)
-            self.assertEqual(code, 1, (layer, name))
-            self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (layer, name))
+            data = (dump / f"{name}.safetensors").read_bytes()
+            (length,) = struct.unpack("<Q", data[:8])
+            header = json.loads(data[8:8 + length])
+            altered_tensors = self.altered_tensors(header)
+            self.assertGreater(len(altered_tensors), 6)
+            for layer, tensor in altered_tensors:
+                begin, end = header[f"layers.{layer}.{tensor}"]["data_offsets"]
+                values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+                altered = bytearray(data)
+                altered[8 + length + begin:8 + length + end] = struct.pack(f"<{len(values)}f", *(value * 1.01 for value in values))
+                (self.directory / "altered.safetensors").write_bytes(altered)
+                code, (report,) = diagnose("compare", *model, "--with", self.directory)
+                self.assertEqual(code, 1, (name, layer, tensor))
+                self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (layer, tensor))
 
     @staticmethod
     def altered_tensors(header):
-        """One tensor in a layer of each kind, and all that a compressor or an indexer leaves."""
-        config = json.loads((ROOT / "tests/golden/models/tf_narrow/config.json").read_text(encoding="utf-8"))
-        kinds = config["layer_types"]
-        chosen = [(kinds.index(kind), "attn.out") for kind in dict.fromkeys(kinds)]
-        chosen += [(layer, "ffn.streams") for layer in range(len(kinds))]
-        for layer in range(len(kinds)):
-            chosen += [(layer, name) for name in ("attn.compressor.pooled", "attn.indexer.compressor.pooled")
-                       if f"layers.{layer}.{name}" in header]
-        return list(dict.fromkeys(chosen))
+        """What leaves each layer; and of the first layer of each kind, what its attention and its compressors give."""
+        layers = sorted({int(name.split(".")[1]) for name in header if name.startswith("layers.")})
+        left = next(name for name in ("ffn.streams", "ffn.out") if f"layers.0.{name}" in header)
+        chosen = [(layer, left) for layer in layers]
+        kinds = set()
+        for layer in layers:
+            inside = tuple(name for name in ("attn.indexer.compressor.pooled", "attn.compressor.pooled", "attn.out")
+                           if f"layers.{layer}.{name}" in header)
+            if inside not in kinds:
+                chosen += [(layer, name) for name in inside]
+            kinds.add(inside)
+        return chosen
 
     def test_other_numerics_differ_and_the_place_is_named(self):
         code, (report,) = diagnose("compare", "--with-numerics", "plain", "--min-tokens", "40", "--bound", "1e-6")
