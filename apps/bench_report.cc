@@ -88,7 +88,7 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     const std::string of = report.backends.size() > 1 ? ", " + row.backend : "";
     const std::string name = RowName(row) + of;
     const auto add = [&](const std::string& than, double value, const std::string& unit, bool busy = false) {
-      summary.push_back({name + than, value, unit, row.busy || busy});
+      summary.push_back({.what = name + than, .value = value, .unit = unit, .busy = row.busy || busy});
     };
     if (row.Machine().read_bandwidth > 0) {
       if (row.prefill) add("", MultiplyAddPercent(row), "% of the multiply-adds");
@@ -97,6 +97,7 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
         alone != nullptr && alone != &row) {
       add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens", alone->busy);
+      summary.back().bound = static_cast<double>(row.batch) * alone->cost.bytes() / row.cost.bytes();
     }
     if (const BenchRow* flat = Find(report, row, row.backend, 0, row.batch);
         flat != nullptr && flat != &row) {
@@ -182,8 +183,9 @@ std::string ProfileText(const BenchRow& row) {
 std::string FooterText(const BenchReport& report) {
   std::string text;
   for (const BenchSummary& line : Summarize(report)) {
-    text +=
-        fmt::format("{:<64} {:>7.2f} {}{}\n", line.what, line.value, line.unit, line.busy ? ", BUSY" : "");
+    text += fmt::format("{:<64} {:>7.2f} {}{}{}\n", line.what, line.value, line.unit,
+                        line.bound > 0 ? fmt::format(", by bytes alone {:.2f}", line.bound) : "",
+                        line.busy ? ", BUSY" : "");
   }
   const BenchMemory& memory = report.memory;
   text += fmt::format(
@@ -215,8 +217,11 @@ Json ToJson(const BenchReport& report) {
   for (const BenchRow& row : report.rows) json["rows"].push_back(RowJson(row));
   json["summary"] = Json::array();
   for (const BenchSummary& line : Summarize(report)) {
-    json["summary"].push_back(
-        {{"what", line.what}, {"value", line.value}, {"unit", line.unit}, {"busy", line.busy}});
+    json["summary"].push_back({{"what", line.what},
+                               {"value", line.value},
+                               {"unit", line.unit},
+                               {"bound", line.bound},
+                               {"busy", line.busy}});
   }
   json["memory"] = {{"peak_bytes", report.memory.peak_bytes},
                     {"weights_bytes", report.memory.weights_bytes},

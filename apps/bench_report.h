@@ -43,6 +43,7 @@ struct BenchSummary {
   std::string what;
   double value = 0;
   std::string unit;
+  double bound = 0;   // What the value would be if only the bytes of the two steps counted; 0: says nothing.
   bool busy = false;  // One of the rows was measured on a busy machine.
 };
 std::vector<BenchSummary> Summarize(const BenchReport& report);

@@ -66,6 +66,13 @@ class Bench(unittest.TestCase):
         self.assertIn("prefill 40", summary)
         self.assertGreater(self.report["memory"]["peak_bytes"], self.report["memory"]["states_bytes"])
 
+    def test_a_batch_is_compared_with_what_its_bytes_allow(self):
+        (line,) = [line for line in self.report["summary"] if line["what"] == "decode, depth 600, batch 3 / batch 1"]
+        one, three = ({key: row[key] for key in ("weight_bytes", "cache_bytes")}
+                      for row in (self.row(depth=600, batch=1), self.row(depth=600, batch=3)))
+        self.assertAlmostEqual(line["bound"], 3 * sum(one.values()) / sum(three.values()))
+        self.assertGreater(line["bound"], 1)
+
     def test_the_text_holds_the_same(self):
         process = dsv4(*SMALL, "--profile")
         self.assertEqual(process.returncode, 0, process.stderr)
