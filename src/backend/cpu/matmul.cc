@@ -14,6 +14,9 @@ namespace dsv4::backend::cpu {
 
 namespace {
 
+// Ranges are whole blocks of so many rows, and so many are dequantised at a time.
+constexpr int64_t kRangeRows = 32;
+
 int64_t NumChunks(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
 int64_t NumPacks(int64_t cols) { return (cols + kPackColumns - 1) / kPackColumns; }
 
@@ -37,8 +40,15 @@ class GrowingBuffer {
   int64_t capacity_ = 0;
 };
 
+// Rows of activations begin on cache lines: a vector that straddles two costs two loads.
+std::shared_ptr<uint8_t[]> AlignedBytes(int64_t bytes) {
+  constexpr std::align_val_t kAlignment{64};
+  return {static_cast<uint8_t*>(::operator new(static_cast<size_t>(bytes), kAlignment)),
+          [](uint8_t* memory) { ::operator delete(memory, kAlignment); }};
+}
+
 struct Scratch {
-  GrowingBuffer unpacked;  // The kernel's.
+  GrowingBuffer tables;    // The kernel's.
   GrowingBuffer expanded;  // Dequantised rows.
   GrowingBuffer scales;
   GrowingBuffer sums;
@@ -89,17 +99,16 @@ MultiplyArgs CommonArgs(int64_t cols, const Activations& x, int64_t out_stride) 
   args.x_stride = x.stride();
   args.num_tokens = x.num_rows();
   args.out_stride = out_stride;
-  args.scratch =
-      ThreadScratch().unpacked.Get(NumPacks(cols) * (kTableBytesPerPack + kBlockRows * kScratchBytesPerPack));
+  args.scratch = ThreadScratch().tables.Get(NumPacks(cols) * kTableBytesPerPack);
   return args;
 }
 
 // Dequantises a few rows at a time and multiplies them as fp32.
 void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
                       MultiplyArgs args, float* out) {
-  float* const rows = Floats(ThreadScratch().expanded, kBlockRows * weight.cols);
-  for (int64_t first = begin; first < end; first += kBlockRows) {
-    args.num_rows = std::min(kBlockRows, end - first);
+  float* const rows = Floats(ThreadScratch().expanded, kRangeRows * weight.cols);
+  for (int64_t first = begin; first < end; first += kRangeRows) {
+    args.num_rows = std::min(kRangeRows, end - first);
     for (int64_t r = 0; r < args.num_rows; ++r) DequantizeRow(weight, first + r, rows + r * weight.cols);
     args.rows = reinterpret_cast<const uint8_t*>(rows);
     args.row_bytes = weight.cols * static_cast<int64_t>(sizeof(float));
@@ -139,14 +148,6 @@ MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtyp
   return plan;
 }
 
-MatmulPlan PlanDots(const Kernels& kernels, DType dtype) {
-  MatmulPlan plan;
-  plan.format = dtype == DType::kBF16 ? RowFormat::kBf16 : RowFormat::kF32;
-  plan.kernels = dtype == DType::kBF16 ? &kernels.bf16 : &kernels.floats;
-  if (plan.kernel().multiply == nullptr) plan.kernels = &kernels.floats;
-  return plan;
-}
-
 Activations::Activations(ThreadPool& threads, const Kernels& kernels, const MatmulPlan& plan,
                          std::span<const uint8_t* const> rows, DType dtype, int64_t cols)
     : num_rows_(static_cast<int64_t>(rows.size())) {
@@ -156,8 +157,7 @@ Activations::Activations(ThreadPool& threads, const Kernels& kernels, const Matm
   // Rows a power of two apart would meet in a few sets of the first-level cache: a line between them.
   stride_ = padded + 64 / element_bytes;
   row_bytes_ = stride_ * element_bytes;
-  const std::shared_ptr<uint8_t[]> data =
-      std::make_shared_for_overwrite<uint8_t[]>(static_cast<size_t>(num_rows_ * row_bytes_));
+  const std::shared_ptr<uint8_t[]> data = AlignedBytes(num_rows_ * row_bytes_);
   data_ = data;
   const std::span<const uint8_t, kPackColumns> order(plan.order(), kPackColumns);
   const bool in_order = std::is_sorted(order.begin(), order.end());
@@ -202,8 +202,7 @@ Activations Activations::Gather(std::span<const int64_t> indices) const {
   if (indices.size() == 1) return Slice(indices[0], indices[0] + 1);
   Activations gathered = *this;
   gathered.num_rows_ = static_cast<int64_t>(indices.size());
-  const std::shared_ptr<uint8_t[]> data =
-      std::make_shared_for_overwrite<uint8_t[]>(static_cast<size_t>(gathered.num_rows_ * row_bytes_));
+  const std::shared_ptr<uint8_t[]> data = AlignedBytes(gathered.num_rows_ * row_bytes_);
   for (size_t i = 0; i < indices.size(); ++i) {
     std::memcpy(data.get() + static_cast<int64_t>(i) * row_bytes_, data_.get() + indices[i] * row_bytes_,
                 static_cast<size_t>(row_bytes_));
@@ -255,20 +254,11 @@ void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weigh
   }
 }
 
-void MultiplyPointers(const MatmulPlan& plan, std::span<const uint8_t* const> keys, int64_t cols,
-                      const Activations& x, float* out, int64_t out_stride) {
-  MultiplyArgs args = CommonArgs(cols, x, out_stride);
-  args.row_pointers = keys.data();
-  args.num_rows = static_cast<int64_t>(keys.size());
-  args.out = out;
-  plan.kernel().multiply(args);
-}
-
 int64_t RangeRows(const Weight& weight, int64_t num_tokens) {
   constexpr int64_t kProductsPerRange = 1 << 17;
   const int64_t rows =
       std::max<int64_t>(1, kProductsPerRange / std::max<int64_t>(1, weight.cols * num_tokens));
-  return (rows + kBlockRows - 1) / kBlockRows * kBlockRows;
+  return (rows + kRangeRows - 1) / kRangeRows * kRangeRows;
 }
 
 }  // namespace dsv4::backend::cpu

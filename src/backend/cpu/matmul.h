@@ -60,11 +60,6 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
 void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weight& weight, int64_t begin,
                      int64_t end, const Activations& x, void* y, DType dtype, int64_t y_stride);
 
-// Key rows against head rows: out[head * out_stride + key]; `keys` are rows of `cols` elements of `dtype`, BF16 or F32.
-MatmulPlan PlanDots(const Kernels& kernels, DType dtype);
-void MultiplyPointers(const MatmulPlan& plan, std::span<const uint8_t* const> keys, int64_t cols,
-                      const Activations& x, float* out, int64_t out_stride);
-
 // How many weight rows to hand a thread at a time: enough work to pay for handing it over, whole kernel blocks when there
 // are many tokens.
 int64_t RangeRows(const Weight& weight, int64_t num_tokens);

@@ -8,7 +8,6 @@
 struct Fp4 {
   static constexpr int64_t kColumns = 256;
   static constexpr int64_t kBytes = 128;
-  static constexpr int64_t kPrefetchBytes = 2048;
   static constexpr bool kScaled = true;
   using Scales = __m512;
   static inline __m512 PartScale(const Scales& scales, int) { return scales; }

@@ -23,9 +23,8 @@ inline constexpr int kNumRowFormats = 6;
 
 // out[token * out_stride + row] = sum_k row[k] x[token][k], for all rows and tokens.
 struct MultiplyArgs {
-  const uint8_t* rows = nullptr;  // Row i at rows + i * row_bytes,
+  const uint8_t* rows = nullptr;  // Row i at rows + i * row_bytes.
   int64_t row_bytes = 0;
-  const uint8_t* const* row_pointers = nullptr;  // or, if not null, at row_pointers[i].
   const uint8_t* scales = nullptr;  // kMxFp4, kNvFp4: the codes of row i at scales + i * scale_bytes.
   int64_t scale_bytes = 0;
   const float* chunk_scales = nullptr;  // kFp8: one per chunk, the same for all rows of the call.
@@ -36,14 +35,10 @@ struct MultiplyArgs {
   int64_t num_tokens = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
-  void* scratch =
-      nullptr;  // 64-byte aligned, for every pack kTableBytesPerPack and kBlockRows * kScratchBytesPerPack.
+  void* scratch = nullptr;  // 64-byte aligned, kTableBytesPerPack for every pack of columns.
 };
 
-// With many tokens this many rows are unpacked at a time, for all of them.
-inline constexpr int64_t kBlockRows = 32;
-// The widest tier's unpacked pack of a row, 256 fp32 and its scale vectors; and look-up tables that depend on the columns.
-inline constexpr int64_t kScratchBytesPerPack = 1280;
+// Look-up tables that depend on the columns.
 inline constexpr int64_t kTableBytesPerPack = 512;
 
 struct FormatKernel {

@@ -13,8 +13,11 @@ using WVec = __m256;
 using X = float;
 constexpr int kVecs = 4;
 constexpr int kLanes = 8;
-constexpr int kPlainTokens = 3;
-constexpr int kFreshTokens = 3;
+constexpr int kRowsOfOne = 2;
+constexpr int kPlainRows = 1;
+constexpr int kFreshRows = 1;
+constexpr int kPlainTokens = 4;
+constexpr int kFreshTokens = 4;
 constexpr int kFloatLanes = 8;
 constexpr int kValueVectors = 2;
 constexpr int kStepColumns = kVecs * kLanes;
@@ -51,7 +54,6 @@ inline __m256 LoadBf16s(const uint8_t* from) {
 struct Unscaled {
   static constexpr int64_t kColumns = 128;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = false;
   struct Scales {};
@@ -92,7 +94,6 @@ struct Fp8 {
   static constexpr int64_t kColumns = kChunk;
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 4;
   static constexpr bool kScaled = true;
   using Scales = Vec;
@@ -132,7 +133,6 @@ struct Fp8 {
 struct Fp4 {
   static constexpr int64_t kColumns = 128;
   static constexpr int64_t kBytes = 64;
-  static constexpr int64_t kPrefetchBytes = 2048;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = true;
   struct Scales {

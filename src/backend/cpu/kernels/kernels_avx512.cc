@@ -13,8 +13,11 @@ using WVec = __m512;
 using X = float;
 constexpr int kVecs = 4;
 constexpr int kLanes = 16;
-constexpr int kPlainTokens = 6;
-constexpr int kFreshTokens = 3;
+constexpr int kRowsOfOne = 4;
+constexpr int kPlainRows = 4;
+constexpr int kFreshRows = 2;
+constexpr int kPlainTokens = 4;
+constexpr int kFreshTokens = 4;
 constexpr int kFloatLanes = 16;
 constexpr int kValueVectors = 4;
 
@@ -45,7 +48,6 @@ constexpr int kStepColumns = kVecs * kLanes;
 struct Unscaled {
   static constexpr int64_t kColumns = 128;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = false;
   struct Scales {};
@@ -79,7 +81,6 @@ struct Fp8 {
   static constexpr int64_t kColumns = kChunk;
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = true;
   using Scales = Vec;

@@ -14,8 +14,11 @@ using WVec = __m512i;
 using X = uint16_t;
 constexpr int kVecs = 4;
 constexpr int kLanes = 32;
-constexpr int kPlainTokens = 6;
-constexpr int kFreshTokens = 3;
+constexpr int kRowsOfOne = 4;
+constexpr int kPlainRows = 4;
+constexpr int kFreshRows = 2;
+constexpr int kPlainTokens = 4;
+constexpr int kFreshTokens = 4;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
@@ -36,7 +39,6 @@ struct Bf16 {
   static constexpr int64_t kColumns = 128;
   static constexpr int64_t kBytes = 256;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = false;
   struct Scales {};
@@ -80,7 +82,8 @@ inline void DecodeE4m3(const uint8_t* bytes, const uint8_t* tables, WVec* w) {
   const __m512i upper0 = _mm512_load_si512(tables + 128);
   const __m512i upper1 = _mm512_load_si512(tables + 192);
   for (int half = 0; half < 2; ++half) {
-    const __m512i codes = _mm512_loadu_si512(bytes + 64 * half);
+    __m512i codes = _mm512_loadu_si512(bytes + 64 * half);
+    asm("" : "+v"(codes));  // One load, not one for each use.
     // The permute ignores the sign, bit 7.
     const __m512i lower = _mm512_permutex2var_epi8(lower0, codes, lower1);
     const __m512i magnitude = _mm512_permutex2var_epi8(upper0, codes, upper1);
@@ -96,7 +99,6 @@ struct Fp8 {
   static constexpr int64_t kColumns = kChunk;
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = true;
   using Scales = Vec;
@@ -115,7 +117,6 @@ struct Fp8Folded {
   static constexpr int64_t kColumns = 2 * kChunk;
   static constexpr int64_t kBytes = 256;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = false;
   using Scales = const uint8_t*;
@@ -186,9 +187,7 @@ void MultiplyFp8(const MultiplyArgs& args) {
   FoldScales(args.chunk_scales, num_chunks, tables);
   // The last pack may have one chunk only: the other's weights are padding, code 0, and any table of numbers does.
   if (num_chunks % 2 != 0) FoldScales(args.chunk_scales, 1, tables + 256 * num_chunks);
-  MultiplyArgs rest = args;
-  rest.scratch = tables + (num_chunks + 1) / 2 * kTableBytesPerPack;
-  MultiplyWith<Fp8Folded>(rest, tables);
+  MultiplyWith<Fp8Folded>(args, tables);
 }
 
 enum class Interleave : uint8_t { kNone, kBytes, kNibbles };

@@ -11,6 +11,9 @@ using WVec = float;
 using X = float;
 constexpr int kVecs = 16;
 constexpr int kLanes = 1;
+constexpr int kRowsOfOne = 1;
+constexpr int kPlainRows = 1;
+constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 2;
 constexpr int kFreshTokens = 2;
 constexpr int kFloatLanes = 1;
@@ -56,7 +59,6 @@ constexpr float kE2m1[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.
 constexpr int kStepColumns = kVecs * kLanes;
 
 struct Chunk {
-  static constexpr int64_t kPrefetchBytes = 0;
   static constexpr int64_t kColumns = kChunk;
   static constexpr int kPartSteps = 1;
 };
