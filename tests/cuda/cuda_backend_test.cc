@@ -16,11 +16,12 @@
 namespace dsv4::testing {
 namespace {
 
-ops::Backend Make(bool synchronous = false) {
-  auto made = backend::MakeCudaBackend({.synchronous = synchronous});
+ops::Backend Make(const backend::CudaOptions& options) {
+  auto made = backend::MakeCudaBackend(options);
   DSV4_CHECK(made.has_value()) << made.error().ToString();
   return std::move(*made);
 }
+ops::Backend Make(bool synchronous = false) { return Make(backend::CudaOptions{.synchronous = synchronous}); }
 
 // A tensor on the device; its buffer must outlive the view.
 struct DeviceTensor {
@@ -270,8 +271,8 @@ TEST(CudaStaging, ManyTablesInFlightKeepTheirContents) {
 
 // --- A model ---------------------------------------------------------------------------------------------------------
 
-std::unique_ptr<model::Model> LoadTiny(model::ModelOptions options = {}) {
-  auto loaded = model::Model::Load("models/tiny", Make(), options);  // Tests run in the source root.
+std::unique_ptr<model::Model> LoadTiny(const ops::Backend& backend = Make()) {
+  auto loaded = model::Model::Load("models/tiny", backend, {});  // Tests run in the source root.
   DSV4_CHECK(loaded.has_value()) << loaded.error().ToString();
   return std::move(*loaded);
 }
@@ -331,6 +332,45 @@ TEST(CudaModel, ASequenceAloneIsTheSameInABatchAndInAnyChunks) {
   EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0);
   ASSERT_EQ(together_next.size(), alone_next.size());
   EXPECT_EQ(std::memcmp(together_next.data(), alone_next.data(), alone_next.size() * sizeof(float)), 0);
+}
+
+// Decode steps of one and of several sequences, over page and entry borders: run as graphs and as plain launches, with
+// kernels that start early and without, the bits are the same; and most steps do run as graphs.
+TEST(CudaModel, GraphsReplayWhatLaunchesDo) {
+  const auto run = [](const ops::Backend& backend) {
+    const auto model = LoadTiny(backend);
+    std::vector<float> all;
+    for (const size_t batch : {size_t{1}, size_t{3}}) {
+      std::vector<kv::SequenceState> states;
+      std::vector<kv::SequenceState*> pointers;
+      std::vector<std::vector<int32_t>> tokens;
+      for (size_t i = 0; i < batch; ++i) states.push_back(NewState(*model));
+      for (size_t i = 0; i < batch; ++i) {
+        pointers.push_back(&states[i]);
+        tokens.push_back(Tokens(60 + 70 * i, static_cast<int32_t>(i) + 11));
+      }
+      StepAll(*model, pointers, tokens, model::LogitsRows::kLast);
+      for (int32_t step = 0; step < 150; ++step) {
+        for (std::vector<int32_t>& next : tokens) next = {step * 31 % 5000};
+        const auto logits = StepAll(*model, pointers, tokens, model::LogitsRows::kLast);
+        all.insert(all.end(), logits.begin(), logits.end());
+      }
+    }
+    return all;
+  };
+  const ops::Backend graphs = Make();
+  const std::vector<float> want = run(Make(backend::CudaOptions{.graphs = false, .overlap = false}));
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<float> got = run(graphs);
+    ASSERT_EQ(got.size(), want.size());
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << "round " << round;
+  }
+  const std::vector<float> late = run(Make(backend::CudaOptions{.overlap = false}));
+  EXPECT_EQ(std::memcmp(late.data(), want.data(), want.size() * sizeof(float)), 0);
+  const backend::CudaCounters counters = backend::CountersOf(graphs);
+  EXPECT_GT(counters.replayed_lists, counters.lists * 8 / 10)
+      << counters.lists << " lists, " << counters.graphs_captured << " graphs";
+  EXPECT_LT(counters.graphs_captured, 200);
 }
 
 // State on the device goes through everything a state can do.

@@ -77,9 +77,9 @@ Status PrepareWeightEntry(ops::OpContext& context, const ops::PrepareWeightArgs&
   return PrepareWeight(static_cast<CudaContext&>(context), args);
 }
 
-bool SynchronousByEnvironment() {
-  const char* value = std::getenv("DSV4_CUDA_SYNC");
-  return value != nullptr && std::string_view(value) == "1";
+bool EnvironmentSays(const char* name, std::string_view wanted) {
+  const char* value = std::getenv(name);
+  return value != nullptr && value == wanted;
 }
 
 }  // namespace
@@ -118,11 +118,15 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
         fmt::format("backend cuda: {} has compute capability {}.{}, this build has code for 9.0 (Hopper)",
                     device->name, device->major, device->minor)));
   }
-  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(options.device));
+  const cuda::QueueOptions queue_options = {
+      .device = options.device,
+      .synchronous = options.synchronous || cuda::EnvironmentSays("DSV4_CUDA_SYNC", "1"),
+      .graphs = options.graphs && !cuda::EnvironmentSays("DSV4_CUDA_GRAPHS", "0"),
+      .overlap = options.overlap && !cuda::EnvironmentSays("DSV4_CUDA_OVERLAP", "0")};
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);
-  backend.context = std::make_shared<cuda::CudaContext>(
-      std::move(queue), options.synchronous || cuda::SynchronousByEnvironment());
+  backend.context = std::make_shared<cuda::CudaContext>(std::move(queue));
   using namespace cuda;  // NOLINT: the table reads as a table.
   backend.table = {
       .prepare_weight = PrepareWeightEntry,
@@ -148,6 +152,11 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
   };
   return backend;
+}
+
+CudaCounters CountersOf(const ops::Backend& backend) {
+  const cuda::LaunchCounters counters = static_cast<cuda::CudaContext&>(*backend.context).queue().counters();
+  return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured};
 }
 
 }  // namespace dsv4::backend

@@ -21,6 +21,18 @@ struct CudaOptions {
   int device = 0;
   // Every op waits for itself, so that a fault names the op that made it. DSV4_CUDA_SYNC=1 sets it from outside.
   bool synchronous = false;
+  // Launches that come again run as CUDA graphs. DSV4_CUDA_GRAPHS=0 turns it off from outside.
+  bool graphs = true;
+  // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=0 turns it off from outside.
+  bool overlap = true;
+};
+
+// What a backend of MakeCudaBackend has launched since it was made; launches that are still collected do not count.
+struct CudaCounters {
+  int64_t launches = 0;         // Kernels.
+  int64_t lists = 0;            // They reach the device in lists,
+  int64_t replayed_lists = 0;   // some of them as graphs.
+  int64_t graphs_captured = 0;  // Graphs made.
 };
 
 struct CudaDeviceInfo {
@@ -37,5 +49,8 @@ std::vector<CudaDeviceInfo> CudaDevices();
 // The name is "cuda" and the card's: "cuda (NVIDIA H200)". FailedPrecondition without a driver, without that device, or
 // when the device is not of compute capability 9.0; the message says which it is.
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
+
+// Of a backend that MakeCudaBackend made.
+CudaCounters CountersOf(const ops::Backend& backend);
 
 }  // namespace dsv4::backend

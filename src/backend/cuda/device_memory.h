@@ -21,8 +21,7 @@ class DeviceMemory final : public Memory {
   Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
 
  private:
-  Status Transfer(void* destination, const void* source, size_t num_bytes, cudaMemcpyKind kind, Stream stream,
-                  std::string_view what);
+  void CheckStream(Stream stream) const;
 
   std::shared_ptr<DeviceQueue> queue_;
 };

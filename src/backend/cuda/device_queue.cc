@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kernels/copy_bytes.h"
+
 namespace dsv4::backend::cuda {
 namespace {
 
@@ -68,19 +70,18 @@ std::string OpRecord::ToString() const {
   return text;
 }
 
-Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(int device) {
-  std::shared_ptr<DeviceQueue> queue(new DeviceQueue());
-  queue->index_ = device;
-  DSV4_TRY(queue->Check(cudaSetDevice(device), "cudaSetDevice"));
-  DSV4_TRY(
-      queue->Check(cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, device),
-                   "cudaDeviceGetAttribute"));
+Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& options) {
+  std::shared_ptr<DeviceQueue> queue(new DeviceQueue(options));
+  DSV4_TRY(queue->Enter());
+  DSV4_TRY(queue->Check(
+      cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, options.device),
+      "cudaDeviceGetAttribute"));
   DSV4_TRY(
       queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
   // A pool of our own that keeps what it is given back: a step then allocates without asking the driver.
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
-  properties.location = {cudaMemLocationTypeDevice, device};
+  properties.location = {cudaMemLocationTypeDevice, options.device};
   DSV4_TRY(queue->Check(cudaMemPoolCreate(&queue->pool_, &properties), "cudaMemPoolCreate"));
   uint64_t keep_all = UINT64_MAX;
   DSV4_TRY(queue->Check(cudaMemPoolSetAttribute(queue->pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
@@ -91,12 +92,13 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(int device) {
                         "cudaMallocHost"));
   DSV4_TRY(queue->Check(cudaMemsetAsync(queue->device_fault_, 0, sizeof(Fault), queue->stream_),
                         "cudaMemsetAsync"));
+  DSV4_TRY(queue->Check(queue->staging_.Allocate(), "allocating staging memory"));
   return queue;
 }
 
 // Nobody is left to hear of errors here, and at the end of the process the driver may already be gone.
 DeviceQueue::~DeviceQueue() {
-  if (cudaSetDevice(index_) != cudaSuccess) return;
+  if (cudaSetDevice(options_.device) != cudaSuccess) return;
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   if (device_fault_ != nullptr) cudaFree(device_fault_);
   if (host_fault_ != nullptr) cudaFreeHost(host_fault_);
@@ -104,33 +106,219 @@ DeviceQueue::~DeviceQueue() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
+// Makes the device current for the calling thread.
 Status DeviceQueue::Enter() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!broken_.ok()) return broken_;
-  }
-  return Check(cudaSetDevice(index_), "cudaSetDevice");
+  DSV4_RETURN_IF_ERROR(broken_);
+  return Check(cudaSetDevice(options_.device), "cudaSetDevice");
 }
 
+// The Status of one CUDA call, `what` naming it. Notes errors that the device does not recover from.
 Status DeviceQueue::Check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return {};
-  const std::lock_guard lock(mutex_);
-  std::string message = fmt::format("CUDA device {}, {}: {} ({})", index_, what, cudaGetErrorString(error),
-                                    cudaGetErrorName(error));
-  if (error == cudaErrorMemoryAllocation) {
-    // An allocation that fails is no fault of the device; it must not be found again by the next launch check.
-    cudaGetLastError();
-    return ResourceExhausted(std::move(message));
-  }
+  cudaGetLastError();  // It has been seen.
+  std::string message = fmt::format("CUDA device {}, {}: {} ({})", options_.device, what,
+                                    cudaGetErrorString(error), cudaGetErrorName(error));
+  if (error == cudaErrorMemoryAllocation) return ResourceExhausted(std::move(message));
   if (!IsSticky(error)) return Internal(std::move(message));
   message += "; " + Journal();
   if (broken_.ok()) broken_ = Internal("the device is lost: " + message);
   return broken_;
 }
 
-void DeviceQueue::Record(const OpRecord& record) {
+Status DeviceQueue::BeginOp(const OpRecord& record) {
   const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(broken_);
   journal_[num_recorded_++ % kJournalLength] = record;
+  list_ops_.push_back(record);
+  launches_before_.push_back(list_.size());
+  ++num_open_ops_;
+  return {};
+}
+
+void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
+  constexpr size_t kAlwaysAllowed = 48 * 1024;
+  if (shared_bytes > kAlwaysAllowed && shared_bytes > shared_limits_[kernel]) {
+    Status allowed = Enter();
+    if (allowed.ok()) {
+      allowed = Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)),
+                      "cudaFuncSetAttribute");
+    }
+    if (!allowed.ok() && refused_.ok()) refused_ = allowed;
+    shared_limits_[kernel] = shared_bytes;
+  }
+  list_.BeginLaunch(kernel, grid, block, shared_bytes, options_.overlap && !after_copy_);
+  after_copy_ = false;
+}
+
+Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (num_bytes > Staging::kMaxArrayBytes) {
+    DSV4_ASSIGN_OR_RETURN(void* const data, AllocateLocked(num_bytes));
+    large_arrays_.push_back(data);
+    DSV4_TRY(Check(cudaMemcpyAsync(data, source, num_bytes, cudaMemcpyHostToDevice, stream_),
+                   "staging of an op's tables"));
+    return data;
+  }
+  if (!staging_.Fits(num_bytes)) {
+    DSV4_TRY(Flush());
+    DSV4_TRY(Check(staging_.SwitchHalf(stream_), "staging of an op's tables"));
+  }
+  return staging_.Put(source, num_bytes);
+}
+
+Status DeviceQueue::EndOp() {
+  Status status;
+  bool wait = options_.synchronous;
+  {
+    const std::lock_guard lock(mutex_);
+    --num_open_ops_;
+    if (!large_arrays_.empty() && num_open_ops_ == 0) {
+      status = Flush();
+      for (void* const data : large_arrays_) cudaFreeAsync(data, stream_);
+      large_arrays_.clear();
+    } else if (list_.size() >= kMaxListLaunches) {
+      status = Flush();
+    }
+    if (status.ok()) std::swap(status, refused_);
+  }
+  if (wait && status.ok()) status = Wait("an op that waits for itself");
+  return status;
+}
+
+Status DeviceQueue::Flush() {
+  DSV4_RETURN_IF_ERROR(Enter());
+  if (list_.size() == 0) {
+    list_ops_.clear();
+    launches_before_.clear();
+    return {};
+  }
+  Status status = Check(staging_.Upload(stream_), "staging of an op's tables");
+  if (status.ok()) {
+    size_t failed = 0;
+    const cudaError_t error = graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed);
+    if (error != cudaSuccess) {
+      // The op whose launch it was: the last that began at or before it.
+      const auto after = std::upper_bound(launches_before_.begin(), launches_before_.end(), failed);
+      const bool named = failed < list_.size() && after != launches_before_.begin();
+      status = Check(
+          error, named
+                     ? "op " + list_ops_[static_cast<size_t>(after - launches_before_.begin()) - 1].ToString()
+                     : fmt::format("a graph of {} launches", list_.size()));
+    }
+  }
+  list_.Clear();
+  list_ops_.clear();
+  launches_before_.clear();
+  return status;
+}
+
+Result<void*> DeviceQueue::AllocateLocked(size_t num_bytes) {
+  DSV4_TRY(Enter());
+  void* data = nullptr;
+  const size_t rounded = std::max<size_t>(num_bytes, 1);
+  const cudaError_t error = cudaMallocFromPoolAsync(&data, rounded, pool_, stream_);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    return Error(
+        ResourceExhausted(fmt::format("CUDA device {}: could not allocate {} bytes, {} of {} are free",
+                                      options_.device, num_bytes, free_bytes, total_bytes)));
+  }
+  DSV4_TRY(Check(error, "cudaMallocFromPoolAsync"));
+  // Launches that wait in the list cannot know this memory: whoever had it before was done when it was freed.
+  DSV4_TRY(Check(cudaMemsetAsync(data, 0, rounded, stream_), "cudaMemsetAsync"));
+  return data;
+}
+
+Result<void*> DeviceQueue::Allocate(size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  return AllocateLocked(num_bytes);
+}
+
+void DeviceQueue::Free(void* data) {
+  const std::lock_guard lock(mutex_);
+  const Status flushed = Flush();
+  if (!flushed.ok() && refused_.ok()) refused_ = flushed;
+  cudaFreeAsync(data, stream_);
+}
+
+Status DeviceQueue::CopyOnDevice(void* destination, const void* source, size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToDevice, stream_),
+               "copy on the device");
+}
+
+Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t num_bytes) {
+  if (num_bytes <= kMaxStagedCopyBytes) {
+    // As an op, so that what a step begins with belongs to its list of launches.
+    DSV4_RETURN_IF_ERROR(BeginOp({"copy to the device", {Shape{static_cast<int64_t>(num_bytes)}}}));
+    const Result<const void*> staged = Stage(source, num_bytes);
+    if (staged.has_value()) LaunchCopyBytes(*this, destination, *staged, num_bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      after_copy_ = true;
+    }
+    const Status ended = EndOp();
+    return staged.has_value() ? ended : staged.error();
+  }
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyHostToDevice, stream_),
+               "copy to the device");
+}
+
+Status DeviceQueue::StartWait(std::string_view what) {
+  DSV4_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemcpyAsync(host_fault_, device_fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),
+               what);
+}
+
+// With wait_mutex_ held, after StartWait.
+Status DeviceQueue::FinishWait(std::string_view what) {
+  // Others may queue meanwhile.
+  const cudaError_t error = cudaStreamSynchronize(stream_);
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Check(error, what));
+  num_recorded_ = 0;
+  if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
+  if (host_fault_->kind != FaultKind::kNone) {
+    DSV4_RETURN_IF_ERROR(
+        Check(cudaMemsetAsync(device_fault_, 0, sizeof(Fault), stream_), "clearing the fault record"));
+    return Describe(*host_fault_);
+  }
+  Status refused;
+  std::swap(refused, refused_);
+  return refused;
+}
+
+Status DeviceQueue::Wait(std::string_view what) {
+  const std::lock_guard wait_lock(wait_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_RETURN_IF_ERROR(StartWait(what));
+  }
+  return FinishWait(what);
+}
+
+Status DeviceQueue::CopyToHost(void* destination, const void* source, size_t num_bytes) {
+  constexpr std::string_view kWhat = "copy to the host";
+  const std::lock_guard wait_lock(wait_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_RETURN_IF_ERROR(StartWait(kWhat));
+    DSV4_RETURN_IF_ERROR(
+        Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToHost, stream_), kWhat));
+  }
+  return FinishWait(kWhat);
+}
+
+LaunchCounters DeviceQueue::counters() const {
+  const std::lock_guard lock(mutex_);
+  return graphs_.counters();
 }
 
 std::string DeviceQueue::Journal() const {
@@ -142,26 +330,6 @@ std::string DeviceQueue::Journal() const {
   }
   if (num_recorded_ > 1) text += "; DSV4_CUDA_SYNC=1 names the op at fault";
   return text;
-}
-
-Status DeviceQueue::TakeFault() {
-  if (host_fault_->kind == FaultKind::kNone) return {};
-  const Status status = Describe(*host_fault_);
-  DSV4_RETURN_IF_ERROR(
-      Check(cudaMemsetAsync(device_fault_, 0, sizeof(Fault), stream_), "clearing the fault record"));
-  return status;
-}
-
-Status DeviceQueue::Wait(std::string_view what) {
-  const std::lock_guard wait_lock(wait_mutex_);
-  DSV4_RETURN_IF_ERROR(Check(
-      cudaMemcpyAsync(host_fault_, device_fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_), what));
-  DSV4_RETURN_IF_ERROR(Check(cudaStreamSynchronize(stream_), what));
-  {
-    const std::lock_guard lock(mutex_);
-    num_recorded_ = 0;
-  }
-  return TakeFault();
 }
 
 }  // namespace dsv4::backend::cuda

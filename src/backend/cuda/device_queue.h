@@ -1,5 +1,9 @@
 // DeviceQueue: one stream of one device with everything that can go wrong on it.
 //
+// Launches are collected and handed to the device some hundred at a time, or when somebody wants to see what they did; a
+// list of launches that comes again runs as a CUDA graph (graph_cache.h). Small host arrays travel along (staging.h).
+// Everything else that is queued on the stream hands over what was collected first, so that order is never lost.
+//
 // CUDA reports late: a launch that reads wild memory fails the call that next waits. The queue therefore keeps a journal of
 // the ops since it last waited, and every error that arrives asynchronously is told with it. A context that CUDA has given
 // up ("sticky" errors) refuses further work with the first error's text.
@@ -16,8 +20,13 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "backend/cuda/fault.h"
+#include "backend/cuda/graph_cache.h"
+#include "backend/cuda/launch_list.h"
+#include "backend/cuda/staging.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {
@@ -29,47 +38,93 @@ struct OpRecord {
   std::string ToString() const;
 };
 
+struct QueueOptions {
+  int device = 0;
+  bool synchronous = false;  // Every op waits for itself.
+  bool graphs = true;        // Lists of launches that come again run as graphs.
+  bool overlap = true;       // Kernels may start before the one in front of them has ended.
+};
+
+// Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
 class DeviceQueue {
  public:
-  static Result<std::shared_ptr<DeviceQueue>> Create(int device);
+  static Result<std::shared_ptr<DeviceQueue>> Create(const QueueOptions& options);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;
 
-  Device device() const { return {DeviceType::kCuda, index_}; }
+  Device device() const { return {DeviceType::kCuda, options_.device}; }
   cudaStream_t stream() const { return stream_; }
-  cudaMemPool_t pool() const { return pool_; }
   int num_processors() const { return num_processors_; }
   // Where kernels report wrong data; device memory.
   Fault* fault() const { return device_fault_; }
 
-  // Ok, or what broke the device. Makes the device current for the calling thread.
-  Status Enter();
-  // The Status of one CUDA call, `what` naming it. Notes sticky errors.
-  Status Check(cudaError_t error, std::string_view what);
-  // Remembers an op for later errors.
-  void Record(const OpRecord& record);
-  // Waits for everything queued; then reports faults and errors.
-  Status Wait(std::string_view what);
+  // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
+  Status BeginOp(const OpRecord& record);
+  // Adds a launch of the op. Refusals are reported by EndOp or a later call.
+  template <typename... Params, typename... Args>
+  void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, const Args&... args) {
+    static_assert(sizeof...(Params) == sizeof...(Args));
+    const std::lock_guard lock(mutex_);
+    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes);
+    (list_.AddArgument<Params>(args), ...);
+  }
+  // A device copy of a host array, for launches of the op that is open; the source is free at return.
+  Result<const void*> Stage(const void* source, size_t num_bytes);
+  Status EndOp();
+
+  // Memory in stream order, zeroed. The error is cudaErrorMemoryAllocation's, which is not noted as one of the device.
+  Result<void*> Allocate(size_t num_bytes);
+  void Free(void* data);
+  Status CopyOnDevice(void* destination, const void* source, size_t num_bytes);
+  Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
+  // Waits for it, and reports faults and errors of everything before.
+  Status CopyToHost(void* destination, const void* source, size_t num_bytes);
+
+  LaunchCounters counters() const;
 
  private:
-  DeviceQueue() = default;
+  explicit DeviceQueue(const QueueOptions& options) : options_(options) {}
+  // These want mutex_ held, except in Create.
+  Status Check(cudaError_t error, std::string_view what);
+  Status Enter();
+  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
+  Result<void*> AllocateLocked(size_t num_bytes);
+  Status Flush();
+  Status StartWait(std::string_view what);
   std::string Journal() const;
-  Status TakeFault();
+  // These do not.
+  Status Wait(std::string_view what);
+  Status FinishWait(std::string_view what);
 
-  int index_ = 0;
+  // As many launches at most as the device is kept waiting for; a few layers.
+  static constexpr size_t kMaxListLaunches = 160;
+  static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
+  static constexpr size_t kJournalLength = 8;
+
+  const QueueOptions options_;
   int num_processors_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   Fault* device_fault_ = nullptr;
   Fault* host_fault_ = nullptr;  // Pinned.
 
-  std::mutex wait_mutex_;     // One reader of host_fault_ at a time.
-  mutable std::mutex mutex_;  // Guards what follows.
+  std::mutex wait_mutex_;  // One reader of host_fault_ at a time. Taken before mutex_.
+  mutable std::mutex mutex_;
   Status broken_;
-  static constexpr size_t kJournalLength = 8;
   std::array<OpRecord, kJournalLength> journal_;
   uint64_t num_recorded_ = 0;  // Since the last wait.
+  int num_open_ops_ = 0;
+
+  LaunchList list_;
+  std::vector<OpRecord> list_ops_;       // Those with launches in list_,
+  std::vector<size_t> launches_before_;  // and how many launches were in front of each.
+  Status refused_;                       // What went wrong with the list, until somebody has been told.
+  bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.
+  GraphCache graphs_;
+  Staging staging_;
+  std::vector<void*> large_arrays_;                        // Staged arrays with memory of their own.
+  std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
 };
 
 }  // namespace dsv4::backend::cuda

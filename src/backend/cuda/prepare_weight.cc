@@ -4,6 +4,7 @@ namespace dsv4::backend::cuda {
 
 // Data and scales move to the device as they are stored, in one allocation; the kernels unpack them in registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
+  context.expert_tables().WeightsChange();
   const Weight& source = *args.source;
   constexpr size_t kAlignment = 256;
   const auto data_bytes = static_cast<size_t>(source.data.num_bytes());

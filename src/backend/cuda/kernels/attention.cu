@@ -3,6 +3,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention_keys.cuh"
 #include "backend/cuda/kernels/attention_mma.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
@@ -19,6 +20,7 @@ constexpr int kSortThreads = 256;
 __global__ void SortEntriesKernel(const __grid_constant__ SequenceTable table, const int32_t* all_selected,
                                   int32_t* all_entries, int32_t* num_entries, int64_t top_k, int64_t ratio,
                                   int padded, Fault* fault) {
+  BeginKernel();
   extern __shared__ int32_t list[];
   const int64_t token = blockIdx.x;
   const SequenceRows& sequence = table.Of(token);
@@ -73,9 +75,9 @@ Status SortEntries(CudaContext& context, const SequenceTable& table, const ops::
   DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
   int padded = 2;
   while (padded < top_k) padded *= 2;
-  SortEntriesKernel<<<static_cast<unsigned>(num_tokens), kSortThreads,
-                      static_cast<size_t>(padded) * sizeof(int32_t), context.cuda_stream()>>>(
-      table, args.selected.as<const int32_t>(), entries, counts, top_k, args.ratio, padded, context.fault());
+  context.Launch(SortEntriesKernel, static_cast<unsigned>(num_tokens), kSortThreads,
+                 static_cast<size_t>(padded) * sizeof(int32_t), table, args.selected.as<const int32_t>(),
+                 entries, counts, top_k, args.ratio, padded, context.fault());
   params.entries = entries;
   params.num_entries = counts;
   params.top_k = top_k;
@@ -91,6 +93,7 @@ constexpr int kMaxDimsPerThread = 8;
 // One head of one token a block, in two passes over the keys: the largest logit, then weights relative to it.
 template <typename T>
 __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
+  BeginKernel();
   extern __shared__ float q[];
   __shared__ const T* rows[kTile];
   __shared__ float logits[kTile];
@@ -186,9 +189,8 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
   if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {
-    AttentionKernel<T>
-        <<<grid, kThreads, static_cast<size_t>(head_dim) * sizeof(float), context.cuda_stream()>>>(table,
-                                                                                                   params);
+    context.Launch(AttentionKernel<T>, grid, kThreads, static_cast<size_t>(head_dim) * sizeof(float), table,
+                   params);
   });
   return {};
 }

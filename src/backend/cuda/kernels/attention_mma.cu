@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/attention_keys.cuh"
 #include "backend/cuda/kernels/attention_mma.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
@@ -72,6 +73,7 @@ __device__ float HeadMax(const float* maxima, int num_tiles) {
 template <int kDim, bool kMaximaOnly>
 __global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant__ SequenceTable table,
                                                           const AttentionParams p, const PartialResults out) {
+  BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<TileMemory<kDim>*>(raw);
   const int64_t local_token = blockIdx.z;
@@ -205,6 +207,7 @@ __global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant_
 template <int kDim>
 __global__ void JoinKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                            const PartialResults in) {
+  BeginKernel();
   const int64_t local_token = blockIdx.x;
   const int64_t token = in.first_token + local_token;
   const int head = static_cast<int>(blockIdx.y);
@@ -227,7 +230,7 @@ __global__ void JoinKernel(const __grid_constant__ SequenceTable table, const At
 
 template <int kDim>
 Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
-  const int64_t max_tiles = CeilDiv(max_keys, kKeys);
+  const int64_t max_tiles = InSteps(CeilDiv(max_keys, kKeys));
   // As many tokens at a time as keep the partial results in bounds.
   constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
   const int64_t token_bytes = p.num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));
@@ -244,20 +247,15 @@ Status Run(CudaContext& context, const SequenceTable& table, const AttentionPara
   DSV4_ASSIGN_OR_RETURN_STATUS(partial.sums,
                                context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles));
   constexpr int kSharedBytes = static_cast<int>(sizeof(TileMemory<kDim>));
-  for (const auto kernel : {TileKernel<kDim, true>, TileKernel<kDim, false>}) {
-    DSV4_RETURN_IF_ERROR(context.queue().Check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-        "cudaFuncSetAttribute"));
-  }
   for (int64_t begin = 0; begin < p.num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, p.num_tokens - begin));
     partial.first_token = begin;
     const dim3 tiles(static_cast<unsigned>(max_tiles), static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)),
                      count);
-    TileKernel<kDim, true><<<tiles, kThreads, kSharedBytes, context.cuda_stream()>>>(table, p, partial);
-    TileKernel<kDim, false><<<tiles, kThreads, kSharedBytes, context.cuda_stream()>>>(table, p, partial);
+    context.Launch(TileKernel<kDim, true>, tiles, kThreads, kSharedBytes, table, p, partial);
+    context.Launch(TileKernel<kDim, false>, tiles, kThreads, kSharedBytes, table, p, partial);
     const dim3 heads(count, static_cast<unsigned>(p.num_heads));
-    JoinKernel<kDim><<<heads, kThreads, 0, context.cuda_stream()>>>(table, p, partial);
+    context.Launch(JoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
   }
   return {};
 }

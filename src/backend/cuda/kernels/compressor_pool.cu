@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 
 namespace dsv4::backend::cuda {
@@ -16,8 +17,7 @@ struct Sequence {
   int64_t value_capacity;
   int64_t score_capacity;
 };
-constexpr int kInlineSequences = 4;
-using Sequences = ArgArray<Sequence, kInlineSequences>;
+using Sequences = DeviceArray<Sequence>;
 
 struct Params {
   const float* values;
@@ -50,7 +50,8 @@ struct TokenRows {
 
 // One thread a channel of an entry.
 template <typename T>
-__global__ void PoolKernel(const __grid_constant__ Sequences sequences, const Params p, T* pooled) {
+__global__ void PoolKernel(const Sequences sequences, const Params p, T* pooled) {
+  BeginKernel();
   const int64_t index = blockIdx.x;
   const int64_t c = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
   if (c >= p.pooled_width) return;
@@ -82,7 +83,8 @@ __global__ void PoolKernel(const __grid_constant__ Sequences sequences, const Pa
 }
 
 // The step's last tokens into the rings, the scores with ape. blockIdx.x counts the step's tokens.
-__global__ void HistoryKernel(const __grid_constant__ Sequences sequences, const Params p) {
+__global__ void HistoryKernel(const Sequences sequences, const Params p) {
+  BeginKernel();
   const int64_t token = blockIdx.x;
   int64_t i = 0;
   while (i + 1 < sequences.size && sequences[i + 1].token_begin <= token) ++i;
@@ -112,8 +114,7 @@ Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args)
                     s.value_history.capacity, s.score_history.capacity});
     num_entries += ops::NumCompletedEntries(s.first_position, s.num_tokens, args.ratio);
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Sequences sequences,
-                               (context.StageArray<Sequence, kInlineSequences>(list)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Sequences sequences, context.Stage(std::span<const Sequence>(list)));
   const Params params = {.values = args.values.as<const float>(),
                          .scores = args.scores.as<const float>(),
                          .ape = args.ape.as<const float>(),
@@ -126,11 +127,11 @@ Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args)
     const dim3 grid(static_cast<unsigned>(num_entries),
                     static_cast<unsigned>(CeilDiv(params.pooled_width, kThreads)));
     WithElement(args.pooled.dtype, [&]<typename T>(T*) {
-      PoolKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(sequences, params, args.pooled.as<T>());
+      context.Launch(PoolKernel<T>, grid, kThreads, 0, sequences, params, args.pooled.as<T>());
     });
   }
   // Only now: the rings may hold rows that this step's blocks have just read.
-  HistoryKernel<<<static_cast<unsigned>(num_tokens), 256, 0, context.cuda_stream()>>>(sequences, params);
+  context.Launch(HistoryKernel, static_cast<unsigned>(num_tokens), 256, 0, sequences, params);
   return {};
 }
 

@@ -29,6 +29,8 @@ struct DeviceWeight {
   DType scale_dtype = DType::kF32;
   MatmulKind kind = MatmulKind::kGeneral;
   bool quantized_x = false;  // The activations in front of it are rounded to FP8.
+
+  friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
 };
 
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {

@@ -1,5 +1,6 @@
 // scale, swiglu and moe_combine: one output from the elements at its place.
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/swiglu.cuh"
 
@@ -13,6 +14,7 @@ __device__ __forceinline__ int64_t ElementIndex() { return blockIdx.x * int64_t{
 
 template <typename T>
 __global__ void ScaleKernel(const T* x, T* y, int64_t count, float factor) {
+  BeginKernel();
   const int64_t i = ElementIndex();
   if (i < count) y[i] = FromFloat<T>(ToFloat(x[i]) * factor);
 }
@@ -20,6 +22,7 @@ __global__ void ScaleKernel(const T* x, T* y, int64_t count, float factor) {
 template <typename T>
 __global__ void SwigluKernel(const T* gate, const T* up, const float* row_weights, T* y, int64_t count,
                              int64_t width, float limit) {
+  BeginKernel();
   const int64_t i = ElementIndex();
   if (i >= count) return;
   const double weight = row_weights == nullptr ? 1.0 : static_cast<double>(row_weights[i / width]);
@@ -28,6 +31,7 @@ __global__ void SwigluKernel(const T* gate, const T* up, const float* row_weight
 
 template <typename T>
 __global__ void MoeCombineKernel(const float* routed, const T* shared, T* y, int64_t count) {
+  BeginKernel();
   const int64_t i = ElementIndex();
   if (i < count) Store(y, i, Load(shared, i) + Load(routed, i));
 }
@@ -38,8 +42,8 @@ Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
   const int64_t count = args.x.num_elements();
   if (count == 0) return {};
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    ScaleKernel<<<Blocks(count), kThreads, 0, context.cuda_stream()>>>(args.x.as<const T>(), args.y.as<T>(),
-                                                                       count, args.factor);
+    context.Launch(ScaleKernel<T>, Blocks(count), kThreads, 0, args.x.as<const T>(), args.y.as<T>(), count,
+                   args.factor);
   });
   return {};
 }
@@ -48,9 +52,9 @@ Status Swiglu(CudaContext& context, const ops::SwigluArgs& args) {
   const int64_t count = args.gate.num_elements();
   if (count == 0) return {};
   WithElement(args.gate.dtype, [&]<typename T>(T*) {
-    SwigluKernel<<<Blocks(count), kThreads, 0, context.cuda_stream()>>>(
-        args.gate.as<const T>(), args.up.as<const T>(), args.row_weights.as<const float>(), args.y.as<T>(),
-        count, args.gate.shape[1], args.limit);
+    context.Launch(SwigluKernel<T>, Blocks(count), kThreads, 0, args.gate.as<const T>(),
+                   args.up.as<const T>(), args.row_weights.as<const float>(), args.y.as<T>(), count,
+                   args.gate.shape[1], args.limit);
   });
   return {};
 }
@@ -59,8 +63,8 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
   const int64_t count = args.routed.num_elements();
   if (count == 0) return {};
   WithElement(args.shared.dtype, [&]<typename T>(T*) {
-    MoeCombineKernel<<<Blocks(count), kThreads, 0, context.cuda_stream()>>>(
-        args.routed.as<const float>(), args.shared.as<const T>(), args.y.as<T>(), count);
+    context.Launch(MoeCombineKernel<T>, Blocks(count), kThreads, 0, args.routed.as<const float>(),
+                   args.shared.as<const T>(), args.y.as<T>(), count);
   });
   return {};
 }

@@ -1,4 +1,5 @@
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 
@@ -9,6 +10,7 @@ namespace {
 template <typename In, typename Out>
 __global__ void EmbedKernel(const int32_t* ids, const In* table, Out* streams, int64_t vocab_size,
                             int64_t dim, Fault* fault) {
+  BeginKernel();
   const int64_t token = blockIdx.x;
   const int64_t id = ids[token];
   if (id < 0 || id >= vocab_size) {
@@ -27,11 +29,10 @@ Status Embed(CudaContext& context, const ops::EmbedArgs& args) {
   const int64_t hc_mult = args.streams.shape[1];
   if (args.streams.num_elements() == 0) return {};
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(hc_mult));
-  const auto launch = [&](auto* in) {
+  const auto launch = [&]<typename In>(const In* in) {
     WithElement(args.streams.dtype, [&]<typename Out>(Out*) {
-      EmbedKernel<<<grid, 256, 0, context.cuda_stream()>>>(args.token_ids.as<const int32_t>(), in,
-                                                           args.streams.as<Out>(), args.table.shape[0],
-                                                           args.table.shape[1], context.fault());
+      context.Launch(EmbedKernel<In, Out>, grid, 256, 0, args.token_ids.as<const int32_t>(), in,
+                     args.streams.as<Out>(), args.table.shape[0], args.table.shape[1], context.fault());
     });
   };
   switch (args.table.dtype) {

@@ -1,6 +1,7 @@
 // hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a block of its
 // own; a second kernel turns a token's few numbers into its mix.
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
@@ -15,6 +16,7 @@ __device__ double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 // dots[token][k] = fn[k] . x for k < num_rows; dots[token][num_rows] = x . x.
 template <typename T>
 __global__ void MixDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
+  BeginKernel();
   const int64_t token = blockIdx.x;
   const int k = static_cast<int>(blockIdx.y);
   const T* const x = streams + token * width;
@@ -101,6 +103,7 @@ struct HcPreParams {
 // One block a token.
 template <typename T>
 __global__ void HcPreKernel(const T* streams, T* u, const HcPreParams p) {
+  BeginKernel();
   __shared__ double pre[ops::kMaxHcMult];
   __shared__ double comb[ops::kMaxHcMult * ops::kMaxHcMult];
   const int64_t token = blockIdx.x;
@@ -127,6 +130,7 @@ __global__ void HcPreKernel(const T* streams, T* u, const HcPreParams p) {
 template <typename T>
 __global__ void HcHeadKernel(const T* streams, const double* all_dots, const float* scale, const float* base,
                              T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
+  BeginKernel();
   __shared__ double pre[ops::kMaxHcMult];
   const int64_t token = blockIdx.x;
   const double* const dots = all_dots + token * (mult + 1);
@@ -144,6 +148,7 @@ __global__ void HcHeadKernel(const T* streams, const double* all_dots, const flo
 template <typename T>
 __global__ void HcPostKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
                              int mult, int64_t dim) {
+  BeginKernel();
   const int64_t token = blockIdx.x;
   const int64_t d = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
   if (d >= dim) return;
@@ -171,8 +176,8 @@ Result<const double*> MixDots(CudaContext& context, const TensorView& streams, c
   DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1)));
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1));
   WithElement(streams.dtype, [&]<typename T>(T*) {
-    MixDotsKernel<<<grid, kDotThreads, 0, context.cuda_stream()>>>(
-        streams.as<const T>(), fn.as<const float>(), dots, fn.shape[1], static_cast<int>(num_rows));
+    context.Launch(MixDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
+                   fn.shape[1], static_cast<int>(num_rows));
   });
   return static_cast<const double*>(dots);
 }
@@ -195,8 +200,8 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
                               .sinkhorn_iters = args.sinkhorn_iters};
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    HcPreKernel<<<num_tokens, kMixThreads, 0, context.cuda_stream()>>>(args.streams.as<const T>(),
-                                                                       args.u.as<T>(), params);
+    context.Launch(HcPreKernel<T>, num_tokens, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(),
+                   params);
   });
   return {};
 }
@@ -208,9 +213,9 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
                   static_cast<unsigned>(CeilDiv(dim, kThreads)));
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
-    HcPostKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(
-        args.y.as<const T>(), args.residual.as<const T>(), args.post.as<const float>(),
-        args.comb.as<const float>(), args.out.as<T>(), static_cast<int>(args.residual.shape[1]), dim);
+    context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),
+                   args.post.as<const float>(), args.comb.as<const float>(), args.out.as<T>(),
+                   static_cast<int>(args.residual.shape[1]), dim);
   });
   return {};
 }
@@ -220,10 +225,10 @@ Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
   if (args.streams.num_elements() == 0) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(const double* const dots, MixDots(context, args.streams, args.fn));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    HcHeadKernel<<<num_tokens, kMixThreads, 0, context.cuda_stream()>>>(
-        args.streams.as<const T>(), dots, args.scale.as<const float>(), args.base.as<const float>(),
-        args.y.as<T>(), static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
-        args.hc_eps);
+    context.Launch(HcHeadKernel<T>, num_tokens, kMixThreads, 0, args.streams.as<const T>(), dots,
+                   args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
+                   static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
+                   args.hc_eps);
   });
   return {};
 }

@@ -2,6 +2,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
@@ -35,6 +36,7 @@ __device__ int64_t NumVisible(const SequenceRows& sequence, int64_t token, int64
 // in one order, the heads' terms are added in double.
 template <typename T>
 __global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
+  BeginKernel();
   extern __shared__ float shared[];
   float* const q = shared;                        // [num_heads, width]
   float* const keys = q + p.num_heads * p.width;  // [kKeysPerBlock, width + 1]
@@ -95,6 +97,7 @@ __device__ uint32_t OrderedKey(float score) {
 __global__ void SelectKernel(const __grid_constant__ SequenceTable table, const float* all_scores,
                              int32_t* all_selected, int64_t first_token, int64_t max_visible, int64_t top_k,
                              int64_t ratio) {
+  BeginKernel();
   using Scan = cub::BlockScan<int, kSelectThreads>;
   __shared__ typename Scan::TempStorage scan_storage;
   __shared__ int histogram[256];
@@ -173,6 +176,8 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
         s.keys, visible);
     if (s.num_tokens > 0) max_visible = std::max(max_visible, visible);
   }
+  // Where there is something to score, for as many as there may soon be.
+  if (max_visible > top_k) max_visible = InSteps(max_visible);
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
 
   const auto shared_bytes =
@@ -206,17 +211,12 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                                   .num_heads = static_cast<int>(num_heads),
                                   .width = static_cast<int>(width)};
       const dim3 grid(count, static_cast<unsigned>(CeilDiv(max_visible, kKeysPerBlock)));
-      DSV4_RETURN_IF_ERROR(WithElement(args.q.dtype, [&]<typename T>(T*) {
-        const cudaError_t error = cudaFuncSetAttribute(
-            ScoreKernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-        if (error == cudaSuccess) {
-          ScoreKernel<T><<<grid, kScoreThreads, shared_bytes, context.cuda_stream()>>>(table, params);
-        }
-        return context.queue().Check(error, "cudaFuncSetAttribute");
-      }));
+      WithElement(args.q.dtype, [&]<typename T>(T*) {
+        context.Launch(ScoreKernel<T>, grid, kScoreThreads, shared_bytes, table, params);
+      });
     }
-    SelectKernel<<<count, kSelectThreads, 0, context.cuda_stream()>>>(
-        table, scores, args.selected.as<int32_t>(), begin, max_visible, top_k, args.ratio);
+    context.Launch(SelectKernel, count, kSelectThreads, 0, table, scores, args.selected.as<int32_t>(), begin,
+                   max_visible, top_k, args.ratio);
   }
   return {};
 }

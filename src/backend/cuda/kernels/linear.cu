@@ -1,6 +1,7 @@
 // linear and grouped_linear.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/activations.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 
@@ -32,6 +33,7 @@ __device__ __forceinline__ void StoreOutput(const MatmulParams& p, int64_t place
 // Grid: token tiles, row tiles, groups. Blocks that share weights run side by side.
 template <MatmulKind kKind, int kTokenTiles>
 __global__ void __launch_bounds__(kMatmulThreads) MmaKernel(const __grid_constant__ MatmulParams p) {
+  BeginKernel();
   constexpr int kTokens = kTokenTiles * kTokensPerTile;
   const int64_t group = blockIdx.z;
   const int64_t group_begin = group * p.rows_per_group;
@@ -47,6 +49,7 @@ __global__ void __launch_bounds__(kMatmulThreads) MmaKernel(const __grid_constan
 
 template <typename X>
 __global__ void __launch_bounds__(kMatmulThreads) GeneralKernel(const __grid_constant__ MatmulParams p) {
+  BeginKernel();
   const int64_t group = blockIdx.z;
   const int64_t row_in_group = blockIdx.y * int64_t{kGeneralRows} + threadIdx.x / 32;
   if (row_in_group >= p.rows_per_group) return;
@@ -67,7 +70,7 @@ void LaunchMma(CudaContext& context, const MatmulParams& params, int64_t num_gro
     const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, kTokenTiles * kTokensPerTile)),
                     static_cast<unsigned>(CeilDiv(params.rows_per_group, kTileRows)),
                     static_cast<unsigned>(num_groups));
-    MmaKernel<kKind, kTokenTiles><<<grid, kMatmulThreads, 0, context.cuda_stream()>>>(params);
+    context.Launch(MmaKernel<kKind, kTokenTiles>, grid, kMatmulThreads, 0, params);
   };
   if (params.num_tokens <= kTokensPerTile) {
     launch.template operator()<1>();
@@ -94,9 +97,8 @@ void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, kGeneralTokens)),
                   static_cast<unsigned>(CeilDiv(params.rows_per_group, kGeneralRows)),
                   static_cast<unsigned>(num_groups));
-  WithElement(x_dtype, [&]<typename X>(X*) {
-    GeneralKernel<X><<<grid, kMatmulThreads, 0, context.cuda_stream()>>>(params);
-  });
+  WithElement(x_dtype,
+              [&]<typename X>(X*) { context.Launch(GeneralKernel<X>, grid, kMatmulThreads, 0, params); });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // rms_norm and head_rms_norm.
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
@@ -10,6 +11,7 @@ namespace {
 template <typename In, typename Out>
 __global__ void RmsNormKernel(const In* x, int64_t x_stride, const float* weight, Out* y, int64_t y_stride,
                               int64_t dim, float eps) {
+  BeginKernel();
   const In* const in = x + blockIdx.x * x_stride;
   Out* const out = y + blockIdx.x * y_stride;
   double sum = 0.0;
@@ -28,6 +30,7 @@ __global__ void RmsNormKernel(const In* x, int64_t x_stride, const float* weight
 // One warp a head; the release's five rounding points.
 template <typename T>
 __global__ void HeadRmsNormKernel(const T* x, T* y, int64_t num_rows, int64_t dim, float eps) {
+  BeginKernel();
   const int64_t row = blockIdx.x * int64_t{blockDim.x / 32} + threadIdx.x / 32;
   if (row >= num_rows) return;
   const unsigned lane = threadIdx.x % 32;
@@ -51,9 +54,9 @@ Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
   const auto rows = static_cast<unsigned>(args.x.shape[0]);
   WithElement(args.x.dtype, [&]<typename In>(In*) {
     WithElement(args.y.dtype, [&]<typename Out>(Out*) {
-      RmsNormKernel<<<rows, 512, 0, context.cuda_stream()>>>(args.x.as<const In>(), args.x.strides[0],
-                                                             args.weight.as<const float>(), args.y.as<Out>(),
-                                                             args.y.strides[0], args.x.shape[1], args.eps);
+      context.Launch(RmsNormKernel<In, Out>, rows, 512, 0, args.x.as<const In>(), args.x.strides[0],
+                     args.weight.as<const float>(), args.y.as<Out>(), args.y.strides[0], args.x.shape[1],
+                     args.eps);
     });
   });
   return {};
@@ -64,9 +67,8 @@ Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
   const int64_t num_rows = args.x.shape[0] * args.x.shape[1];
   constexpr int kWarps = 4;
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    HeadRmsNormKernel<<<static_cast<unsigned>(CeilDiv(num_rows, kWarps)), 32 * kWarps, 0,
-                        context.cuda_stream()>>>(args.x.as<const T>(), args.y.as<T>(), num_rows,
-                                                 args.x.shape[2], args.eps);
+    context.Launch(HeadRmsNormKernel<T>, static_cast<unsigned>(CeilDiv(num_rows, kWarps)), 32 * kWarps, 0,
+                   args.x.as<const T>(), args.y.as<T>(), num_rows, args.x.shape[2], args.eps);
   });
   return {};
 }

@@ -1,4 +1,5 @@
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 
@@ -9,6 +10,7 @@ namespace {
 template <typename T>
 __global__ void RopeKernel(T* x, const int32_t* positions, const float* frequencies, int64_t num_heads,
                            int64_t width, int64_t num_frequencies, bool inverse, Fault* fault) {
+  BeginKernel();
   extern __shared__ double cosines[];
   double* const sines = cosines + num_frequencies;
   const int64_t token = blockIdx.x;
@@ -48,9 +50,9 @@ Status Rope(CudaContext& context, const ops::RopeArgs& args) {
                          ", this backend takes up to 3072");
   }
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    RopeKernel<<<static_cast<unsigned>(args.x.shape[0]), 256, shared_bytes, context.cuda_stream()>>>(
-        args.x.as<T>(), args.positions.as<const int32_t>(), args.frequencies.as<const float>(),
-        args.x.shape[1], args.x.shape[2], num_frequencies, args.inverse, context.fault());
+    context.Launch(RopeKernel<T>, static_cast<unsigned>(args.x.shape[0]), 256, shared_bytes, args.x.as<T>(),
+                   args.positions.as<const int32_t>(), args.frequencies.as<const float>(), args.x.shape[1],
+                   args.x.shape[2], num_frequencies, args.inverse, context.fault());
   });
   return {};
 }

@@ -1,5 +1,6 @@
 // simulate_fp8 and hadamard_fp4: rounding to the grids of the caches, in place.
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
@@ -10,6 +11,7 @@ namespace {
 template <typename T>
 __global__ void SimulateFp8Kernel(T* x, int64_t stride, int64_t num_rows, int64_t groups_per_row,
                                   int64_t group) {
+  BeginKernel();
   const int64_t index = blockIdx.x * int64_t{blockDim.x / 32} + threadIdx.x / 32;
   if (index >= num_rows * groups_per_row) return;
   T* const values = x + index / groups_per_row * stride + index % groups_per_row * group;
@@ -24,6 +26,7 @@ __global__ void SimulateFp8Kernel(T* x, int64_t stride, int64_t num_rows, int64_
 // One block a row, which lies in shared memory while it is rotated.
 template <typename T>
 __global__ void HadamardFp4Kernel(T* x, int width, double factor) {
+  BeginKernel();
   extern __shared__ double row[];
   T* const values = x + blockIdx.x * int64_t{width};
   for (int i = threadIdx.x; i < width; i += blockDim.x) row[i] = Load(values, i);
@@ -57,9 +60,8 @@ Status SimulateFp8(CudaContext& context, const ops::SimulateFp8Args& args) {
   const int64_t groups = args.num_columns / args.group;
   constexpr int kWarps = 4;
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    SimulateFp8Kernel<<<static_cast<unsigned>(CeilDiv(num_rows * groups, kWarps)), 32 * kWarps, 0,
-                        context.cuda_stream()>>>(args.x.as<T>(), args.x.strides[0], num_rows, groups,
-                                                 args.group);
+    context.Launch(SimulateFp8Kernel<T>, static_cast<unsigned>(CeilDiv(num_rows * groups, kWarps)),
+                   32 * kWarps, 0, args.x.as<T>(), args.x.strides[0], num_rows, groups, args.group);
   });
   return {};
 }
@@ -75,9 +77,9 @@ Status HadamardFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
   const double factor = 1.0 / std::sqrt(static_cast<double>(width));
   const auto threads = static_cast<unsigned>(std::min<int64_t>(width, 256));
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    HadamardFp4Kernel<<<static_cast<unsigned>(args.x.shape[0]), threads,
-                        static_cast<size_t>(width) * sizeof(double), context.cuda_stream()>>>(
-        args.x.as<T>(), static_cast<int>(width), factor);
+    context.Launch(HadamardFp4Kernel<T>, static_cast<unsigned>(args.x.shape[0]), threads,
+                   static_cast<size_t>(width) * sizeof(double), args.x.as<T>(), static_cast<int>(width),
+                   factor);
   });
   return {};
 }

@@ -1,11 +1,11 @@
 // routed_experts: the assignments (token, slot) are grouped by expert on the device; gate and up, activation, down and the
 // sum over a token's experts follow, each one launch for all experts. The host never learns who chose whom: it launches as
 // many tiles as there could be, and those left over end at once.
-#include <set>
-#include <vector>
+#include <span>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/activations.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
@@ -28,6 +28,7 @@ constexpr int kGroupThreads = 1024;
 // One block. `order` receives the assignments, token * top_k + slot, by expert and then in their own order.
 __global__ void GroupKernel(const int32_t* indices, int num_assignments, int top_k, int num_experts,
                             int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles, Fault* fault) {
+  BeginKernel();
   extern __shared__ int32_t shared[];
   int32_t* const counts = shared;                // [num_experts]
   int32_t* const begins = counts + num_experts;  // [num_experts]
@@ -92,7 +93,7 @@ __global__ void GroupKernel(const int32_t* indices, int num_assignments, int top
 
 // --- Matrix products -------------------------------------------------------------------------------------------------
 
-// Per expert: w1 (gate), w3 (up), w2 (down).
+// Per expert: w1 (gate), w3 (up), w2 (down), as in an ExpertTable.
 constexpr int kMatrices = 3;
 constexpr int kGate = 0;
 constexpr int kDown = 2;
@@ -124,6 +125,7 @@ __device__ __forceinline__ void StoreHeld(const ExpertMatmulParams& p, int assig
 // Grid: tiles, row tiles, matrices.
 template <MatmulKind kKind, int kTokenTiles>
 __global__ void __launch_bounds__(kMatmulThreads) ExpertMmaKernel(const ExpertMatmulParams p) {
+  BeginKernel();
   const Tile tile = p.tiles[blockIdx.x];
   if (tile.count == 0) return;
   const DeviceWeight& shared_weight = p.weights[tile.expert * kMatrices + p.first_matrix + blockIdx.z];
@@ -138,6 +140,7 @@ __global__ void __launch_bounds__(kMatmulThreads) ExpertMmaKernel(const ExpertMa
 
 template <typename X>
 __global__ void __launch_bounds__(kMatmulThreads) ExpertGeneralKernel(const ExpertMatmulParams p) {
+  BeginKernel();
   const Tile tile = p.tiles[blockIdx.x];
   if (tile.count == 0) return;
   const DeviceWeight weight = p.weights[tile.expert * kMatrices + p.first_matrix + blockIdx.z];
@@ -159,6 +162,7 @@ __global__ void __launch_bounds__(kMatmulThreads) ExpertGeneralKernel(const Expe
 template <typename T>
 __global__ void ExpertSwigluKernel(const T* gate, const float* weights, T* y, int64_t count, int64_t width,
                                    float limit) {
+  BeginKernel();
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= count) return;
   Store(y, i,
@@ -171,6 +175,7 @@ constexpr int kMaxTopK = 64;
 // One block a token and 256 columns: its experts' rows in ascending order of expert, slots in order.
 template <typename T>
 __global__ void SumExpertsKernel(const int32_t* indices, const T* rows, float* y, int top_k, int64_t dim) {
+  BeginKernel();
   __shared__ int slots[kMaxTopK];
   const int64_t token = blockIdx.x;
   const int32_t* const chosen = indices + token * top_k;
@@ -192,13 +197,8 @@ __global__ void SumExpertsKernel(const int32_t* indices, const T* rows, float* y
 
 // --- The op ----------------------------------------------------------------------------------------------------------
 
-// One form of x and one kernel: a launch of its own. Experts of one format share a single one.
-using Variant = std::pair<MatmulKind, bool>;
-
 struct Plan {
-  std::set<Variant> gate_up;
-  std::set<Variant> down;
-  const DeviceWeight* weights = nullptr;
+  const ExpertTable* table = nullptr;
   int token_tiles = 1;
   int max_tiles = 0;
   const Tile* tiles = nullptr;
@@ -208,36 +208,35 @@ struct Plan {
 template <int kTokenTiles>
 void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams& params, DType x_dtype,
                  dim3 grid) {
-  const auto stream = context.cuda_stream();
   switch (kind) {
     case MatmulKind::kMmaBf16:
-      ExpertMmaKernel<MatmulKind::kMmaBf16, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      context.Launch(ExpertMmaKernel<MatmulKind::kMmaBf16, kTokenTiles>, grid, kMatmulThreads, 0, params);
       return;
     case MatmulKind::kMmaFp8:
-      ExpertMmaKernel<MatmulKind::kMmaFp8, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      context.Launch(ExpertMmaKernel<MatmulKind::kMmaFp8, kTokenTiles>, grid, kMatmulThreads, 0, params);
       return;
     case MatmulKind::kMmaMxFp4:
-      ExpertMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      context.Launch(ExpertMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles>, grid, kMatmulThreads, 0, params);
       return;
     case MatmulKind::kMmaNvFp4:
-      ExpertMmaKernel<MatmulKind::kMmaNvFp4, kTokenTiles><<<grid, kMatmulThreads, 0, stream>>>(params);
+      context.Launch(ExpertMmaKernel<MatmulKind::kMmaNvFp4, kTokenTiles>, grid, kMatmulThreads, 0, params);
       return;
     case MatmulKind::kGeneral:
       WithElement(x_dtype, [&]<typename X>(X*) {
-        ExpertGeneralKernel<X><<<grid, kMatmulThreads, 0, stream>>>(params);
+        context.Launch(ExpertGeneralKernel<X>, grid, kMatmulThreads, 0, params);
       });
   }
 }
 
 // x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
-Status MultiplyExperts(CudaContext& context, const Plan& plan, const std::set<Variant>& variants,
+Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const ExpertVariant> variants,
                        int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
                        int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {
   for (const auto& [kind, quantized] : variants) {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         const ActivationRows packed,
         PrepareActivations(context, x, dtype, cols, num_rows, cols, quantized, kind));
-    const ExpertMatmulParams params = {.weights = plan.weights,
+    const ExpertMatmulParams params = {.weights = plan.table->weights,
                                        .first_matrix = first_matrix,
                                        .quantized_x = quantized,
                                        .tiles = plan.tiles,
@@ -265,30 +264,17 @@ Result<Plan> MakePlan(CudaContext& context, const ops::RoutedExpertsArgs& args) 
   Plan plan;
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_experts = static_cast<int64_t>(args.experts.size());
-  std::vector<DeviceWeight> weights;
-  weights.reserve(args.experts.size() * kMatrices);
-  for (const ops::ExpertWeights& expert : args.experts) {
-    for (const Weight* weight : {&expert.w1, &expert.w3, &expert.w2}) {
-      weights.push_back(MakeDeviceWeight(*weight, args.x.dtype));
-      (weight == &expert.w2 ? plan.down : plan.gate_up)
-          .insert({weights.back().kind, weights.back().quantized_x});
-    }
-  }
-  DSV4_ASSIGN_OR_RETURN(const void* table,
-                        context.CachedTable(args.experts.data(), std::as_bytes(std::span(weights))));
-  plan.weights = static_cast<const DeviceWeight*>(table);
-
+  DSV4_ASSIGN_OR_RETURN(plan.table, context.expert_tables().Find(args.experts, args.x.dtype));
   plan.token_tiles = num_assignments > 8 * num_experts ? 4 : 1;
   const int tokens_per_tile = plan.token_tiles * kTokensPerTile;
   plan.max_tiles =
       static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
   DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
   DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(plan.max_tiles));
-  GroupKernel<<<1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t),
-                context.cuda_stream()>>>(args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
-                                         static_cast<int>(args.indices.shape[1]),
-                                         static_cast<int>(num_experts), tokens_per_tile, plan.max_tiles,
-                                         order, tiles, context.fault());
+  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t),
+                 args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
+                 static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile,
+                 plan.max_tiles, order, tiles, context.fault());
   plan.order = order;
   plan.tiles = tiles;
   return plan;
@@ -319,23 +305,22 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
                                context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
 
-  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.gate_up, kGate, 2, args.x.data, dtype, num_tokens,
-                                       dim, static_cast<int>(top_k), gate_up, num_assignments, inter_dim));
+  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->gate_up, kGate, 2, args.x.data, dtype,
+                                       num_tokens, dim, static_cast<int>(top_k), gate_up, num_assignments,
+                                       inter_dim));
   constexpr int kThreads = 256;
   const int64_t count = num_assignments * inter_dim;
   WithElement(dtype, [&]<typename T>(T*) {
-    ExpertSwigluKernel<<<static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0,
-                         context.cuda_stream()>>>(static_cast<const T*>(gate_up),
-                                                  args.weights.as<const float>(), static_cast<T*>(hidden),
-                                                  count, inter_dim, args.limit);
+    context.Launch(ExpertSwigluKernel<T>, static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0,
+                   static_cast<const T*>(gate_up), args.weights.as<const float>(), static_cast<T*>(hidden),
+                   count, inter_dim, args.limit);
   });
-  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.down, kDown, 1, hidden, dtype, num_assignments,
-                                       inter_dim, 1, rows, num_assignments, dim));
+  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->down, kDown, 1, hidden, dtype,
+                                       num_assignments, inter_dim, 1, rows, num_assignments, dim));
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(CeilDiv(dim, kThreads)));
   WithElement(dtype, [&]<typename T>(T*) {
-    SumExpertsKernel<<<grid, kThreads, 0, context.cuda_stream()>>>(
-        args.indices.as<const int32_t>(), static_cast<const T*>(rows), args.y.as<float>(),
-        static_cast<int>(top_k), dim);
+    context.Launch(SumExpertsKernel<T>, grid, kThreads, 0, args.indices.as<const int32_t>(),
+                   static_cast<const T*>(rows), args.y.as<float>(), static_cast<int>(top_k), dim);
   });
   return {};
 }

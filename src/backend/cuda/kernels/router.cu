@@ -1,4 +1,5 @@
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
@@ -48,6 +49,7 @@ __device__ Candidate WarpBest(Candidate best) {
 
 // One block a token: the k best by k searches for the next best.
 __global__ void RouterKernel(const Params p, Fault* fault) {
+  BeginKernel();
   extern __shared__ double affinities[];  // [num_experts], then the steered ones.
   double* const steered = affinities + p.num_experts;
   __shared__ Candidate bests[kThreads / 32];
@@ -130,9 +132,8 @@ Status Router(CudaContext& context, const ops::RouterArgs& args) {
                          .num_experts = static_cast<int>(num_experts),
                          .top_k = static_cast<int>(args.indices.shape[1]),
                          .route_scale = args.route_scale};
-  RouterKernel<<<static_cast<unsigned>(num_tokens), kThreads,
-                 static_cast<size_t>(2 * num_experts) * sizeof(double), context.cuda_stream()>>>(
-      params, context.fault());
+  context.Launch(RouterKernel, static_cast<unsigned>(num_tokens), kThreads,
+                 static_cast<size_t>(2 * num_experts) * sizeof(double), params, context.fault());
   return {};
 }
 

@@ -2,6 +2,8 @@
 // behind each other.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <span>
 #include <vector>
 
@@ -19,12 +21,9 @@ struct SequenceRows {
   int64_t page_begin = 0;  // In `pages`.
 };
 
-inline constexpr int kInlineSequences = 4;
-inline constexpr int kInlinePages = 64;
-
 struct SequenceTable {
-  ArgArray<SequenceRows, kInlineSequences> sequences;
-  ArgArray<const void*, kInlinePages> pages;
+  DeviceArray<SequenceRows> sequences;
+  DeviceArray<const void*> pages;
   int64_t rows_per_page = 1;
   int64_t width = 0;
 
@@ -46,6 +45,13 @@ struct SequenceTable {
 #endif
 };
 
+// `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so
+// that a sequence's next step is launched as the one before it, and runs as the same graph.
+inline int64_t InSteps(int64_t count) {
+  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
+  return power >= 4 && count <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
 // Collects descriptors on the host, then stages them. Sequences without tokens are left out.
 class SequenceTableBuilder {
  public:
@@ -63,8 +69,8 @@ class SequenceTableBuilder {
 
   Result<SequenceTable> Stage(CudaContext& context, int64_t width) const {
     SequenceTable table;
-    DSV4_ASSIGN_OR_RETURN(table.sequences, (context.StageArray<SequenceRows, kInlineSequences>(sequences_)));
-    DSV4_ASSIGN_OR_RETURN(table.pages, (context.StageArray<const void*, kInlinePages>(pages_)));
+    DSV4_ASSIGN_OR_RETURN(table.sequences, context.Stage(std::span<const SequenceRows>(sequences_)));
+    DSV4_ASSIGN_OR_RETURN(table.pages, context.Stage(std::span<const void* const>(pages_)));
     table.rows_per_page = rows_per_page_;
     table.width = width;
     return table;

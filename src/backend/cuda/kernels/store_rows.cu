@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 
 namespace dsv4::backend::cuda {
@@ -11,10 +12,10 @@ struct Run {
   std::byte* destination;
   int64_t num_bytes;
 };
-constexpr int kInlineRuns = 16;
 
 // blockIdx.x names the run; blockIdx.y shares its bytes out.
-__global__ void StoreRowsKernel(const __grid_constant__ ArgArray<Run, kInlineRuns> runs) {
+__global__ void StoreRowsKernel(const DeviceArray<Run> runs) {
+  BeginKernel();
   const Run run = runs[blockIdx.x];
   const int64_t thread = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
   const int64_t num_threads = gridDim.y * int64_t{blockDim.x};
@@ -45,13 +46,12 @@ Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
     longest = std::max(longest, num_bytes);
   }
   if (runs.empty()) return {};
-  using Runs = ArgArray<Run, kInlineRuns>;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Runs array, (context.StageArray<Run, kInlineRuns>(runs)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<Run> array, context.Stage(std::span<const Run>(runs)));
   constexpr int kThreads = 256;
   constexpr int64_t kBytesPerBlock = 4 * kThreads * static_cast<int64_t>(sizeof(uint4));
   const int64_t shares = std::clamp<int64_t>(CeilDiv(longest, kBytesPerBlock), 1, 1024);
-  StoreRowsKernel<<<dim3(static_cast<unsigned>(runs.size()), static_cast<unsigned>(shares)), kThreads, 0,
-                    context.cuda_stream()>>>(array);
+  context.Launch(StoreRowsKernel, dim3(static_cast<unsigned>(runs.size()), static_cast<unsigned>(shares)),
+                 kThreads, 0, array);
   return {};
 }
 

@@ -1,0 +1,57 @@
+// ExpertTables: the weights of a layer's routed experts as its kernels see them, on the device, made once a layer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/device_memory.h"
+#include "backend/cuda/kernels/device_weight.h"
+#include "ops/routed_experts.h"
+
+namespace dsv4::backend::cuda {
+
+// One form of x and one kernel: a launch of its own. Experts of one format share a single one.
+struct ExpertVariant {
+  MatmulKind kind = MatmulKind::kGeneral;
+  bool quantized_x = false;
+  friend bool operator==(const ExpertVariant&, const ExpertVariant&) = default;
+};
+
+struct ExpertTable {
+  std::vector<ExpertVariant> gate_up;
+  std::vector<ExpertVariant> down;
+  const DeviceWeight* weights = nullptr;  // Device memory: w1, w3, w2 of every expert.
+};
+
+class ExpertTables {
+ public:
+  explicit ExpertTables(DeviceMemory& memory) : memory_(memory) {}
+
+  // The table of `experts`, which the span's address names. Few experts are compared with what the table was made of, many
+  // only at both ends, as long as no weight has been prepared since (ops/routed_experts.h): reading the descriptors of
+  // hundreds of experts would take the host as long as the device needs for the layer.
+  Result<const ExpertTable*> Find(std::span<const ops::ExpertWeights> experts, DType x_dtype);
+
+  // Weights come or change.
+  void WeightsChange() { ++generation_; }
+
+ private:
+  struct Entry {
+    size_t num_experts = 0;
+    DType x_dtype = DType::kBF16;
+    const void* first = nullptr;
+    const void* last = nullptr;
+    uint64_t generation = 0;
+    std::vector<DeviceWeight> host;  // Few experts only.
+    Buffer device;
+    ExpertTable table;
+  };
+
+  DeviceMemory& memory_;
+  uint64_t generation_ = 0;
+  std::map<const void*, Entry> entries_;
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,20 @@
+// How kernels follow each other. A kernel may be started while the one in front of it still runs (launch_list.h), so the
+// first thing every kernel does is to wait for that one to end; what it reads before may only be what no kernel in flight
+// writes: weights.
+#pragma once
+
+namespace dsv4::backend::cuda {
+
+// The next kernel may be started.
+__device__ __forceinline__ void LetNextKernelStart() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Everything that was launched before has ended, and its writes are seen.
+__device__ __forceinline__ void WaitForKernelsBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+__device__ __forceinline__ void BeginKernel() {
+  LetNextKernelStart();
+  WaitForKernelsBefore();
+}
+
+}  // namespace dsv4::backend::cuda

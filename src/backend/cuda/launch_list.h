@@ -1,0 +1,61 @@
+// LaunchList: kernel launches that have not been handed to the device yet, as bytes: what is launched, how widely, with which
+// arguments. Two lists with equal bytes do the same work, which is how a list is found again in a GraphCache.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace dsv4::backend::cuda {
+
+class LaunchList {
+ public:
+  // Adds a launch; its arguments follow in order. `overlaps`: it may start while the launch before it still runs, because the
+  // kernel itself waits before it reads what that one wrote (kernels/begin_kernel.cuh).
+  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool overlaps);
+
+  template <typename T>
+  void AddArgument(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(alignof(T) <= kAlignment);
+    // Bytes between members would differ by chance.
+    if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
+    std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
+  }
+
+  size_t size() const { return launches_.size(); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  void Clear();
+
+  // Launches everything on `stream`. On an error *failed is the number of the launch that was refused.
+  cudaError_t Enqueue(cudaStream_t stream, size_t* failed) const;
+
+ private:
+  static constexpr size_t kAlignment = 16;
+  struct Header {
+    const void* kernel;
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    unsigned overlaps;
+  };
+  static_assert(std::has_unique_object_representations_v<Header>);
+  struct Place {
+    size_t header = 0;          // In bytes_.
+    size_t first_argument = 0;  // In arguments_.
+  };
+
+  size_t Append(size_t num_bytes);
+  void* NewArgument(size_t num_bytes);
+
+  std::vector<std::byte> bytes_;
+  std::vector<Place> launches_;
+  std::vector<size_t> arguments_;  // Where each lies in bytes_.
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,56 @@
+#include "backend/cuda/staging.h"
+
+#include <cstring>
+
+namespace dsv4::backend::cuda {
+
+Staging::~Staging() {
+  for (const Half& half : halves_) {
+    if (half.host != nullptr) cudaFreeHost(half.host);
+    if (half.device != nullptr) cudaFree(half.device);
+    if (half.read != nullptr) cudaEventDestroy(half.read);
+  }
+}
+
+cudaError_t Staging::Allocate() {
+  for (Half& half : halves_) {
+    cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(&half.host), kHalfBytes);
+    if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&half.device), kHalfBytes);
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&half.read, cudaEventDisableTiming);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+void* Staging::Put(const void* source, size_t num_bytes) {
+  constexpr size_t kAlignment = 256;
+  const Half& half = halves_[half_];
+  if (num_bytes > 0) std::memcpy(half.host + used_, source, num_bytes);
+  void* const place = half.device + used_;
+  used_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return place;
+}
+
+cudaError_t Staging::Upload(cudaStream_t stream) {
+  if (uploaded_ == used_) return cudaSuccess;
+  const Half& half = halves_[half_];
+  const cudaError_t error = cudaMemcpyAsync(half.device + uploaded_, half.host + uploaded_, used_ - uploaded_,
+                                            cudaMemcpyHostToDevice, stream);
+  uploaded_ = used_;
+  return error;
+}
+
+cudaError_t Staging::SwitchHalf(cudaStream_t stream) {
+  const cudaError_t error = cudaEventRecord(halves_[half_].read, stream);
+  if (error != cudaSuccess) return error;
+  half_ ^= 1;
+  used_ = uploaded_ = 0;
+  return cudaEventSynchronize(halves_[half_].read);
+}
+
+void Staging::Rewind() {
+  half_ = 0;
+  used_ = uploaded_ = 0;
+}
+
+}  // namespace dsv4::backend::cuda

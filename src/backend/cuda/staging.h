@@ -1,0 +1,50 @@
+// Staging: small host arrays on their way to kernels. Each array gets a place in pinned memory and the same place in device
+// memory at once; the bytes travel when Upload is called, all of them in one copy.
+//
+// Memory comes in two halves that are filled in turn. Places are given out from the beginning again after Rewind, so that
+// the same work done twice finds its arrays at the same addresses.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace dsv4::backend::cuda {
+
+class Staging {
+ public:
+  static constexpr size_t kHalfBytes = size_t{2} << 20;
+  // The largest array that is taken; bigger ones are worth an allocation of their own.
+  static constexpr size_t kMaxArrayBytes = size_t{256} << 10;
+
+  Staging() = default;
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Before anything else.
+  cudaError_t Allocate();
+
+  bool Fits(size_t num_bytes) const { return used_ + num_bytes <= kHalfBytes; }
+  // Copies num_bytes, which fit, and says where they will be.
+  void* Put(const void* source, size_t num_bytes);
+  // Queues the copy of what was put since the last call.
+  cudaError_t Upload(cudaStream_t stream);
+  // Goes on in the other half, once the device has read what it held. Everything put has been uploaded.
+  cudaError_t SwitchHalf(cudaStream_t stream);
+  // Starts over: the device has read everything, and nobody waits for a place to be read.
+  void Rewind();
+
+ private:
+  struct Half {
+    std::byte* host = nullptr;
+    std::byte* device = nullptr;
+    cudaEvent_t read = nullptr;
+  };
+  Half halves_[2];
+  int half_ = 0;
+  size_t used_ = 0;
+  size_t uploaded_ = 0;
+};
+
+}  // namespace dsv4::backend::cuda
