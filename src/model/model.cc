@@ -151,7 +151,10 @@ Status Model::Prepare() {
   layout_ = MakeCacheLayout(config_, weights_, options_);
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
   DSV4_RETURN_IF_ERROR(UploadRopeTables());
-  return PlaceWeights(backend_, weights_);
+  DSV4_RETURN_IF_ERROR(PlaceWeights(backend_, weights_));
+  // On a device everything is a copy; the host's memory is better used otherwise.
+  if (backend_.context->memory().device().type != DeviceType::kHost) weights_.checkpoint.reset();
+  return {};
 }
 
 Status Model::UploadRopeTables() {

@@ -347,7 +347,7 @@ TEST(CudaModel, GraphsReplayWhatLaunchesDo) {
       for (size_t i = 0; i < batch; ++i) states.push_back(NewState(*model));
       for (size_t i = 0; i < batch; ++i) {
         pointers.push_back(&states[i]);
-        tokens.push_back(Tokens(60 + 70 * i, static_cast<int32_t>(i) + 11));
+        tokens.push_back(Tokens(1100 + 70 * i, static_cast<int32_t>(i) + 11));
       }
       StepAll(*model, pointers, tokens, model::LogitsRows::kLast);
       for (int32_t step = 0; step < 150; ++step) {
@@ -368,7 +368,7 @@ TEST(CudaModel, GraphsReplayWhatLaunchesDo) {
   const std::vector<float> late = run(Make(backend::CudaOptions{.overlap = false}));
   EXPECT_EQ(std::memcmp(late.data(), want.data(), want.size() * sizeof(float)), 0);
   const backend::CudaCounters counters = backend::CountersOf(graphs);
-  EXPECT_GT(counters.replayed_lists, counters.lists * 8 / 10)
+  EXPECT_GT(counters.replayed_lists, counters.lists * 7 / 10)
       << counters.lists << " lists, " << counters.graphs_captured << " graphs";
   EXPECT_LT(counters.graphs_captured, 200);
 }

@@ -77,10 +77,7 @@ Status PrepareWeightEntry(ops::OpContext& context, const ops::PrepareWeightArgs&
   return PrepareWeight(static_cast<CudaContext&>(context), args);
 }
 
-bool EnvironmentSays(const char* name, std::string_view wanted) {
-  const char* value = std::getenv(name);
-  return value != nullptr && value == wanted;
-}
+bool Says(const char* value, std::string_view wanted) { return value != nullptr && value == wanted; }
 
 }  // namespace
 }  // namespace cuda
@@ -120,9 +117,9 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   }
   const cuda::QueueOptions queue_options = {
       .device = options.device,
-      .synchronous = options.synchronous || cuda::EnvironmentSays("DSV4_CUDA_SYNC", "1"),
-      .graphs = options.graphs && !cuda::EnvironmentSays("DSV4_CUDA_GRAPHS", "0"),
-      .overlap = options.overlap && !cuda::EnvironmentSays("DSV4_CUDA_OVERLAP", "0")};
+      .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
+      .graphs = options.graphs && !cuda::Says(std::getenv("DSV4_CUDA_GRAPHS"), "0"),
+      .overlap = options.overlap && !cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "0")};
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);

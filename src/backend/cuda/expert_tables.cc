@@ -16,6 +16,14 @@ void AddOnce(std::vector<ExpertVariant>& variants, const DeviceWeight& weight) {
   if (std::ranges::find(variants, variant) == variants.end()) variants.push_back(variant);
 }
 
+// But for where it lies.
+bool Alike(DeviceWeight a, const DeviceWeight& b) {
+  a.data = b.data;
+  a.scale = b.scale;
+  a.global_scale = b.global_scale;
+  return a == b;
+}
+
 std::vector<DeviceWeight> Describe(std::span<const ops::ExpertWeights> experts, DType x_dtype) {
   std::vector<DeviceWeight> weights;
   weights.reserve(experts.size() * 3);
@@ -47,6 +55,12 @@ Result<const ExpertTable*> ExpertTables::Find(std::span<const ops::ExpertWeights
   DSV4_TRY(memory_.CopyFromHost(entry.device.data(), weights.data(), num_bytes, nullptr));
   for (size_t i = 0; i < weights.size(); ++i) {
     AddOnce(i % 3 == 2 ? entry.table.down : entry.table.gate_up, weights[i]);
+  }
+  entry.table.w1 = weights[0];
+  entry.table.w2 = weights[2];
+  entry.table.alike = true;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    entry.table.alike = entry.table.alike && Alike(weights[i], i % 3 == 2 ? entry.table.w2 : entry.table.w1);
   }
   entry.table.weights = static_cast<const DeviceWeight*>(entry.device.data());
   entry.x_dtype = x_dtype;

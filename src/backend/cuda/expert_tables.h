@@ -23,6 +23,10 @@ struct ExpertTable {
   std::vector<ExpertVariant> gate_up;
   std::vector<ExpertVariant> down;
   const DeviceWeight* weights = nullptr;  // Device memory: w1, w3, w2 of every expert.
+  // All w1 and w3, and all w2, are like these but for their data, their scales and the factor on them.
+  bool alike = false;
+  DeviceWeight w1;
+  DeviceWeight w2;
 };
 
 class ExpertTables {
@@ -30,8 +34,9 @@ class ExpertTables {
   explicit ExpertTables(DeviceMemory& memory) : memory_(memory) {}
 
   // The table of `experts`, which the span's address names. Few experts are compared with what the table was made of, many
-  // only at both ends, as long as no weight has been prepared since (ops/routed_experts.h): reading the descriptors of
-  // hundreds of experts would take the host as long as the device needs for the layer.
+  // only at both ends, as long as no weight has been prepared since: reading the descriptors of hundreds of experts would
+  // take the host as long as the device needs for the layer. Many experts at one address therefore must not change in
+  // place without prepare_weight, which is how a model makes them.
   Result<const ExpertTable*> Find(std::span<const ops::ExpertWeights> experts, DType x_dtype);
 
   // Weights come or change.

@@ -38,7 +38,15 @@ __global__ void SortEntriesKernel(const __grid_constant__ SequenceTable table, c
     mine += entry < 0 ? 0 : 1;
   }
   const int count = BlockSum(mine);
-  for (int size = 2; size <= padded; size *= 2) {
+  // The indexer's lists are in order already, their holes behind them.
+  __shared__ bool sorted;
+  if (threadIdx.x == 0) sorted = true;
+  __syncthreads();
+  for (int i = threadIdx.x; i + 1 < padded; i += kSortThreads) {
+    if (list[i] > list[i + 1]) sorted = false;
+  }
+  __syncthreads();
+  for (int size = sorted ? 2 * padded : 2; size <= padded; size *= 2) {
     for (int stride = size / 2; stride > 0; stride /= 2) {
       __syncthreads();
       for (int i = threadIdx.x; i < padded / 2; i += kSortThreads) {

@@ -4,6 +4,7 @@
 // same bits alone and in any batch.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "formats/weight.h"
@@ -22,6 +23,8 @@ struct DeviceWeight {
   int64_t block_rows = 1;
   int64_t block_cols = 1;
   int64_t scale_cols = 0;
+  int block_rows_log2 = 0;  // Of the kinds that want powers of two.
+  int block_cols_log2 = 0;
   float global_scale = 1.0F;
   bool global_scale_divides = false;
   WeightFormat format = WeightFormat::kPlain;
@@ -33,6 +36,8 @@ struct DeviceWeight {
   friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
 };
 
+inline bool IsPowerOfTwo(int64_t value) { return std::has_single_bit(static_cast<uint64_t>(value)); }
+
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
   const bool exact_in_bf16 = weight.activation == ActivationQuant::kFp8Block || x_dtype == DType::kBF16;
   if (!exact_in_bf16) return MatmulKind::kGeneral;
@@ -42,8 +47,11 @@ inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
       return weight.data.dtype == DType::kBF16 && weight.cols % 8 == 0 ? MatmulKind::kMmaBf16
                                                                        : MatmulKind::kGeneral;
     case WeightFormat::kFp8Block:
-      return weight.cols % 16 == 0 && weight.block_cols % 64 == 0 ? MatmulKind::kMmaFp8
-                                                                  : MatmulKind::kGeneral;
+      // The blocks of a position are found by shifts; a unit of 64 columns lies in one.
+      return weight.cols % 16 == 0 && weight.block_cols % 64 == 0 && IsPowerOfTwo(weight.block_cols) &&
+                     IsPowerOfTwo(weight.block_rows)
+                 ? MatmulKind::kMmaFp8
+                 : MatmulKind::kGeneral;
     case WeightFormat::kMxFp4:
       return MatmulKind::kMmaMxFp4;
     case WeightFormat::kNvFp4:
@@ -60,6 +68,8 @@ inline DeviceWeight MakeDeviceWeight(const Weight& weight, DType x_dtype) {
           .block_rows = weight.block_rows,
           .block_cols = weight.block_cols,
           .scale_cols = weight.scale.is_null() ? 0 : weight.scale.shape[1],
+          .block_rows_log2 = std::countr_zero(static_cast<uint64_t>(weight.block_rows)),
+          .block_cols_log2 = std::countr_zero(static_cast<uint64_t>(weight.block_cols)),
           .global_scale = weight.global_scale,
           .global_scale_divides = weight.global_scale_divides,
           .format = weight.format,

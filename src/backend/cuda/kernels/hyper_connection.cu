@@ -1,5 +1,5 @@
-// hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a block of its
-// own; a second kernel turns a token's few numbers into its mix.
+// hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
+// its own; a second kernel turns a token's few numbers into its mix.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
@@ -13,37 +13,127 @@ constexpr int kMixThreads = 256;
 
 __device__ double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-// dots[token][k] = fn[k] . x for k < num_rows; dots[token][num_rows] = x . x.
+// A dot product is cut into so many parts, each a block's, whose sums are added in order.
+constexpr int kParts = 4;
+
 template <typename T>
-__global__ void MixDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
+__device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]);
+template <>
+__device__ __forceinline__ void LoadFour<float>(const float* data, double (&values)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(data);
+  values[0] = static_cast<double>(four.x);
+  values[1] = static_cast<double>(four.y);
+  values[2] = static_cast<double>(four.z);
+  values[3] = static_cast<double>(four.w);
+}
+template <>
+__device__ __forceinline__ void LoadFour<Bf16>(const Bf16* data, double (&values)[4]) {
+  const uint2 four = *reinterpret_cast<const uint2*>(data);
+  values[0] = static_cast<double>(__uint_as_float(four.x << 16));
+  values[1] = static_cast<double>(__uint_as_float(four.x & 0xFFFF0000U));
+  values[2] = static_cast<double>(__uint_as_float(four.y << 16));
+  values[3] = static_cast<double>(__uint_as_float(four.y & 0xFFFF0000U));
+}
+
+// Parts of dots[token][k] = fn[k] . x for k < num_rows; of x . x for k = num_rows. Grid: tokens, rows, parts.
+template <typename T>
+__global__ void __launch_bounds__(kDotThreads)
+    MixDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int k = static_cast<int>(blockIdx.y);
   const T* const x = streams + token * width;
+  const float* const row = fn + k * width;
+  // Parts of whole groups of four columns, where four can be read at once.
+  const bool fours =
+      width % 4 == 0 && (reinterpret_cast<uintptr_t>(streams) | reinterpret_cast<uintptr_t>(fn)) % 16 == 0;
+  const int64_t step = fours ? 4 : 1;
+  const int64_t part_width = CeilDiv(width / step, kParts) * step;
+  const int64_t begin = blockIdx.z * part_width;
+  const int64_t end = min(width, begin + part_width);
   double sum = 0.0;
-  if (k < num_rows) {
-    const float* const row = fn + k * width;
-    for (int64_t i = threadIdx.x; i < width; i += kDotThreads)
-      sum = fma(static_cast<double>(row[i]), Load(x, i), sum);
+  if (fours) {
+#pragma unroll 4
+    for (int64_t i = begin + 4 * threadIdx.x; i < end; i += 4 * kDotThreads) {
+      double a[4];
+      double b[4];
+      LoadFour(x + i, b);
+      if (k < num_rows) {
+        LoadFour(row + i, a);
+      } else {
+        LoadFour(x + i, a);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum = fma(a[j], b[j], sum);
+    }
   } else {
-    for (int64_t i = threadIdx.x; i < width; i += kDotThreads) sum = fma(Load(x, i), Load(x, i), sum);
+    for (int64_t i = begin + threadIdx.x; i < end; i += kDotThreads)
+      sum = fma(k < num_rows ? static_cast<double>(row[i]) : Load(x, i), Load(x, i), sum);
   }
   sum = BlockSum(sum);
-  if (threadIdx.x == 0) dots[token * (num_rows + 1) + k] = sum;
+  if (threadIdx.x == 0) dots[(token * (num_rows + 1) + k) * kParts + blockIdx.z] = sum;
+}
+
+__device__ double Dot(const double* dots, int k) {
+  double sum = dots[k * kParts];
+#pragma unroll
+  for (int part = 1; part < kParts; ++part) sum += dots[k * kParts + part];
+  return sum;
 }
 
 // The norm is a factor taken over all streams at once.
 __device__ double NormFactor(const double* dots, int num_rows, int64_t width, float norm_eps) {
-  return 1.0 / sqrt(dots[num_rows] / static_cast<double>(width) + static_cast<double>(norm_eps));
+  return 1.0 / sqrt(Dot(dots, num_rows) / static_cast<double>(width) + static_cast<double>(norm_eps));
 }
 
 // u[d] = sum_i pre[i] * stream i, over this block's share of the columns.
 template <typename T>
-__device__ void MixStreams(const double* pre, const T* x, T* u, int mult, int64_t dim) {
-  for (int64_t d = threadIdx.x; d < dim; d += kMixThreads) {
+__device__ void MixStreams(const double* pre, const T* x, T* u, int mult, int64_t dim, int64_t begin,
+                           int64_t end) {
+  for (int64_t d = begin + threadIdx.x; d < end; d += kMixThreads) {
     double sum = 0.0;
+#pragma unroll 4
     for (int i = 0; i < mult; ++i) sum += pre[i] * Load(x, i * dim + d);
     Store(u, d, sum);
+  }
+}
+
+// The release's four streams: one thread holds the matrix, whose sums and quotients are independent of each other.
+__device__ void SinkhornOfFour(double* comb, double eps, int iterations) {
+  double c[4][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    double max = comb[4 * i];
+#pragma unroll
+    for (int j = 1; j < 4; ++j) max = max < comb[4 * i + j] ? comb[4 * i + j] : max;
+    double sum = 0.0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum += c[i][j] = exp(comb[4 * i + j] - max);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[i][j] = c[i][j] / sum + eps;
+  }
+  const auto columns = [&] {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const double factor = __drcp_rn(c[0][j] + c[1][j] + c[2][j] + c[3][j] + eps);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[i][j] *= factor;
+    }
+  };
+  columns();
+  for (int iteration = 1; iteration < iterations; ++iteration) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const double factor = __drcp_rn(c[i][0] + c[i][1] + c[i][2] + c[i][3] + eps);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) c[i][j] *= factor;
+    }
+    columns();
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) comb[4 * i + j] = c[i][j];
   }
 }
 
@@ -100,48 +190,68 @@ struct HcPreParams {
   int sinkhorn_iters;
 };
 
-// One block a token.
+// Columns of u a block.
+constexpr int64_t kMixColumns = 1024;
+
+// Grid: tokens, and in y first the small outputs, whose iterations take longest, then pieces of u.
 template <typename T>
-__global__ void HcPreKernel(const T* streams, T* u, const HcPreParams p) {
-  BeginKernel();
+__global__ void __launch_bounds__(kMixThreads) HcPreKernel(const T* streams, T* u, const HcPreParams p) {
   __shared__ double pre[ops::kMaxHcMult];
   __shared__ double comb[ops::kMaxHcMult * ops::kMaxHcMult];
+  BeginKernel();
   const int64_t token = blockIdx.x;
   const int mult = p.mult;
   const int num_rows = (2 + mult) * mult;
-  const double* const dots = p.dots + token * (num_rows + 1);
-  const double factor = NormFactor(dots, num_rows, mult * p.dim, p.norm_eps);
+  const double* const dots = p.dots + token * (num_rows + 1) * kParts;
   const double hc_eps = static_cast<double>(p.hc_eps);
   const auto logit = [&](int k, int part) {
-    return factor * dots[k] * static_cast<double>(p.scale[part]) + static_cast<double>(p.base[k]);
+    const double factor = NormFactor(dots, num_rows, mult * p.dim, p.norm_eps);
+    return factor * Dot(dots, k) * static_cast<double>(p.scale[part]) + static_cast<double>(p.base[k]);
   };
   const int t = static_cast<int>(threadIdx.x);
-  if (t < mult) {
-    pre[t] = Sigmoid(logit(t, 0)) + hc_eps;
-    Store(p.post, token * mult + t, 2.0 * Sigmoid(logit(mult + t, 1)));
+  if (blockIdx.y > 0) {
+    if (t < mult) pre[t] = Sigmoid(logit(t, 0)) + hc_eps;
+    __syncthreads();
+    const int64_t begin = (blockIdx.y - 1) * kMixColumns;
+    MixStreams(pre, streams + token * mult * p.dim, u + token * p.dim, mult, p.dim, begin,
+               min(p.dim, begin + kMixColumns));
+    return;
   }
   if (t < mult * mult) comb[t] = logit(2 * mult + t, 2);
+  // Not in the warp of the iterations.
+  if (t >= kMixThreads - 32 && t < kMixThreads - 32 + mult) {
+    const int i = t - (kMixThreads - 32);
+    Store(p.post, token * mult + i, 2.0 * Sigmoid(logit(mult + i, 1)));
+  }
   __syncthreads();
-  MixStreams(pre, streams + token * mult * p.dim, u + token * p.dim, mult, p.dim);
-  Sinkhorn(comb, mult, hc_eps, p.sinkhorn_iters);
-  if (t < mult * mult) Store(p.comb, token * mult * mult + t, comb[t]);
+  if (mult == 4) {
+    if (t == 0) SinkhornOfFour(comb, hc_eps, p.sinkhorn_iters);
+    __syncwarp();
+  } else {
+    Sinkhorn(comb, mult, hc_eps, p.sinkhorn_iters);
+  }
+  if (mult == 4 ? t < 16 : t < mult * mult) Store(p.comb, token * mult * mult + t, comb[t]);
 }
 
+// Grid: tokens, pieces of y.
 template <typename T>
-__global__ void HcHeadKernel(const T* streams, const double* all_dots, const float* scale, const float* base,
-                             T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
-  BeginKernel();
+__global__ void __launch_bounds__(kMixThreads)
+    HcHeadKernel(const T* streams, const double* all_dots, const float* scale, const float* base, T* y,
+                 int mult, int64_t dim, float norm_eps, float hc_eps) {
   __shared__ double pre[ops::kMaxHcMult];
+  BeginKernel();
   const int64_t token = blockIdx.x;
-  const double* const dots = all_dots + token * (mult + 1);
+  const double* const dots = all_dots + token * (mult + 1) * kParts;
   const int t = static_cast<int>(threadIdx.x);
   if (t < mult) {
     const double factor = NormFactor(dots, mult, mult * dim, norm_eps);
-    pre[t] = Sigmoid(factor * dots[t] * static_cast<double>(scale[0]) + static_cast<double>(base[t])) +
+    pre[t] = Sigmoid(factor * Dot(dots, t) * static_cast<double>(scale[0]) + static_cast<double>(base[t])) +
              static_cast<double>(hc_eps);
   }
   __syncthreads();
-  MixStreams(pre, streams + token * mult * dim, y + token * dim, mult, dim);
+  const int64_t begin = blockIdx.y * kMixColumns;
+  MixStreams(pre, streams + token * mult * dim, y + token * dim, mult, dim, begin,
+             min(dim, begin + kMixColumns));
 }
 
 // One thread a column of a token: it reads all streams there before it writes them, so residual and out may be the same.
@@ -169,12 +279,12 @@ __global__ void HcPostKernel(const T* y, const T* residual, const float* post, c
   }
 }
 
-// Scratch of [num_tokens, num_rows + 1] dot products.
+// Scratch of [num_tokens, num_rows + 1, kParts] partial dot products.
 Result<const double*> MixDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
   const int64_t num_tokens = streams.shape[0];
   const int64_t num_rows = fn.shape[0];
-  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1)));
-  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1));
+  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * kParts));
+  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1), kParts);
   WithElement(streams.dtype, [&]<typename T>(T*) {
     context.Launch(MixDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
                    fn.shape[1], static_cast<int>(num_rows));
@@ -199,9 +309,9 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
                               .hc_eps = args.hc_eps,
                               .sinkhorn_iters = args.sinkhorn_iters};
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
+  const dim3 grid(num_tokens, static_cast<unsigned>(1 + CeilDiv(params.dim, kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcPreKernel<T>, num_tokens, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(),
-                   params);
+    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(), params);
   });
   return {};
 }
@@ -224,8 +334,9 @@ Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
   const auto num_tokens = static_cast<unsigned>(args.streams.shape[0]);
   if (args.streams.num_elements() == 0) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(const double* const dots, MixDots(context, args.streams, args.fn));
+  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcHeadKernel<T>, num_tokens, kMixThreads, 0, args.streams.as<const T>(), dots,
+    context.Launch(HcHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots,
                    args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
                    static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
                    args.hc_eps);

@@ -1,9 +1,12 @@
 // indexer_select: scores of all visible entries, token by token, then an exact top-k by radix selection.
+#include <bit>
 #include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_scan.cuh>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
 
@@ -82,9 +85,104 @@ __global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const S
   }
 }
 
+// The same on tensor cores, for the release's width and whole groups of 16 heads: 16 keys a warp. A dot product's sum does not
+// depend on which keys stand beside it.
+constexpr int kMmaWarps = 4;
+constexpr int kMmaKeys = 16 * kMmaWarps;
+constexpr int kMmaWidth = 128;
+constexpr int kMmaMaxHeads = 64;
+
+bool HasScoreMma(DType dtype, int64_t num_heads, int64_t width) {
+  return dtype == DType::kBF16 && width == kMmaWidth && num_heads % 16 == 0 && num_heads <= kMmaMaxHeads;
+}
+
+__global__ void __launch_bounds__(32 * kMmaWarps)
+    ScoreMmaKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
+  constexpr int kRow = kMmaWidth + 8;
+  extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kRow]
+  __shared__ __align__(16) uint16_t keys[kMmaKeys][kRow];
+  __shared__ float head_weights[kMmaMaxHeads];
+  BeginKernel();
+  const int64_t token = p.first_token + blockIdx.x;
+  const SequenceRows& sequence = table.Of(token);
+  const int64_t visible = NumVisible(sequence, token, p.ratio);
+  const int64_t first_key = blockIdx.y * int64_t{kMmaKeys};
+  if (visible <= p.top_k || first_key >= visible) return;
+  const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
+  const int t = static_cast<int>(threadIdx.x);
+  constexpr int kPieces = kMmaWidth / 8;
+  const auto* const q = static_cast<const uint16_t*>(p.q) + token * p.num_heads * kMmaWidth;
+  for (int i = t; i < kMmaKeys * kPieces; i += 32 * kMmaWarps) {
+    const int key = i / kPieces;
+    const int d = i % kPieces * 8;
+    uint4 row = make_uint4(0, 0, 0, 0);
+    if (key < num_keys)
+      row = *reinterpret_cast<const uint4*>(table.PagedRow<uint16_t>(sequence, first_key + key) + d);
+    *reinterpret_cast<uint4*>(&keys[key][d]) = row;
+  }
+  for (int i = t; i < p.num_heads * kPieces; i += 32 * kMmaWarps)
+    *reinterpret_cast<uint4*>(shared_q + i / kPieces * kRow + i % kPieces * 8) =
+        *reinterpret_cast<const uint4*>(q + i * 8);
+  for (int i = t; i < p.num_heads; i += 32 * kMmaWarps)
+    head_weights[i] = ToFloat(static_cast<const Bf16*>(p.weights)[token * p.num_heads + i]);
+  __syncthreads();
+
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int group = lane / 4;
+  const int place = lane % 4;
+  // B: two tiles of eight keys, all steps of the width.
+  uint32_t b[kMmaWidth / 16][2][2];
+#pragma unroll
+  for (int step = 0; step < kMmaWidth / 16; ++step) {
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      const uint16_t* const row = keys[warp * 16 + tile * 8 + group] + step * 16 + place * 2;
+      b[step][tile][0] = *reinterpret_cast<const uint32_t*>(row);
+      b[step][tile][1] = *reinterpret_cast<const uint32_t*>(row + 8);
+    }
+  }
+  double sums[2][2] = {};  // By tile; keys 2 * place and the next.
+  for (int head = 0; head < p.num_heads; head += 16) {
+    float dots[2][4] = {};
+#pragma unroll
+    for (int step = 0; step < kMmaWidth / 16; ++step) {
+      const uint16_t* const row = shared_q + (head + group) * kRow + step * 16 + place * 2;
+      const uint32_t a[4] = {*reinterpret_cast<const uint32_t*>(row),
+                             *reinterpret_cast<const uint32_t*>(row + 8 * kRow),
+                             *reinterpret_cast<const uint32_t*>(row + 8),
+                             *reinterpret_cast<const uint32_t*>(row + 8 * kRow + 8)};
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) Mma(dots[tile], a, b[step][tile][0], b[step][tile][1]);
+    }
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float held = RoundToBf16(dots[tile][i]);
+        // As std::max(held, 0.0): NaN stays.
+        const float positive = held < 0.0F ? 0.0F : held;
+        sums[tile][i % 2] +=
+            static_cast<double>(RoundToBf16(head_weights[head + group + i / 2 * 8] * positive));
+      }
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      double sum = sums[tile][i];
+      for (int offset = 16; offset >= 4; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
+      const int key = warp * 16 + tile * 8 + place * 2 + i;
+      if (group == 0 && key < num_keys)
+        p.scores[blockIdx.x * p.max_visible + first_key + key] = RoundToBf16(static_cast<float>(sum));
+    }
+  }
+}
+
 // --- Top-k -----------------------------------------------------------------------------------------------------------
 
-constexpr int kSelectThreads = 512;
+constexpr int kSelectThreads = 1024;
 
 // Unsigned keys in the order of the scores; NaN counts as the lowest number.
 __device__ uint32_t OrderedKey(float score) {
@@ -92,70 +190,81 @@ __device__ uint32_t OrderedKey(float score) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// One block a token. Four passes of eight bits find the k-th highest key; then entries above it, and the first of those
-// equal to it, are written in order of index.
-__global__ void SelectKernel(const __grid_constant__ SequenceTable table, const float* all_scores,
-                             int32_t* all_selected, int64_t first_token, int64_t max_visible, int64_t top_k,
-                             int64_t ratio) {
-  BeginKernel();
-  using Scan = cub::BlockScan<int, kSelectThreads>;
+// One block a token. Four passes of eight bits find the k-th highest key; then each thread takes a piece of the entries, and
+// those above that key, with the first of those equal to it, are written in order of index.
+__global__ void __launch_bounds__(kSelectThreads)
+    SelectKernel(const __grid_constant__ SequenceTable table, const float* all_scores, int32_t* all_selected,
+                 int64_t first_token, int64_t max_visible, int64_t top_k, int64_t ratio) {
+  constexpr int kBuckets = 256;
+  using Scan = cub::BlockScan<uint64_t, kSelectThreads>;
+  using BucketScan = cub::WarpScan<int>;
   __shared__ typename Scan::TempStorage scan_storage;
-  __shared__ int histogram[256];
+  __shared__ typename BucketScan::TempStorage bucket_storage;
+  __shared__ int histogram[kBuckets];
   __shared__ uint32_t shared_prefix;
-  __shared__ int64_t shared_left;
+  __shared__ int shared_left;
+  BeginKernel();
 
   const int64_t token = first_token + blockIdx.x;
   const SequenceRows& sequence = table.Of(token);
-  const int64_t visible = NumVisible(sequence, token, ratio);
+  const int visible = static_cast<int>(NumVisible(sequence, token, ratio));
+  const int t = static_cast<int>(threadIdx.x);
   int32_t* const selected = all_selected + token * top_k;
   if (visible <= top_k) {
-    for (int64_t i = threadIdx.x; i < top_k; i += kSelectThreads)
-      selected[i] = i < visible ? static_cast<int32_t>(i) : -1;
+    for (int i = t; i < top_k; i += kSelectThreads) selected[i] = i < visible ? i : -1;
     return;
   }
-  if (top_k == 0) return;
   const float* const scores = all_scores + blockIdx.x * max_visible;
 
-  uint32_t prefix = 0;   // The high bits of the k-th highest key.
-  int64_t left = top_k;  // How many of the keys with this prefix are chosen.
+  uint32_t prefix = 0;                 // The high bits of the k-th highest key.
+  int left = static_cast<int>(top_k);  // How many of the keys with this prefix are chosen.
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < 256; i += kSelectThreads) histogram[i] = 0;
+    if (t < kBuckets) histogram[t] = 0;
     __syncthreads();
-    for (int64_t j = threadIdx.x; j < visible; j += kSelectThreads) {
+#pragma unroll 4
+    for (int j = t; j < visible; j += kSelectThreads) {
       const uint32_t key = OrderedKey(scores[j]);
       if (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8))
         atomicAdd(&histogram[key >> shift & 0xFFU], 1);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      int bucket = 255;
-      while (histogram[bucket] < left) left -= histogram[bucket--];
-      shared_prefix = prefix | static_cast<uint32_t>(bucket) << shift;
-      shared_left = left;
+    // The bucket in which, counted from the highest, the k-th key lies: a warp, eight buckets a lane.
+    if (t < 32) {
+      constexpr int kEach = kBuckets / 32;
+      const int highest = kBuckets - 1 - t * kEach;
+      int mine = 0;
+      for (int i = 0; i < kEach; ++i) mine += histogram[highest - i];
+      int above = 0;
+      BucketScan(bucket_storage).ExclusiveSum(mine, above);
+      if (above < left && left <= above + mine) {
+        int bucket = highest;
+        while (above + histogram[bucket] < left) above += histogram[bucket--];
+        shared_prefix = prefix | static_cast<uint32_t>(bucket) << shift;
+        shared_left = left - above;
+      }
     }
     __syncthreads();
     prefix = shared_prefix;
     left = shared_left;
   }
 
-  int64_t written = 0;
-  int64_t equal_seen = 0;
-  for (int64_t begin = 0; begin < visible && written < top_k; begin += kSelectThreads) {
-    const int64_t j = begin + threadIdx.x;
-    const uint32_t key = j < visible ? OrderedKey(scores[j]) : 0;
-    const int equal = j < visible && key == prefix ? 1 : 0;
-    int equal_before = 0;
-    int num_equal = 0;
-    Scan(scan_storage).ExclusiveSum(equal, equal_before, num_equal);
-    __syncthreads();
-    const bool chosen = j < visible && (key > prefix || (equal == 1 && equal_seen + equal_before < left));
-    int place = 0;
-    int num_chosen = 0;
-    Scan(scan_storage).ExclusiveSum(chosen ? 1 : 0, place, num_chosen);
-    __syncthreads();
-    if (chosen) selected[written + place] = static_cast<int32_t>(j);
-    written += num_chosen;
-    equal_seen += num_equal;
+  const int piece = (visible + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(visible, t * piece);
+  const int end = min(visible, begin + piece);
+  // Counts of those above and of those equal, in one number.
+  uint64_t counts = 0;
+  for (int j = begin; j < end; ++j) {
+    const uint32_t key = OrderedKey(scores[j]);
+    counts += (key > prefix ? uint64_t{1} << 32 : 0U) + (key == prefix ? 1U : 0U);
+  }
+  uint64_t before = 0;
+  Scan(scan_storage).ExclusiveSum(counts, before);
+  int equal_seen = static_cast<int>(before & 0xFFFFFFFFU);
+  int place = static_cast<int>(before >> 32) + min(equal_seen, left);
+  for (int j = begin; j < end; ++j) {
+    const uint32_t key = OrderedKey(scores[j]);
+    if (key > prefix || (key == prefix && equal_seen < left)) selected[place++] = j;
+    equal_seen += key == prefix ? 1 : 0;
   }
 }
 
@@ -176,8 +285,10 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
         s.keys, visible);
     if (s.num_tokens > 0) max_visible = std::max(max_visible, visible);
   }
-  // Where there is something to score, for as many as there may soon be.
-  if (max_visible > top_k) max_visible = InSteps(max_visible);
+  // Where there is something to score, for as many as there may soon be: the launches of a sequence's steps stay the same.
+  if (max_visible > top_k)
+    max_visible =
+        static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
 
   const auto shared_bytes =
@@ -210,10 +321,16 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                                   .ratio = args.ratio,
                                   .num_heads = static_cast<int>(num_heads),
                                   .width = static_cast<int>(width)};
-      const dim3 grid(count, static_cast<unsigned>(CeilDiv(max_visible, kKeysPerBlock)));
-      WithElement(args.q.dtype, [&]<typename T>(T*) {
-        context.Launch(ScoreKernel<T>, grid, kScoreThreads, shared_bytes, table, params);
-      });
+      if (HasScoreMma(args.q.dtype, num_heads, width)) {
+        const dim3 grid(count, static_cast<unsigned>(CeilDiv(max_visible, kMmaKeys)));
+        context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
+                       static_cast<size_t>(num_heads * (kMmaWidth + 8)) * sizeof(uint16_t), table, params);
+      } else {
+        const dim3 grid(count, static_cast<unsigned>(CeilDiv(max_visible, kKeysPerBlock)));
+        WithElement(args.q.dtype, [&]<typename T>(T*) {
+          context.Launch(ScoreKernel<T>, grid, kScoreThreads, shared_bytes, table, params);
+        });
+      }
     }
     context.Launch(SelectKernel, count, kSelectThreads, 0, table, scores, args.selected.as<int32_t>(), begin,
                    max_visible, top_k, args.ratio);

@@ -39,12 +39,11 @@ __device__ __forceinline__ uint4 LoadStream(const uint8_t* p) {
   return __ldg(reinterpret_cast<const uint4*>(p));
 }
 
-// Two e2m1 codes, at `shift` and `shift + 4` of a word, as bf16 times 2^-126: sign, and the code's three bits as the lowest
-// two of the exponent and the highest of the mantissa, where e2m1's subnormal is bf16's.
-__device__ __forceinline__ uint32_t E2m1PairTiny(uint32_t word, int shift) {
-  const uint32_t pair = word >> shift;
-  const uint32_t spread = (pair & 0xFU) | (pair & 0xF0U) << 12;  // Codes at bits 0 and 16.
-  return (spread & 0x00080008U) << 12 | (spread & 0x00070007U) << 6;
+// Codes k and k + 4 of a word of eight e2m1, as bf16 times 2^-126: sign, and the code's three bits as the lowest two of the
+// exponent and the highest of the mantissa, where e2m1's subnormal is bf16's.
+__device__ __forceinline__ uint32_t E2m1PairTiny(uint32_t word, int k) {
+  const uint32_t magnitude = k < 2 ? word << (6 - 4 * k) : word >> (4 * k - 6);
+  return (magnitude & 0x01C001C0U) | (word << (12 - 4 * k) & 0x80008000U);
 }
 
 // One float of a block scale tensor.
@@ -55,84 +54,143 @@ __device__ __forceinline__ float LoadScale(const void* scale, DType dtype, int64
 }
 
 // How a format's 16 bytes become bf16. kValues: weights in 16 bytes; a unit is what four lanes read, 4 * kValues columns.
-// Widen gives two weights, numbers 2i and 2i + 1 of the lane's; kScaledSums: the block scale is applied to a unit's sums.
+// Widen gives the lane's pair of weights i: two that lie kPairDistance apart among eight.
+// kScaledSums: the block scale is applied to a unit's sums. Codes are scales as they are stored, Scales as they are applied.
 template <MatmulKind kKind>
 struct Unpack;
+
+struct NoScale {};
 
 template <>
 struct Unpack<MatmulKind::kMmaBf16> {
   static constexpr int kValues = 8;
   static constexpr bool kScaledSums = false;
-  struct Scales {};
-  static __device__ Scales LoadScales(const DeviceWeight&, int64_t, int64_t) { return {}; }
+  static constexpr int kPairDistance = 1;
+  using Codes = NoScale;
+  using Scales = NoScale;
+  static __device__ int64_t ScaleRow(const DeviceWeight&, int) { return 0; }
+  static __device__ Codes LoadCodes(const DeviceWeight&, const void*, int64_t, int) { return {}; }
+  static __device__ Scales Expand(Codes) { return {}; }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales&, int i) { return words[i]; }
-  static __device__ float Finish(const DeviceWeight&, float sum) { return sum; }
+  static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
+  static __device__ float Finish(bool, float, float sum) { return sum; }
 };
 
 template <>
 struct Unpack<MatmulKind::kMmaFp8> {
   static constexpr int kValues = 16;
   static constexpr bool kScaledSums = true;
+  static constexpr int kPairDistance = 2;
   struct Scales {
     float block;
   };
-  static __device__ Scales LoadScales(const DeviceWeight& w, int64_t row, int64_t col) {
-    return {LoadScale(w.scale, w.scale_dtype, row / w.block_rows * w.scale_cols + col / w.block_cols)};
+  using Codes = Scales;
+  static __device__ int64_t ScaleRow(const DeviceWeight& w, int row) {
+    return (row >> w.block_rows_log2) * w.scale_cols;
   }
+  static __device__ Codes LoadCodes(const DeviceWeight& w, const void* scale, int64_t scale_row, int col) {
+    return {LoadScale(scale, w.scale_dtype, scale_row + (col >> w.block_cols_log2))};
+  }
+  static __device__ Scales Expand(Codes codes) { return codes; }
+  // Bytes i and i + 2 of a word. Their bits as a bf16 are the value times 2^-120, subnormals and all.
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales&, int i) {
-    const auto pair = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (i % 2 * 16));
-    const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-    // Both are exact in bf16: the high halves of the floats.
-    return __byte_perm(__float_as_uint(wide.x), __float_as_uint(wide.y), 0x7632);
+    constexpr uint16_t kTwoTo120 = (120 + 127) << 7;
+    const uint32_t word = words[i / 2];
+    const uint32_t magnitude = i % 2 == 0 ? word << 4 : word >> 4;
+    const uint32_t sign = i % 2 == 0 ? word << 8 : word;
+    return MulBf16x2((magnitude & 0x07F007F0U) | (sign & 0x80008000U), Both(kTwoTo120));
   }
-  static __device__ float Finish(const DeviceWeight&, float sum) { return sum; }
+  // A NaN among the weights, whose code Widen takes for a number: bits that make any bf16 a NaN.
+  static __device__ uint32_t Poison(const uint32_t (&words)[4]) {
+    uint32_t carries = 0;
+#pragma unroll
+    for (const uint32_t word : words) carries |= (word & 0x7F7F7F7FU) + 0x01010101U;
+    return (carries & 0x80808080U) != 0 ? 0x7FC07FC0U : 0U;
+  }
+  static __device__ float Finish(bool, float, float sum) { return sum; }
 };
 
 template <>
 struct Unpack<MatmulKind::kMmaMxFp4> {
   static constexpr int kValues = 32;
   static constexpr bool kScaledSums = false;
+  static constexpr int kPairDistance = 4;
   struct Scales {
     uint32_t block;
   };
+  using Codes = uint8_t;
+  static __device__ int64_t ScaleRow(const DeviceWeight& w, int row) { return row * w.scale_cols; }
   // The lane's 32 columns are one block.
-  static __device__ Scales LoadScales(const DeviceWeight& w, int64_t row, int64_t col) {
-    const uint8_t code = static_cast<const uint8_t*>(w.scale)[row * w.scale_cols + col / kMxFp4Block];
+  static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
+    return __ldg(static_cast<const uint8_t*>(scale) + scale_row + col / kMxFp4Block);
+  }
+  static __device__ Scales Expand(Codes code) {
     return {Both(code == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(code << 7))};
   }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
     constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-    const uint32_t values = MulBf16x2(E2m1PairTiny(words[i / 4], i % 4 * 8), Both(kTwoTo126));
+    const uint32_t values = MulBf16x2(E2m1PairTiny(words[i / 4], i % 4), Both(kTwoTo126));
     return MulBf16x2(values, scales.block);
   }
-  static __device__ float Finish(const DeviceWeight&, float sum) { return sum; }
+  static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
+  static __device__ float Finish(bool, float, float sum) { return sum; }
 };
 
 template <>
 struct Unpack<MatmulKind::kMmaNvFp4> {
   static constexpr int kValues = 32;
   static constexpr bool kScaledSums = false;
+  static constexpr int kPairDistance = 4;
   // e2m1 * 2^-126 times (scale * 2^100) is exact in bf16 for every e4m3 scale; the 2^26 that is missing comes last.
   struct Scales {
     uint32_t blocks[2];
   };
-  static __device__ Scales LoadScales(const DeviceWeight& w, int64_t row, int64_t col) {
-    const auto* codes = static_cast<const uint8_t*>(w.scale) + row * w.scale_cols + col / kNvFp4Block;
-    Scales scales;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      scales.blocks[i] = Both(static_cast<uint16_t>(__float_as_uint(FromE4m3(codes[i]) * 0x1p100F) >> 16));
-    return scales;
+  using Codes = uint16_t;  // Of the lane's two blocks.
+  static __device__ int64_t ScaleRow(const DeviceWeight& w, int row) { return row * w.scale_cols; }
+  static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
+    return __ldg(reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(scale) + scale_row +
+                                                   col / kNvFp4Block));
+  }
+  static __device__ Scales Expand(Codes codes) {
+    const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    return {{Both(static_cast<uint16_t>(__float_as_uint(wide.x * 0x1p100F) >> 16)),
+             Both(static_cast<uint16_t>(__float_as_uint(wide.y * 0x1p100F) >> 16))}};
   }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
-    return MulBf16x2(E2m1PairTiny(words[i / 4], i % 4 * 8), scales.blocks[i / 8]);
+    return MulBf16x2(E2m1PairTiny(words[i / 4], i % 4), scales.blocks[i / 8]);
   }
-  static __device__ float Finish(const DeviceWeight& w, float sum) {
+  static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
+  static __device__ float Finish(bool global_scale_divides, float global_scale, float sum) {
     const double scaled = static_cast<double>(sum) * 0x1p26;
-    const double global = static_cast<double>(w.global_scale);
-    return static_cast<float>(w.global_scale_divides ? scaled / global : scaled * global);
+    const double global = static_cast<double>(global_scale);
+    return static_cast<float>(global_scale_divides ? scaled / global : scaled * global);
   }
 };
+
+// A chunk of eight columns in the order of the pairs that Widen gives.
+template <MatmulKind kKind>
+__device__ __forceinline__ uint4 InWeightOrder(uint4 x) {
+  const auto low = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); };
+  const auto high = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); };
+  if constexpr (Unpack<kKind>::kPairDistance == 2) {
+    return make_uint4(low(x.x, x.y), high(x.x, x.y), low(x.z, x.w), high(x.z, x.w));
+  } else if constexpr (Unpack<kKind>::kPairDistance == 4) {
+    return make_uint4(low(x.x, x.z), high(x.x, x.z), low(x.y, x.w), high(x.y, x.w));
+  } else {
+    return x;
+  }
+}
+
+// Columns of a warp's segment, and how many segments there are.
+template <MatmulKind kKind>
+__host__ __device__ constexpr int SegmentCols(int cols) {
+  constexpr int kUnit = 4 * Unpack<kKind>::kValues;
+  return ((cols + kUnit - 1) / kUnit + kSegments - 1) / kSegments * kUnit;
+}
+template <MatmulKind kKind>
+__host__ __device__ constexpr int NumSegments(int cols) {
+  return (cols + SegmentCols<kKind>(cols) - 1) / SegmentCols<kKind>(cols);
+}
 
 template <int kTokenTiles>
 using PartialSums = float[kSegments][kTokenTiles * kTokensPerTile][kTileRows];
@@ -151,7 +209,7 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
   const int segment = static_cast<int>(threadIdx.x) / 32;
   const int group = lane / 4;
   const int place = lane % 4;
-  const int64_t segment_cols = CeilDiv(CeilDiv(w.cols, kUnit), kSegments) * kUnit;
+  const int64_t segment_cols = SegmentCols<kKind>(static_cast<int>(w.cols));
   const int64_t begin = segment * segment_cols;
   const int64_t end = min(w.cols, begin + segment_cols);
   const int64_t row_bytes = w.cols * 16 / kValues;
@@ -173,7 +231,10 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
           raw[u][r] = LoadStream(w.data + rows[r] * row_bytes + col / kValues * 16);
         // A scale of sums belongs to the unit, also in lanes that lie past the last column.
         const int64_t scale_col = Format::kScaledSums ? k + u * kUnit : col;
-        if (scale_col < end && rows[r] < row_end) scales[u][r] = Format::LoadScales(w, rows[r], scale_col);
+        if (scale_col < end && rows[r] < row_end) {
+          scales[u][r] = Format::Expand(Format::LoadCodes(
+              w, w.scale, Format::ScaleRow(w, static_cast<int>(rows[r])), static_cast<int>(scale_col)));
+        }
       }
     }
 #pragma unroll
@@ -190,8 +251,8 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           const int i = chunk * 4 + step * 2;
-          a[step][0] = Format::Widen(words[0], scales[u][0], i);
-          a[step][1] = Format::Widen(words[1], scales[u][1], i);
+          a[step][0] = Format::Widen(words[0], scales[u][0], i) | (i == 0 ? Format::Poison(words[0]) : 0U);
+          a[step][1] = Format::Widen(words[1], scales[u][1], i) | (i == 0 ? Format::Poison(words[1]) : 0U);
           a[step][2] = Format::Widen(words[0], scales[u][0], i + 1);
           a[step][3] = Format::Widen(words[1], scales[u][1], i + 1);
         }
@@ -199,6 +260,7 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
         for (int tile = 0; tile < kTokenTiles; ++tile) {
           uint4 x = make_uint4(0, 0, 0, 0);
           if (x_rows[tile] != nullptr) x = *reinterpret_cast<const uint4*>(x_rows[tile] + col + chunk * 8);
+          x = InWeightOrder<kKind>(x);
           Mma(target[tile], a[0], x.x, x.y);
           Mma(target[tile], a[1], x.z, x.w);
         }
@@ -240,16 +302,14 @@ __device__ void MultiplyTile(const DeviceWeight& w, int64_t first_row, int64_t r
   }
   MultiplySegment<kKind, kTokenTiles>(w, first_row, row_end, x_rows, partial);
   __syncthreads();
-  constexpr int64_t kUnit = 4 * Unpack<kKind>::kValues;
-  const int64_t segment_cols = CeilDiv(CeilDiv(w.cols, kUnit), kSegments) * kUnit;
-  const int num_segments = static_cast<int>(CeilDiv(w.cols, segment_cols));
+  const int num_segments = NumSegments<kKind>(static_cast<int>(w.cols));
   for (int i = static_cast<int>(threadIdx.x); i < num_tokens * kTileRows; i += kMatmulThreads) {
     const int token = i / kTileRows;
     const int64_t row = first_row + i % kTileRows;
     if (row >= row_end) continue;
     float sum = partial[0][token][i % kTileRows];
     for (int segment = 1; segment < num_segments; ++segment) sum += partial[segment][token][i % kTileRows];
-    emit(token, row, Unpack<kKind>::Finish(w, sum));
+    emit(token, row, Unpack<kKind>::Finish(w.global_scale_divides, w.global_scale, sum));
   }
 }
 

@@ -7,22 +7,39 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// One block a row.
+constexpr int kNormThreads = 512;
+constexpr int kMaxHeld = 16;  // Elements a thread keeps between the two passes.
+
+// One block a row, read once where a thread can hold its share. x may be y: a thread reads only the elements that it writes.
 template <typename In, typename Out>
-__global__ void RmsNormKernel(const In* x, int64_t x_stride, const float* weight, Out* y, int64_t y_stride,
-                              int64_t dim, float eps) {
+__global__ void __launch_bounds__(kNormThreads)
+    RmsNormKernel(const In* x, int64_t x_stride, const float* weight, Out* y, int64_t y_stride, int64_t dim,
+                  float eps) {
+  float weights[kMaxHeld];
+  const int64_t t = threadIdx.x;
+  // Weights are nobody's output.
+#pragma unroll
+  for (int i = 0; i < kMaxHeld; ++i)
+    weights[i] = t + i * kNormThreads < dim ? weight[t + i * kNormThreads] : 0.0F;
   BeginKernel();
   const In* const in = x + blockIdx.x * x_stride;
   Out* const out = y + blockIdx.x * y_stride;
+  double held[kMaxHeld];
+#pragma unroll
+  for (int i = 0; i < kMaxHeld; ++i)
+    held[i] = t + i * kNormThreads < dim ? Load(in, t + i * kNormThreads) : 0.0;
   double sum = 0.0;
-  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) {
-    const double value = Load(in, d);
-    sum += value * value;
-  }
+#pragma unroll
+  for (int i = 0; i < kMaxHeld; ++i) sum += held[i] * held[i];
+  for (int64_t d = t + kMaxHeld * kNormThreads; d < dim; d += kNormThreads) sum += Load(in, d) * Load(in, d);
   const double mean_square = BlockSum(sum) / static_cast<double>(dim);
   const double factor = 1.0 / sqrt(mean_square + static_cast<double>(eps));
-  // x may be y: a thread reads only the elements that it writes.
-  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) {
+#pragma unroll
+  for (int i = 0; i < kMaxHeld; ++i) {
+    const int64_t d = t + i * kNormThreads;
+    if (d < dim) Store(out, d, held[i] * (factor * static_cast<double>(weights[i])));
+  }
+  for (int64_t d = t + kMaxHeld * kNormThreads; d < dim; d += kNormThreads) {
     Store(out, d, Load(in, d) * (factor * static_cast<double>(weight[d])));
   }
 }
@@ -54,7 +71,7 @@ Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
   const auto rows = static_cast<unsigned>(args.x.shape[0]);
   WithElement(args.x.dtype, [&]<typename In>(In*) {
     WithElement(args.y.dtype, [&]<typename Out>(Out*) {
-      context.Launch(RmsNormKernel<In, Out>, rows, 512, 0, args.x.as<const In>(), args.x.strides[0],
+      context.Launch(RmsNormKernel<In, Out>, rows, kNormThreads, 0, args.x.as<const In>(), args.x.strides[0],
                      args.weight.as<const float>(), args.y.as<Out>(), args.y.strides[0], args.x.shape[1],
                      args.eps);
     });

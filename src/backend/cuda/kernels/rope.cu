@@ -6,7 +6,9 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// One block a token: the angles of its position once, in shared memory, then all heads.
+constexpr int kThreads = 256;
+
+// A block takes kThreads pairs of a token, after the angles of its position. Grid: tokens, pieces.
 template <typename T>
 __global__ void RopeKernel(T* x, const int32_t* positions, const float* frequencies, int64_t num_heads,
                            int64_t width, int64_t num_frequencies, bool inverse, Fault* fault) {
@@ -16,7 +18,7 @@ __global__ void RopeKernel(T* x, const int32_t* positions, const float* frequenc
   const int64_t token = blockIdx.x;
   const int32_t position = positions[token];
   if (position < 0) {
-    if (threadIdx.x == 0) ReportFault(fault, FaultKind::kPosition, token, 0, position, 0);
+    if (threadIdx.x == 0 && blockIdx.y == 0) ReportFault(fault, FaultKind::kPosition, token, 0, position, 0);
     return;
   }
   for (int64_t i = threadIdx.x; i < num_frequencies; i += blockDim.x) {
@@ -27,7 +29,8 @@ __global__ void RopeKernel(T* x, const int32_t* positions, const float* frequenc
     sines[i] = inverse ? -sine : sine;
   }
   __syncthreads();
-  for (int64_t pair = threadIdx.x; pair < num_heads * num_frequencies; pair += blockDim.x) {
+  const int64_t pair = blockIdx.y * int64_t{kThreads} + threadIdx.x;
+  if (pair < num_heads * num_frequencies) {
     const int64_t head = pair / num_frequencies;
     const int64_t i = pair % num_frequencies;
     T* const rotary = x + (token * num_heads + head + 1) * width - 2 * num_frequencies;
@@ -49,8 +52,10 @@ Status Rope(CudaContext& context, const ops::RopeArgs& args) {
     return Unimplemented("op rope: frequencies: " + args.frequencies.shape.ToString() +
                          ", this backend takes up to 3072");
   }
+  const dim3 grid(static_cast<unsigned>(args.x.shape[0]),
+                  static_cast<unsigned>(CeilDiv(args.x.shape[1] * num_frequencies, kThreads)));
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    context.Launch(RopeKernel<T>, static_cast<unsigned>(args.x.shape[0]), 256, shared_bytes, args.x.as<T>(),
+    context.Launch(RopeKernel<T>, grid, kThreads, shared_bytes, args.x.as<T>(),
                    args.positions.as<const int32_t>(), args.frequencies.as<const float>(), args.x.shape[1],
                    args.x.shape[2], num_frequencies, args.inverse, context.fault());
   });

@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
 namespace dsv4::backend::cuda {
@@ -170,8 +171,6 @@ __global__ void ExpertSwigluKernel(const T* gate, const float* weights, T* y, in
                       static_cast<double>(weights[i / width])));
 }
 
-constexpr int kMaxTopK = 64;
-
 // One block a token and 256 columns: its experts' rows in ascending order of expert, slots in order.
 template <typename T>
 __global__ void SumExpertsKernel(const int32_t* indices, const T* rows, float* y, int top_k, int64_t dim) {
@@ -260,11 +259,11 @@ Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const E
   return {};
 }
 
-Result<Plan> MakePlan(CudaContext& context, const ops::RoutedExpertsArgs& args) {
+Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   Plan plan;
+  plan.table = &table;
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_experts = static_cast<int64_t>(args.experts.size());
-  DSV4_ASSIGN_OR_RETURN(plan.table, context.expert_tables().Find(args.experts, args.x.dtype));
   plan.token_tiles = num_assignments > 8 * num_experts ? 4 : 1;
   const int tokens_per_tile = plan.token_tiles * kTokensPerTile;
   plan.max_tiles =
@@ -295,9 +294,12 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
                          std::to_string(args.experts.size()) +
                          " experts, this backend takes up to 64 choices of 4096 experts");
   }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
+                               context.expert_tables().Find(args.experts, args.x.dtype));
+  if (CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
   const DType dtype = args.x.dtype;
   const int64_t element = ElementBytes(dtype);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, args));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, *table, args));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,

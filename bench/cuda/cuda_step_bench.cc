@@ -1,0 +1,284 @@
+// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, prefill, and the time of
+// fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, and how many
+// kernels a layer takes.
+//
+//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS]
+//     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
+//     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
+//               and with 0 a table of ops instead, each timed alone with a wait behind it
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "diag/op_profile.h"
+#include "formats/number_formats.h"
+#include "model/model.h"
+#include "model/synthetic.h"
+
+namespace dsv4::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void Die(const std::string& message) {
+  fmt::print(stderr, "cuda_step_bench: {}\n", message);
+  std::exit(1);
+}
+void Must(const Status& status) {
+  if (!status.ok()) Die(status.ToString());
+}
+template <typename T>
+T Must(Result<T> result) {
+  if (!result.has_value()) Die(result.error().ToString());
+  return std::move(*result);
+}
+
+double Seconds(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::vector<int64_t> Numbers(const std::string& text) {
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0; begin < text.size() && text != "none";) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    numbers.push_back(std::stoll(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+// Bytes a second, read and written.
+double CopyBandwidth(Memory& memory) {
+  constexpr size_t kBytes = size_t{4} << 30;
+  constexpr int kCopies = 10;
+  const Buffer from = Must(memory.Allocate(kBytes));
+  const Buffer to = Must(memory.Allocate(kBytes));
+  std::byte byte;
+  const auto copy = [&](int count) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < count; ++i) Must(memory.Copy(to.data(), from.data(), kBytes, nullptr));
+    Must(memory.CopyToHost(&byte, to.data(), 1, nullptr));
+    return Seconds(begin);
+  };
+  copy(2);
+  return 2.0 * kCopies * static_cast<double>(kBytes) / copy(kCopies);
+}
+
+// Gives a state `length` tokens that nobody computed: rows are random numbers on the grid of rounded ones.
+class RandomStates {
+ public:
+  explicit RandomStates(Memory& memory) : memory_(memory), rows_(size_t{1} << 20), raw_(size_t{1} << 19) {
+    for (uint16_t& row : rows_) row = Bf16FromFloat(FloatFromE2m1(E2m1FromFloat(normal_(random_))));
+    for (float& value : raw_) value = normal_(random_);
+  }
+
+  void Fill(kv::SequenceState& state, int64_t length) {
+    const kv::CacheLayout& layout = state.layout();
+    while (state.length() < length) {
+      const int64_t count = std::min(layout.max_chunk_tokens, length - state.length());
+      Must(state.BeginAppend(count));
+      for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+        for (const kv::PageKind kind : {kv::PageKind::kEntries, kv::PageKind::kIndexerKeys}) {
+          if (!layout.HasPages(layer, kind)) continue;
+          std::vector<RowRun> runs;
+          state.EntryRuns(layer, kind, 0, &runs);
+          for (const RowRun& run : runs) {
+            Write(run.destination, rows_.data(), rows_.size() * 2,
+                  static_cast<size_t>(run.num_rows * layout.PageRowBytes(layer, kind)));
+          }
+        }
+        if (state.length() + count < length) continue;
+        for (int i = 0; i < kv::kNumRingKinds; ++i) {
+          const auto kind = static_cast<kv::RingKind>(i);
+          if (!layout.HasRing(layer, kind)) continue;
+          const RingRows ring = state.Ring(layer, kind);
+          const auto num_bytes = static_cast<size_t>(ring.capacity * layout.RingRowBytes(layer, kind));
+          if (kind == kv::RingKind::kWindow) {
+            Write(ring.data, rows_.data(), rows_.size() * 2, num_bytes);
+          } else {
+            Write(ring.data, raw_.data(), raw_.size() * 4, num_bytes);
+          }
+        }
+      }
+      state.CommitAppend();
+    }
+  }
+
+ private:
+  void Write(void* destination, const void* source, size_t source_bytes, size_t num_bytes) {
+    for (size_t done = 0; done < num_bytes;) {
+      const size_t offset = random_() % (source_bytes / 512) * 256;
+      const size_t count = std::min(num_bytes - done, source_bytes - offset);
+      Must(memory_.CopyFromHost(static_cast<std::byte*>(destination) + done,
+                                static_cast<const std::byte*>(source) + offset, count, nullptr));
+      done += count;
+    }
+  }
+
+  Memory& memory_;
+  std::mt19937_64 random_{5};
+  std::normal_distribution<float> normal_;
+  std::vector<uint16_t> rows_;
+  std::vector<float> raw_;
+};
+
+class Bench {
+ public:
+  Bench(const std::string& weights, int64_t num_layers)
+      : device_(Must(backend::MakeCudaBackend({}))),
+        hooked_(device_),
+        bandwidth_(CopyBandwidth(device_.context->memory())) {
+    model::SyntheticOptions options = Must(model::ParseSyntheticName("synthetic:" + weights));
+    options.num_layers = num_layers;
+    ThreadPool threads(static_cast<int>(std::thread::hardware_concurrency()));
+    const auto begin = Clock::now();
+    auto checkpoint =
+        Must(model::MakeSyntheticCheckpoint(weights, options, {.threads = threads, .progress = {}}));
+    const double made = Seconds(begin);
+    const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
+    auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
+    model_ =
+        Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(), {}));
+    fmt::print(
+        "{}: copies {:.2f} TB/s, read and written; {} layers of {}, {:.1f} GB: made in {:.1f} s, placed in "
+        "{:.1f} s\n",
+        device_.name, bandwidth_ / 1e12, num_layers, weights, num_bytes / 1e9, made, Seconds(begin) - made);
+    fmt::print("{:<36} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9} {:>9}\n", "step", "us", "us/layer", "MB",
+               "bound", "kernels", "a layer", "replayed");
+    std::fflush(stdout);
+  }
+
+  void Decode(int64_t depth, int64_t batch, int steps) {
+    std::vector<kv::SequenceState> states;
+    RandomStates random(device_.context->memory());
+    for (int64_t i = 0; i < batch; ++i) {
+      states.push_back(Must(model_->NewSequence()));
+      random.Fill(states.back(), depth);
+    }
+    std::vector<std::vector<int32_t>> tokens;
+    std::vector<double> seconds;
+    // Graphs are made when a list of launches comes for the second time, and every fourth step has other ones.
+    constexpr int kWarmUp = 12;
+    backend::CudaCounters before;
+    for (int step = 0; step < kWarmUp + steps; ++step) {
+      if (step == kWarmUp) before = backend::CountersOf(device_);
+      tokens.push_back(RandomTokens(batch));
+      const auto begin = Clock::now();
+      Step(states, tokens.back());
+      if (step >= kWarmUp) seconds.push_back(Seconds(begin));
+    }
+    const backend::CudaCounters after = backend::CountersOf(device_);
+    // Once more, op by op, for the bytes.
+    diag::OpProfile profile(*device_.context);
+    constexpr int kCounted = 4;
+    for (kv::SequenceState& state : states) Must(state.Rewind(kCounted));
+    {
+      const diag::HookedBackend::Scope scope(hooked_, profile.Hooks());
+      for (int i = kCounted; i > 0; --i) Step(states, tokens[tokens.size() - static_cast<size_t>(i)]);
+    }
+    if (steps == 0) return PrintProfile(profile, kCounted);
+    Report(fmt::format("decode, depth {}, batch {}", depth, batch), Median(seconds),
+           profile.total_cost().bytes() / kCounted,
+           static_cast<double>(after.launches - before.launches) / steps,
+           static_cast<double>(after.replayed_lists - before.replayed_lists) /
+               static_cast<double>(after.lists - before.lists));
+  }
+
+  void Prefill(int64_t length) {
+    std::vector<kv::SequenceState> states;
+    states.push_back(Must(model_->NewSequence()));
+    std::vector<double> seconds;
+    double launches = 0;
+    for (int run = 0; run < 4; ++run) {
+      states[0].Reset();
+      const std::vector<int32_t> tokens = RandomTokens(length);
+      const int64_t before = backend::CountersOf(device_).launches;
+      const auto begin = Clock::now();
+      Step(states, tokens);
+      if (run > 0) seconds.push_back(Seconds(begin));
+      launches = static_cast<double>(backend::CountersOf(device_).launches - before);
+    }
+    diag::OpProfile profile(*device_.context);
+    states[0].Reset();
+    {
+      const diag::HookedBackend::Scope scope(hooked_, profile.Hooks());
+      Step(states, RandomTokens(length));
+    }
+    const double us = Median(seconds) * 1e6;
+    Report(fmt::format("prefill {}: {:.0f} tok/s, {:.1f} TFLOP/s", length,
+                       static_cast<double>(length) / us * 1e6,
+                       2 * profile.total_cost().multiply_adds / us / 1e6),
+           Median(seconds), profile.total_cost().bytes(), launches, 0);
+  }
+
+ private:
+  static double Median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+  }
+
+  std::vector<int32_t> RandomTokens(int64_t count) {
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (int32_t& token : tokens)
+      token = static_cast<int32_t>(generator_() % static_cast<uint64_t>(model_->config().vocab_size));
+    return tokens;
+  }
+
+  void Step(std::vector<kv::SequenceState>& states, std::span<const int32_t> tokens) {
+    const size_t each = tokens.size() / states.size();
+    std::vector<model::SequenceChunk> chunks;
+    for (size_t i = 0; i < states.size(); ++i)
+      chunks.push_back({.state = &states[i],
+                        .tokens = tokens.subspan(i * each, each),
+                        .logits = model::LogitsRows::kLast});
+    Must(model_->Step(chunks));
+  }
+
+  void Report(const std::string& name, double seconds, double num_bytes, double launches, double replayed) {
+    const auto layers = static_cast<double>(model_->num_layers());
+    fmt::print("{:<36} {:>10.1f} {:>10.1f} {:>9.1f} {:>6.1f}% {:>9.1f} {:>9.1f} {:>8.0f}%\n", name,
+               seconds * 1e6, seconds * 1e6 / layers, num_bytes / 1e6, 100 * num_bytes / bandwidth_ / seconds,
+               launches, launches / layers, 100 * replayed);
+    std::fflush(stdout);
+  }
+
+  void PrintProfile(const diag::OpProfile& profile, int steps) {
+    for (const diag::OpTime& op : profile.ops()) {
+      fmt::print("  {:<16} {:<28} {:>6} calls {:>9.1f} us, {:>5.1f}%\n", op.op, op.detail, op.calls / steps,
+                 op.seconds * 1e6 / static_cast<double>(op.calls),
+                 100 * op.cost.bytes() / bandwidth_ / op.seconds);
+    }
+  }
+
+  ops::Backend device_;
+  diag::HookedBackend hooked_;
+  double bandwidth_;
+  std::unique_ptr<model::Model> model_;
+  std::mt19937_64 generator_{1};
+};
+
+}  // namespace
+}  // namespace dsv4::bench
+
+int main(int argc, char** argv) {
+  using namespace dsv4::bench;
+  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS]");
+  const auto argument = [&](int i, const char* otherwise) {
+    return std::string(argc > i ? argv[i] : otherwise);
+  };
+  Bench bench(argv[1], std::stoll(argv[2]));
+  const int steps = std::stoi(argument(6, "24"));
+  for (const int64_t depth : Numbers(argument(3, "0,8192,131072"))) {
+    for (const int64_t batch : Numbers(argument(4, "1"))) bench.Decode(depth, batch, steps);
+  }
+  for (const int64_t length : Numbers(argument(5, "none"))) bench.Prefill(length);
+  return 0;
+}

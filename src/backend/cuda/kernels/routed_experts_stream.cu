@@ -1,0 +1,216 @@
+#include <algorithm>
+
+#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/matmul_stream.cuh"
+#include "backend/cuda/kernels/routed_experts_stream.h"
+#include "backend/cuda/kernels/swiglu.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// Tokens rarely share experts as long as they are few; beyond this, grouping pays.
+constexpr int64_t kMaxTokens = 8;
+
+struct Params {
+  DeviceWeight shape;           // Of the matrices that this launch reads.
+  const DeviceWeight* weights;  // w1, w3, w2 of every expert.
+  const int32_t* indices;       // [num_tokens, top_k]
+  const float* routing;         // [num_tokens, top_k]
+  const uint16_t* x;            // Gate and up: [num_tokens, dim]. Down: [num_tokens, top_k, width].
+  int64_t x_stride;             // Between rows.
+  void* y;                      // Gate and up: bf16 [num_tokens, top_k, width]. Down: f32 [num_tokens, dim].
+  int num_experts;
+  int top_k;
+  float limit;
+  Fault* fault;
+};
+
+// The expert of a slot; one that does not exist is reported, and some other takes its place.
+__device__ int ExpertOf(const Params& p, int64_t token, int slot) {
+  const int expert = p.indices[token * p.top_k + slot];
+  if (expert >= 0 && expert < p.num_experts) return expert;
+  if (blockIdx.x == 0) ReportFault(p.fault, FaultKind::kExpertIndex, token, slot, expert, p.num_experts);
+  return 0;
+}
+
+__device__ StreamMatrix MatrixOf(const DeviceWeight& weight) {
+  return {weight.data, weight.scale, weight.global_scale};
+}
+
+// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks, tokens.
+template <MatmulKind kKind>
+__global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
+    GateUpKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) uint16_t shared_x[];
+  __shared__ StreamMatrix matrices[kMaxTopK][2];
+  __shared__ float routing[kMaxTopK];
+  BeginKernel();
+  const int64_t token = blockIdx.y;
+  const int width = static_cast<int>(p.shape.rows);
+  const int num_tiles = (width + kTileRows - 1) / kTileRows;
+  const int num_pairs = num_tiles * p.top_k;
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int t = static_cast<int>(threadIdx.x);
+  if (t < 2 * p.top_k) {
+    matrices[t / 2][t % 2] = MatrixOf(p.weights[ExpertOf(p, token, t / 2) * 3 + t % 2]);
+    routing[t / 2] = p.routing[token * p.top_k + t / 2];
+  }
+  __syncthreads();
+  auto* const hidden = static_cast<uint16_t*>(p.y) + token * p.top_k * width;
+  // What the pairs gave, until all are done: the activation takes its time, and then is computed for all at once.
+  auto* const results = reinterpret_cast<float2*>(shared_x + StreamRow(p.shape.cols));
+  const int rounds = (num_pairs - block + num_blocks - 1) / num_blocks;
+  StreamItems<kKind>(
+      p.shape, 2 * rounds, 1,
+      [&](int i) {
+        const int pair = block + i / 2 * num_blocks;
+        return StreamItem{matrices[pair / num_tiles][i % 2], pair % num_tiles * kTileRows, width, shared_x};
+      },
+      [&] {
+        LoadStreamRows<kKind>(shared_x, 1, static_cast<int>(p.shape.cols), p.shape.quantized_x,
+                              [&](int) { return p.x + token * p.x_stride; });
+        __syncthreads();
+      },
+      [&](int i, const StreamItem&, int, int row, float sum) {
+        float2& result = results[i / 2 * kTileRows + row % kTileRows];
+        (i % 2 == 0 ? result.x : result.y) = RoundToBf16(sum);
+      });
+  __syncthreads();
+  for (int i = t; i < rounds * kTileRows; i += kMatmulThreads) {
+    const int pair = block + i / kTileRows * num_blocks;
+    const int row = pair % num_tiles * kTileRows + i % kTileRows;
+    if (row >= width) continue;
+    const int slot = pair / num_tiles;
+    hidden[slot * width + row] = Bf16FromFloat(
+        static_cast<float>(ClampedSwiglu(static_cast<double>(results[i].x), static_cast<double>(results[i].y),
+                                         static_cast<double>(p.limit), static_cast<double>(routing[slot]))));
+  }
+}
+
+// A row tile of all of a token's experts in ascending order, and their sum. Grid: blocks, tokens.
+template <MatmulKind kKind>
+__global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
+    DownKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) uint16_t shared_x[];
+  __shared__ StreamMatrix matrices[kMaxTopK];
+  __shared__ int experts[kMaxTopK];
+  __shared__ int slots[kMaxTopK];  // By rank.
+  BeginKernel();
+  const int64_t token = blockIdx.y;
+  const int dim = static_cast<int>(p.shape.rows);
+  const int cols = static_cast<int>(p.shape.cols);
+  const int num_tiles = (dim + kTileRows - 1) / kTileRows;
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int t = static_cast<int>(threadIdx.x);
+  if (t < p.top_k) experts[t] = ExpertOf(p, token, t);
+  __syncthreads();
+  if (t < p.top_k) {
+    int rank = 0;
+    for (int other = 0; other < p.top_k; ++other)
+      rank += experts[other] < experts[t] || (experts[other] == experts[t] && other < t) ? 1 : 0;
+    slots[rank] = t;
+    matrices[rank] = MatrixOf(p.weights[experts[t] * 3 + 2]);
+  }
+  __syncthreads();
+  const int x_stride = static_cast<int>(StreamRow(cols));
+  float total = 0.0F;
+  StreamItems<kKind>(
+      p.shape, p.top_k * ((num_tiles - block + num_blocks - 1) / num_blocks), 1,
+      [&](int i) {
+        const int rank = i % p.top_k;
+        return StreamItem{matrices[rank], (block + i / p.top_k * num_blocks) * kTileRows, dim,
+                          shared_x + slots[rank] * x_stride};
+      },
+      [&] {
+        LoadStreamRows<kKind>(shared_x, p.top_k, cols, p.shape.quantized_x,
+                              [&](int slot) { return p.x + (token * p.top_k + slot) * p.x_stride; });
+        __syncthreads();
+      },
+      [&](int i, const StreamItem&, int, int row, float sum) {
+        const int rank = i % p.top_k;
+        total = (rank == 0 ? 0.0F : total) + RoundToBf16(sum);
+        if (rank == p.top_k - 1) static_cast<float*>(p.y)[token * dim + row] = total;
+      });
+}
+
+template <MatmulKind kKind>
+void LaunchGateUp(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
+  context.Launch(GateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+}
+template <MatmulKind kKind>
+void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
+  context.Launch(DownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+}
+
+// Calls f<kKind>() for the kind of a weight that is not general.
+template <typename F>
+void WithKind(MatmulKind kind, F&& f) {
+  switch (kind) {
+    case MatmulKind::kMmaBf16:
+      return f.template operator()<MatmulKind::kMmaBf16>();
+    case MatmulKind::kMmaFp8:
+      return f.template operator()<MatmulKind::kMmaFp8>();
+    case MatmulKind::kMmaMxFp4:
+      return f.template operator()<MatmulKind::kMmaMxFp4>();
+    case MatmulKind::kMmaNvFp4:
+      return f.template operator()<MatmulKind::kMmaNvFp4>();
+    case MatmulKind::kGeneral:
+      return;
+  }
+}
+
+// As many blocks as run at once, each with as many pieces of work as the others, for each token.
+template <MatmulKind kKind>
+dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens) {
+  const int64_t max_blocks =
+      std::max<int64_t>(1, context.queue().num_processors() * kStreamBlocks<kKind> / num_tokens);
+  return {static_cast<unsigned>(CeilDiv(pieces, CeilDiv(pieces, max_blocks))),
+          static_cast<unsigned>(num_tokens)};
+}
+
+}  // namespace
+
+bool CanStreamExperts(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+  const int64_t top_k = args.indices.shape[1];
+  return table.alike && table.w1.kind != MatmulKind::kGeneral && table.w2.kind != MatmulKind::kGeneral &&
+         args.x.shape[0] <= kMaxTokens && CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) &&
+         CanStreamRows(args.x, table.w2.cols, table.w2.cols, top_k);
+}
+
+Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+  const int64_t num_tokens = args.x.shape[0];
+  const int64_t top_k = args.indices.shape[1];
+  const int64_t width = table.w1.rows;
+  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
+  Params params = {.shape = table.w1,
+                   .weights = table.weights,
+                   .indices = args.indices.as<const int32_t>(),
+                   .routing = args.weights.as<const float>(),
+                   .x = args.x.as<const uint16_t>(),
+                   .x_stride = args.x.shape[1],
+                   .y = hidden,
+                   .num_experts = static_cast<int>(args.experts.size()),
+                   .top_k = static_cast<int>(top_k),
+                   .limit = args.limit,
+                   .fault = context.fault()};
+  WithKind(table.w1.kind, [&]<MatmulKind kKind>() {
+    const int64_t pairs = CeilDiv(width, kTileRows) * top_k;
+    const dim3 grid = Grid<kKind>(context, pairs, num_tokens);
+    const auto rounds = static_cast<size_t>(CeilDiv(pairs, grid.x));
+    LaunchGateUp<kKind>(context, params, grid,
+                        StreamRowsBytes(table.w1.cols, 1) + rounds * kTileRows * sizeof(float2));
+  });
+  params.shape = table.w2;
+  params.x = hidden;
+  params.x_stride = width;
+  params.y = args.y.data;
+  WithKind(table.w2.kind, [&]<MatmulKind kKind>() {
+    LaunchDown<kKind>(context, params, Grid<kKind>(context, CeilDiv(table.w2.rows, kTileRows), num_tokens),
+                      StreamRowsBytes(table.w2.cols, top_k));
+  });
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda
