@@ -79,21 +79,24 @@ Table EffectTable(const std::vector<Effect>& effects, int64_t num_tokens, const 
   return table;
 }
 
+// Ops that change nothing are left to the table.
 Plot EffectPlot(const std::vector<Effect>& effects, double bound) {
-  Plot plot{
-      .title = "What each op's exchange does to the logits",
-      .reading = "The op that stands out is where the two implementations differ by more than rounding.",
-      .x_label = "op",
-      .y_label = "relative error of the logits",
-      .log_y = true,
-      .wide = true};
-  Series series{.name = "exchanged alone", .style = SeriesStyle::kPoints, .color = 0};
+  Plot plot{.title = "What each op's exchange does to the logits",
+            .reading =
+                "The op that stands out is where the two implementations differ most. Ops that are not drawn "
+                "change no bit.",
+            .x_label = "op",
+            .y_label = "relative error of the logits",
+            .log_y = true,
+            .wide = true};
+  Series series{.name = "exchanged alone", .style = SeriesStyle::kBars, .color = 0};
   for (const Effect& effect : effects) {
+    if (effect.error == 0) continue;
     const auto x = static_cast<double>(series.x.size());
     plot.x_names.push_back({x, effect.op});
     series.Add(x, effect.error, effect.op);
   }
-  plot.series.push_back(std::move(series));
+  if (!series.x.empty()) plot.series.push_back(std::move(series));
   plot.bound = bound;
   plot.bound_name = fmt::format("bound {:g}", bound);
   return plot;
@@ -171,7 +174,7 @@ Result<CheckReport> CheckEachOp(const Subject& subject, std::span<const int32_t>
   if (!unused.empty())
     report.evidence.push_back(fmt::format("never called by this model: {}", fmt::join(unused, ", ")));
   report.tables.push_back(EffectTable(effects, num_tokens, variant_name));
-  report.plots = {EffectPlot(effects, limit)};
+  if (Plot plot = EffectPlot(effects, limit); !plot.series.empty()) report.plots.push_back(std::move(plot));
   const Effect& most = effects.front();
   if (most.error > limit) {
     report.verdict = Verdict::kFinding;

@@ -75,6 +75,7 @@ Plot ByLayer(const std::vector<Compared>& compared) {
   return plot;
 }
 
+// Without series when all rows chose alike.
 Plot Choices(const std::vector<Compared>& compared) {
   Plot plot{
       .title = "Rows that chose otherwise",
@@ -88,6 +89,8 @@ Plot Choices(const std::vector<Compared>& compared) {
     if (!tensor.choice || tensor.layer < 0) continue;
     (tensor.name == "ffn.router.indices" ? experts : entries).Add(tensor.layer, Share(tensor));
   }
+  const auto flipped = [](const Compared& tensor) { return tensor.choice && tensor.num_flipped > 0; };
+  if (std::none_of(compared.begin(), compared.end(), flipped)) return plot;
   for (Series* series : {&experts, &entries}) {
     if (!series->x.empty()) plot.series.push_back(std::move(*series));
   }

@@ -70,7 +70,7 @@ svg text { fill: var(--text); font-size: 11.5px; }
 .s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); }
 .s4 { --c: var(--s4); } .s5 { --c: var(--s5); } .s6 { --c: var(--s6); } .s7 { --c: var(--s7); }
 .line { stroke: var(--c); }
-.p, .bar { fill: var(--c); }
+.p, .bar { fill: var(--c); } .bar.past { fill: var(--finding); }
 .seen { fill: var(--seen); } .notchosen { fill: var(--notchosen); } .missing { fill: var(--missing); } .extra { fill: var(--extra); }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .1rem 1rem; padding: 0; font-size: .85rem; }
 .swatch { width: 22px; height: 12px; margin-right: .35rem; vertical-align: -1px; }

@@ -81,8 +81,8 @@ class Drawing {
       if (x - half < free_from) return;
       free_from = x + half + kCharacter / 2;
       Put("<path class=\"tick\" d=\"M{:.1f} {:g}v4\"/>", x, kHeight - kBottom);
-      Put("<text class=\"xtick\" x=\"{:.1f}\" y=\"{:g}\">{}</text>\n", x, kHeight - kBottom + 17,
-          EscapeHtml(name));
+      Put("<text class=\"xtick\" x=\"{:.1f}\" y=\"{:g}\">{}</text>\n", std::min(x, width_ - half),
+          kHeight - kBottom + 17, EscapeHtml(name));
     };
     if (plot_.x_names.empty()) {
       for (const Tick& tick : x_.ticks()) x_tick(kLeft + tick.place * (width_ - kLeft - kRight), tick.label);
@@ -96,9 +96,9 @@ class Drawing {
   }
 
   void Bound() {
-    const double y = Y(*plot_.bound);
-    Put("<path class=\"bound\" d=\"M{:g} {:.1f}H{:g}\"/>", kLeft, y, width_ - kRight);
-    Put("<text class=\"boundname\" x=\"{:g}\" y=\"{:.1f}\">{}</text>\n", width_ - kRight, y - 4,
+    Put("<path class=\"bound\" d=\"M{:g} {:.1f}H{:g}\"/>\n", kLeft, Y(*plot_.bound), width_ - kRight);
+    // Beside the axis' name, where no point can be.
+    Put("<text class=\"boundname\" x=\"{:g}\" y=\"14\">– – {}</text>\n", width_ - kRight,
         EscapeHtml(plot_.bound_name));
   }
 
@@ -135,10 +135,10 @@ class Drawing {
     for (size_t i = 0; i < series.x.size(); ++i) {
       const double left = series.x[i] - 0.4 + width * static_cast<double>(before);
       const double top = std::min(Y(series.y[i]), Y(0));
-      Put("<rect class=\"bar s{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" "
+      Put("<rect class=\"bar s{}{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" "
           "height=\"{:.1f}\"><title>{}</title></rect>\n",
-          series.color, X(left), top, X(left + width) - X(left), std::abs(Y(series.y[i]) - Y(0)),
-          EscapeHtml(Name(series, i)));
+          series.color, IsPast(plot_, series, i) ? " past" : "", X(left), top, X(left + width) - X(left),
+          std::abs(Y(series.y[i]) - Y(0)), EscapeHtml(Name(series, i)));
     }
   }
 

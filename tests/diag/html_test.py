@@ -34,7 +34,7 @@ class Html(unittest.TestCase):
         self.assertEqual([section["id"] for section in page.all("section")], CHECKS)
         figures = [name.removesuffix("-t") for name in page.ids() if name.endswith("-t")]
         for wanted in ("sampler-plot-0", "scale-invariance-plot-0", "residual-plot-0", "residual-plot-1", "decode-prefill-plot-0",
-                       "decode-prefill-plot-1", "visible-keys-0", "visible-keys-1", "compare-plot-0", "compare-plot-1"):
+                       "decode-prefill-plot-1", "visible-keys-0", "visible-keys-1", "compare-plot-0", "checkpoint-plot-0", "checkpoint-plot-1"):
             self.assertIn(wanted, figures)
         self.assertEqual(len(page.all("figure")), len(figures))
         # Headings nest, and every drawing has a title, a description and a table.
@@ -49,9 +49,11 @@ class Html(unittest.TestCase):
         self.assertRegex(texts, r"backend\s*cpu \(")
 
     def test_a_comparison_draws_error_choices_growth_and_logits(self):
-        for arguments, num_plots in ((("linear=reference",), 5), (("linear=reference", "--shared"), 2), (("each=reference",), 1)):
-            page = self.expect_self_contained(make_page(self.directory / "page.html", "compare", "--min-tokens", "20", "--ab",
-                                                        *arguments))
+        exchange = ("20", "--ab", "linear=reference")
+        for code, arguments, num_plots in ((1, ("140", "--with-numerics", "plain", "--bound", "1e-6"), 5), (0, exchange, 4),
+                                           (0, (*exchange, "--shared"), 1), (0, ("20", "--ab", "each=reference"), 1)):
+            page = self.expect_self_contained(make_page(self.directory / "page.html", "compare", "--min-tokens", *arguments,
+                                                        code=code))
             self.assertEqual([name for name in page.ids() if re.fullmatch(r"compare-plot-\d-t", name)],
                              [f"compare-plot-{i}-t" for i in range(num_plots)])
 
