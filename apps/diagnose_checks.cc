@@ -109,7 +109,7 @@ Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
   const ModelFlags& flags = session.options().run.model;
   if (flags.numerics == "plain") options.numerics = model::Numerics::kPlain;
   if (flags.max_layers > 0 && !session.source().synthetic()) options.max_layers = flags.max_layers;
-  // The mapped file once more, not a second copy.
+  // The file that the model under test maps too.
   DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, model::LoadWeights(checkpoint, config, options));
   return diag::CheckCheckpoint(config, weights);
 }

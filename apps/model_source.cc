@@ -91,7 +91,14 @@ Result<model::ModelConfig> ModelSource::Config() const {
 }
 
 Result<std::shared_ptr<const io::Checkpoint>> ModelSource::Checkpoint() const {
-  if (!synthetic_) return io::Checkpoint::Open(name_);
+  if (!synthetic_) {
+    std::shared_ptr<const io::Checkpoint> checkpoint = opened_.lock();
+    if (checkpoint == nullptr) {
+      DSV4_ASSIGN_OR_RETURN(checkpoint, io::Checkpoint::Open(name_));
+      opened_ = checkpoint;
+    }
+    return checkpoint;
+  }
   if (made_ == nullptr) {
     ThreadPool threads(num_threads_);
     ProgressBar bar("making weights");

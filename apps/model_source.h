@@ -32,7 +32,7 @@ class ModelSource {
   bool synthetic() const { return synthetic_.has_value(); }
 
   Result<model::ModelConfig> Config() const;
-  // Opens the directory, or makes the weights once: later calls share them.
+  // Opens the directory, or makes the weights once. Later calls share them, those of a directory while somebody holds them.
   Result<std::shared_ptr<const io::Checkpoint>> Checkpoint() const;
 
  private:
@@ -41,6 +41,7 @@ class ModelSource {
   int num_threads_ = 1;
   std::optional<model::SyntheticOptions> synthetic_;
   mutable std::shared_ptr<const io::Checkpoint> made_;  // Random weights only.
+  mutable std::weak_ptr<const io::Checkpoint> opened_;  // Of a directory.
 };
 
 }  // namespace dsv4::apps

@@ -1,6 +1,7 @@
-"""Time of `diagnose all` on the small model, and memory of dumps. Prints the figures next to their limits."""
+"""Time of `diagnose all` on the small model, its memory on a larger one, and memory of dumps. Prints the figures next to their limits."""
 
 import json
+import os
 import pathlib
 import resource
 import subprocess
@@ -11,6 +12,7 @@ import unittest
 from dsv4_process import BINARY, dsv4
 
 ALL_LIMIT_SECONDS = 30
+NUM_CHECKS = 9
 
 
 class Time(unittest.TestCase):
@@ -24,6 +26,27 @@ class Time(unittest.TestCase):
 
 
 class Memory(unittest.TestCase):
+    def test_no_check_holds_a_second_copy_of_the_weights(self):
+        """Neither in memory of its own (a limit on it, far below the weights) nor by mapping the file twice."""
+        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.assertEqual(dsv4("synth", directory / "model", "--shape", "mini", "--layers", "2", "--format", "nvfp4").returncode, 0)
+        size = (directory / "model" / "model.safetensors").stat().st_size
+        limit = size // 3
+        with open(directory / "report.json", "w", encoding="utf-8") as output:
+            process = subprocess.Popen([BINARY, "diagnose", "all", "-m", directory / "model", "--min-tokens", "24", "--threads", "2",
+                                        "--json"], stdout=output,
+                                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        reports = json.loads((directory / "report.json").read_text(encoding="utf-8"))["checks"]
+        self.assertEqual(len(reports), NUM_CHECKS)
+        # The shape's end token is not that of the tokenizer beside it, which is the only thing to find.
+        self.assertEqual([report["check"] for report in reports if report["verdict"] == "finding"], ["stop-set"])
+        peak = usage.ru_maxrss * 1024
+        print(f"diagnose all: peak {peak / 1e6:.0f} MB, of them at most {limit / 1e6:.0f} MB its own; weights {size / 1e6:.0f} MB")
+        self.assertGreater(peak, size / 2)  # The weights were used.
+        self.assertLess(peak, size + limit)
+
     def test_a_dump_is_never_in_memory(self):
         """Anonymous memory (a limit on it, so nothing is missed) stays below the dump's size, on disk and back."""
         directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
