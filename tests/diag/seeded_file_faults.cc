@@ -141,6 +141,10 @@ std::vector<FileFault> SeededFileFaults() {
             {"compare", 0, "hc_pre"});
 
   // Without a dump only what no training leaves can be told.
+  faults.push_back(faults[1]);
+  faults.back().name += ", no dump";
+  faults.back().with_dump = false;
+  faults.back().expected = {.check = "checkpoint", .layer = 2};
   add("a weight of zeros", {"checkpoint", 2, "", "layers.2"}, [](const TensorBytes& tensor) {
     const std::span<std::byte> weight = tensor("layers.2.attn.wo_b.weight");
     std::fill(weight.begin(), weight.end(), std::byte{0});
