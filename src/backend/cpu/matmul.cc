@@ -48,7 +48,7 @@ std::shared_ptr<uint8_t[]> AlignedBytes(int64_t bytes) {
 }
 
 struct Scratch {
-  GrowingBuffer tables;    // The kernel's.
+  GrowingBuffer kernel;    // Its own.
   GrowingBuffer expanded;  // Dequantised rows.
   GrowingBuffer scales;
   GrowingBuffer sums;
@@ -99,7 +99,7 @@ MultiplyArgs CommonArgs(int64_t cols, const Activations& x, int64_t out_stride) 
   args.x_stride = x.stride();
   args.num_tokens = x.num_rows();
   args.out_stride = out_stride;
-  args.scratch = ThreadScratch().tables.Get(NumPacks(cols) * kTableBytesPerPack);
+  args.scratch = ThreadScratch().kernel.Get(NumPacks(cols) * kScratchBytesPerPack);
   return args;
 }
 

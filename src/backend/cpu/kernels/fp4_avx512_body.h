@@ -9,6 +9,7 @@ struct Fp4 {
   static constexpr int64_t kColumns = 256;
   static constexpr int64_t kBytes = 128;
   static constexpr bool kScaled = true;
+  static constexpr bool kLoaded = false;
   using Scales = __m512;
   static inline __m512 PartScale(const Scales& scales, int) { return scales; }
 

@@ -35,11 +35,13 @@ struct MultiplyArgs {
   int64_t num_tokens = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
-  void* scratch = nullptr;  // 64-byte aligned, kTableBytesPerPack for every pack of columns.
+  void* scratch = nullptr;  // 64-byte aligned, kScratchBytesPerPack for every pack of columns.
 };
 
-// Look-up tables that depend on the columns.
+// Look-up tables that depend on the columns, and unpacked weights of a block of rows.
 inline constexpr int64_t kTableBytesPerPack = 512;
+inline constexpr int64_t kUnpackedBytesPerPack = 32 * 2 * kPackColumns;
+inline constexpr int64_t kScratchBytesPerPack = kTableBytesPerPack + kUnpackedBytesPerPack;
 
 struct FormatKernel {
   const uint8_t* order = nullptr;                        // Which column of a pack is the i-th packed one.

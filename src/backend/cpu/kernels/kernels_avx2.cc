@@ -18,6 +18,7 @@ constexpr int kPlainRows = 1;
 constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
+constexpr int kLoadedTokens = 4;
 constexpr int kFloatLanes = 8;
 constexpr int kValueVectors = 2;
 constexpr int kStepColumns = kVecs * kLanes;
@@ -56,6 +57,7 @@ struct Unscaled {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = false;
+  static constexpr bool kLoaded = false;
   struct Scales {};
   static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return Zero(); }
@@ -96,6 +98,7 @@ struct Fp8 {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr int kPartSteps = 4;
   static constexpr bool kScaled = true;
+  static constexpr bool kLoaded = false;
   using Scales = Vec;
   static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
     return Broadcast(static_cast<const float*>(side)[chunk]);
@@ -135,6 +138,7 @@ struct Fp4 {
   static constexpr int64_t kBytes = 64;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = true;
+  static constexpr bool kLoaded = false;
   struct Scales {
     __m256 parts[2];
   };

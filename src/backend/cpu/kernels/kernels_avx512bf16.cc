@@ -19,6 +19,7 @@ constexpr int kPlainRows = 4;
 constexpr int kFreshRows = 2;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
+constexpr int kLoadedTokens = 6;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
@@ -41,12 +42,10 @@ struct Bf16 {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = false;
+  static constexpr bool kLoaded = true;
   struct Scales {};
   static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return Zero(); }
-  static inline void Decode(const uint8_t* bytes, int, const Scales&, WVec* w) {
-    for (int v = 0; v < kVecs; ++v) w[v] = _mm512_loadu_si512(bytes + 64 * v);
-  }
 };
 
 // The bytes of the bf16 values of the non-negative e4m3 codes.
@@ -101,6 +100,7 @@ struct Fp8 {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = true;
+  static constexpr bool kLoaded = false;
   using Scales = Vec;
   static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
     return _mm512_set1_ps(static_cast<const float*>(side)[chunk]);
@@ -119,6 +119,7 @@ struct Fp8Folded {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = false;
+  static constexpr bool kLoaded = false;
   using Scales = const uint8_t*;
   static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
     return static_cast<const uint8_t*>(side) + 512 * chunk;
@@ -187,7 +188,8 @@ void MultiplyFp8(const MultiplyArgs& args) {
   FoldScales(args.chunk_scales, num_chunks, tables);
   // The last pack may have one chunk only: the other's weights are padding, code 0, and any table of numbers does.
   if (num_chunks % 2 != 0) FoldScales(args.chunk_scales, 1, tables + 256 * num_chunks);
-  MultiplyWith<Fp8Folded>(args, tables);
+  if (args.num_tokens <= kMaxStreamTokens) return MultiplyWith<Fp8Folded>(args, tables);
+  MultiplyUnpacked<Fp8Folded>(args, tables, tables + (num_chunks + 1) / 2 * kTableBytesPerPack);
 }
 
 enum class Interleave : uint8_t { kNone, kBytes, kNibbles };

@@ -16,6 +16,7 @@ constexpr int kPlainRows = 1;
 constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 2;
 constexpr int kFreshTokens = 2;
+constexpr int kLoadedTokens = 2;
 constexpr int kFloatLanes = 1;
 constexpr int kValueVectors = 4;
 
@@ -66,6 +67,7 @@ struct Chunk {
 struct Unscaled : Chunk {
   static constexpr int64_t kScaleBytes = 0;
   static constexpr bool kScaled = false;
+  static constexpr bool kLoaded = false;
   struct Scales {};
   static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return 1.0F; }
@@ -103,6 +105,7 @@ struct Fp8 : Chunk {
   static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
   static constexpr bool kScaled = true;
+  static constexpr bool kLoaded = false;
   using Scales = float;
   static Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
     return static_cast<const float*>(side)[chunk];
@@ -119,6 +122,7 @@ struct Fp8 : Chunk {
 struct Fp4 : Chunk {
   static constexpr int64_t kBytes = 64;
   static constexpr bool kScaled = true;
+  static constexpr bool kLoaded = false;
   template <class Scales>
   static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
     for (int i = 0; i < kStepColumns; i += 2) {

@@ -6,18 +6,20 @@
 //   kRowsOfOne                   rows that meet one token side by side
 //   kPlainRows, kPlainTokens     rows that meet several tokens, and how many, without fresh sums
 //   kFreshRows, kFreshTokens     and with them
-//   Zero, Dot, Fma, Add, Reduce4, LoadX
+//   kLoadedTokens                instead of kPlainTokens where unpacking is nothing but a load
+//   Zero, Dot, Fma, Add, Reduce4, LoadX, LoadW, StoreW
 //
 // and formats, each with
 //
 //   kColumns         of a chunk, a divisor of kPackColumns; kBytes and kScaleBytes of it
 //   kPartSteps       steps that share a scale vector, a part
 //   kScaled          false: PartScale is not asked for
+//   kLoaded          true: step by step, a row is nothing but weight vectors
 //   Scales LoadScales(codes, side, chunk), Vec PartScale(scales, part)
 //   void Decode(bytes, step, scales, WVec*)
 //
-// Weights are unpacked in registers and never stored: a few rows meet a few tokens there, and when there are more tokens the
-// rows are unpacked again, which costs less than loads of unpacked weights would.
+// Weights are unpacked in registers: a few rows meet a few tokens there, and when there are more tokens the rows are unpacked
+// again. A format for which that costs more than loads of unpacked weights uses MultiplyUnpacked for many tokens.
 //
 // The sum of a pair (row, token) is always the same sequence. Scaled formats have a fresh sum for each part, added with one
 // fused multiply-add with the scale. Others have one chain from end to end, unless its lanes are so few that the error of a
@@ -46,7 +48,7 @@ struct Shape {
   static_assert(kPackColumns % Format::kColumns == 0);
 
   static constexpr bool kFresh = Format::kScaled || sizeof(Vec) < 64;
-  static constexpr int kMostTokens = kFresh ? kFreshTokens : kPlainTokens;
+  static constexpr int kMostTokens = kFresh ? kFreshTokens : (Format::kLoaded ? kLoadedTokens : kPlainTokens);
   static constexpr int Rows(int num_tokens) {
     return num_tokens == 1 ? kRowsOfOne : (kFresh ? kFreshRows : kPlainRows);
   }
@@ -132,11 +134,18 @@ DSV4_INLINE void AddStep(const uint8_t* const* bytes, int step, const typename F
                          const X* x, int64_t x_stride, Vec (&sum)[kRows][kTokens]) {
   // Hidden from the compiler, which would keep a pointer for every token and vector and have no registers left.
   asm("" : "+r"(x));
+  constexpr int64_t kVecBytes = static_cast<int64_t>(sizeof(WVec));
   WVec w[kRows][kVecs];
+  if constexpr (!Format::kLoaded) {
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) Format::Decode(bytes[r], step, scales[r], w[r]);
+    for (int r = 0; r < kRows; ++r) Format::Decode(bytes[r], step, scales[r], w[r]);
+  }
 #pragma GCC unroll 16
   for (int v = 0; v < kVecs; ++v) {
+    if constexpr (Format::kLoaded) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) w[r][v] = LoadW(bytes[r] + (step * kVecs + v) * kVecBytes);
+    }
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       const auto xv = LoadX(x + t * x_stride + v * kLanes);
@@ -276,6 +285,53 @@ static void MultiplyWith(const MultiplyArgs& args, const void* side) {
       for (int64_t tile = 0; tile < num_tiles; ++tile)
         StoreSums(args, first + tile * kTileRows, token, num_tokens, sums[tile]);
     }
+  }
+}
+
+// Rows of an unscaled format, unpacked.
+template <class Format>
+struct Unpacked {
+  static constexpr int64_t kColumns = Format::kColumns;
+  static constexpr int64_t kBytes = kColumns / kLanes * static_cast<int64_t>(sizeof(WVec));
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr int kPartSteps = Format::kPartSteps;
+  static constexpr bool kScaled = false;
+  static constexpr bool kLoaded = true;
+  static_assert(!Format::kScaled);
+  static_assert(kBlockRows * kBytes * (kPackColumns / kColumns) <= kUnpackedBytesPerPack);
+  struct Scales {};
+  static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
+  static Vec PartScale(const Scales&, int) { return Zero(); }
+};
+
+// MultiplyWith for many tokens: blocks of rows are unpacked to `scratch`, which stays in the second-level cache.
+template <class Format>
+[[maybe_unused]] static void MultiplyUnpacked(const MultiplyArgs& args, const void* side, uint8_t* scratch) {
+  const Source<Format> source(args, side);
+  MultiplyArgs block = args;
+  block.rows = scratch;
+  block.row_bytes = source.num_chunks * Unpacked<Format>::kBytes;
+  block.cols = source.num_chunks * Format::kColumns;
+  for (int64_t first = 0; first < args.num_rows; first += kBlockRows) {
+    block.num_rows = args.num_rows - first < kBlockRows ? args.num_rows - first : kBlockRows;
+    block.out = args.out + first;
+    uint8_t* to = scratch;
+    for (int64_t row = 0; row < block.num_rows; ++row) {
+      ForEachChunk<Format, 1>(
+          source, first + row, 0, source.num_chunks, false,
+          [&](int64_t chunk, const uint8_t* const* bytes, const uint8_t* const* codes)
+              __attribute__((always_inline)) {
+                const typename Format::Scales scales = Format::LoadScales(codes[0], source.side, chunk);
+#pragma GCC unroll 4
+                for (int step = 0; step < Shape<Format>::kSteps; ++step) {
+                  WVec w[kVecs];
+                  Format::Decode(bytes[0], step, scales, w);
+#pragma GCC unroll 16
+                  for (int v = 0; v < kVecs; ++v, to += sizeof(WVec)) StoreW(to, w[v]);
+                }
+              });
+    }
+    MultiplyWith<Unpacked<Format>>(block, nullptr);
   }
 }
 
