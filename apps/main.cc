@@ -6,6 +6,7 @@
 
 #include "apps/bench_command.h"
 #include "apps/bench_runs.h"
+#include "apps/bench_server.h"
 #include "apps/convert_command.h"
 #include "apps/diagnose_command.h"
 #include "apps/diagnose_page.h"
@@ -288,7 +289,37 @@ void AddConvert(CLI::App& app, ConvertCommandOptions& options) {
   convert.add_flag("--json", options.json, "One JSON document on standard output");
 }
 
-void AddBench(CLI::App& app, BenchOptions& options) {
+// What is only for `bench --server`.
+void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
+  CLI::Option* server =
+      bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
+  for (const char* other :
+       {"--prefill", "--depth", "--batch", "--isa", "--repeat", "--rounds", "--profile"}) {
+    server->excludes(bench.get_option(other));
+  }
+  bench.add_option("--api-key", options.api_key, "Of the server")->needs(server);
+  bench.add_option("--prompts", options.prompts_path, "One object with 'messages' a line (default: a mix)")
+      ->needs(server);
+  bench
+      .add_option("--streams", options.num_streams,
+                  "Closed loop: clients that ask one request after the other")
+      ->check(CLI::Range(1, 1000))
+      ->needs(server)
+      ->capture_default_str();
+  bench.add_option("--rate", options.rate, "Open loop: requests a second")
+      ->check(CLI::PositiveNumber)
+      ->needs(server);
+  bench.add_option("--seconds", options.seconds, "New requests are made for so long")
+      ->check(CLI::PositiveNumber)
+      ->needs(server)
+      ->capture_default_str();
+  bench.add_option("--output-tokens", options.output_tokens, "Of every answer")
+      ->check(CLI::PositiveNumber)
+      ->needs(server)
+      ->capture_default_str();
+}
+
+void AddBench(CLI::App& app, BenchOptions& options, ServerBenchOptions& server_options) {
   CLI::App& bench =
       *app.add_subcommand("bench", "Time prefills and decode steps against the machine's bounds");
   const auto list = [](int64_t min) {
@@ -327,6 +358,7 @@ void AddBench(CLI::App& app, BenchOptions& options) {
       ->default_str("on");
   bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");
   bench.add_flag("--json", options.json, "One JSON document on standard output");
+  AddServerBench(bench, server_options);
 }
 
 int Main(int argc, char** argv) {
@@ -352,6 +384,7 @@ int Main(int argc, char** argv) {
   InspectOptions inspect;
   SynthOptions synth;
   BenchOptions bench;
+  ServerBenchOptions server_bench;
   AddRun(app, run);
   AddServe(app, serve);
   AddDiagnose(app, diagnose);
@@ -359,7 +392,7 @@ int Main(int argc, char** argv) {
   AddInspect(app, inspect);
   AddSynth(app, synth);
   AddConvert(app, convert);
-  AddBench(app, bench);
+  AddBench(app, bench, server_bench);
 
   CLI::App& encode_app = *app.add_subcommand("encode", "Render the conversations of a case file");
   encode_app
@@ -408,6 +441,12 @@ int Main(int argc, char** argv) {
     return RunInspectCommand(inspect);
   }
   if (app.got_subcommand("bench")) {
+    if (!server_bench.url.empty()) {
+      server_bench.seed = bench.seed;
+      server_bench.check = bench.check;
+      server_bench.json = bench.json;
+      return RunServerBench(server_bench);
+    }
     bench.model = model;
     return RunBenchCommand(bench);
   }

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "chat/renderer.h"
-#include "server/forced_call.h"
+#include "server/answer_shape.h"
 #include "server/random_id.h"
 
 namespace dsv4::server {
@@ -74,6 +75,11 @@ Result<engine::Request> MakeRequest(const ServedModel& model, const Caller& call
           InvalidArgument(fmt::format("stop_token_ids: got {}, wanted 0..{}", token, model.vocab_size - 1)));
     }
     request.stop_tokens.insert(token);
+  }
+  if (sampling.ignore_eos) {
+    for (const int32_t token : request.stop_tokens) {
+      request.sampling.logit_bias[token] = -std::numeric_limits<float>::infinity();
+    }
   }
   if (sampling.timeout_seconds) {
     request.deadline =
@@ -147,6 +153,7 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
     call.timeout_seconds = timeout;
   }
   fields.Read("cache_salt", &call.cache_salt);
+  fields.Read("ignore_eos", &call.ignore_eos);
   if (call.stop.size() > kMaxStopStrings)
     fields.Fail("stop", fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
 }
@@ -168,13 +175,14 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
                      .stop_strings = call.sampling.stop,
                      .tools = chat::ToolSchemas(call.conversation.tools)};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
+  AnswerShape shape = {.starts_in_reasoning = prompt.ends_in_reasoning,
+                       .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
   if (call.tool_choice == ToolChoice::kRequired) {
-    DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesToForce(call));
-    for (engine::Request& request : prepared.requests) {
-      const std::vector<int32_t> stop_tokens(request.stop_tokens.begin(), request.stop_tokens.end());
-      DSV4_ASSIGN_OR_RETURN(request.constraint,
-                            MakeForcedCall(model, names, prompt.ends_in_reasoning, stop_tokens));
-    }
+    DSV4_ASSIGN_OR_RETURN(shape.forced_tools, NamesToForce(call));
+  }
+  for (engine::Request& request : prepared.requests) {
+    shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
+    DSV4_ASSIGN_OR_RETURN(request.constraint, MakeConstraint(model, shape));
   }
   return prepared;
 }

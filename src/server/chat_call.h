@@ -30,9 +30,10 @@ struct SamplingCall {
   int num_logprobs = -1;
   std::optional<double> timeout_seconds;
   std::string cache_salt;
+  bool ignore_eos = false;  // No stop token is sampled: for measurements.
 };
 
-// Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, timeout and cache_salt:
+// Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos, timeout and cache_salt:
 // the fields whose names all dialects share. Mistakes stay in `fields`.
 void ReadSampling(Fields& fields, SamplingCall& call);
 

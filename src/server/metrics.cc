@@ -5,6 +5,9 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <fstream>
 
 namespace dsv4::server {
 namespace {
@@ -17,6 +20,15 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 const Buckets kTokenSeconds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5};
 const Buckets kRequestSeconds = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000};
 const Buckets kBatch = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+
+// 0 where the system does not say.
+double ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  double size_pages = 0.0;
+  double resident_pages = 0.0;
+  file >> size_pages >> resident_pages;
+  return resident_pages * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
 
 }  // namespace
 
@@ -37,6 +49,7 @@ struct Metrics::State {
   prometheus::Gauge& state_bytes = Gauge("dsv4_state_bytes", "Memory of running sequences.");
   prometheus::Gauge& cache_bytes = Gauge("dsv4_prefix_cache_bytes", "Memory of states kept for reuse.");
   prometheus::Gauge& cache_states = Gauge("dsv4_prefix_cache_states", "States kept for reuse.");
+  prometheus::Gauge& resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
   prometheus::Counter& evictions =
       Counter("dsv4_prefix_cache_evictions_total", "Kept states that gave way to others.");
   prometheus::Counter& prefill = Counter("dsv4_prefill_tokens_total", "Prompt tokens computed.");
@@ -112,6 +125,7 @@ void Metrics::OnFinished(std::string_view reason, double seconds) {
 }
 
 std::string Metrics::Text() const {
+  state_->resident.Set(ResidentBytes());
   return prometheus::TextSerializer().Serialize(state_->registry.Collect());
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import socket
 import tempfile
@@ -9,7 +10,7 @@ import threading
 import time
 import unittest
 
-from dsv4_process import dsv4_json
+from dsv4_process import ROOT, dsv4, dsv4_json
 from server_process import Server
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -258,6 +259,13 @@ class Anthropic(SharedServer):
                         block.pop("id", None)
                 self.assertEqual(streamed, whole)
 
+    def test_a_thinking_budget_is_kept(self):
+        whole = self.server.post("/v1/messages", self.ask())["content"]
+        short = self.server.post("/v1/messages", self.ask(thinking={"type": "enabled", "budget_tokens": 3}))["content"]
+        self.assertTrue(whole[0]["thinking"].startswith(short[0]["thinking"]))
+        self.assertLess(len(short[0]["thinking"]), len(whole[0]["thinking"]))
+        self.assertEqual(short[1]["type"], "text")
+
     def test_fields(self):
         reply = self.server.post("/v1/messages", self.ask(system="Be brief."))
         self.assertEqual([block["type"] for block in reply["content"]], ["thinking", "text"])
@@ -390,6 +398,13 @@ class Plumbing(SharedServer):
         status, headers, body = self.server.request("HEAD", "/health")
         self.assertEqual((status, headers["Content-Length"], body), (200, "16", ""))
 
+    def test_the_dashboard_asks_for_metrics_that_exist(self):
+        self.server.post(CHAT, {"messages": QUESTION, "max_tokens": 2})
+        text = self.server.request("GET", "/metrics")[2]
+        asked = set(re.findall(r"dsv4_\w+", (ROOT / "deploy" / "grafana-dashboard.json").read_text()))
+        self.assertGreater(len(asked), 10)
+        self.assertEqual({name for name in asked if not re.search(rf"^{name}\b", text, flags=re.MULTILINE)}, set())
+
     def test_a_connection_serves_many_requests_and_carries_ids(self):
         connection = self.server.connect()
         ids = set()
@@ -450,6 +465,27 @@ class Plumbing(SharedServer):
         status, _, reply = self.server.request("POST", CHAT, {"messages": QUESTION, "max_tokens": 3000, "timeout": 0.2,
                                                               "logit_bias": self.endless()})
         self.assertEqual(status, 504, reply)
+
+
+class Bench(SharedServer):
+    def test_a_load_is_answered_as_if_there_were_none(self):
+        with tempfile.NamedTemporaryFile("w") as prompts:
+            for city in ("Paris", "Rome", "Oslo"):
+                prompts.write(json.dumps({"messages": [{"role": "user", "content": f"Where is {city}?"}]}) + "\n")
+            prompts.flush()
+            for kind in (("--streams", 4), ("--rate", 5)):
+                process = dsv4("bench", "--server", self.server.url, "--seconds", 2, "--output-tokens", 12, "--prompts", prompts.name, "--json", *kind)
+                self.assertEqual(process.returncode, 0, process.stderr + process.stdout)
+                report = json.loads(process.stdout)
+                self.assertGreaterEqual(report["requests"], 3)
+                self.assertEqual((report["failed"], report["wrong_answers"]), (0, 0))
+                self.assertGreater(report["inter_token_seconds"]["p50"], 0)
+                self.assertGreater(report["output_tokens_per_second"], 0)
+
+    def test_what_cannot_be_loaded_is_an_error(self):
+        self.assertEqual(dsv4("bench", "--server", "https://x").returncode, 2)
+        self.assertEqual(dsv4("bench", "--server", self.server.url, "--depth", "5").returncode, 2)
+        self.assertEqual(dsv4("bench", "--server", "http://127.0.0.1:1").returncode, 1)
 
 
 class Limits(unittest.TestCase):

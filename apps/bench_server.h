@@ -1,0 +1,27 @@
+// `dsv4 bench --server URL`: a load on a running server, and what its clients saw.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace dsv4::apps {
+
+struct ServerBenchOptions {
+  std::string url;
+  std::string api_key;
+  std::string
+      prompts_path;  // One JSON object with "messages" a line; empty: the mix of kinds that docs/serving.md describes.
+  int num_streams = 16;  // Closed loop: so many clients, each asks again when it has its answer.
+  double rate =
+      0.0;  // Open loop, if more than 0: requests a second, at random times, whatever is still unanswered.
+  double seconds = 30.0;       // New requests are made for so long.
+  int64_t output_tokens = 64;  // Of every answer: the end of sentence is not sampled.
+  bool check = true;           // Every answer against the one that the same prompt gets alone.
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+// Returns the process exit code: kExitRunFailed when a request failed or an answer was not that of a quiet server.
+int RunServerBench(const ServerBenchOptions& options);
+
+}  // namespace dsv4::apps

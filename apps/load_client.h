@@ -1,0 +1,38 @@
+// One streamed chat completion from a server, as a client sees it: what came and when. Blocking; for `bench --server`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dsv4::apps {
+
+struct ServerAddress {
+  std::string host;
+  std::string port;
+};
+
+// "http://HOST:PORT". InvalidArgument for anything else; TLS is not spoken.
+Result<ServerAddress> ParseServerUrl(const std::string& url);
+
+struct StreamedAnswer {
+  std::string text;                 // Reasoning and content.
+  double first_seconds = 0.0;       // From the request to the first piece of text.
+  std::vector<double> gap_seconds;  // Between one piece of text and the next.
+  double seconds = 0.0;             // To the end.
+  int64_t num_prompt_tokens = 0;
+  int64_t num_cached_tokens = 0;
+  int64_t num_output_tokens = 0;
+};
+
+// POSTs `body`, which asks for a stream with usage. Unavailable when nobody listens; ResourceExhausted for a 429; Internal, with what
+// came, for every other answer than a complete stream.
+Result<StreamedAnswer> AskStreamed(const ServerAddress& server, const std::string& api_key,
+                                   const std::string& body);
+
+// The body of a GET.
+Result<std::string> Get(const ServerAddress& server, const std::string& api_key, const std::string& path);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,79 @@
+// The readers of API requests, in every dialect, down to the prompt's tokens. Whatever the body says, it becomes a prompt or an error that
+// has a text; nothing else happens.
+#include <filesystem>
+
+#include "base/check.h"
+#include "server/anthropic_messages.h"
+#include "server/openai_chat.h"
+#include "server/openai_completions.h"
+#include "server/openai_responses.h"
+
+namespace dsv4::server {
+namespace {
+
+// The replay runs in tests/fuzz, libFuzzer in a folder of its own.
+std::string TokenizerPath() {
+  for (std::filesystem::path folder = std::filesystem::current_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    if (exists(folder / "models/tiny/tokenizer.json")) return folder / "models/tiny/tokenizer.json";
+  }
+  return "models/tiny/tokenizer.json";
+}
+
+const ServedModel& Tiny() {
+  static const ServedModel model = [] {
+    tokenizer::Tokenizer tokenizer = std::move(*tokenizer::Tokenizer::Load(TokenizerPath()));
+    const tokenizer::SpecialTokens special = *tokenizer::SpecialTokens::Resolve(tokenizer);
+    return ServedModel{.id = "tiny",
+                       .tokenizer = std::move(tokenizer),
+                       .special = special,
+                       .stop_set = tokenizer::StopSet::ForChat(special),
+                       .profile = *chat::FindChatProfile("v4-0731"),
+                       .vocab_size = 5120,
+                       .context_length = 4096};
+  }();
+  return model;
+}
+
+template <typename Request>
+void Prepare(Result<Request> request) {
+  if (!request) {
+    DSV4_CHECK(!request.error().message().empty());
+    return;
+  }
+  static const CallMemory memory;
+  const Result<PreparedCall> call = PrepareChat(Tiny(), memory, {}, std::move(request->call));
+  if (!call) {
+    DSV4_CHECK(!call.error().message().empty());
+    return;
+  }
+  DSV4_CHECK(!call->requests.empty() && !call->requests.front().prompt.empty());
+}
+
+}  // namespace
+}  // namespace dsv4::server
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace dsv4;
+  const Result<chat::JsonValue> body = chat::ReadJson({reinterpret_cast<const char*>(data), size}, "body");
+  if (!body) return 0;
+  server::Prepare(server::ReadOpenAiChat(server::Tiny(), *body));
+  server::Prepare(server::ReadAnthropic(server::Tiny(), *body, false));
+  server::Prepare(server::ReadResponses(server::Tiny(), *body));
+  const Result<server::CompletionsRequest> completions = server::ReadCompletions(server::Tiny(), *body);
+  if (completions) {
+    for (const std::vector<int32_t>& prompt : completions->prompts) {
+      static_cast<void>(server::PrepareText(server::Tiny(), {}, prompt, completions->sampling));
+    }
+  }
+  return 0;
+}
+
+extern "C" bool FuzzInputIsAccepted(const uint8_t* data, size_t size) {
+  using namespace dsv4;
+  const Result<chat::JsonValue> body = chat::ReadJson({reinterpret_cast<const char*>(data), size}, "seed");
+  return body &&
+         (server::ReadOpenAiChat(server::Tiny(), *body) ||
+          server::ReadAnthropic(server::Tiny(), *body, false) ||
+          server::ReadResponses(server::Tiny(), *body) || server::ReadCompletions(server::Tiny(), *body));
+}
