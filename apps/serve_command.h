@@ -25,7 +25,7 @@ struct ServeOptions {
   int max_sequences = 64;
   int64_t max_waiting = 256;
   int64_t max_step_tokens = 512;
-  int64_t max_prefill_beside_decode = 128;
+  int64_t max_prefill_beside_decode = 96;
   int64_t state_mib = 0;  // 0: no limit.
   int64_t prefix_cache_mib = 1024;
   double timeout_seconds = 0.0;  // Of a request; 0: none.
