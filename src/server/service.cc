@@ -40,6 +40,15 @@ bool Equal(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+// A browser says which page asks. Other people's pages must not make a server on this machine work, even if they cannot read what
+// it says; our own page has the server's own address.
+bool FromAllowedOrigin(const HttpRequest& request, std::string_view allowed) {
+  const std::string_view origin = request.Header("origin");
+  if (origin.empty() || allowed == "*" || origin == allowed) return true;
+  const size_t scheme = origin.find("://");
+  return scheme != std::string_view::npos && origin.substr(scheme + 3) == request.Header("host");
+}
+
 // The body's object; an unknown model is NotFound.
 Result<chat::JsonValue> ReadBody(const HttpRequest& request, const ServedModel& model) {
   DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::ReadJson(request.body, "body"));
@@ -143,6 +152,11 @@ std::unique_ptr<Reply> Service::Route(const HttpRequest& request, std::string* r
   });
   if (entry == std::end(kEntries)) return Fail(404, fmt::format("{}: no such endpoint", path), path);
   *route = entry->path;
+  if (!FromAllowedOrigin(request, options_.cors_origin)) {
+    return Fail(
+        403, fmt::format("origin: pages of '{}' may not ask here (--cors-origin)", request.Header("origin")),
+        path);
+  }
   if (request.method == "OPTIONS")
     return MakeReply({.status = 204, .content_type = "text/plain"}, "");  // A preflight.
   Caller caller;
