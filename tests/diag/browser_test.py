@@ -39,16 +39,17 @@ class InABrowser(unittest.TestCase):
         cls.browser = browser.Browser(browser.find())
         cls.addClassCleanup(cls.browser.close)
 
-    def show(self, width, scheme, media="screen"):
+    def show(self, width, scheme, media="screen", page=None):
+        page = page or self.page
         self.browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
         self.browser.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.browser.open(self.page.as_uri())
-        self.assertEqual(self.browser.requests(), [self.page.as_uri()])
+        self.browser.open(page.as_uri())
+        self.assertEqual(self.browser.requests(), [page.as_uri()])
         self.assertEqual(self.browser.complaints(), [])
 
-    def expect_figures(self):
+    def expect_figures(self, count=9):
         figures = self.browser.evaluate(FIGURES)
-        self.assertGreaterEqual(len(figures), 9)
+        self.assertGreaterEqual(len(figures), count)
         for figure in figures:
             self.assertGreater(figure["width"], 200, figure)
             self.assertGreater(figure["height"], 100, figure)
@@ -73,6 +74,15 @@ class InABrowser(unittest.TestCase):
         sizes = self.browser.evaluate("""[...document.querySelectorAll('figure.narrow svg.plot text')]
           .map(t => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a)""")
         self.assertGreater(min(sizes), 9)  # CSS pixels.
+
+    def test_comparisons(self):
+        for code, arguments, count in ((1, ("--with-numerics", "plain", "--bound", "1e-6"), 5), (0, ("--ab", "each=reference"), 1)):
+            page = self.directory / "compare.html"
+            make_page(page, "compare", "--min-tokens", "140", *arguments, code=code)
+            for width, scheme in ((1200, "dark"), (360, "light")):
+                self.show(width, scheme, page=page)
+                self.expect_figures(count)
+                self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"), width)
 
     def test_paper(self):
         self.show(800, "dark", media="print")
