@@ -37,13 +37,22 @@ std::vector<DeviceWeight> Describe(std::span<const ops::ExpertWeights> experts, 
 
 }  // namespace
 
+bool ExpertTables::Entry::Fits(std::span<const ops::ExpertWeights> experts, DType dtype, uint64_t now) const {
+  return num_experts == experts.size() && x_dtype == dtype && first == experts.front().w1.data.data &&
+         last == experts.back().w2.data.data && generation == now;
+}
+
+bool ExpertTables::Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const {
+  if (experts.size() <= kFewExperts) return false;
+  const auto found = entries_.find(experts.data());
+  return found != entries_.end() && found->second.Fits(experts, x_dtype, generation_);
+}
+
 Result<const ExpertTable*> ExpertTables::Find(std::span<const ops::ExpertWeights> experts, DType x_dtype) {
   const bool few = experts.size() <= kFewExperts;
   if (entries_.size() >= kMaxEntries && !entries_.contains(experts.data())) entries_.clear();
   Entry& entry = entries_[experts.data()];
-  const bool alike = entry.num_experts == experts.size() && entry.x_dtype == x_dtype &&
-                     entry.first == experts.front().w1.data.data &&
-                     entry.last == experts.back().w2.data.data && entry.generation == generation_;
+  const bool alike = entry.Fits(experts, x_dtype, generation_);
   if (alike && !few) return &entry.table;
   std::vector<DeviceWeight> weights = Describe(experts, x_dtype);
   if (alike && weights == entry.host) return &entry.table;

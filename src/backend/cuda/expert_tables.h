@@ -39,6 +39,9 @@ class ExpertTables {
   // place without prepare_weight, which is how a model makes them.
   Result<const ExpertTable*> Find(std::span<const ops::ExpertWeights> experts, DType x_dtype);
 
+  // Whether Find would give the table of so many experts without reading them all; they were valid when it was made.
+  bool Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const;
+
   // Weights come or change.
   void WeightsChange() { ++generation_; }
 
@@ -52,6 +55,8 @@ class ExpertTables {
     std::vector<DeviceWeight> host;  // Few experts only.
     Buffer device;
     ExpertTable table;
+
+    bool Fits(std::span<const ops::ExpertWeights> experts, DType dtype, uint64_t now) const;
   };
 
   DeviceMemory& memory_;

@@ -98,6 +98,14 @@ __device__ void MixStreams(const double* pre, const T* x, T* u, int mult, int64_
   }
 }
 
+// 1 / x for x of ordinary size, to 2^-44: a single-precision reciprocal, improved once.
+__device__ __forceinline__ double Reciprocal(double x) {
+  float guess = 0.0F;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(static_cast<float>(x)));
+  const double r = static_cast<double>(guess);
+  return fma(fma(-x, r, 1.0), r, r);
+}
+
 // The release's four streams: one thread holds the matrix, whose sums and quotients are independent of each other.
 __device__ void SinkhornOfFour(double* comb, double eps, int iterations) {
   double c[4][4];
@@ -115,7 +123,7 @@ __device__ void SinkhornOfFour(double* comb, double eps, int iterations) {
   const auto columns = [&] {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const double factor = __drcp_rn(c[0][j] + c[1][j] + c[2][j] + c[3][j] + eps);
+      const double factor = Reciprocal((c[0][j] + c[1][j]) + (c[2][j] + c[3][j]) + eps);
 #pragma unroll
       for (int i = 0; i < 4; ++i) c[i][j] *= factor;
     }
@@ -124,7 +132,7 @@ __device__ void SinkhornOfFour(double* comb, double eps, int iterations) {
   for (int iteration = 1; iteration < iterations; ++iteration) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const double factor = __drcp_rn(c[i][0] + c[i][1] + c[i][2] + c[i][3] + eps);
+      const double factor = Reciprocal((c[i][0] + c[i][1]) + (c[i][2] + c[i][3]) + eps);
 #pragma unroll
       for (int j = 0; j < 4; ++j) c[i][j] *= factor;
     }

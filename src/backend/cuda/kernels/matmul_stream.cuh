@@ -28,41 +28,58 @@ inline bool CanStreamRows(const TensorView& x, int64_t cols, int64_t stride, int
          (stride % 8 == 0 || num_rows == 1) && StreamRowsBytes(cols, num_rows) <= kMaxBytes;
 }
 
+// Two bf16 in a word, times the reciprocal of a power of two, rounded to FP8, and times that power again. The product is exact
+// in bf16: the high half of the float.
+__device__ __forceinline__ uint32_t RoundPairToFp8(uint32_t pair, float scale, float reciprocal) {
+  const float2 scaled =
+      make_float2(__uint_as_float(pair << 16) * reciprocal, __uint_as_float(pair & 0xFFFF0000U) * reciprocal);
+  const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
+  const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+  return __byte_perm(__float_as_uint(wide.x * scale), __float_as_uint(wide.y * scale), 0x7632);
+}
+
 // Rows of bf16, row(i) each, to shared memory, rounded to FP8 in groups of 128 where the weight asks for it. cols is a
 // multiple of eight and rows are aligned to 16 bytes.
 template <MatmulKind kKind, typename Row>
 __device__ void LoadStreamRows(uint16_t* shared, int num_rows, int cols, bool quantize, Row&& row) {
+  constexpr int kAtOnce = 4;  // Loads that are under way together.
   const int stride = static_cast<int>(StreamRow(cols));
   const int chunks = (stride - 8) / 8;  // A multiple of 16: half a warp is a group.
-  for (int i = static_cast<int>(threadIdx.x); i < num_rows * chunks; i += kMatmulThreads) {
-    const int r = i / chunks;
-    const int col = i % chunks * 8;
-    uint4 x = make_uint4(0, 0, 0, 0);
-    if (col < cols) x = *reinterpret_cast<const uint4*>(row(r) + col);
-    if (quantize) {
-      uint32_t words[4] = {x.x, x.y, x.z, x.w};
-      float values[8];
-      float max = 0.0F;
+  const int total = num_rows * chunks;
+  const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
+  for (int first = static_cast<int>(threadIdx.x); first < total; first += kAtOnce * kMatmulThreads) {
+    uint4 x[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        values[2 * k] = __uint_as_float(words[k] << 16);
-        values[2 * k + 1] = __uint_as_float(words[k] & 0xFFFF0000U);
-        max = fmaxf(max, fmaxf(fabsf(values[2 * k]), fabsf(values[2 * k + 1])));
-      }
-      const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
-#pragma unroll
-      for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(half, max, offset));
-      const float scale = Fp8GroupScale(max);
-      const float reciprocal = 1.0F / scale;  // Of a power of two: multiplying by it is dividing.
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const uint32_t low = Bf16FromFloat(RoundToE4m3(values[2 * k] * reciprocal) * scale);
-        const uint32_t high = Bf16FromFloat(RoundToE4m3(values[2 * k + 1] * reciprocal) * scale);
-        words[k] = low | high << 16;
-      }
-      if (col < cols) x = make_uint4(words[0], words[1], words[2], words[3]);
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = first + k * kMatmulThreads;
+      const int col = i % chunks * 8;
+      x[k] = make_uint4(0, 0, 0, 0);
+      if (i < total && col < cols) x[k] = *reinterpret_cast<const uint4*>(row(i / chunks) + col);
     }
-    *reinterpret_cast<uint4*>(shared + r * stride + col) = InWeightOrder<kKind>(x);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = first + k * kMatmulThreads;
+      if (i >= total) break;
+      const int col = i % chunks * 8;
+      if (quantize) {
+        const auto larger = [](float max, uint32_t pair) {
+          return fmaxf(max,
+                       fmaxf(fabsf(__uint_as_float(pair << 16)), fabsf(__uint_as_float(pair & 0xFFFF0000U))));
+        };
+        float max = larger(larger(larger(larger(0.0F, x[k].x), x[k].y), x[k].z), x[k].w);
+#pragma unroll
+        for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(half, max, offset));
+        const float scale = Fp8GroupScale(max);
+        const float reciprocal = 1.0F / scale;
+        // What lies past the last column stays zero, also when the scale is infinite.
+        if (col < cols) {
+          x[k] = make_uint4(
+              RoundPairToFp8(x[k].x, scale, reciprocal), RoundPairToFp8(x[k].y, scale, reciprocal),
+              RoundPairToFp8(x[k].z, scale, reciprocal), RoundPairToFp8(x[k].w, scale, reciprocal));
+        }
+      }
+      *reinterpret_cast<uint4*>(shared + i / chunks * stride + col) = InWeightOrder<kKind>(x[k]);
+    }
   }
 }
 
