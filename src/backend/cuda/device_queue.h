@@ -42,7 +42,7 @@ struct QueueOptions {
   int device = 0;
   bool synchronous = false;  // Every op waits for itself.
   bool graphs = true;        // Lists of launches that come again run as graphs.
-  bool overlap = true;       // Kernels may start before the one in front of them has ended.
+  bool overlap = false;      // Kernels may start before the one in front of them has ended.
 };
 
 // Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
