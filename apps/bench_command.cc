@@ -217,6 +217,22 @@ Result<Plan> ReadPlan(const BenchOptions& options) {
   return plan;
 }
 
+// A depth leaves room for its steps and the one that warms up.
+Status CheckLengths(const Plan& plan, const model::ModelConfig& config) {
+  const int64_t room = config.max_position_embeddings;
+  const auto check = [&](const char* option, const std::vector<int64_t>& lengths, int64_t more) -> Status {
+    for (const int64_t length : lengths) {
+      if (length + more > room) {
+        return InvalidArgument(
+            fmt::format("{}: {} and {} tokens more, the model has {} positions", option, length, more, room));
+      }
+    }
+    return {};
+  };
+  DSV4_RETURN_IF_ERROR(check("--prefill", plan.prefill, 0));
+  return check("--depth", plan.depths, kMaxRepeat + 1);
+}
+
 }  // namespace
 
 Result<std::vector<int64_t>> ParseBenchList(const std::string& text, int64_t min) {
@@ -249,6 +265,9 @@ int RunBenchCommand(const BenchOptions& options) {
   if (!plan) return Fail(plan.error(), kExitBadUsage);
   Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), kExitBadInput);
+  const Result<model::ModelConfig> config = source->Config();
+  if (!config) return Fail(config.error(), kExitBadInput);
+  if (const Status fits = CheckLengths(*plan, *config); !fits.ok()) return Fail(fits, kExitBadUsage);
 
   Bench bench(options, std::move(*plan), std::move(*source));
   const Status ran = bench.Run();

@@ -115,12 +115,12 @@ class Bench(unittest.TestCase):
                 self.assertEqual(process.stdout, "")
                 self.assertIn(arguments[0], process.stderr)
 
-    def test_a_depth_beyond_the_model_is_an_error(self):
+    def test_lengths_beyond_the_model_are_usage_errors(self):
         limit = json.loads((TINY / "config.json").read_text())["max_position_embeddings"]
-        process = dsv4("bench", "--json", "--prefill", "none", "--batch", "1", "--depth", str(limit + 1))
-        self.assertNotEqual(process.returncode, 0)
+        process = dsv4("bench", "--json", "--batch", "1", "--prefill", "none", "--depth", limit - 60)  # And 61 steps.
+        self.assertEqual(process.returncode, 2)
         self.assertEqual(process.stdout, "")
-        self.assertIn(str(limit), process.stderr)
+        self.assertIn(f"the model has {limit} positions", process.stderr)
 
 
 if __name__ == "__main__":
