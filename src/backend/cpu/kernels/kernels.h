@@ -63,13 +63,6 @@ struct Kernels {
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);
-  // out[k] = sum_j rows[k][j] x[j] in double; `rows` are fp32, at any address. Products are exact and the order of the sum is
-  // the same in all tiers.
-  void (*dot_rows)(const uint8_t* rows, int64_t num_rows, int64_t width, const float* x, double* out);
-  // o[head * dim + d] += sum_t weights[head * weight_stride + t] values[t][d], t ascending, fp32 fused multiply-adds.
-  void (*add_weighted_rows)(const float* weights, int64_t weight_stride, int64_t num_heads,
-                            const uint8_t* const* values, bool values_bf16, int64_t num_values, int64_t dim,
-                            float* o);
   // bf16, at any address, <-> fp32.
   void (*widen_bf16)(const uint8_t* in, int64_t count, float* out);
   void (*narrow_bf16)(const float* in, int64_t count, uint8_t* out);

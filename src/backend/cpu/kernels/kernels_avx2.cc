@@ -13,14 +13,12 @@ using WVec = __m256;
 using X = float;
 constexpr int kVecs = 4;
 constexpr int kLanes = 8;
-constexpr int kRowsOfOne = 2;
+constexpr int kRowsOfOne = 4;
 constexpr int kPlainRows = 1;
 constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
 constexpr int kLoadedTokens = 4;
-constexpr int kFloatLanes = 8;
-constexpr int kValueVectors = 2;
 constexpr int kStepColumns = kVecs * kLanes;
 
 inline Vec Zero() { return _mm256_setzero_ps(); }
@@ -37,19 +35,13 @@ inline void Reduce4(const Vec* v, float* out) {
   for (int i = 0; i < 4; ++i) out[i] = Reduce(v[i]);
 }
 inline __m256 LoadFloats(const void* from) { return _mm256_loadu_ps(static_cast<const float*>(from)); }
-inline void StoreFloats(float* to, Vec v) { _mm256_storeu_ps(to, v); }
 inline __m256 LoadX(const X* from) { return _mm256_loadu_ps(from); }
 inline WVec LoadW(const uint8_t* from) { return LoadFloats(from); }
-inline Vec LoadVec(const uint8_t* from) { return LoadFloats(from); }
 inline void StoreW(uint8_t* to, WVec w) { _mm256_storeu_ps(reinterpret_cast<float*>(to), w); }
-inline void StoreVec(uint8_t* to, Vec v) { _mm256_storeu_ps(reinterpret_cast<float*>(to), v); }
 inline __m128i Load16(const uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline __m128i Load8(const uint8_t* from) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)); }
 inline __m256i Load32(const uint8_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-}
-inline __m256 LoadBf16s(const uint8_t* from) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(Load16(from)), 16));
 }
 
 struct Unscaled {
@@ -233,8 +225,6 @@ const Kernels kKernels = {
                            {kFp4Order.columns, Multiply<NvFp4>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
-    .dot_rows = DotRows,
-    .add_weighted_rows = AddWeightedRows,
     .widen_bf16 = WidenBf16,
     .narrow_bf16 = NarrowBf16,
 };

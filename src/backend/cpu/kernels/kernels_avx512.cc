@@ -19,8 +19,6 @@ constexpr int kFreshRows = 2;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
 constexpr int kLoadedTokens = 4;
-constexpr int kFloatLanes = 16;
-constexpr int kValueVectors = 4;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }
 inline Vec Broadcast(float value) { return _mm512_set1_ps(value); }
@@ -28,12 +26,9 @@ inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec Dot(Vec sum, WVec w, __m512 x) { return _mm512_fmadd_ps(w, x, sum); }
 inline Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline __m512 LoadFloats(const void* from) { return _mm512_loadu_ps(from); }
-inline void StoreFloats(float* to, Vec v) { _mm512_storeu_ps(to, v); }
 inline __m512 LoadX(const X* from) { return _mm512_loadu_ps(from); }
 inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_ps(from); }
-inline Vec LoadVec(const uint8_t* from) { return _mm512_loadu_ps(from); }
 inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_ps(to, w); }
-inline void StoreVec(uint8_t* to, Vec v) { _mm512_storeu_ps(to, v); }
 inline __m256i Load32(const uint8_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
@@ -155,8 +150,6 @@ const Kernels kKernels = {
                            {kFp4Order.columns, Multiply<NvFp4>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
-    .dot_rows = DotRows,
-    .add_weighted_rows = AddWeightedRows,
     .widen_bf16 = WidenBf16,
     .narrow_bf16 = NarrowBf16,
 };

@@ -17,8 +17,6 @@ constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 2;
 constexpr int kFreshTokens = 2;
 constexpr int kLoadedTokens = 2;
-constexpr int kFloatLanes = 1;
-constexpr int kValueVectors = 4;
 
 inline Vec Zero() { return 0.0F; }
 inline Vec Broadcast(float value) { return value; }
@@ -38,11 +36,8 @@ inline T Load(const void* from) {
 }
 inline X LoadX(const X* from) { return *from; }
 inline WVec LoadW(const uint8_t* from) { return Load<float>(from); }
-inline Vec LoadVec(const uint8_t* from) { return Load<float>(from); }
 inline void StoreW(uint8_t* to, WVec w) { __builtin_memcpy(to, &w, sizeof(w)); }
-inline void StoreVec(uint8_t* to, Vec v) { __builtin_memcpy(to, &v, sizeof(v)); }
 inline Vec LoadFloats(const void* from) { return Load<float>(from); }
-inline void StoreFloats(float* to, Vec v) { *to = v; }
 inline float FloatFrom(uint32_t bits) { return Load<float>(&bits); }
 inline Vec LoadBf16s(const uint8_t* from) {
   return FloatFrom(static_cast<uint32_t>(Load<uint16_t>(from)) << 16);
@@ -184,8 +179,6 @@ const Kernels kKernels = {
                            {kInOrder.columns, Multiply<NvFp4>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
-    .dot_rows = DotRows,
-    .add_weighted_rows = AddWeightedRows,
     .widen_bf16 = WidenBf16,
     .narrow_bf16 = NarrowBf16,
 };

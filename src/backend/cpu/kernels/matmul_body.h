@@ -135,6 +135,21 @@ DSV4_INLINE void AddStep(const uint8_t* const* bytes, int step, const typename F
   // Hidden from the compiler, which would keep a pointer for every token and vector and have no registers left.
   asm("" : "+r"(x));
   constexpr int64_t kVecBytes = static_cast<int64_t>(sizeof(WVec));
+  if constexpr (sizeof(Vec) < 64) {
+    // Too few registers for the weights of several rows.
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      WVec w[kVecs];
+      Format::Decode(bytes[r], step, scales[r], w);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t)
+          sum[r][t] = Dot(sum[r][t], w[v], LoadX(x + t * x_stride + v * kLanes));
+      }
+    }
+    return;
+  }
   WVec w[kRows][kVecs];
   if constexpr (!Format::kLoaded) {
 #pragma GCC unroll 4
