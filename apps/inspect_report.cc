@@ -150,6 +150,13 @@ std::string Bytes(double bytes) {
 
 std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
 
+size_t UsableCpus(const NumaPlan& plan, int node_id) {
+  for (const NumaNode& node : plan.nodes) {
+    if (node.id == node_id) return node.cpus.size();
+  }
+  return 0;
+}
+
 // "0-1 swa, 2 csa/4 hash, ...": runs of equal layers.
 std::string LayerRuns(const model::ModelConfig& config, int64_t num_layers) {
   const auto describe = [&](int64_t i) {
@@ -215,6 +222,8 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
   report.disagreements = resolved.disagreements;
   DSV4_TRY(PlanMemory(request, report));
+  DSV4_ASSIGN_OR_RETURN(report.numa_nodes, ReadNumaNodes());
+  report.numa_plan = PlanNuma(report.numa_nodes, ProcessNumaLimits());
   const std::string tokenizer_path = request.source.text_directory() + "/tokenizer.json";
   std::error_code error;
   if (std::filesystem::exists(tokenizer_path, error)) {
@@ -272,6 +281,15 @@ Json ToJson(const InspectReport& report) {
                     {"sequence_fixed_bytes", report.memory.fixed_bytes},
                     {"bytes_per_token", report.memory.growth_per_token},
                     {"total_bytes", report.memory.total_bytes()}};
+  json["numa"] = {{"interleave", report.numa_plan.interleave}, {"reason", report.numa_plan.reason}};
+  json["numa"]["nodes"] = Json::array();
+  for (const NumaNode& node : report.numa_nodes) {
+    json["numa"]["nodes"].push_back({{"id", node.id},
+                                     {"cpus", node.cpus.size()},
+                                     {"usable_cpus", UsableCpus(report.numa_plan, node.id)},
+                                     {"memory_bytes", node.memory_bytes},
+                                     {"free_bytes", node.free_bytes}});
+  }
   return json;
 }
 
@@ -326,6 +344,15 @@ std::string ToText(const InspectReport& report) {
                      Bytes(report.memory.sequence_bytes), Bytes(report.memory.fixed_bytes),
                      Bytes(report.memory.growth_per_token));
   out += fmt::format("  {:<26}{}\n", "total", Bytes(report.memory.total_bytes()));
+  out += "\nnuma\n";
+  for (const NumaNode& node : report.numa_nodes) {
+    out +=
+        fmt::format("  {:<26}{} CPUs ({} for this process), {}, {} free\n", fmt::format("node {}", node.id),
+                    node.cpus.size(), UsableCpus(report.numa_plan, node.id), Bytes(node.memory_bytes),
+                    Bytes(node.free_bytes));
+  }
+  out += fmt::format("  {:<26}{}: {}\n", "interleaving pays", report.numa_plan.interleave ? "yes" : "no",
+                     report.numa_plan.reason);
   return out;
 }
 

@@ -11,6 +11,7 @@
 
 #include "apps/model_source.h"
 #include "base/json.h"
+#include "base/numa.h"
 #include "base/status.h"
 #include "model/config.h"
 #include "model/numerics.h"
@@ -62,6 +63,8 @@ struct InspectReport {
   int64_t num_nvfp4_lossless = 0;  // Exact transcodes of MXFP4.
   std::optional<TokenizerFacts> tokenizer;
   MemoryPlan memory;
+  std::vector<NumaNode> numa_nodes;  // Of this machine.
+  NumaPlan numa_plan;                // For this process.
 };
 
 // Errors name the file or tensor at fault.

@@ -49,6 +49,9 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--threads", flags.num_threads, "Host threads (0: one a core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  app.add_option("--numa", flags.numa, "Weights over the memory of all NUMA nodes; auto: where it pays")
+      ->check(CLI::IsMember({"off", "interleave", "auto"}))
+      ->capture_default_str();
   app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
                  "off: as the first release revision, whose shared expert has no SwiGLU clamp")
       ->check(CLI::IsMember({"on", "off"}))

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "apps/model_source.h"
+#include "apps/numa_placement.h"
 #include "apps/printable.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -22,9 +23,10 @@ int NumThreads(const ModelFlags& flags) {
 
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   const int num_threads = NumThreads(flags);
+  if (flags.backend == "cuda") return backend::MakeCudaBackend({});
+  DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
-  if (flags.backend == "cpu") return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}});
-  return backend::MakeCudaBackend({});  // The last of those that the command line lets through.
+  return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});
 }
 
 model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
@@ -49,6 +51,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   // Random weights were made for the first layers only.
   if (source.synthetic()) options.max_layers = 0;
   options.progress = progress;
+  if (flags.backend != "cuda") DSV4_TRY(CheckPlacement(flags, *checkpoint));
   DSV4_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Model> model,
       model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), backend, options));

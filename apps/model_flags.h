@@ -25,8 +25,9 @@ struct ModelFlags {
   std::string backend = "cpu";
   std::string numerics = "release";
   std::string shared_expert_clamp = "on";
-  int64_t max_layers = 0;  // 0: all.
-  int num_threads = 0;     // 0: one per core.
+  int64_t max_layers = 0;     // 0: all.
+  int num_threads = 0;        // 0: one per core.
+  std::string numa = "auto";  // "off", "interleave" or "auto".
 };
 
 // Called with (done, total) layers while a model loads.
@@ -35,7 +36,8 @@ using LoadProgress = std::function<void(int64_t, int64_t)>;
 // What --threads says, at least 1.
 int NumThreads(const ModelFlags& flags);
 
-// The backend --backend names. FailedPrecondition when this build lacks it.
+// The backend --backend names, with memory and threads placed as --numa says (apps/numa_placement.h): call it before weights
+// are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 
 // What the flags say about the model, without a progress callback.

@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/numa.h"
 
 namespace dsv4 {
 
 namespace {
 
-// Waiting threads spin for so long before they sleep: the loops of a decode step follow each other within microseconds, and
-// waking a thread costs more than many of them.
-constexpr std::chrono::microseconds kSpin(100);
+// The loops of a decode step follow each other within microseconds, and waking a thread costs more than many of them.
+constexpr std::chrono::microseconds kDefaultSpin(100);
 
 // Tells the core that this is a spinning loop.
 void SpinPause() {
@@ -39,6 +40,18 @@ bool SpinUntil(std::chrono::nanoseconds spin, const Done& done) {
     }
   } while (std::chrono::steady_clock::now() < end);
   return done();
+}
+
+// Keeps thread `index` of `num_threads` on the node that owns its share of all CPUs.
+void KeepOnNode(const std::vector<std::vector<int>>& cpus_of_nodes, int index, int num_threads) {
+  size_t num_cpus = 0;
+  for (const std::vector<int>& cpus : cpus_of_nodes) num_cpus += cpus.size();
+  if (num_cpus == 0) return;
+  size_t cpu = num_cpus * static_cast<size_t>(index) / static_cast<size_t>(num_threads);
+  size_t node = 0;
+  while (cpu >= cpus_of_nodes[node].size()) cpu -= cpus_of_nodes[node++].size();
+  const Status status = KeepThreadOn(cpus_of_nodes[node]);
+  if (!status.ok()) LogWarning(status.message());
 }
 
 }  // namespace
@@ -86,12 +99,21 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int num_threads)
+    : ThreadPool(ThreadPoolOptions{.num_threads = num_threads, .spin = {}, .cpus_of_nodes = {}}) {}
+
+ThreadPool::ThreadPool(const ThreadPoolOptions& options) : state_(std::make_unique<State>()) {
+  const int num_threads = options.num_threads;
   DSV4_CHECK(num_threads >= 1) << "num_threads " << num_threads;
-  // With more threads than cores a spinning thread keeps one from its work.
-  if (num_threads <= static_cast<int>(std::thread::hardware_concurrency())) state_->spin = kSpin;
-  for (int i = 1; i < num_threads; ++i)
-    state_->workers.emplace_back([state = state_.get()] { state->WorkerLoop(); });
+  const bool a_core_each = num_threads <= static_cast<int>(std::thread::hardware_concurrency());
+  state_->spin = options.spin.value_or(a_core_each ? kDefaultSpin : std::chrono::microseconds(0));
+  for (int i = 1; i < num_threads; ++i) {
+    state_->workers.emplace_back(
+        [state = state_.get(), cpus_of_nodes = options.cpus_of_nodes, i, num_threads] {
+          KeepOnNode(cpus_of_nodes, i, num_threads);
+          state->WorkerLoop();
+        });
+  }
 }
 
 ThreadPool::~ThreadPool() {

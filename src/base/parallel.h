@@ -2,16 +2,29 @@
 // threads: callers split work only where each output element is computed by one iteration.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 namespace dsv4 {
 
+struct ThreadPoolOptions {
+  int num_threads = 1;  // >= 1, counts the calling thread; 1 means no other thread is started.
+  // How long idle threads watch for the next loop before they sleep. Default: 100 us, or 0 with more threads than cores,
+  // where a spinning thread keeps another from its work.
+  std::optional<std::chrono::microseconds> spin;
+  // CPUs by NUMA node. The pool's own threads are dealt out in proportion to the CPUs, each kept on those of its node. Where the
+  // kernel refuses, and when empty, the kernel places them.
+  std::vector<std::vector<int>> cpus_of_nodes;
+};
+
 class ThreadPool {
  public:
-  // num_threads >= 1 counts the calling thread; 1 means no other thread is started.
   explicit ThreadPool(int num_threads);
+  explicit ThreadPool(const ThreadPoolOptions& options);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

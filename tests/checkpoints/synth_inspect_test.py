@@ -105,6 +105,18 @@ class Synth(unittest.TestCase):
                          report["config"]["vocab_size"] * 128 + experts * 6 // 8)
         self.assertEqual(dsv4("inspect", "-m", self.path / "m", "--context", 2_000_000).returncode, 3)
 
+    def test_inspect_knows_the_nodes_of_this_machine(self):
+        numa = self.inspect(self.synth("m"))["numa"]
+        online = Path("/sys/devices/system/node/online")
+        if not online.exists():
+            self.skipTest("this kernel knows no NUMA nodes")
+        self.assertEqual(len(numa["nodes"]), len(list(online.parent.glob("node[0-9]*"))))
+        self.assertEqual(sum(node["cpus"] for node in numa["nodes"]), os.cpu_count())
+        self.assertLess(0, numa["nodes"][0]["free_bytes"])
+        self.assertLess(numa["nodes"][0]["free_bytes"], numa["nodes"][0]["memory_bytes"])
+        usable = [node for node in numa["nodes"] if node["usable_cpus"]]
+        self.assertEqual(numa["interleave"], len(usable) > 1)
+
     def test_inspect_follows_max_layers_and_numerics(self):
         directory = self.synth("m")
         self.assertEqual(len(self.inspect(directory, "--max-layers", 2)["layers"]), 2)

@@ -26,6 +26,7 @@ class Arguments(unittest.TestCase):
         self.expect_usage_error("run", QUESTION, "--max-layers", "x")
         self.expect_usage_error("run", QUESTION, "--backend", "tpu")
         self.expect_usage_error("run", QUESTION, "--top-p", "1.5")
+        self.expect_usage_error("run", QUESTION, "--numa", "spread")
         self.expect_usage_error("run", QUESTION, "--logit-bias", "5:1")
         self.expect_usage_error("run", "--json")
         self.expect_usage_error("run", QUESTION, "--verify", "-1")
@@ -43,6 +44,17 @@ class Arguments(unittest.TestCase):
         process = dsv4("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4", "--max-layers", "1")
         self.assertIn("first 1 of", process.stderr.splitlines()[0])
         self.assertNotEqual(json.loads(process.stdout)["token_ids"], whole["token_ids"])
+
+    def test_placement_and_spinning_change_no_token(self):
+        arguments = ("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4")
+        usual = dsv4_json(*arguments)["token_ids"]
+        for numa in ("off", "interleave"):
+            self.assertEqual(dsv4_json(*arguments, "--numa", numa)["token_ids"], usual)
+        self.assertEqual(dsv4_json(*arguments, env={"DSV4_SPIN_US": "0"})["token_ids"], usual)
+        for bad in ("x", "-1", "1000001", "5us"):
+            process = dsv4(*arguments, env={"DSV4_SPIN_US": bad})
+            self.assertEqual(process.returncode, 3)
+            self.assertIn(f'DSV4_SPIN_US: "{bad}"', process.stderr)
 
     def test_model_flags_may_stand_before_the_subcommand(self):
         self.assertEqual(dsv4("-m", TINY, "run", "--raw", "A", "--max-tokens", "1").returncode, 0)

@@ -12,16 +12,16 @@ FIXTURES = ROOT / "tests" / "fixtures"
 TINY = ROOT / "models" / "tiny"
 
 
-def dsv4(*arguments, stdin=""):
+def dsv4(*arguments, stdin="", env=None):
     """Runs the binary to its end; the caller looks at returncode, stdout and stderr."""
-    environment = {key: value for key, value in os.environ.items() if key != "DSV4_MODEL"}
+    environment = {key: value for key, value in os.environ.items() if key != "DSV4_MODEL"} | (env or {})
     return subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True, text=True,
                           env=environment, timeout=600, check=False)
 
 
-def dsv4_json(*arguments):
+def dsv4_json(*arguments, env=None):
     """The JSON document of a run that must succeed."""
-    process = dsv4(*arguments)
+    process = dsv4(*arguments, env=env)
     if process.returncode != 0:
         raise AssertionError(f"exit code {process.returncode}: {process.stderr}")
     return json.loads(process.stdout)

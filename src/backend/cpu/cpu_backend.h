@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "backend/cpu/isa.h"
 #include "ops/op_table.h"
@@ -14,11 +15,13 @@
 namespace dsv4::backend {
 
 struct CpuOptions {
-  int num_threads = 1;          // >= 1, counts the calling thread.
-  std::optional<cpu::Isa> isa;  // Default: DSV4_CPU_ISA, else the best tier of this machine.
+  int num_threads = 1;               // >= 1, counts the calling thread.
+  std::optional<cpu::Isa> isa = {};  // Default: DSV4_CPU_ISA, else the best tier of this machine.
+  std::vector<std::vector<int>> cpus_of_nodes = {};  // As ThreadPoolOptions.
 };
 
-// The name is "cpu" and the tier: "cpu (avx512bf16)". Errors: as ChooseIsa.
+// The name is "cpu" and the tier: "cpu (avx512bf16)". Threads spin for DSV4_SPIN_US before they sleep. Errors: as ChooseIsa;
+// InvalidArgument when DSV4_SPIN_US is not a number of microseconds.
 Result<ops::Backend> MakeCpuBackend(const CpuOptions& options);
 
 }  // namespace dsv4::backend

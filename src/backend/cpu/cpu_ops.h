@@ -8,7 +8,8 @@ namespace dsv4::backend::cpu {
 
 class CpuContext final : public ops::OpContext {
  public:
-  CpuContext(int num_threads, const Kernels& kernels) : threads_(num_threads), kernels_(kernels) {}
+  CpuContext(const ThreadPoolOptions& threads, const Kernels& kernels)
+      : threads_(threads), kernels_(kernels) {}
   Memory& memory() override { return HostMemory(); }
   ThreadPool& threads() override { return threads_; }
   Stream stream() override { return nullptr; }
