@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/read_file.h"
 #include "chat/stop_filter.h"
+#include "grammar/constraint.h"
 
 namespace dsv4::apps {
 namespace {
@@ -100,6 +101,18 @@ engine::Request ChatRuntime::MakeRequest(std::vector<int32_t> prompt, const Ask&
   return request;
 }
 
+Result<std::unique_ptr<sampling::TokenConstraint>> ChatRuntime::MakeConstraint(const Ask& ask,
+                                                                               bool in_reasoning) {
+  if (trie_ == nullptr) {
+    DSV4_ASSIGN_OR_RETURN(trie_, grammar::TokenTrie::Create(*tokenizer_));
+  }
+  std::vector<tokenizer::TokenId> stop_ids;
+  for (const tokenizer::StopSet::Entry& entry : stop_set_.entries()) stop_ids.push_back(entry.id);
+  const auto begins_after = in_reasoning ? std::optional(special_->think_end) : std::nullopt;
+  return std::make_unique<grammar::GrammarConstraint>(
+      grammar::Matcher(ask.grammar, trie_, std::move(stop_ids)), begins_after);
+}
+
 Result<Generation> ChatRuntime::Run(engine::Request request, const Ask& ask,
                                     const std::function<bool(std::string_view)>& on_text) {
   const GenerationCallbacks callbacks = {
@@ -128,10 +141,13 @@ Result<ChatRuntime::Answer> ChatRuntime::Respond(std::span<const chat::Message> 
       if (ask.on_delta) ask.on_delta(delta);
     }
   };
+  engine::Request request = MakeRequest(std::move(ids), ask);
+  if (ask.grammar != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(request.constraint, MakeConstraint(ask, prompt.ends_in_reasoning));
+  }
   Answer answer;
   answer.starts_in_reasoning = prompt.ends_in_reasoning;
-  DSV4_ASSIGN_OR_RETURN(answer.generation,
-                        Run(MakeRequest(std::move(ids), ask), ask, [&](std::string_view text) {
+  DSV4_ASSIGN_OR_RETURN(answer.generation, Run(std::move(request), ask, [&](std::string_view text) {
                           deliver(parser.Feed(text));
                           return !parser.done();
                         }));

@@ -15,6 +15,8 @@
 #include "chat/renderer.h"
 #include "diag/verifier.h"
 #include "engine/engine.h"
+#include "grammar/program.h"
+#include "grammar/token_trie.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
 #include "tokenizer/tokenizer.h"
@@ -49,6 +51,7 @@ class ChatRuntime {
     int64_t max_tokens = 0;
     int num_logprobs = -1;
     std::vector<std::string> stop;
+    std::shared_ptr<const grammar::Program> grammar;  // Of the content, behind the reasoning; null: none.
     std::function<void(int64_t, int64_t)> on_prefill;
     std::function<void(const chat::Delta&)> on_delta;  // In raw mode everything is content.
     std::function<bool()> interrupted;
@@ -74,11 +77,13 @@ class ChatRuntime {
 
  private:
   ChatRuntime() = default;
+  Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const Ask& ask, bool in_reasoning);
   engine::Request MakeRequest(std::vector<int32_t> prompt, const Ask& ask) const;
   Result<Generation> Run(engine::Request request, const Ask& ask,
                          const std::function<bool(std::string_view)>& on_text);
 
   std::optional<tokenizer::Tokenizer> tokenizer_;
+  std::shared_ptr<const grammar::TokenTrie> trie_;   // Made for the first grammar.
   std::optional<tokenizer::SpecialTokens> special_;  // Absent in raw mode.
   tokenizer::StopSet stop_set_;
   const chat::ChatProfile* profile_ = nullptr;

@@ -15,6 +15,7 @@
 #include "apps/run_report.h"
 #include "apps/terminal.h"
 #include "base/read_file.h"
+#include "grammar/json_schema.h"
 
 namespace dsv4::apps {
 namespace {
@@ -54,6 +55,14 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
 }
 
 namespace {
+
+Result<std::shared_ptr<const grammar::Program>> CompileGrammar(const RunOptions& options) {
+  if (options.json_object) return grammar::CompileJsonObject();
+  DSV4_ASSIGN_OR_RETURN(const std::string schema, ReadFile(options.json_schema_path, FileKind::kAny));
+  auto program = grammar::CompileJsonSchema(schema);
+  if (!program) return Error(program.error().WithContext(options.json_schema_path));
+  return program;
+}
 
 ChatRuntime::Ask MakeAsk(const RunOptions& options) {
   ChatRuntime::Ask ask;
@@ -144,6 +153,18 @@ int RunRunCommand(const RunOptions& options,
         InvalidArgument("run --verify: the backend is the reference itself; wanted another --backend"),
         kExitBadUsage);
   }
+  const bool has_grammar = options.json_object || !options.json_schema_path.empty();
+  if (has_grammar && (options.raw || !has_prompt)) {
+    return Fail(InvalidArgument("run --json-schema, --json-object: need PROMPT or --messages, and no --raw"),
+                kExitBadUsage);
+  }
+  std::shared_ptr<const grammar::Program> grammar;
+  if (has_grammar) {
+    Result<std::shared_ptr<const grammar::Program>> compiled = CompileGrammar(options);
+    if (!compiled) return Fail(compiled.error(), kExitBadInput);
+    grammar = std::move(*compiled);
+  }
+
   const Clock::time_point start = Clock::now();
   Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
   {
@@ -161,8 +182,10 @@ int RunRunCommand(const RunOptions& options,
   const Status valid =
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
-  if (has_prompt) return RunOnce(**runtime, options, MakeAsk(options), load_seconds);
-  const int exit_code = RunInteractiveChat(**runtime, MakeAsk(options), options.system);
+  ChatRuntime::Ask ask = MakeAsk(options);
+  ask.grammar = std::move(grammar);
+  if (has_prompt) return RunOnce(**runtime, options, std::move(ask), load_seconds);
+  const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system);
   const InterruptScope interrupts;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime);
   return Drifted(verify) ? kExitRunFailed : exit_code;

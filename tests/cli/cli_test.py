@@ -146,6 +146,28 @@ class Run(unittest.TestCase):
         self.assertNotIn("Paris", answer["content"])
         self.assertEqual(answer["finish_reason"], "stop")
 
+    def test_json_schema_and_json_object_shape_the_content(self):
+        schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, "sure": {"type": "boolean"}},
+                  "required": ["city", "sure"], "additionalProperties": False}
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "schema.json"
+            path.write_text(json.dumps(schema))
+            for mode in ("chat", "thinking"):
+                answer = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--json-schema", path,
+                                   "--thinking-mode", mode)
+                content = json.loads(answer["content"])
+                self.assertEqual(set(content), {"city", "sure"})
+                self.assertIn(content["city"], ["Paris", "Rome"])
+                self.assertEqual(answer["finish_reason"], "stop")
+            path.write_text('{"items": {"multipleOf": 3}}')
+            process = dsv4("run", QUESTION, "--json-schema", path)
+            self.assertEqual(process.returncode, 3)
+            self.assertIn("/items/multipleOf", process.stderr)
+        answer = dsv4_json("run", QUESTION, "--json", "--seed", "3", "--json-object", "--thinking-mode", "chat",
+                           "--max-tokens", "60")
+        self.assertTrue(answer["content"].startswith("{"), answer["content"])
+        self.assertEqual(dsv4("run", "--raw", QUESTION, "--json-object").returncode, 2)
+
     def test_max_tokens_ends_with_length(self):
         answer = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "2")
         self.assertEqual((len(answer["token_ids"]), answer["finish_reason"]), (2, "length"))

@@ -1,0 +1,390 @@
+#include "grammar/dfa.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace dsv4::grammar {
+namespace {
+
+Status TooLarge(const DfaLimits& limits) {
+  if (limits.work_left < 0) return ResourceExhausted("the automata take too long to make");
+  return ResourceExhausted(fmt::format("an automaton of more than {} states", limits.max_states));
+}
+
+// A nondeterministic automaton: a state has empty edges, and at most one edge for a set of bytes.
+class Nfa {
+ public:
+  explicit Nfa(size_t max_states) : max_states_(max_states) {}
+
+  // Adds `regex` between two states; false when it grows too large.
+  bool Add(const RegexNode& regex, uint32_t from, uint32_t to) {
+    switch (regex.kind) {
+      case RegexNode::Kind::kBytes:
+        return AddBytes(regex.bytes, from, to);
+      case RegexNode::Kind::kConcat:
+        return AddSequence(regex, static_cast<int>(regex.parts.size()), from, to);
+      case RegexNode::Kind::kEither:
+        return std::all_of(regex.parts.begin(), regex.parts.end(), [&](const Regex& part) {
+          const uint32_t inner = AddState();
+          empty_[from].push_back(inner);
+          return Add(*part, inner, to);
+        });
+      case RegexNode::Kind::kRepeat:
+        return AddRepeat(regex, from, to);
+    }
+    return false;
+  }
+
+  uint32_t AddState() {
+    empty_.emplace_back();
+    set_of_.push_back(kNoSet);
+    target_.push_back(0);
+    return static_cast<uint32_t>(empty_.size() - 1);
+  }
+
+  // Adds what `states` reach by empty edges; sorted. Returns how many were looked at.
+  size_t Close(std::vector<uint32_t>& states) {
+    stamp_.resize(empty_.size());
+    ++now_;
+    for (const uint32_t state : states) stamp_[state] = now_;
+    for (size_t i = 0; i < states.size(); ++i) {
+      for (const uint32_t next : empty_[states[i]]) {
+        if (stamp_[next] == now_) continue;
+        stamp_[next] = now_;
+        states.push_back(next);
+      }
+    }
+    const size_t looked_at = states.size();
+    // States without an edge for bytes have done their part; `final` must stay.
+    std::erase_if(states, [&](uint32_t state) { return set_of_[state] == kNoSet && state != kFinal; });
+    std::sort(states.begin(), states.end());
+    return looked_at;
+  }
+
+  size_t num_states() const { return empty_.size(); }
+
+  static constexpr uint32_t kFinal = 1;
+  static constexpr uint32_t kNoSet = UINT32_MAX;
+  const std::vector<ByteSet>& sets() const { return sets_; }
+  uint32_t set_of(uint32_t state) const { return set_of_[state]; }
+  uint32_t target(uint32_t state) const { return target_[state]; }
+
+ private:
+  bool AddBytes(const ByteSet& bytes, uint32_t from, uint32_t to) {
+    const auto found = std::find(sets_.begin(), sets_.end(), bytes);
+    const uint32_t state = AddState();
+    empty_[from].push_back(state);
+    set_of_[state] = static_cast<uint32_t>(found - sets_.begin());
+    target_[state] = to;
+    if (found == sets_.end()) sets_.push_back(bytes);
+    return empty_.size() <= max_states_;
+  }
+
+  bool AddSequence(const RegexNode& regex, int count, uint32_t from, uint32_t to) {
+    for (int i = 0; i < count; ++i) {
+      const uint32_t next = AddState();
+      const RegexNode& part =
+          regex.kind == RegexNode::Kind::kRepeat ? *regex.parts[0] : *regex.parts[static_cast<size_t>(i)];
+      if (empty_.size() > max_states_ || !Add(part, from, next)) return false;
+      from = next;
+    }
+    empty_[from].push_back(to);
+    return true;
+  }
+
+  bool AddRepeat(const RegexNode& regex, uint32_t from, uint32_t to) {
+    const uint32_t needed = AddState();
+    if (!AddSequence(regex, regex.min, from, needed)) return false;
+    if (regex.max == kUnbounded) {
+      const uint32_t loop = AddState();
+      empty_[needed].push_back(loop);
+      empty_[loop].push_back(to);
+      return Add(*regex.parts[0], loop, loop);
+    }
+    uint32_t last = needed;
+    for (int i = regex.min; i < regex.max; ++i) {
+      const uint32_t next = AddState();
+      empty_[last].push_back(to);
+      if (empty_.size() > max_states_ || !Add(*regex.parts[0], last, next)) return false;
+      last = next;
+    }
+    empty_[last].push_back(to);
+    return true;
+  }
+
+  size_t max_states_;
+  std::vector<std::vector<uint32_t>> empty_;
+  std::vector<uint32_t> set_of_;  // By state, index into sets_.
+  std::vector<uint32_t> target_;  // By state, where the bytes lead.
+  std::vector<ByteSet> sets_;
+  std::vector<uint32_t> stamp_;
+  uint32_t now_ = 0;
+};
+
+struct HashStates {
+  size_t operator()(const std::vector<uint32_t>& states) const {
+    return XXH3_64bits(states.data(), states.size() * sizeof(uint32_t));
+  }
+};
+
+}  // namespace
+
+uint32_t Dfa::AddState(bool accepting) {
+  accepting_.push_back(accepting ? 1 : 0);
+  next_.resize(next_.size() + num_classes_, kDead);
+  return static_cast<uint32_t>(accepting_.size() - 1);
+}
+
+Result<Dfa> Dfa::Compile(const Regex& regex, DfaLimits& limits) {
+  Nfa nfa(4 * limits.max_states);
+  const uint32_t start = nfa.AddState();
+  const uint32_t last = nfa.AddState();
+  if (!nfa.Add(*regex, start, last)) return Error(TooLarge(limits));
+  limits.work_left -= static_cast<int64_t>(nfa.num_states());
+
+  // Bytes that are in the same sets are one class.
+  Classes classes = {};
+  std::vector<uint8_t> representatives;
+  std::map<std::vector<bool>, uint8_t> class_of_membership;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    std::vector<bool> membership;
+    for (const ByteSet& set : nfa.sets()) membership.push_back(set[byte]);
+    const auto [found, is_new] =
+        class_of_membership.try_emplace(membership, static_cast<uint8_t>(representatives.size()));
+    if (is_new) representatives.push_back(static_cast<uint8_t>(byte));
+    classes[byte] = found->second;
+  }
+
+  Dfa dfa(classes, representatives.size());
+  std::unordered_map<std::vector<uint32_t>, uint32_t, HashStates> ids;
+  std::vector<const std::vector<uint32_t>*> subsets;
+  const auto id_of = [&](std::vector<uint32_t> subset) {
+    limits.work_left -= static_cast<int64_t>(nfa.Close(subset));
+    const bool accepting = std::binary_search(subset.begin(), subset.end(), Nfa::kFinal);
+    const auto [found, is_new] = ids.try_emplace(std::move(subset), static_cast<uint32_t>(subsets.size()));
+    if (is_new) {
+      dfa.AddState(accepting);
+      subsets.push_back(&found->first);
+    }
+    return found->second;
+  };
+  id_of({start});
+  for (uint32_t state = 0; state < subsets.size(); ++state) {
+    for (size_t c = 0; c < representatives.size(); ++c) {
+      std::vector<uint32_t> targets;
+      for (const uint32_t member : *subsets[state]) {
+        const uint32_t set = nfa.set_of(member);
+        if (set != Nfa::kNoSet && nfa.sets()[set][representatives[c]]) targets.push_back(nfa.target(member));
+      }
+      limits.work_left -= static_cast<int64_t>(subsets[state]->size());
+      if (targets.empty()) continue;
+      std::sort(targets.begin(), targets.end());
+      targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+      const uint32_t next = id_of(std::move(targets));
+      dfa.next_[state * dfa.num_classes_ + c] = next;
+    }
+    if (subsets.size() > limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
+  }
+  dfa.Minimize();
+  dfa.Finish();
+  return dfa;
+}
+
+template <typename Accepts>
+Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Accepts& accepts) {
+  Classes classes = {};
+  std::vector<uint8_t> representatives;
+  std::map<std::pair<uint8_t, uint8_t>, uint8_t> class_of;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const auto [found, is_new] = class_of.try_emplace({a.classes_[byte], b.classes_[byte]},
+                                                      static_cast<uint8_t>(representatives.size()));
+    if (is_new) representatives.push_back(static_cast<uint8_t>(byte));
+    classes[byte] = found->second;
+  }
+  Dfa dfa(classes, representatives.size());
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  const auto id_of = [&](uint32_t state_a, uint32_t state_b) {
+    const auto [found, is_new] = ids.try_emplace({state_a, state_b}, static_cast<uint32_t>(pairs.size()));
+    if (is_new) {
+      pairs.emplace_back(state_a, state_b);
+      dfa.AddState(accepts(a.IsAccepting(state_a), state_b != kDead && b.IsAccepting(state_b)));
+    }
+    return found->second;
+  };
+  if (a.IsEmpty()) return a;
+  id_of(kStart, b.IsEmpty() ? kDead : kStart);
+  for (uint32_t state = 0; state < pairs.size(); ++state) {
+    for (size_t c = 0; c < representatives.size(); ++c) {
+      const auto [state_a, state_b] = pairs[state];
+      const uint32_t next_a = a.Next(state_a, representatives[c]);
+      const uint32_t next_b = state_b == kDead ? kDead : b.Next(state_b, representatives[c]);
+      // Where `a` is dead, neither product accepts any more.
+      if (next_a != kDead) {
+        const uint32_t next = id_of(next_a, next_b);
+        dfa.next_[state * dfa.num_classes_ + c] = next;
+      }
+    }
+    limits.work_left -= static_cast<int64_t>(representatives.size());
+    if (pairs.size() > 4 * limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
+  }
+  dfa.Finish();
+  if (dfa.num_states() > limits.max_states) return Error(TooLarge(limits));
+  return dfa;
+}
+
+Result<Dfa> Dfa::Intersect(const Dfa& a, const Dfa& b, DfaLimits& limits) {
+  return Product(a, b, limits, [](bool in_a, bool in_b) { return in_a && in_b; });
+}
+
+Result<Dfa> Dfa::Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits) {
+  return Product(a, b, limits, [](bool in_a, bool in_b) { return in_a && !in_b; });
+}
+
+Result<Dfa> Dfa::QuotedRepeat(const Dfa& unit, uint8_t quote, int min, int max, DfaLimits& limits) {
+  // States: before the quote, `unit` for each count, behind the last quote. Without a maximum the count stops at `min`.
+  const int last = max == kUnbounded ? min : max;
+  const size_t unit_states = unit.num_states();
+  const size_t num_states = 2 + unit_states * (static_cast<size_t>(last) + 1);
+  limits.work_left -= static_cast<int64_t>(std::min(num_states, 4 * limits.max_states) * unit.num_classes_);
+  if (unit.IsEmpty() || num_states > limits.max_states || limits.work_left < 0)
+    return Error(TooLarge(limits));
+  Classes classes = unit.classes_;
+  const auto quote_class = static_cast<uint8_t>(unit.num_classes_);
+  classes[quote] = quote_class;
+  Dfa dfa(classes, unit.num_classes_ + 1);
+  const auto id = [&](int count, uint32_t state) {
+    return static_cast<uint32_t>(1 + static_cast<size_t>(count) * unit_states + state);
+  };
+  const auto set = [&](uint32_t state, size_t byte_class, uint32_t next) {
+    dfa.next_[state * dfa.num_classes_ + byte_class] = next;
+  };
+  for (size_t i = 0; i < num_states; ++i) dfa.AddState(i + 1 == num_states);
+  set(kStart, quote_class, id(0, kStart));
+  dfa.alike_ = {kStart};
+  constexpr int kFar = static_cast<int>(kAlikeBytes);
+  for (int count = 0; count <= last; ++count) {
+    if (count >= min) set(id(count, kStart), quote_class, static_cast<uint32_t>(num_states - 1));
+    // Where neither border is near, the count does not matter.
+    const bool far_from_both = count < min ? min - count > kFar : max != kUnbounded && max - count > kFar;
+    const int like = !far_from_both ? count : count < min ? 0 : min;
+    for (uint32_t state = 0; state < unit_states; ++state) {
+      dfa.alike_.push_back(id(like, state));
+      const bool counts = count < last || max == kUnbounded;
+      for (size_t c = 0; c < dfa.num_classes_ && counts; ++c) {
+        // Inside a text of the unit the quote is a byte like others.
+        const uint32_t next =
+            c == quote_class ? unit.Next(state, quote) : unit.next_[state * unit.num_classes_ + c];
+        if (next == kDead) continue;
+        set(id(count, state), c,
+            unit.IsAccepting(next) ? id(std::min(count + 1, last), kStart) : id(count, next));
+      }
+    }
+  }
+  dfa.alike_.push_back(static_cast<uint32_t>(num_states - 1));
+  dfa.Finish();
+  return dfa;
+}
+
+void Dfa::Minimize() {
+  constexpr size_t kLarge = 512;
+  const size_t count = num_states();
+  if (count > kLarge) return;
+  // Split groups until all states of a group lead to the same groups.
+  std::vector<uint32_t> group(accepting_.begin(), accepting_.end());
+  size_t num_groups = 0;
+  for (;;) {
+    std::map<std::vector<uint32_t>, uint32_t> ids;
+    std::vector<uint32_t> refined(count);
+    for (size_t state = 0; state < count; ++state) {
+      std::vector<uint32_t> signature = {group[state]};
+      for (size_t c = 0; c < num_classes_; ++c) {
+        const uint32_t next = next_[state * num_classes_ + c];
+        signature.push_back(next == kDead ? kDead : group[next]);
+      }
+      // The start is the first state, hence of group 0.
+      refined[state] = ids.try_emplace(std::move(signature), static_cast<uint32_t>(ids.size())).first->second;
+    }
+    group = std::move(refined);
+    if (ids.size() == num_groups) break;
+    num_groups = ids.size();
+  }
+  std::vector<uint32_t> next(num_groups * num_classes_, kDead);
+  std::vector<uint8_t> accepting(num_groups);
+  for (size_t state = 0; state < count; ++state) {
+    accepting[group[state]] = accepting_[state];
+    for (size_t c = 0; c < num_classes_; ++c) {
+      const uint32_t target = next_[state * num_classes_ + c];
+      next[group[state] * num_classes_ + c] = target == kDead ? kDead : group[target];
+    }
+  }
+  next_ = std::move(next);
+  accepting_ = std::move(accepting);
+}
+
+void Dfa::Finish() {
+  // Backwards from the accepting states.
+  const size_t count = num_states();
+  std::vector<std::vector<uint32_t>> before(count);
+  for (uint32_t state = 0; state < count; ++state) {
+    for (size_t c = 0; c < num_classes_; ++c) {
+      const uint32_t next = next_[state * num_classes_ + c];
+      if (next != kDead) before[next].push_back(state);
+    }
+  }
+  std::vector<uint8_t> useful = accepting_;
+  std::vector<uint32_t> pending;
+  for (uint32_t state = 0; state < count; ++state) {
+    if (accepting_[state] != 0) pending.push_back(state);
+  }
+  while (!pending.empty()) {
+    const uint32_t state = pending.back();
+    pending.pop_back();
+    for (const uint32_t previous : before[state]) {
+      if (useful[previous] != 0) continue;
+      useful[previous] = 1;
+      pending.push_back(previous);
+    }
+  }
+  std::vector<uint32_t> new_id(count, kDead);
+  uint32_t num_useful = 0;
+  // Without the start nothing is left, whatever else was useful.
+  for (uint32_t state = 0; state < count && useful[kStart] != 0; ++state) {
+    if (useful[state] != 0) new_id[state] = num_useful++;
+  }
+  std::vector<uint32_t> next(num_useful * num_classes_, kDead);
+  std::vector<uint8_t> accepting(num_useful);
+  goes_on_.assign(num_useful, 0);
+  for (uint32_t state = 0; state < count; ++state) {
+    if (new_id[state] == kDead) continue;
+    accepting[new_id[state]] = accepting_[state];
+    for (size_t c = 0; c < num_classes_; ++c) {
+      const uint32_t target = next_[state * num_classes_ + c];
+      if (target == kDead || new_id[target] == kDead) continue;
+      next[new_id[state] * num_classes_ + c] = new_id[target];
+      goes_on_[new_id[state]] = 1;
+    }
+  }
+  if (!alike_.empty()) {
+    std::vector<uint32_t> alike(num_useful);
+    for (uint32_t state = 0; state < count; ++state) {
+      if (new_id[state] == kDead) continue;
+      // What stands for a state that stays stays too: from both the same short texts go on.
+      const uint32_t same = new_id[alike_[state]];
+      alike[new_id[state]] = same == kDead ? new_id[state] : same;
+    }
+    alike_ = std::move(alike);
+  }
+  next_ = std::move(next);
+  accepting_ = std::move(accepting);
+  const XXH128_hash_t tables = XXH3_128bits(next_.data(), next_.size() * sizeof(uint32_t));
+  const uint64_t rest = XXH3_64bits_withSeed(accepting_.data(), accepting_.size(),
+                                             XXH3_64bits(classes_.data(), classes_.size()));
+  fingerprint_ = {tables.low64 ^ rest, tables.high64 + rest};
+}
+
+}  // namespace dsv4::grammar

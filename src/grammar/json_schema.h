@@ -1,0 +1,27 @@
+// JSON mode and JSON Schema as grammars.
+//
+// Of draft 2020-12: type, enum, const, anyOf, oneOf (as anyOf: that only one fits is not checked), allOf and $ref (into the same
+// document, recursion included); properties, required, additionalProperties; items, prefixItems, minItems, maxItems; minLength, maxLength, pattern,
+// format; minimum, maximum and their exclusive forms. A keyword that is not understood and would constrain is an error, never ignored.
+//
+// Every text of the grammar satisfies the schema; the opposite does not hold. Members come in the order of `properties`, others behind
+// them, these without escapes in their names; integers are written without point or exponent; without `type`, keywords of one type mean that
+// type; a value of `enum` is written in one way.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/status.h"
+#include "grammar/program.h"
+
+namespace dsv4::grammar {
+
+// The grammar of `schema`, a JSON text. InvalidArgument names the place in the schema by its JSON pointer; ResourceExhausted
+// when the grammar becomes too large. Time and memory are bounded whatever the schema says.
+Result<std::shared_ptr<const Program>> CompileJsonSchema(std::string_view schema);
+
+// Any JSON object.
+Result<std::shared_ptr<const Program>> CompileJsonObject();
+
+}  // namespace dsv4::grammar

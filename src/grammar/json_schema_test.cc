@@ -1,0 +1,295 @@
+#include "grammar/json_schema.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "grammar/testing.h"
+
+namespace dsv4::grammar {
+namespace {
+
+using testing::Accepts;
+using ::testing::HasSubstr;
+
+struct Case {
+  std::string_view schema;
+  std::vector<std::string_view> good;
+  std::vector<std::string_view> bad;
+};
+
+void Check(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    for (const std::string_view text : c.good)
+      EXPECT_TRUE(Accepts(c.schema, text)) << c.schema << ' ' << text;
+    for (const std::string_view text : c.bad)
+      EXPECT_FALSE(Accepts(c.schema, text)) << c.schema << ' ' << text;
+  }
+}
+
+TEST(JsonSchema, AnyValueIsAnyJson) {
+  Check({{"{}",
+          {R"({"a":[1,-2.5e3,true,false,null,"x"],"b":{}})", "[]", "0", R"("é\n\u00e9\ud83d\ude00")",
+           "[ 1,\n  2 ]", "{\n\t\"a\": 1\n}"},
+          {"", "01", "1.", "+1", ".5", "nul", "[1,]", R"({"a":})", "{a:1}", R"("\x")", R"("\ud83d")",
+           R"("\ude00")", "\"\xff\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "\"a\nb\"", "[1 2]", "1 ", " 1"}},
+         {"true", {"3"}, {"x"}},
+         {R"({"type":"object"})", {"{}", R"({"a":{"b":[]}})"}, {"[]", "1"}}});
+}
+
+TEST(JsonSchema, Types) {
+  Check({{R"({"type":"integer"})",
+          {"0", "-7", "123456789012345678"},
+          {"1.0", "1e3", "1234567890123456789", "\"1\""}},
+         {R"({"type":"number"})", {"0", "-7.25", "1e9", "1.5E-10"}, {"1e100", "NaN", "-"}},
+         {R"({"type":["string","null"]})", {"null", "\"\""}, {"1", "true"}},
+         {R"({"type":"boolean"})", {"true", "false"}, {"null"}}});
+}
+
+TEST(JsonSchema, ObjectsTakeTheirMembersInOrder) {
+  Check(
+      {{R"({"properties":{"a":{"type":"integer"},"b":{"type":"integer"},"c":{"type":"integer"}},"required":["b"],"additionalProperties":false})",
+        {R"({"b":1})", R"({"a":1,"b":2})", R"({"b":2,"c":3})", R"({"a":1, "b": 2,"c":3})"},
+        {"{}", R"({"a":1})", R"({"b":1,"a":2})", R"({"b":1,"b":2})", R"({"b":1,})", R"({"b":1,"d":2})",
+         R"({,"b":1})"}},
+       {R"({"properties":{"a":{"type":"integer"}}})",
+        {"{}", R"({"a":1})", R"({"a":1,"z":"x"})", R"({"z":[],"y":null})", R"({"ab":1,"":2})"},
+        {R"({"a":"x"})", R"({"z":1,"a":2})", R"({"\u0061":"x"})"}},
+       {R"({"additionalProperties":{"type":"boolean"},"required":["k"]})",
+        {R"({"k":true})", R"({"k":true,"l":false})"},
+        {"{}", R"({"k":1})", R"({"k":true,"l":1})"}},
+       {R"({"properties":{"a\"b/\n":{"const":1}},"additionalProperties":false})",
+        {R"({"a\"b/\n":1})", "{}"},
+        {R"({"a":1})"}},
+       {R"({"properties":{"a":false},"additionalProperties":{"const":1}})",
+        {"{}", R"({"b":1})"},
+        {R"({"a":1})"}}});
+}
+
+TEST(JsonSchema, ArraysCount) {
+  Check({{R"({"items":{"type":"integer"},"minItems":1,"maxItems":3})",
+          {"[1]", "[1,2]", "[1, 2,3]"},
+          {"[]", "[1,2,3,4]", "[\"\"]"}},
+         {R"({"type":"array","minItems":2})", {"[1,\"a\"]", "[1,2,3,4]"}, {"[]", "[1]"}},
+         {R"({"type":"array","maxItems":0})", {"[]", "[ ]"}, {"[1]"}},
+         {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"minItems":2})",
+          {"[1,\"a\"]"},
+          {"[1]", "[1,\"a\",2]", "[\"a\",1]"}},
+         {R"({"prefixItems":[{"type":"integer"}],"items":{"type":"string"}})",
+          {"[]", "[1]", "[1,\"a\",\"b\"]"},
+          {"[\"a\"]", "[1,2]"}},
+         {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"maxItems":1})",
+          {"[]", "[1]"},
+          {"[1,\"a\"]"}}});
+}
+
+TEST(JsonSchema, Strings) {
+  Check({{R"({"minLength":2,"maxLength":3})",
+          {"\"ab\"", "\"äöü\"", R"("\"\\")", R"("\n\u0000")"},
+          {"\"a\"", "\"abcd\"", R"("\u0061b")"}},
+         {R"({"minLength":2})", {"\"ab\"", "\"abcdefgh\""}, {"\"a\"", "\"\""}},
+         {R"({"pattern":"^a+b?$"})", {"\"a\"", "\"aab\""}, {"\"b\"", "\"xa\"", "\"abx\""}},
+         {R"({"pattern":"b"})", {"\"b\"", "\"abc\""}, {"\"a\""}},
+         {R"({"pattern":"^a|b$"})", {"\"ax\"", "\"xb\""}, {"\"xa\"", "\"bx\""}},
+         {R"({"pattern":"^(?:ab|[^\\d\\s]{2}){1,2}$"})",
+          {"\"ab\"", "\"ab--\"", "\"éé\""},
+          {"\"a\"", "\"a1\"", "\"ababab\""}},
+         {R"({"pattern":"^[\\u00e9-\\u4e00\\]-]$"})",
+          {"\"é\"", "\"]\"", "\"-\"", "\"一\""},
+          {"\"è\"", "\"丁\""}},
+         {R"({"pattern":"^.\"\\\\$"})", {R"("x\"\\")"}, {R"("\n\"\\")"}},
+         {R"({"pattern":"^x*$","minLength":2,"maxLength":3})",
+          {"\"xx\"", "\"xxx\""},
+          {"\"x\"", "\"xxxx\"", "\"xy\""}},
+         {R"({"format":"date"})",
+          {"\"2024-02-29\"", "\"1999-12-31\"", "\"2000-02-29\""},
+          {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-04-31\"", "\"2024-13-01\"", "\"2024-1-1\"",
+           "\"0000-01-01\""}},
+         {R"({"format":"date-time"})",
+          {"\"2024-02-29T23:59:59Z\"", "\"2024-01-01T00:00:00.123+05:30\""},
+          {"\"2024-01-01\"", "\"2024-01-01T24:00:00Z\"", "\"2024-01-01T00:00:00\""}},
+         {R"({"format":"uuid"})",
+          {"\"123e4567-e89b-12d3-a456-426614174000\""},
+          {"\"123e4567e89b12d3a456426614174000\""}},
+         {R"({"format":"ipv4"})", {"\"255.0.10.199\""}, {"\"256.0.0.1\"", "\"1.2.3\"", "\"01.2.3.4\""}},
+         {R"({"format":"email"})", {"\"a.b+c@example.org\""}, {"\"a@b\"", "\"@b.c\"", "\"a b@c.d\""}}});
+}
+
+TEST(JsonSchema, NumbersBetweenBounds) {
+  Check(
+      {{R"({"type":"integer","minimum":-12,"maximum":305})",
+        {"-12", "-9", "0", "7", "99", "299", "305"},
+        {"-13", "306", "310", "1000", "-20", "-100"}},
+       {R"({"type":"integer","exclusiveMinimum":0,"exclusiveMaximum":10})",
+        {"1", "9"},
+        {"0", "10", "-0", "-1"}},
+       {R"({"type":"integer","minimum":1.5,"maximum":3.5})", {"2", "3"}, {"1", "4"}},
+       {R"({"type":"integer","maximum":-5})", {"-5", "-123"}, {"-4", "0", "5"}},
+       {R"({"minimum":0,"maximum":1})", {"0", "1", "0.5", "1.0", "0.000"}, {"1.01", "-0.1", "2"}},
+       {R"({"exclusiveMinimum":0.25,"maximum":12.5})",
+        {"0.2501", "0.3", "1", "12.5", "12.50", "12.49", "9.99"},
+        {"0.25", "0.250", "0.2", "0", "12.51", "13"}},
+       {R"({"minimum":-2.5,"exclusiveMaximum":-0.05})",
+        {"-2.5", "-1", "-0.06", "-0.051"},
+        {"-2.51", "-0.05", "-0.050", "-0.049", "-0", "0", "-3"}},
+       {R"({"type":"number","exclusiveMaximum":0})", {"-1", "-0.001"}, {"0", "-0", "-0.0", "1"}},
+       {R"({"minimum":1e2,"maximum":1.5e2})", {"100", "150", "149.9"}, {"99", "151"}},
+       {R"({"minimum":3,"exclusiveMinimum":2,"maximum":9,"exclusiveMaximum":9})", {"3", "8.9"}, {"2.5", "9"}},
+       {R"({"type":"integer","maximum":1e30})", {"5"}, {}}});
+}
+
+TEST(JsonSchema, ValuesAndBranches) {
+  Check(
+      {{R"({"enum":["a",1,null,[1,{"x":2}],1.5]})",
+        {"\"a\"", "1", "null", "[1,{\"x\":2}]", "1.5"},
+        {"\"b\"", "2", "[1]"}},
+       {R"({"const":"é\n"})", {R"("é\n")"}, {"\"x\""}},
+       {R"({"enum":["a",1,"bb"],"type":"string"})", {"\"a\"", "\"bb\""}, {"1"}},
+       {R"({"enum":["a","bb","ccc"],"minLength":2})", {"\"bb\"", "\"ccc\""}, {"\"a\""}},
+       {R"({"anyOf":[{"type":"integer"},{"type":"array","items":{"type":"string"}}]})",
+        {"1", "[\"a\"]"},
+        {"[1]", "\"a\""}},
+       {R"({"oneOf":[{"type":"integer"},{"type":"null"}]})", {"1", "null"}, {"true"}},
+       {R"({"type":"object","properties":{"k":{"enum":["a","b"]}},"required":["k"],"anyOf":[{"properties":{"x":{"type":"integer"}},"required":["x"]},{"properties":{"y":{"type":"integer"}},"required":["y"]}]})",
+        {R"({"k":"a","x":1})", R"({"k":"b","y":1})"},
+        {R"({"k":"a"})", R"({"k":"c","x":1})"}},
+       {R"({"allOf":[{"properties":{"a":{"minimum":1}},"required":["a"]},{"properties":{"a":{"maximum":5},"b":{"type":"null"}},"required":["b"]}]})",
+        {R"({"a":3,"b":null})"},
+        {R"({"a":0,"b":null})", R"({"a":6,"b":null})", R"({"a":3})"}},
+       {R"({"allOf":[{"enum":[1,2,3]},{"enum":[2,3,4]}]})", {"2", "3"}, {"1", "4"}},
+       {R"({"allOf":[{"type":"number"},{"type":["integer","string"]}]})", {"2"}, {"2.5", "\"a\""}}});
+}
+
+TEST(JsonSchema, ReferencesAndRecursion) {
+  constexpr std::string_view kList =
+      R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["v","next"],"additionalProperties":false}}})";
+  Check(
+      {{kList,
+        {R"({"v":1,"next":null})", R"({"v":1,"next":{"v":2,"next":{"v":3,"next":null}}})"},
+        {R"({"v":1})", R"({"v":1,"next":{"v":2}})"}},
+       {R"({"properties":{"a~b/c":{"type":"integer"},"d":{"$ref":"#/properties/a~0b~1c"}},"additionalProperties":false})",
+        {R"({"d":1})"},
+        {R"({"d":""})"}},
+       {R"({"$ref":"#/$defs/s","maxLength":2,"$defs":{"s":{"type":"string","minLength":1}}})",
+        {"\"a\"", "\"ab\""},
+        {"\"\"", "\"abc\""}}});
+}
+
+TEST(JsonSchema, DepthIsBoundedAndEveryBeginningCanBeEnded) {
+  constexpr std::string_view kNest = R"({"type":"array","items":{"$ref":"#"}})";
+  EXPECT_TRUE(Accepts(kNest, std::string(kMaxDepth + 1, '[') + std::string(kMaxDepth + 1, ']')));
+  EXPECT_FALSE(Accepts(kNest, std::string(kMaxDepth + 2, '[') + std::string(kMaxDepth + 2, ']')));
+  // Each level has another below it: at the limit the outer one must not begin.
+  constexpr std::string_view kDeeper =
+      R"({"anyOf":[{"type":"null"},{"type":"array","prefixItems":[{"type":"array","prefixItems":[{"$ref":"#"}],"minItems":1}],"minItems":1}]})";
+  Matcher matcher = testing::ToyMatcher(kDeeper);
+  TokenMask mask(matcher.num_ids());
+  int depth = 0;
+  for (; matcher.AcceptBytes("[").ok(); ++depth) {
+    matcher.Mask(mask);
+    ASSERT_GT(mask.Count(), 0) << depth;
+  }
+  EXPECT_EQ(depth, static_cast<int>(kMaxDepth));
+  EXPECT_TRUE(matcher.AcceptBytes("null").ok());
+  EXPECT_TRUE(matcher.AcceptBytes(std::string(static_cast<size_t>(depth), ']')).ok());
+  EXPECT_TRUE(matcher.IsComplete());
+}
+
+TEST(JsonSchema, ErrorsNameThePlace) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{", "not valid JSON"},
+      {"3", "top level: wanted an object or a boolean"},
+      {R"({"properties":{"a":{"multipleOf":3}}})", "/properties/a/multipleOf: this keyword is not supported"},
+      {R"({"typo":1})", "/typo: this keyword is not supported"},
+      {R"({"uniqueItems":true})", "/uniqueItems"},
+      {R"({"not":{}})", "/not"},
+      {R"({"type":"str"})", "/type: wanted a type or a list of types, got \"str\""},
+      {R"({"items":[{}]})", "/items: wanted a schema"},
+      {R"({"minLength":-1})", "/minLength: wanted a count"},
+      {R"({"exclusiveMinimum":true})", "/exclusiveMinimum: wanted a number"},
+      {R"({"anyOf":[]})", "/anyOf: wanted a list of schemas"},
+      {R"({"anyOf":[{}],"oneOf":[{}]})", "anyOf beside oneOf"},
+      {R"_({"anyOf":[{"type":"null"},{"pattern":"(?=a)"}]})_", "/anyOf/1/pattern: pattern, character 2"},
+      {R"({"pattern":"a{3,2}"})", "ends before it begins"},
+      {R"({"pattern":"[z-a]"})", "not a range"},
+      {R"_({"pattern":"a)"})_", "no group to close"},
+      {R"({"pattern":"a$b"})", "not at an end"},
+      {R"({"pattern":"\\bx"})", "escape is not supported"},
+      {R"({"pattern":"a*?"})", "lazy"},
+      {R"({"format":"iri"})", "/format: \"iri\" is not supported; these are: date-time"},
+      {R"({"$ref":"http://x/y"})", "/$ref: \"http://x/y\": only references into this schema"},
+      {R"({"$ref":"#/$defs/x"})", "\"#/$defs/x\" names no schema"},
+      {R"({"$ref":"#x/~3"})", "names no schema"},
+      {R"({"$ref":"#"})", "leads back to itself"},
+      {R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "leads back to itself"},
+      {R"({"$ref":"#","minimum":1})", "lead back to themselves"},
+      {R"({"properties":{"x":{"$ref":"#"}},"required":["x"]})", "no value satisfies"},
+      {R"({"allOf":[{"type":"string"},{"type":"null"}]})", "no value satisfies"},
+      {"false", "no value satisfies"},
+      {R"({"type":"integer","minimum":5,"maximum":4})", "no value satisfies"},
+      {R"({"type":"integer","minimum":1e18})", "at most 18 digits"},
+      {R"({"minItems":3,"maxItems":2})", "maxItems 2 below minItems 3"},
+      {R"({"minLength":3,"maxLength":2})", "maxLength 2 below minLength 3"},
+      {R"({"allOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
+       "additionalProperties"},
+      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "different \"pattern\""},
+      {R"({"enum":[[1]],"minItems":1})", "objects and arrays in enum"},
+      {R"({"maxItems":1000000,"items":{}})", "counted items"},
+      {R"({"maxLength":1000000})", "more than 100000 states"},
+  };
+  for (const auto& [schema, message] : cases) {
+    const auto program = CompileJsonSchema(schema);
+    ASSERT_FALSE(program.has_value()) << schema;
+    EXPECT_THAT(program.error().message(), HasSubstr(message)) << schema;
+  }
+}
+
+TEST(JsonSchema, AnnotationsAndEmptyConstraintsPass) {
+  EXPECT_TRUE(Accepts(
+      R"({"$schema":"https://json-schema.org/draft/2020-12/schema","title":"t","description":"d","default":1,"x-order":2,"uniqueItems":false,"type":"integer"})",
+      "1"));
+}
+
+// Each would take exponential time or memory if nothing bounded it.
+TEST(JsonSchema, HostileSchemasEndSoon) {
+  std::string doubling = R"({"$ref":"#/$defs/d30","$defs":{"d0":{"type":"integer"})";
+  std::string merging = doubling;
+  std::string wide = R"({"anyOf":[)";
+  for (int i = 1; i <= 30; ++i) {
+    doubling += ",\"d" + std::to_string(i) + R"(":{"anyOf":[{"$ref":"#/$defs/d)" + std::to_string(i - 1) +
+                R"("},{"title":"x","$ref":"#/$defs/d)" + std::to_string(i - 1) + "\"}]}";
+    merging += ",\"d" + std::to_string(i) + R"(":{"allOf":[{"$ref":"#/$defs/d)" + std::to_string(i - 1) +
+               R"("},{"$ref":"#/$defs/d)" + std::to_string(i - 1) + "\"}]}";
+  }
+  for (int i = 0; i < 9000; ++i)
+    wide += (i == 0 ? "" : ",") + (R"({"pattern":"(a|aa)*b.{)" + std::to_string(i % 997) + "}c\"}");
+  const std::vector<std::string> schemas = {
+      doubling + "}}",
+      merging + "}}",
+      wide + "]}",
+      R"({"pattern":"(((a{1000}){1000}){1000}){1000}"})",
+      R"({"pattern":"(a|b)*a(a|b){25}"})",
+      R"({"pattern":"((((a*)*)*)*)*b"})",
+      R"({"pattern":")" + std::string(300, '(') + "\"}",
+      std::string(200000, '['),
+      R"({"type":"object","required":[)" + std::string("\"a\"") + "],\"minProperties\":0}"};
+  for (const std::string& schema : schemas) {
+    const std::clock_t start = std::clock();
+    const auto program = CompileJsonSchema(schema);
+    if (program) {
+      Matcher matcher(*program, testing::ToyTrie(), {});
+      TokenMask mask(matcher.num_ids());
+      matcher.Mask(mask);
+      EXPECT_GT(mask.Count(), 0);
+    }
+    // Of this process. About a second without sanitizers; what is not bounded takes for ever.
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    EXPECT_LT(seconds, 30) << schema.substr(0, 100);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::grammar

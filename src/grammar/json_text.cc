@@ -1,0 +1,427 @@
+#include "grammar/json_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace dsv4::grammar {
+namespace {
+
+constexpr char32_t kLastChar = 0x10FFFF;
+
+std::string Utf8(char32_t c) {
+  std::string text;
+  const auto add = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
+  if (c < 0x80) {
+    add(c);
+  } else if (c < 0x800) {
+    add(0xC0 | (c >> 6));
+    add(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    add(0xE0 | (c >> 12));
+    add(0x80 | ((c >> 6) & 0x3F));
+    add(0x80 | (c & 0x3F));
+  } else {
+    add(0xF0 | (c >> 18));
+    add(0x80 | ((c >> 12) & 0x3F));
+    add(0x80 | ((c >> 6) & 0x3F));
+    add(0x80 | (c & 0x3F));
+  }
+  return text;
+}
+
+// Adds expressions for the UTF-8 forms of [first, last], which have the same length.
+void AddUtf8Range(char32_t first, char32_t last, std::vector<Regex>& out) {
+  const std::string low = Utf8(first);
+  const std::string high = Utf8(last);
+  const size_t length = low.size();
+  // Split until all bytes after the first that differs run through their whole range.
+  for (size_t i = 1; i < length; ++i) {
+    const char32_t mask = (char32_t{1} << (6 * i)) - 1;
+    if ((first & ~mask) == (last & ~mask)) break;
+    if ((first & mask) != 0) {
+      AddUtf8Range(first, first | mask, out);
+      AddUtf8Range((first | mask) + 1, last, out);
+      return;
+    }
+    if ((last & mask) != mask) {
+      AddUtf8Range(first, (last & ~mask) - 1, out);
+      AddUtf8Range(last & ~mask, last, out);
+      return;
+    }
+  }
+  std::vector<Regex> parts;
+  for (size_t i = 0; i < length; ++i) {
+    parts.push_back(ByteRange(static_cast<uint8_t>(low[i]), static_cast<uint8_t>(high[i])));
+  }
+  out.push_back(Concat(std::move(parts)));
+}
+
+std::string Spelled(char32_t c) {
+  switch (c) {
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\b':
+      return "\\b";
+    case '\f':
+      return "\\f";
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    default:
+      return c < 0x20 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(c)) : Utf8(c);
+  }
+}
+
+bool NeedsEscape(char32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
+
+ByteSet BytesOf(std::string_view bytes) {
+  ByteSet set;
+  for (const char c : bytes) set.set(static_cast<uint8_t>(c));
+  return set;
+}
+
+Regex Digit() { return ByteRange('0', '9'); }
+Regex Digits(int min, int max) { return Repeat(Digit(), min, max); }
+Regex Hex() { return OneOf(BytesOf("0123456789abcdefABCDEF")); }
+
+constexpr int kMaxDigits = 18;
+
+Regex IntegerPart() {
+  return Either({Literal("0"), Concat({ByteRange('1', '9'), Digits(0, kMaxDigits - 1)})});
+}
+
+Regex AnyFraction() { return Optional(Concat({Literal("."), Digits(1, kMaxDigits)})); }
+
+// A number without sign: digits before the point (no leading zero but "0" itself), digits behind it (no trailing zero).
+struct Decimal {
+  bool negative = false;
+  std::string whole;
+  std::string fraction;
+  bool zero() const { return whole == "0" && fraction.empty(); }
+};
+
+// From JSON's spelling. Long before its digits are too many it is a bound that numbers of ours cannot reach.
+Decimal ParseDecimal(std::string_view text) {
+  Decimal out;
+  out.negative = text.starts_with('-');
+  if (out.negative) text.remove_prefix(1);
+  const size_t e = text.find_first_of("eE");
+  int exponent = 0;
+  if (e != std::string_view::npos) {
+    // Beyond three digits all exponents are the same to us.
+    const bool small = text[e + 1] == '-';
+    for (const char c : text.substr(e + 1)) {
+      if (c >= '0' && c <= '9') exponent = std::min(999, 10 * exponent + (c - '0'));
+    }
+    exponent = small ? -exponent : exponent;
+    text = text.substr(0, e);
+  }
+  const size_t point = text.find('.');
+  out.whole = text.substr(0, point);
+  if (point != std::string_view::npos) out.fraction = text.substr(point + 1);
+  for (; exponent > 0; --exponent) {
+    out.whole.push_back(out.fraction.empty() ? '0' : out.fraction.front());
+    if (!out.fraction.empty()) out.fraction.erase(0, 1);
+  }
+  for (; exponent < 0; ++exponent) {
+    out.fraction.insert(out.fraction.begin(), out.whole.empty() ? '0' : out.whole.back());
+    if (!out.whole.empty()) out.whole.pop_back();
+  }
+  out.whole.erase(0, std::min(out.whole.find_first_not_of('0'), out.whole.size()));
+  if (out.whole.empty()) out.whole = "0";
+  while (out.fraction.ends_with('0')) out.fraction.pop_back();
+  if (out.zero()) out.negative = false;
+  return out;
+}
+
+// Whole numbers above (below) `digits`, which has at most kMaxDigits.
+Regex WholeAbove(const std::string& digits) {
+  const int length = static_cast<int>(digits.size());
+  std::vector<Regex> options;
+  for (int i = 0; i < length; ++i) {
+    const char digit = digits[static_cast<size_t>(i)];
+    if (digit == '9') continue;
+    options.push_back(Concat({Literal(std::string_view(digits).substr(0, static_cast<size_t>(i))),
+                              ByteRange(digit + 1, '9'), Digits(length - i - 1, length - i - 1)}));
+  }
+  if (length < kMaxDigits) options.push_back(Concat({ByteRange('1', '9'), Digits(length, kMaxDigits - 1)}));
+  return Either(std::move(options));
+}
+
+Regex WholeBelow(const std::string& digits) {
+  const int length = static_cast<int>(digits.size());
+  std::vector<Regex> options;
+  for (int i = 0; i < length; ++i) {
+    const char digit = digits[static_cast<size_t>(i)];
+    const char least = i == 0 && length > 1 ? '1' : '0';
+    if (digit <= least) continue;
+    options.push_back(Concat({Literal(std::string_view(digits).substr(0, static_cast<size_t>(i))),
+                              ByteRange(least, digit - 1), Digits(length - i - 1, length - i - 1)}));
+  }
+  if (length > 1) options.push_back(Literal("0"));
+  if (length > 2) options.push_back(Concat({ByteRange('1', '9'), Digits(0, length - 2)}));
+  if (length == 2) options.push_back(ByteRange('1', '9'));
+  return Either(std::move(options));
+}
+
+// What may follow a whole part that equals the bound's, for numbers above (`above`) or below the bound.
+Regex FractionBeside(const std::string& bound, bool above, bool exclusive) {
+  const int length = static_cast<int>(bound.size());
+  std::vector<Regex> options;  // After the point.
+  for (int i = 0; i < length; ++i) {
+    const char digit = bound[static_cast<size_t>(i)];
+    const Regex same = Literal(std::string_view(bound).substr(0, static_cast<size_t>(i)));
+    const Regex rest = Digits(0, kMaxDigits - i - 1);
+    if (above && digit < '9') options.push_back(Concat({same, ByteRange(digit + 1, '9'), rest}));
+    if (!above && digit > '0') options.push_back(Concat({same, ByteRange('0', digit - 1), rest}));
+    // A number that stops here is the bound cut short, which is less.
+    if (!above && i > 0) options.push_back(same);
+  }
+  const int left = kMaxDigits - length;
+  const Regex zeros = Repeat(Literal("0"), length == 0 ? 1 : 0, left);
+  if (!exclusive) options.push_back(Concat({Literal(bound), zeros}));
+  if (above && left > 0) {
+    options.push_back(Concat(
+        {Literal(bound), Repeat(Literal("0"), 0, left - 1), ByteRange('1', '9'), Digits(0, left - 1)}));
+  }
+  const Regex fraction = Concat({Literal("."), Either(std::move(options))});
+  // None at all is a fraction of zero.
+  const bool zero_fits = above ? bound.empty() && !exclusive : !bound.empty() || !exclusive;
+  return zero_fits ? Optional(fraction) : fraction;
+}
+
+// Numbers without sign on one side of a bound.
+Regex Beside(const Decimal& bound, bool above, bool exclusive, bool integer) {
+  const Regex beyond = above ? WholeAbove(bound.whole) : WholeBelow(bound.whole);
+  std::vector<Regex> options = {integer ? beyond : Concat({beyond, AnyFraction()})};
+  if (!integer) {
+    options.push_back(Concat({Literal(bound.whole), FractionBeside(bound.fraction, above, exclusive)}));
+  } else if (above ? bound.fraction.empty() && !exclusive : !bound.fraction.empty() || !exclusive) {
+    options.push_back(Literal(bound.whole));
+  }
+  return Either(std::move(options));
+}
+
+// All numbers that are not beyond `bound`: at least it (`minimum`) or at most it.
+Regex OneSided(const Decimal& bound, bool minimum, bool exclusive, bool integer) {
+  const Regex all = integer ? IntegerPart() : Concat({IntegerPart(), AnyFraction()});
+  // Seen from zero: is the bound a wall in front, or behind us?
+  const bool above = minimum != bound.negative;
+  const Regex beside = Beside(bound, above, exclusive, integer);
+  const Regex same_side = bound.negative ? Concat({Literal("-"), beside}) : beside;
+  if (minimum && bound.negative) return Either({same_side, all});
+  if (!minimum && !bound.negative) {
+    // "-0" is a way to write zero.
+    const Regex magnitude = bound.zero() && exclusive ? Beside(bound, true, true, integer) : all;
+    return Either({same_side, Concat({Literal("-"), magnitude})});
+  }
+  return same_side;
+}
+
+Regex DateContent() {
+  const Regex year = Either({Concat({Literal("000"), ByteRange('1', '9')}),
+                             Concat({Literal("00"), ByteRange('1', '9'), Digit()}),
+                             Concat({Literal("0"), ByteRange('1', '9'), Digits(2, 2)}),
+                             Concat({ByteRange('1', '9'), Digits(3, 3)})});
+  // Pairs of digits that are multiples of four, without 00.
+  const Regex fours = Either({Concat({Literal("0"), OneOf(BytesOf("48"))}),
+                              Concat({OneOf(BytesOf("2468")), OneOf(BytesOf("048"))}),
+                              Concat({OneOf(BytesOf("13579")), OneOf(BytesOf("26"))})});
+  const Regex leap_year = Either({Concat({Digits(2, 2), fours}), Concat({fours, Literal("00")})});
+  const Regex to_28 = Either({Concat({Literal("0"), ByteRange('1', '9')}), Concat({Literal("1"), Digit()}),
+                              Concat({Literal("2"), ByteRange('0', '8')})});
+  const Regex months =
+      Either({Concat({Literal("0"), ByteRange('1', '9')}), Concat({Literal("1"), ByteRange('0', '2')})});
+  const Regex months_of_30 = Either({Literal("01"), Concat({Literal("0"), ByteRange('3', '9')}),
+                                     Concat({Literal("1"), ByteRange('0', '2')})});
+  const Regex months_of_31 = Either({Literal("01"), Literal("03"), Literal("05"), Literal("07"),
+                                     Literal("08"), Literal("10"), Literal("12")});
+  const Regex usual = Concat({year, Literal("-"),
+                              Either({Concat({months, Literal("-"), to_28}),
+                                      Concat({months_of_30, Either({Literal("-29"), Literal("-30")})}),
+                                      Concat({months_of_31, Literal("-31")})})});
+  return Either({usual, Concat({leap_year, Literal("-02-29")})});
+}
+
+Regex TimeContent() {
+  const Regex hour =
+      Either({Concat({OneOf(BytesOf("01")), Digit()}), Concat({Literal("2"), ByteRange('0', '3')})});
+  const Regex sixty = Concat({ByteRange('0', '5'), Digit()});
+  return Concat({hour, Literal(":"), sixty, Literal(":"), sixty,
+                 Optional(Concat({Literal("."), Digits(1, 9)})),
+                 Either({Literal("Z"), Concat({OneOf(BytesOf("+-")), hour, Literal(":"), sixty})})});
+}
+
+// Labels of letters and digits, with hyphens inside, joined by points.
+Regex HostContent(int min_labels) {
+  const ByteSet letters = BytesOf("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+  const Regex ends = OneOf(letters);
+  const Regex inner = Either({ends, Literal("-")});
+  const Regex label = Concat({ends, Optional(Concat({Repeat(inner, 0, 30), ends}))});
+  return Concat({label, Repeat(Concat({Literal("."), label}), min_labels - 1, 4)});
+}
+
+Regex EmailContent() {
+  const Regex atom = Repeat(
+      OneOf(BytesOf("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-/=?^_`{|}~")), 1,
+      20);
+  return Concat({atom, Repeat(Concat({Literal("."), atom}), 0, 2), Literal("@"), HostContent(2)});
+}
+
+Regex Ipv4Content() {
+  const Regex octet = Either(
+      {Digit(), Concat({ByteRange('1', '9'), Digit()}), Concat({Literal("1"), Digits(2, 2)}),
+       Concat({Literal("2"), ByteRange('0', '4'), Digit()}), Concat({Literal("25"), ByteRange('0', '5')})});
+  return Concat({octet, Repeat(Concat({Literal("."), octet}), 3, 3)});
+}
+
+Regex UuidContent() {
+  const auto group = [](int digits) { return Repeat(Hex(), digits, digits); };
+  return Concat({group(8), Literal("-"), group(4), Literal("-"), group(4), Literal("-"), group(4),
+                 Literal("-"), group(12)});
+}
+
+}  // namespace
+
+CharSet Normalized(CharSet set) {
+  std::sort(set.begin(), set.end());
+  CharSet joined;
+  for (const auto& range : set) {
+    if (!joined.empty() && range.first <= joined.back().second + 1) {
+      joined.back().second = std::max(joined.back().second, range.second);
+    } else {
+      joined.push_back(range);
+    }
+  }
+  CharSet out;
+  for (const auto& [first, last] : joined) {
+    if (first < 0xD800) out.emplace_back(first, std::min<char32_t>(last, 0xD7FF));
+    if (last > 0xDFFF) out.emplace_back(std::max<char32_t>(first, 0xE000), last);
+  }
+  return out;
+}
+
+CharSet AllChars() { return Normalized({{0, kLastChar}}); }
+
+CharSet Complement(const CharSet& set) {
+  CharSet out;
+  char32_t next = 0;
+  for (const auto& [first, last] : set) {
+    if (first > next) out.emplace_back(next, first - 1);
+    next = last + 1;
+  }
+  if (next <= kLastChar) out.emplace_back(next, kLastChar);
+  return Normalized(std::move(out));
+}
+
+Regex SpelledChar(const CharSet& set) {
+  constexpr std::array<char32_t, 4> kLastOfLength = {0x7F, 0x7FF, 0xFFFF, kLastChar};
+  std::vector<Regex> options;
+  const auto add_plain = [&](char32_t first, char32_t last) {
+    for (const char32_t end : kLastOfLength) {
+      if (first > last) return;
+      if (first <= end) {
+        AddUtf8Range(first, std::min(last, end), options);
+        first = end + 1;
+      }
+    }
+  };
+  for (const auto& [first, last] : set) {
+    char32_t plain = first;
+    for (char32_t c = first; c <= std::min<char32_t>(last, '\\'); ++c) {
+      if (!NeedsEscape(c)) continue;
+      if (plain < c) add_plain(plain, c - 1);
+      options.push_back(Literal(Spelled(c)));
+      plain = c + 1;
+    }
+    add_plain(plain, last);
+  }
+  return Either(std::move(options));
+}
+
+std::string SpelledText(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x80) {
+      out += Spelled(byte);
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+
+Regex AnyChar() {
+  const Regex hex = Hex();
+  const Regex not_surrogate =
+      Either({Concat({OneOf(BytesOf("0123456789abcefABCEF")), Repeat(hex, 3, 3)}),
+              Concat({OneOf(BytesOf("dD")), ByteRange('0', '7'), Repeat(hex, 2, 2)})});
+  const Regex pair =
+      Concat({OneOf(BytesOf("dD")), OneOf(BytesOf("89abAB")), Repeat(hex, 2, 2), Literal("\\u"),
+              OneOf(BytesOf("dD")), OneOf(BytesOf("cdefCDEF")), Repeat(hex, 2, 2)});
+  const Regex escape =
+      Concat({Literal("\\"),
+              Either({OneOf(BytesOf("\"\\/bfnrt")), Concat({Literal("u"), Either({not_surrogate, pair})})})});
+  return Either(
+      {SpelledChar(Normalized({{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kLastChar}})), escape});
+}
+
+Regex Quoted(Regex content) { return Concat({Literal("\""), std::move(content), Literal("\"")}); }
+
+Regex Space() {
+  constexpr int kMaxIndentation = 64;
+  return Optional(
+      Either({Literal(" "), Concat({Literal("\n"), Repeat(OneOf(BytesOf(" \t")), 0, kMaxIndentation)})}));
+}
+
+Regex AnyInteger() { return Concat({Optional(Literal("-")), IntegerPart()}); }
+
+Regex AnyNumber() {
+  return Concat({AnyInteger(), AnyFraction(),
+                 Optional(Concat({OneOf(BytesOf("eE")), Optional(OneOf(BytesOf("+-"))), Digits(1, 2)}))});
+}
+
+Result<Dfa> BoundedNumber(const NumberBounds& bounds, DfaLimits& limits) {
+  const Regex any = bounds.integer ? AnyInteger() : Concat({AnyInteger(), AnyFraction()});
+  DSV4_ASSIGN_OR_RETURN(Dfa numbers, Dfa::Compile(any, limits));
+  for (const bool minimum : {true, false}) {
+    const std::optional<std::string>& text = minimum ? bounds.minimum : bounds.maximum;
+    if (!text) continue;
+    const Decimal bound = ParseDecimal(*text);
+    if (bound.whole.size() > kMaxDigits) {
+      if (bound.negative == minimum) continue;  // Far behind every number that can be written.
+      return Error(InvalidArgument(fmt::format("{}: numbers have at most {} digits", *text, kMaxDigits)));
+    }
+    if (bound.fraction.size() > kMaxDigits) {
+      return Error(InvalidArgument(fmt::format("{}: fractions have at most {} digits", *text, kMaxDigits)));
+    }
+    const bool exclusive = minimum ? bounds.exclusive_minimum : bounds.exclusive_maximum;
+    DSV4_ASSIGN_OR_RETURN(const Dfa side,
+                          Dfa::Compile(OneSided(bound, minimum, exclusive, bounds.integer), limits));
+    DSV4_ASSIGN_OR_RETURN(numbers, Dfa::Intersect(numbers, side, limits));
+  }
+  return numbers;
+}
+
+std::string_view SupportedFormats() { return "date-time, date, time, uuid, email, hostname, ipv4"; }
+
+std::optional<Regex> FormatContent(std::string_view format) {
+  if (format == "date-time") return Concat({DateContent(), Literal("T"), TimeContent()});
+  if (format == "date") return DateContent();
+  if (format == "time") return TimeContent();
+  if (format == "uuid") return UuidContent();
+  if (format == "email") return EmailContent();
+  if (format == "hostname") return HostContent(1);
+  if (format == "ipv4") return Ipv4Content();
+  return std::nullopt;
+}
+
+}  // namespace dsv4::grammar

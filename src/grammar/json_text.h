@@ -1,0 +1,60 @@
+// How JSON spells characters, strings and numbers, as expressions over bytes.
+//
+// Text is UTF-8. Where a schema says nothing about a string, every spelling JSON has is allowed (`\n`, `\u000a`; surrogates
+// only in pairs). Where it does, each character has one spelling (itself, or the shortest escape if it needs one), so that an
+// expression over characters becomes one over bytes. Numbers have at most 18 digits before the point, 18 behind it and
+// two in the exponent: every parser reads them, and no number goes on for ever.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/dfa.h"
+#include "grammar/regex.h"
+
+namespace dsv4::grammar {
+
+// Inclusive ranges of Unicode code points, ascending and apart; never a surrogate.
+using CharSet = std::vector<std::pair<char32_t, char32_t>>;
+CharSet AllChars();
+// Sorts and joins ranges, and cuts out surrogates.
+CharSet Normalized(CharSet set);
+CharSet Complement(const CharSet& set);
+
+// One character of the set in its one spelling, inside a string.
+Regex SpelledChar(const CharSet& set);
+// The text in that spelling, without quotes. `text` is UTF-8.
+std::string SpelledText(std::string_view text);
+// Any character in any spelling, inside a string.
+Regex AnyChar();
+Regex Quoted(Regex content);
+
+// White space that may stand between two tokens: nothing, a blank, or a new line and its indentation. Bounded, so that no
+// answer is blank for ever.
+Regex Space();
+
+// Any number; any integer.
+Regex AnyNumber();
+Regex AnyInteger();
+
+struct NumberBounds {
+  // As JSON spells them.
+  std::optional<std::string> minimum;
+  std::optional<std::string> maximum;
+  bool exclusive_minimum = false;
+  bool exclusive_maximum = false;
+  bool integer = false;
+};
+// The numbers between the bounds, without exponents. InvalidArgument when a bound is out of the reach of 18 digits on the side
+// where it binds.
+Result<Dfa> BoundedNumber(const NumberBounds& bounds, DfaLimits& limits);
+
+// The content of a string of a JSON Schema format; null for formats that are not supported.
+std::optional<Regex> FormatContent(std::string_view format);
+std::string_view SupportedFormats();
+
+}  // namespace dsv4::grammar

@@ -1,0 +1,242 @@
+#include "grammar/matcher.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace dsv4::grammar {
+namespace {
+
+constexpr size_t kMaxFrames = 1 << 14;
+constexpr size_t kMaxForcedBytes = 1024;
+
+uint64_t Pair(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
+
+}  // namespace
+
+void Matcher::Seen::Clear() {
+  count_ = 0;
+  if (++now_ != 0) return;
+  stamps_.assign(stamps_.size(), 0);
+  now_ = 1;
+}
+
+bool Matcher::Seen::Insert(uint32_t node, uint32_t frame) {
+  if (2 * count_ >= keys_.size()) Grow();
+  const uint64_t key = Pair(node, frame);
+  const size_t mask = keys_.size() - 1;
+  for (size_t slot = (key * 0x9E3779B97F4A7C15ULL) >> 20 & mask;; slot = (slot + 1) & mask) {
+    if (stamps_[slot] != now_) {
+      stamps_[slot] = now_;
+      keys_[slot] = key;
+      ++count_;
+      return true;
+    }
+    if (keys_[slot] == key) return false;
+  }
+}
+
+void Matcher::Seen::Grow() {
+  std::vector<uint64_t> old;
+  for (size_t slot = 0; slot < keys_.size(); ++slot) {
+    if (stamps_[slot] == now_) old.push_back(keys_[slot]);
+  }
+  keys_.assign(2 * keys_.size(), 0);
+  stamps_.assign(keys_.size(), 0);
+  now_ = 1;
+  count_ = 0;
+  for (const uint64_t key : old) Insert(static_cast<uint32_t>(key >> 32), static_cast<uint32_t>(key));
+}
+
+Matcher::Matcher(std::shared_ptr<const Program> grammar, std::shared_ptr<const TokenTrie> trie,
+                 std::vector<TokenId> stop_ids)
+    : grammar_(std::move(grammar)), trie_(std::move(trie)), stop_ids_(std::move(stop_ids)) {
+  frames_.push_back({.node = 0, .parent = 0, .depth = 0});
+  seen_.Clear();
+  Enter(grammar_->start, 0, place_);
+  std::sort(place_.threads.begin(), place_.threads.end());
+}
+
+uint32_t Matcher::Push(uint32_t node, uint32_t frame) {
+  const auto [found, is_new] =
+      frame_ids_.try_emplace(Pair(node, frame), static_cast<uint32_t>(frames_.size()));
+  if (is_new) frames_.push_back({.node = node, .parent = frame, .depth = frames_[frame].depth + 1});
+  return found->second;
+}
+
+void Matcher::Enter(uint32_t node, uint32_t frame, Place& out) {
+  pending_.emplace_back(node, frame);
+  while (!pending_.empty()) {
+    const auto [at, stack] = pending_.back();
+    pending_.pop_back();
+    const Node& here = grammar_->nodes[at];
+    // A way that cannot be walked to its end is none.
+    if (here.need == kNever || frames_[stack].depth + here.need > kMaxDepth) continue;
+    if (!seen_.Insert(at, stack)) continue;
+    switch (here.kind) {
+      case Node::Kind::kTerminal:
+        if (out.threads.size() >= kMaxThreads) break;
+        out.threads.push_back({.dfa = here.what, .state = Dfa::kStart, .next = here.next, .frame = stack});
+        if (grammar_->dfas[here.what].IsAccepting(Dfa::kStart)) pending_.emplace_back(here.next, stack);
+        break;
+      case Node::Kind::kCall:
+        if (grammar_->nodes[here.next].kind == Node::Kind::kReturn) {
+          pending_.emplace_back(here.what, stack);
+        } else {
+          pending_.emplace_back(here.what, Push(here.next, stack));
+        }
+        break;
+      case Node::Kind::kSplit:
+        for (const uint32_t option : here.options) pending_.emplace_back(option, stack);
+        break;
+      case Node::Kind::kReturn:
+        if (stack == 0) {
+          out.complete = true;
+        } else {
+          pending_.emplace_back(frames_[stack].node, frames_[stack].parent);
+        }
+        break;
+    }
+  }
+}
+
+void Matcher::Step(const Place& in, uint8_t byte, Place& out) {
+  out.Clear();
+  seen_.Clear();
+  for (const Thread& thread : in.threads) {
+    const Dfa& dfa = grammar_->dfas[thread.dfa];
+    const uint32_t next = dfa.Next(thread.state, byte);
+    if (next == Dfa::kDead) continue;
+    if (dfa.GoesOn(next) && out.threads.size() < kMaxThreads) {
+      out.threads.push_back({.dfa = thread.dfa, .state = next, .next = thread.next, .frame = thread.frame});
+    }
+    if (dfa.IsAccepting(next)) Enter(thread.next, thread.frame, out);
+  }
+  steps_left_ -= static_cast<int64_t>(in.threads.size() + out.threads.size());
+  std::sort(out.threads.begin(), out.threads.end());
+  out.threads.erase(std::unique(out.threads.begin(), out.threads.end()), out.threads.end());
+}
+
+void Matcher::MaskBelow(uint32_t exit, const Place& after, TokenMask& mask) {
+  const std::span<const TokenTrie::Node> nodes = trie_->nodes();
+  const uint32_t top = nodes[exit].depth;
+  for (uint32_t node = exit + 1; node < nodes[exit].subtree_end && steps_left_ > 0;) {
+    const TokenTrie::Node& at = nodes[node];
+    const size_t depth = at.depth - top;
+    if (places_.size() <= depth) places_.resize(depth + 1);
+    Step(depth == 1 ? after : places_[depth - 1], at.byte, places_[depth]);
+    const Place& place = places_[depth];
+    if (!place.threads.empty() || place.complete) {
+      for (const TokenId id : trie_->TokensOf(node)) mask.Allow(id);
+    }
+    node = place.threads.empty() ? at.subtree_end : node + 1;
+  }
+}
+
+void Matcher::Mask(TokenMask& mask) {
+  DSV4_CHECK(mask.num_ids() >= trie_->num_ids())
+      << mask.num_ids() << " ids, the tokenizer has " << trie_->num_ids();
+  mask.Clear();
+  if (finished_) return;
+  steps_left_ = kMaxSteps;
+  Place after;
+  const std::vector<Thread>& threads = place_.threads;
+  for (size_t begin = 0; begin < threads.size();) {
+    size_t end = begin;
+    while (end < threads.size() && threads[end].dfa == threads[begin].dfa &&
+           threads[end].state == threads[begin].state) {
+      ++end;
+    }
+    const auto fit = trie_->FitOf(grammar_->dfas[threads[begin].dfa], threads[begin].state);
+    for (const TokenId id : fit->few) mask.Allow(id);
+    for (size_t word = 0; word < fit->many.size(); ++word) mask.words()[word] |= fit->many[word];
+    if (!fit->exits.empty()) {
+      after.Clear();
+      seen_.Clear();
+      for (size_t i = begin; i < end; ++i) Enter(threads[i].next, threads[i].frame, after);
+      std::sort(after.threads.begin(), after.threads.end());
+      if (!after.threads.empty()) {
+        for (const uint32_t exit : fit->exits) MaskBelow(exit, after, mask);
+      }
+    }
+    begin = end;
+  }
+  if (place_.complete) {
+    for (const TokenId id : stop_ids_) mask.Allow(id);
+  }
+  DropFrames();
+}
+
+Status Matcher::Accept(TokenId id) {
+  if (finished_) return InvalidArgument(fmt::format("token {} after the end of the text", id));
+  if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) {
+    if (!place_.complete)
+      return InvalidArgument(fmt::format("token {} ends a text that is not complete", id));
+    finished_ = true;
+    place_.threads.clear();
+    return {};
+  }
+  const std::span<const uint8_t> bytes = trie_->BytesOf(id);
+  if (bytes.empty()) return InvalidArgument(fmt::format("token {} is not text", id));
+  return AcceptBytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()})
+      .WithContext(fmt::format("token {}", id));
+}
+
+Status Matcher::AcceptBytes(std::string_view bytes) {
+  Place place = place_;
+  Place next;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    Step(place, static_cast<uint8_t>(bytes[i]), next);
+    if (next.threads.empty() && (!next.complete || i + 1 < bytes.size())) {
+      return InvalidArgument(fmt::format("the grammar does not allow byte {} of it here", i));
+    }
+    std::swap(place, next);
+  }
+  place_ = std::move(place);
+  DropFrames();
+  return {};
+}
+
+std::string Matcher::ForcedBytes() {
+  std::string forced;
+  Place place = place_;
+  Place next;
+  while (!place.complete && forced.size() < kMaxForcedBytes) {
+    int only = -1;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool possible =
+          std::any_of(place.threads.begin(), place.threads.end(), [&](const Thread& thread) {
+            return grammar_->dfas[thread.dfa].Next(thread.state, static_cast<uint8_t>(byte)) != Dfa::kDead;
+          });
+      if (!possible) continue;
+      if (only >= 0) return forced;
+      only = byte;
+    }
+    if (only < 0) return forced;
+    forced.push_back(static_cast<char>(only));
+    Step(place, static_cast<uint8_t>(only), next);
+    std::swap(place, next);
+  }
+  return forced;
+}
+
+void Matcher::DropFrames() {
+  if (frames_.size() <= kMaxFrames) return;
+  const std::vector<Frame> old = std::move(frames_);
+  frames_ = {old[0]};
+  frame_ids_.clear();
+  std::vector<uint32_t> path;
+  for (Thread& thread : place_.threads) {
+    path.clear();
+    for (uint32_t frame = thread.frame; frame != 0; frame = old[frame].parent)
+      path.push_back(old[frame].node);
+    thread.frame = 0;
+    for (auto node = path.rbegin(); node != path.rend(); ++node) thread.frame = Push(*node, thread.frame);
+  }
+  std::sort(place_.threads.begin(), place_.threads.end());
+}
+
+}  // namespace dsv4::grammar

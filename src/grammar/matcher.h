@@ -1,0 +1,110 @@
+// A place in a text that a grammar constrains: which tokens may come next.
+//
+//   Grammar     what is allowed; made once from a schema, shared, immutable
+//   TokenTrie   the vocabulary; made once, shared
+//   Matcher     one sequence's place; a value: a copy is a snapshot
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/program.h"
+#include "grammar/token_trie.h"
+
+namespace dsv4::grammar {
+
+// Not thread-safe by itself: one sequence, one thread at a time.
+class Matcher {
+ public:
+  // At the beginning of a text. `stop_ids` end it, and are allowed only where it is complete.
+  Matcher(std::shared_ptr<const Program> grammar, std::shared_ptr<const TokenTrie> trie,
+          std::vector<TokenId> stop_ids);
+
+  // Clears `mask` (of at least the tokenizer's ids) and allows the ids that may come next; there is one unless a stop id was
+  // accepted. Of a grammar with more than kMaxThreads readings of the text so far, or tokens that end in more than kMaxSteps of
+  // them, some are left out: what is allowed always leads to a complete text.
+  void Mask(TokenMask& mask);
+
+  // Goes on by a token. InvalidArgument when the grammar does not allow it here; nothing changes then.
+  Status Accept(TokenId id);
+  // The same by text, for a forced or given beginning.
+  Status AcceptBytes(std::string_view bytes);
+
+  // Ids of the tokenizer, what a mask is for.
+  int64_t num_ids() const { return trie_->num_ids(); }
+  // Whether the text so far is whole. It may still be allowed to go on: 12 is a number, and so is 123.
+  bool IsComplete() const { return place_.complete; }
+  // Whether a stop id was accepted: nothing is allowed any more.
+  bool IsFinished() const { return finished_; }
+  // What must come next, whatever is sampled; maybe cut. Not accepted yet. Tokens that cross its end are excluded by writing it:
+  // a caller that skips ahead decides that.
+  std::string ForcedBytes();
+
+  static constexpr size_t kMaxThreads = 1024;
+  static constexpr int64_t kMaxSteps = 1'000'000;
+
+ private:
+  // Inside a terminal, with what comes after it.
+  struct Thread {
+    uint32_t dfa;
+    uint32_t state;
+    uint32_t next;
+    uint32_t frame;
+    friend auto operator<=>(const Thread& a, const Thread& b) = default;
+  };
+  struct Place {
+    std::vector<Thread> threads;  // Sorted, each once.
+    bool complete = false;
+    void Clear() {
+      threads.clear();
+      complete = false;
+    }
+  };
+  // Stacks of nodes to return to share their lower parts; frame 0 is the empty stack. Equal stacks are one frame.
+  struct Frame {
+    uint32_t node;
+    uint32_t parent;
+    uint32_t depth;
+  };
+  // (node, frame) that a step has entered already.
+  class Seen {
+   public:
+    void Clear();
+    bool Insert(uint32_t node, uint32_t frame);  // False when it was there.
+
+   private:
+    void Grow();
+    std::vector<uint64_t> keys_ = std::vector<uint64_t>(64);
+    std::vector<uint32_t> stamps_ = std::vector<uint32_t>(64);
+    uint32_t now_ = 0;
+    size_t count_ = 0;
+  };
+
+  uint32_t Push(uint32_t node, uint32_t frame);
+  // Adds the terminals that `node` leads to without a byte.
+  void Enter(uint32_t node, uint32_t frame, Place& out);
+  void Step(const Place& in, uint8_t byte, Place& out);
+  void MaskBelow(uint32_t exit, const Place& after, TokenMask& mask);
+  // Forgets stacks that no thread has.
+  void DropFrames();
+
+  std::shared_ptr<const Program> grammar_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::vector<TokenId> stop_ids_;
+  Place place_;
+  bool finished_ = false;
+  std::vector<Frame> frames_;
+  std::unordered_map<uint64_t, uint32_t> frame_ids_;  // (node, parent) -> frame.
+
+  // Scratch of a call.
+  Seen seen_;
+  std::vector<std::pair<uint32_t, uint32_t>> pending_;
+  std::vector<Place> places_;
+  int64_t steps_left_ = 0;
+};
+
+}  // namespace dsv4::grammar

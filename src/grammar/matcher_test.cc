@@ -1,0 +1,171 @@
+#include "grammar/matcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/constraint.h"
+#include "grammar/json_schema.h"
+#include "grammar/testing.h"
+
+namespace dsv4::grammar {
+namespace {
+
+using testing::kStop;
+using testing::ToyMatcher;
+using testing::ToyTrie;
+
+constexpr std::string_view kSchemas[] = {
+    "{}",
+    R"({"type":"object"})",
+    R"({"properties":{"a":{"type":"string"},"ab":{"type":"integer"},"x":{}},"required":["ab"]})",
+    R"({"properties":{"x":{"const":1}},"additionalProperties":false})",
+    R"({"items":{"enum":[1,12,"x",true,null]},"minItems":1,"maxItems":4})",
+    R"({"type":"string","minLength":2,"maxLength":5})",
+    R"({"type":"string","pattern":"^(the|ab)*[0-9]$"})",
+    R"({"type":"number","minimum":-3,"maximum":121.5})",
+    R"({"anyOf":[{"type":"array","items":{"$ref":"#"}},{"type":"array","items":{"$ref":"#"},"minItems":1},{"type":"integer"}]})",
+};
+
+// What Mask() promises, said in the plainest way: a token is allowed exactly if Accept() takes it.
+TEST(Matcher, MasksAreWhatAcceptTakes) {
+  std::mt19937 random(1);
+  for (const std::string_view schema : kSchemas) {
+    for (int run = 0; run < 8; ++run) {
+      Matcher matcher = ToyMatcher(schema);
+      TokenMask mask(matcher.num_ids());
+      std::string text;
+      for (int step = 0; step < 60 && !matcher.IsFinished(); ++step) {
+        matcher.Mask(mask);
+        std::vector<TokenId> allowed;
+        for (TokenId id = 0; id < matcher.num_ids(); ++id) {
+          Matcher copy = matcher;
+          const bool taken = copy.Accept(id).ok();
+          ASSERT_EQ(mask.IsAllowed(id), taken) << schema << " after " << text << ", token " << id;
+          if (taken) allowed.push_back(id);
+        }
+        ASSERT_FALSE(allowed.empty()) << schema << " after " << text;
+        const TokenId id = allowed[random() % allowed.size()];
+        ASSERT_TRUE(matcher.Accept(id).ok());
+        if (id == kStop) {
+          EXPECT_TRUE(ParseJson(text, "walk").has_value()) << text;
+        } else {
+          const auto bytes = ToyTrie()->BytesOf(id);
+          text.append(bytes.begin(), bytes.end());
+        }
+      }
+    }
+  }
+}
+
+TEST(Matcher, AddedTokensAreNeverAllowedAndStopTokensOnlyAtTheEnd) {
+  Matcher matcher = ToyMatcher(R"({"type":"integer","maximum":12,"minimum":0})");
+  TokenMask mask(matcher.num_ids());
+  matcher.Mask(mask);
+  EXPECT_FALSE(mask.IsAllowed(kStop));
+  EXPECT_FALSE(matcher.Accept(kStop).ok());
+  for (TokenId id = 290; id <= 300; ++id) EXPECT_FALSE(mask.IsAllowed(id));
+  EXPECT_FALSE(matcher.Accept(-1).ok());
+  EXPECT_FALSE(matcher.Accept(1 << 30).ok());
+  ASSERT_TRUE(matcher.AcceptBytes("1").ok());
+  EXPECT_TRUE(matcher.IsComplete());
+  matcher.Mask(mask);
+  EXPECT_TRUE(mask.IsAllowed(kStop));
+  EXPECT_EQ(mask.Count(), 4);  // The stop token, 0, 1, 2.
+  ASSERT_TRUE(matcher.Accept(kStop).ok());
+  EXPECT_TRUE(matcher.IsFinished());
+  matcher.Mask(mask);
+  EXPECT_EQ(mask.Count(), 0);
+  EXPECT_FALSE(matcher.Accept(kStop).ok());
+}
+
+TEST(Matcher, ARefusedTokenChangesNothingAndACopyIsASnapshot) {
+  Matcher matcher =
+      ToyMatcher(R"({"properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false})");
+  ASSERT_TRUE(matcher.AcceptBytes("{\"a").ok());
+  EXPECT_FALSE(matcher.AcceptBytes("\":x").ok());
+  const Matcher snapshot = matcher;
+  ASSERT_TRUE(matcher.AcceptBytes("\":12}").ok());
+  EXPECT_TRUE(matcher.IsComplete());
+  EXPECT_FALSE(snapshot.IsComplete());
+  Matcher again = snapshot;
+  EXPECT_FALSE(again.AcceptBytes("b").ok());
+  EXPECT_TRUE(again.AcceptBytes("\": 3}").ok());
+}
+
+TEST(Matcher, ForcedBytesAreWhatMustCome) {
+  Matcher matcher = ToyMatcher(
+      R"({"properties":{"city":{"const":"Rome"}},"required":["city"],"additionalProperties":false})");
+  EXPECT_EQ(matcher.ForcedBytes(), "{");  // Then white space may come.
+  ASSERT_TRUE(matcher.AcceptBytes("{\"").ok());
+  EXPECT_EQ(matcher.ForcedBytes(), "city\":");
+  ASSERT_TRUE(matcher.AcceptBytes("city\":\"").ok());
+  EXPECT_EQ(matcher.ForcedBytes(), "Rome\"");
+  ASSERT_TRUE(matcher.AcceptBytes("Rome\"}").ok());
+  EXPECT_EQ(matcher.ForcedBytes(), "");
+}
+
+TEST(Matcher, ManyReadingsAreCutNotFailed) {
+  // Twice as many stacks at every level.
+  Matcher matcher = ToyMatcher(kSchemas[8]);
+  TokenMask mask(matcher.num_ids());
+  for (int depth = 0; depth < 40; ++depth) {
+    ASSERT_TRUE(matcher.AcceptBytes("[").ok()) << depth;
+    matcher.Mask(mask);
+    ASSERT_GT(mask.Count(), 0) << depth;
+  }
+  ASSERT_TRUE(matcher.AcceptBytes("1").ok());
+  for (int depth = 0; depth < 40; ++depth) ASSERT_TRUE(matcher.AcceptBytes("]").ok()) << depth;
+  EXPECT_TRUE(matcher.IsComplete());
+}
+
+TEST(Matcher, LongTextsNeedNoMoreMemoryThanTheirNesting) {
+  Matcher matcher = ToyMatcher("{}");
+  TokenMask mask(matcher.num_ids());
+  ASSERT_TRUE(matcher.AcceptBytes("[").ok());
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(matcher.AcceptBytes(R"({"k":[1,"x",{"y":null}]},)").ok());
+    if (i % 100 == 0) matcher.Mask(mask);
+  }
+  EXPECT_TRUE(matcher.AcceptBytes("1]").ok());
+  EXPECT_TRUE(matcher.IsComplete());
+}
+
+TEST(TokenTrie, EveryTokenIsInItOnce) {
+  const auto trie = ToyTrie();
+  int64_t tokens = 0;
+  for (uint32_t node = 0; node < trie->nodes().size(); ++node) {
+    for (const TokenId id : trie->TokensOf(node)) {
+      ++tokens;
+      EXPECT_EQ(trie->BytesOf(id).size(), trie->nodes()[node].depth);
+      EXPECT_EQ(trie->BytesOf(id).back(), trie->nodes()[node].byte);
+    }
+  }
+  int64_t with_bytes = 0;
+  for (TokenId id = 0; id < trie->num_ids(); ++id) with_bytes += trie->BytesOf(id).empty() ? 0 : 1;
+  EXPECT_EQ(tokens, with_bytes);
+  EXPECT_TRUE(trie->BytesOf(kStop).empty());
+}
+
+TEST(GrammarConstraint, BeginsAfterItsToken) {
+  constexpr TokenId kThinkEnd = 295;
+  GrammarConstraint constraint(ToyMatcher(R"({"const":true})"), kThinkEnd);
+  EXPECT_TRUE(constraint.Allowed().empty());
+  constraint.Accept(400);
+  EXPECT_TRUE(constraint.Allowed().empty());
+  constraint.Accept(kThinkEnd);
+  const auto words = constraint.Allowed();
+  int64_t count = 0;
+  for (const uint64_t word : words) count += __builtin_popcountll(word);
+  EXPECT_EQ(count, 2);  // "t" and "true".
+  constraint.Accept((7 * 't') % 256);
+  constexpr TokenId kNext = (7 * 'r') % 256;
+  EXPECT_EQ(constraint.Allowed()[kNext / 64], uint64_t{1} << (kNext % 64));
+}
+
+}  // namespace
+}  // namespace dsv4::grammar

@@ -1,0 +1,73 @@
+// A grammar as a pushdown automaton whose terminals are automata over bytes.
+//
+// A node is a place between terminals. A thread of a run stands inside a terminal and knows the node that comes after it
+// and a stack of nodes to return to.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/dfa.h"
+
+namespace dsv4::grammar {
+
+struct Node {
+  enum class Kind : uint8_t {
+    kTerminal,  // Bytes of dfas[what], then `next`.
+    kCall,      // From node `what` to its return, then `next`.
+    kSplit,     // One of `options`; of none: a dead end.
+    kReturn,
+  };
+  Kind kind = Kind::kReturn;
+  uint32_t what = 0;
+  uint32_t next = 0;
+  std::vector<uint32_t> options;
+  // How many calls deeper than here the flattest way to the return goes; kNever when there is none within kMaxDepth.
+  uint32_t need = 0;
+};
+
+inline constexpr uint32_t kNever = UINT32_MAX;
+// Calls inside each other at most: about the depth of the text's brackets.
+inline constexpr uint32_t kMaxDepth = 64;
+
+struct Program {
+  std::vector<Node> nodes;
+  std::vector<Dfa> dfas;
+  uint32_t start = 0;
+};
+
+// Adds nodes one by one; ids are indices. Parts of a program that cannot be reached cost memory only.
+class ProgramBuilder {
+ public:
+  static constexpr size_t kMaxNodes = 200'000;
+  static constexpr size_t kMaxDfaStates = 400'000;
+
+  uint32_t Terminal(uint32_t dfa, uint32_t next);
+  uint32_t Call(uint32_t entry, uint32_t next);
+  uint32_t Split(std::vector<uint32_t> options);
+  uint32_t Return();
+  void SetOptions(uint32_t split, std::vector<uint32_t> options);
+  // The id of the automaton; equal ones share it.
+  uint32_t AddDfa(Dfa dfa);
+
+  // ResourceExhausted when the program has become too large.
+  Status CheckSize() const;
+
+  // The program that begins at `start`. InvalidArgument when a rule calls itself before it reads a byte, or no text within
+  // kMaxDepth satisfies it.
+  Result<Program> Build(uint32_t start) &&;
+
+ private:
+  uint32_t Add(Node node);
+  Status CheckLoops() const;
+  void ComputeNeeds();
+
+  Program program_;
+  std::map<Dfa::Fingerprint, uint32_t> dfa_ids_;
+  size_t num_dfa_states_ = 0;
+};
+
+}  // namespace dsv4::grammar

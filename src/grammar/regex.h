@@ -1,0 +1,38 @@
+// Regular expressions over bytes, built from parts. They describe the terminals of a grammar; dfa.h compiles them.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace dsv4::grammar {
+
+using ByteSet = std::bitset<256>;
+
+struct RegexNode;
+// A value: immutable, parts are shared.
+using Regex = std::shared_ptr<const RegexNode>;
+
+inline constexpr int kUnbounded = -1;
+
+struct RegexNode {
+  enum class Kind : uint8_t { kBytes, kConcat, kEither, kRepeat };
+  Kind kind;
+  ByteSet bytes;             // kBytes: one byte of these; none of them matches nothing at all.
+  std::vector<Regex> parts;  // kConcat (of none: the empty text), kEither; the one part of kRepeat.
+  int min = 0;               // kRepeat.
+  int max = 0;               // kRepeat; kUnbounded.
+};
+
+Regex OneOf(const ByteSet& bytes);
+// One byte of [first, last].
+Regex ByteRange(int first, int last);
+Regex Literal(std::string_view text);
+Regex Concat(std::vector<Regex> parts);
+Regex Either(std::vector<Regex> parts);
+Regex Repeat(Regex part, int min, int max);
+inline Regex Optional(Regex part) { return Repeat(std::move(part), 0, 1); }
+
+}  // namespace dsv4::grammar

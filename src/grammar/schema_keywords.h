@@ -1,0 +1,41 @@
+// Which words of JSON Schema (draft 2020-12) are understood, and how two schemas become one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace dsv4::grammar {
+
+// A place in the schema document: a JSON pointer such as "/properties/a~1b/items"; "" is the document.
+std::string Below(const std::string& pointer, std::string_view key);
+std::string Below(const std::string& pointer, size_t index);
+// "json schema, /items: <what>".
+Status SchemaError(const std::string& pointer, const std::string& what);
+
+// InvalidArgument that names the first keyword which is not understood or has a value of the wrong type. Annotations, `x-...` and
+// values that constrain nothing (`"uniqueItems": false`) pass.
+Status CheckKeywords(const Json& schema, const std::string& pointer);
+// Whether any keyword but `except` narrows what is allowed.
+bool Constrains(const Json& schema, std::string_view except);
+
+// Replaces $ref and allOf by what they stand for (anyOf stays).
+class SchemaFlattener {
+ public:
+  explicit SchemaFlattener(const Json& document) : document_(document) {}
+
+  // The part of the document that "#/..." names.
+  Result<const Json*> Resolve(const std::string& reference, const std::string& pointer) const;
+  // InvalidArgument when parts contradict each other in a way that is not understood; `false` stands for nothing.
+  Result<Json> Flatten(const Json& schema, const std::string& pointer, int depth = 0);
+  // What satisfies both; both are flat.
+  Result<Json> Merge(const Json& a, const Json& b, const std::string& pointer);
+
+ private:
+  const Json& document_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace dsv4::grammar

@@ -1,0 +1,87 @@
+// The vocabulary as a tree over bytes, and which tokens fit into a terminal.
+//
+// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens (markers, <think>) are not
+// in it: constrained text is made of ordinary tokens only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/dfa.h"
+#include "tokenizer/tokenizer.h"
+
+namespace dsv4::grammar {
+
+using tokenizer::TokenId;
+
+// Which ids may come next. A bit a token, bit i % 64 of word i / 64.
+class TokenMask {
+ public:
+  explicit TokenMask(int64_t num_ids) : num_ids_(num_ids), words_(static_cast<size_t>((num_ids + 63) / 64)) {}
+
+  int64_t num_ids() const { return num_ids_; }
+  void Clear() { words_.assign(words_.size(), 0); }
+  void Allow(TokenId id) { words_[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64); }
+  bool IsAllowed(TokenId id) const {
+    return id >= 0 && id < num_ids_ && ((words_[static_cast<size_t>(id) / 64] >> (id % 64)) & 1) != 0;
+  }
+  int64_t Count() const;
+  std::span<const uint64_t> words() const { return words_; }
+  std::span<uint64_t> words() { return words_; }
+
+ private:
+  int64_t num_ids_;
+  std::vector<uint64_t> words_;
+};
+
+class TokenTrie {
+ public:
+  // InvalidArgument when a byte has no token of its own (then some text could not be written).
+  static Result<std::shared_ptr<const TokenTrie>> Create(const tokenizer::Tokenizer& tokenizer);
+
+  // In depth-first order; node 0 is the root.
+  struct Node {
+    uint32_t subtree_end;  // One behind the last node below this one.
+    uint32_t first_token;  // Index into tokens(); those of this node end where the next node's begin.
+    uint32_t depth;        // Bytes from the root.
+    uint8_t byte;          // Leads here from the parent.
+  };
+  std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
+  std::span<const TokenId> TokensOf(uint32_t node) const {
+    return {tokens_.data() + nodes_[node].first_token, tokens_.data() + nodes_[node + 1].first_token};
+  }
+  std::span<const uint8_t> BytesOf(TokenId id) const;
+  int64_t num_ids() const { return static_cast<int64_t>(bytes_.size()); }
+
+  // What the tokens do to a terminal in some state.
+  struct Fit {
+    std::vector<TokenId> few;    // Tokens whose bytes all fit in the terminal; of many, `many` has the bits.
+    std::vector<uint64_t> many;  // Empty, or a word for 64 ids.
+    std::vector<uint32_t>
+        exits;  // Nodes below the root where the terminal may end, with longer tokens below them.
+  };
+  // From the cache, or by one walk over the tree.
+  std::shared_ptr<const Fit> FitOf(const Dfa& dfa, uint32_t state) const;
+
+ private:
+  TokenTrie() = default;
+  Fit Walk(const Dfa& dfa, uint32_t state) const;
+
+  std::vector<Node> nodes_;  // And one more behind the last, for its tokens' end.
+  std::vector<TokenId> tokens_;
+  size_t longest_ = 0;                       // Bytes of a token.
+  std::vector<std::vector<uint8_t>> bytes_;  // By id; empty for added tokens and ids without one.
+
+  using Key = std::pair<Dfa::Fingerprint, uint32_t>;
+  mutable std::mutex mutex_;
+  mutable std::map<Key, std::shared_ptr<const Fit>> cache_;
+  mutable size_t cached_bytes_ = 0;
+};
+
+}  // namespace dsv4::grammar

@@ -1,0 +1,133 @@
+"""Texts sampled under the masks of random JSON schemas satisfy them, by the judgement of the Python package jsonschema."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import unittest
+
+try:
+    import jsonschema
+except ImportError:  # Shown as skipped, see CMakeLists.txt; ./dev venv installs it.
+    print("skipped: the Python package jsonschema is not installed")
+    sys.exit(77)
+
+NUM_SCHEMAS = 300
+NAMES = ["a", "ab", "x", "the", "é", "k\"q", "n/~"]
+PATTERNS = ["^a+$", "b", "^(the|x)[0-9]{2,3}$", "^[^a-z\"]?$", "é|\\\\", "^\\w+@\\w+$", "^.{1,3}$"]
+FORMATS = ["date-time", "date", "time", "uuid", "email", "ipv4"]
+# What the package checks only with other packages installed, said again.
+FORMAT_PATTERNS = {
+    "time": r"\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
+    "date-time": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
+    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+}
+
+
+class Schemas:
+    """Random schemas of the keywords that are understood."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def maybe(self, schema, key, value, chance=0.5):
+        if self.random.random() < chance:
+            schema[key] = value
+
+    def string(self):
+        schema = {"type": "string"}
+        kind = self.random.random()
+        if kind < 0.3:
+            schema["pattern"] = self.random.choice(PATTERNS)
+        elif kind < 0.6:
+            schema["format"] = self.random.choice(FORMATS)
+        elif kind < 0.9:
+            low = self.random.randint(0, 3)
+            self.maybe(schema, "minLength", low)
+            self.maybe(schema, "maxLength", low + self.random.randint(0, 5))
+        return schema
+
+    def number(self):
+        schema = {"type": self.random.choice(["integer", "number"])}
+        digits = self.random.choice([0, 0, 1, 3])
+        low = round(self.random.uniform(-200, 200), digits)
+        self.maybe(schema, self.random.choice(["minimum", "exclusiveMinimum"]), low)
+        high = round(low + self.random.uniform(2, 300), digits)
+        self.maybe(schema, self.random.choice(["maximum", "exclusiveMaximum"]), high)
+        return schema
+
+    def object(self, depth):
+        names = self.random.sample(NAMES, self.random.randint(0, 4))
+        schema = {"type": "object", "properties": {name: self.any(depth - 1) for name in names}}
+        self.maybe(schema, "required", self.random.sample(names, self.random.randint(0, len(names))))
+        self.maybe(schema, "additionalProperties", self.random.choice([False, False, self.any(0)]), 0.7)
+        return schema
+
+    def array(self, depth):
+        schema = {"type": "array"}
+        self.maybe(schema, "items", self.random.choice([self.any(depth - 1), self.any(depth - 1), False]), 0.8)
+        prefix = [self.any(depth - 1) for _ in range(self.random.randint(1, 2))]
+        self.maybe(schema, "prefixItems", prefix, 0.3)
+        low = self.random.randint(0, len(schema.get("prefixItems", [])) if schema.get("items") is False else 2)
+        self.maybe(schema, "minItems", low)
+        self.maybe(schema, "maxItems", low + self.random.randint(0, 2))
+        return schema
+
+    def any(self, depth):
+        kind = self.random.random()
+        if depth > 0 and kind < 0.35:
+            return self.object(depth)
+        if depth > 0 and kind < 0.5:
+            return self.array(depth)
+        if depth > 0 and kind < 0.6:
+            return {self.random.choice(["anyOf", "oneOf_as_anyOf"]): [self.any(depth - 1), self.any(depth - 1)]}
+        if depth > 0 and kind < 0.65:
+            return {"allOf": [self.number() | {"type": "number"}, {"type": ["number", "string"]}]}
+        if depth > 0 and kind < 0.7:
+            return {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "boolean"}]}
+        if kind < 0.8:
+            return self.random.choice([self.string, self.number])()
+        if kind < 0.9:
+            return {"enum": self.random.sample([1, "a", "é\"", None, True, 2.5, [1, {}], {"k": "v"}], 3)}
+        return self.random.choice([{}, True, {"type": ["null", "boolean"]}, {"const": "x\ny"}])
+
+    def document(self):
+        recursive = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
+                     "required": ["next"], "additionalProperties": False}
+        text = json.dumps({"allOf": [self.any(3)], "$defs": {"list": recursive}}, ensure_ascii=False)
+        return text.replace("oneOf_as_anyOf", "anyOf")
+
+
+class Walks(unittest.TestCase):
+    def test_every_text_satisfies_its_schema(self):
+        checker = jsonschema.FormatChecker()
+        for name, pattern in FORMAT_PATTERNS.items():
+            checker.checks(name)(lambda value, p=pattern: not isinstance(value, str) or re.fullmatch(p, value) is not None)
+        documents = [Schemas(seed).document() for seed in range(NUM_SCHEMAS)]
+        process = subprocess.run([os.environ["GRAMMAR_WALK"]], input="\n".join(documents) + "\n", capture_output=True,
+                                 text=True, timeout=600, check=True)
+        lines = [json.loads(line) for line in process.stdout.splitlines()]
+        self.assertEqual(len(lines), len(documents))
+        texts = unended = 0
+        for document, line in zip(documents, lines):
+            schema = json.loads(document)
+            jsonschema.Draft202012Validator.check_schema(schema)
+            validator = jsonschema.Draft202012Validator(schema, format_checker=checker)
+            if "error" in line:  # Only for schemas that contradict themselves.
+                self.assertIn("no value satisfies", line["error"], document)
+                continue
+            for text in line["texts"]:
+                texts += text is not None
+                unended += text is None
+                if text is not None:
+                    errors = [error.message for error in validator.iter_errors(json.loads(text))]
+                    self.assertEqual(errors, [], f"{document}\n{text}")
+        print(f"{texts} texts of {NUM_SCHEMAS} schemas; {unended} walks did not end in time")
+        self.assertGreater(texts, 5 * NUM_SCHEMAS)
+        self.assertLess(unended, texts // 50)
+
+
+if __name__ == "__main__":
+    unittest.main()
