@@ -1,5 +1,6 @@
 #include "grammar/constraint.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -7,11 +8,16 @@
 namespace dsv4::grammar {
 
 GrammarConstraint::GrammarConstraint(Matcher matcher, std::optional<TokenId> begins_after)
-    : matcher_(std::move(matcher)), mask_(matcher_.num_ids()), begins_after_(begins_after) {}
+    : matcher_(std::move(matcher)), mask_(matcher_.num_ids()), begins_after_(begins_after) {
+  if (!begins_after_) return;
+  for (TokenId id = 0; id < matcher_.num_ids(); ++id) {
+    const auto& stops = matcher_.stop_ids();
+    if (std::find(stops.begin(), stops.end(), id) == stops.end()) mask_.Allow(id);
+  }
+}
 
 std::span<const uint64_t> GrammarConstraint::Allowed() {
-  if (begins_after_) return {};
-  matcher_.Mask(mask_);
+  if (!begins_after_) matcher_.Mask(mask_);
   return mask_.words();
 }
 

@@ -11,7 +11,7 @@ namespace dsv4::grammar {
 
 class GrammarConstraint final : public sampling::TokenConstraint {
  public:
-  // With `begins_after` everything is allowed until that token (the end of thinking) was sampled, itself included.
+  // With `begins_after` everything but the stop tokens is allowed until that token (the end of thinking) was sampled, itself included.
   explicit GrammarConstraint(Matcher matcher, std::optional<TokenId> begins_after = std::nullopt);
 
   std::span<const uint64_t> Allowed() override;
