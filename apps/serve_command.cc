@@ -9,6 +9,7 @@
 #include "apps/chat_runtime.h"
 #include "apps/model_source.h"
 #include "apps/terminal.h"
+#include "base/log.h"
 #include "base/read_file.h"
 #include "engine/engine_thread.h"
 #include "server/api_error.h"
@@ -48,13 +49,16 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
   DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
+  Result<std::shared_ptr<const grammar::TokenTrie>> trie = grammar::TokenTrie::Create(tokenizer);
+  if (!trie) LogWarning(fmt::format("response_format is not served: {}", trie.error().message()));
   return server::ServedModel{.id = NameOf(options, source),
                              .aliases = options.aliases,
                              .created = std::time(nullptr),
                              .tokenizer = std::move(tokenizer),
                              .special = special,
                              .stop_set = tokenizer::StopSet::ForChat(special),
-                             .profile = profile};
+                             .profile = profile,
+                             .trie = trie ? std::move(*trie) : nullptr};
 }
 
 int Serve(const ServeOptions& options, model::Model& model, server::ServedModel& served,

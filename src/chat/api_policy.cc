@@ -84,23 +84,6 @@ Result<std::vector<Message>> PlaceReminders(std::vector<Message> messages) {
   return placed;
 }
 
-// The schema an answer must follow; null for free text.
-Result<JsonValue> ResponseSchema(const JsonValue& format) {
-  if (format.is_null()) return JsonValue();
-  const JsonValue* type = format.Find("type");
-  const std::string name = type == nullptr ? "" : type->text();
-  if (name == "text") return JsonValue();
-  if (name == "json_object") return JsonValue::Object({{"type", JsonValue::String("object")}});
-  if (name == "json_schema") {
-    const JsonValue* wrapper = format.Find("json_schema");
-    const JsonValue* schema = wrapper == nullptr ? nullptr : wrapper->Find("schema");
-    if (schema != nullptr && schema->is_object()) return *schema;
-    return Error(InvalidArgument("response_format.json_schema.schema: missing, wanted an object"));
-  }
-  return Error(InvalidArgument(
-      fmt::format("response_format.type: got '{}', wanted text, json_object or json_schema", name)));
-}
-
 void AttachResponseSchema(std::vector<Message>& messages, JsonValue schema) {
   if (!schema.IsTruthy()) return;
   if (messages[0].role != Role::kSystem) {
@@ -173,6 +156,22 @@ Status ReadEffort(const ChatProfile& profile, const JsonValue& request, Thinking
 }
 
 }  // namespace
+
+Result<JsonValue> ResponseSchema(const JsonValue& format) {
+  if (format.is_null()) return JsonValue();
+  const JsonValue* type = format.Find("type");
+  const std::string name = type == nullptr ? "" : type->text();
+  if (name == "text") return JsonValue();
+  if (name == "json_object") return JsonValue::Object({{"type", JsonValue::String("object")}});
+  if (name == "json_schema") {
+    const JsonValue* wrapper = format.Find("json_schema");
+    const JsonValue* schema = wrapper == nullptr ? nullptr : wrapper->Find("schema");
+    if (schema != nullptr && schema->is_object()) return *schema;
+    return Error(InvalidArgument("response_format.json_schema.schema: missing, wanted an object"));
+  }
+  return Error(InvalidArgument(
+      fmt::format("response_format.type: got '{}', wanted text, json_object or json_schema", name)));
+}
 
 Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) {
   std::vector<Message>& messages = conversation.messages;

@@ -33,6 +33,9 @@ struct ApiConversation {
 // response format.
 Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation);
 
+// The JSON schema that a request's response_format asks for; null for free text. InvalidArgument as above.
+Result<JsonValue> ResponseSchema(const JsonValue& response_format);
+
 struct ThinkingSettings {
   ThinkingMode mode = ThinkingMode::kThinking;
   std::optional<std::string> effort = {};            // for RenderOptions::effort

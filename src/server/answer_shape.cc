@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/check.h"
+#include "grammar/matcher.h"
+
 namespace dsv4::server {
 namespace {
 
@@ -18,12 +21,19 @@ class ShapeConstraint final : public sampling::TokenConstraint {
         openers_(std::move(openers)),
         done_(openers_.empty()),
         only_(static_cast<size_t>((model.vocab_size + 63) / 64)),
-        unstoppable_(only_.size(), ~uint64_t{0}) {
+        unstoppable_(only_.size(), ~uint64_t{0}),
+        mask_(model.vocab_size) {
+    if (shape.content != nullptr) content_.emplace(shape.content, model.trie, shape.stop_tokens);
     for (const int32_t token : shape.stop_tokens) unstoppable_[Word(token)] &= ~Bit(token);
   }
 
   std::span<const uint64_t> Allowed() override {
-    if (in_reasoning_ && reasoning_left_ > 0) return done_ ? std::span<const uint64_t>() : unstoppable_;
+    if (in_reasoning_ && reasoning_left_ > 0)
+      return done_ && !content_ ? std::span<const uint64_t>() : unstoppable_;
+    if (!in_reasoning_ && content_) {
+      content_->Mask(mask_);
+      return mask_.words();
+    }
     if (!in_reasoning_ && done_) return {};
     std::fill(only_.begin(), only_.end(), 0);
     if (in_reasoning_) {
@@ -39,6 +49,12 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     if (in_reasoning_) {
       in_reasoning_ = token != think_end_;
       --reasoning_left_;
+      return;
+    }
+    if (content_) {
+      // The sampler takes what Allowed() says.
+      const Status status = content_->Accept(token);
+      DSV4_CHECK(status.ok()) << status.ToString();
       return;
     }
     if (done_) return;
@@ -61,6 +77,8 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   bool done_;                                  // With the opener.
   std::vector<uint64_t> only_;
   std::vector<uint64_t> unstoppable_;
+  std::optional<grammar::Matcher> content_;
+  grammar::TokenMask mask_;
 };
 
 }  // namespace
@@ -68,7 +86,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const ServedModel& model,
                                                                   const AnswerShape& shape) {
   const bool caps = shape.starts_in_reasoning && shape.max_reasoning_tokens.has_value();
-  if (!caps && shape.forced_tools.empty()) return nullptr;
+  if (!caps && shape.forced_tools.empty() && shape.content == nullptr) return nullptr;
   const chat::ChatProfile& profile = *model.profile;
   const std::string head = fmt::format("\n\n{}>\n{} name=\"", profile.OpenTag(profile.tool_calls),
                                        profile.OpenTag(profile.invoke));

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "chat/renderer.h"
+#include "grammar/json_schema.h"
 #include "server/answer_shape.h"
 #include "server/random_id.h"
 
@@ -112,6 +113,25 @@ Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const
   return requests;
 }
 
+// What response_format lets the answer be; null: anything.
+Result<std::shared_ptr<const grammar::Program>> ContentGrammar(const ServedModel& model,
+                                                               const chat::ApiConversation& conversation) {
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue schema, chat::ResponseSchema(conversation.response_format));
+  if (schema.is_null()) return nullptr;
+  if (model.trie == nullptr) {
+    return Error(Unimplemented("response_format: the model's tokenizer has no token for some bytes"));
+  }
+  if (conversation.continue_final_message || conversation.messages.back().wo_eos) {
+    return Error(InvalidArgument("response_format: an unfinished answer cannot be continued under a schema"));
+  }
+  auto program = grammar::CompileJsonSchema(chat::WriteJson(schema));
+  // Whatever it is that fails, the request is wrong.
+  if (!program) {
+    return Error(InvalidArgument("response_format.json_schema.schema: " + program.error().message()));
+  }
+  return program;
+}
+
 Result<std::vector<std::string>> NamesToForce(const ChatCall& call) {
   std::vector<std::string> names;
   for (const chat::ToolSchema& tool : chat::ToolSchemas(call.conversation.tools)) {
@@ -179,6 +199,9 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
                        .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
   if (call.tool_choice == ToolChoice::kRequired) {
     DSV4_ASSIGN_OR_RETURN(shape.forced_tools, NamesToForce(call));
+  }
+  if (call.conversation.tools.empty()) {
+    DSV4_ASSIGN_OR_RETURN(shape.content, ContentGrammar(model, call.conversation));
   }
   for (engine::Request& request : prepared.requests) {
     shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());

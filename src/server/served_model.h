@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "chat/profile.h"
+#include "grammar/token_trie.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
 #include "tokenizer/tokenizer.h"
@@ -22,6 +24,8 @@ struct ServedModel {
   tokenizer::SpecialTokens special;
   tokenizer::StopSet stop_set;
   const chat::ChatProfile* profile = nullptr;
+  std::shared_ptr<const grammar::TokenTrie> trie =
+      nullptr;  // Null: its tokens cannot write every text, no schemas.
   int64_t vocab_size = 0;
   int64_t context_length = 0;  // Prompt and answer together.
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "grammar/json_schema.h"
 #include "server/answer_shape.h"
 #include "server/api_error.h"
 #include "server/call_memory.h"
@@ -16,11 +17,13 @@ const ServedModel& Tiny() {
   static const ServedModel model = [] {
     tokenizer::Tokenizer tokenizer = std::move(*tokenizer::Tokenizer::Load("models/tiny/tokenizer.json"));
     const tokenizer::SpecialTokens special = *tokenizer::SpecialTokens::Resolve(tokenizer);
+    const auto trie = *grammar::TokenTrie::Create(tokenizer);
     return ServedModel{.id = "tiny",
                        .tokenizer = std::move(tokenizer),
                        .special = special,
                        .stop_set = tokenizer::StopSet::ForChat(special),
                        .profile = *chat::FindChatProfile("v4"),
+                       .trie = trie,
                        .vocab_size = 5120,
                        .context_length = 4096};
   }();
@@ -39,6 +42,29 @@ std::vector<int32_t> AllowedOf(sampling::TokenConstraint& constraint) {
 TEST(AnswerShape, WithoutWishesThereIsNoConstraint) {
   EXPECT_EQ(*MakeConstraint(Tiny(), {.starts_in_reasoning = true}), nullptr);
   EXPECT_EQ(*MakeConstraint(Tiny(), {.max_reasoning_tokens = 3}), nullptr);  // Nothing to cap.
+}
+
+TEST(AnswerShape, ContentOfASchemaComesBehindTheReasoning) {
+  const std::vector<int32_t> stop_tokens = {Tiny().special.end_of_sentence};
+  const auto constraint = std::move(
+      *MakeConstraint(Tiny(), {.starts_in_reasoning = true,
+                               .max_reasoning_tokens = 2,
+                               .content = *grammar::CompileJsonSchema(R"({"enum":["Paris","Rome"]})"),
+                               .stop_tokens = stop_tokens}));
+  EXPECT_THAT(AllowedOf(*constraint), ::testing::Not(::testing::Contains(stop_tokens[0])));
+  constraint->Accept(100);
+  constraint->Accept(100);
+  EXPECT_THAT(AllowedOf(*constraint), ElementsAre(Tiny().special.think_end));
+  constraint->Accept(Tiny().special.think_end);
+  std::string text;
+  while (text.size() < 20) {
+    const std::vector<int32_t> allowed = AllowedOf(*constraint);
+    ASSERT_FALSE(allowed.empty()) << text;
+    if (allowed == stop_tokens) break;
+    text += Tiny().tokenizer.TokenBytes(allowed.back());
+    constraint->Accept(allowed.back());
+  }
+  EXPECT_TRUE(text == "\"Paris\"" || text == "\"Rome\"") << text;
 }
 
 TEST(AnswerShape, ForcesTheOpenerOfOneOfTheTools) {

@@ -24,11 +24,13 @@ const ServedModel& Tiny() {
   static const ServedModel model = [] {
     tokenizer::Tokenizer tokenizer = std::move(*tokenizer::Tokenizer::Load(TokenizerPath()));
     const tokenizer::SpecialTokens special = *tokenizer::SpecialTokens::Resolve(tokenizer);
+    const auto trie = *grammar::TokenTrie::Create(tokenizer);
     return ServedModel{.id = "tiny",
                        .tokenizer = std::move(tokenizer),
                        .special = special,
                        .stop_set = tokenizer::StopSet::ForChat(special),
                        .profile = *chat::FindChatProfile("v4-0731"),
+                       .trie = trie,
                        .vocab_size = 5120,
                        .context_length = 4096};
   }();

@@ -95,6 +95,22 @@ class Answers(SharedServer):
     def test_without_include_usage_no_chunk_has_any(self):
         self.assertTrue(all("usage" not in chunk for _, chunk in self.server.stream(CHAT, {"messages": QUESTION, "max_tokens": 3})[:-1]))
 
+    def test_a_response_format_shapes_the_content(self):
+        schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, "sure": {"type": "boolean"}},
+                  "required": ["city", "sure"], "additionalProperties": False}
+        response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        for thinking in (False, True):
+            request = {"thinking": thinking, "response_format": response_format}
+            reply = self.chat(**request)["choices"][0]
+            content = json.loads(reply["message"]["content"])
+            self.assertEqual(list(content), ["city", "sure"])
+            self.assertIn(content["city"], ["Paris", "Rome"])
+            self.assertEqual(reply["finish_reason"], "stop")
+            message, _, _ = joined(self.server.stream(CHAT, {"messages": QUESTION, "temperature": 0, **request}), 0)
+            self.assertEqual(message["content"], reply["message"]["content"])
+        content = self.chat(thinking=False, response_format={"type": "json_object"}, max_tokens=20)["choices"][0]["message"]["content"]
+        self.assertTrue(content.startswith("{"), content)
+
     def test_a_stop_string_ends_the_answer_before_it(self):
         whole = self.chat(thinking=False)["choices"][0]["message"]["content"]
         word = whole.split()[2]
@@ -382,6 +398,7 @@ class Errors(SharedServer):
                               ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
                               ({"tools": [{}]}, "tools[0].function"), ({"tool_choice": "required"}, "tool_choice"),
                               ({"tool_choice": "perhaps"}, "tool_choice"), ({"response_format": {"type": "yaml"}}, "response_format.type"),
+                              ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "response_format.json_schema.schema"),
                               ({"logit_bias": {"x": 1}}, "logit_bias"), ({"stop_token_ids": [10 ** 6]}, "stop_token_ids"),
                               ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"), ({"seed": "x"}, "seed"),
                               ({"cache_salt": 5}, "cache_salt"), ({"timeout": 0}, "timeout")):
