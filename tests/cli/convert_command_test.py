@@ -1,7 +1,6 @@
 """`dsv4 convert` as people use it: bit-identical logits where it says lossless, killed and resumed, faults."""
 
 import json
-import os
 import resource
 import shutil
 import signal
