@@ -84,12 +84,19 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   if (options.verify_every > 0) {
     DSV4_ASSIGN_OR_RETURN(runtime->verifier_, MakeVerifier(options, source));
   }
-  runtime->engine_ = std::make_unique<engine::Engine>(
-      *runtime->model_,
-      engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes, .watcher = runtime->verifier_.get()},
-      AllowedTokens(*runtime->tokenizer_, vocab_size));
+  if (!options.dump_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(runtime->dump_, diag::DumpWriter::Create(*backend.context, options.dump_path));
+  }
+  runtime->engine_ =
+      std::make_unique<engine::Engine>(*runtime->model_,
+                                       engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes,
+                                                             .watcher = runtime->verifier_.get(),
+                                                             .observer = runtime->dump_.get()},
+                                       AllowedTokens(*runtime->tokenizer_, vocab_size));
   return runtime;
 }
+
+Status ChatRuntime::FinishDump() { return dump_ != nullptr ? dump_->Finish() : Status(); }
 
 engine::Request ChatRuntime::MakeRequest(std::vector<int32_t> prompt, const Ask& ask) const {
   engine::Request request;

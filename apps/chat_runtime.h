@@ -13,6 +13,7 @@
 #include "chat/message.h"
 #include "chat/profile.h"
 #include "chat/renderer.h"
+#include "diag/dump.h"
 #include "diag/verifier.h"
 #include "engine/engine.h"
 #include "grammar/program.h"
@@ -37,6 +38,7 @@ class ChatRuntime {
     bool raw = false;      // No chat: the tokenizer may lack the chat markers.
     // > 0: every so many-th decode token is computed again on the reference backend, which reads the same map of the checkpoint.
     int64_t verify_every = 0;
+    std::string dump_path;  // Every tensor of the first answer goes into this new directory; empty: none.
     // Tests seed faults here.
     std::function<Result<ops::Backend>(const ModelFlags&)> make_backend = MakeBackend;
   };
@@ -74,6 +76,8 @@ class ChatRuntime {
   int64_t NumReasoningTokens(const Answer& answer) const;
   // Null without verify_every.
   diag::Verifier* verifier() const { return verifier_.get(); }
+  // Completes the files of dump_path; nothing is to do without it. Errors name the file.
+  Status FinishDump();
 
  private:
   ChatRuntime() = default;
@@ -89,6 +93,7 @@ class ChatRuntime {
   const chat::ChatProfile* profile_ = nullptr;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<diag::Verifier> verifier_;
+  std::unique_ptr<diag::DumpWriter> dump_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

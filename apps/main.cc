@@ -136,6 +136,7 @@ void AddRun(CLI::App& app, RunOptions& options) {
                  "Compute every N-th decode token again on the reference backend and report drift (0: none)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  run.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   AddSamplingFlags(run, options);
 }
 

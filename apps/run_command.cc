@@ -122,6 +122,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask as
     printer.EndAnswer();
     fmt::print(stderr, "{}\n", SpeedLine(answer->generation));
   }
+  if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   const std::optional<diag::VerifySummary> verify = Verified(runtime);
   if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
   return answer->cancelled || (Drifted(verify)) ? kExitRunFailed : kExitOk;
@@ -158,6 +159,10 @@ int RunRunCommand(const RunOptions& options,
     return Fail(InvalidArgument("run --json-schema, --json-object: need PROMPT or --messages, and no --raw"),
                 kExitBadUsage);
   }
+  if (!has_prompt && !options.dump_path.empty()) {
+    return Fail(InvalidArgument("run --dump: needs PROMPT or --messages; a dump holds one answer"),
+                kExitBadUsage);
+  }
   std::shared_ptr<const grammar::Program> grammar;
   if (has_grammar) {
     Result<std::shared_ptr<const grammar::Program>> compiled = CompileGrammar(options);
@@ -173,6 +178,7 @@ int RunRunCommand(const RunOptions& options,
                                  .revision = options.revision,
                                  .raw = options.raw,
                                  .verify_every = options.verify_every,
+                                 .dump_path = options.dump_path,
                                  .make_backend = make_backend},
                                 [&](int64_t done, int64_t total) { load_bar.Update(done, total); });
   }

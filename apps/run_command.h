@@ -32,6 +32,7 @@ struct RunOptions {
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
   std::string json_schema_path;  // The content satisfies this schema.
   bool json_object = false;      // The content is some JSON object.
+  std::string dump_path;         // Every tensor of the run goes into this new directory.
 };
 
 // The text of PROMPT, read from standard input where it is "-"; empty without one.

@@ -349,13 +349,15 @@ std::vector<Event> Engine::Step() {
                      .tokens = std::span(sequence.tokens)
                                    .subspan(static_cast<size_t>(sequence.length()),
                                             static_cast<size_t>(chunk.num_tokens)),
-                     .logits = last ? model::LogitsRows::kLast : model::LogitsRows::kNone});
+                     .logits = options_.observer != nullptr ? model::LogitsRows::kAll
+                               : last                       ? model::LogitsRows::kLast
+                                                            : model::LogitsRows::kNone});
     if (options_.watcher != nullptr && IsDecode(batch.back())) {
       options_.watcher->BeforeDecode(sequence.id, *sequence.state, batch.back().tokens[0]);
     }
   }
 
-  const Result<model::StepOutput> output = model_.Step(batch);
+  const Result<model::StepOutput> output = model_.Step(batch, options_.observer);
   ++stats_.num_steps;
   for (size_t i = 0; options_.watcher != nullptr && i < batch.size(); ++i) {
     if (!IsDecode(batch[i])) continue;
@@ -379,7 +381,9 @@ std::vector<Event> Engine::Step() {
     if (std::binary_search(sequence.keep_at.begin(), sequence.keep_at.end(), sequence.length())) {
       KeepState(sequence);
     }
-    if (batch[i].logits == model::LogitsRows::kLast) Advance(sequence, output->Row(i, 0), events);
+    if (schedule[i].num_tokens == pending[schedule[i].sequence].num_tokens) {
+      Advance(sequence, output->Row(i, output->num_rows(i) - 1), events);
+    }
   }
   std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
   return events;

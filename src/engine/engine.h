@@ -31,6 +31,9 @@ struct EngineOptions {
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes = 0;  // Of states kept for reuse; 0: none is kept.
   StepWatcher* watcher = nullptr;  // Outlives the engine; null: none.
+  // Sees every tensor of every step, with the logits of all rows instead of the sampled ones. Rows of sequences that run at one
+  // time are mixed: for one request at a time. Outlives the engine; null: none.
+  model::Observer* observer = nullptr;
 };
 
 struct EngineStats {

@@ -168,6 +168,21 @@ class Run(unittest.TestCase):
         self.assertTrue(answer["content"].startswith("{"), answer["content"])
         self.assertEqual(dsv4("run", "--raw", QUESTION, "--json-object").returncode, 2)
 
+    def test_a_dump_of_an_answer_holds_prompt_and_answer_and_compares_clean(self):
+        directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, directory)
+        arguments = ("run", QUESTION, "--json", "--temperature", "0", "--thinking-mode", "chat")
+        answer = dsv4_json(*arguments, "--dump", directory / "dump")
+        self.assertEqual(answer["token_ids"], dsv4_json(*arguments)["token_ids"])
+        shown = dsv4("diagnose", "compare", "--with", directory / "dump", "--backend", "reference", "--json")
+        self.assertEqual(shown.returncode, 0, shown.stdout + shown.stderr)
+        # The last token is sampled, and nothing computes it.
+        tokens = len(answer["prompt_token_ids"]) + len(answer["token_ids"])
+        self.assertIn(f"{tokens} tokens", shown.stdout)
+        again = dsv4("run", QUESTION, "--dump", directory / "dump")
+        self.assertNotEqual(again.returncode, 0)
+        self.assertEqual(dsv4("run", "--dump", directory / "other").returncode, 2)
+
     def test_max_tokens_ends_with_length(self):
         answer = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "2")
         self.assertEqual((len(answer["token_ids"]), answer["finish_reason"]), (2, "length"))
