@@ -89,10 +89,11 @@ class Chat(unittest.TestCase):
         terminal.send("What is the capital of Italy?\n")
         self.assertNotIn(DIM, terminal.wait_for("Rome"))
         terminal.wait_for("> ")
-        # The end of input. A key pressed while the terminal changes mode is lost, so it is pressed again as a person would.
+        # The end of input. Typed while the terminal changes mode it arrives as a NUL, which libedit takes for a character of the
+        # line; so the line is cleared (Ctrl-U) and the end typed again, as a person would.
         deadline = time.monotonic() + 20
         while terminal.process.poll() is None and time.monotonic() < deadline:
-            terminal.send("\x04")
+            terminal.send("\x15\x04")
             time.sleep(0.2)
         self.assertEqual(terminal.process.poll(), 0)
 
