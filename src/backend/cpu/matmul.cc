@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 #include "base/check.h"
 #include "formats/number_formats.h"
@@ -20,26 +21,6 @@ constexpr int64_t kRangeRows = 32;
 int64_t NumChunks(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
 int64_t NumPacks(int64_t cols) { return (cols + kPackColumns - 1) / kPackColumns; }
 
-// Memory that grows and stays, aligned for the widest vectors.
-class GrowingBuffer {
- public:
-  uint8_t* Get(int64_t bytes) {
-    if (bytes > capacity_) {
-      memory_.reset(static_cast<uint8_t*>(::operator new(static_cast<size_t>(bytes), kAlignment)));
-      capacity_ = bytes;
-    }
-    return memory_.get();
-  }
-
- private:
-  static constexpr std::align_val_t kAlignment{64};
-  struct Free {
-    void operator()(uint8_t* memory) const { ::operator delete(memory, kAlignment); }
-  };
-  std::unique_ptr<uint8_t, Free> memory_;
-  int64_t capacity_ = 0;
-};
-
 // Rows of activations begin on cache lines: a vector that straddles two costs two loads.
 std::shared_ptr<uint8_t[]> AlignedBytes(int64_t bytes) {
   constexpr std::align_val_t kAlignment{64};
@@ -47,21 +28,17 @@ std::shared_ptr<uint8_t[]> AlignedBytes(int64_t bytes) {
           [](uint8_t* memory) { ::operator delete(memory, kAlignment); }};
 }
 
-struct Scratch {
-  GrowingBuffer kernel;    // Its own.
-  GrowingBuffer expanded;  // Dequantised rows.
-  GrowingBuffer scales;
-  GrowingBuffer sums;
-  GrowingBuffer row;
+struct ThreadMemory {
+  Scratch kernel;    // Its own.
+  Scratch expanded;  // Dequantised rows.
+  Scratch scales;
+  Scratch sums;
+  Scratch row;
 };
 
-Scratch& ThreadScratch() {
-  thread_local Scratch scratch;
-  return scratch;
-}
-
-float* Floats(GrowingBuffer& buffer, int64_t count) {
-  return reinterpret_cast<float*>(buffer.Get(count * static_cast<int64_t>(sizeof(float))));
+ThreadMemory& ThisThread() {
+  thread_local ThreadMemory memory;
+  return memory;
 }
 
 float BlockScale(const TensorView& scales, int64_t index) {
@@ -84,7 +61,7 @@ float BlockScale(const TensorView& scales, int64_t index) {
 // One scale for each chunk of the rows of a block.
 const float* ChunkScales(const Weight& weight, int64_t block_row) {
   const int64_t num_chunks = NumChunks(weight.cols);
-  float* const scales = Floats(ThreadScratch().scales, num_chunks);
+  float* const scales = ThisThread().scales.Floats(num_chunks);
   for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
     scales[chunk] =
         BlockScale(weight.scale, block_row * weight.scale.shape[1] + chunk * kChunk / weight.block_cols);
@@ -99,14 +76,14 @@ MultiplyArgs CommonArgs(int64_t cols, const Activations& x, int64_t out_stride) 
   args.x_stride = x.stride();
   args.num_tokens = x.num_rows();
   args.out_stride = out_stride;
-  args.scratch = ThreadScratch().kernel.Get(NumPacks(cols) * kScratchBytesPerPack);
+  args.scratch = ThisThread().kernel.Get(NumPacks(cols) * kScratchBytesPerPack);
   return args;
 }
 
 // Dequantises a few rows at a time and multiplies them as fp32.
 void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
                       MultiplyArgs args, float* out) {
-  float* const rows = Floats(ThreadScratch().expanded, kRangeRows * weight.cols);
+  float* const rows = ThisThread().expanded.Floats(kRangeRows * weight.cols);
   for (int64_t first = begin; first < end; first += kRangeRows) {
     args.num_rows = std::min(kRangeRows, end - first);
     for (int64_t r = 0; r < args.num_rows; ++r) DequantizeRow(weight, first + r, rows + r * weight.cols);
@@ -119,7 +96,7 @@ void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begi
 
 }  // namespace
 
-float* ThreadFloats(int64_t count) { return Floats(ThreadScratch().row, count); }
+float* ThreadFloats(int64_t count) { return ThisThread().row.Floats(count); }
 
 MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtype) {
   MatmulPlan plan;
@@ -246,7 +223,7 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
 void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weight& weight, int64_t begin,
                      int64_t end, const Activations& x, void* y, DType dtype, int64_t y_stride) {
   const int64_t num_rows = end - begin;
-  float* const sums = Floats(ThreadScratch().sums, x.num_rows() * num_rows);
+  float* const sums = ThisThread().sums.Floats(x.num_rows() * num_rows);
   MultiplyRange(plan, weight, begin, end, x, sums, num_rows);
   for (int64_t t = 0; t < x.num_rows(); ++t) {
     StoreFloats(kernels, sums + t * num_rows, num_rows,
