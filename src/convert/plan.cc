@@ -21,24 +21,6 @@ using model::TensorScope;
 
 constexpr int64_t kDefaultFp8Block = 128;
 
-// What the release stores as FP8 beside the experts.
-bool IsDense(TensorId id) {
-  switch (id) {
-    case TensorId::kWqA:
-    case TensorId::kWqB:
-    case TensorId::kWkv:
-    case TensorId::kWoA:
-    case TensorId::kWoB:
-    case TensorId::kIndexerWqB:
-    case TensorId::kSharedW1:
-    case TensorId::kSharedW2:
-    case TensorId::kSharedW3:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool IsStoredAs(const StoredLinear& stored, WeightFormat format) {
   return stored.format == format && (format != WeightFormat::kPlain || stored.data_dtype == DType::kBF16);
 }
@@ -46,7 +28,7 @@ bool IsStoredAs(const StoredLinear& stored, WeightFormat format) {
 RequestedFormat FormatFor(const TensorRow& row, const StoredLinear& stored, const FormatRequest& request) {
   if (row.kind == TensorKind::kEmbedding) return std::nullopt;
   if (row.scope == TensorScope::kExpert) return request.experts;
-  if (IsDense(row.id)) return request.dense;
+  if (model::IsFp8InRelease(row.id)) return request.dense;
   const bool expand = stored.format != WeightFormat::kPlain &&
                       (request.dense == WeightFormat::kPlain || request.dense == WeightFormat::kFp8Block);
   return expand ? RequestedFormat(WeightFormat::kPlain) : std::nullopt;

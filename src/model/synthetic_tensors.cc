@@ -89,20 +89,7 @@ class Plan {
       if (format_ == SyntheticFormat::kNvFp4Experts) return WeightFormat::kNvFp4;
       return WeightFormat::kFp8Block;
     }
-    switch (row.id) {
-      case TensorId::kWqA:
-      case TensorId::kWqB:
-      case TensorId::kWkv:
-      case TensorId::kWoA:
-      case TensorId::kWoB:
-      case TensorId::kIndexerWqB:
-      case TensorId::kSharedW1:
-      case TensorId::kSharedW2:
-      case TensorId::kSharedW3:
-        return WeightFormat::kFp8Block;
-      default:
-        return WeightFormat::kPlain;
-    }
+    return IsFp8InRelease(row.id) ? WeightFormat::kFp8Block : WeightFormat::kPlain;
   }
 
   void AddLinear(const TensorRow& row, const std::string& name, Shape shape) {

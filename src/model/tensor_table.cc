@@ -172,6 +172,23 @@ bool LayerHas(const TensorRow& row, const LayerConfig& layer) {
   return false;
 }
 
+bool IsFp8InRelease(TensorId id) {
+  switch (id) {
+    case TensorId::kWqA:
+    case TensorId::kWqB:
+    case TensorId::kWkv:
+    case TensorId::kWoA:
+    case TensorId::kWoB:
+    case TensorId::kIndexerWqB:
+    case TensorId::kSharedW1:
+    case TensorId::kSharedW2:
+    case TensorId::kSharedW3:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::vector<std::string> ExpandNames(std::string_view pattern) {
   std::vector<std::string> names = {""};
   const auto append = [&](const std::vector<std::string_view>& choices) {

@@ -104,6 +104,9 @@ const TensorRow& RowOf(TensorId id);
 // Whether a layer of this configuration must have the row's tensor. Not for kModel, kFusedExperts and kVision rows.
 bool LayerHas(const TensorRow& row, const LayerConfig& layer);
 
+// The linears beside the routed experts that the release stores as FP8.
+bool IsFp8InRelease(TensorId id);
+
 // Every name of a pattern; the release's first, transformers' last.
 std::vector<std::string> ExpandNames(std::string_view pattern);
 
