@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "base/check.h"
-#include "grammar/matcher.h"
+#include "grammar/constraint.h"
 
 namespace dsv4::server {
 namespace {
@@ -21,19 +20,17 @@ class ShapeConstraint final : public sampling::TokenConstraint {
         openers_(std::move(openers)),
         done_(openers_.empty()),
         only_(static_cast<size_t>((model.vocab_size + 63) / 64)),
-        unstoppable_(only_.size(), ~uint64_t{0}),
-        mask_(model.vocab_size) {
-    if (shape.content != nullptr) content_.emplace(shape.content, model.trie, shape.stop_tokens);
+        unstoppable_(only_.size(), ~uint64_t{0}) {
+    if (shape.content != nullptr) {
+      content_.emplace(grammar::Matcher(shape.content, model.trie, shape.stop_tokens));
+    }
     for (const int32_t token : shape.stop_tokens) unstoppable_[Word(token)] &= ~Bit(token);
   }
 
   std::span<const uint64_t> Allowed() override {
     if (in_reasoning_ && reasoning_left_ > 0)
       return done_ && !content_ ? std::span<const uint64_t>() : unstoppable_;
-    if (!in_reasoning_ && content_) {
-      content_->Mask(mask_);
-      return mask_.words();
-    }
+    if (!in_reasoning_ && content_) return content_->Allowed();
     if (!in_reasoning_ && done_) return {};
     std::fill(only_.begin(), only_.end(), 0);
     if (in_reasoning_) {
@@ -52,9 +49,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
       return;
     }
     if (content_) {
-      // The sampler takes what Allowed() says.
-      const Status status = content_->Accept(token);
-      DSV4_CHECK(status.ok()) << status.ToString();
+      content_->Accept(token);
       return;
     }
     if (done_) return;
@@ -77,8 +72,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   bool done_;                                  // With the opener.
   std::vector<uint64_t> only_;
   std::vector<uint64_t> unstoppable_;
-  std::optional<grammar::Matcher> content_;
-  grammar::TokenMask mask_;
+  std::optional<grammar::GrammarConstraint> content_;
 };
 
 }  // namespace
