@@ -22,26 +22,6 @@ namespace {
 constexpr int64_t kBlockElements = int64_t{1} << 18;
 constexpr int64_t kRangeBytes = int64_t{1} << 20;
 
-// The stored linear as a weight over the file's bytes, wherever they lie: nothing that reads them here asks for alignment.
-Weight WeightOf(const model::StoredLinear& stored) {
-  Weight weight;
-  weight.format = stored.format;
-  weight.rows = stored.rows;
-  weight.cols = stored.cols;
-  weight.block_rows = stored.block_rows;
-  weight.block_cols = stored.block_cols;
-  weight.global_scale_divides = stored.global_scale_divides;
-  const bool packed = stored.format == WeightFormat::kMxFp4 || stored.format == WeightFormat::kNvFp4;
-  weight.data = TensorView::Contiguous(static_cast<const void*>(stored.data.data()), stored.data_dtype,
-                                       {stored.rows, packed ? stored.cols / 2 : stored.cols});
-  if (stored.format != WeightFormat::kPlain)
-    weight.scale = TensorView::Contiguous(static_cast<const void*>(stored.scale.data()), stored.scale_dtype,
-                                          {stored.scale_rows, stored.scale_cols});
-  if (!stored.global_scale.empty())
-    std::memcpy(&weight.global_scale, stored.global_scale.data(), sizeof(float));
-  return weight;
-}
-
 // The rows [begin, end) as finite fp32 numbers.
 Result<std::vector<float>> ReadRows(const Weight& weight, int64_t begin, int64_t end,
                                     const std::string& name) {
@@ -139,7 +119,7 @@ class Batch {
       : plan_(plan), config_(config), files_(files), pool_(pool), begin_(begin) {
     for (size_t unit = begin; unit < end; ++unit) {
       for (const LinearJob& job : plan_.units[unit].linears)
-        linears_.push_back({&job, WeightOf(job.source), job.target, {}, {}});
+        linears_.push_back({&job, model::WeightOf(job.source), job.target, {}, {}});
       linear_ends_.push_back(linears_.size());
     }
   }

@@ -237,8 +237,7 @@ bool IsMxFp4Transcode(const StoredLinear& stored) {
   return true;
 }
 
-Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
-                          std::vector<Buffer>& copies) {
+Weight WeightOf(const StoredLinear& stored) {
   Weight weight;
   weight.format = stored.format;
   weight.rows = stored.rows;
@@ -246,16 +245,27 @@ Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation
   weight.block_rows = stored.block_rows;
   weight.block_cols = stored.block_cols;
   weight.global_scale_divides = stored.global_scale_divides;
-  weight.activation = activation;
   const bool packed = stored.format == WeightFormat::kMxFp4 || stored.format == WeightFormat::kNvFp4;
-  DSV4_ASSIGN_OR_RETURN(weight.data, Align(stored.data, stored.data_dtype,
-                                           {stored.rows, packed ? stored.cols / 2 : stored.cols}, copies));
+  weight.data = TensorView::Contiguous(static_cast<const void*>(stored.data.data()), stored.data_dtype,
+                                       {stored.rows, packed ? stored.cols / 2 : stored.cols});
+  if (stored.format != WeightFormat::kPlain) {
+    weight.scale = TensorView::Contiguous(static_cast<const void*>(stored.scale.data()), stored.scale_dtype,
+                                          {stored.scale_rows, stored.scale_cols});
+  }
+  if (!stored.global_scale.empty()) {
+    std::memcpy(&weight.global_scale, stored.global_scale.data(), sizeof(float));
+  }
+  return weight;
+}
+
+Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
+                          std::vector<Buffer>& copies) {
+  Weight weight = WeightOf(stored);
+  weight.activation = activation;
+  DSV4_ASSIGN_OR_RETURN(weight.data, Align(stored.data, stored.data_dtype, weight.data.shape, copies));
   const std::string& name = stored.weight_tensor->name;
   if (stored.format != WeightFormat::kPlain) {
-    DSV4_ASSIGN_OR_RETURN(weight.scale, Align(stored.scale, stored.scale_dtype,
-                                              {stored.scale_rows, stored.scale_cols}, copies));
-    if (!stored.global_scale.empty())
-      std::memcpy(&weight.global_scale, stored.global_scale.data(), sizeof(float));
+    DSV4_ASSIGN_OR_RETURN(weight.scale, Align(stored.scale, stored.scale_dtype, weight.scale.shape, copies));
     DSV4_TRY(ValidateScaleValues(weight, name));
   }
   DSV4_TRY(ValidateWeight(weight, name));

@@ -83,6 +83,9 @@ Result<StoredLinear> DescribeLinear(const LinearParts& parts, int64_t rows, int6
 // formats.
 bool IsMxFp4Transcode(const StoredLinear& stored);
 
+// The weight over the file's bytes, wherever they lie: for readers that ask for no alignment, such as DequantizeRow.
+Weight WeightOf(const StoredLinear& stored);
+
 // The weight over the file's bytes. Parts that lie badly for their dtype are copied; `copies` then owns them. Scales are
 // read and must be numbers (ValidateScaleValues); elements are not touched.
 Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
