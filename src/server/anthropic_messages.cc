@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/log.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/random_id.h"
@@ -370,8 +369,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, ReadTools(*tools));
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
-  for (const std::string& name : fields.Unknown())
-    LogDebug(fmt::format("messages: field {} is ignored", name));
+  fields.LogUnknown("messages");
   return request;
 }
 

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <limits>
 
+#include "base/log.h"
+
 namespace dsv4::server {
 namespace {
 
@@ -169,6 +171,10 @@ bool Fields::ReadTokens(std::string_view name, std::vector<int32_t>* value) {
   }
   *value = std::move(tokens);
   return true;
+}
+
+void Fields::LogUnknown(std::string_view api) const {
+  for (const std::string& name : Unknown()) LogDebug(fmt::format("{}: field {} is ignored", api, name));
 }
 
 }  // namespace dsv4::server

@@ -37,8 +37,10 @@ class Fields {
   void Fail(std::string_view name, std::string_view what);
   // Ok, or the first mistake (InvalidArgument).
   const Status& status() const { return status_; }
-  // Members that nobody asked for, for a line in the log.
+  // Members that nobody asked for.
   std::vector<std::string> Unknown() const;
+  // A debug line in the log for each of them; `api` begins it.
+  void LogUnknown(std::string_view api) const;
 
  private:
   bool ReadInteger(std::string_view name, int64_t lowest, int64_t highest, int64_t* value);

@@ -5,7 +5,6 @@
 #include <ctime>
 #include <optional>
 
-#include "base/log.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/openai_json.h"
@@ -233,13 +232,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   SamplingCall& sampling = call.sampling;
   const chat::JsonValue* messages = nullptr;
   if (!fields.ReadList("messages", &messages)) fields.Fail("messages", "missing, wanted a list of messages");
-  fields.Read("stream", &request.stream);
-  const chat::JsonValue* stream_options = nullptr;
-  if (fields.ReadObject("stream_options", &stream_options)) {
-    Fields options(*stream_options, "stream_options.");
-    options.Read("include_usage", &request.include_usage);
-    DSV4_TRY(options.status());
-  }
+  DSV4_TRY(ReadStreaming(fields, &request.stream, &request.include_usage));
   fields.ReadStrings("stop", &sampling.stop);
   int64_t max_tokens = 0;
   if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
@@ -260,8 +253,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, chat::ParseTools(*tools, "tools"));
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
-  for (const std::string& name : fields.Unknown())
-    LogDebug(fmt::format("chat completions: field {} is ignored", name));
+  fields.LogUnknown("chat completions");
   return request;
 }
 

@@ -4,7 +4,6 @@
 
 #include <ctime>
 
-#include "base/log.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/openai_json.h"
@@ -193,13 +192,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
   SamplingCall& sampling = request.sampling;
   const chat::JsonValue* prompt = fields.Find("prompt");
   if (prompt == nullptr) fields.Fail("prompt", "missing, wanted a text or token ids");
-  fields.Read("stream", &request.stream);
-  const chat::JsonValue* stream_options = nullptr;
-  if (fields.ReadObject("stream_options", &stream_options)) {
-    Fields options(*stream_options, "stream_options.");
-    options.Read("include_usage", &request.include_usage);
-    DSV4_TRY(options.status());
-  }
+  DSV4_TRY(ReadStreaming(fields, &request.stream, &request.include_usage));
   fields.Read("echo", &request.echo);
   fields.ReadStrings("stop", &sampling.stop);
   sampling.max_tokens = kDefaultMaxTokens;
@@ -221,8 +214,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
   fields.Expect({"model"});
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(request.prompts, ReadPrompts(model, *prompt));
-  for (const std::string& name : fields.Unknown())
-    LogDebug(fmt::format("completions: field {} is ignored", name));
+  fields.LogUnknown("completions");
   return request;
 }
 

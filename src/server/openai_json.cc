@@ -37,4 +37,13 @@ Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer,
   return list;
 }
 
+Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage) {
+  fields.Read("stream", stream);
+  const chat::JsonValue* stream_options = nullptr;
+  if (!fields.ReadObject("stream_options", &stream_options)) return {};
+  Fields options(*stream_options, "stream_options.");
+  options.Read("include_usage", include_usage);
+  return options.status();
+}
+
 }  // namespace dsv4::server

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "sampling/sampler.h"
 #include "server/answer_writer.h"
+#include "server/fields.h"
 #include "server/served_model.h"
 
 namespace dsv4::server {
@@ -14,5 +15,8 @@ Json OpenAiUsage(const Usage& usage);
 // {"token", "logprob", "bytes", "top_logprobs"}; a token may end inside a character, so `bytes` is exact and `token` a best effort.
 Json OpenAiLogprob(const tokenizer::Tokenizer& tokenizer, const sampling::SampledToken& token);
 Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::SampledToken>& tokens);
+
+// Reads stream and stream_options. Mistakes inside stream_options are returned, others stay in `fields`.
+Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage);
 
 }  // namespace dsv4::server

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/log.h"
 #include "server/openai_responses.h"
 
 namespace dsv4::server {
@@ -242,8 +241,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, ReadTools(*tools));
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
-  for (const std::string& name : fields.Unknown())
-    LogDebug(fmt::format("responses: field {} is ignored", name));
+  fields.LogUnknown("responses");
   return request;
 }
 
