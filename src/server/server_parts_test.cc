@@ -7,6 +7,7 @@
 #include "server/api_error.h"
 #include "server/call_memory.h"
 #include "server/fields.h"
+#include "server/served_model_testing.h"
 
 namespace dsv4::server {
 namespace {
@@ -14,19 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 
 const ServedModel& Tiny() {
-  static const ServedModel model = [] {
-    tokenizer::Tokenizer tokenizer = std::move(*tokenizer::Tokenizer::Load("models/tiny/tokenizer.json"));
-    const tokenizer::SpecialTokens special = *tokenizer::SpecialTokens::Resolve(tokenizer);
-    const auto trie = *grammar::TokenTrie::Create(tokenizer);
-    return ServedModel{.id = "tiny",
-                       .tokenizer = std::move(tokenizer),
-                       .special = special,
-                       .stop_set = tokenizer::StopSet::ForChat(special),
-                       .profile = *chat::FindChatProfile("v4"),
-                       .trie = trie,
-                       .vocab_size = 5120,
-                       .context_length = 4096};
-  }();
+  static const ServedModel model = MakeTinyServedModel("models/tiny/tokenizer.json", "v4");
   return model;
 }
 

@@ -7,6 +7,7 @@
 #include "server/openai_chat.h"
 #include "server/openai_completions.h"
 #include "server/openai_responses.h"
+#include "server/served_model_testing.h"
 
 namespace dsv4::server {
 namespace {
@@ -21,19 +22,7 @@ std::string TokenizerPath() {
 }
 
 const ServedModel& Tiny() {
-  static const ServedModel model = [] {
-    tokenizer::Tokenizer tokenizer = std::move(*tokenizer::Tokenizer::Load(TokenizerPath()));
-    const tokenizer::SpecialTokens special = *tokenizer::SpecialTokens::Resolve(tokenizer);
-    const auto trie = *grammar::TokenTrie::Create(tokenizer);
-    return ServedModel{.id = "tiny",
-                       .tokenizer = std::move(tokenizer),
-                       .special = special,
-                       .stop_set = tokenizer::StopSet::ForChat(special),
-                       .profile = *chat::FindChatProfile("v4-0731"),
-                       .trie = trie,
-                       .vocab_size = 5120,
-                       .context_length = 4096};
-  }();
+  static const ServedModel model = MakeTinyServedModel(TokenizerPath(), "v4-0731");
   return model;
 }
 
