@@ -14,25 +14,10 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "bench/cuda/must.h"
 
 namespace dsv4::bench {
 namespace {
-
-[[noreturn]] void Die(const std::string& message) {
-  fmt::print(stderr, "cuda_ops_bench: {}\n", message);
-  std::exit(1);
-}
-void Must(const Status& status) {
-  if (!status.ok()) Die(status.ToString());
-}
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.has_value()) Die(result.error().ToString());
-  return std::move(*result);
-}
-void Must(cudaError_t error) {
-  if (error != cudaSuccess) Die(cudaGetErrorString(error));
-}
 
 class Bench {
  public:

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "bench/cuda/must.h"
 #include "diag/op_profile.h"
 #include "formats/number_formats.h"
 #include "model/model.h"
@@ -27,19 +28,6 @@ namespace dsv4::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-[[noreturn]] void Die(const std::string& message) {
-  fmt::print(stderr, "cuda_step_bench: {}\n", message);
-  std::exit(1);
-}
-void Must(const Status& status) {
-  if (!status.ok()) Die(status.ToString());
-}
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.has_value()) Die(result.error().ToString());
-  return std::move(*result);
-}
 
 double Seconds(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
