@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using model::EditableCheckpoint;
 using model::SyntheticFormat;
-using model::TemporaryDirectory;
 using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;

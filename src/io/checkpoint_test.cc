@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temporary_directory_testing.h"
 #include "io/safetensors_writer.h"
 
 namespace dsv4::io {
@@ -17,14 +18,7 @@ using ::testing::HasSubstr;
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  CheckpointTest() {
-    // A name of its own: tests of several checkouts may run at once.
-    std::string pattern = ::testing::TempDir() + "dsv4_XXXXXX";
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~CheckpointTest() override { std::filesystem::remove_all(directory_); }
-
-  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string Path(const std::string& name) const { return directory_ / name; }
   // A file with one-byte tensors of these names.
   void WriteShard(const std::string& name, const std::vector<std::string>& tensors) const {
     std::vector<TensorSpec> specs;
@@ -42,7 +36,7 @@ class CheckpointTest : public ::testing::Test {
     return checkpoint ? Status() : checkpoint.error();
   }
 
-  std::string directory_;
+  const TemporaryDirectory directory_;
 };
 
 TEST_F(CheckpointTest, ReadsShardsByTheIndex) {

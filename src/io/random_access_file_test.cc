@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <string>
 
+#include "base/temporary_directory_testing.h"
+
 namespace dsv4::io {
 namespace {
 
@@ -14,17 +16,11 @@ using ::testing::HasSubstr;
 
 class RandomAccessFileTest : public ::testing::Test {
  protected:
-  RandomAccessFileTest() {
-    std::string pattern = ::testing::TempDir() + "dsv4_XXXXXX";
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~RandomAccessFileTest() override { std::filesystem::remove_all(directory_); }
-
-  std::string directory_;
+  const TemporaryDirectory directory_;
 };
 
 TEST_F(RandomAccessFileTest, WhatWasWrittenIsReadBackAfterOpeningAgain) {
-  const std::string path = directory_ + "/f";
+  const std::string path = directory_ / "f";
   const std::string text = "middle";
   {
     auto file = RandomAccessFile::Open(path, 100);
@@ -44,16 +40,16 @@ TEST_F(RandomAccessFileTest, WhatWasWrittenIsReadBackAfterOpeningAgain) {
 }
 
 TEST_F(RandomAccessFileTest, AFileOfAnotherSizeIsBroughtToSize) {
-  const std::string path = directory_ + "/f";
+  const std::string path = directory_ / "f";
   ASSERT_TRUE(RandomAccessFile::Open(path, 10).has_value());
   ASSERT_TRUE(RandomAccessFile::Open(path, 4).has_value());
   EXPECT_EQ(std::filesystem::file_size(path), 4U);
 }
 
 TEST_F(RandomAccessFileTest, NamesWhatCannotBeOpened) {
-  EXPECT_THAT(RandomAccessFile::Open(directory_ + "/no/f", 1).error().message(), HasSubstr("/no/f"));
+  EXPECT_THAT(RandomAccessFile::Open(directory_ / "no/f", 1).error().message(), HasSubstr("/no/f"));
   EXPECT_FALSE(RandomAccessFile::Open(directory_, 1).has_value());
-  const auto huge = RandomAccessFile::Open(directory_ + "/f", int64_t{1} << 60);
+  const auto huge = RandomAccessFile::Open(directory_ / "f", int64_t{1} << 60);
   ASSERT_FALSE(huge.has_value());
   EXPECT_EQ(huge.error().code(), StatusCode::kResourceExhausted);
 }

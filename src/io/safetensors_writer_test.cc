@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/temporary_directory_testing.h"
 #include "io/checkpoint.h"
 
 namespace dsv4::io {
@@ -16,15 +17,9 @@ using ::testing::HasSubstr;
 
 class SafetensorsWriterTest : public ::testing::Test {
  protected:
-  SafetensorsWriterTest() {
-    // A name of its own: tests of several checkouts may run at once.
-    std::string pattern = ::testing::TempDir() + "dsv4_XXXXXX";
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~SafetensorsWriterTest() override { std::filesystem::remove_all(directory_); }
-  std::string path() const { return directory_ + "/model.safetensors"; }
+  std::string path() const { return directory_ / "model.safetensors"; }
 
-  std::string directory_;
+  const TemporaryDirectory directory_;
 };
 
 TEST_F(SafetensorsWriterTest, RoundTripsAndAlignsEveryTensor) {
@@ -70,7 +65,7 @@ TEST_F(SafetensorsWriterTest, RefusesWrongAmountsAndDuplicates) {
 }
 
 TEST_F(SafetensorsWriterTest, NamesAPathItCannotWrite) {
-  const auto writer = SafetensorsWriter::Create(directory_ + "/missing/x.safetensors", {});
+  const auto writer = SafetensorsWriter::Create(directory_ / "missing/x.safetensors", {});
   EXPECT_THAT(writer.error().message(), HasSubstr("/missing/x.safetensors.partial: cannot create"));
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/temporary_directory_testing.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
 #include "model/config.h"
@@ -21,23 +22,6 @@
 #include "model/weights.h"
 
 namespace dsv4::model {
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = ::testing::TempDir() + "dsv4_XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 struct EditableTensor {
   io::TensorSpec spec;

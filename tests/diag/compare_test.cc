@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/temporary_directory_testing.h"
 #include "diag/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
@@ -28,19 +29,6 @@ CheckReport Compare(const DiagnosedModel& model, MemoryDump& other, CompareMode 
   EXPECT_TRUE(report.has_value()) << report.error().message();
   return report.has_value() ? *report : CheckReport{};
 }
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string path = ::testing::TempDir() + "dsv4-dump-XXXXXX";
-    path_ = ::mkdtemp(path.data());
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // --- The dump itself. ---
 

@@ -16,6 +16,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/temporary_directory_testing.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "model/synthetic.h"
@@ -33,21 +34,6 @@ using diag::Verdict;
 
 constexpr const char* kTiny = "models/tiny";
 constexpr int64_t kMaxLayers = 4;  // One of each kind, and one more: the rest only takes time.
-
-class Directory {
- public:
-  Directory() {
-    std::string path = ::testing::TempDir() + "dsv4-faults-XXXXXX";
-    path_ = ::mkdtemp(path.data());
-  }
-  ~Directory() { fs::remove_all(path_); }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -150,7 +136,7 @@ TEST(SeededFaults, InOpsAreLocalisedByAll) {
 // --- Files ---
 
 // A damaged copy of the small model.
-void WriteDamaged(const FileFault& fault, const Directory& directory) {
+void WriteDamaged(const FileFault& fault, const TemporaryDirectory& directory) {
   for (const char* name : {"config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json",
                            "hf_quant_config.json"}) {
     fs::copy_file(fs::path(kTiny) / name, directory / name);
@@ -176,7 +162,7 @@ void WriteDamaged(const FileFault& fault, const Directory& directory) {
 }
 
 TEST(SeededFaults, InFilesAreLocalisedByAll) {
-  const Directory healthy;
+  const TemporaryDirectory healthy;
   const std::string dump = healthy / "dump";
   {
     const DiagnoseOptions options = Options();
@@ -186,7 +172,7 @@ TEST(SeededFaults, InFilesAreLocalisedByAll) {
   }
   Score score;
   for (const FileFault& fault : SeededFileFaults()) {
-    const Directory directory;
+    const TemporaryDirectory directory;
     WriteDamaged(fault, directory);
     DiagnoseOptions options = Options(directory / "");
     if (fault.with_dump) options.with_path = dump;
@@ -198,7 +184,7 @@ TEST(SeededFaults, InFilesAreLocalisedByAll) {
 // --- Prompts, logs, sampling ---
 
 TEST(SeededFaults, InPromptsLogsAndSamplingAreLocalisedByAll) {
-  const Directory directory;
+  const TemporaryDirectory directory;
   DiagnoseOptions base = Options();
   base.run.model.max_layers = 1;
   apps::DiagnoseSession session(base, {}, Source(base));
@@ -276,7 +262,7 @@ void TakeEndFromTokenizer(const std::string& config_path) {
   WriteAll(config_path, config.dump());
 }
 
-std::vector<Healthy> HealthyRuns(const Directory& directory) {
+std::vector<Healthy> HealthyRuns(const TemporaryDirectory& directory) {
   std::vector<Healthy> runs;
   const auto add = [&](const std::string& name, const std::function<void(DiagnoseOptions&)>& change,
                        const std::string& model = kTiny) {
@@ -328,7 +314,7 @@ std::vector<Healthy> HealthyRuns(const Directory& directory) {
 }
 
 TEST(HealthyRuns, HaveNoFinding) {
-  const Directory directory;
+  const TemporaryDirectory directory;
   const std::vector<Healthy> runs = HealthyRuns(directory);
   EXPECT_GE(runs.size(), 20U);
   for (const Healthy& run : runs) {
