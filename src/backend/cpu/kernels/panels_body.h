@@ -9,24 +9,12 @@
 //
 // No include guard: one inclusion per unit.
 
-#define DSV4_INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/kernels/memory_body.h"
 
 constexpr int64_t kStepBytes = 4 * kLanes;
 constexpr int64_t kStepElements = kLanes * kStep;  // Elements of a row that make one register.
 typedef uint32_t Words __attribute__((vector_size(kStepBytes)));
 typedef uint16_t Halves __attribute__((vector_size(kStepBytes / 2)));
-
-template <typename T>
-DSV4_INLINE T Load(const void* from) {
-  T value;
-  __builtin_memcpy(&value, from, sizeof(value));
-  return value;
-}
-
-template <typename T>
-DSV4_INLINE void Store(void* to, T value) {
-  __builtin_memcpy(to, &value, sizeof(value));
-}
 
 DSV4_INLINE Words WidenHalves(Halves x) { return __builtin_convertvector(x, Words); }
 

@@ -5,7 +5,7 @@
 //
 // No include guard: one inclusion per unit.
 
-#define DSV4_INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/kernels/memory_body.h"
 
 constexpr int64_t kLanes = 8;
 typedef double Doubles __attribute__((vector_size(64)));
@@ -13,18 +13,6 @@ typedef int64_t Longs __attribute__((vector_size(64)));
 typedef float Floats __attribute__((vector_size(32)));
 typedef uint32_t Words __attribute__((vector_size(32)));
 typedef uint16_t Halves __attribute__((vector_size(16)));
-
-template <typename T>
-DSV4_INLINE T Load(const void* from) {
-  T value;
-  __builtin_memcpy(&value, from, sizeof(value));
-  return value;
-}
-
-template <typename T>
-DSV4_INLINE void Store(void* to, T value) {
-  __builtin_memcpy(to, &value, sizeof(value));
-}
 
 DSV4_INLINE Doubles Widen(Floats x) { return __builtin_convertvector(x, Doubles); }
 DSV4_INLINE Floats Narrow(Doubles x) { return __builtin_convertvector(x, Floats); }
