@@ -32,7 +32,7 @@ class CheckpointTest : public ::testing::Test {
     std::ofstream(Path("model.safetensors.index.json")) << R"({"weight_map":)" << weight_map << "}";
   }
   Status OpenError() const {
-    const auto checkpoint = Checkpoint::Open(directory_);
+    const auto checkpoint = Checkpoint::Open(directory_.path());
     return checkpoint ? Status() : checkpoint.error();
   }
 
@@ -44,7 +44,7 @@ TEST_F(CheckpointTest, ReadsShardsByTheIndex) {
   WriteShard("m-2.safetensors", {"c"});
   WriteShard("unrelated.safetensors", {"a"});
   WriteIndex(R"({"a":"m-1.safetensors","c":"m-2.safetensors","b":"m-1.safetensors"})");
-  const auto checkpoint = Checkpoint::Open(directory_);
+  const auto checkpoint = Checkpoint::Open(directory_.path());
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
   EXPECT_EQ((*checkpoint)->tensors().size(), 3U);
   EXPECT_EQ((*checkpoint)->files().size(), 2U);

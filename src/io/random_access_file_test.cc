@@ -48,7 +48,7 @@ TEST_F(RandomAccessFileTest, AFileOfAnotherSizeIsBroughtToSize) {
 
 TEST_F(RandomAccessFileTest, NamesWhatCannotBeOpened) {
   EXPECT_THAT(RandomAccessFile::Open(directory_ / "no/f", 1).error().message(), HasSubstr("/no/f"));
-  EXPECT_FALSE(RandomAccessFile::Open(directory_, 1).has_value());
+  EXPECT_FALSE(RandomAccessFile::Open(directory_.path(), 1).has_value());
   const auto huge = RandomAccessFile::Open(directory_ / "f", int64_t{1} << 60);
   ASSERT_FALSE(huge.has_value());
   EXPECT_EQ(huge.error().code(), StatusCode::kResourceExhausted);

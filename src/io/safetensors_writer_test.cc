@@ -38,7 +38,7 @@ TEST_F(SafetensorsWriterTest, RoundTripsAndAlignsEveryTensor) {
   ASSERT_TRUE(writer->Finish().ok());
   EXPECT_FALSE(std::filesystem::exists(path() + ".partial"));
 
-  const auto checkpoint = Checkpoint::Open(directory_);
+  const auto checkpoint = Checkpoint::Open(directory_.path());
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
   for (const StoredTensor& tensor : (*checkpoint)->tensors()) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.bytes.data()) %
@@ -61,7 +61,7 @@ TEST_F(SafetensorsWriterTest, RefusesWrongAmountsAndDuplicates) {
     EXPECT_EQ(writer->Finish().code(), StatusCode::kFailedPrecondition);
     EXPECT_EQ(writer->Append(std::as_bytes(std::span(bytes))).code(), StatusCode::kFailedPrecondition);
   }
-  EXPECT_TRUE(std::filesystem::is_empty(directory_));  // An abandoned writer leaves nothing behind.
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));  // An abandoned writer leaves nothing behind.
 }
 
 TEST_F(SafetensorsWriterTest, NamesAPathItCannotWrite) {
