@@ -1,0 +1,148 @@
+#include "model/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "backend/reference/reference_backend.h"
+#include "model/cache_geometry.h"
+#include "model/synthetic.h"
+
+namespace dsv4::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The host's memory, with what is held of it counted.
+class WatchedMemory final : public Memory {
+ public:
+  Device device() const override { return HostMemory().device(); }
+  Result<Buffer> Allocate(size_t num_bytes) override {
+    DSV4_ASSIGN_OR_RETURN(Buffer buffer, HostMemory().Allocate(num_bytes));
+    *held_ += static_cast<int64_t>(num_bytes);
+    const auto release = [buffer, held = held_](void*) { *held -= static_cast<int64_t>(buffer.num_bytes()); };
+    return Buffer(std::shared_ptr<void>(buffer.data(), release), num_bytes, device());
+  }
+  Status Copy(void* to, const void* from, size_t num_bytes, Stream stream) override {
+    return HostMemory().Copy(to, from, num_bytes, stream);
+  }
+  Status CopyFromHost(void* to, const void* from, size_t num_bytes, Stream stream) override {
+    return HostMemory().CopyFromHost(to, from, num_bytes, stream);
+  }
+  Status CopyToHost(void* to, const void* from, size_t num_bytes, Stream stream) override {
+    return HostMemory().CopyToHost(to, from, num_bytes, stream);
+  }
+  int64_t held() const { return *held_; }
+
+ private:
+  std::shared_ptr<int64_t> held_ = std::make_shared<int64_t>(0);
+};
+
+class WatchedContext final : public ops::OpContext {
+ public:
+  explicit WatchedContext(std::shared_ptr<ops::OpContext> inner) : inner_(std::move(inner)) {}
+  WatchedMemory& memory() override { return memory_; }
+  ThreadPool& threads() override { return inner_->threads(); }
+  Stream stream() override { return nullptr; }
+
+ private:
+  std::shared_ptr<ops::OpContext> inner_;
+  WatchedMemory memory_;
+};
+
+class MemoryPlanTest : public ::testing::Test {
+ protected:
+  MemoryPlanTest() {
+    SyntheticOptions synthetic{.num_layers = {}, .vocab_size = {}, .format = SyntheticFormat::kRelease};
+    config_ = *ParseModelConfig(*SyntheticConfig(synthetic), "test");
+    ThreadPool threads(1);
+    checkpoint_ = *MakeSyntheticCheckpoint("test", synthetic, {.threads = threads, .progress = {}});
+    options_.max_chunk_tokens = 96;
+  }
+
+  MemoryPlan Plan(const MemoryRequest& request = {}) const {
+    const Result<MemoryPlan> plan = PlanMemory(config_, checkpoint_, options_, request);
+    EXPECT_TRUE(plan.has_value()) << plan.error().message();
+    return plan.value_or(MemoryPlan());
+  }
+
+  ModelConfig config_;
+  std::shared_ptr<const io::Checkpoint> checkpoint_;
+  ModelOptions options_;
+};
+
+TEST_F(MemoryPlanTest, IsWhatAModelReallyTakes) {
+  ops::Backend backend = backend::MakeReferenceBackend(1);
+  const auto context = std::make_shared<WatchedContext>(backend.context);
+  backend.context = context;
+  const auto model = Model::FromCheckpoint(config_, checkpoint_, backend, options_);
+  ASSERT_TRUE(model.has_value()) << model.error().message();
+  const int64_t loaded = context->memory().held();  // Weights stay in the checkpoint here.
+  auto state = (*model)->NewSequence();
+  ASSERT_TRUE(state.has_value());
+  const std::vector<int32_t> tokens(96, 3);
+  for (const int64_t length : {96, 192}) {
+    const SequenceChunk chunk{.state = &*state, .tokens = tokens, .logits = LogitsRows::kLast};
+    ASSERT_TRUE((*model)->Step({&chunk, 1}).has_value());
+    ASSERT_EQ(state->length(), length);
+  }
+  const MemoryPlan plan = Plan({.num_sequences = 1, .context = 192});
+  EXPECT_EQ(context->memory().held() - loaded, plan.step + plan.sequence);
+  EXPECT_GT(plan.step, 0);
+
+  int64_t stored = 0;
+  for (const io::StoredTensor& tensor : checkpoint_->tensors())
+    stored += static_cast<int64_t>(tensor.bytes.size());
+  // Norms that are stored as bf16 and used as float grow a little.
+  EXPECT_GE(plan.weights, stored + loaded);
+  EXPECT_LT(plan.weights, stored + loaded + stored / 1000);
+}
+
+TEST_F(MemoryPlanTest, CountsEverySequenceAndEveryToken) {
+  const MemoryPlan one = Plan({.num_sequences = 1, .context = 1024});
+  const MemoryPlan three = Plan({.num_sequences = 3, .context = 1024});
+  EXPECT_EQ(three.total() - one.total(), 2 * one.sequence);
+  EXPECT_GT(Plan({.num_sequences = 1, .context = 8192}).sequence, one.sequence);
+  EXPECT_EQ(Plan({.num_sequences = 1, .context = config_.max_position_embeddings + 1}).context,
+            config_.max_position_embeddings);
+  EXPECT_THAT(PlanMemory(config_, checkpoint_, options_, {.num_sequences = 0}).error().message(),
+              HasSubstr("0 sequences"));
+}
+
+TEST_F(MemoryPlanTest, RefusesWithATableAndWithWhatWouldFit) {
+  const MemoryPlan plan = Plan({.num_sequences = 2, .context = 100'000});
+  const auto check = [&](int64_t free) {
+    return CheckRoom(config_, checkpoint_, options_, plan, {.name = "card", .free = free, .reserved = 1000});
+  };
+  EXPECT_TRUE(check(plan.total() + 1000).ok());
+
+  const Status tight = check(plan.total() + 999);
+  EXPECT_EQ(tight.code(), StatusCode::kResourceExhausted);
+  for (const char* part : {"weights, 4 layers", "one step", "2 sequences of 100000 tokens",
+                           "scratch of the ops", "free on card", "tokens fit"}) {
+    EXPECT_THAT(tight.message(), HasSubstr(part));
+  }
+  // The longest sequences that fit are said: one token more does not.
+  const kv::CacheLayout layout = CacheGeometry(config_, plan.num_layers, options_.numerics,
+                                               options_.max_chunk_tokens, options_.max_rewind_tokens);
+  const int64_t room = 2 * kv::StateBytes(layout, 50'000);
+  const std::string message = check(plan.weights + plan.step + room + 1000).message();
+  const size_t said = message.rfind("sequences of ");
+  ASSERT_NE(said, std::string::npos) << message;
+  const int64_t tokens = std::stoll(message.substr(said + std::string_view("sequences of ").size()));
+  EXPECT_LE(2 * kv::StateBytes(layout, tokens), room);
+  EXPECT_GT(2 * kv::StateBytes(layout, tokens + 1), room);
+
+  // Not even the weights fit: fewer layers do.
+  ModelOptions truncated = options_;
+  truncated.max_layers = 2;
+  const MemoryPlan two =
+      *PlanMemory(config_, checkpoint_, truncated, {.num_sequences = 2, .context = 100'000});
+  EXPECT_THAT(check(two.total() + 1000).message(), HasSubstr("--max-layers 2 fits"));
+  EXPECT_THAT(check(2000).message(), HasSubstr("not even one layer"));
+}
+
+}  // namespace
+}  // namespace dsv4::model
