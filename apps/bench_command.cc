@@ -119,12 +119,22 @@ Status Bench::Check() {
   return {};
 }
 
+// What the sequences of the largest row need.
+model::MemoryRequest LargestRow(const Plan& plan) {
+  const auto largest = [](const std::vector<int64_t>& values) {
+    return values.empty() ? int64_t{1} : std::max<int64_t>(1, std::ranges::max(values));
+  };
+  return {.num_sequences = largest(plan.batches),
+          .context = std::max(largest(plan.prefill), largest(plan.depths) + kMaxRepeat)};
+}
+
 Status Bench::Load() {
   for (Target& target : targets_) {
     ProgressBar bar("Loading");
-    DSV4_ASSIGN_OR_RETURN_STATUS(target.model,
-                                 LoadModel(options_.model, source_, target.backend->backend(),
-                                           [&](int64_t done, int64_t total) { bar.Update(done, total); }));
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        target.model, LoadModel(
+                          options_.model, source_, target.backend->backend(),
+                          [&](int64_t done, int64_t total) { bar.Update(done, total); }, LargestRow(plan_)));
     bar.Clear();
     target.runs = std::make_unique<BenchRuns>(
         *target.model, *target.backend, target.meter,

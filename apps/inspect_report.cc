@@ -10,6 +10,7 @@
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
 #include "model/cache_geometry.h"
+#include "model/memory_plan.h"
 #include "model/model.h"
 #include "model/resolved_checkpoint.h"
 #include "model/weights.h"
@@ -86,24 +87,23 @@ void CountWeights(const model::ResolvedCheckpoint& resolved, InspectReport& repo
   }
 }
 
-Status CheckLoads(const std::shared_ptr<const io::Checkpoint>& checkpoint, const InspectReport& report,
-                  model::Numerics numerics) {
-  const auto weights = model::LoadWeights(
-      checkpoint, report.config, {.numerics = numerics, .max_layers = report.num_layers, .progress = {}});
-  return weights ? Status() : weights.error();
-}
-
-Status PlanMemory(const InspectRequest& request, InspectReport& report) {
+Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                  InspectReport& report) {
   const int64_t limit = report.config.max_position_embeddings;
   if (request.context < 1 || request.context > limit) {
     return InvalidArgument(
         fmt::format("context: {} tokens, the model takes 1 to {}", request.context, limit));
   }
   if (request.batch < 1) return InvalidArgument(fmt::format("batch: {}, wanted at least 1", request.batch));
-  const model::ModelOptions defaults;
+  model::ModelOptions options;
+  options.numerics = request.numerics;
+  options.max_layers = report.num_layers;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const model::MemoryPlan plan,
+      model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
+  report.memory.step_bytes = plan.step;
   const kv::CacheLayout layout = model::CacheGeometry(report.config, report.num_layers, request.numerics,
-                                                      defaults.max_chunk_tokens, defaults.max_rewind_tokens);
-  DSV4_RETURN_IF_ERROR(kv::Validate(layout));
+                                                      options.max_chunk_tokens, options.max_rewind_tokens);
   report.memory.context = request.context;
   report.memory.batch = request.batch;
   report.memory.sequence_bytes = kv::StateBytes(layout, request.context);
@@ -216,12 +216,11 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
                                              report.config.num_hidden_layers)));
   }
   CountWeights(resolved, report);
-  // Proves what headers cannot: that scales and expert ids are numbers a run can use.
-  DSV4_TRY(CheckLoads(checkpoint, report, request.numerics));
   for (const auto& [what, counts] : resolved.skipped)
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
   report.disagreements = resolved.disagreements;
-  DSV4_TRY(PlanMemory(request, report));
+  // Loads the weights, which proves what headers cannot: that scales and expert ids are numbers a run can use.
+  DSV4_TRY(PlanMemory(request, checkpoint, report));
   DSV4_ASSIGN_OR_RETURN(report.numa_nodes, ReadNumaNodes());
   report.numa_plan = PlanNuma(report.numa_nodes, ProcessNumaLimits());
   const std::string tokenizer_path = request.source.text_directory() + "/tokenizer.json";
@@ -280,6 +279,7 @@ Json ToJson(const InspectReport& report) {
                     {"sequence_bytes", report.memory.sequence_bytes},
                     {"sequence_fixed_bytes", report.memory.fixed_bytes},
                     {"bytes_per_token", report.memory.growth_per_token},
+                    {"step_bytes", report.memory.step_bytes},
                     {"total_bytes", report.memory.total_bytes()}};
   json["numa"] = {{"interleave", report.numa_plan.interleave}, {"reason", report.numa_plan.reason}};
   json["numa"]["nodes"] = Json::array();
@@ -343,6 +343,7 @@ std::string ToText(const InspectReport& report) {
   out += fmt::format("  {:<26}{}, of which {} do not grow, and {} a token\n", "one sequence",
                      Bytes(report.memory.sequence_bytes), Bytes(report.memory.fixed_bytes),
                      Bytes(report.memory.growth_per_token));
+  out += fmt::format("  {:<26}{}\n", "one step", Bytes(report.memory.step_bytes));
   out += fmt::format("  {:<26}{}\n", "total", Bytes(report.memory.total_bytes()));
   out += "\nnuma\n";
   for (const NumaNode& node : report.numa_nodes) {

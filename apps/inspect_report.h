@@ -44,7 +44,8 @@ struct InspectReport {
     int64_t sequence_bytes = 0;   // One sequence of `context` tokens.
     int64_t fixed_bytes = 0;      // The part of it that does not grow with the tokens: rings.
     double growth_per_token = 0;  // Bytes each further token of context costs.
-    int64_t total_bytes() const { return weights_bytes + batch * sequence_bytes; }
+    int64_t step_bytes = 0;       // Activations of the largest pass.
+    int64_t total_bytes() const { return weights_bytes + batch * sequence_bytes + step_bytes; }
   };
 
   std::string directory;

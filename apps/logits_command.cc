@@ -92,7 +92,9 @@ int RunLogitsCommand(const LogitsOptions& options) {
   if (!source) return Fail(source.error(), kExitBadInput);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
-  Result<std::unique_ptr<model::Model>> model = LoadModel(options.model, *source, *backend, {});
+  Result<std::unique_ptr<model::Model>> model =
+      LoadModel(options.model, *source, *backend, {},
+                {.num_sequences = 1, .context = static_cast<int64_t>(tokens->size())});
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   for (const int32_t id : *tokens) {
     if (id >= (*model)->config().vocab_size) {

@@ -16,6 +16,23 @@
 #include "base/log.h"
 
 namespace dsv4::apps {
+namespace {
+
+// Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in their file.
+Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                   const model::ModelOptions& options, const model::MemoryRequest& request,
+                   const ops::Backend& backend) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room,
+                               backend::RoomOf(backend.context->memory().device().index));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
+                               model::PlanMemory(config, checkpoint, options, request));
+  const model::DeviceRoom device{.name = backend.name, .free = room.free, .reserved = room.scratch};
+  LogInfo("memory plan\n" + model::MemoryTable(plan, device));
+  return model::CheckRoom(config, checkpoint, options, plan, device);
+}
+
+}  // namespace
+
 int NumThreads(const ModelFlags& flags) {
   return flags.num_threads > 0 ? flags.num_threads
                                : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -38,20 +55,26 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
 }
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const LoadProgress& progress) {
+                                                const LoadProgress& progress,
+                                                const model::MemoryRequest& memory) {
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, MakeBackend(flags));
-  return LoadModel(flags, source, backend, progress);
+  return LoadModel(flags, source, backend, progress, memory);
 }
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const ops::Backend& backend, const LoadProgress& progress) {
+                                                const ops::Backend& backend, const LoadProgress& progress,
+                                                const model::MemoryRequest& memory) {
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
   model::ModelOptions options = MakeModelOptions(flags);
   // Random weights were made for the first layers only.
   if (source.synthetic()) options.max_layers = 0;
   options.progress = progress;
-  if (flags.backend != "cuda") DSV4_TRY(CheckPlacement(flags, *checkpoint));
+  if (flags.backend == "cuda") {
+    DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
+  } else {
+    DSV4_TRY(CheckPlacement(flags, *checkpoint));
+  }
   DSV4_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Model> model,
       model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), backend, options));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "model/memory_plan.h"
 #include "model/model.h"
 
 namespace dsv4::apps {
@@ -43,12 +44,15 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 // What the flags say about the model, without a progress callback.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
-// Loads the model of `source` on `backend`. Logs in one line what was loaded, --max-layers included.
+// Loads the model of `source` on `backend`. Logs in one line what was loaded, --max-layers included. On a device the memory
+// for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const ops::Backend& backend, const LoadProgress& progress);
+                                                const ops::Backend& backend, const LoadProgress& progress,
+                                                const model::MemoryRequest& memory = {});
 // The same on the backend that --backend names.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const LoadProgress& progress);
+                                                const LoadProgress& progress,
+                                                const model::MemoryRequest& memory = {});
 
 // Prints "dsv4: <status>" on stderr and returns `exit_code`.
 int Fail(const Status& status, int exit_code);

@@ -124,8 +124,10 @@ int RunServeCommand(const ServeOptions& options) {
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
   {
     ProgressBar load_bar("Loading");
-    model =
-        LoadModel(options.model, *source, [&](int64_t done, int64_t total) { load_bar.Update(done, total); });
+    model::MemoryRequest memory;
+    if (options.context > 0) memory.context = options.context;
+    model = LoadModel(
+        options.model, *source, [&](int64_t done, int64_t total) { load_bar.Update(done, total); }, memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   if (served->tokenizer.num_ids() > (*model)->config().vocab_size) {

@@ -21,6 +21,7 @@
 #include "bench/cuda/must.h"
 #include "diag/op_profile.h"
 #include "formats/number_formats.h"
+#include "model/memory_plan.h"
 #include "model/model.h"
 #include "model/synthetic.h"
 
@@ -133,6 +134,10 @@ class Bench {
     const double made = Seconds(begin);
     const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
+    const int device = device_.context->memory().device().index;
+    room_ = Must(backend::RoomOf(device));
+    const auto plan = Must(model::PlanMemory(config, checkpoint, {}, {}));
+    planned_without_states_ = plan.weights + plan.step;
     model_ =
         Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(), {}));
     fmt::print(
@@ -178,6 +183,16 @@ class Bench {
            static_cast<double>(after.launches - before.launches) / steps,
            static_cast<double>(after.replayed_lists - before.replayed_lists) /
                static_cast<double>(after.lists - before.lists));
+  }
+
+  // What the memory plan said of the largest row, and what the device says.
+  void ReportMemory(int64_t num_sequences, int64_t context) {
+    const backend::CudaRoom now = Must(backend::RoomOf(device_.context->memory().device().index));
+    const int64_t planned =
+        planned_without_states_ + num_sequences * kv::StateBytes(model_->cache_layout(), context);
+    fmt::print("memory: {:.2f} GB planned and {:.2f} allowed for scratch, {:.2f} taken\n",
+               static_cast<double>(planned) / 1e9, static_cast<double>(room_.scratch) / 1e9,
+               static_cast<double>(room_.free - now.free) / 1e9);
   }
 
   void Prefill(int64_t length) {
@@ -249,6 +264,8 @@ class Bench {
   ops::Backend device_;
   diag::HookedBackend hooked_;
   double bandwidth_;
+  backend::CudaRoom room_;
+  int64_t planned_without_states_ = 0;
   std::unique_ptr<model::Model> model_;
   std::mt19937_64 generator_{1};
 };
@@ -264,9 +281,20 @@ int main(int argc, char** argv) {
   };
   Bench bench(argv[1], std::stoll(argv[2]));
   const int steps = std::stoi(argument(6, "24"));
+  const std::vector<int64_t> batches = Numbers(argument(4, "1"));
+  int64_t most_sequences = 1;
+  int64_t most_tokens = 1;
   for (const int64_t depth : Numbers(argument(3, "0,8192,131072"))) {
-    for (const int64_t batch : Numbers(argument(4, "1"))) bench.Decode(depth, batch, steps);
+    for (const int64_t batch : batches) {
+      bench.Decode(depth, batch, steps);
+      most_sequences = std::max(most_sequences, batch);
+      most_tokens = std::max(most_tokens, depth + 100);
+    }
   }
-  for (const int64_t length : Numbers(argument(5, "none"))) bench.Prefill(length);
+  for (const int64_t length : Numbers(argument(5, "none"))) {
+    bench.Prefill(length);
+    most_tokens = std::max(most_tokens, length);
+  }
+  bench.ReportMemory(most_sequences, most_tokens);
   return 0;
 }

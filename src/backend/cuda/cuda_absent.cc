@@ -10,4 +10,9 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions&) {
       "backend cuda: not in this build; it has: cpu, reference (./dev build --cuda makes one with it)"));
 }
 
+Result<CudaRoom> RoomOf(int) {
+  return Error(
+      FailedPrecondition("backend cuda: not in this build, so the memory of its device cannot be read"));
+}
+
 }  // namespace dsv4::backend

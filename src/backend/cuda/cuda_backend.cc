@@ -161,6 +161,19 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   return backend;
 }
 
+Result<CudaRoom> RoomOf(int device) {
+  constexpr int64_t kScratchBytes = int64_t{1} << 30;
+  size_t free = 0;
+  size_t total = 0;
+  cudaError_t error = cudaSetDevice(device);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
+  if (error != cudaSuccess) {
+    return Error(Internal(fmt::format("backend cuda: the memory of device {} cannot be read: {}", device,
+                                      cudaGetErrorString(error))));
+  }
+  return CudaRoom{static_cast<int64_t>(free), kScratchBytes};
+}
+
 CudaCounters CountersOf(const ops::Backend& backend) {
   const cuda::LaunchCounters counters = static_cast<cuda::CudaContext&>(*backend.context).queue().counters();
   return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured};

@@ -50,6 +50,16 @@ std::vector<CudaDeviceInfo> CudaDevices();
 // when the device is not of compute capability 9.0; the message says which it is.
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
 
+// Memory of a device, in bytes.
+struct CudaRoom {
+  int64_t free = 0;
+  // Of them, what this backend may take beside weights, states and the step's arena: scratch of the largest op, staging,
+  // graphs, tables of experts. An allowance; cuda_step_bench prints what was taken.
+  int64_t scratch = 0;
+};
+
+Result<CudaRoom> RoomOf(int device);
+
 // Of a backend that MakeCudaBackend made.
 CudaCounters CountersOf(const ops::Backend& backend);
 
