@@ -95,7 +95,8 @@ class Synth(unittest.TestCase):
         self.assertEqual([layer["kind"] for layer in report["layers"]], ["swa", "swa", "csa", "hca"])
         self.assertEqual([layer["router"] for layer in report["layers"]], ["hash", "scored", "scored", "scored"])
         memory = report["memory"]
-        self.assertEqual(memory["total_bytes"], memory["weights_bytes"] + 3 * memory["sequence_bytes"])
+        self.assertEqual(memory["total_bytes"], memory["weights_bytes"] + 3 * memory["sequence_bytes"] + memory["step_bytes"])
+        self.assertGreater(memory["step_bytes"], 0)
         # CSA: a row of 128 and an indexer key of 64 per 4 tokens; HCA: a row of 128 per 128; two bytes each.
         self.assertEqual(memory["bytes_per_token"], 2 * ((128 + 64) / 4 + 128 / 128))
         growth = memory["sequence_bytes"] - memory["sequence_fixed_bytes"]
