@@ -1,0 +1,69 @@
+// How ranks find each other: the usual environment says who is who, and rank 0 takes the others in over TCP. The sockets are
+// closed before the work begins.
+//
+// | Variable     | Meaning                                                                   |
+// | RANK         | this process, 0 to WORLD_SIZE - 1                                         |
+// | WORLD_SIZE   | how many ranks there are                                                  |
+// | LOCAL_RANK   | which of those on this machine; RANK where it is not set                  |
+// | MASTER_ADDR  | where rank 0 listens; 127.0.0.1 where it is not set                       |
+// | MASTER_PORT  | and on which port; needed                                                 |
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+
+namespace dsv4::comm {
+
+struct RankEnvironment {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  std::string address = "127.0.0.1";
+  int port = 0;
+};
+
+// nullopt without RANK and WORLD_SIZE, or for a world of one. InvalidArgument names the variable, what it holds and what is
+// wanted.
+Result<std::optional<RankEnvironment>> ReadRankEnvironment();
+
+// Rank 0's open door.
+class Door {
+ public:
+  // Port 0: a free one. Unavailable when the address cannot be listened on.
+  static Result<Door> Open(const std::string& address, int port);
+  Door(Door&& other) noexcept;
+  Door& operator=(Door&& other) noexcept;
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+  ~Door();
+
+  int port() const { return port_; }
+  int socket() const { return socket_; }
+
+ private:
+  Door(int socket, int port) : socket_(socket), port_(port) {}
+
+  int socket_ = -1;
+  int port_ = 0;
+};
+
+struct JoinOptions {
+  std::chrono::milliseconds timeout{120000};  // Of joining, and of every wait of the group.
+  // Whatever must be the same everywhere, spelt out (version, model, options): other words end the group at once.
+  std::string agreement;
+  // Asked while rank 0 waits for the others: an error ends the waiting. May be empty.
+  std::function<Status()> still_wanted;
+};
+
+// The group of all ranks of `environment`, in shared memory. Rank 0 passes the door it opened, or none to open it here.
+// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come; InvalidArgument for two of one
+// number, another WORLD_SIZE or another agreement; Unimplemented for ranks on several machines.
+Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment, std::optional<Door> door,
+                                                const JoinOptions& options);
+
+}  // namespace dsv4::comm

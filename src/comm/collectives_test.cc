@@ -1,0 +1,250 @@
+// Every collective against what it says, for groups of 1 to 4, in sizes around the chunks that they travel in.
+#include "comm/collectives.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "comm/ranks_testing.h"
+#include "comm/shared_memory_layout.h"
+
+namespace dsv4::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kChunkFloats = kChunkBytes / 4;
+
+// The same numbers for the same seed, of sizes so different that the order of a sum shows.
+std::vector<float> Numbers(int64_t count, int seed) {
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) {
+    value = static_cast<float>(static_cast<int32_t>(random())) * (random() % 2 == 0 ? 1e-9F : 1e-3F);
+  }
+  return values;
+}
+
+std::vector<float> SumInRankOrder(int size, int64_t count) {
+  std::vector<float> sum = Numbers(count, 0);
+  for (int r = 1; r < size; ++r) {
+    const std::vector<float> more = Numbers(count, r);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
+  }
+  return sum;
+}
+
+class Ranks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, Ranks, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(Ranks, AllReduceSumsInRankOrder) {
+  for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{1000}, kChunkFloats, 2 * kChunkFloats + 1}) {
+    const std::vector<float> want = SumInRankOrder(GetParam(), count);
+    testing::RunRanks(GetParam(), [&](Communicator& group) {
+      std::vector<float> values = Numbers(count, group.rank());
+      ASSERT_TRUE(group.AllReduceSum(values).ok());
+      EXPECT_EQ(values, want) << count;
+    });
+  }
+}
+
+TEST_P(Ranks, ReduceScatterGivesEachItsPart) {
+  const int64_t count = kChunkFloats + 1000;
+  const std::vector<float> want = SumInRankOrder(GetParam(), count);
+  testing::RunRanks(GetParam(), [&](Communicator& group) {
+    // The last has none, unless alone.
+    std::vector<int64_t> counts(static_cast<size_t>(group.size()), 0);
+    for (int64_t i = 0; i < count; ++i) ++counts[static_cast<size_t>(i % std::max(1, group.size() - 1))];
+    int64_t begin = 0;
+    for (int r = 0; r < group.rank(); ++r) begin += counts[static_cast<size_t>(r)];
+    std::vector<float> mine(static_cast<size_t>(counts[static_cast<size_t>(group.rank())]));
+    ASSERT_TRUE(group.ReduceScatterSum(Numbers(count, group.rank()), counts, mine).ok());
+    EXPECT_TRUE(std::equal(mine.begin(), mine.end(), want.begin() + begin));
+  });
+}
+
+TEST_P(Ranks, AllGatherPutsRowsSideBySide) {
+  for (const int64_t num_rows : {1, 3, 4000}) {
+    testing::RunRanks(GetParam(), [&](Communicator& group) {
+      // Rank r's rows are 7 + 50 r bytes, those of rank 1 none.
+      std::vector<int64_t> row_bytes;
+      for (int r = 0; r < group.size(); ++r) row_bytes.push_back(r == 1 ? 0 : 7 + 50 * r);
+      const auto value = [](int r, int64_t row, int64_t column) {
+        return static_cast<std::byte>(r * 31 + row * 7 + column);
+      };
+      std::vector<std::byte> mine;
+      for (int64_t row = 0; row < num_rows; ++row) {
+        for (int64_t c = 0; c < row_bytes[static_cast<size_t>(group.rank())]; ++c)
+          mine.push_back(value(group.rank(), row, c));
+      }
+      std::vector<std::byte> want;
+      for (int64_t row = 0; row < num_rows; ++row) {
+        for (int r = 0; r < group.size(); ++r) {
+          for (int64_t c = 0; c < row_bytes[static_cast<size_t>(r)]; ++c) want.push_back(value(r, row, c));
+        }
+      }
+      std::vector<std::byte> all(want.size());
+      ASSERT_TRUE(group.AllGather(mine, num_rows, row_bytes, all).ok());
+      EXPECT_TRUE(all == want) << num_rows;
+    });
+  }
+}
+
+TEST_P(Ranks, BroadcastFromEveryRoot) {
+  testing::RunRanks(GetParam(), [&](Communicator& group) {
+    for (int root = 0; root < group.size(); ++root) {
+      for (const int64_t size : {int64_t{0}, int64_t{1}, kChunkBytes, 3 * kChunkBytes + 5}) {
+        std::vector<std::byte> want(static_cast<size_t>(size), static_cast<std::byte>(root + 1));
+        std::vector<std::byte> data;
+        if (group.rank() == root) data = want;
+        ASSERT_TRUE(BroadcastBytes(group, data, root).ok());
+        EXPECT_TRUE(data == want) << root << ", " << size;
+      }
+    }
+  });
+}
+
+TEST_P(Ranks, SendAndReceiveInARing) {
+  if (GetParam() == 1) return;
+  testing::RunRanks(GetParam(), [&](Communicator& group) {
+    // Longer than a mailbox, handed on from rank to rank, with every rank's own mark.
+    std::vector<int32_t> data(kMailboxBytes, 0);
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(data));
+    const int next = (group.rank() + 1) % group.size();
+    const int previous = (group.rank() + group.size() - 1) % group.size();
+    if (group.rank() > 0) {
+      ASSERT_TRUE(group.Recv(bytes, previous).ok());
+    }
+    for (size_t i = 0; i < data.size(); ++i) data[i] += static_cast<int32_t>(i);
+    ASSERT_TRUE(group.Send(bytes, next).ok());
+    if (group.rank() > 0) return;
+    ASSERT_TRUE(group.Recv(bytes, previous).ok());
+    for (size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], group.size() * static_cast<int32_t>(i));
+  });
+}
+
+TEST_P(Ranks, BarrierHoldsEverybody) {
+  std::atomic<int> here = 0;
+  testing::RunRanks(GetParam(), [&](Communicator& group) {
+    for (int round = 1; round <= 50; ++round) {
+      ++here;
+      ASSERT_TRUE(group.Barrier().ok());
+      EXPECT_GE(here.load(), round * group.size());
+      ASSERT_TRUE(group.Barrier().ok());
+    }
+  });
+}
+
+// The sum of rows by rank equals the sum that one rank takes over all rows in the same order, bit for bit.
+TEST_P(Ranks, AllReduceOfRowsIsTheSumOfOneRank) {
+  constexpr int64_t kWidth = 33;
+  constexpr int64_t kTargets = 5;
+  std::vector<float> want(kTargets * kWidth, 0.0F);
+  const auto rows_of = [](int rank) { return int64_t{7} * rank; };  // Rank 0 brings none.
+  const auto target_of = [](int rank, int64_t row) { return static_cast<int32_t>((rank * 3 + row) % 4); };
+  for (int r = 0; r < GetParam(); ++r) {
+    const std::vector<float> rows = Numbers(rows_of(r) * kWidth, r);
+    for (int64_t i = 0; i < rows_of(r); ++i) {
+      for (int64_t d = 0; d < kWidth; ++d)
+        want[static_cast<size_t>(target_of(r, i) * kWidth + d)] += rows[static_cast<size_t>(i * kWidth + d)];
+    }
+  }
+  testing::RunRanks(GetParam(), [&](Communicator& group) {
+    const int64_t count = rows_of(group.rank());
+    std::vector<int32_t> targets;
+    for (int64_t i = 0; i < count; ++i) targets.push_back(target_of(group.rank(), i));
+    std::vector<float> out(kTargets * kWidth, 77.0F);
+    ASSERT_TRUE(AllReduceRows(group, Numbers(count * kWidth, group.rank()), targets, kWidth, out).ok());
+    EXPECT_EQ(out, want);
+  });
+}
+
+TEST_P(Ranks, AllAgreeOnTheFirstError) {
+  testing::RunRanks(GetParam(), [&](Communicator& group) {
+    EXPECT_TRUE(Agree(group, {}).ok());
+    const int last = group.size() - 1;
+    const Status status =
+        Agree(group, group.rank() == last ? ResourceExhausted("no room for a page") : Status());
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(status.message(), "rank " + std::to_string(last) + ": no room for a page");
+    EXPECT_TRUE(Agree(group, {}).ok());  // The group goes on.
+  });
+}
+
+TEST(Split, PartsWorkByThemselves) {
+  testing::RunRanks(4, [&](Communicator& group) {
+    const auto part = group.Split(group.rank() % 3);  // {0, 3}, {1}, {2}
+    ASSERT_TRUE(part.has_value()) << part.error().ToString();
+    ASSERT_EQ((*part)->size(), group.rank() % 3 == 0 ? 2 : 1);
+    EXPECT_EQ((*part)->rank(), group.rank() == 3 ? 1 : 0);
+    std::vector<float> values = {static_cast<float>(group.rank() + 1)};
+    ASSERT_TRUE((*part)->AllReduceSum(values).ok());
+    EXPECT_EQ(values[0], group.rank() % 3 == 0 ? 5.0F : static_cast<float>(group.rank() + 1));
+    ASSERT_TRUE(group.Barrier().ok());
+  });
+}
+
+TEST(Failure, ALateRankIsNamed) {
+  testing::RunRanks(
+      3,
+      [&](Communicator& group) {
+        if (group.rank() == 1) ::usleep(1000000);
+        const Status status = group.Barrier();
+        EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+        EXPECT_THAT(status.message(), HasSubstr("rank 1 (process"));
+        EXPECT_THAT(status.message(), HasSubstr("not there within 0.3 s"));
+        EXPECT_EQ(group.Check(), status);  // It stays so.
+      },
+      std::chrono::milliseconds(300));
+}
+
+TEST(Failure, ForeverIsLongerThanTheDeadline) {
+  testing::RunRanks(
+      2,
+      [&](Communicator& group) {
+        if (group.rank() == 1) ::usleep(400000);
+        EXPECT_TRUE(group.Barrier(Wait::kForever).ok());
+      },
+      std::chrono::milliseconds(100));
+}
+
+TEST(Failure, WhoCannotGoOnTellsTheOthers) {
+  testing::RunRanks(3, [&](Communicator& group) {
+    auto part = group.Split(group.rank() == 0 ? 0 : 1);
+    ASSERT_TRUE(part.has_value());
+    if (group.rank() == 2) (*part)->Fail(DataLoss("layer 3: broken"));
+    const Status status = group.rank() == 1 ? (*part)->Barrier() : group.Barrier(Wait::kForever);
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_EQ(status.message(), "rank 2: layer 3: broken");
+  });
+}
+
+TEST(Failure, WhoLeavesIsMissed) {
+  const auto memory = SharedMemory::Create(2);
+  ASSERT_TRUE(memory.has_value());
+  std::thread other(
+      [&] { ASSERT_TRUE(JoinSharedMemory(*memory, 1, 2, std::chrono::seconds(5)).has_value()); });
+  auto group = JoinSharedMemory(*memory, 0, 2, std::chrono::seconds(5));
+  ASSERT_TRUE(group.has_value());
+  other.join();
+  const Status status = (*group)->Barrier(Wait::kForever);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 of 2"));
+  EXPECT_THAT(status.message(), HasSubstr("left the group"));
+}
+
+TEST(Join, MissingRanksAreNamed) {
+  const auto memory = SharedMemory::Create(3);
+  ASSERT_TRUE(memory.has_value());
+  const auto group = JoinSharedMemory(*memory, 1, 3, std::chrono::milliseconds(50));
+  ASSERT_FALSE(group.has_value());
+  EXPECT_EQ(group.error().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(group.error().message(), HasSubstr("ranks 0, 2 did not join"));
+}
+
+}  // namespace
+}  // namespace dsv4::comm

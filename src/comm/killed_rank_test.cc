@@ -1,0 +1,100 @@
+// Ranks as processes, one of which is killed at a random moment: the others end with an error that names it, long before the
+// deadline, and nobody stays behind.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/shared_memory.h"
+
+namespace dsv4::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kNamed = 10;  // Exit codes of a rank: the error names the victim,
+constexpr int kOther = 11;  // or it does not.
+
+// Works without end: every collective in turn, in sizes of one and of several chunks.
+Status Work(Communicator& group) {
+  std::mt19937 random(7);  // The same calls on every rank.
+  for (;;) {
+    const size_t count = 1 + random() % 100000;
+    std::vector<float> values(count, 1.0F);
+    std::vector<std::byte> bytes(count);
+    switch (random() % 5) {
+      case 0:
+        DSV4_RETURN_IF_ERROR(group.AllReduceSum(values));
+        break;
+      case 1: {
+        const int root = static_cast<int>(random() % static_cast<uint32_t>(group.size()));
+        DSV4_RETURN_IF_ERROR(group.Broadcast(bytes, root, Wait::kForever));
+        break;
+      }
+      case 2: {
+        const std::vector<int64_t> sizes(static_cast<size_t>(group.size()), static_cast<int64_t>(count));
+        std::vector<std::byte> all(count * sizes.size());
+        DSV4_RETURN_IF_ERROR(group.AllGather(bytes, 1, sizes, all));
+        break;
+      }
+      case 3:
+        if (group.rank() == 0) {
+          DSV4_RETURN_IF_ERROR(group.Send(bytes, 1));
+        } else if (group.rank() == 1) {
+          DSV4_RETURN_IF_ERROR(group.Recv(bytes, 0));
+        }
+        break;
+      default:
+        DSV4_RETURN_IF_ERROR(group.Barrier());
+    }
+  }
+}
+
+[[noreturn]] void RunRank(const std::shared_ptr<SharedMemory>& memory, int rank, int size, int victim) {
+  auto group = JoinSharedMemory(memory, rank, size, std::chrono::seconds(20));
+  if (!group) ::_exit(kOther);
+  const Status status = Work(**group);
+  const bool named = status.code() == StatusCode::kUnavailable &&
+                     status.message().starts_with(fmt::format("rank {} of {}", victim, size));
+  ::_exit(named ? kNamed : kOther);
+}
+
+TEST(KilledRank, EndsTheGroupWithItsName) {
+  std::mt19937 random(20261121);
+  for (int round = 0; round < 20; ++round) {
+    const int size = 2 + round % 3;
+    const int victim = static_cast<int>(random() % static_cast<uint32_t>(size));
+    const auto memory = SharedMemory::Create(size);
+    ASSERT_TRUE(memory.has_value());
+    std::vector<pid_t> processes;
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t process = ::fork();
+      ASSERT_GE(process, 0);
+      if (process == 0) RunRank(*memory, rank, size, victim);
+      processes.push_back(process);
+    }
+    ::usleep(static_cast<useconds_t>(20000 + random() % 60000));
+    ASSERT_EQ(::kill(processes[static_cast<size_t>(victim)], SIGKILL), 0);
+    const Clock::time_point killed = Clock::now();
+    for (int rank = 0; rank < size; ++rank) {
+      int state = 0;
+      ASSERT_EQ(::waitpid(processes[static_cast<size_t>(rank)], &state, 0),
+                processes[static_cast<size_t>(rank)]);
+      if (rank == victim) {
+        EXPECT_TRUE(WIFSIGNALED(state));
+      } else {
+        EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == kNamed) << "rank " << rank << ": " << state;
+      }
+    }
+    // The deadline is 20 s; a death is noticed in a fraction of that.
+    EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::comm
