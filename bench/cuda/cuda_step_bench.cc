@@ -2,10 +2,11 @@
 // fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, and how many
 // kernels a layer takes.
 //
-//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS]
+//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
+//     CHUNK     tokens of one pass through the layers at most, 512 without
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -121,7 +122,7 @@ class RandomStates {
 
 class Bench {
  public:
-  Bench(const std::string& weights, int64_t num_layers)
+  Bench(const std::string& weights, int64_t num_layers, int64_t chunk)
       : device_(Must(backend::MakeCudaBackend({}))),
         hooked_(device_),
         bandwidth_(CopyBandwidth(device_.context->memory())) {
@@ -136,10 +137,11 @@ class Bench {
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
     const int device = device_.context->memory().device().index;
     room_ = Must(backend::RoomOf(device));
-    const auto plan = Must(model::PlanMemory(config, checkpoint, {}, {}));
+    const model::ModelOptions model_options = {.max_chunk_tokens = chunk};
+    const auto plan = Must(model::PlanMemory(config, checkpoint, model_options, {}));
     planned_without_states_ = plan.weights + plan.step;
-    model_ =
-        Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(), {}));
+    model_ = Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(),
+                                               model_options));
     fmt::print(
         "{}: copies {:.2f} TB/s, read and written; {} layers of {}, {:.1f} GB: made in {:.1f} s, placed in "
         "{:.1f} s\n",
@@ -195,7 +197,7 @@ class Bench {
                static_cast<double>(room_.free - now.free) / 1e9);
   }
 
-  void Prefill(int64_t length) {
+  void Prefill(int64_t length, int steps) {
     std::vector<kv::SequenceState> states;
     states.push_back(Must(model_->NewSequence()));
     std::vector<double> seconds;
@@ -215,6 +217,7 @@ class Bench {
       const diag::HookedBackend::Scope scope(hooked_, profile.Hooks());
       Step(states, RandomTokens(length));
     }
+    if (steps == 0) PrintProfile(profile, 1);
     const double us = Median(seconds) * 1e6;
     Report(fmt::format("prefill {}: {:.0f} tok/s, {:.1f} TFLOP/s", length,
                        static_cast<double>(length) / us * 1e6,
@@ -275,11 +278,11 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
-  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS]");
+  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]");
   const auto argument = [&](int i, const char* otherwise) {
     return std::string(argc > i ? argv[i] : otherwise);
   };
-  Bench bench(argv[1], std::stoll(argv[2]));
+  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")));
   const int steps = std::stoi(argument(6, "24"));
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;
@@ -292,7 +295,7 @@ int main(int argc, char** argv) {
     }
   }
   for (const int64_t length : Numbers(argument(5, "none"))) {
-    bench.Prefill(length);
+    bench.Prefill(length, steps);
     most_tokens = std::max(most_tokens, length);
   }
   bench.ReportMemory(most_sequences, most_tokens);

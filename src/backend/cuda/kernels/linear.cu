@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/activations.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/linear_wgmma.h"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/matmul_stream.cuh"
@@ -187,6 +188,13 @@ Status Linear(CudaContext& context, const ops::LinearArgs& args) {
     LaunchStream(context, params, 1);
     return {};
   }
+  const LinearWgmmaArgs many = {.weight = weight,
+                                .num_groups = 1,
+                                .x = args.x,
+                                .x_stride = params.x_stride,
+                                .y = args.y,
+                                .y_stride = params.y_stride};
+  if (HasLinearWgmma(many)) return LinearWgmma(context, many);
   DSV4_ASSIGN_OR_RETURN_STATUS(const ActivationRows x,
                                PrepareActivations(context, args.x.data, args.x.dtype, args.x.strides[0],
                                                   num_tokens, weight.cols, weight.quantized_x, weight.kind));
@@ -216,6 +224,13 @@ Status GroupedLinear(CudaContext& context, const ops::GroupedLinearArgs& args) {
     LaunchStream(context, params, num_groups);
     return {};
   }
+  const LinearWgmmaArgs many = {.weight = weight,
+                                .num_groups = num_groups,
+                                .x = args.x,
+                                .x_stride = params.x_stride,
+                                .y = args.y,
+                                .y_stride = params.y_stride};
+  if (HasLinearWgmma(many)) return LinearWgmma(context, many);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const ActivationRows x,
       PrepareActivations(context, args.x.data, args.x.dtype, weight.cols, num_tokens * num_groups,

@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/routed_experts_stream.h"
+#include "backend/cuda/kernels/routed_experts_wgmma.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
 namespace dsv4::backend::cuda {
@@ -194,6 +195,17 @@ __global__ void SumExpertsKernel(const int32_t* indices, const T* rows, float* y
   y[token * dim + d] = sum;
 }
 
+void SumExperts(CudaContext& context, const ops::RoutedExpertsArgs& args, const void* rows) {
+  constexpr int kThreads = 256;
+  const int64_t dim = args.x.shape[1];
+  const dim3 grid(static_cast<unsigned>(args.x.shape[0]), static_cast<unsigned>(CeilDiv(dim, kThreads)));
+  WithElement(args.x.dtype, [&]<typename T>(T*) {
+    context.Launch(SumExpertsKernel<T>, grid, kThreads, 0, args.indices.as<const int32_t>(),
+                   static_cast<const T*>(rows), args.y.as<float>(), static_cast<int>(args.indices.shape[1]),
+                   dim);
+  });
+}
+
 // --- The op ----------------------------------------------------------------------------------------------------------
 
 struct Plan {
@@ -299,13 +311,18 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   if (CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
   const DType dtype = args.x.dtype;
   const int64_t element = ElementBytes(dtype);
+  DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
+                               context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
+  if (HasExpertsWgmma(*table, args)) {
+    DSV4_RETURN_IF_ERROR(ExpertsWgmma(context, *table, args, static_cast<uint16_t*>(rows)));
+    SumExperts(context, args, rows);
+    return {};
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, *table, args));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,
                                context.Scratch(static_cast<size_t>(num_assignments * inter_dim * element)));
-  DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
-                               context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
 
   DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->gate_up, kGate, 2, args.x.data, dtype,
                                        num_tokens, dim, static_cast<int>(top_k), gate_up, num_assignments,
@@ -319,11 +336,7 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   });
   DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->down, kDown, 1, hidden, dtype,
                                        num_assignments, inter_dim, 1, rows, num_assignments, dim));
-  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(CeilDiv(dim, kThreads)));
-  WithElement(dtype, [&]<typename T>(T*) {
-    context.Launch(SumExpertsKernel<T>, grid, kThreads, 0, args.indices.as<const int32_t>(),
-                   static_cast<const T*>(rows), args.y.as<float>(), static_cast<int>(top_k), dim);
-  });
+  SumExperts(context, args, rows);
   return {};
 }
 

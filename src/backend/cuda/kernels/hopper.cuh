@@ -1,0 +1,173 @@
+// Hopper's matrix unit and its copy engine in the forms that kernels here use. A warpgroup (four warps) multiplies 64 rows of A,
+// held in registers, by up to 128 rows of B in shared memory, asynchronously: registers of A and of the sums are not touched
+// between issue and wait.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::backend::cuda {
+
+// --- Matrix unit -----------------------------------------------------------------------------------------------------
+
+// Where B lies: rows of 128 bytes (64 columns of bf16), eight rows a kilobyte, its 16-byte pieces permuted: piece i of row r at
+// i ^ r % 8. `address` is that of the first step's columns in shared memory, a kilobyte's beginning plus 32 bytes a step.
+__device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightRows | (uint64_t{1} << 16) | ((address & 0x3FFFFU) >> 4);
+}
+
+__device__ __forceinline__ void BeginMatrixSteps() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void CommitMatrixSteps() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until all but the last `kPending` groups of steps are done.
+template <int kPending>
+__device__ __forceinline__ void WaitForMatrixSteps() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+#define DSV4_EIGHT(i)                                                                         \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+
+// One step of 16 columns: d += A B^T, or d = A B^T where `adds` is 0. A as mma.m16n8k16 has it, 16 rows a warp; d too: its
+// four floats j are columns 8 j + 2 (lane % 4) and the next of rows lane / 4 and lane / 4 + 8.
+template <int kColumns>
+struct MatrixStep;
+
+template <>
+struct MatrixStep<32> {
+  static __device__ __forceinline__ void Add(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  }
+};
+
+template <>
+struct MatrixStep<64> {
+  static __device__ __forceinline__ void Add(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  }
+};
+
+template <>
+struct MatrixStep<96> {
+  static __device__ __forceinline__ void Add(float (&d)[48], const uint32_t (&a)[4], uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  }
+};
+
+template <>
+struct MatrixStep<128> {
+  static __device__ __forceinline__ void Add(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
+          DSV4_EIGHT(48), DSV4_EIGHT(56)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  }
+};
+
+#undef DSV4_EIGHT
+
+// A warpgroup's share of the registers: so many a thread from here on.
+template <int kRegisters>
+__device__ __forceinline__ void GiveUpRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// --- Copy engine -----------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t SharedOffset(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced have come.
+__device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedOffset(barrier)), "r"(arrivals)
+               : "memory");
+}
+// Barriers are seen by the copy engine; a block's threads meet behind this.
+__device__ __forceinline__ void PublishBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void Arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedOffset(barrier)) : "memory");
+}
+__device__ __forceinline__ void ArriveAndAnnounce(uint64_t* barrier, uint32_t num_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedOffset(barrier)),
+               "r"(num_bytes)
+               : "memory");
+}
+// Until the phase of this parity has ended.
+__device__ __forceinline__ void WaitForPhase(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra again;\n}" ::"r"(SharedOffset(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// `num_bytes` (a multiple of 16, as are both addresses) to shared memory; `barrier` counts them.
+__device__ __forceinline__ void CopyBulk(void* shared, const void* global, uint32_t num_bytes,
+                                         uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          SharedOffset(shared)),
+      "l"(global), "r"(num_bytes), "r"(SharedOffset(barrier))
+      : "memory");
+}
+
+// --- Copies of a thread's own ----------------------------------------------------------------------------------------
+
+// 16 or 4 bytes to shared memory, zeros where `exists` is false; the thread that copies waits, and only it may read without
+// a barrier.
+__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all but the last `kPending` groups of copies are there.
+template <int kPending>
+__device__ __forceinline__ void WaitForGroupsOfCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,126 @@
+#include <algorithm>
+
+#include "backend/cuda/kernels/linear_wgmma.h"
+#include "backend/cuda/kernels/matmul_wgmma.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+struct Params {
+  DeviceWeight weight;
+  PackedRows x;
+  void* y;
+  int64_t y_stride;
+  bool y_is_bf16;
+  bool y_in_pairs;  // Two neighbours are stored at once.
+  int rows_per_group;
+  int row_tiles;  // Of a group.
+  int num_groups;
+  int num_tokens;
+  int tokens_per_tile;
+  int token_tiles;
+};
+
+// Token tiles that are worked on side by side with all row tiles, so that both stay in the L2 cache.
+constexpr int kTokenTilesTogether = 8;
+
+template <MatmulKind kKind>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_constant__ Params p) {
+  BeginKernel();
+  const int row_tiles = p.row_tiles * p.num_groups;
+  const auto find = [&](int64_t i, WgmmaItem& item) {
+    if (i >= int64_t{row_tiles} * p.token_tiles) return false;
+    const int band_tiles = row_tiles * kTokenTilesTogether;
+    const int band = static_cast<int>(i / band_tiles);
+    const int place = static_cast<int>(i % band_tiles);
+    const int together = min(kTokenTilesTogether, p.token_tiles - band * kTokenTilesTogether);
+    const int row_tile = place / together;
+    const int token_tile = band * kTokenTilesTogether + place % together;
+    const int group = row_tile / p.row_tiles;
+    const int first_token = token_tile * p.tokens_per_tile;
+    item = {.data = {p.weight.data, p.weight.data},
+            .scale = {p.weight.scale, p.weight.scale},
+            .global_scale = {p.weight.global_scale, p.weight.global_scale},
+            .first_row = group * p.rows_per_group + row_tile % p.row_tiles * kWgmmaRows,
+            .row_end = (group + 1) * p.rows_per_group,
+            .first_x_block = group * static_cast<int>(p.weight.cols / kPackedCols),
+            .first_x_row = first_token,
+            .num_tokens = min(p.tokens_per_tile, p.num_tokens - first_token)};
+    return true;
+  };
+  const auto store = [&]<int kTokens>(const WgmmaItem& item, float(&sums)[kTokens / 2], float4*) {
+    // Rows of the weight are columns of y, group by group.
+    const int row = WgmmaWeights<kKind, WgmmaRows::kNeighbours>::Row(item, 0);
+    const int lane = static_cast<int>(threadIdx.x) % 4;
+    if (row >= item.row_end) return;
+    const bool pair = p.y_in_pairs && row + 1 < item.row_end;
+#pragma unroll
+    for (int i = 0; i < kTokens / 4; ++i) {
+      const int token = i / 2 * 8 + lane * 2 + i % 2;
+      if (token >= item.num_tokens) continue;
+      const float low = sums[i / 2 * 4 + i % 2];
+      const float high = sums[i / 2 * 4 + i % 2 + 2];
+      const int64_t place = (item.first_x_row + token) * p.y_stride + row;
+      if (p.y_is_bf16) {
+        uint16_t* const y = static_cast<uint16_t*>(p.y) + place;
+        if (pair) {
+          *reinterpret_cast<uint32_t*>(y) = Bf16FromFloat(low) | static_cast<uint32_t>(Bf16FromFloat(high))
+                                                                     << 16;
+        } else {
+          y[0] = Bf16FromFloat(low);
+          if (row + 1 < item.row_end) y[1] = Bf16FromFloat(high);
+        }
+      } else {
+        float* const y = static_cast<float*>(p.y) + place;
+        if (pair) {
+          *reinterpret_cast<float2*>(y) = make_float2(low, high);
+        } else {
+          y[0] = low;
+          if (row + 1 < item.row_end) y[1] = high;
+        }
+      }
+    }
+  };
+  WgmmaTiles<kKind, WgmmaRows::kNeighbours>(p.weight, p.x, find, store);
+}
+
+}  // namespace
+
+bool HasLinearWgmma(const LinearWgmmaArgs& args) {
+  return args.x.shape[0] >= kMinWgmmaTokens && FitsWgmma(args.weight) &&
+         (args.weight.kind != MatmulKind::kMmaFp8 || args.weight.rows % args.num_groups == 0) &&
+         CanPack(args.x.data, args.x.dtype, args.x_stride, args.num_groups * args.weight.cols);
+}
+
+Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
+  const int64_t num_tokens = args.x.shape[0];
+  const int64_t rows_per_group = args.weight.rows / args.num_groups;
+  const RowSource source = {
+      .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x, Pack(context, source, args.num_groups * args.weight.cols,
+                                                        args.weight.quantized_x, args.weight.kind));
+  const int64_t token_tiles = CeilDiv(num_tokens, kWgmmaTokens);
+  const int64_t tokens_per_tile = CeilDiv(CeilDiv(num_tokens, token_tiles), kPackedRows) * kPackedRows;
+  const auto pair_bytes = static_cast<uintptr_t>(2 * ElementBytes(args.y.dtype));
+  const Params params = {.weight = args.weight,
+                         .x = x,
+                         .y = args.y.data,
+                         .y_stride = args.y_stride,
+                         .y_is_bf16 = args.y.dtype == DType::kBF16,
+                         .y_in_pairs = args.y_stride % 2 == 0 && rows_per_group % 2 == 0 &&
+                                       reinterpret_cast<uintptr_t>(args.y.data) % pair_bytes == 0,
+                         .rows_per_group = static_cast<int>(rows_per_group),
+                         .row_tiles = static_cast<int>(CeilDiv(rows_per_group, kWgmmaRows)),
+                         .num_groups = static_cast<int>(args.num_groups),
+                         .num_tokens = static_cast<int>(num_tokens),
+                         .tokens_per_tile = static_cast<int>(tokens_per_tile),
+                         .token_tiles = static_cast<int>(CeilDiv(num_tokens, tokens_per_tile))};
+  const int64_t num_tiles = int64_t{params.row_tiles} * params.num_groups * params.token_tiles;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_processors()));
+  WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
+    context.Launch(LinearKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
+  });
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

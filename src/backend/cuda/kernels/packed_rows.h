@@ -1,0 +1,57 @@
+// Activations as the matrix kernels for many tokens read them (matmul_wgmma.cuh): bf16, rounded to FP8 where the weight asks for
+// it, their columns in the order in which a format's weights are widened, in the layout of wgmma's B operand:
+//   [columns / 64][rows][64], the eight 16-byte pieces of 64 columns permuted, piece i of row r at i ^ r % 8.
+// So many rows of 64 columns are one piece of memory, which the copy engine brings at once.
+#pragma once
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/device_weight.h"
+
+namespace dsv4::backend::cuda {
+
+// Columns of a block, and rows whose pieces are permuted together: a matrix's rows begin at multiples of them.
+inline constexpr int64_t kPackedCols = 64;
+inline constexpr int64_t kPackedRows = 8;
+
+struct PackedRows {
+  const uint16_t* data = nullptr;
+  int64_t num_rows = 0;  // A multiple of kPackedRows; those that nothing was packed into are unspecified.
+};
+
+// Where packed rows come from.
+struct RowSource {
+  const void* x;
+  DType dtype;       // kBF16 or kF32.
+  int64_t stride;    // Elements between rows; with the address a multiple of four elements.
+  int64_t num_rows;  // To be packed.
+  // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r] / divisor, or row r
+  // where divisor is 0.
+  const int32_t* origins = nullptr;
+  int divisor = 1;
+};
+
+// Calls f<kKind>() for a kind that is not general.
+template <typename F>
+void WithMmaKind(MatmulKind kind, F&& f) {
+  switch (kind) {
+    case MatmulKind::kMmaBf16:
+      return f.template operator()<MatmulKind::kMmaBf16>();
+    case MatmulKind::kMmaFp8:
+      return f.template operator()<MatmulKind::kMmaFp8>();
+    case MatmulKind::kMmaMxFp4:
+      return f.template operator()<MatmulKind::kMmaMxFp4>();
+    case MatmulKind::kMmaNvFp4:
+      return f.template operator()<MatmulKind::kMmaNvFp4>();
+    case MatmulKind::kGeneral:
+      return;
+  }
+}
+
+// Whether Pack takes rows of these: whole groups of 128 columns, aligned for loads of four.
+bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols);
+
+// Scratch of the op that runs. `kind` is not kGeneral.
+Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                        MatmulKind kind);
+
+}  // namespace dsv4::backend::cuda
