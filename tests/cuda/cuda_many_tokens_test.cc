@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -218,6 +219,108 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
                                                                   .limit = 7.0F,
                                                                   .y = Rows(y.view, cut)});
         });
+  }
+}
+
+TEST(CudaManyTokens, HyperConnectionsGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 331;
+  constexpr int64_t kMult = 4;
+  constexpr int64_t kMixRows = (2 + kMult) * kMult;
+  for (const int64_t dim : {int64_t{1024}, int64_t{1080}}) {
+    const DeviceTensor streams =
+        device.Copy(DType::kBF16, {kTokens, kMult, dim}, Bf16s(Normals(kTokens * kMult * dim, 1)));
+    const DeviceTensor fn =
+        device.Copy(DType::kF32, {kMixRows, kMult * dim}, Normals(kMixRows * kMult * dim, 2, 0.1F));
+    const DeviceTensor scale = device.Copy(DType::kF32, {3}, Normals(3, 3));
+    const DeviceTensor base = device.Copy(DType::kF32, {kMixRows}, Normals(kMixRows, 4));
+    const DeviceTensor u = device.New(DType::kBF16, {kTokens, dim});
+    const DeviceTensor post = device.New(DType::kF32, {kTokens, kMult});
+    const DeviceTensor comb = device.New(DType::kF32, {kTokens, kMult, kMult});
+    const auto mix = [&](const Cut& cut) {
+      return device.table().hc_pre(device.context(), {.streams = Rows(streams.view, cut),
+                                                      .fn = fn.view,
+                                                      .scale = scale.view,
+                                                      .base = base.view,
+                                                      .u = Rows(u.view, cut),
+                                                      .post = Rows(post.view, cut),
+                                                      .comb = Rows(comb.view, cut),
+                                                      .norm_eps = 1e-6F,
+                                                      .hc_eps = 1e-6F,
+                                                      .sinkhorn_iters = 20});
+    };
+    ExpectTheSameInAnyCut(device, u.view, "u", mix);
+    ExpectTheSameInAnyCut(device, post.view, "post", mix);
+    ExpectTheSameInAnyCut(device, comb.view, "comb", mix);
+    const DeviceTensor out = device.New(DType::kBF16, {kTokens, kMult, dim});
+    ExpectTheSameInAnyCut(device, out.view, "out", [&](const Cut& cut) {
+      return device.table().hc_post(device.context(), {.y = Rows(u.view, cut),
+                                                       .residual = Rows(streams.view, cut),
+                                                       .post = Rows(post.view, cut),
+                                                       .comb = Rows(comb.view, cut),
+                                                       .out = Rows(out.view, cut)});
+    });
+  }
+}
+
+// Attention of tokens that follow kFirst others, over a window and compressed entries in pages.
+TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 150;
+  constexpr int64_t kFirst = 1500;
+  constexpr int64_t kDim = 512;
+  constexpr int64_t kWindow = 128;
+  constexpr int64_t kRowsPerPage = 64;
+  constexpr int64_t kTopK = 200;
+  const DeviceTensor ring =
+      device.Copy(DType::kBF16, {kWindow + kTokens, kDim}, Bf16s(Normals((kWindow + kTokens) * kDim, 1)));
+  std::vector<DeviceTensor> pages;
+  std::vector<void*> page_pointers;
+  for (uint32_t i = 0; i * kRowsPerPage * 4 < kFirst + kTokens; ++i) {
+    pages.push_back(
+        device.Copy(DType::kBF16, {kRowsPerPage, kDim}, Bf16s(Normals(kRowsPerPage * kDim, 100 + i))));
+    page_pointers.push_back(pages.back().view.data);
+  }
+  std::mt19937 random(5);
+  std::vector<int32_t> chosen;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    std::vector<int32_t> entries;
+    for (int32_t e = 0; e < (kFirst + t + 1) / 4; ++e) entries.push_back(e);
+    std::shuffle(entries.begin(), entries.end(), random);
+    entries.resize(kTopK);
+    if (t % 3 == 0) std::fill(entries.begin() + 70 + t % 50, entries.end(), -1);
+    chosen.insert(chosen.end(), entries.begin(), entries.end());
+  }
+  const DeviceTensor selected = device.Copy(DType::kI32, {kTokens, kTopK}, chosen);
+  for (const int64_t heads : {int64_t{64}, int64_t{24}, int64_t{128}}) {
+    const DeviceTensor q =
+        device.Copy(DType::kBF16, {kTokens, heads, kDim}, Bf16s(Normals(kTokens * heads * kDim, 2)));
+    const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 3));
+    const DeviceTensor o = device.New(DType::kBF16, {kTokens, heads, kDim});
+    for (const int64_t ratio : {int64_t{0}, int64_t{4}, int64_t{128}}) {
+      ExpectTheSameInAnyCut(
+          device, o.view, "heads " + std::to_string(heads) + ", ratio " + std::to_string(ratio),
+          [&](const Cut& cut) {
+            const ops::AttentionSequence sequence = {
+                .token_begin = 0,
+                .num_tokens = cut.end - cut.begin,
+                .first_position = kFirst + cut.begin,
+                .window = {.data = ring.view.data, .capacity = kWindow + kTokens, .width = kDim},
+                .entries = {.pages = page_pointers,
+                            .rows_per_page = kRowsPerPage,
+                            .num_rows = static_cast<int64_t>(pages.size()) * kRowsPerPage,
+                            .width = kDim}};
+            return device.table().attention(device.context(),
+                                            {.q = Rows(q.view, cut),
+                                             .sink = sink.view,
+                                             .selected = ratio == 4 ? Rows(selected.view, cut) : TensorView(),
+                                             .o = Rows(o.view, cut),
+                                             .softmax_scale = 0.0442F,
+                                             .window_size = kWindow,
+                                             .ratio = ratio,
+                                             .sequences = std::span(&sequence, 1)});
+          });
+    }
   }
 }
 

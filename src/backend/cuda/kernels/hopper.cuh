@@ -97,6 +97,13 @@ struct MatrixStep<128> {
 
 #undef DSV4_EIGHT
 
+// Keeps the compiler from moving what reads or writes these registers across steps that are under way.
+template <int kCount>
+__device__ __forceinline__ void FenceRegisters(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // A warpgroup's share of the registers: so many a thread from here on.
 template <int kRegisters>
 __device__ __forceinline__ void GiveUpRegisters() {

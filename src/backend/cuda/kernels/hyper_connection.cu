@@ -74,6 +74,77 @@ __global__ void __launch_bounds__(kDotThreads)
   if (threadIdx.x == 0) dots[(token * (num_rows + 1) + k) * kParts + blockIdx.z] = sum;
 }
 
+// The same for many tokens, in the same order: a block keeps four rows of the matrix in its first-level cache while tokens go by,
+// eight at a time. Grid: tokens by kTokensPerBlock, rows by four, parts. For rows that are read in fours.
+constexpr int kRowsAtOnce = 4;
+constexpr int kTokensAtOnce = 8;
+constexpr int kTokensPerBlock = 64;
+
+template <typename T>
+__global__ void __launch_bounds__(kDotThreads, 1)
+    MixDotsManyKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows,
+                      int64_t num_tokens) {
+  constexpr int kValues = kRowsAtOnce * kTokensAtOnce;
+  constexpr int kWarps = kDotThreads / 32;
+  static_assert(kValues == 32);
+  __shared__ double partial[2][kWarps][kValues];
+  BeginKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int first_row = static_cast<int>(blockIdx.y) * kRowsAtOnce;
+  const int64_t part_width = CeilDiv(width / 4, kParts) * 4;
+  const int64_t begin = blockIdx.z * part_width;
+  const int64_t end = min(width, begin + part_width);
+  const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * kTokensPerBlock);
+  int buffer = 0;
+  for (int64_t first = blockIdx.x * int64_t{kTokensPerBlock}; first < last_token; first += kTokensAtOnce) {
+    double sums[kValues] = {};  // By token, then row.
+    for (int64_t i = begin + 4 * thread; i < end; i += 4 * kDotThreads) {
+      double a[kRowsAtOnce][4];
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) LoadFour(fn + min(first_row + r, num_rows - 1) * width + i, a[r]);
+#pragma unroll
+      for (int t = 0; t < kTokensAtOnce; ++t) {
+        double b[4];
+        LoadFour(streams + min(first + t, last_token - 1) * width + i, b);
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          const bool norm = first_row + r == num_rows;
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            sums[t * kRowsAtOnce + r] = fma(norm ? b[j] : a[r][j], b[j], sums[t * kRowsAtOnce + r]);
+        }
+      }
+    }
+    // WarpSum of all of them at once: lanes exchange what the other keeps, and lane i ends with sum i.
+    const auto exchange = [&]<int kOffset>() {
+      const bool upper = (lane & kOffset) != 0;
+#pragma unroll
+      for (int i = 0; i < kOffset; ++i) {
+        const double sent = upper ? sums[i] : sums[i + kOffset];
+        const double kept = upper ? sums[i + kOffset] : sums[i];
+        sums[i] = kept + __shfl_xor_sync(kWholeWarp, sent, kOffset);
+      }
+    };
+    exchange.template operator()<16>();
+    exchange.template operator()<8>();
+    exchange.template operator()<4>();
+    exchange.template operator()<2>();
+    exchange.template operator()<1>();
+    partial[buffer][thread / 32][lane] = sums[0];
+    __syncthreads();
+    if (thread < kValues) {
+      double total = partial[buffer][0][lane];
+      for (int warp = 1; warp < kWarps; ++warp) total += partial[buffer][warp][lane];
+      const int64_t token = first + lane / kRowsAtOnce;
+      const int row = first_row + lane % kRowsAtOnce;
+      if (token < last_token && row <= num_rows)
+        dots[(token * (num_rows + 1) + row) * kParts + blockIdx.z] = total;
+    }
+    buffer ^= 1;
+  }
+}
+
 __device__ double Dot(const double* dots, int k) {
   double sum = dots[k * kParts];
 #pragma unroll
@@ -287,13 +358,90 @@ __global__ void HcPostKernel(const T* y, const T* residual, const float* post, c
   }
 }
 
+// The same for the release's four streams, eight columns a thread. Grid: tokens, pieces of y.
+constexpr int kPostColumns = 8;
+constexpr int kPostThreads = 128;
+
+__device__ __forceinline__ void LoadEight(const float* data, float (&values)[8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float4 four = *reinterpret_cast<const float4*>(data + 4 * half);
+    values[4 * half] = four.x;
+    values[4 * half + 1] = four.y;
+    values[4 * half + 2] = four.z;
+    values[4 * half + 3] = four.w;
+  }
+}
+__device__ __forceinline__ void LoadEight(const Bf16* data, float (&values)[8]) {
+  const uint4 eight = *reinterpret_cast<const uint4*>(data);
+  const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    values[2 * i] = __uint_as_float(words[i] << 16);
+    values[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
+  }
+}
+__device__ __forceinline__ void StoreEight(float* data, const float (&values)[8]) {
+  *reinterpret_cast<float4*>(data) = make_float4(values[0], values[1], values[2], values[3]);
+  *reinterpret_cast<float4*>(data + 4) = make_float4(values[4], values[5], values[6], values[7]);
+}
+__device__ __forceinline__ void StoreEight(Bf16* data, const float (&values)[8]) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    words[i] = Bf16FromFloat(values[2 * i]) | static_cast<uint32_t>(Bf16FromFloat(values[2 * i + 1])) << 16;
+  *reinterpret_cast<uint4*>(data) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kPostThreads)
+    HcPostOfFourKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
+                       int64_t dim) {
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const int64_t d = (blockIdx.y * int64_t{kPostThreads} + threadIdx.x) * kPostColumns;
+  if (d >= dim) return;
+  float values[kPostColumns];
+  float streams[4][kPostColumns];
+  LoadEight(y + token * dim + d, values);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) LoadEight(residual + (token * 4 + i) * dim + d, streams[i]);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const double factor = static_cast<double>(post[token * 4 + j]);
+    double factors[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) factors[i] = static_cast<double>(comb[(token * 4 + i) * 4 + j]);
+    float sums[kPostColumns];
+#pragma unroll
+    for (int k = 0; k < kPostColumns; ++k) {
+      double sum = factor * static_cast<double>(values[k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += factors[i] * static_cast<double>(streams[i][k]);
+      sums[k] = static_cast<float>(sum);
+    }
+    StoreEight(out + (token * 4 + j) * dim + d, sums);
+  }
+}
+
 // Scratch of [num_tokens, num_rows + 1, kParts] partial dot products.
 Result<const double*> MixDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
   const int64_t num_tokens = streams.shape[0];
   const int64_t num_rows = fn.shape[0];
   DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * kParts));
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1), kParts);
+  constexpr int64_t kMany = 64;
+  const bool many =
+      num_tokens >= kMany && fn.shape[1] % 4 == 0 &&
+      (reinterpret_cast<uintptr_t>(streams.data) | reinterpret_cast<uintptr_t>(fn.data)) % 16 == 0;
   WithElement(streams.dtype, [&]<typename T>(T*) {
+    if (many) {
+      const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, kTokensPerBlock)),
+                        static_cast<unsigned>(CeilDiv(num_rows + 1, kRowsAtOnce)), kParts);
+      context.Launch(MixDotsManyKernel<T>, blocks, kDotThreads, 0, streams.as<const T>(),
+                     fn.as<const float>(), dots, fn.shape[1], static_cast<int>(num_rows), num_tokens);
+      return;
+    }
     context.Launch(MixDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
                    fn.shape[1], static_cast<int>(num_rows));
   });
@@ -330,7 +478,19 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   constexpr int kThreads = 128;
   const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
                   static_cast<unsigned>(CeilDiv(dim, kThreads)));
+  const bool eights = args.residual.shape[1] == 4 && dim % kPostColumns == 0 &&
+                      (reinterpret_cast<uintptr_t>(args.y.data) | reinterpret_cast<uintptr_t>(args.out.data) |
+                       reinterpret_cast<uintptr_t>(args.residual.data)) %
+                              16 ==
+                          0;
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
+    if (eights) {
+      const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kPostColumns)));
+      context.Launch(HcPostOfFourKernel<T>, blocks, kPostThreads, 0, args.y.as<const T>(),
+                     args.residual.as<const T>(), args.post.as<const float>(), args.comb.as<const float>(),
+                     args.out.as<T>(), dim);
+      return;
+    }
     context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),
                    args.post.as<const float>(), args.comb.as<const float>(), args.out.as<T>(),
                    static_cast<int>(args.residual.shape[1]), dim);

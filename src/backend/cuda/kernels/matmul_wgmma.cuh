@@ -298,6 +298,8 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
     for (int block = 0; block < 2; ++block) {
       WaitForPhase(&memory.x_full[x_place.i], x_place.parity);
       const uint64_t x = MatrixDescriptor(SharedOffset(memory.x[x_place.i]));
+      FenceRegisters(sums);
+      if constexpr (kScaled) FenceRegisters(block_sums);
       BeginMatrixSteps();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -317,6 +319,8 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
       }
       load_scales(stage * 2 + block + 1, scales[block ^ 1]);
       WaitForMatrixSteps<0>();
+      FenceRegisters(sums);
+      if constexpr (kScaled) FenceRegisters(block_sums);
       if (lane == 0) Arrive(&memory.x_empty[x_place.i]);
       x_place.Next();
       adds = 1;
