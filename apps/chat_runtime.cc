@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/read_file.h"
 #include "chat/stop_filter.h"
+#include "grammar/answer_grammar.h"
 #include "grammar/constraint.h"
 
 namespace dsv4::apps {
@@ -111,13 +112,17 @@ engine::Request ChatRuntime::MakeRequest(std::vector<int32_t> prompt, const Ask&
 Result<std::unique_ptr<sampling::TokenConstraint>> ChatRuntime::MakeConstraint(const Ask& ask,
                                                                                bool in_reasoning) {
   if (trie_ == nullptr) {
-    DSV4_ASSIGN_OR_RETURN(trie_, grammar::TokenTrie::Create(*tokenizer_));
+    DSV4_ASSIGN_OR_RETURN(trie_, grammar::TokenTrie::Create(*tokenizer_, {.think_end = special_->think_end}));
   }
   std::vector<tokenizer::TokenId> stop_ids;
   for (const tokenizer::StopSet::Entry& entry : stop_set_.entries()) stop_ids.push_back(entry.id);
-  const auto begins_after = in_reasoning ? std::optional(special_->think_end) : std::nullopt;
+  DSV4_ASSIGN_OR_RETURN(auto program, grammar::CompileAnswer({.starts_in_reasoning = in_reasoning,
+                                                              .think_end = std::string(profile_->think_close),
+                                                              .content = grammar::ContentKind::kJson,
+                                                              .schema = *ask.schema,
+                                                              .schema_label = "--json-schema"}));
   return std::make_unique<grammar::GrammarConstraint>(
-      grammar::Matcher(ask.grammar, trie_, std::move(stop_ids)), begins_after);
+      grammar::Matcher(std::move(program), trie_, std::move(stop_ids)));
 }
 
 Result<Generation> ChatRuntime::Run(engine::Request request, const Ask& ask,
@@ -149,7 +154,7 @@ Result<ChatRuntime::Answer> ChatRuntime::Respond(std::span<const chat::Message> 
     }
   };
   engine::Request request = MakeRequest(std::move(ids), ask);
-  if (ask.grammar != nullptr) {
+  if (ask.schema) {
     DSV4_ASSIGN_OR_RETURN(request.constraint, MakeConstraint(ask, prompt.ends_in_reasoning));
   }
   Answer answer;

@@ -16,7 +16,6 @@
 #include "diag/dump.h"
 #include "diag/verifier.h"
 #include "engine/engine.h"
-#include "grammar/program.h"
 #include "grammar/token_trie.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
@@ -53,7 +52,7 @@ class ChatRuntime {
     int64_t max_tokens = 0;
     int num_logprobs = -1;
     std::vector<std::string> stop;
-    std::shared_ptr<const grammar::Program> grammar;  // Of the content, behind the reasoning; null: none.
+    std::optional<std::string> schema;  // A JSON schema of the content, behind the reasoning.
     std::function<void(int64_t, int64_t)> on_prefill;
     std::function<void(const chat::Delta&)> on_delta;  // In raw mode everything is content.
     std::function<bool()> interrupted;

@@ -56,12 +56,14 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
 
 namespace {
 
-Result<std::shared_ptr<const grammar::Program>> CompileGrammar(const RunOptions& options) {
-  if (options.json_object) return grammar::CompileJsonObject();
-  DSV4_ASSIGN_OR_RETURN(const std::string schema, ReadFile(options.json_schema_path, FileKind::kAny));
-  auto program = grammar::CompileJsonSchema(schema);
+// The schema that the content must satisfy; checked here, before the model is loaded.
+Result<std::optional<std::string>> ReadSchema(const RunOptions& options) {
+  if (options.json_object) return R"({"type": "object"})";
+  if (options.json_schema_path.empty()) return std::nullopt;
+  DSV4_ASSIGN_OR_RETURN(std::string schema, ReadFile(options.json_schema_path, FileKind::kAny));
+  const auto program = grammar::CompileJsonSchema(schema);
   if (!program) return Error(program.error().WithContext(options.json_schema_path));
-  return program;
+  return schema;
 }
 
 ChatRuntime::Ask MakeAsk(const RunOptions& options) {
@@ -163,12 +165,8 @@ int RunRunCommand(const RunOptions& options,
     return Fail(InvalidArgument("run --dump: needs PROMPT or --messages; a dump holds one answer"),
                 kExitBadUsage);
   }
-  std::shared_ptr<const grammar::Program> grammar;
-  if (has_grammar) {
-    Result<std::shared_ptr<const grammar::Program>> compiled = CompileGrammar(options);
-    if (!compiled) return Fail(compiled.error(), kExitBadInput);
-    grammar = std::move(*compiled);
-  }
+  Result<std::optional<std::string>> schema = ReadSchema(options);
+  if (!schema) return Fail(schema.error(), kExitBadInput);
 
   const Clock::time_point start = Clock::now();
   Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
@@ -189,7 +187,7 @@ int RunRunCommand(const RunOptions& options,
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
   ChatRuntime::Ask ask = MakeAsk(options);
-  ask.grammar = std::move(grammar);
+  ask.schema = std::move(*schema);
   if (has_prompt) return RunOnce(**runtime, options, std::move(ask), load_seconds);
   const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system);
   const InterruptScope interrupts;

@@ -49,8 +49,12 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
   DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
-  Result<std::shared_ptr<const grammar::TokenTrie>> trie = grammar::TokenTrie::Create(tokenizer);
-  if (!trie) LogWarning(fmt::format("response_format is not served: {}", trie.error().message()));
+  Result<std::shared_ptr<const grammar::TokenTrie>> trie =
+      grammar::TokenTrie::Create(tokenizer, {.think_end = special.think_end, .dsml = special.dsml});
+  if (!trie) {
+    LogWarning(fmt::format("response_format, strict tools and tool_choice are not served: {}",
+                           trie.error().message()));
+  }
   return server::ServedModel{.id = NameOf(options, source),
                              .aliases = options.aliases,
                              .created = std::time(nullptr),

@@ -173,6 +173,11 @@ Result<JsonValue> ResponseSchema(const JsonValue& format) {
       fmt::format("response_format.type: got '{}', wanted text, json_object or json_schema", name)));
 }
 
+JsonValue ResponseFormatOf(JsonValue schema) {
+  return JsonValue::Object({{"type", JsonValue::String("json_schema")},
+                            {"json_schema", JsonValue::Object({{"schema", std::move(schema)}})}});
+}
+
 Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) {
   std::vector<Message>& messages = conversation.messages;
   if (messages.empty()) return Error(InvalidArgument("messages: empty, wanted at least one message"));

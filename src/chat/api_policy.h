@@ -36,6 +36,9 @@ Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation);
 // The JSON schema that a request's response_format asks for; null for free text. InvalidArgument as above.
 Result<JsonValue> ResponseSchema(const JsonValue& response_format);
 
+// The response_format that asks for `schema`, for dialects that put it otherwise.
+JsonValue ResponseFormatOf(JsonValue schema);
+
 struct ThinkingSettings {
   ThinkingMode mode = ThinkingMode::kThinking;
   std::optional<std::string> effort = {};            // for RenderOptions::effort

@@ -1,7 +1,6 @@
 // A grammar as the engine wants it: sampling::TokenConstraint over a Matcher.
 #pragma once
 
-#include <optional>
 #include <span>
 
 #include "grammar/matcher.h"
@@ -11,8 +10,7 @@ namespace dsv4::grammar {
 
 class GrammarConstraint final : public sampling::TokenConstraint {
  public:
-  // With `begins_after` everything but the stop tokens is allowed until that token (the end of thinking) was sampled, itself included.
-  explicit GrammarConstraint(Matcher matcher, std::optional<TokenId> begins_after = std::nullopt);
+  explicit GrammarConstraint(Matcher matcher);
 
   std::span<const uint64_t> Allowed() override;
   void Accept(int32_t token) override;
@@ -20,7 +18,6 @@ class GrammarConstraint final : public sampling::TokenConstraint {
  private:
   Matcher matcher_;
   TokenMask mask_;
-  std::optional<TokenId> begins_after_;  // Empty once the grammar counts.
 };
 
 }  // namespace dsv4::grammar

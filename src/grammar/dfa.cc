@@ -208,11 +208,18 @@ Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Ac
   Dfa dfa(classes, representatives.size());
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  // Pairs of states that no short text tells apart are not told apart either.
+  const bool counts = !a.alike_.empty() || !b.alike_.empty();
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> firsts;
   const auto id_of = [&](uint32_t state_a, uint32_t state_b) {
     const auto [found, is_new] = ids.try_emplace({state_a, state_b}, static_cast<uint32_t>(pairs.size()));
     if (is_new) {
       pairs.emplace_back(state_a, state_b);
       dfa.AddState(accepts(a.IsAccepting(state_a), state_b != kDead && b.IsAccepting(state_b)));
+      if (counts) {
+        const std::pair alike = {a.Alike(state_a), state_b == kDead ? kDead : b.Alike(state_b)};
+        dfa.alike_.push_back(firsts.try_emplace(alike, found->second).first->second);
+      }
     }
     return found->second;
   };
@@ -245,8 +252,9 @@ Result<Dfa> Dfa::Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits) {
   return Product(a, b, limits, [](bool in_a, bool in_b) { return in_a && !in_b; });
 }
 
-Result<Dfa> Dfa::QuotedRepeat(const Dfa& unit, uint8_t quote, int min, int max, DfaLimits& limits) {
-  // States: before the quote, `unit` for each count, behind the last quote. Without a maximum the count stops at `min`.
+Result<Dfa> Dfa::EnclosedRepeat(const Dfa& unit, uint8_t open, uint8_t close, int min, int max,
+                                DfaLimits& limits) {
+  // States: before `open`, `unit` for each count, behind `close`. Without a maximum the count stops at `min`.
   const int last = max == kUnbounded ? min : max;
   const size_t unit_states = unit.num_states();
   const size_t num_states = 2 + unit_states * (static_cast<size_t>(last) + 1);
@@ -254,9 +262,11 @@ Result<Dfa> Dfa::QuotedRepeat(const Dfa& unit, uint8_t quote, int min, int max, 
   if (unit.IsEmpty() || num_states > limits.max_states || limits.work_left < 0)
     return Error(TooLarge(limits));
   Classes classes = unit.classes_;
-  const auto quote_class = static_cast<uint8_t>(unit.num_classes_);
-  classes[quote] = quote_class;
-  Dfa dfa(classes, unit.num_classes_ + 1);
+  // The two bytes are classes of their own; inside a text of the unit they are bytes like others.
+  std::vector<uint8_t> own = {open};
+  if (close != open) own.push_back(close);
+  for (size_t i = 0; i < own.size(); ++i) classes[own[i]] = static_cast<uint8_t>(unit.num_classes_ + i);
+  Dfa dfa(classes, unit.num_classes_ + own.size());
   const auto id = [&](int count, uint32_t state) {
     return static_cast<uint32_t>(1 + static_cast<size_t>(count) * unit_states + state);
   };
@@ -264,11 +274,11 @@ Result<Dfa> Dfa::QuotedRepeat(const Dfa& unit, uint8_t quote, int min, int max, 
     dfa.next_[state * dfa.num_classes_ + byte_class] = next;
   };
   for (size_t i = 0; i < num_states; ++i) dfa.AddState(i + 1 == num_states);
-  set(kStart, quote_class, id(0, kStart));
+  set(kStart, classes[open], id(0, kStart));
   dfa.alike_ = {kStart};
   constexpr int kFar = static_cast<int>(kAlikeBytes);
   for (int count = 0; count <= last; ++count) {
-    if (count >= min) set(id(count, kStart), quote_class, static_cast<uint32_t>(num_states - 1));
+    if (count >= min) set(id(count, kStart), classes[close], static_cast<uint32_t>(num_states - 1));
     // Where neither border is near, the count does not matter.
     const bool far_from_both = count < min ? min - count > kFar : max != kUnbounded && max - count > kFar;
     const int like = !far_from_both ? count : count < min ? 0 : min;
@@ -276,9 +286,8 @@ Result<Dfa> Dfa::QuotedRepeat(const Dfa& unit, uint8_t quote, int min, int max, 
       dfa.alike_.push_back(id(like, state));
       const bool counts = count < last || max == kUnbounded;
       for (size_t c = 0; c < dfa.num_classes_ && counts; ++c) {
-        // Inside a text of the unit the quote is a byte like others.
-        const uint32_t next =
-            c == quote_class ? unit.Next(state, quote) : unit.next_[state * unit.num_classes_ + c];
+        const uint32_t next = c >= unit.num_classes_ ? unit.Next(state, own[c - unit.num_classes_])
+                                                     : unit.next_[state * unit.num_classes_ + c];
         if (next == kDead) continue;
         set(id(count, state), c,
             unit.IsAccepting(next) ? id(std::min(count + 1, last), kStart) : id(count, next));

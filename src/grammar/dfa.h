@@ -31,8 +31,9 @@ class Dfa {
   // The texts of both; those of `a` that are not of `b`. ResourceExhausted as Compile.
   static Result<Dfa> Intersect(const Dfa& a, const Dfa& b, DfaLimits& limits);
   static Result<Dfa> Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits);
-  // `min` to `max` (kUnbounded) texts of `unit` between two `quote` bytes. No text of the unit begins another or with the quote.
-  static Result<Dfa> QuotedRepeat(const Dfa& unit, uint8_t quote, int min, int max, DfaLimits& limits);
+  // `min` to `max` (kUnbounded) texts of `unit` between the bytes `open` and `close`. No text of the unit begins another or with `close`.
+  static Result<Dfa> EnclosedRepeat(const Dfa& unit, uint8_t open, uint8_t close, int min, int max,
+                                    DfaLimits& limits);
 
   // kDead when no text of the automaton goes on with `byte`. `state` is live.
   uint32_t Next(uint32_t state, uint8_t byte) const { return next_[state * num_classes_ + classes_[byte]]; }

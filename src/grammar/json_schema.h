@@ -12,6 +12,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "grammar/program.h"
 
@@ -20,6 +21,9 @@ namespace dsv4::grammar {
 // The grammar of `schema`, a JSON text. InvalidArgument names the place in the schema by its JSON pointer; ResourceExhausted
 // when the grammar becomes too large. Time and memory are bounded whatever the schema says.
 Result<std::shared_ptr<const Program>> CompileJsonSchema(std::string_view schema);
+
+// A schema that is not too large to compile, parsed.
+Result<Json> ParseSchema(std::string_view schema);
 
 // Any JSON object.
 Result<std::shared_ptr<const Program>> CompileJsonObject();

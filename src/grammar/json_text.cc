@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "grammar/token_trie.h"
+
 namespace dsv4::grammar {
 namespace {
 
@@ -321,7 +323,7 @@ CharSet Complement(const CharSet& set) {
   return Normalized(std::move(out));
 }
 
-Regex SpelledChar(const CharSet& set) {
+Regex SpelledChar(const CharSet& set, Spelling spelling) {
   constexpr std::array<char32_t, 4> kLastOfLength = {0x7F, 0x7FF, 0xFFFF, kLastChar};
   std::vector<Regex> options;
   const auto add_plain = [&](char32_t first, char32_t last) {
@@ -335,7 +337,7 @@ Regex SpelledChar(const CharSet& set) {
   };
   for (const auto& [first, last] : set) {
     char32_t plain = first;
-    for (char32_t c = first; c <= std::min<char32_t>(last, '\\'); ++c) {
+    for (char32_t c = first; spelling == Spelling::kJson && c <= std::min<char32_t>(last, '\\'); ++c) {
       if (!NeedsEscape(c)) continue;
       if (plain < c) add_plain(plain, c - 1);
       options.push_back(Literal(Spelled(c)));
@@ -344,19 +346,6 @@ Regex SpelledChar(const CharSet& set) {
     add_plain(plain, last);
   }
   return Either(std::move(options));
-}
-
-std::string SpelledText(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte < 0x80) {
-      out += Spelled(byte);
-    } else {
-      out.push_back(c);
-    }
-  }
-  return out;
 }
 
 Regex AnyChar() {
@@ -375,6 +364,11 @@ Regex AnyChar() {
 }
 
 Regex Quoted(Regex content) { return Concat({Literal("\""), std::move(content), Literal("\"")}); }
+
+Regex Tagged(Regex content) {
+  return Concat(
+      {Literal(">"), std::move(content), Literal("</"), ByteRange(kCallMarkerByte, kCallMarkerByte)});
+}
 
 Regex Space() {
   constexpr int kMaxIndentation = 64;

@@ -6,6 +6,7 @@
 // two in the exponent: every parser reads them, and no number goes on for ever.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,13 +26,16 @@ CharSet AllChars();
 CharSet Normalized(CharSet set);
 CharSet Complement(const CharSet& set);
 
+// How the characters of a string are written: as JSON does, or as they are, which is how a tool call writes a string parameter.
+enum class Spelling : uint8_t { kJson, kRaw };
+
 // One character of the set in its one spelling, inside a string.
-Regex SpelledChar(const CharSet& set);
-// The text in that spelling, without quotes. `text` is UTF-8.
-std::string SpelledText(std::string_view text);
-// Any character in any spelling, inside a string.
+Regex SpelledChar(const CharSet& set, Spelling spelling = Spelling::kJson);
+// Any character in any spelling of JSON, inside a string.
 Regex AnyChar();
 Regex Quoted(Regex content);
+// A raw string between what stands around it in a call: the `>` of the parameter's tag, and "</" with the marker's byte.
+Regex Tagged(Regex content);
 
 // White space that may stand between two tokens: nothing, a blank, or a new line and its indentation. Bounded, so that no
 // answer is blank for ever.

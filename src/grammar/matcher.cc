@@ -80,6 +80,7 @@ void Matcher::Enter(uint32_t node, uint32_t frame, Place& out) {
       case Node::Kind::kTerminal:
         if (out.threads.size() >= kMaxThreads) break;
         out.threads.push_back({.dfa = here.what, .state = Dfa::kStart, .next = here.next, .frame = stack});
+        if (grammar_->may_end_inside[here.what] != 0) out.complete = true;
         if (grammar_->dfas[here.what].IsAccepting(Dfa::kStart)) pending_.emplace_back(here.next, stack);
         break;
       case Node::Kind::kCall:
@@ -112,6 +113,7 @@ void Matcher::Step(const Place& in, uint8_t byte, Place& out) {
     if (next == Dfa::kDead) continue;
     if (dfa.GoesOn(next) && out.threads.size() < kMaxThreads) {
       out.threads.push_back({.dfa = thread.dfa, .state = next, .next = thread.next, .frame = thread.frame});
+      if (grammar_->may_end_inside[thread.dfa] != 0) out.complete = true;
     }
     if (dfa.IsAccepting(next)) Enter(thread.next, thread.frame, out);
   }
@@ -166,8 +168,22 @@ void Matcher::Mask(TokenMask& mask) {
   }
   if (place_.complete) {
     for (const TokenId id : stop_ids_) mask.Allow(id);
+  } else {
+    ForbidStops(mask);
   }
   DropFrames();
+}
+
+// A stop id may be a token of text too, or any marker. Where it alone could come next the text has to end at it.
+void Matcher::ForbidStops(TokenMask& mask) const {
+  std::vector<TokenId> forbidden;
+  for (const TokenId id : stop_ids_) {
+    if (!mask.IsAllowed(id)) continue;
+    mask.Forbid(id);
+    forbidden.push_back(id);
+  }
+  if (forbidden.empty() || mask.Count() > 0) return;
+  for (const TokenId id : forbidden) mask.Allow(id);
 }
 
 Status Matcher::Accept(TokenId id) {

@@ -20,7 +20,7 @@ namespace dsv4::grammar {
 // Not thread-safe by itself: one sequence, one thread at a time.
 class Matcher {
  public:
-  // At the beginning of a text. `stop_ids` end it, and are allowed only where it is complete.
+  // At the beginning of a text. `stop_ids` end it, and are allowed only where it is complete, or where nothing else is.
   Matcher(std::shared_ptr<const Program> grammar, std::shared_ptr<const TokenTrie> trie,
           std::vector<TokenId> stop_ids);
 
@@ -89,6 +89,7 @@ class Matcher {
   // Adds the terminals that `node` leads to without a byte.
   void Enter(uint32_t node, uint32_t frame, Place& out);
   void Step(const Place& in, uint8_t byte, Place& out);
+  void ForbidStops(TokenMask& mask) const;
   void MaskBelow(uint32_t exit, const Place& after, TokenMask& mask);
   // Forgets stacks that no thread has.
   void DropFrames();

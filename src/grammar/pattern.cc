@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/json_text.h"
-
 namespace dsv4::grammar {
 namespace {
 
@@ -43,7 +41,7 @@ bool Decode(std::string_view text, std::u32string& out) {
 
 class Parser {
  public:
-  explicit Parser(std::u32string text) : text_(std::move(text)) {}
+  Parser(std::u32string text, Spelling spelling) : text_(std::move(text)), spelling_(spelling) {}
 
   Result<Regex> Parse() {
     // Alternatives at the top have ends of their own: "^a|b$".
@@ -54,7 +52,7 @@ class Parser {
       const bool to_end = Take('$');
       if (Peek() && *Peek() != '|')
         return Error(Bad(*Peek() == ')' ? "no group to close" : "not at an end of the pattern"));
-      const Regex anything = Repeat(SpelledChar(AllChars()), 0, kUnbounded);
+      const Regex anything = Repeat(Char(AllChars()), 0, kUnbounded);
       if (!from_start) sequence = Concat({anything, sequence});
       if (!to_end) sequence = Concat({sequence, anything});
       alternatives.push_back(std::move(sequence));
@@ -75,6 +73,8 @@ class Parser {
     return InvalidArgument(fmt::format("pattern, character {}: {}", at_, what));
   }
 
+  Regex Char(const CharSet& set) const { return SpelledChar(set, spelling_); }
+
   Result<Regex> ParseSequence() {
     std::vector<Regex> parts;
     while (Peek() && *Peek() != '|' && *Peek() != ')' && *Peek() != '$') {
@@ -94,10 +94,10 @@ class Parser {
         return ParseClass();
       case '.':
         ++at_;
-        return SpelledChar(Complement(kLineEnds));
+        return Char(Complement(kLineEnds));
       case '\\': {
         DSV4_ASSIGN_OR_RETURN(const CharSet set, ParseEscape());
-        return SpelledChar(set);
+        return Char(set);
       }
       case '^':
         return Error(Bad("^ is supported at the start of the pattern only"));
@@ -108,7 +108,7 @@ class Parser {
         return Error(Bad("nothing to repeat"));
       default:
         ++at_;
-        return SpelledChar({{c, c}});
+        return Char({{c, c}});
     }
   }
 
@@ -182,7 +182,7 @@ class Parser {
     }
     if (!Take(']')) return Error(Bad("a class is not closed"));
     set = Normalized(std::move(set));
-    return SpelledChar(negated ? Complement(set) : set);
+    return Char(negated ? Complement(set) : set);
   }
 
   Result<CharSet> ParseClassAtom() {
@@ -250,16 +250,17 @@ class Parser {
   }
 
   std::u32string text_;
+  Spelling spelling_;
   size_t at_ = 0;
   int depth_ = 0;
 };
 
 }  // namespace
 
-Result<Regex> PatternContent(std::string_view pattern) {
+Result<Regex> PatternContent(std::string_view pattern, Spelling spelling) {
   std::u32string text;
   if (!Decode(pattern, text)) return Error(InvalidArgument("pattern: not well-formed UTF-8"));
-  return Parser(std::move(text)).Parse();
+  return Parser(std::move(text), spelling).Parse();
 }
 
 }  // namespace dsv4::grammar

@@ -36,6 +36,7 @@ uint32_t ProgramBuilder::AddDfa(Dfa dfa) {
   if (is_new) {
     num_dfa_states_ += dfa.num_states();
     program_.dfas.push_back(std::move(dfa));
+    program_.may_end_inside.push_back(0);
   }
   return found->second;
 }
@@ -135,11 +136,15 @@ void ProgramBuilder::ComputeNeeds() {
   }
 }
 
-Result<Program> ProgramBuilder::Build(uint32_t start) && {
+Result<Program> ProgramBuilder::Build(uint32_t start, const std::vector<MustLive>& live) && {
   DSV4_TRY(CheckSize());
   DSV4_TRY(CheckLoops());
   ComputeNeeds();
-  if (program_.nodes[start].need == kNever) return Error(InvalidArgument("no value satisfies the schema"));
+  const Status dead = InvalidArgument("no value satisfies the schema");
+  for (const MustLive& node : live) {
+    if (program_.nodes[node.node].need == kNever) return Error(dead.WithContext(node.label));
+  }
+  if (program_.nodes[start].need == kNever) return Error(dead);
   program_.start = start;
   return std::move(program_);
 }

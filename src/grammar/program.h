@@ -36,6 +36,8 @@ inline constexpr uint32_t kMaxDepth = 64;
 struct Program {
   std::vector<Node> nodes;
   std::vector<Dfa> dfas;
+  // By automaton: whether the whole text may also end inside it, as free text may in front of a call.
+  std::vector<uint8_t> may_end_inside;
   uint32_t start = 0;
 };
 
@@ -52,13 +54,20 @@ class ProgramBuilder {
   void SetOptions(uint32_t split, std::vector<uint32_t> options);
   // The id of the automaton; equal ones share it.
   uint32_t AddDfa(Dfa dfa);
+  // The text may end anywhere inside this automaton. Only of those that no call leads to.
+  void MayEndInside(uint32_t dfa) { program_.may_end_inside[dfa] = 1; }
 
   // ResourceExhausted when the program has become too large.
   Status CheckSize() const;
 
+  // A node from which some text must lead to the return, and what an error calls it.
+  struct MustLive {
+    uint32_t node;
+    std::string label;
+  };
   // The program that begins at `start`. InvalidArgument when a rule calls itself before it reads a byte, or no text within
-  // kMaxDepth satisfies it.
-  Result<Program> Build(uint32_t start) &&;
+  // kMaxDepth satisfies it or one of `live`.
+  Result<Program> Build(uint32_t start, const std::vector<MustLive>& live = {}) &&;
 
  private:
   uint32_t Add(Node node);

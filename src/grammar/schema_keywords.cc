@@ -192,6 +192,16 @@ Status CheckKeywords(const Json& schema, const std::string& pointer) {
   return {};
 }
 
+Json Understood(const Json& schema) {
+  if (!schema.is_object()) return schema.is_boolean() ? schema : Json(true);
+  Json known = Json::object();
+  for (const auto& [name, value] : schema.items()) {
+    const Keyword* keyword = FindKeyword(name);
+    if (keyword != nullptr && Complaint(keyword->wants, value).empty()) known[name] = value;
+  }
+  return known;
+}
+
 bool Constrains(const Json& schema, std::string_view except) {
   for (const auto& [name, value] : schema.items()) {
     if (name != except && FindKeyword(name) != nullptr) return true;
@@ -221,16 +231,17 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
   if (bytes_ > kMaxFlattenBytes)
     return Error(SchemaError(pointer, "references and allOf make the schema too large"));
   if (!schema.is_object()) return schema;
-  DSV4_TRY(CheckKeywords(schema, pointer));
-  Json flat = schema;
+  const Json known = lenient_ ? Understood(schema) : schema;
+  DSV4_TRY(CheckKeywords(known, pointer));
+  Json flat = known;
   flat.erase("$ref");
   flat.erase("allOf");
-  if (const auto reference = schema.find("$ref"); reference != schema.end()) {
+  if (const auto reference = known.find("$ref"); reference != known.end()) {
     DSV4_ASSIGN_OR_RETURN(const Json* target, Resolve(reference->get<std::string>(), pointer));
     DSV4_ASSIGN_OR_RETURN(const Json part, Flatten(*target, Below(pointer, "$ref"), depth + 1));
     DSV4_ASSIGN_OR_RETURN(flat, Merge(part, flat, pointer));
   }
-  if (const auto parts = schema.find("allOf"); parts != schema.end()) {
+  if (const auto parts = known.find("allOf"); parts != known.end()) {
     for (size_t i = 0; i < parts->size(); ++i) {
       DSV4_ASSIGN_OR_RETURN(const Json part,
                             Flatten((*parts)[i], Below(Below(pointer, "allOf"), i), depth + 1));

@@ -18,13 +18,17 @@ Status SchemaError(const std::string& pointer, const std::string& what);
 // InvalidArgument that names the first keyword which is not understood or has a value of the wrong type. Annotations, `x-...` and
 // values that constrain nothing (`"uniqueItems": false`) pass.
 Status CheckKeywords(const Json& schema, const std::string& pointer);
+// The schema without the keywords that CheckKeywords complains of.
+Json Understood(const Json& schema);
 // Whether any keyword but `except` narrows what is allowed.
 bool Constrains(const Json& schema, std::string_view except);
 
 // Replaces $ref and allOf by what they stand for (anyOf stays).
 class SchemaFlattener {
  public:
-  explicit SchemaFlattener(const Json& document) : document_(document) {}
+  // `lenient`: what is not understood is left out.
+  explicit SchemaFlattener(const Json& document, bool lenient = false)
+      : document_(document), lenient_(lenient) {}
 
   // The part of the document that "#/..." names.
   Result<const Json*> Resolve(const std::string& reference, const std::string& pointer) const;
@@ -35,6 +39,7 @@ class SchemaFlattener {
 
  private:
   const Json& document_;
+  bool lenient_;
   size_t bytes_ = 0;
 };
 

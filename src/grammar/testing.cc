@@ -18,7 +18,8 @@ std::shared_ptr<const TokenTrie> ToyTrie() {
           "1,",  "2]",   "1}",  "true",   "e,Ġ\"a", "null}", "\\u", "\\u00", "\\\"", "xyz", "\"x\":1}"}) {
       file["model"]["vocab"][text] = id++;
     }
-    auto made = TokenTrie::Create(tokenizer::testing::ParseOrDie(file));
+    auto made =
+        TokenTrie::Create(tokenizer::testing::ParseOrDie(file), {.think_end = kThinkEnd, .dsml = kDsml});
     if (!made) {
       std::cerr << made.error().ToString() << '\n';
       std::abort();

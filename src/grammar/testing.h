@@ -11,6 +11,8 @@ namespace dsv4::grammar::testing {
 
 // Of the toy tokenizer: all bytes, some merges, added tokens.
 inline constexpr TokenId kStop = 299;
+inline constexpr TokenId kThinkEnd = 295;
+inline constexpr TokenId kDsml = 294;
 std::shared_ptr<const TokenTrie> ToyTrie();
 std::shared_ptr<const Program> CompileOrDie(std::string_view schema);
 Matcher ToyMatcher(std::string_view schema);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <string_view>
 
@@ -22,13 +23,27 @@ int64_t TokenMask::Count() const {
   return count;
 }
 
-Result<std::shared_ptr<const TokenTrie>> TokenTrie::Create(const tokenizer::Tokenizer& tokenizer) {
+Result<std::shared_ptr<const TokenTrie>> TokenTrie::Create(const tokenizer::Tokenizer& tokenizer,
+                                                           const Markers& markers) {
+  constexpr std::array<char, 3> kMarkerBytes = {static_cast<char>(kThinkEndByte),
+                                                static_cast<char>(kCallMarkerByte),
+                                                static_cast<char>(kOtherMarkerByte)};
+  const auto bytes_of = [&](TokenId id) -> std::string_view {
+    const std::string_view bytes = tokenizer.TokenBytes(id);
+    if (bytes.empty()) return {};
+    if (tokenizer.IsAdded(id)) {
+      return {&kMarkerBytes[id == markers.think_end ? 0 : id == markers.dsml ? 1 : 2], 1};
+    }
+    const bool is_text = std::all_of(bytes.begin(), bytes.end(),
+                                     [](char c) { return static_cast<uint8_t>(c) < kThinkEndByte; });
+    return is_text ? bytes : std::string_view();
+  };
   std::vector<std::pair<std::string_view, TokenId>> sorted;
   const std::shared_ptr<TokenTrie> trie(new TokenTrie());
   trie->bytes_.resize(static_cast<size_t>(tokenizer.num_ids()));
   for (TokenId id = 0; id < tokenizer.num_ids(); ++id) {
-    const std::string_view bytes = tokenizer.TokenBytes(id);
-    if (bytes.empty() || tokenizer.IsAdded(id)) continue;
+    const std::string_view bytes = bytes_of(id);
+    if (bytes.empty()) continue;
     trie->bytes_[static_cast<size_t>(id)].assign(bytes.begin(), bytes.end());
     sorted.emplace_back(bytes, id);
   }

@@ -1,7 +1,7 @@
 // The vocabulary as a tree over bytes, and which tokens fit into a terminal.
 //
-// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens (markers, <think>) are not
-// in it: constrained text is made of ordinary tokens only.
+// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens are no text: each stands in the tree as
+// one byte that no UTF-8 text has, so that a grammar can ask for the marker of a tag, and text can never be mistaken for one.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ class TokenMask {
   int64_t num_ids() const { return num_ids_; }
   void Clear() { words_.assign(words_.size(), 0); }
   void Allow(TokenId id) { words_[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64); }
+  void Forbid(TokenId id) { words_[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << (id % 64)); }
   bool IsAllowed(TokenId id) const {
     return id >= 0 && id < num_ids_ && ((words_[static_cast<size_t>(id) / 64] >> (id % 64)) & 1) != 0;
   }
@@ -40,10 +41,22 @@ class TokenMask {
   std::vector<uint64_t> words_;
 };
 
+// The bytes of added tokens. Ordinary tokens with bytes from here on are in no grammar: no text has them.
+inline constexpr uint8_t kThinkEndByte = 0xF8;     // Markers::think_end.
+inline constexpr uint8_t kCallMarkerByte = 0xF9;   // Markers::dsml.
+inline constexpr uint8_t kOtherMarkerByte = 0xFA;  // Any other.
+
+// The added tokens that grammars ask for; -1: the tokenizer has none.
+struct Markers {
+  TokenId think_end = -1;
+  TokenId dsml = -1;
+};
+
 class TokenTrie {
  public:
   // InvalidArgument when a byte has no token of its own (then some text could not be written).
-  static Result<std::shared_ptr<const TokenTrie>> Create(const tokenizer::Tokenizer& tokenizer);
+  static Result<std::shared_ptr<const TokenTrie>> Create(const tokenizer::Tokenizer& tokenizer,
+                                                         const Markers& markers = {});
 
   // In depth-first order; node 0 is the root.
   struct Node {
@@ -76,7 +89,7 @@ class TokenTrie {
   std::vector<Node> nodes_;  // And one more behind the last, for its tokens' end.
   std::vector<TokenId> tokens_;
   size_t longest_ = 0;                       // Bytes of a token.
-  std::vector<std::vector<uint8_t>> bytes_;  // By id; empty for added tokens and ids without one.
+  std::vector<std::vector<uint8_t>> bytes_;  // By id; empty for ids without a token.
 
   using Key = std::pair<Dfa::Fingerprint, uint32_t>;
   mutable std::mutex mutex_;

@@ -1,12 +1,10 @@
-// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, and that it
-// begins with a tool call (tool_choice required, or one named) or is JSON of a schema (response_format). A call is forced by allowing only the tokens of the block's opener
-// and of a tool's name; its arguments are free. Source: chat-encoding.md 3.7 and 5.1.
+// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, and the grammar of
+// the whole of it (calls of tools, JSON of a schema). Source: chat-encoding.md 3.7 and 5.1.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "grammar/program.h"
@@ -19,15 +17,12 @@ struct AnswerShape {
   bool starts_in_reasoning = false;
   // The reasoning is closed after so many tokens; its closing marker counts as one more.
   std::optional<int64_t> max_reasoning_tokens;
-  // The answer begins with a call of one of these tools; empty: it is free. Stop tokens cannot come before.
-  std::vector<std::string> forced_tools;
-  // What the answer behind the reasoning is made of; null: it is free. Not beside forced tools. Stop tokens come where it is complete.
-  std::shared_ptr<const grammar::Program> content = nullptr;
-  std::vector<int32_t> stop_tokens;
+  // Of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
+  std::shared_ptr<const grammar::Program> grammar = nullptr;
+  std::vector<int32_t> stop_tokens;  // End the answer; under a grammar only where it is complete.
 };
 
-// Null when the shape constrains nothing. Errors: those of Tokenizer::Encode.
-Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const ServedModel& model,
-                                                                  const AnswerShape& shape);
+// Null when the shape constrains nothing. A grammar needs ServedModel::trie.
+std::unique_ptr<sampling::TokenConstraint> MakeConstraint(const ServedModel& model, const AnswerShape& shape);
 
 }  // namespace dsv4::server

@@ -141,8 +141,7 @@ Result<std::vector<chat::Message>> ReadMessages(const chat::JsonValue& list) {
   return messages;
 }
 
-Result<std::vector<chat::JsonValue>> ReadTools(const chat::JsonValue& list) {
-  std::vector<chat::JsonValue> tools;
+Status ReadTools(const chat::JsonValue& list, ChatCall& call) {
   for (size_t i = 0; i < list.items().size(); ++i) {
     Fields fields(list.items()[i], fmt::format("tools[{}].", i));
     std::string type = "custom";
@@ -155,14 +154,18 @@ Result<std::vector<chat::JsonValue>> ReadTools(const chat::JsonValue& list) {
     const chat::JsonValue* schema = nullptr;
     if (!fields.ReadObject("input_schema", &schema)) fields.Fail("input_schema", "missing, wanted an object");
     const bool has_description = fields.Read("description", &description);
-    DSV4_TRY(fields.status());
+    ToolRule rule = {.schema_label = fmt::format("tools[{}].input_schema", i)};
+    fields.Read("strict", &rule.strict);
+    DSV4_RETURN_IF_ERROR(fields.status());
     std::vector<chat::JsonValue::Member> function = {{"name", chat::JsonValue::String(name)}};
     if (has_description) function.emplace_back("description", chat::JsonValue::String(description));
     function.emplace_back("parameters", *schema);
-    tools.push_back(chat::JsonValue::Object({{"type", chat::JsonValue::String("function")},
-                                             {"function", chat::JsonValue::Object(std::move(function))}}));
+    call.conversation.tools.push_back(
+        chat::JsonValue::Object({{"type", chat::JsonValue::String("function")},
+                                 {"function", chat::JsonValue::Object(std::move(function))}}));
+    call.tool_rules.push_back(std::move(rule));
   }
-  return tools;
+  return {};
 }
 
 void ReadToolChoice(Fields& fields, ChatCall& call) {
@@ -180,9 +183,36 @@ void ReadToolChoice(Fields& fields, ChatCall& call) {
     call.tool_choice = ToolChoice::kRequired;
   else if (type != "auto")
     inner.Fail("type", fmt::format("got '{}', wanted auto, any, tool or none", type));
-  if (type == "tool" && !inner.Read("name", &call.tool_name)) inner.Fail("name", "missing");
-  if (!inner.status().ok())
-    fields.Fail(FieldOf(inner.status()), inner.status().message().substr(FieldOf(inner.status()).size() + 2));
+  std::string name;
+  if (type == "tool") {
+    if (!inner.Read("name", &name)) inner.Fail("name", "missing");
+    call.tool_names = {name};
+  }
+  fields.Adopt(inner.status());
+}
+
+// output_config.format, and output_format as it was called first: {"type": "json_schema", "schema"}.
+void ReadFormat(Fields& fields, ChatCall& call) {
+  const auto read = [&](Fields& holder, const char* name, const std::string& path) {
+    const chat::JsonValue* format = nullptr;
+    if (!holder.ReadObject(name, &format)) return;
+    Fields members(*format, path + ".");
+    std::string type;
+    const chat::JsonValue* schema = nullptr;
+    members.Read("type", &type);
+    if (type != "json_schema") members.Fail("type", fmt::format("got '{}', wanted json_schema", type));
+    if (!members.ReadObject("schema", &schema)) members.Fail("schema", "missing, wanted an object");
+    fields.Adopt(members.status());
+    if (schema == nullptr) return;
+    call.conversation.response_format = chat::ResponseFormatOf(*schema);
+    call.schema_label = path + ".schema";
+  };
+  read(fields, "output_format", "output_format");
+  const chat::JsonValue* config = nullptr;
+  if (!fields.ReadObject("output_config", &config)) return;
+  Fields inner(*config, "output_config.");
+  read(inner, "format", "output_config.format");
+  fields.Adopt(inner.status());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -350,10 +380,11 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   ReadSampling(fields, call.sampling);
   if (call.sampling.num_choices != 1) fields.Fail("n", "this dialect has one answer");
   ReadToolChoice(fields, call);
+  ReadFormat(fields, call);
   const chat::JsonValue* tools = nullptr;
   fields.ReadList("tools", &tools);
   const chat::JsonValue* system = fields.Find("system");
-  fields.Expect({"model", "thinking", "output_config", "metadata"});
+  fields.Expect({"model", "thinking", "metadata"});
   DSV4_TRY(fields.status());
   if (system != nullptr) {
     DSV4_ASSIGN_OR_RETURN(std::string text, ReadText(*system, "system"));
@@ -365,9 +396,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   // An assistant message at the end is the beginning of the answer.
   call.conversation.continue_final_message = turns.back().role == chat::Role::kAssistant;
   for (chat::Message& turn : turns) call.conversation.messages.push_back(std::move(turn));
-  if (tools != nullptr) {
-    DSV4_ASSIGN_OR_RETURN(call.conversation.tools, ReadTools(*tools));
-  }
+  if (tools != nullptr) DSV4_TRY(ReadTools(*tools, call));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
   fields.LogUnknown("messages");
   return request;

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "chat/renderer.h"
-#include "grammar/json_schema.h"
+#include "grammar/answer_grammar.h"
 #include "server/answer_shape.h"
 #include "server/random_id.h"
 
@@ -113,34 +113,82 @@ Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const
   return requests;
 }
 
-// What response_format lets the answer be; null: anything.
-Result<std::shared_ptr<const grammar::Program>> ContentGrammar(const ServedModel& model,
-                                                               const chat::ApiConversation& conversation) {
-  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue schema, chat::ResponseSchema(conversation.response_format));
-  if (schema.is_null()) return nullptr;
-  if (model.trie == nullptr) {
-    return Error(Unimplemented("response_format: the model's tokenizer has no token for some bytes"));
-  }
-  if (conversation.continue_final_message || conversation.messages.back().wo_eos) {
-    return Error(InvalidArgument("response_format: an unfinished answer cannot be continued under a schema"));
-  }
-  auto program = grammar::CompileJsonSchema(chat::WriteJson(schema));
-  // Whatever it is that fails, the request is wrong.
-  if (!program) {
-    return Error(InvalidArgument("response_format.json_schema.schema: " + program.error().message()));
-  }
-  return program;
+// The JSON schema of a tool's arguments; without one it takes none.
+std::string ParametersOf(const chat::JsonValue& function) {
+  const chat::JsonValue* parameters = function.Find("parameters");
+  if (parameters == nullptr || parameters->is_null())
+    return R"({"type": "object", "additionalProperties": false})";
+  return chat::WriteJson(*parameters);
 }
 
-Result<std::vector<std::string>> NamesToForce(const ChatCall& call) {
-  std::vector<std::string> names;
-  for (const chat::ToolSchema& tool : chat::ToolSchemas(call.conversation.tools)) {
-    if (call.tool_name.empty() || tool.name == call.tool_name) names.push_back(tool.name);
+// The tools that may be called.
+Result<std::vector<grammar::CallableTool>> CallableTools(const ChatCall& call) {
+  const std::vector<chat::JsonValue>& tools = call.conversation.tools;
+  std::vector<grammar::CallableTool> callable;
+  std::vector<std::string> missing = call.tool_names;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const chat::JsonValue* function = tools[i].Find("function");  // ParseTools has seen to it.
+    const chat::JsonValue* name = function->Find("name");
+    if (name == nullptr || !name->is_string())
+      return Error(InvalidArgument(fmt::format("tools[{}]: without a name it cannot be called", i)));
+    const bool listed = std::erase(missing, name->text()) > 0;
+    if (!call.tool_names.empty() && !listed) continue;
+    const ToolRule& rule = call.tool_rules[i];
+    callable.push_back({.name = name->text(),
+                        .parameters = ParametersOf(*function),
+                        .strict = rule.strict,
+                        .label = rule.schema_label});
   }
-  if (!names.empty()) return names;
-  return Error(InvalidArgument(call.tool_name.empty()
-                                   ? std::string("tool_choice: got required, but the request has no tools")
-                                   : fmt::format("tool_choice: no tool is named '{}'", call.tool_name)));
+  if (!missing.empty())
+    return Error(InvalidArgument(fmt::format("tool_choice: no tool is named '{}'", missing.front())));
+  return callable;
+}
+
+// What the answer has to be; null: anything.
+Result<std::shared_ptr<const grammar::Program>> AnswerGrammar(const ServedModel& model, const ChatCall& call,
+                                                              bool starts_in_reasoning) {
+  const chat::ApiConversation& conversation = call.conversation;
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue schema, chat::ResponseSchema(conversation.response_format));
+  const bool required = call.tool_choice == ToolChoice::kRequired;
+  const bool any_strict =
+      !conversation.tools.empty() && std::any_of(call.tool_rules.begin(), call.tool_rules.end(),
+                                                 [](const ToolRule& rule) { return rule.strict; });
+  const bool named = !call.tool_names.empty() && call.tool_choice != ToolChoice::kNone;
+  if (!required && !any_strict && !named && schema.is_null()) return nullptr;
+  const char* field = required || named ? "tool_choice" : any_strict ? "tools" : "response_format";
+  if (model.trie == nullptr) {
+    return Error(Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field)));
+  }
+  if (call.sampling.ignore_eos) {
+    return Error(
+        InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
+  }
+  const chat::ChatProfile& profile = *model.profile;
+  grammar::AnswerRules rules = {.starts_in_reasoning = starts_in_reasoning,
+                                .think_end = std::string(profile.think_close),
+                                .tags = {.marker = std::string(profile.dsml),
+                                         .tool_calls = std::string(profile.tool_calls),
+                                         .invoke = std::string(profile.invoke),
+                                         .parameter = std::string(profile.parameter)},
+                                .parallel_calls = call.parallel_calls};
+  DSV4_ASSIGN_OR_RETURN(rules.tools, CallableTools(call));
+  if (required) {
+    if (rules.tools.empty())
+      return Error(InvalidArgument("tool_choice: got required, but the request has no tools"));
+    rules.content = grammar::ContentKind::kCall;
+  } else if (!schema.is_null()) {
+    if (conversation.continue_final_message || conversation.messages.back().wo_eos) {
+      return Error(
+          InvalidArgument("response_format: an unfinished answer cannot be continued under a schema"));
+    }
+    rules.content = grammar::ContentKind::kJson;
+    rules.schema = chat::WriteJson(schema);
+    rules.schema_label = call.schema_label;
+  }
+  auto program = grammar::CompileAnswer(rules);
+  // Whatever it is that fails, the request is wrong.
+  if (!program) return Error(InvalidArgument(program.error().message()));
+  return program;
 }
 
 }  // namespace
@@ -197,15 +245,10 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
   AnswerShape shape = {.starts_in_reasoning = prompt.ends_in_reasoning,
                        .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
-  if (call.tool_choice == ToolChoice::kRequired) {
-    DSV4_ASSIGN_OR_RETURN(shape.forced_tools, NamesToForce(call));
-  }
-  if (call.conversation.tools.empty()) {
-    DSV4_ASSIGN_OR_RETURN(shape.content, ContentGrammar(model, call.conversation));
-  }
+  DSV4_ASSIGN_OR_RETURN(shape.grammar, AnswerGrammar(model, call, prompt.ends_in_reasoning));
   for (engine::Request& request : prepared.requests) {
     shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
-    DSV4_ASSIGN_OR_RETURN(request.constraint, MakeConstraint(model, shape));
+    request.constraint = MakeConstraint(model, shape);
   }
   return prepared;
 }

@@ -39,13 +39,22 @@ void ReadSampling(Fields& fields, SamplingCall& call);
 
 enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 
+// What a request says of a tool beside what the model gets to see.
+struct ToolRule {
+  bool strict = false;       // Every call satisfies the tool's schema.
+  std::string schema_label;  // What errors call that schema: "tools[0].function.parameters".
+};
+
 struct ChatCall {
   chat::ApiConversation conversation;
   chat::ThinkingSettings thinking;
   bool drop_thinking = true;
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string tool_name;       // kRequired: this one; empty: any.
-  bool parallel_calls = true;  // False: the first call ends the answer.
+  std::vector<std::string> tool_names;  // Only these may be called; empty: all.
+  std::vector<ToolRule> tool_rules;     // By conversation.tools.
+  bool parallel_calls = true;           // False: the first call ends the answer.
+  // What errors call the schema of conversation.response_format.
+  std::string schema_label = "response_format.json_schema.schema";
   SamplingCall sampling;
 };
 

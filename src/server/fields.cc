@@ -45,6 +45,10 @@ void Fields::Fail(std::string_view name, std::string_view what) {
   if (status_.ok()) status_ = InvalidArgument(fmt::format("{}{}: {}", path_, name, what));
 }
 
+void Fields::Adopt(const Status& inner) {
+  if (status_.ok()) status_ = inner;
+}
+
 const chat::JsonValue* Fields::Find(std::string_view name) {
   known_.emplace(name);
   const chat::JsonValue* value = object_.Find(name);

@@ -35,6 +35,8 @@ class Fields {
   void Expect(std::initializer_list<std::string_view> names);
 
   void Fail(std::string_view name, std::string_view what);
+  // Keeps the mistake of an inner object's fields, unless there was one before.
+  void Adopt(const Status& inner);
   // Ok, or the first mistake (InvalidArgument).
   const Status& status() const { return status_; }
   // Members that nobody asked for.

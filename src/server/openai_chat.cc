@@ -13,29 +13,6 @@
 namespace dsv4::server {
 namespace {
 
-void ReadToolChoice(Fields& fields, ChatCall& call) {
-  const chat::JsonValue* choice = fields.Find("tool_choice");
-  if (choice == nullptr) return;
-  if (choice->is_object()) {
-    const chat::JsonValue* function = choice->Find("function");
-    const chat::JsonValue* name = function != nullptr ? function->Find("name") : nullptr;
-    if (name == nullptr || !name->is_string())
-      return fields.Fail("tool_choice.function.name", "wanted a string");
-    call.tool_choice = ToolChoice::kRequired;
-    call.tool_name = name->text();
-    return;
-  }
-  const std::string& name = choice->text();
-  if (name == "auto") return;
-  if (name == "none")
-    call.tool_choice = ToolChoice::kNone;
-  else if (name == "required")
-    call.tool_choice = ToolChoice::kRequired;
-  else
-    fields.Fail("tool_choice",
-                fmt::format("got {}, wanted auto, none, required or a function", chat::WriteJson(*choice)));
-}
-
 void ReadLogprobs(Fields& fields, SamplingCall& call) {
   bool wanted = false;
   int top = 0;
@@ -239,7 +216,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   ReadSampling(fields, sampling);
   ReadLogprobs(fields, sampling);
-  ReadToolChoice(fields, call);
+  ReadToolChoice(fields, FunctionLayout::kNested, call);
   fields.Read("drop_thinking", &call.drop_thinking);
   fields.Read("continue_final_message", &call.conversation.continue_final_message);
   fields.Read("parallel_tool_calls", &call.parallel_calls);
@@ -251,6 +228,11 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
   if (const chat::JsonValue* tools = fields.Find("tools")) {
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, chat::ParseTools(*tools, "tools"));
+    for (size_t i = 0; i < call.conversation.tools.size(); ++i) {
+      DSV4_ASSIGN_OR_RETURN(ToolRule rule, ReadToolRule(*call.conversation.tools[i].Find("function"),
+                                                        fmt::format("tools[{}].function.", i)));
+      call.tool_rules.push_back(std::move(rule));
+    }
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
   fields.LogUnknown("chat completions");

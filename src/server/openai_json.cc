@@ -1,5 +1,7 @@
 #include "server/openai_json.h"
 
+#include <fmt/format.h>
+
 namespace dsv4::server {
 namespace {
 
@@ -44,6 +46,69 @@ Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage) {
   Fields options(*stream_options, "stream_options.");
   options.Read("include_usage", include_usage);
   return options.status();
+}
+
+void ReadToolChoice(Fields& fields, FunctionLayout layout, ChatCall& call) {
+  const chat::JsonValue* choice = fields.Find("tool_choice");
+  if (choice == nullptr) return;
+  // Of a function as the layout has it; null when it has none.
+  const auto name_of = [&](const chat::JsonValue& function) {
+    const chat::JsonValue* holder = layout == FunctionLayout::kNested ? function.Find("function") : &function;
+    const chat::JsonValue* name = holder == nullptr ? nullptr : holder->Find("name");
+    return name != nullptr && name->is_string() ? name : nullptr;
+  };
+  const auto read_mode = [&](const chat::JsonValue* mode, std::string_view field) {
+    const std::string& name = mode == nullptr ? std::string() : mode->text();
+    if (name == "required")
+      call.tool_choice = ToolChoice::kRequired;
+    else if (name != "auto")
+      fields.Fail(field, fmt::format("got {}, wanted auto or required",
+                                     mode == nullptr ? "nothing" : chat::WriteJson(*mode)));
+  };
+  if (choice->is_string() && choice->text() == "none") {
+    call.tool_choice = ToolChoice::kNone;
+    return;
+  }
+  if (!choice->is_object()) {
+    const std::string& name = choice->text();
+    if (name == "auto" || name == "required") return read_mode(choice, "tool_choice");
+    return fields.Fail("tool_choice", fmt::format("got {}, wanted auto, none, required or a function",
+                                                  chat::WriteJson(*choice)));
+  }
+  const chat::JsonValue* type = choice->Find("type");
+  if (type != nullptr && type->text() == "allowed_tools") {
+    const std::string path =
+        layout == FunctionLayout::kNested ? "tool_choice.allowed_tools." : "tool_choice.";
+    const chat::JsonValue* allowed =
+        layout == FunctionLayout::kNested ? choice->Find("allowed_tools") : choice;
+    const chat::JsonValue* tools = allowed == nullptr ? nullptr : allowed->Find("tools");
+    if (tools == nullptr || !tools->is_array() || tools->items().empty())
+      return fields.Fail(path + "tools", "wanted a list of functions");
+    for (size_t i = 0; i < tools->items().size(); ++i) {
+      const chat::JsonValue* name = name_of(tools->items()[i]);
+      if (name == nullptr)
+        return fields.Fail(fmt::format("{}tools[{}]", path, i), "wanted a function's name");
+      call.tool_names.push_back(name->text());
+    }
+    return read_mode(allowed->Find("mode"), path + "mode");
+  }
+  const chat::JsonValue* name = name_of(*choice);
+  if (name == nullptr) {
+    return fields.Fail(layout == FunctionLayout::kNested ? "tool_choice.function.name" : "tool_choice.name",
+                       "wanted a string");
+  }
+  call.tool_choice = ToolChoice::kRequired;
+  call.tool_names = {name->text()};
+}
+
+Result<ToolRule> ReadToolRule(const chat::JsonValue& function, const std::string& where) {
+  Fields fields(function, where);
+  ToolRule rule = {.schema_label = where + "parameters"};
+  fields.Read("strict", &rule.strict);
+  const chat::JsonValue* parameters = nullptr;
+  fields.ReadObject("parameters", &parameters);
+  DSV4_TRY(fields.status());
+  return rule;
 }
 
 }  // namespace dsv4::server

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "sampling/sampler.h"
 #include "server/answer_writer.h"
+#include "server/chat_call.h"
 #include "server/fields.h"
 #include "server/served_model.h"
 
@@ -18,5 +19,12 @@ Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sam
 
 // Reads stream and stream_options. Mistakes inside stream_options are returned, others stay in `fields`.
 Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage);
+
+// Where a dialect has what is said of a function: chat completions in a member "function", responses beside the type.
+enum class FunctionLayout : uint8_t { kNested, kFlat };
+// Reads tool_choice. Mistakes stay in `fields`.
+void ReadToolChoice(Fields& fields, FunctionLayout layout, ChatCall& call);
+// What the request says of its tools[i] to the server alone; `function` has the members, `where` ("tools[0].function.") is its path.
+Result<ToolRule> ReadToolRule(const chat::JsonValue& function, const std::string& where);
 
 }  // namespace dsv4::server

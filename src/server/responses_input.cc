@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "server/openai_json.h"
 #include "server/openai_responses.h"
 
 namespace dsv4::server {
@@ -152,32 +153,27 @@ Result<std::vector<chat::JsonValue>> ReadTools(const chat::JsonValue& list) {
   return tools;
 }
 
-void ReadToolChoice(Fields& fields, ChatCall& call) {
-  const chat::JsonValue* choice = fields.Find("tool_choice");
-  if (choice == nullptr) return;
-  const chat::JsonValue* name = choice->Find("name");
-  if (choice->is_object() && name != nullptr && name->is_string()) {
-    call.tool_choice = ToolChoice::kRequired;
-    call.tool_name = name->text();
-  } else if (choice->text() == "none") {
-    call.tool_choice = ToolChoice::kNone;
-  } else if (choice->text() == "required") {
-    call.tool_choice = ToolChoice::kRequired;
-  } else if (choice->text() != "auto") {
-    fields.Fail("tool_choice",
-                fmt::format("got {}, wanted auto, none, required or a function", chat::WriteJson(*choice)));
-  }
-}
-
 // text.format, in the layout of chat completions' response_format.
 chat::JsonValue ReadFormat(Fields& fields) {
   const chat::JsonValue* text = nullptr;
   if (!fields.ReadObject("text", &text)) return {};
-  const chat::JsonValue* format = text->Find("format");
-  if (format == nullptr || !format->is_object()) return {};
-  const chat::JsonValue* type = format->Find("type");
-  if (type == nullptr || type->text() != "json_schema") return *format;
-  return chat::JsonValue::Object({{"type", *type}, {"json_schema", *format}});
+  Fields inner(*text, "text.");
+  const chat::JsonValue* format = nullptr;
+  if (inner.ReadObject("format", &format)) {
+    Fields members(*format, "text.format.");
+    std::string type;
+    const chat::JsonValue* schema = nullptr;
+    members.Read("type", &type);
+    if (type == "json_schema") {
+      if (!members.ReadObject("schema", &schema)) members.Fail("schema", "missing, wanted an object");
+    } else if (type != "text" && type != "json_object") {
+      members.Fail("type", fmt::format("got '{}', wanted text, json_object or json_schema", type));
+    }
+    fields.Adopt(members.status());
+    if (schema != nullptr) return chat::ResponseFormatOf(*schema);
+  }
+  fields.Adopt(inner.status());
+  return format == nullptr ? chat::JsonValue() : *format;
 }
 
 }  // namespace
@@ -204,8 +200,9 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   ReadSampling(fields, call.sampling);
   if (call.sampling.num_choices != 1) fields.Fail("n", "this dialect has one answer");
   fields.Read("parallel_tool_calls", &call.parallel_calls);
-  ReadToolChoice(fields, call);
+  ReadToolChoice(fields, FunctionLayout::kFlat, call);
   call.conversation.response_format = ReadFormat(fields);
+  call.schema_label = "text.format.schema";
   const chat::JsonValue* tools = nullptr;
   fields.ReadList("tools", &tools);
   const auto keep = [&](std::string_view name, chat::JsonValue& value) {
@@ -239,6 +236,10 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   }
   if (tools != nullptr) {
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, ReadTools(*tools));
+    for (size_t i = 0; i < tools->items().size(); ++i) {
+      DSV4_ASSIGN_OR_RETURN(ToolRule rule, ReadToolRule(tools->items()[i], fmt::format("tools[{}].", i)));
+      call.tool_rules.push_back(std::move(rule));
+    }
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
   fields.LogUnknown("responses");

@@ -12,7 +12,8 @@ namespace dsv4::server {
 inline ServedModel MakeTinyServedModel(const std::string& tokenizer_path, std::string_view revision) {
   tokenizer::Tokenizer tokenizer = std::move(*tokenizer::Tokenizer::Load(tokenizer_path));
   const tokenizer::SpecialTokens special = *tokenizer::SpecialTokens::Resolve(tokenizer);
-  const auto trie = *grammar::TokenTrie::Create(tokenizer);
+  const auto trie =
+      *grammar::TokenTrie::Create(tokenizer, {.think_end = special.think_end, .dsml = special.dsml});
   return {.id = "tiny",
           .tokenizer = std::move(tokenizer),
           .special = special,

@@ -1,38 +1,85 @@
 // Any bytes as a JSON schema (the first line) and a text under it: compiling and matching end soon and never crash, masks are never
-// empty before the end, and a text that a matcher calls complete is JSON.
+// empty before the end, and a text that a matcher calls complete is JSON. The same schema as that of a tool, strict and not: what a
+// matcher takes for a whole call has tags that belong together.
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/json.h"
+#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/testing.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace dsv4;  // NOLINT(google-build-using-namespace)
-  const std::string_view input(reinterpret_cast<const char*>(data), size);
-  const size_t line_end = input.find('\n');
-  const auto program = grammar::CompileJsonSchema(input.substr(0, line_end));
-  if (!program) {
-    if (program.error().message().empty()) std::abort();
-    return 0;
-  }
-  grammar::Matcher matcher(*program, grammar::testing::ToyTrie(), {grammar::testing::kStop});
+namespace {
+
+using dsv4::Result;
+namespace grammar = dsv4::grammar;
+using Program = std::shared_ptr<const grammar::Program>;
+
+size_t Count(std::string_view text, std::string_view what) {
+  size_t count = 0;
+  for (size_t at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+// The part of `text` that the grammar takes, byte by byte; what does not fit is skipped, so that most texts go somewhere.
+struct Walked {
+  std::string text;
+  bool complete;
+};
+Walked Walk(const Program& program, std::string_view text) {
+  grammar::Matcher matcher(program, grammar::testing::ToyTrie(), {grammar::testing::kStop});
   grammar::TokenMask mask(matcher.num_ids());
   matcher.Mask(mask);
   if (mask.Count() == 0) std::abort();
-  const std::string_view text = line_end == std::string_view::npos ? "" : input.substr(line_end + 1);
-  std::string accepted;
+  std::string accepted = matcher.ForcedBytes();
+  if (accepted.size() > 4096 || !matcher.AcceptBytes(accepted).ok()) std::abort();
+  size_t next_mask = 0;
   for (const char c : text) {
-    if (!matcher.AcceptBytes({&c, 1}).ok())
-      continue;  // Skips what does not fit, so that most texts go somewhere.
+    if (!matcher.AcceptBytes({&c, 1}).ok()) continue;
     accepted.push_back(c);
-    if (accepted.size() % 8 == 0) {
-      matcher.Mask(mask);
-      if (mask.Count() == 0) std::abort();
+    const std::string forced = matcher.ForcedBytes();
+    if (forced.size() > 4096 || !matcher.AcceptBytes(forced).ok()) std::abort();
+    accepted += forced;
+    if (accepted.size() < next_mask) continue;
+    next_mask = accepted.size() + 8;
+    matcher.Mask(mask);
+    if (mask.Count() == 0) std::abort();
+  }
+  return {std::move(accepted), matcher.IsComplete()};
+}
+
+bool Check(const Result<Program>& program) {
+  if (!program && program.error().message().empty()) std::abort();
+  return program.has_value();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const size_t line_end = input.find('\n');
+  const std::string schema(input.substr(0, line_end));
+  const std::string_view text = line_end == std::string_view::npos ? "" : input.substr(line_end + 1);
+  const auto program = grammar::CompileJsonSchema(schema);
+  if (Check(program)) {
+    const Walked walked = Walk(*program, text);
+    if (walked.complete && !dsv4::ParseJson(walked.text, "text").has_value()) std::abort();
+  }
+  for (const bool strict : {true, false}) {
+    const auto calls = grammar::CompileAnswer(
+        {.content = grammar::ContentKind::kCall,
+         .tags = {.marker = "｜DSML｜"},
+         .tools = {{.name = "f", .parameters = schema, .strict = strict, .label = "tool"}}});
+    if (!Check(calls)) continue;
+    const Walked walked = Walk(*calls, text);
+    if (!walked.complete) continue;
+    for (const char* tag : {"tool_calls", "invoke", "parameter"}) {
+      if (Count(walked.text, "<\xF9" + std::string(tag)) != Count(walked.text, "</\xF9" + std::string(tag)))
+        std::abort();
     }
   }
-  if (matcher.IsComplete() && !ParseJson(accepted, "text").has_value()) std::abort();
-  if (matcher.ForcedBytes().size() > 4096) std::abort();
   return 0;
 }

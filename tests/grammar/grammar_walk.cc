@@ -1,13 +1,18 @@
 // Writes random texts of JSON schemas, as sampling under their masks would give: one schema a line on standard input, one JSON
-// document a line out, {"texts": [...]} or {"error": "..."}. For json_schema_property_test.py.
+// document a line out, {"texts": [...]} or {"error": "..."}. With --calls a line is {"tools": [{"name", "parameters", "strict"}], "text",
+// "thinking", "parallel"}, and out comes what the parser of answers reads: {"answers": [{"calls": [{"name", "arguments"}], "content"}]}.
+// For json_schema_property_test.py.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "chat/completion_parser.h"
+#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/testing.h"
 
@@ -15,52 +20,117 @@ namespace {
 
 using dsv4::Json;
 namespace grammar = dsv4::grammar;
+namespace chat = dsv4::chat;
 
-// Ends are chosen more often the longer the text is; empty when it never ended.
-std::string Walk(grammar::Matcher matcher, std::mt19937& random) {
+constexpr int kWalks = 6;
+
+// What a token looks like in an answer; of markers that say nothing here, nothing.
+std::string TextOf(grammar::TokenId id, const chat::ChatProfile& profile) {
+  if (id == grammar::testing::kDsml) return std::string(profile.dsml);
+  if (id == grammar::testing::kThinkEnd) return std::string(profile.think_close);
+  const auto bytes = grammar::testing::ToyTrie()->BytesOf(id);
+  if (bytes.size() == 1 && bytes[0] == grammar::kOtherMarkerByte) return "";
+  return {bytes.begin(), bytes.end()};
+}
+
+// What ends something that would go on for long.
+bool IsEnd(const std::string& text, grammar::TokenId id) {
+  return text == "\"" || text == "]" || text == "}" || text == "<" || text == "/" ||
+         id == grammar::testing::kDsml || id == grammar::testing::kThinkEnd;
+}
+
+// Ends are chosen more often the longer the text is; nothing when it never ended. With `calls` free text usually gets to one.
+std::optional<std::string> Walk(grammar::Matcher matcher, bool calls, std::mt19937& random) {
+  const chat::ChatProfile& profile = **chat::FindChatProfile("v4");
   std::string text;
   grammar::TokenMask mask(matcher.num_ids());
-  for (int step = 0; step < 4000; ++step) {
+  const auto call_step = static_cast<unsigned>(random() % 60);  // Nobody writes a whole tag by chance.
+  for (unsigned step = 0; step < 4000; ++step) {
+    if (calls && step == call_step) {
+      const bool spelled = random() % 4 == 0;
+      const std::string marker = spelled ? std::string(profile.dsml) : "\xF9";
+      if (matcher.AcceptBytes("<" + marker + "tool_calls>").ok())
+        text += profile.OpenTag(profile.tool_calls) + ">";
+    }
     matcher.Mask(mask);
-    if (mask.IsAllowed(grammar::testing::kStop) && random() % 400 < 100 + static_cast<unsigned>(step)) {
-      return matcher.Accept(grammar::testing::kStop).ok() ? text : "";
+    const bool may_stop = mask.IsAllowed(grammar::testing::kStop) && !(calls && step < call_step);
+    if (may_stop && random() % 400 < 100 + step) {
+      return matcher.Accept(grammar::testing::kStop).ok() ? std::optional(text) : std::nullopt;
     }
     std::vector<grammar::TokenId> ids;
     for (grammar::TokenId id = 0; id < matcher.num_ids(); ++id) {
       if (id != grammar::testing::kStop && mask.IsAllowed(id)) ids.push_back(id);
     }
     if (ids.empty()) continue;
-    grammar::TokenId id = ids[random() % ids.size()];
-    for (const grammar::TokenId other : ids) {  // Quotes and brackets end what would go on for long.
-      const auto bytes = grammar::testing::ToyTrie()->BytesOf(other);
-      const bool ends = bytes.size() == 1 && (bytes[0] == '"' || bytes[0] == ']' || bytes[0] == '}');
-      if (ends && random() % 800 < 80 + static_cast<unsigned>(step)) id = other;
+    std::vector<grammar::TokenId> ends;
+    for (const grammar::TokenId id : ids) {
+      if (IsEnd(TextOf(id, profile), id)) ends.push_back(id);
     }
-    if (!matcher.Accept(id).ok()) return "";
-    const auto bytes = grammar::testing::ToyTrie()->BytesOf(id);
-    text.append(bytes.begin(), bytes.end());
+    const bool to_end = !ends.empty() && random() % 800 < 80 + step;
+    const grammar::TokenId id = to_end ? ends[random() % ends.size()] : ids[random() % ids.size()];
+    if (!matcher.Accept(id).ok()) return std::nullopt;
+    text += TextOf(id, profile);
   }
-  return "";
+  return std::nullopt;
+}
+
+grammar::Matcher Start(std::shared_ptr<const grammar::Program> program) {
+  return {std::move(program), grammar::testing::ToyTrie(), {grammar::testing::kStop}};
+}
+
+Json TextsOf(const std::string& schema, std::mt19937& random) {
+  const auto program = grammar::CompileJsonSchema(schema);
+  if (!program) return {{"error", program.error().message()}};
+  Json texts = Json::array();
+  for (int i = 0; i < kWalks; ++i) {
+    const std::optional<std::string> text = Walk(Start(*program), /*calls=*/false, random);
+    texts.push_back(text ? Json(*text) : Json(nullptr));
+  }
+  return {{"texts", std::move(texts)}};
+}
+
+Json AnswersOf(const Json& request, std::mt19937& random) {
+  const chat::ChatProfile& profile = **chat::FindChatProfile("v4");
+  grammar::AnswerRules rules = {
+      .starts_in_reasoning = request.at("thinking"),
+      .content = request.at("text") ? grammar::ContentKind::kText : grammar::ContentKind::kCall,
+      .tags = {.marker = std::string(profile.dsml)},
+      .parallel_calls = request.at("parallel")};
+  chat::ParserOptions options = {.starts_in_reasoning = rules.starts_in_reasoning};
+  for (const Json& tool : request.at("tools")) {
+    rules.tools.push_back({tool.at("name"), tool.at("parameters").dump(), tool.at("strict"), "tool"});
+    chat::ToolSchema schema{.name = tool.at("name")};
+    const Json properties = tool.at("parameters").value("properties", Json::object());
+    for (const auto& [name, value] : properties.items()) schema.properties.push_back(name);
+    options.tools.push_back(std::move(schema));
+  }
+  const auto program = grammar::CompileAnswer(rules);
+  if (!program) return {{"error", program.error().message()}};
+  Json answers = Json::array();
+  for (int i = 0; i < kWalks; ++i) {
+    const std::optional<std::string> text =
+        Walk(Start(*program), rules.content == grammar::ContentKind::kText, random);
+    if (!text) {
+      answers.push_back(nullptr);
+      continue;
+    }
+    const chat::CollectedCompletion parsed = chat::ParseLenient(profile, *text, options);
+    Json calls = Json::array();
+    for (const chat::ParsedCall& call : parsed.message.tool_calls)
+      calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+    answers.push_back({{"calls", std::move(calls)}, {"content", parsed.message.content}, {"text", *text}});
+  }
+  return {{"answers", std::move(answers)}};
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const bool calls = argc == 2 && argv[1] == std::string_view("--calls");
   std::mt19937 random(7);
   std::string line;
   while (std::getline(std::cin, line)) {
-    Json out;
-    const auto program = grammar::CompileJsonSchema(line);
-    if (!program) {
-      out["error"] = program.error().message();
-    } else {
-      out["texts"] = Json::array();
-      for (int i = 0; i < 6; ++i) {
-        const std::string text =
-            Walk(grammar::Matcher(*program, grammar::testing::ToyTrie(), {grammar::testing::kStop}), random);
-        out["texts"].push_back(text.empty() ? Json(nullptr) : Json(text));
-      }
-    }
-    std::cout << out.dump() << '\n';
+    const Json out = calls ? AnswersOf(Json::parse(line), random) : TextsOf(line, random);
+    std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
   }
 }

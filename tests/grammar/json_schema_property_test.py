@@ -1,4 +1,4 @@
-"""Texts sampled under the masks of random JSON schemas satisfy them, by the judgement of the Python package jsonschema."""
+"""Texts and tool calls sampled under the masks of random JSON schemas satisfy them, by the judgement of the Python package jsonschema."""
 
 import json
 import os
@@ -93,28 +93,59 @@ class Schemas:
             return {"enum": self.random.sample([1, "a", "é\"", None, True, 2.5, [1, {}], {"k": "v"}], 3)}
         return self.random.choice([{}, True, {"type": ["null", "boolean"]}, {"const": "x\ny"}])
 
+    def tool(self, name):
+        recursive, parameters = self.recursive(), self.object(3)
+        for key in list(parameters["properties"]):  # Between the quotes of a tag there are no escapes.
+            if '"' in key:
+                del parameters["properties"][key]
+        parameters["required"] = [key for key in parameters.get("required", []) if '"' not in key]
+        strict = self.random.random() < 0.7
+        if not strict and self.random.random() < 0.5:  # Not understood, so not followed; the rest is.
+            parameters["propertyNames"] = {"maxLength": 1000}
+        shape = self.random.random()
+        if shape < 0.2:
+            parameters = {"$ref": "#/$defs/all", "$defs": {"all": parameters}}
+        elif shape < 0.3:
+            parameters = {"anyOf": [parameters, self.object(2) | {"properties": {}, "required": []}]}
+        parameters.setdefault("$defs", {})["list"] = recursive
+        return {"name": name, "parameters": json.loads(json.dumps(parameters).replace("oneOf_as_anyOf", "anyOf")), "strict": strict}
+
+    def request(self):
+        return {"tools": [self.tool(name) for name in self.random.sample(["f", "get_time", "getTime", "f2"], self.random.randint(1, 3))],
+                "text": self.random.random() < 0.4, "thinking": self.random.random() < 0.5, "parallel": self.random.random() < 0.7}
+
+    def recursive(self):
+        return {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
+                "required": ["next"], "additionalProperties": False}
+
     def document(self):
-        recursive = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
-                     "required": ["next"], "additionalProperties": False}
+        recursive = self.recursive()
         text = json.dumps({"allOf": [self.any(3)], "$defs": {"list": recursive}}, ensure_ascii=False)
         return text.replace("oneOf_as_anyOf", "anyOf")
 
 
+def validator_of(schema):
+    checker = jsonschema.FormatChecker()
+    for name, pattern in FORMAT_PATTERNS.items():
+        checker.checks(name)(lambda value, p=pattern: not isinstance(value, str) or re.fullmatch(p, value) is not None)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema, format_checker=checker)
+
+
+def walk(lines, *arguments):
+    process = subprocess.run([os.environ["GRAMMAR_WALK"], *arguments], input="\n".join(lines) + "\n", capture_output=True,
+                             text=True, timeout=600, check=True)
+    return [json.loads(line) for line in process.stdout.rstrip("\n").split("\n")]
+
+
 class Walks(unittest.TestCase):
     def test_every_text_satisfies_its_schema(self):
-        checker = jsonschema.FormatChecker()
-        for name, pattern in FORMAT_PATTERNS.items():
-            checker.checks(name)(lambda value, p=pattern: not isinstance(value, str) or re.fullmatch(p, value) is not None)
         documents = [Schemas(seed).document() for seed in range(NUM_SCHEMAS)]
-        process = subprocess.run([os.environ["GRAMMAR_WALK"]], input="\n".join(documents) + "\n", capture_output=True,
-                                 text=True, timeout=600, check=True)
-        lines = [json.loads(line) for line in process.stdout.splitlines()]
+        lines = walk(documents)
         self.assertEqual(len(lines), len(documents))
         texts = unended = 0
         for document, line in zip(documents, lines):
-            schema = json.loads(document)
-            jsonschema.Draft202012Validator.check_schema(schema)
-            validator = jsonschema.Draft202012Validator(schema, format_checker=checker)
+            validator = validator_of(json.loads(document))
             if "error" in line:  # Only for schemas that contradict themselves.
                 self.assertIn("no value satisfies", line["error"], document)
                 continue
@@ -127,6 +158,35 @@ class Walks(unittest.TestCase):
         print(f"{texts} texts of {NUM_SCHEMAS} schemas; {unended} walks did not end in time")
         self.assertGreater(texts, 5 * NUM_SCHEMAS)
         self.assertLess(unended, texts // 50)
+
+    def test_every_call_satisfies_its_tool(self):
+        requests = [Schemas(1000 + seed).request() for seed in range(NUM_SCHEMAS)]
+        answers = calls = unended = with_text = 0
+        for request, line in zip(requests, walk([json.dumps(request) for request in requests], "--calls"), strict=True):
+            if "error" in line:
+                self.assertIn("no value satisfies", line["error"], request)
+                continue
+            validators = {tool["name"]: validator_of(tool["parameters"]) for tool in request["tools"]}
+            for answer in line["answers"]:
+                answers += 1
+                if answer is None:
+                    unended += 1
+                    continue
+                if not request["text"]:
+                    self.assertTrue(answer["calls"], answer)
+                    self.assertEqual(answer["content"], "", answer)
+                if not request["parallel"]:
+                    self.assertLessEqual(len(answer["calls"]), 1, answer)
+                with_text += bool(answer["calls"] and answer["content"])
+                self.assertNotIn("<｜DSML｜tool_calls>", answer["content"])
+                for call in answer["calls"]:
+                    calls += 1
+                    errors = [error.message for error in validators[call["name"]].iter_errors(json.loads(call["arguments"]))]
+                    self.assertEqual(errors, [], f"{json.dumps(request)}\n{answer['text']}\n{call}")
+        print(f"{calls} calls in {answers} answers, {with_text} of them behind text; {unended} walks did not end in time")
+        self.assertGreater(calls, 4 * NUM_SCHEMAS)
+        self.assertGreater(with_text, 50)
+        self.assertLess(unended, answers // 50)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+// What a whole answer of the model may be, as one grammar: reasoning, then free text, JSON of a schema, or calls of tools.
+//
+//   answer  = [ reasoning THINK_END ] content          a call may also interrupt the reasoning, which then ends there
+//   content = text | text "<M tool_calls>" calls | JSON of a schema | "\n\n<M tool_calls>" calls
+//   calls   = LF invoke+ "</M tool_calls>"             one invoke only when calls may not be parallel
+//   invoke  = "<M invoke name=" DQ name DQ ">" LF ( parameter+ | LF ) "</M invoke>" LF
+//
+// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in the order of `properties`, a string raw
+// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says. Source: chat-encoding.md 3.1 and 3.7.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/program.h"
+
+namespace dsv4::grammar {
+
+// How the chat format writes calls.
+struct CallTags {
+  std::string marker;  // The text of M; "｜DSML｜".
+  std::string tool_calls = "tool_calls";
+  std::string invoke = "invoke";
+  std::string parameter = "parameter";
+};
+
+struct CallableTool {
+  std::string name;
+  std::string parameters;  // A JSON schema of an object.
+  // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
+  bool strict = false;
+  std::string label;  // What errors call the schema: "tools[0].function.parameters".
+};
+
+enum class ContentKind : uint8_t {
+  kText,  // Anything, and a call if there are tools.
+  kJson,  // A value of `schema`, or a call if there are tools.
+  kCall,  // A call.
+};
+
+struct AnswerRules {
+  // Begins inside the reasoning, which ends with the marker `think_end` or with its text.
+  bool starts_in_reasoning = false;
+  std::string think_end = "</think>";
+  ContentKind content = ContentKind::kText;
+  std::string schema = {};        // kJson.
+  std::string schema_label = {};  // What errors call it.
+  CallTags tags = {};
+  std::vector<CallableTool> tools = {};  // Those that may be called; none: no tag means anything.
+  bool parallel_calls = true;
+};
+
+// Errors begin with the label of the schema that is wrong: InvalidArgument names the place by its JSON pointer; ResourceExhausted
+// when the grammar becomes too large. Time and memory are bounded whatever the schemas say.
+Result<std::shared_ptr<const Program>> CompileAnswer(const AnswerRules& rules);
+
+}  // namespace dsv4::grammar

@@ -1,0 +1,119 @@
+// From the parts of a JSON schema to nodes of a grammar. Internal to this module: json_schema.h and answer_grammar.h are what others use.
+#pragma once
+
+#include <deque>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "grammar/json_text.h"
+#include "grammar/program.h"
+#include "grammar/schema_keywords.h"
+
+namespace dsv4::grammar {
+
+// What all schemas of a grammar share: its nodes, its limits and the automata that occur again and again.
+class GrammarParts {
+ public:
+  GrammarParts() : end_(builder.Return()) {}
+
+  ProgramBuilder builder;
+  DfaLimits limits;
+  uint32_t end() const { return end_; }  // The return of every rule.
+
+  Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);
+  // `text` and nothing else, then `next`.
+  Result<uint32_t> Text(const std::string& text, uint32_t next);
+  // A bracket, comma or colon of JSON with its white space, then `next`.
+  Result<uint32_t> Punctuation(const std::string& text, uint32_t next);
+
+ private:
+  uint32_t end_;
+  std::unordered_map<std::string, uint32_t> known_;  // Automata by what they are made of.
+};
+
+// Where a value stands: an answer's content, or an argument of a call.
+struct ValuePlace {
+  // The text that ends a parameter ("</", the marker's text, the tag's name, ">"): no value can have it. Empty outside of calls.
+  std::string closer = {};
+  // What is not understood of the schema is left out, where otherwise it is an error.
+  bool lenient = false;
+};
+
+// Which part of a schema's values: a call writes strings raw and everything else as JSON.
+enum class ValuePart : uint8_t { kAll, kRawString, kAllButString };
+
+// One schema document. References lead into it.
+class SchemaCompiler {
+ public:
+  // Both outlive this.
+  SchemaCompiler(GrammarParts& parts, const Json& document, ValuePlace place);
+
+  // The entry of the rule for values of `schema`. Equal schemas share one; an error is the first that Finish finds.
+  Result<uint32_t> Rule(const Json& schema, const std::string& pointer, ValuePart part = ValuePart::kAll);
+  // Fills in all rules. Errors: those of CompileJsonSchema.
+  Status Finish();
+
+  struct Member {
+    std::string name;
+    Json schema;
+    std::string pointer;
+    bool required;
+  };
+  // Those of `properties`, then those that only `required` names.
+  static std::vector<Member> Members(const Json& schema, const std::string& pointer, const Json& additional);
+
+  // With $ref and allOf worked in.
+  Result<Json> Flat(const Json& schema, const std::string& pointer);
+  struct Branch {
+    Json schema;
+    std::string pointer;
+  };
+  // What a flat schema with anyOf or oneOf chooses from, each with what stands beside that.
+  Result<std::vector<Branch>> Branches(const Json& schema, const std::string& pointer);
+  // The types a schema allows: those it names, else those its keywords are about, else all.
+  static std::vector<std::string> Types(const Json& schema);
+
+ private:
+  struct PendingRule {
+    Json schema;
+    std::string pointer;
+    ValuePart part;
+    uint32_t entry;
+  };
+  using Nodes = std::vector<uint32_t>;
+
+  Result<uint32_t> Value(const Json& schema, const std::string& pointer, uint32_t next,
+                         ValuePart part = ValuePart::kAll);
+  Result<uint32_t> Terminal(const Dfa& dfa) { return parts_.Terminal(dfa, parts_.end()); }
+  Result<Dfa> CompileTerminal(const Regex& regex, const std::string& pointer);
+  Result<Nodes> Options(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<Nodes> LenientOptions(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<Nodes> OfBranches(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<Nodes> OfValues(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<Nodes> OfTypes(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<std::vector<Dfa>> Scalars(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<Dfa> Number(const Json& schema, const std::string& pointer, bool integer);
+  Result<Dfa> String(const Json& schema, const std::string& pointer, Spelling spelling);
+  Result<Dfa> CountedString(int min, int max, const std::string& pointer, Spelling spelling);
+  Result<uint32_t> Object(const Json& schema, const std::string& pointer);
+  Result<Dfa> OtherNames(const std::vector<Member>& members, const std::string& pointer);
+  Result<uint32_t> Array(const Json& schema, const std::string& pointer);
+  // The texts of `dfa` that have not `text` in them.
+  Result<Dfa> Without(const Dfa& dfa, const std::string& text, const std::string& pointer);
+  std::string Literally(const Json& value) const;
+
+  GrammarParts& parts_;
+  const Json& document_;
+  ValuePlace place_;
+  SchemaFlattener flattener_;
+  std::unordered_map<std::string, uint32_t> rules_;
+  std::deque<PendingRule> pending_;
+  size_t rule_bytes_ = 0;
+};
+
+}  // namespace dsv4::grammar
