@@ -212,11 +212,13 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
     first = last;
   }
   if (weight.format != WeightFormat::kNvFp4) return;
+  const float unit = plan.kernel().unit;
   const float global = weight.global_scale_divides
                            ? static_cast<float>(1.0 / static_cast<double>(weight.global_scale))
                            : weight.global_scale;
   for (int64_t t = 0; t < x.num_rows(); ++t) {
-    for (int64_t i = 0; i < end - begin; ++i) out[t * out_stride + i] *= global;
+    for (int64_t i = 0; i < end - begin; ++i)
+      out[t * out_stride + i] = out[t * out_stride + i] * unit * global;
   }
 }
 

@@ -26,24 +26,44 @@ struct Fp4 {
   }
 };
 
+// Lane i of the scales of a chunk: where in the eight bytes of its qword the bits of its code begin, for a code whose lowest
+// bit belongs at bit `place` of the lane. One code for each `block` columns, eight of them in a qword: all of the chunk's, or those
+// of the half that the lane belongs to.
+struct ScaleBits {
+  constexpr ScaleBits(int block, int place) {
+    for (int lane = 0; lane < 16; ++lane) {
+      const int code = Fp4::Column(0, lane, 0) / block % 8;
+      for (int byte = 0; byte < 4; ++byte)
+        offsets[4 * lane + byte] = static_cast<uint8_t>((8 * code - place + 8 * byte) & 63);
+    }
+  }
+  alignas(64) uint8_t offsets[64] = {};
+};
+
+// e4m3's exponent lands in fp32's field 120 too low. Weights 2^60 too large and sums 2^60 too small leave room on both sides.
 struct NvFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 16;
+  static constexpr int kWeightExponent = 60;
+  static constexpr float kUnit = 0x1p60F;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
-    const __m128i each =
-        _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)),
-                         _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-    // e4m3's exponent lands in fp32's field 120 too low.
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(each), 20);
-    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120F));
+    static constexpr ScaleBits kBits(16, 20);
+    const __m512i halves = _mm512_broadcast_i64x2(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(_mm512_load_si512(kBits.offsets), halves),
+                         _mm512_set1_epi32(0x07F00000)));
   }
 };
 
 struct MxFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 8;
+  static constexpr int kWeightExponent = 0;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
-    const __m128i each = _mm_shuffle_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)),
-                                          _mm_setr_epi8(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7));
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(each), 23);
+    static constexpr ScaleBits kBits(32, 23);
+    int64_t eight;
+    __builtin_memcpy(&eight, codes, sizeof(eight));
+    const __m512i bits = _mm512_and_si512(
+        _mm512_multishift_epi64_epi8(_mm512_load_si512(kBits.offsets), _mm512_set1_epi64(eight)),
+        _mm512_set1_epi32(0x7F800000));
     return _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(0x00400000)));
   }
 };

@@ -46,6 +46,7 @@ inline constexpr int64_t kScratchBytesPerPack = kTableBytesPerPack + kUnpackedBy
 struct FormatKernel {
   const uint8_t* order = nullptr;                        // Which column of a pack is the i-th packed one.
   void (*multiply)(const MultiplyArgs& args) = nullptr;  // Null: not a format of these kernels.
+  float unit = 1.0F;  // A power of two that results have to be multiplied by.
 };
 
 struct MatmulKernels {

@@ -109,8 +109,10 @@ template <class Scales>
 struct Fp4Dwords : Scales {
   static constexpr int kPartSteps = 4;
   static inline void Decode(const uint8_t* bytes, int step, const typename Scales::Scales&, WVec* w) {
-    const __m512 values = _mm512_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F, -0.5F, -1.0F,
-                                         -1.5F, -2.0F, -3.0F, -4.0F, -6.0F);
+    constexpr float kUp = 1LL << Scales::kWeightExponent;
+    const __m512 values = _mm512_mul_ps(_mm512_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F,
+                                                       -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F),
+                                        _mm512_set1_ps(kUp));
     const __m512i packed = Fp4::Dwords(bytes, step / 2);
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
@@ -147,7 +149,7 @@ const Kernels kKernels = {
                            {kInOrder.columns, Multiply<Bf16>},
                            {kInOrder.columns, Multiply<Fp8>},
                            {kFp4Order.columns, Multiply<MxFp4>},
-                           {kFp4Order.columns, Multiply<NvFp4>}}},
+                           {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
     .widen_bf16 = WidenBf16,

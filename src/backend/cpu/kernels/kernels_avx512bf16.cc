@@ -128,16 +128,26 @@ struct Fp8Folded {
   }
 };
 
+// The bf16 values of e2m1 codes times a power of two, twice.
+struct E2m1Table {
+  constexpr explicit E2m1Table(int exponent) {
+    constexpr uint16_t kValues[8] = {0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0};
+    for (int i = 0; i < 32; ++i) {
+      const int magnitude = kValues[i % 8] == 0 ? 0 : kValues[i % 8] + (exponent << 7);
+      words[i] = static_cast<uint16_t>(magnitude | (i % 16 < 8 ? 0 : 0x8000));
+    }
+  }
+  alignas(64) uint16_t words[32] = {};
+};
+
 // A permute of words reads their low five bits; a table of 16 values, twice. Vector v of a step holds elements v and 4 + v
 // of the lanes.
 template <class Scales>
 struct Fp4Words : Scales {
   static constexpr int kPartSteps = 2;
   static inline void Decode(const uint8_t* bytes, int step, const typename Scales::Scales&, WVec* w) {
-    const __m256i half =
-        _mm256_setr_epi16(0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, -0x8000, -0x4100,
-                          -0x4080, -0x4040, -0x4000, -0x3FC0, -0x3F80, -0x3F40);
-    const __m512i values = _mm512_broadcast_i64x4(half);
+    static constexpr E2m1Table kTable(Scales::kWeightExponent);
+    const __m512i values = _mm512_load_si512(kTable.words);
     const __m512i packed = Fp4::Dwords(bytes, step);
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v)
@@ -222,7 +232,7 @@ const MatmulKernels kBf16Matmul = {
                 {kInOrder.columns, Multiply<Bf16>},
                 {kFp8Order.columns, MultiplyFp8},
                 {kFp4Order.columns, Multiply<MxFp4>},
-                {kFp4Order.columns, Multiply<NvFp4>}},
+                {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}},
 };
 
 }  // namespace dsv4::backend::cpu::avx512bf16

@@ -63,36 +63,40 @@ struct Source {
         full_chunks(a.cols / Format::kColumns),
         num_chunks((a.cols + Format::kColumns - 1) / Format::kColumns) {
     const int64_t tile_bytes = a.row_bytes * kTileRows;
-    tiles_ahead = tile_bytes < kAheadBytes ? (kAheadBytes + tile_bytes - 1) / tile_bytes : 1;
+    const int64_t tiles = tile_bytes < kAheadBytes ? (kAheadBytes + tile_bytes - 1) / tile_bytes : 1;
+    bytes_ahead = tiles * tile_bytes;
+    codes_ahead = tiles * kTileRows * a.scale_bytes;
   }
-
-  // Rows past the end: the last one.
-  int64_t Inside(int64_t row) const { return row < args.num_rows ? row : args.num_rows - 1; }
 
   const MultiplyArgs& args;
   const void* side;  // What Format::LoadScales wants beside the codes.
   int64_t full_chunks;
   int64_t num_chunks;
-  int64_t tiles_ahead;
+  // From a row to the one whose memory is asked for meanwhile.
+  int64_t bytes_ahead;
+  int64_t codes_ahead;
 };
 
 // Calls step(chunk, bytes, codes) for chunks [begin, end) of kRows rows from `row` on, side by side; `bytes` and `codes` have
-// one pointer a row. The last, shorter chunk of a row is padded with zeros. `ahead`: asks for the memory of rows that come
-// later, to the second-level cache: the first has no places to spare for lines on their way from memory.
+// one pointer a row. Rows past the end: the last one again. The last, shorter chunk of a row is padded with zeros. `ahead`: asks for
+// the memory of rows that come later, to the second-level cache: the first has no places to spare for lines on their way from
+// memory.
 template <class Format, int kRows, class Step>
 DSV4_INLINE void ForEachChunk(const Source<Format>& source, int64_t row, int64_t begin, int64_t end,
                               bool ahead, const Step& step) {
   const MultiplyArgs& args = source.args;
   const uint8_t* bytes[kRows];
   const uint8_t* codes[kRows];
+  const int64_t first = row < args.num_rows ? row : args.num_rows - 1;
+  bytes[0] = args.rows + first * args.row_bytes + begin * Format::kBytes;
+  codes[0] = Format::kScaleBytes > 0 ? args.scales + first * args.scale_bytes + begin * Format::kScaleBytes
+                                     : nullptr;
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t inside = source.Inside(row + r);
-    bytes[r] = args.rows + inside * args.row_bytes + begin * Format::kBytes;
-    codes[r] = Format::kScaleBytes > 0 ? args.scales + inside * args.scale_bytes + begin * Format::kScaleBytes
-                                       : nullptr;
+  for (int r = 1; r < kRows; ++r) {
+    const bool inside = first + r < args.num_rows;
+    bytes[r] = bytes[r - 1] + (inside ? args.row_bytes : 0);
+    codes[r] = codes[r - 1] + (inside && Format::kScaleBytes > 0 ? args.scale_bytes : 0);
   }
-  const int64_t rows_ahead = source.tiles_ahead * kTileRows;
   const int64_t full_end = end < source.full_chunks ? end : source.full_chunks;
   for (int64_t chunk = begin; chunk < full_end; ++chunk) {
     if (ahead) {
@@ -100,12 +104,11 @@ DSV4_INLINE void ForEachChunk(const Source<Format>& source, int64_t row, int64_t
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
         for (int64_t line = 0; line < Format::kBytes; line += 64)
-          __builtin_prefetch(bytes[r] + rows_ahead * args.row_bytes + line, 0, 2);
+          __builtin_prefetch(bytes[r] + source.bytes_ahead + line, 0, 2);
       }
       // The codes of a few rows are a few lines, one after the other.
       if (Format::kScaleBytes > 0)
-        __builtin_prefetch(
-            codes[0] + rows_ahead * args.scale_bytes + (kRows - 1) * chunk * Format::kScaleBytes, 0, 2);
+        __builtin_prefetch(codes[0] + source.codes_ahead + (kRows - 1) * chunk * Format::kScaleBytes, 0, 2);
     }
     step(chunk, bytes, codes);
 #pragma GCC unroll 4
@@ -201,64 +204,80 @@ DSV4_INLINE void AddChunk(const uint8_t* const* bytes, const typename Format::Sc
   }
 }
 
-// sums[t * kTileRows + r] += chunks [begin, end) of row `row` + r times token t of x. Of the tile's `turns` visits to these
-// rows, visit `turn` asks for its share of later ones.
-template <class Format, int kTokens>
-__attribute__((noinline)) static void AddTile(const Source<Format>& source, int64_t row, int64_t begin,
-                                              int64_t end, const X* x, int64_t turn, int64_t turns,
-                                              Vec* sums) {
-  constexpr int kRows = Shape<Format>::Rows(kTokens);
-  static_assert(kTileRows % kRows == 0);
-  const int64_t x_stride = source.args.x_stride;
-  for (int64_t first = 0; first < kTileRows; first += kRows) {
-    Vec acc[kRows][kTokens];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) acc[r][t] = sums[t * kTileRows + first + r];
-    }
-    const bool ahead = first / kRows % turns == turn;
-    ForEachChunk<Format, kRows>(
-        source, row + first, begin, end, ahead,
-        [&](int64_t chunk, const uint8_t* const* bytes, const uint8_t* const* codes)
-            __attribute__((always_inline)) {
-              typename Format::Scales scales[kRows];
-#pragma GCC unroll 4
-              for (int r = 0; r < kRows; ++r) scales[r] = Format::LoadScales(codes[r], source.side, chunk);
-              AddChunk<Format, kRows, kTokens>(bytes, scales, x + chunk * Format::kColumns, x_stride, acc);
-            });
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) sums[t * kTileRows + first + r] = acc[r][t];
-    }
-  }
-}
-
-// AddTile for num_tokens <= kMost.
-template <class Format, int kMost>
-static void AddTileOf(int64_t num_tokens, const Source<Format>& source, int64_t row, int64_t begin,
-                      int64_t end, const X* x, int64_t turn, int64_t turns, Vec* sums) {
-  if constexpr (kMost > 1) {
-    if (num_tokens < kMost)
-      return AddTileOf<Format, kMost - 1>(num_tokens, source, row, begin, end, x, turn, turns, sums);
-  }
-  AddTile<Format, kMost>(source, row, begin, end, x, turn, turns, sums);
-}
-
-// The sums of kTileRows rows from `row` on, of which some may lie past the last.
-static void StoreSums(const MultiplyArgs& args, int64_t row, int64_t token, int64_t num_tokens,
-                      const Vec* sums) {
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    float* const out = args.out + (token + t) * args.out_stride + row;
+// The sums of kTileRows rows from `row` on, of which some may lie past the last, for tokens from `token` on.
+DSV4_INLINE void StoreSums(const MultiplyArgs& args, int64_t row, int64_t token, int64_t num_tokens,
+                           const Vec* sums) {
+  float* out = args.out + token * args.out_stride + row;
+  for (int64_t t = 0; t < num_tokens; ++t, sums += kTileRows, out += args.out_stride) {
     if (row + kTileRows <= args.num_rows) {
-      Reduce4(sums + t * kTileRows, out);
+      Reduce4(sums, out);
       continue;
     }
     float all[kTileRows];
-    Reduce4(sums + t * kTileRows, all);
+    Reduce4(sums, all);
     for (int64_t r = 0; row + r < args.num_rows; ++r) out[r] = all[r];
   }
+}
+
+// What a group of tokens meets in one go.
+struct Visit {
+  int64_t token;  // The group: tokens from this on.
+  int64_t num_tokens;
+  int64_t row;  // Tiles of rows from this on.
+  int64_t num_tiles;
+  int64_t begin;  // Chunks of these rows.
+  int64_t end;
+  int64_t turn;  // Of `turns` visits to these rows, visit `turn` asks for its share of later ones.
+  int64_t turns;
+};
+
+// Adds chunks of a visit: sums[tile][t * kTileRows + r] is that of row r of the tile and token t of the group. The first
+// chunks begin the sums, the last ones make them results.
+template <class Format, int kTokens>
+__attribute__((noinline)) static void AddTiles(const Source<Format>& source, const Visit& visit,
+                                               Vec (*sums)[Shape<Format>::kMostTokens * kTileRows]) {
+  constexpr int kRows = Shape<Format>::Rows(kTokens);
+  static_assert(kTileRows % kRows == 0);
+  const int64_t x_stride = source.args.x_stride;
+  const X* const x = static_cast<const X*>(source.args.x) + visit.token * x_stride;
+  for (int64_t tile = 0; tile < visit.num_tiles; ++tile, ++sums) {
+    const int64_t row = visit.row + tile * kTileRows;
+    for (int64_t first = 0; first < kTileRows; first += kRows) {
+      Vec acc[kRows][kTokens];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t)
+          acc[r][t] = visit.begin == 0 ? Zero() : (*sums)[t * kTileRows + first + r];
+      }
+      const bool ahead = first / kRows % visit.turns == visit.turn;
+      ForEachChunk<Format, kRows>(
+          source, row + first, visit.begin, visit.end, ahead,
+          [&](int64_t chunk, const uint8_t* const* bytes, const uint8_t* const* codes)
+              __attribute__((always_inline)) {
+                typename Format::Scales scales[kRows];
+#pragma GCC unroll 4
+                for (int r = 0; r < kRows; ++r) scales[r] = Format::LoadScales(codes[r], source.side, chunk);
+                AddChunk<Format, kRows, kTokens>(bytes, scales, x + chunk * Format::kColumns, x_stride, acc);
+              });
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t) (*sums)[t * kTileRows + first + r] = acc[r][t];
+      }
+    }
+    if (visit.end == source.num_chunks) StoreSums(source.args, row, visit.token, kTokens, *sums);
+  }
+}
+
+// AddTiles for num_tokens <= kMost.
+template <class Format, int kMost>
+static void AddTilesOf(const Source<Format>& source, const Visit& visit,
+                       Vec (*sums)[Shape<Format>::kMostTokens * kTileRows]) {
+  if constexpr (kMost > 1) {
+    if (visit.num_tokens < kMost) return AddTilesOf<Format, kMost - 1>(source, visit, sums);
+  }
+  AddTiles<Format, kMost>(source, visit, sums);
 }
 
 template <class Format>
@@ -281,24 +300,20 @@ static void MultiplyWith(const MultiplyArgs& args, const void* side) {
   Vec sums[kTiles][kMost * kTileRows];
   for (int64_t first = 0; first < args.num_rows; first += block_rows) {
     const int64_t left = args.num_rows - first;
-    const int64_t num_tiles = ((left < block_rows ? left : block_rows) + kTileRows - 1) / kTileRows;
+    Visit visit;
+    visit.row = first;
+    visit.num_tiles = ((left < block_rows ? left : block_rows) + kTileRows - 1) / kTileRows;
+    visit.turns = stream ? num_groups : 1;
     for (int64_t group = 0; group < num_groups; ++group) {
-      const int64_t token = group * args.num_tokens / num_groups;
-      const int64_t num_tokens = (group + 1) * args.num_tokens / num_groups - token;
-      const X* const x = static_cast<const X*>(args.x) + token * args.x_stride;
-      for (int64_t tile = 0; tile < num_tiles; ++tile) {
-        for (Vec& sum : sums[tile]) sum = Zero();
-      }
-      const int64_t panel = stream ? source.num_chunks : PanelChunks<Format>(num_tokens);
+      visit.token = group * args.num_tokens / num_groups;
+      visit.num_tokens = (group + 1) * args.num_tokens / num_groups - visit.token;
+      visit.turn = group;
+      const int64_t panel = stream ? source.num_chunks : PanelChunks<Format>(visit.num_tokens);
       for (int64_t begin = 0; begin < source.num_chunks; begin += panel) {
-        const int64_t end = begin + panel < source.num_chunks ? begin + panel : source.num_chunks;
-        for (int64_t tile = 0; tile < num_tiles; ++tile) {
-          AddTileOf<Format, kMost>(num_tokens, source, first + tile * kTileRows, begin, end, x, group,
-                                   stream ? num_groups : 1, sums[tile]);
-        }
+        visit.begin = begin;
+        visit.end = begin + panel < source.num_chunks ? begin + panel : source.num_chunks;
+        AddTilesOf<Format, kMost>(source, visit, sums);
       }
-      for (int64_t tile = 0; tile < num_tiles; ++tile)
-        StoreSums(args, first + tile * kTileRows, token, num_tokens, sums[tile]);
     }
   }
 }
