@@ -131,6 +131,7 @@ struct Fp4 {
   static constexpr int kPartSteps = 2;
   static constexpr bool kScaled = true;
   static constexpr bool kLoaded = false;
+  static constexpr int kRowsOfOne = 1;  // More need more than 16 registers.
   struct Scales {
     __m256 parts[2];
   };
@@ -175,13 +176,12 @@ struct MxFp4 : Fp4 {
 struct NvFp4 : Fp4 {
   static constexpr int64_t kScaleBytes = 8;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
-    const __m128i eight = Load8(codes);
-    const __m128i each = _mm_unpacklo_epi8(eight, eight);
-    return {{E4m3Magnitudes(each), E4m3Magnitudes(_mm_srli_si128(each, 8))}};
-  }
-  static inline Vec E4m3Magnitudes(__m128i eight) {
-    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight), 20);
-    return _mm256_mul_ps(_mm256_castsi256_ps(bits), Broadcast(0x1p120F));
+    const __m128i in_halves =
+        _mm_shuffle_epi8(Load8(codes), _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1));
+    // e4m3's exponent lands in fp32's field 120 too low.
+    const __m256 each = _mm256_mul_ps(
+        _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(in_halves), 20)), Broadcast(0x1p120F));
+    return {{_mm256_unpacklo_ps(each, each), _mm256_unpackhi_ps(each, each)}};
   }
 };
 

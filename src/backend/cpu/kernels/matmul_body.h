@@ -14,6 +14,7 @@
 //   kColumns         of a chunk, a divisor of kPackColumns; kBytes and kScaleBytes of it
 //   kPartSteps       steps that share a scale vector, a part
 //   kScaled          false: PartScale is not asked for
+//   kRowsOfOne       instead of the tier's, if there
 //   kLoaded          true: step by step, a row is nothing but weight vectors
 //   Scales LoadScales(codes, side, chunk), Vec PartScale(scales, part)
 //   void Decode(bytes, step, scales, WVec*)
@@ -50,7 +51,9 @@ struct Shape {
   static constexpr bool kFresh = Format::kScaled || sizeof(Vec) < 64;
   static constexpr int kMostTokens = kFresh ? kFreshTokens : (Format::kLoaded ? kLoadedTokens : kPlainTokens);
   static constexpr int Rows(int num_tokens) {
-    return num_tokens == 1 ? kRowsOfOne : (kFresh ? kFreshRows : kPlainRows);
+    if (num_tokens > 1) return kFresh ? kFreshRows : kPlainRows;
+    if constexpr (requires { Format::kRowsOfOne; }) return Format::kRowsOfOne;
+    return kRowsOfOne;
   }
 };
 
