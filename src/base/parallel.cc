@@ -64,7 +64,7 @@ struct ThreadPool::State {
   std::condition_variable work_done;
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   int64_t count = 0;
-  int64_t chunk = 1;
+  int64_t shortest = 1;  // Range; the last may be shorter.
   std::atomic<int64_t> next{0};
   // These three are written under the mutex, so that a waiting thread cannot miss a change; read without it by spinning ones. A release of
   // `generation` publishes the loop above, one of `busy` what a worker computed.
@@ -72,11 +72,15 @@ struct ThreadPool::State {
   std::atomic<int> busy{0};
   std::atomic<bool> stopping{false};
 
-  void TakeChunks() {
-    for (;;) {
-      const int64_t begin = next.fetch_add(chunk);
-      if (begin >= count) return;
-      (*body)(begin, std::min(count, begin + chunk));
+  // Ranges shrink with what is left: few to hand out, and all threads are done at nearly the same time.
+  void TakeRanges() {
+    const auto shares = 2 * (static_cast<int64_t>(workers.size()) + 1);
+    int64_t begin = next.load();
+    while (begin < count) {
+      const int64_t end = std::min(count, begin + std::max(shortest, (count - begin) / shares));
+      if (!next.compare_exchange_weak(begin, end)) continue;
+      (*body)(begin, end);
+      begin = next.load();
     }
   }
 
@@ -92,7 +96,7 @@ struct ThreadPool::State {
       }
       if (stopping) return;
       seen = generation;
-      TakeChunks();
+      TakeRanges();
       const std::lock_guard lock(mutex);
       if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) work_done.notify_one();
     }
@@ -135,19 +139,17 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     body(0, count);
     return;
   }
-  // Four chunks a thread: even out uneven iterations without much overhead.
-  const int64_t chunk = std::max(grain, count / (4 * num_threads()));
   {
     const std::lock_guard lock(state_->mutex);
     state_->body = &body;
     state_->count = count;
-    state_->chunk = chunk;
+    state_->shortest = std::max(grain, count / (16 * num_threads()));
     state_->next = 0;
     state_->busy = static_cast<int>(state_->workers.size());
     state_->generation.fetch_add(1, std::memory_order_release);
   }
   state_->work_ready.notify_all();
-  state_->TakeChunks();
+  state_->TakeRanges();
   const auto done = [&] { return state_->busy.load(std::memory_order_acquire) == 0; };
   if (SpinUntil(state_->spin, done)) return;
   std::unique_lock lock(state_->mutex);

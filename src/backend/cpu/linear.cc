@@ -21,12 +21,10 @@ Status Linear(ops::OpContext& context, const ops::LinearArgs& args) {
 
   const int64_t range = RangeRows(weight, num_tokens);
   context.threads().ParallelFor((weight.rows + range - 1) / range, 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t begin = i * range;
-      MultiplyRangeTo(kernels, plan, weight, begin, std::min(weight.rows, begin + range), x,
-                      args.y.as<uint8_t>() + begin * ElementBytes(args.y.dtype), args.y.dtype,
-                      args.y.strides[0]);
-    }
+    const int64_t begin = first * range;
+    MultiplyRangeTo(kernels, plan, weight, begin, std::min(weight.rows, last * range), x,
+                    args.y.as<uint8_t>() + begin * ElementBytes(args.y.dtype), args.y.dtype,
+                    args.y.strides[0]);
   });
   return {};
 }

@@ -224,17 +224,22 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
 
 void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weight& weight, int64_t begin,
                      int64_t end, const Activations& x, void* y, DType dtype, int64_t y_stride) {
-  const int64_t num_rows = end - begin;
-  float* const sums = ThisThread().sums.Floats(x.num_rows() * num_rows);
-  MultiplyRange(plan, weight, begin, end, x, sums, num_rows);
-  for (int64_t t = 0; t < x.num_rows(); ++t) {
-    StoreFloats(kernels, sums + t * num_rows, num_rows,
-                static_cast<uint8_t*>(y) + t * y_stride * ElementBytes(dtype), dtype);
+  // As many rows as leave the sums in the first-level cache.
+  constexpr int64_t kMostSums = 4096;
+  const int64_t step = std::max(kRangeRows, kMostSums / x.num_rows() / kRangeRows * kRangeRows);
+  for (int64_t first = begin; first < end; first += step) {
+    const int64_t num_rows = std::min(step, end - first);
+    float* const sums = ThisThread().sums.Floats(x.num_rows() * num_rows);
+    MultiplyRange(plan, weight, first, first + num_rows, x, sums, num_rows);
+    for (int64_t t = 0; t < x.num_rows(); ++t) {
+      StoreFloats(kernels, sums + t * num_rows, num_rows,
+                  static_cast<uint8_t*>(y) + (first - begin + t * y_stride) * ElementBytes(dtype), dtype);
+    }
   }
 }
 
 int64_t RangeRows(const Weight& weight, int64_t num_tokens) {
-  constexpr int64_t kProductsPerRange = 1 << 17;
+  constexpr int64_t kProductsPerRange = 1 << 16;
   const int64_t rows =
       std::max<int64_t>(1, kProductsPerRange / std::max<int64_t>(1, weight.cols * num_tokens));
   return (rows + kRangeRows - 1) / kRangeRows * kRangeRows;

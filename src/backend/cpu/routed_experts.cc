@@ -79,10 +79,13 @@ void RunProducts(ops::OpContext& context, const std::vector<Product>& products, 
     }
   }
   context.threads().ParallelFor(static_cast<int64_t>(ranges.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
+    for (int64_t i = first; i < last;) {
       const Range& range = ranges[static_cast<size_t>(i)];
       const Product& product = products[range.product];
-      MultiplyRangeTo(KernelsOf(context), product.plan, *product.weight, range.begin, range.end, product.x,
+      int64_t end = range.end;  // Neighbours are one range: the kernel reads ahead to its end.
+      for (++i; i < last && ranges[static_cast<size_t>(i)].product == range.product; ++i)
+        end = ranges[static_cast<size_t>(i)].end;
+      MultiplyRangeTo(KernelsOf(context), product.plan, *product.weight, range.begin, end, product.x,
                       product.y + range.begin * ElementBytes(dtype), dtype, product.weight->rows);
     }
   });
@@ -108,12 +111,14 @@ void RunGroup(ops::OpContext& context, const ops::RoutedExpertsArgs& args, Packe
   for (const Chosen& chosen : group) {
     std::vector<int64_t> tokens;
     for (const Assignment& assignment : chosen.assignments) tokens.push_back(assignment.token);
-    for (const auto& [weight, to] :
-         {std::pair(&chosen.expert->w1, &gate), std::pair(&chosen.expert->w3, &up)}) {
-      const MatmulPlan plan = PlanMatmul(kernels, *weight, dtype);
-      products.push_back(
-          {plan, weight, x.For(plan).Gather(tokens), to->get() + chosen.first * width * ElementBytes(dtype)});
-    }
+    const int64_t offset = chosen.first * width * ElementBytes(dtype);
+    const MatmulPlan gate_plan = PlanMatmul(kernels, chosen.expert->w1, dtype);
+    const MatmulPlan up_plan = PlanMatmul(kernels, chosen.expert->w3, dtype);
+    const Activations gate_x = x.For(gate_plan).Gather(tokens);
+    products.push_back({gate_plan, &chosen.expert->w1, gate_x, gate.get() + offset});
+    products.push_back({up_plan, &chosen.expert->w3,
+                        up_plan.SharesActivations(gate_plan) ? gate_x : x.For(up_plan).Gather(tokens),
+                        up.get() + offset});
   }
   RunProducts(context, products, dtype);
 
