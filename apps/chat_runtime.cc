@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/model_source.h"
+#include "apps/verify.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "chat/stop_filter.h"
@@ -23,17 +24,6 @@ constexpr int64_t kPrefixCacheBytes = int64_t{1} << 30;
 
 chat::EndCause ToEndCause(engine::FinishReason reason) {
   return reason == engine::FinishReason::kLength ? chat::EndCause::kLength : chat::EndCause::kStop;
-}
-
-// One thread: the others are the answer's.
-Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ChatRuntime::Options& options,
-                                                     const ModelSource& source) {
-  ModelFlags flags = options.model;
-  flags.backend = "reference";
-  flags.num_threads = 1;
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> reference, LoadModel(flags, source, {}));
-  return std::make_unique<diag::Verifier>(std::move(reference),
-                                          diag::VerifierOptions{.every = options.verify_every});
 }
 
 }  // namespace
@@ -83,7 +73,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
                                     source.name(), runtime->tokenizer_->num_ids() - 1, vocab_size)));
   }
   if (options.verify_every > 0) {
-    DSV4_ASSIGN_OR_RETURN(runtime->verifier_, MakeVerifier(options, source));
+    DSV4_ASSIGN_OR_RETURN(runtime->verifier_, MakeVerifier(options.model, source, options.verify_every));
   }
   if (!options.dump_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(runtime->dump_, diag::DumpWriter::Create(*backend.context, options.dump_path));

@@ -175,6 +175,9 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   positive("--keep-alive-seconds", options.keep_alive_seconds,
            "A silent stream shows after so long that it lives");
   number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
+  number("--verify", options.verify_every,
+         "Compute every N-th decode token again on the reference backend; /health and /metrics say what came "
+         "of it (0: none)");
 }
 
 void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {

@@ -10,6 +10,7 @@
 #include "apps/terminal.h"
 #include "base/parallel.h"
 #include "model/synthetic.h"
+#include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
 
 namespace dsv4::apps {
@@ -48,13 +49,15 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
   return directory;
 }
 
-Status FitVocabulary(const std::string& tokenizer_path, model::SyntheticOptions& options) {
+Status FitTokenizer(const std::string& tokenizer_path, model::SyntheticOptions& options) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const tokenizer::Tokenizer tokenizer,
                                tokenizer::Tokenizer::Load(tokenizer_path));
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::string json, model::SyntheticConfig(options));
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::ModelConfig config,
                                model::ParseModelConfig(json, "synthetic config.json"));
   options.vocab_size = std::max<int64_t>(config.vocab_size, tokenizer.num_ids());
+  if (const auto id = tokenizer.FindToken(tokenizer::kBeginOfSentence)) options.bos_token_id = *id;
+  if (const auto id = tokenizer.FindToken(tokenizer::kEndOfSentence)) options.eos_token_id = *id;
   return {};
 }
 
@@ -77,7 +80,7 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
     const std::string tokenizer = *other + "/tokenizer.json";
     std::error_code error;
     if (fs::is_regular_file(tokenizer, error)) {
-      DSV4_TRY(FitVocabulary(tokenizer, *source.synthetic_));
+      DSV4_TRY(FitTokenizer(tokenizer, *source.synthetic_));
       source.text_directory_ = *other;
     }
   }

@@ -15,8 +15,8 @@ namespace dsv4::apps {
 // The directory -m names, or the default. NotFound lists what was tried.
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
 
-// Raises the vocabulary of `options` to the ids of the tokenizer file, where these are more.
-Status FitVocabulary(const std::string& tokenizer_path, model::SyntheticOptions& options);
+// Raises the vocabulary of `options` to the ids of the tokenizer file, where these are more, and takes from it what begins and ends a text.
+Status FitTokenizer(const std::string& tokenizer_path, model::SyntheticOptions& options);
 
 class ModelSource {
  public:

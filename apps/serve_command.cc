@@ -9,6 +9,7 @@
 #include "apps/chat_runtime.h"
 #include "apps/model_source.h"
 #include "apps/terminal.h"
+#include "apps/verify.h"
 #include "base/log.h"
 #include "base/read_file.h"
 #include "engine/engine_thread.h"
@@ -65,8 +66,20 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
                              .trie = trie ? std::move(*trie) : nullptr};
 }
 
+server::Verification ToVerification(const diag::VerifySummary& summary) {
+  return {.drift = summary.verdict() == diag::VerifyVerdict::kDrift,
+          .text = diag::ToText(summary),
+          .num_verified = summary.num_verified,
+          .num_dropped = summary.num_dropped,
+          .num_past_bound = summary.num_past_bound,
+          .num_top1_changed = summary.num_top1_changed,
+          .mean_error = summary.mean_error,
+          .worst_error = summary.worst_error};
+}
+
+// `verifier` may be null.
 int Serve(const ServeOptions& options, model::Model& model, server::ServedModel& served,
-          std::vector<std::string> api_keys) {
+          std::vector<std::string> api_keys, diag::Verifier* verifier) {
   served.vocab_size = model.config().vocab_size;
   server::Metrics metrics(served.id, options.version);
   engine::EngineThread engine(
@@ -77,16 +90,20 @@ int Serve(const ServeOptions& options, model::Model& model, server::ServedModel&
                                 .max_sequences = options.max_sequences,
                                 .max_context = options.context,
                                 .max_state_bytes = options.state_mib << 20,
-                                .prefix_cache_bytes = options.prefix_cache_mib << 20},
+                                .prefix_cache_bytes = options.prefix_cache_mib << 20,
+                                .watcher = verifier},
           AllowedTokens(served.tokenizer, served.vocab_size)),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
   served.context_length = engine.context_length();
+  std::function<server::Verification()> verification;
+  if (verifier != nullptr) verification = [verifier] { return ToVerification(verifier->Summary()); };
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
                            .version = options.version,
-                           .default_timeout_seconds = options.timeout_seconds});
+                           .default_timeout_seconds = options.timeout_seconds,
+                           .verification = std::move(verification)});
   Result<std::unique_ptr<server::HttpServer>> http = server::HttpServer::Listen(
       {.host = options.host,
        .port = options.port,
@@ -119,6 +136,11 @@ int RunServeCommand(const ServeOptions& options) {
                     options.max_step_tokens, options.max_sequences)),
                 kExitBadUsage);
   }
+  if (options.verify_every > 0 && options.model.backend == "reference") {
+    return Fail(
+        InvalidArgument("serve --verify: the backend is the reference itself; wanted another --backend"),
+        kExitBadUsage);
+  }
   Result<std::vector<std::string>> api_keys = ApiKeys(options);
   if (!api_keys) return Fail(api_keys.error(), kExitBadInput);
   const Result<ModelSource> source = ModelSource::Find(options.model);
@@ -140,7 +162,17 @@ int RunServeCommand(const ServeOptions& options) {
                     served->tokenizer.num_ids() - 1, (*model)->config().vocab_size)),
                 kExitBadInput);
   }
-  return Serve(options, **model, *served, std::move(*api_keys));
+  std::unique_ptr<diag::Verifier> verifier;
+  if (options.verify_every > 0) {
+    Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
+    if (!made) return Fail(made.error(), LoadExitCode(made.error()));
+    verifier = std::move(*made);
+  }
+  const int exit_code = Serve(options, **model, *served, std::move(*api_keys), verifier.get());
+  if (verifier == nullptr) return exit_code;
+  const diag::VerifySummary found = verifier->Summary();
+  fmt::print(stderr, "{}\n", diag::ToText(found));
+  return found.verdict() == diag::VerifyVerdict::kDrift ? kExitRunFailed : exit_code;
 }
 
 }  // namespace dsv4::apps

@@ -32,6 +32,7 @@ struct ServeOptions {
   int64_t max_body_mib = 64;
   double keep_alive_seconds = 10.0;
   double drain_seconds = 30.0;
+  int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
 };
 
 // Serves until SIGTERM or SIGINT. Returns the process exit code.

@@ -55,7 +55,7 @@ int RunSynthCommand(const SynthOptions& options) {
   const Result<std::optional<std::string>> tokenizer = FindTokenizer(options.tokenizer);
   if (!tokenizer) return Fail(tokenizer.error(), kExitBadInput);
   if (tokenizer->has_value()) {
-    const Status fitted = FitVocabulary(**tokenizer, synthetic);
+    const Status fitted = FitTokenizer(**tokenizer, synthetic);
     if (!fitted.ok()) return Fail(fitted, kExitBadInput);
   }
   const Status written = model::WriteSyntheticCheckpoint(

@@ -150,6 +150,11 @@ VerifySummary Verifier::Finish(const std::function<bool()>& interrupted) {
   return summary_;
 }
 
+VerifySummary Verifier::Summary() {
+  const std::lock_guard lock(mutex_);
+  return summary_;
+}
+
 void Verifier::Run() {
   LowerPriority();
   std::unique_lock lock(mutex_);

@@ -83,6 +83,8 @@ class Verifier final : public engine::StepWatcher {
   // Waits until the queue is empty, or `interrupted` (asked several times a second; may be empty) says that nobody wants to: then
   // what waits is dropped. More steps may follow.
   VerifySummary Finish(const std::function<bool()>& interrupted = {});
+  // What was found so far. From any thread.
+  VerifySummary Summary();
 
  private:
   struct Sample {

@@ -170,8 +170,8 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
       {"num_nextn_predict_layers", 0},
       {"tie_word_embeddings", false},
       {"attention_bias", false},
-      {"bos_token_id", 0},
-      {"eos_token_id", 1},
+      {"bos_token_id", options.bos_token_id},
+      {"eos_token_id", options.eos_token_id},
       {"torch_dtype", options.format == SyntheticFormat::kF32 ? "float32" : "bfloat16"},
   };
   if (quantised) {

@@ -29,8 +29,10 @@ inline constexpr int64_t kSyntheticFp8Block = 128;
 struct SyntheticOptions {
   std::string shape = "tiny";         // One of SyntheticShapes().
   std::optional<int64_t> num_layers;  // The first layers of the shape; all when absent.
-  // Replaces the shape's, to match a tokenizer.
+  // To match a tokenizer: replaces the shape's, and what begins and ends a text.
   std::optional<int64_t> vocab_size;
+  int32_t bos_token_id = 0;
+  int32_t eos_token_id = 1;
   SyntheticFormat format = SyntheticFormat::kRelease;
   uint64_t seed = 0;
 };

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <mutex>
+#include <optional>
 
 namespace dsv4::server {
 namespace {
@@ -75,6 +77,18 @@ struct Metrics::State {
                                                       .Name("dsv4_http_replies_total")
                                                       .Help("HTTP replies by route and status.")
                                                       .Register(registry);
+  // Of a server that verifies.
+  struct Verified {
+    prometheus::Gauge& drift;
+    prometheus::Gauge& steps;
+    prometheus::Gauge& dropped;
+    prometheus::Gauge& past_bound;
+    prometheus::Gauge& top1_changed;
+    prometheus::Gauge& mean_error;
+    prometheus::Gauge& worst_error;
+  };
+  std::mutex verified_mutex;
+  std::optional<Verified> verified;
   engine::EngineStats last;  // The engine's thread only.
 };
 
@@ -122,6 +136,30 @@ void Metrics::OnTokens(int64_t count, double seconds_since_last) {
 void Metrics::OnFinished(std::string_view reason, double seconds) {
   state_->finished.Add({{"reason", std::string(reason)}}).Increment();
   state_->request_seconds.Observe(seconds);
+}
+
+void Metrics::OnVerification(const Verification& found) {
+  State& state = *state_;
+  const std::lock_guard lock(state.verified_mutex);
+  if (!state.verified) {
+    state.verified.emplace(State::Verified{
+        .drift = state.Gauge("dsv4_verify_drift", "1 when the verified steps are off."),
+        .steps = state.Gauge("dsv4_verify_steps", "Decode steps computed again on the reference backend."),
+        .dropped = state.Gauge("dsv4_verify_dropped_steps", "Sampled steps for which there was no time."),
+        .past_bound =
+            state.Gauge("dsv4_verify_past_bound_steps", "Verified steps with an error past the bound."),
+        .top1_changed =
+            state.Gauge("dsv4_verify_top1_changed_steps", "Verified steps with another most probable token."),
+        .mean_error = state.Gauge("dsv4_verify_mean_error", "Relative error of the logits, mean."),
+        .worst_error = state.Gauge("dsv4_verify_worst_error", "Relative error of the logits, largest.")});
+  }
+  state.verified->drift.Set(found.drift ? 1 : 0);
+  state.verified->steps.Set(static_cast<double>(found.num_verified));
+  state.verified->dropped.Set(static_cast<double>(found.num_dropped));
+  state.verified->past_bound.Set(static_cast<double>(found.num_past_bound));
+  state.verified->top1_changed.Set(static_cast<double>(found.num_top1_changed));
+  state.verified->mean_error.Set(found.mean_error);
+  state.verified->worst_error.Set(found.worst_error);
 }
 
 std::string Metrics::Text() const {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/engine_thread.h"
+#include "server/verification.h"
 
 namespace dsv4::server {
 
@@ -18,6 +19,7 @@ class Metrics {
   void OnHttp(std::string_view route, int status);
   void OnFirstToken(double seconds);
   void OnTokens(int64_t count, double seconds_since_last);
+  void OnVerification(const Verification& found);
   void OnFinished(std::string_view reason, double seconds);
 
   // In the text format of Prometheus.

@@ -182,7 +182,10 @@ std::unique_ptr<Reply> Service::Page(const HttpRequest&, const Caller&) {
 }
 
 std::unique_ptr<Reply> Service::Health(const HttpRequest&, const Caller&) {
-  return MakeReply({}, R"({"status": "ok"})");
+  if (!options_.verification) return MakeReply({}, R"({"status": "ok"})");
+  const Verification found = options_.verification();
+  const Json body = {{"status", found.drift ? "drift" : "ok"}, {"verification", found.text}};
+  return MakeReply(found.drift ? ErrorHead(503) : HttpHead(), JsonText(body));
 }
 
 std::unique_ptr<Reply> Service::Ready(const HttpRequest&, const Caller&) {
@@ -196,6 +199,7 @@ std::unique_ptr<Reply> Service::Version(const HttpRequest&, const Caller&) {
 }
 
 std::unique_ptr<Reply> Service::MetricsText(const HttpRequest&, const Caller&) {
+  if (options_.verification) metrics_.OnVerification(options_.verification());
   return MakeReply({.content_type = "text/plain; version=0.0.4"}, metrics_.Text());
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/served_model.h"
+#include "server/verification.h"
 
 namespace dsv4::server {
 
@@ -22,6 +24,8 @@ struct ServiceOptions {
       cors_origin;  // For Access-Control-Allow-Origin; empty: none, browsers on other pages are refused.
   std::string version;
   double default_timeout_seconds = 0.0;  // Of a request that names none; 0: none.
+  // What /health and /metrics say of it; from several threads. Empty: nothing is verified.
+  std::function<Verification()> verification = {};
 };
 
 class Service {

@@ -76,6 +76,10 @@ class Synth(unittest.TestCase):
         first = self.synth("first", "--seed", 7)
         self.assertEqual(self.digest(first), self.digest(self.synth("again", "--seed", 7)))
         self.assertNotEqual(self.digest(first), self.digest(self.synth("other", "--seed", 8)))
+        # Texts end as the tokenizer beside the weights says.
+        config, tokenizer = (json.loads((first / name).read_text()) for name in ("config.json", "tokenizer.json"))
+        ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+        self.assertEqual((config["bos_token_id"], config["eos_token_id"]), (ids["<｜begin▁of▁sentence｜>"], ids["<｜end▁of▁sentence｜>"]))
         whole = Checkpoint.read(first).tensors
         for name, tensor in Checkpoint.read(self.synth("short", "--seed", 7, "--layers", 2)).tensors.items():
             self.assertEqual(tensor.data, whole[name].data, name)

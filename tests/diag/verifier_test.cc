@@ -17,7 +17,10 @@
 #include "base/json.h"
 #include "diag/hooked_backend.h"
 #include "engine/engine.h"
+#include "engine/engine_thread.h"
 #include "io/checkpoint.h"
+#include "server/served_model_testing.h"
+#include "server/service.h"
 #include "tests/diag/seeded_faults.h"
 #include "tests/golden/faults/fault.h"
 
@@ -274,6 +277,29 @@ TEST(RunVerify, ExitCodeAndReportSayWhatWasFound) {
   const auto [found, drifted] = run(true);
   EXPECT_EQ(found, 1);
   EXPECT_EQ(drifted.at("verdict"), "drift") << drifted;
+}
+
+TEST(Verifier, AServerThatDriftsIsNotHealthy) {
+  const std::unique_ptr<model::Model> model = Load(Cpu(), Numerics::kRelease);
+  const server::ServedModel served = server::MakeTinyServedModel("models/tiny/tokenizer.json", "v4");
+  engine::EngineThread engine(
+      std::make_unique<engine::Engine>(*model, engine::EngineOptions{}, std::vector<uint8_t>()), {}, {});
+  server::Metrics metrics("tiny", "0");
+  server::Verification found{.text = "verify: so far"};
+  server::Service service(served, engine, metrics, {.verification = [&] { return found; }});
+  const auto get = [&](const char* path) {
+    server::ReplyOutput out;
+    service.Handle({.method = "GET", .path = path})->Advance(out);
+    return std::make_pair(out.head->status, out.body);
+  };
+  EXPECT_EQ(get("/health"),
+            std::make_pair(200, std::string(R"({"status":"ok","verification":"verify: so far"})")));
+  EXPECT_NE(get("/metrics").second.find("dsv4_verify_drift 0"), std::string::npos);
+  found = {.drift = true, .text = "verify: drift", .num_verified = 7};
+  EXPECT_EQ(get("/health").first, 503);
+  EXPECT_NE(get("/health").second.find("verify: drift"), std::string::npos);
+  EXPECT_NE(get("/metrics").second.find("dsv4_verify_drift 1"), std::string::npos);
+  EXPECT_NE(get("/metrics").second.find("dsv4_verify_steps 7"), std::string::npos);
 }
 
 }  // namespace

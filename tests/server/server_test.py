@@ -642,6 +642,24 @@ class Bench(SharedServer):
         self.assertEqual(dsv4("bench", "--server", "http://127.0.0.1:1").returncode, 1)
 
 
+class Verifies(unittest.TestCase):
+    def test_health_and_metrics_say_what_was_found(self):
+        with Server("--verify", 1) as server:
+            server.post(CHAT, {"messages": QUESTION, "temperature": 0, "thinking": False, "max_tokens": 8})
+            deadline = time.monotonic() + 60
+            steps = 0
+            while steps < 4 and time.monotonic() < deadline:
+                time.sleep(0.2)
+                metrics = server.request("GET", "/metrics")[2]
+                steps = float(re.search(r"^dsv4_verify_steps (\S+)$", metrics, re.M)[1])
+            self.assertGreaterEqual(steps, 4)
+            self.assertEqual(float(re.search(r"^dsv4_verify_drift (\S+)$", metrics, re.M)[1]), 0)
+            self.assertLess(float(re.search(r"^dsv4_verify_worst_error (\S+)$", metrics, re.M)[1]), 0.5)
+            health = server.request("GET", "/health")[2]
+            self.assertEqual(health["status"], "ok")
+            self.assertRegex(health["verification"], r"verify: clean: \d+ of \d+ sampled")
+
+
 class Limits(unittest.TestCase):
     def test_keys(self):
         with tempfile.NamedTemporaryFile("w") as keys:
