@@ -1,7 +1,5 @@
-// indexer_select: scores of all visible entries, token by token, then an exact top-k by radix selection.
+// indexer_select: scores of all visible entries, token by token, then their exact top-k (top_k.h).
 #include <bit>
-#include <cub/block/block_scan.cuh>
-#include <cub/warp/warp_scan.cuh>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
@@ -9,11 +7,10 @@
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
+#include "backend/cuda/kernels/top_k.h"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-// --- Scores ----------------------------------------------------------------------------------------------------------
 
 constexpr int kKeysPerBlock = 32;
 constexpr int kHeadGroups = 8;
@@ -29,11 +26,8 @@ struct ScoreParams {
   int64_t ratio;
   int num_heads;
   int width;
+  int tiles_per_block;  // Of keys; the tensor-core kernel's.
 };
-
-__device__ int64_t NumVisible(const SequenceRows& sequence, int64_t token, int64_t ratio) {
-  return (sequence.first_position + token - sequence.token_begin + 1) / ratio;
-}
 
 // 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs over the width
 // in one order, the heads' terms are added in double.
@@ -86,11 +80,16 @@ __global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const S
 }
 
 // The same on tensor cores, for the release's width and whole groups of 16 heads: 16 keys a warp. A dot product's sum does not
-// depend on which keys stand beside it.
+// depend on which keys stand beside it. A block keeps its token's query and goes through tiles of keys, the next one on its way
+// to registers while this one is multiplied.
 constexpr int kMmaWarps = 4;
 constexpr int kMmaKeys = 16 * kMmaWarps;
 constexpr int kMmaWidth = 128;
 constexpr int kMmaMaxHeads = 64;
+
+// As many blocks as run at once, some times over; and tiles enough for a query to be worth fetching.
+constexpr int64_t kScoreBlocks = 132 * 6;
+constexpr int64_t kMaxTilesPerBlock = 16;
 
 bool HasScoreMma(DType dtype, int64_t num_heads, int64_t width) {
   return dtype == DType::kBF16 && width == kMmaWidth && num_heads % 16 == 0 && num_heads <= kMmaMaxHeads;
@@ -106,165 +105,96 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   const int64_t token = p.first_token + blockIdx.x;
   const SequenceRows& sequence = table.Of(token);
   const int64_t visible = NumVisible(sequence, token, p.ratio);
-  const int64_t first_key = blockIdx.y * int64_t{kMmaKeys};
-  if (visible <= p.top_k || first_key >= visible) return;
-  const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
+  const int64_t first_tile = blockIdx.y * int64_t{p.tiles_per_block};
+  if (visible <= p.top_k || first_tile * kMmaKeys >= visible) return;
+  const auto num_tiles =
+      static_cast<int>(min(int64_t{p.tiles_per_block}, CeilDiv(visible, kMmaKeys) - first_tile));
   const int t = static_cast<int>(threadIdx.x);
   constexpr int kPieces = kMmaWidth / 8;
+  constexpr int kPiecesPerThread = kMmaKeys * kPieces / (32 * kMmaWarps);
+  uint4 next[kPiecesPerThread];
+  const auto load = [&](int64_t first_key) {
+#pragma unroll
+    for (int i = 0; i < kPiecesPerThread; ++i) {
+      const int piece = t + i * 32 * kMmaWarps;
+      const int64_t key = first_key + piece / kPieces;
+      next[i] = make_uint4(0, 0, 0, 0);
+      if (key < visible)
+        next[i] =
+            *reinterpret_cast<const uint4*>(table.PagedRow<uint16_t>(sequence, key) + piece % kPieces * 8);
+    }
+  };
+  load(first_tile * kMmaKeys);
   const auto* const q = static_cast<const uint16_t*>(p.q) + token * p.num_heads * kMmaWidth;
-  for (int i = t; i < kMmaKeys * kPieces; i += 32 * kMmaWarps) {
-    const int key = i / kPieces;
-    const int d = i % kPieces * 8;
-    uint4 row = make_uint4(0, 0, 0, 0);
-    if (key < num_keys)
-      row = *reinterpret_cast<const uint4*>(table.PagedRow<uint16_t>(sequence, first_key + key) + d);
-    *reinterpret_cast<uint4*>(&keys[key][d]) = row;
-  }
   for (int i = t; i < p.num_heads * kPieces; i += 32 * kMmaWarps)
     *reinterpret_cast<uint4*>(shared_q + i / kPieces * kRow + i % kPieces * 8) =
         *reinterpret_cast<const uint4*>(q + i * 8);
   for (int i = t; i < p.num_heads; i += 32 * kMmaWarps)
     head_weights[i] = ToFloat(static_cast<const Bf16*>(p.weights)[token * p.num_heads + i]);
-  __syncthreads();
 
   const int warp = t / 32;
   const int lane = t % 32;
   const int group = lane / 4;
   const int place = lane % 4;
-  // B: two tiles of eight keys, all steps of the width.
-  uint32_t b[kMmaWidth / 16][2][2];
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    const int64_t first_key = (first_tile + tile) * kMmaKeys;
+    const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
+    if (tile > 0) __syncthreads();
 #pragma unroll
-  for (int step = 0; step < kMmaWidth / 16; ++step) {
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const uint16_t* const row = keys[warp * 16 + tile * 8 + group] + step * 16 + place * 2;
-      b[step][tile][0] = *reinterpret_cast<const uint32_t*>(row);
-      b[step][tile][1] = *reinterpret_cast<const uint32_t*>(row + 8);
+    for (int i = 0; i < kPiecesPerThread; ++i) {
+      const int piece = t + i * 32 * kMmaWarps;
+      *reinterpret_cast<uint4*>(&keys[piece / kPieces][piece % kPieces * 8]) = next[i];
     }
-  }
-  double sums[2][2] = {};  // By tile; keys 2 * place and the next.
-  for (int head = 0; head < p.num_heads; head += 16) {
-    float dots[2][4] = {};
+    __syncthreads();
+    if (tile + 1 < num_tiles) load(first_key + kMmaKeys);
+
+    // B: two tiles of eight keys, all steps of the width.
+    uint32_t b[kMmaWidth / 16][2][2];
 #pragma unroll
     for (int step = 0; step < kMmaWidth / 16; ++step) {
-      const uint16_t* const row = shared_q + (head + group) * kRow + step * 16 + place * 2;
-      const uint32_t a[4] = {*reinterpret_cast<const uint32_t*>(row),
-                             *reinterpret_cast<const uint32_t*>(row + 8 * kRow),
-                             *reinterpret_cast<const uint32_t*>(row + 8),
-                             *reinterpret_cast<const uint32_t*>(row + 8 * kRow + 8)};
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile) Mma(dots[tile], a, b[step][tile][0], b[step][tile][1]);
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint16_t* const row = keys[warp * 16 + tile * 8 + group] + step * 16 + place * 2;
+        b[step][tile][0] = *reinterpret_cast<const uint32_t*>(row);
+        b[step][tile][1] = *reinterpret_cast<const uint32_t*>(row + 8);
+      }
+    }
+    double sums[2][2] = {};  // By tile; keys 2 * place and the next.
+    for (int head = 0; head < p.num_heads; head += 16) {
+      float dots[2][4] = {};
+#pragma unroll
+      for (int step = 0; step < kMmaWidth / 16; ++step) {
+        const uint16_t* const row = shared_q + (head + group) * kRow + step * 16 + place * 2;
+        const uint32_t a[4] = {*reinterpret_cast<const uint32_t*>(row),
+                               *reinterpret_cast<const uint32_t*>(row + 8 * kRow),
+                               *reinterpret_cast<const uint32_t*>(row + 8),
+                               *reinterpret_cast<const uint32_t*>(row + 8 * kRow + 8)};
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) Mma(dots[tile], a, b[step][tile][0], b[step][tile][1]);
+      }
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float held = RoundToBf16(dots[tile][i]);
+          // As std::max(held, 0.0): NaN stays.
+          const float positive = held < 0.0F ? 0.0F : held;
+          sums[tile][i % 2] +=
+              static_cast<double>(RoundToBf16(head_weights[head + group + i / 2 * 8] * positive));
+        }
+      }
     }
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float held = RoundToBf16(dots[tile][i]);
-        // As std::max(held, 0.0): NaN stays.
-        const float positive = held < 0.0F ? 0.0F : held;
-        sums[tile][i % 2] +=
-            static_cast<double>(RoundToBf16(head_weights[head + group + i / 2 * 8] * positive));
+      for (int i = 0; i < 2; ++i) {
+        double sum = sums[tile][i];
+        for (int offset = 16; offset >= 4; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
+        const int key = warp * 16 + tile * 8 + place * 2 + i;
+        if (group == 0 && key < num_keys)
+          p.scores[blockIdx.x * p.max_visible + first_key + key] = RoundToBf16(static_cast<float>(sum));
       }
     }
-  }
-#pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      double sum = sums[tile][i];
-      for (int offset = 16; offset >= 4; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
-      const int key = warp * 16 + tile * 8 + place * 2 + i;
-      if (group == 0 && key < num_keys)
-        p.scores[blockIdx.x * p.max_visible + first_key + key] = RoundToBf16(static_cast<float>(sum));
-    }
-  }
-}
-
-// --- Top-k -----------------------------------------------------------------------------------------------------------
-
-constexpr int kSelectThreads = 1024;
-
-// Unsigned keys in the order of the scores; NaN counts as the lowest number.
-__device__ uint32_t OrderedKey(float score) {
-  const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0F);  // -0 becomes +0.
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
-// One block a token. Four passes of eight bits find the k-th highest key; then each thread takes a piece of the entries, and
-// those above that key, with the first of those equal to it, are written in order of index.
-__global__ void __launch_bounds__(kSelectThreads)
-    SelectKernel(const __grid_constant__ SequenceTable table, const float* all_scores, int32_t* all_selected,
-                 int64_t first_token, int64_t max_visible, int64_t top_k, int64_t ratio) {
-  constexpr int kBuckets = 256;
-  using Scan = cub::BlockScan<uint64_t, kSelectThreads>;
-  using BucketScan = cub::WarpScan<int>;
-  __shared__ typename Scan::TempStorage scan_storage;
-  __shared__ typename BucketScan::TempStorage bucket_storage;
-  __shared__ int histogram[kBuckets];
-  __shared__ uint32_t shared_prefix;
-  __shared__ int shared_left;
-  BeginKernel();
-
-  const int64_t token = first_token + blockIdx.x;
-  const SequenceRows& sequence = table.Of(token);
-  const int visible = static_cast<int>(NumVisible(sequence, token, ratio));
-  const int t = static_cast<int>(threadIdx.x);
-  int32_t* const selected = all_selected + token * top_k;
-  if (visible <= top_k) {
-    for (int i = t; i < top_k; i += kSelectThreads) selected[i] = i < visible ? i : -1;
-    return;
-  }
-  const float* const scores = all_scores + blockIdx.x * max_visible;
-
-  uint32_t prefix = 0;                 // The high bits of the k-th highest key.
-  int left = static_cast<int>(top_k);  // How many of the keys with this prefix are chosen.
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    if (t < kBuckets) histogram[t] = 0;
-    __syncthreads();
-#pragma unroll 4
-    for (int j = t; j < visible; j += kSelectThreads) {
-      const uint32_t key = OrderedKey(scores[j]);
-      if (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8))
-        atomicAdd(&histogram[key >> shift & 0xFFU], 1);
-    }
-    __syncthreads();
-    // The bucket in which, counted from the highest, the k-th key lies: a warp, eight buckets a lane.
-    if (t < 32) {
-      constexpr int kEach = kBuckets / 32;
-      const int highest = kBuckets - 1 - t * kEach;
-      int mine = 0;
-      for (int i = 0; i < kEach; ++i) mine += histogram[highest - i];
-      int above = 0;
-      BucketScan(bucket_storage).ExclusiveSum(mine, above);
-      if (above < left && left <= above + mine) {
-        int bucket = highest;
-        while (above + histogram[bucket] < left) above += histogram[bucket--];
-        shared_prefix = prefix | static_cast<uint32_t>(bucket) << shift;
-        shared_left = left - above;
-      }
-    }
-    __syncthreads();
-    prefix = shared_prefix;
-    left = shared_left;
-  }
-
-  const int piece = (visible + kSelectThreads - 1) / kSelectThreads;
-  const int begin = min(visible, t * piece);
-  const int end = min(visible, begin + piece);
-  // Counts of those above and of those equal, in one number.
-  uint64_t counts = 0;
-  for (int j = begin; j < end; ++j) {
-    const uint32_t key = OrderedKey(scores[j]);
-    counts += (key > prefix ? uint64_t{1} << 32 : 0U) + (key == prefix ? 1U : 0U);
-  }
-  uint64_t before = 0;
-  Scan(scan_storage).ExclusiveSum(counts, before);
-  int equal_seen = static_cast<int>(before & 0xFFFFFFFFU);
-  int place = static_cast<int>(before >> 32) + min(equal_seen, left);
-  for (int j = begin; j < end; ++j) {
-    const uint32_t key = OrderedKey(scores[j]);
-    if (key > prefix || (key == prefix && equal_seen < left)) selected[place++] = j;
-    equal_seen += key == prefix ? 1 : 0;
   }
 }
 
@@ -312,17 +242,21 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
     if (scores != nullptr) {
-      const ScoreParams params = {.q = args.q.data,
-                                  .weights = args.weights.data,
-                                  .scores = scores,
-                                  .first_token = begin,
-                                  .max_visible = max_visible,
-                                  .top_k = top_k,
-                                  .ratio = args.ratio,
-                                  .num_heads = static_cast<int>(num_heads),
-                                  .width = static_cast<int>(width)};
+      ScoreParams params = {.q = args.q.data,
+                            .weights = args.weights.data,
+                            .scores = scores,
+                            .first_token = begin,
+                            .max_visible = max_visible,
+                            .top_k = top_k,
+                            .ratio = args.ratio,
+                            .num_heads = static_cast<int>(num_heads),
+                            .width = static_cast<int>(width),
+                            .tiles_per_block = 1};
       if (HasScoreMma(args.q.dtype, num_heads, width)) {
-        const dim3 grid(count, static_cast<unsigned>(CeilDiv(max_visible, kMmaKeys)));
+        const int64_t num_tiles = CeilDiv(max_visible, kMmaKeys);
+        params.tiles_per_block =
+            static_cast<int>(std::clamp<int64_t>(count * num_tiles / kScoreBlocks, 1, kMaxTilesPerBlock));
+        const dim3 grid(count, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
         context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
                        static_cast<size_t>(num_heads * (kMmaWidth + 8)) * sizeof(uint16_t), table, params);
       } else {
@@ -332,8 +266,15 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
         });
       }
     }
-    context.Launch(SelectKernel, count, kSelectThreads, 0, table, scores, args.selected.as<int32_t>(), begin,
-                   max_visible, top_k, args.ratio);
+    SelectTopK(context, table,
+               {.scores = scores,
+                .selected = args.selected.as<int32_t>(),
+                .first_token = begin,
+                .max_visible = max_visible,
+                .top_k = top_k,
+                .ratio = args.ratio,
+                .rounded = args.q.dtype == DType::kBF16},
+               count);
   }
   return {};
 }

@@ -1,0 +1,227 @@
+// Radix selection: passes of eight bits, the high ones first, find the k-th highest key; a last one writes those above it and
+// the first of those equal to it. Few entries are the work of one block; many are divided over a cluster of blocks, which
+// keep their part in shared memory and add up their counts through each other's.
+#include <cooperative_groups.h>
+
+#include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_scan.cuh>
+
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/top_k.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kThreads = 1024;
+constexpr int kBits = 8;
+constexpr int kBuckets = 1 << kBits;
+// A cluster's kernel counts in several histograms a block, lane by lane in turn: scores have few exponents, and a warp
+// that counts in one place waits for itself.
+constexpr int kHistograms = 16;
+constexpr int kClusterBlocks = 8;
+// Fewer entries are faster on one block.
+constexpr int64_t kClusterFrom = 4096;
+
+// Unsigned keys in the order of the scores; NaN counts as the lowest number.
+__device__ uint32_t OrderedKey(float score) {
+  const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0F);  // -0 becomes +0.
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+// The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
+struct Threshold {
+  uint32_t prefix = 0;
+  int left = 0;
+};
+
+// The bucket in which, counted from the highest, the k-th key lies. One warp calls it, eight buckets a lane; one lane writes.
+__device__ void NextThreshold(const int* histogram, int shift, Threshold now, Threshold* next) {
+  using Scan = cub::WarpScan<int>;
+  __shared__ typename Scan::TempStorage storage;
+  constexpr int kEach = kBuckets / 32;
+  const int highest = kBuckets - 1 - static_cast<int>(threadIdx.x) * kEach;
+  int mine = 0;
+  for (int i = 0; i < kEach; ++i) mine += histogram[highest - i];
+  int above = 0;
+  Scan(storage).ExclusiveSum(mine, above);
+  if (above < now.left && now.left <= above + mine) {
+    int bucket = highest;
+    while (above + histogram[bucket] < now.left) above += histogram[bucket--];
+    *next = {now.prefix | static_cast<uint32_t>(bucket) << shift, now.left - above};
+  }
+}
+
+// Counts of keys above the threshold and equal to it, in one number.
+__device__ uint64_t Count(uint32_t key, uint32_t threshold) {
+  return (key > threshold ? uint64_t{1} << 32 : 0U) + (key == threshold ? 1U : 0U);
+}
+
+// Writes the chosen ones of keys [begin, end), which follow `before` (counts as above). `index`: of key 0.
+template <typename KeyAt>
+__device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, uint64_t before,
+                            int32_t* selected) {
+  int equal_seen = static_cast<int>(before & 0xFFFFFFFFU);
+  int place = static_cast<int>(before >> 32) + min(equal_seen, threshold.left);
+  for (int j = begin; j < end; ++j) {
+    const uint32_t key = key_at(j);
+    if (key > threshold.prefix || (key == threshold.prefix && equal_seen < threshold.left))
+      selected[place++] = index + j;
+    equal_seen += key == threshold.prefix ? 1 : 0;
+  }
+}
+
+// Every entry is chosen; `count` threads.
+__device__ void WriteAll(int visible, int top_k, int count, int32_t* selected) {
+  for (int i = static_cast<int>(threadIdx.x); i < top_k; i += count) selected[i] = i < visible ? i : -1;
+}
+
+// One block a token.
+__global__ void __launch_bounds__(kThreads)
+    BlockTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p) {
+  using Scan = cub::BlockScan<uint64_t, kThreads>;
+  __shared__ typename Scan::TempStorage scan_storage;
+  __shared__ int histogram[kBuckets];
+  __shared__ Threshold shared_threshold;
+  BeginKernel();
+
+  const int64_t token = p.first_token + blockIdx.x;
+  const int visible = static_cast<int>(NumVisible(table.Of(token), token, p.ratio));
+  const int t = static_cast<int>(threadIdx.x);
+  int32_t* const selected = p.selected + token * p.top_k;
+  if (visible <= p.top_k) return WriteAll(visible, static_cast<int>(p.top_k), kThreads, selected);
+  const float* const scores = p.scores + blockIdx.x * p.max_visible;
+  const auto key_at = [&](int j) { return OrderedKey(scores[j]); };
+
+  Threshold threshold{.prefix = 0, .left = static_cast<int>(p.top_k)};
+  for (int shift = 32 - kBits; shift >= 0; shift -= kBits) {
+    if (t < kBuckets) histogram[t] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int j = t; j < visible; j += kThreads) {
+      const uint32_t key = key_at(j);
+      if (shift == 32 - kBits || key >> (shift + kBits) == threshold.prefix >> (shift + kBits))
+        atomicAdd(&histogram[key >> shift & (kBuckets - 1)], 1);
+    }
+    __syncthreads();
+    if (t < 32) NextThreshold(histogram, shift, threshold, &shared_threshold);
+    __syncthreads();
+    threshold = shared_threshold;
+  }
+
+  const int piece = (visible + kThreads - 1) / kThreads;
+  const int begin = min(visible, t * piece);
+  const int end = min(visible, begin + piece);
+  uint64_t counts = 0;
+  for (int j = begin; j < end; ++j) counts += Count(key_at(j), threshold.prefix);
+  uint64_t before = 0;
+  Scan(scan_storage).ExclusiveSum(counts, before);
+  WriteChosen(key_at, begin, end, 0, threshold, before, selected);
+}
+
+// A cluster of blocks a token, each with a piece of the entries. Keys of bf16 scores are their 16 high bits. The first `held` keys
+// of a piece lie in shared memory, the others are made again whenever they are wanted.
+template <typename Key>
+__global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
+    ClusterTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p, const int held) {
+  using Scan = cub::BlockScan<uint64_t, kThreads>;
+  constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
+  extern __shared__ __align__(16) unsigned char shared_keys[];
+  __shared__ typename Scan::TempStorage scan_storage;
+  __shared__ int histograms[kHistograms][kBuckets];
+  __shared__ int mine[2]
+                     [kBuckets];  // This block's histogram, read by the others; of this pass and of the last.
+  __shared__ int all[kBuckets];
+  __shared__ Threshold shared_threshold;
+  __shared__ uint64_t my_counts;
+  BeginKernel();
+
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int64_t row = blockIdx.x / kClusterBlocks;
+  const int64_t token = p.first_token + row;
+  const int visible = static_cast<int>(NumVisible(table.Of(token), token, p.ratio));
+  const int t = static_cast<int>(threadIdx.x);
+  int32_t* const selected = p.selected + token * p.top_k;
+  if (visible <= p.top_k) {
+    if (rank == 0) WriteAll(visible, static_cast<int>(p.top_k), kThreads, selected);
+    return;
+  }
+  const int piece = (visible + kClusterBlocks - 1) / kClusterBlocks;
+  const int first = min(visible, rank * piece);
+  const int num_keys = min(visible - first, piece);
+  const float* const scores = p.scores + row * p.max_visible + first;
+  auto* const keys = reinterpret_cast<Key*>(shared_keys);
+  const auto make_key = [&](int j) { return static_cast<Key>(OrderedKey(scores[j]) >> (32 - kKeyBits)); };
+  for (int j = t; j < min(num_keys, held); j += kThreads) keys[j] = make_key(j);
+  __syncthreads();
+  const auto key_at = [&](int j) { return uint32_t{j < held ? keys[j] : make_key(j)}; };
+
+  Threshold threshold{.prefix = 0, .left = static_cast<int>(p.top_k)};
+  for (int shift = kKeyBits - kBits, pass = 0; shift >= 0; shift -= kBits, pass ^= 1) {
+    for (int i = t; i < kHistograms * kBuckets; i += kThreads) histograms[i / kBuckets][i % kBuckets] = 0;
+    __syncthreads();
+    int* const histogram = histograms[t % kHistograms];
+    for (int j = t; j < num_keys; j += kThreads) {
+      const uint32_t key = key_at(j);
+      if (shift == kKeyBits - kBits || key >> (shift + kBits) == threshold.prefix >> (shift + kBits))
+        atomicAdd(&histogram[key >> shift & (kBuckets - 1)], 1);
+    }
+    __syncthreads();
+    if (t < kBuckets) {
+      int sum = 0;
+      for (int i = 0; i < kHistograms; ++i) sum += histograms[i][t];
+      mine[pass][t] = sum;
+    }
+    // Who comes out of this has written its histogram of the pass and has read all of the pass before.
+    cluster.sync();
+    if (t < kBuckets) {
+      int sum = 0;
+      for (int r = 0; r < kClusterBlocks; ++r) sum += cluster.map_shared_rank(&mine[pass][0], r)[t];
+      all[t] = sum;
+    }
+    __syncthreads();
+    if (t < 32) NextThreshold(all, shift, threshold, &shared_threshold);
+    __syncthreads();
+    threshold = shared_threshold;
+  }
+
+  const int share = (num_keys + kThreads - 1) / kThreads;
+  const int begin = min(num_keys, t * share);
+  const int end = min(num_keys, begin + share);
+  uint64_t counts = 0;
+  for (int j = begin; j < end; ++j) counts += Count(key_at(j), threshold.prefix);
+  uint64_t before = 0;
+  uint64_t block_counts = 0;
+  Scan(scan_storage).ExclusiveSum(counts, before, block_counts);
+  if (t == 0) my_counts = block_counts;
+  cluster.sync();
+  for (int r = 0; r < rank; ++r) before += *cluster.map_shared_rank(&my_counts, r);
+  WriteChosen(key_at, begin, end, first, threshold, before, selected);
+  cluster.sync();  // Nobody leaves while its counts may still be read.
+}
+
+template <typename Key>
+void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+                   int64_t num_tokens) {
+  constexpr int64_t kMaxSharedBytes = 128 * 1024;
+  const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
+  const int64_t held = std::min(piece, kMaxSharedBytes / static_cast<int64_t>(sizeof(Key)));
+  context.Launch(ClusterTopKKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks), kThreads,
+                 static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
+}
+
+}  // namespace
+
+void SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p, int64_t num_tokens) {
+  if (p.scores == nullptr || p.max_visible < kClusterFrom) {
+    context.Launch(BlockTopKKernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
+  } else if (p.rounded) {
+    LaunchCluster<uint16_t>(context, table, p, num_tokens);
+  } else {
+    LaunchCluster<uint32_t>(context, table, p, num_tokens);
+  }
+}
+
+}  // namespace dsv4::backend::cuda
