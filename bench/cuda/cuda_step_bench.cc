@@ -125,6 +125,7 @@ class Bench {
   Bench(const std::string& weights, int64_t num_layers, int64_t chunk)
       : device_(Must(backend::MakeCudaBackend({}))),
         hooked_(device_),
+        room_(Must(backend::RoomOf(device_.context->memory().device().index))),
         bandwidth_(CopyBandwidth(device_.context->memory())) {
     model::SyntheticOptions options = Must(model::ParseSyntheticName("synthetic:" + weights));
     options.num_layers = num_layers;
@@ -135,8 +136,6 @@ class Bench {
     const double made = Seconds(begin);
     const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
-    const int device = device_.context->memory().device().index;
-    room_ = Must(backend::RoomOf(device));
     const model::ModelOptions model_options = {.max_chunk_tokens = chunk};
     const auto plan = Must(model::PlanMemory(config, checkpoint, model_options, {}));
     planned_without_states_ = plan.weights + plan.step;
@@ -266,8 +265,8 @@ class Bench {
 
   ops::Backend device_;
   diag::HookedBackend hooked_;
+  backend::CudaRoom room_;  // Before anything else: what copies are measured with stays in the pool.
   double bandwidth_;
-  backend::CudaRoom room_;
   int64_t planned_without_states_ = 0;
   std::unique_ptr<model::Model> model_;
   std::mt19937_64 generator_{1};

@@ -13,10 +13,11 @@ Status Validate(const StoreRowsArgs& args) {
   for (size_t i = 0; check.ok() && i < args.runs.size(); ++i) {
     const RowRun& run = args.runs[i];
     if (run.num_rows == 0) continue;
-    const std::string name = "runs[" + std::to_string(i) + "]";
     // Written so that no sum of hostile values can overflow.
     const bool inside = run.num_rows > 0 && run.source_begin >= 0 && run.source_begin <= num_rows &&
                         run.num_rows <= num_rows - run.source_begin;
+    if (inside && run.destination != nullptr) continue;
+    const std::string name = "runs[" + std::to_string(i) + "]";
     check.Require(inside, name,
                   std::to_string(run.num_rows) + " rows from " + std::to_string(run.source_begin),
                   "rows of a source of " + std::to_string(num_rows));

@@ -118,14 +118,18 @@ void OperandChecker::WeightOperand(std::string_view name, const Weight* weight, 
   if ((rows != kAnyDim && weight->rows != rows) || (cols != kAnyDim && weight->cols != cols)) {
     return Fail(name, fmt::format("[{}, {}]", weight->rows, weight->cols), WantedShape({rows, cols}));
   }
-  status_ = ValidateWeight(*weight, name).WithContext(fmt::format("op {}", op_));
-  if (ok()) CheckDevice(name, weight->data.device);
+  if (const Status status = ValidateWeight(*weight, name); !status.ok()) {
+    status_ = status.WithContext(fmt::format("op {}", op_));
+    return;
+  }
+  CheckDevice(name, weight->data.device);
 }
 
 void OperandChecker::SameDType(std::string_view name, const TensorView& view, std::string_view other_name,
                                const TensorView& other) {
-  Require(view.dtype == other.dtype, name, fmt::format("dtype {}", DTypeName(view.dtype)),
-          fmt::format("{} like {}", DTypeName(other.dtype), other_name));
+  if (!ok() || view.dtype == other.dtype) return;
+  Fail(name, fmt::format("dtype {}", DTypeName(view.dtype)),
+       fmt::format("{} like {}", DTypeName(other.dtype), other_name));
 }
 
 void OperandChecker::Disjoint(std::string_view name, const TensorView& view, std::string_view other_name,
@@ -144,28 +148,35 @@ void OperandChecker::SameOrDisjoint(std::string_view name, const TensorView& vie
 
 void OperandChecker::Ring(std::string_view name, const RingRows& ring, int64_t width, DType dtype,
                           int64_t min_capacity) {
-  Require(ring.width == width, name, fmt::format("width {}", ring.width), std::to_string(width));
-  Require(ring.dtype == dtype, name, fmt::format("dtype {}", DTypeName(ring.dtype)), DTypeName(dtype));
-  Require(ring.capacity >= min_capacity, name, fmt::format("capacity {}", ring.capacity),
-          fmt::format("at least {}", min_capacity));
-  Require(ring.data != nullptr, name, "null", "memory");
+  if (!ok()) return;
+  if (ring.width != width) return Fail(name, fmt::format("width {}", ring.width), std::to_string(width));
+  if (ring.dtype != dtype)
+    return Fail(name, fmt::format("dtype {}", DTypeName(ring.dtype)), DTypeName(dtype));
+  if (ring.capacity < min_capacity) {
+    return Fail(name, fmt::format("capacity {}", ring.capacity), fmt::format("at least {}", min_capacity));
+  }
+  if (ring.data == nullptr) Fail(name, "null", "memory");
 }
 
+// Messages are made when there is something to say: a long sequence has thousands of pages, in every layer of every step.
 void OperandChecker::Pages(std::string_view name, const PagedRows& rows, int64_t width, DType dtype,
                            int64_t min_rows) {
-  Require(rows.num_rows >= min_rows, name, fmt::format("{} rows", rows.num_rows),
-          fmt::format("at least {}", min_rows));
-  if (!ok() || min_rows == 0) return;
-  Require(rows.width == width, name, fmt::format("width {}", rows.width), std::to_string(width));
-  Require(rows.dtype == dtype, name, fmt::format("dtype {}", DTypeName(rows.dtype)), DTypeName(dtype));
-  Require(rows.rows_per_page > 0, name, fmt::format("{} rows a page", rows.rows_per_page), "at least 1");
   if (!ok()) return;
-  const int64_t num_pages = (min_rows + rows.rows_per_page - 1) / rows.rows_per_page;
-  const int64_t got = static_cast<int64_t>(rows.pages.size());
-  Require(got >= num_pages, name, fmt::format("{} pages", got), fmt::format("at least {}", num_pages));
-  for (int64_t i = 0; ok() && i < num_pages; ++i) {
-    Require(rows.pages[static_cast<size_t>(i)] != nullptr, name, fmt::format("page {} is null", i), "memory");
+  if (rows.num_rows < min_rows) {
+    return Fail(name, fmt::format("{} rows", rows.num_rows), fmt::format("at least {}", min_rows));
   }
+  if (min_rows == 0) return;
+  if (rows.width != width) return Fail(name, fmt::format("width {}", rows.width), std::to_string(width));
+  if (rows.dtype != dtype)
+    return Fail(name, fmt::format("dtype {}", DTypeName(rows.dtype)), DTypeName(dtype));
+  if (rows.rows_per_page < 1)
+    return Fail(name, fmt::format("{} rows a page", rows.rows_per_page), "at least 1");
+  const int64_t num_pages = (min_rows + rows.rows_per_page - 1) / rows.rows_per_page;
+  const auto got = static_cast<int64_t>(rows.pages.size());
+  if (got < num_pages) return Fail(name, fmt::format("{} pages", got), fmt::format("at least {}", num_pages));
+  const auto needed = rows.pages.first(static_cast<size_t>(num_pages));
+  const auto hole = std::find(needed.begin(), needed.end(), nullptr);
+  if (hole != needed.end()) Fail(name, fmt::format("page {} is null", hole - needed.begin()), "memory");
 }
 
 void OperandChecker::Require(bool condition, std::string_view name, std::string_view got,
@@ -193,11 +204,12 @@ void OperandChecker::CheckDevice(std::string_view name, Device device) {
 void OperandChecker::TokenRange(size_t index, int64_t token_begin, int64_t num_tokens, int64_t first_position,
                                 int64_t want_begin) {
   if (!ok()) return;
-  const std::string name = fmt::format("sequences[{}]", index);
-  Require(num_tokens >= 0, name, fmt::format("num_tokens {}", num_tokens), "none below 0");
-  Require(first_position >= 0, name, fmt::format("first_position {}", first_position), "none below 0");
-  Require(token_begin == want_begin, name, fmt::format("token_begin {}", token_begin),
-          std::to_string(want_begin));
+  const auto fail = [&](std::string_view field, int64_t got, std::string_view want) {
+    Fail(fmt::format("sequences[{}]", index), fmt::format("{} {}", field, got), want);
+  };
+  if (num_tokens < 0) return fail("num_tokens", num_tokens, "none below 0");
+  if (first_position < 0) return fail("first_position", first_position, "none below 0");
+  if (token_begin != want_begin) fail("token_begin", token_begin, std::to_string(want_begin));
 }
 
 }  // namespace dsv4::ops

@@ -162,7 +162,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
 }
 
 Result<CudaRoom> RoomOf(int device) {
-  constexpr int64_t kScratchBytes = int64_t{1} << 30;
+  constexpr int64_t kScratchBytes = int64_t{2} << 30;
   size_t free = 0;
   size_t total = 0;
   cudaError_t error = cudaSetDevice(device);

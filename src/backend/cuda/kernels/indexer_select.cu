@@ -87,12 +87,33 @@ constexpr int kMmaKeys = 16 * kMmaWarps;
 constexpr int kMmaWidth = 128;
 constexpr int kMmaMaxHeads = 64;
 
-// As many blocks as run at once, some times over; and tiles enough for a query to be worth fetching.
-constexpr int64_t kScoreBlocks = 132 * 6;
+// As many blocks as run at once; and tiles enough for a query to be worth fetching.
+constexpr int64_t kScoreBlocks = 132 * 4;
 constexpr int64_t kMaxTilesPerBlock = 16;
 
 bool HasScoreMma(DType dtype, int64_t num_heads, int64_t width) {
   return dtype == DType::kBF16 && width == kMmaWidth && num_heads % 16 == 0 && num_heads <= kMmaMaxHeads;
+}
+
+// Four matrices of 8 x 8 bf16 numbers as mma wants them; a lane names one row.
+__device__ void LoadMatrices(uint32_t (&matrices)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
+}
+
+// Two dot products, rounded as the contract rounds them; the first in the low half.
+__device__ uint32_t PackBf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// As std::max(held, 0.0): NaN stays.
+__device__ uint32_t Positive(uint32_t pair) {
+  uint32_t positive;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(positive) : "r"(pair), "r"(0U));
+  return positive;
 }
 
 __global__ void __launch_bounds__(32 * kMmaWarps)
@@ -100,7 +121,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   constexpr int kRow = kMmaWidth + 8;
   extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kRow]
   __shared__ __align__(16) uint16_t keys[kMmaKeys][kRow];
-  __shared__ float head_weights[kMmaMaxHeads];
+  __shared__ uint32_t head_weights[kMmaMaxHeads];  // Each twice, for two keys.
   BeginKernel();
   const int64_t token = p.first_token + blockIdx.x;
   const SequenceRows& sequence = table.Of(token);
@@ -113,15 +134,17 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   constexpr int kPieces = kMmaWidth / 8;
   constexpr int kPiecesPerThread = kMmaKeys * kPieces / (32 * kMmaWarps);
   uint4 next[kPiecesPerThread];
+  // Division of 64 bits would take longer than all else.
+  const auto rows_per_page = static_cast<uint32_t>(table.rows_per_page);
+  const void* const* const pages = &table.pages[sequence.page_begin];
   const auto load = [&](int64_t first_key) {
 #pragma unroll
     for (int i = 0; i < kPiecesPerThread; ++i) {
-      const int piece = t + i * 32 * kMmaWarps;
-      const int64_t key = first_key + piece / kPieces;
+      const auto key = static_cast<uint32_t>(first_key) + (t + i * 32 * kMmaWarps) / kPieces;
       next[i] = make_uint4(0, 0, 0, 0);
-      if (key < visible)
-        next[i] =
-            *reinterpret_cast<const uint4*>(table.PagedRow<uint16_t>(sequence, key) + piece % kPieces * 8);
+      if (key >= visible) continue;
+      const auto* const page = static_cast<const uint16_t*>(pages[key / rows_per_page]);
+      next[i] = *reinterpret_cast<const uint4*>(page + key % rows_per_page * kMmaWidth + t % kPieces * 8);
     }
   };
   load(first_tile * kMmaKeys);
@@ -130,57 +153,47 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
     *reinterpret_cast<uint4*>(shared_q + i / kPieces * kRow + i % kPieces * 8) =
         *reinterpret_cast<const uint4*>(q + i * 8);
   for (int i = t; i < p.num_heads; i += 32 * kMmaWarps)
-    head_weights[i] = ToFloat(static_cast<const Bf16*>(p.weights)[token * p.num_heads + i]);
+    head_weights[i] = Both(static_cast<const uint16_t*>(p.weights)[token * p.num_heads + i]);
 
   const int warp = t / 32;
   const int lane = t % 32;
   const int group = lane / 4;
   const int place = lane % 4;
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    const int64_t first_key = (first_tile + tile) * kMmaKeys;
+  for (int i_tile = 0; i_tile < num_tiles; ++i_tile) {
+    const int64_t first_key = (first_tile + i_tile) * kMmaKeys;
     const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
-    if (tile > 0) __syncthreads();
+    if (i_tile > 0) __syncthreads();
 #pragma unroll
     for (int i = 0; i < kPiecesPerThread; ++i) {
       const int piece = t + i * 32 * kMmaWarps;
       *reinterpret_cast<uint4*>(&keys[piece / kPieces][piece % kPieces * 8]) = next[i];
     }
     __syncthreads();
-    if (tile + 1 < num_tiles) load(first_key + kMmaKeys);
+    if (i_tile + 1 < num_tiles) load(first_key + kMmaKeys);
 
     // B: two tiles of eight keys, all steps of the width.
-    uint32_t b[kMmaWidth / 16][2][2];
+    uint32_t b[kMmaWidth / 16][4];
 #pragma unroll
-    for (int step = 0; step < kMmaWidth / 16; ++step) {
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const uint16_t* const row = keys[warp * 16 + tile * 8 + group] + step * 16 + place * 2;
-        b[step][tile][0] = *reinterpret_cast<const uint32_t*>(row);
-        b[step][tile][1] = *reinterpret_cast<const uint32_t*>(row + 8);
-      }
-    }
+    for (int step = 0; step < kMmaWidth / 16; ++step)
+      LoadMatrices(b[step], &keys[warp * 16 + lane / 16 * 8 + lane % 8][step * 16 + lane / 8 % 2 * 8]);
     double sums[2][2] = {};  // By tile; keys 2 * place and the next.
     for (int head = 0; head < p.num_heads; head += 16) {
       float dots[2][4] = {};
 #pragma unroll
       for (int step = 0; step < kMmaWidth / 16; ++step) {
-        const uint16_t* const row = shared_q + (head + group) * kRow + step * 16 + place * 2;
-        const uint32_t a[4] = {*reinterpret_cast<const uint32_t*>(row),
-                               *reinterpret_cast<const uint32_t*>(row + 8 * kRow),
-                               *reinterpret_cast<const uint32_t*>(row + 8),
-                               *reinterpret_cast<const uint32_t*>(row + 8 * kRow + 8)};
+        uint32_t a[4];
+        LoadMatrices(a, shared_q + (head + lane % 16) * kRow + step * 16 + lane / 16 * 8);
 #pragma unroll
-        for (int tile = 0; tile < 2; ++tile) Mma(dots[tile], a, b[step][tile][0], b[step][tile][1]);
+        for (int tile = 0; tile < 2; ++tile) Mma(dots[tile], a, b[step][2 * tile], b[step][2 * tile + 1]);
       }
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float held = RoundToBf16(dots[tile][i]);
-          // As std::max(held, 0.0): NaN stays.
-          const float positive = held < 0.0F ? 0.0F : held;
-          sums[tile][i % 2] +=
-              static_cast<double>(RoundToBf16(head_weights[head + group + i / 2 * 8] * positive));
+        for (int half = 0; half < 2; ++half) {  // Of the heads; two keys at a time.
+          const uint32_t held = PackBf16(dots[tile][2 * half], dots[tile][2 * half + 1]);
+          const uint32_t terms = MulBf16x2(Positive(held), head_weights[head + group + half * 8]);
+          sums[tile][0] += static_cast<double>(__uint_as_float(terms << 16));
+          sums[tile][1] += static_cast<double>(__uint_as_float(terms & 0xFFFF0000U));
         }
       }
     }
@@ -254,8 +267,8 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                             .tiles_per_block = 1};
       if (HasScoreMma(args.q.dtype, num_heads, width)) {
         const int64_t num_tiles = CeilDiv(max_visible, kMmaKeys);
-        params.tiles_per_block =
-            static_cast<int>(std::clamp<int64_t>(count * num_tiles / kScoreBlocks, 1, kMaxTilesPerBlock));
+        params.tiles_per_block = static_cast<int>(
+            std::clamp<int64_t>(CeilDiv(count * num_tiles, kScoreBlocks), 1, kMaxTilesPerBlock));
         const dim3 grid(count, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
         context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
                        static_cast<size_t>(num_heads * (kMmaWidth + 8)) * sizeof(uint16_t), table, params);

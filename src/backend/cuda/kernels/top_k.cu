@@ -3,10 +3,10 @@
 // keep their part in shared memory and add up their counts through each other's.
 #include <cooperative_groups.h>
 
-#include <cub/block/block_scan.cuh>
 #include <cub/warp/warp_scan.cuh>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/top_k.h"
 
 namespace dsv4::backend::cuda {
@@ -15,6 +15,7 @@ namespace {
 namespace cg = cooperative_groups;
 
 constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
 constexpr int kBits = 8;
 constexpr int kBuckets = 1 << kBits;
 // A cluster's kernel counts in several histograms a block, lane by lane in turn: scores have few exponents, and a warp
@@ -53,23 +54,82 @@ __device__ void NextThreshold(const int* histogram, int shift, Threshold now, Th
   }
 }
 
-// Counts of keys above the threshold and equal to it, in one number.
-__device__ uint64_t Count(uint32_t key, uint32_t threshold) {
-  return (key > threshold ? uint64_t{1} << 32 : 0U) + (key == threshold ? 1U : 0U);
+// Keys above the threshold and equal to it; those of several pieces add up.
+struct Counts {
+  int above = 0;
+  int equal = 0;
+  __device__ Counts operator+(const Counts& other) const {
+    return {above + other.above, equal + other.equal};
+  }
+};
+
+// What a warp sees of keys [j, j + 32) that lie below `end`: a bit a lane.
+struct Ballots {
+  unsigned above = 0;
+  unsigned equal = 0;
+};
+
+template <typename KeyAt>
+__device__ Ballots Ask(KeyAt key_at, int j, int end, uint32_t threshold) {
+  const bool inside = j < end;
+  const uint32_t key = inside ? key_at(j) : 0;
+  return {__ballot_sync(kWholeWarp, inside && key > threshold),
+          __ballot_sync(kWholeWarp, inside && key == threshold)};
 }
 
-// Writes the chosen ones of keys [begin, end), which follow `before` (counts as above). `index`: of key 0.
+// Of keys [begin, end), by one warp.
 template <typename KeyAt>
-__device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, uint64_t before,
-                            int32_t* selected) {
-  int equal_seen = static_cast<int>(before & 0xFFFFFFFFU);
-  int place = static_cast<int>(before >> 32) + min(equal_seen, threshold.left);
-  for (int j = begin; j < end; ++j) {
-    const uint32_t key = key_at(j);
-    if (key > threshold.prefix || (key == threshold.prefix && equal_seen < threshold.left))
-      selected[place++] = index + j;
-    equal_seen += key == threshold.prefix ? 1 : 0;
+__device__ Counts Count(KeyAt key_at, int begin, int end, uint32_t threshold) {
+  Counts counts;
+#pragma unroll 4
+  for (int j = begin + static_cast<int>(threadIdx.x) % 32; j - static_cast<int>(threadIdx.x) % 32 < end;
+       j += 32) {
+    const Ballots seen = Ask(key_at, j, end, threshold);
+    counts = counts + Counts{__popc(seen.above), __popc(seen.equal)};
   }
+  return counts;
+}
+
+// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0.
+template <typename KeyAt>
+__device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, Counts before,
+                            int32_t* selected) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned lower = (1U << lane) - 1;
+#pragma unroll 4
+  for (int first = begin; first < end; first += 32) {
+    const Ballots seen = Ask(key_at, first + lane, end, threshold.prefix);
+    const Counts mine = before + Counts{__popc(seen.above & lower), __popc(seen.equal & lower)};
+    const bool chosen =
+        (seen.above >> lane & 1) != 0 || ((seen.equal >> lane & 1) != 0 && mine.equal < threshold.left);
+    if (chosen) selected[mine.above + min(mine.equal, threshold.left)] = index + first + lane;
+    before = before + Counts{__popc(seen.above), __popc(seen.equal)};
+  }
+}
+
+// The sum of what the warps in front of this one brought, and of all.
+struct Before {
+  Counts warps;
+  Counts block;
+};
+__device__ Before SumOverWarps(Counts mine) {
+  __shared__ Counts of_warp[kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x % 32 == 0) of_warp[warp] = mine;
+  __syncthreads();
+  Before sums;
+  for (int i = 0; i < kWarps; ++i) {
+    if (i == warp) sums.warps = sums.block;
+    sums.block = sums.block + of_warp[i];
+  }
+  return sums;
+}
+
+// A warp's share of `count` keys, whole groups of 32.
+__device__ int2 WarpShare(int count) {
+  const int share = (count + 32 * kWarps - 1) / (32 * kWarps) * 32;
+  const int begin = min(count, static_cast<int>(threadIdx.x) / 32 * share);
+  return make_int2(begin, min(count, begin + share));
 }
 
 // Every entry is chosen; `count` threads.
@@ -80,8 +140,6 @@ __device__ void WriteAll(int visible, int top_k, int count, int32_t* selected) {
 // One block a token.
 __global__ void __launch_bounds__(kThreads)
     BlockTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p) {
-  using Scan = cub::BlockScan<uint64_t, kThreads>;
-  __shared__ typename Scan::TempStorage scan_storage;
   __shared__ int histogram[kBuckets];
   __shared__ Threshold shared_threshold;
   BeginKernel();
@@ -110,14 +168,9 @@ __global__ void __launch_bounds__(kThreads)
     threshold = shared_threshold;
   }
 
-  const int piece = (visible + kThreads - 1) / kThreads;
-  const int begin = min(visible, t * piece);
-  const int end = min(visible, begin + piece);
-  uint64_t counts = 0;
-  for (int j = begin; j < end; ++j) counts += Count(key_at(j), threshold.prefix);
-  uint64_t before = 0;
-  Scan(scan_storage).ExclusiveSum(counts, before);
-  WriteChosen(key_at, begin, end, 0, threshold, before, selected);
+  const int2 share = WarpShare(visible);
+  const Before before = SumOverWarps(Count(key_at, share.x, share.y, threshold.prefix));
+  WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, selected);
 }
 
 // A cluster of blocks a token, each with a piece of the entries. Keys of bf16 scores are their 16 high bits. The first `held` keys
@@ -125,16 +178,15 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Key>
 __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
     ClusterTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p, const int held) {
-  using Scan = cub::BlockScan<uint64_t, kThreads>;
   constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
   extern __shared__ __align__(16) unsigned char shared_keys[];
-  __shared__ typename Scan::TempStorage scan_storage;
-  __shared__ int histograms[kHistograms][kBuckets];
+  __shared__ int histograms[kHistograms]
+                           [kBuckets + 1];  // One more, so that equal buckets lie in different banks.
   __shared__ int mine[2]
                      [kBuckets];  // This block's histogram, read by the others; of this pass and of the last.
   __shared__ int all[kBuckets];
   __shared__ Threshold shared_threshold;
-  __shared__ uint64_t my_counts;
+  __shared__ Counts my_counts;
   BeginKernel();
 
   const cg::cluster_group cluster = cg::this_cluster();
@@ -154,6 +206,7 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   const float* const scores = p.scores + row * p.max_visible + first;
   auto* const keys = reinterpret_cast<Key*>(shared_keys);
   const auto make_key = [&](int j) { return static_cast<Key>(OrderedKey(scores[j]) >> (32 - kKeyBits)); };
+#pragma unroll 8
   for (int j = t; j < min(num_keys, held); j += kThreads) keys[j] = make_key(j);
   __syncthreads();
   const auto key_at = [&](int j) { return uint32_t{j < held ? keys[j] : make_key(j)}; };
@@ -163,6 +216,7 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
     for (int i = t; i < kHistograms * kBuckets; i += kThreads) histograms[i / kBuckets][i % kBuckets] = 0;
     __syncthreads();
     int* const histogram = histograms[t % kHistograms];
+#pragma unroll 4
     for (int j = t; j < num_keys; j += kThreads) {
       const uint32_t key = key_at(j);
       if (shift == kKeyBits - kBits || key >> (shift + kBits) == threshold.prefix >> (shift + kBits))
@@ -187,18 +241,13 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
     threshold = shared_threshold;
   }
 
-  const int share = (num_keys + kThreads - 1) / kThreads;
-  const int begin = min(num_keys, t * share);
-  const int end = min(num_keys, begin + share);
-  uint64_t counts = 0;
-  for (int j = begin; j < end; ++j) counts += Count(key_at(j), threshold.prefix);
-  uint64_t before = 0;
-  uint64_t block_counts = 0;
-  Scan(scan_storage).ExclusiveSum(counts, before, block_counts);
-  if (t == 0) my_counts = block_counts;
+  const int2 share = WarpShare(num_keys);
+  const Before before = SumOverWarps(Count(key_at, share.x, share.y, threshold.prefix));
+  if (t == 0) my_counts = before.block;
   cluster.sync();
-  for (int r = 0; r < rank; ++r) before += *cluster.map_shared_rank(&my_counts, r);
-  WriteChosen(key_at, begin, end, first, threshold, before, selected);
+  Counts first_counts = before.warps;
+  for (int r = 0; r < rank; ++r) first_counts = first_counts + *cluster.map_shared_rank(&my_counts, r);
+  WriteChosen(key_at, share.x, share.y, first, threshold, first_counts, selected);
   cluster.sync();  // Nobody leaves while its counts may still be read.
 }
 
