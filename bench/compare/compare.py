@@ -104,6 +104,14 @@ def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
     return checkpoint, gguf
 
 
+def read_anew(*paths: Path) -> None:
+    """Puts files out of the page cache: a file that was just written lies there in small pages, and stays in them."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[str, dict], turns: int) -> dict[str, list[float]]:
     """Seconds of every counted step, by engine. A turn before the first is not counted: files, caches and threads get warm."""
     seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
@@ -159,6 +167,7 @@ def main() -> int:
 
 def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict:
     vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
+    read_anew(gguf, *checkpoint.glob("*.safetensors"))
     engines = [Engine("dsv4", [BUILD / "dsv4_timing", checkpoint, str(arguments.threads), arguments.numerics]),
                Engine("llama.cpp", [sys.executable, Path(__file__).with_name("llama_timing.py"), gguf, str(arguments.threads)])]
     workloads = [Workload("prefill", tokens) for tokens in arguments.prefill]

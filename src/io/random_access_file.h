@@ -28,7 +28,7 @@ class RandomAccessFile {
   Status WriteAt(int64_t offset, std::span<const std::byte> bytes) const;
   // Exactly `bytes.size()` bytes; DataLoss when the file ends before. Thread-safe.
   Status ReadAt(int64_t offset, std::span<std::byte> bytes) const;
-  // Returns when everything written has reached the disk.
+  // Returns when everything written has reached the disk; it has then left the page cache.
   Status Sync() const;
 
  private:
