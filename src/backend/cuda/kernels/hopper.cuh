@@ -17,6 +17,19 @@ __device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address) {
   return kSwizzle128 | kEightRows | (uint64_t{1} << 16) | ((address & 0x3FFFFU) >> 4);
 }
 
+// Where a B lies whose rows, of 64 columns each as above, are the steps' 16 terms, and whose columns are the result's: `address`
+// is that of the first term, 64 columns more lie `block_bytes` further.
+__device__ __forceinline__ uint64_t TransposedDescriptor(uint32_t address, uint32_t block_bytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightRows | (uint64_t{block_bytes >> 4} << 16) | ((address & 0x3FFFFU) >> 4);
+}
+
+// What ordinary stores wrote into shared memory is seen by matrix steps behind the next barrier of the block.
+__device__ __forceinline__ void PublishToMatrixSteps() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void BeginMatrixSteps() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void CommitMatrixSteps() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -92,6 +105,44 @@ struct MatrixStep<128> {
         : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
           DSV4_EIGHT(48), DSV4_EIGHT(56)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  }
+};
+
+// The same with A in shared memory, laid out as B is.
+template <int kColumns>
+struct SharedMatrixStep;
+
+template <>
+struct SharedMatrixStep<32> {
+  static __device__ __forceinline__ void Add(float (&d)[16], uint64_t a, uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, p, 1, 1, 0, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8)
+        : "l"(a), "l"(b), "r"(adds));
+  }
+};
+
+// The same, where B's rows are steps: d = A B. Its descriptor is TransposedDescriptor's.
+template <int kColumns>
+struct TransposedMatrixStep;
+
+template <>
+struct TransposedMatrixStep<128> {
+  static __device__ __forceinline__ void Add(float (&d)[64], uint64_t a, uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 1;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
+          DSV4_EIGHT(48), DSV4_EIGHT(56)
+        : "l"(a), "l"(b), "r"(adds));
   }
 };
 
