@@ -155,6 +155,12 @@ __device__ __forceinline__ void FenceRegisters(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// What they hold is computed by now, not later when it is needed.
+__device__ __forceinline__ void FenceRegisters(uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+
 // A warpgroup's share of the registers: so many a thread from here on.
 template <int kRegisters>
 __device__ __forceinline__ void GiveUpRegisters() {

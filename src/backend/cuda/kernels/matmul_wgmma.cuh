@@ -253,6 +253,25 @@ struct WgmmaTotal {
   }
 };
 
+// A scale of a block of weights, in two steps: what is stored, and the number.
+__device__ __forceinline__ uint32_t LoadStoredScale(const void* scales, DType dtype, int64_t i) {
+  uint32_t bits = 0;
+  if (dtype == DType::kF8E8M0) {
+    asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(bits) : "l"(static_cast<const uint8_t*>(scales) + i));
+  } else if (dtype == DType::kBF16) {
+    asm volatile("{\n.reg .u16 h;\nld.global.nc.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
+                 : "=r"(bits)
+                 : "l"(static_cast<const uint16_t*>(scales) + i));
+  } else {
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(bits) : "l"(static_cast<const uint32_t*>(scales) + i));
+  }
+  return bits;
+}
+__device__ __forceinline__ float ScaleFromStored(uint32_t bits, DType dtype) {
+  if (dtype == DType::kF8E8M0) return FloatFromE8m0(static_cast<uint8_t>(bits));
+  return __uint_as_float(dtype == DType::kBF16 ? bits << 16 : bits);
+}
+
 // The tile of an item: sums[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and the thread's row `half`.
 template <MatmulKind kKind, WgmmaRows kRows, int kTokens>
 __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const DeviceWeight& shape,
@@ -274,22 +293,42 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
       scale_rows[half] = Unpack<kKind>::ScaleRow(shape, row < item.row_end ? row : item.first_row);
     }
   }
-  const auto load_scales = [&](int block, float(&scales)[2]) {
+  // Scales of the stage after this one as they are stored; asked for early, looked at late.
+  [[maybe_unused]] uint32_t stored[2][2];
+  [[maybe_unused]] const bool one_a_stage = shape.block_cols_log2 >= 7;
+  const auto ask_for_scales = [&](int stage) {
     if constexpr (kScaled) {
-      const int col = min(block * static_cast<int>(kPackedCols), cols - 1);
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        scales[half] = Unpack<kKind>::LoadCodes(shape, item.scale[half], scale_rows[half], col).block;
+      for (int half = 0; half < 2; ++half) {
+        const int col = min(stage * 128, cols - 128);
+        stored[0][half] = LoadStoredScale(item.scale[half], shape.scale_dtype,
+                                          scale_rows[half] + (col >> shape.block_cols_log2));
+        if (!one_a_stage) {
+          stored[1][half] = LoadStoredScale(item.scale[half], shape.scale_dtype,
+                                            scale_rows[half] + ((col + 64) >> shape.block_cols_log2));
+        }
+      }
+    }
+  };
+  float scales[2][2] = {};
+  const auto take_scales = [&] {
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        scales[0][half] = ScaleFromStored(stored[0][half], shape.scale_dtype);
+        scales[1][half] =
+            one_a_stage ? scales[0][half] : ScaleFromStored(stored[1][half], shape.scale_dtype);
+      }
     }
   };
 
   // The sums of a block of 64 columns, where scales apply to those.
   [[maybe_unused]] float block_sums[kScaled ? kTokens / 2 : 1];
   uint32_t a[2][4][4];
-  float scales[2][2] = {};
+  ask_for_scales(0);
   weights.NextStage();
   weights.Widen(0, a[0]);
-  load_scales(0, scales[0]);
+  take_scales();
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0.0F;
   [[maybe_unused]] int adds = 0;
@@ -312,12 +351,13 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
       CommitMatrixSteps();
       // While they run: the next block.
       if (block == 0) {
+        ask_for_scales(stage + 1);
         weights.Widen(1, a[1]);
       } else if (stage + 1 < num_stages) {
         weights.NextStage();
         weights.Widen(0, a[0]);
       }
-      load_scales(stage * 2 + block + 1, scales[block ^ 1]);
+      FenceRegisters(a[block ^ 1]);
       WaitForMatrixSteps<0>();
       FenceRegisters(sums);
       if constexpr (kScaled) FenceRegisters(block_sums);
@@ -328,6 +368,7 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
 #pragma unroll
         for (int i = 0; i < kTokens / 2; ++i)
           sums[i] = fmaf(block_sums[i], scales[block][i / 2 % 2], sums[i]);
+        if (block == 1) take_scales();
       }
       const bool last = stage + 1 == num_stages && block == 1;
       if (--blocks_left == 0 || last) {

@@ -8,85 +8,126 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kGroup = static_cast<int>(kActivationBlock);  // Columns a warp.
-static_assert(kGroup == 4 * 32 && kGroup == 2 * kPackedCols);
+constexpr int kGroup = static_cast<int>(kActivationBlock);  // Columns of half a warp, eight a lane.
+static_assert(kGroup == 8 * 16 && kGroup == 2 * kPackedCols);
+constexpr int kRounds = 4;  // Of two rows a warp, whose loads are under way together.
+constexpr int kRowsPerBlock = kWarps * kRounds * 2;
 
-// The column of a group that becomes element `k` of the steps: step by step, the first pairs of the four lanes, then their
-// second pairs, as Unpack<kKind>::Widen gives them.
-template <MatmulKind kKind>
-__device__ __forceinline__ int SourceColumn(int k) {
-  constexpr int kValues = Unpack<kKind>::kValues;
-  constexpr int kUnit = 4 * kValues;
-  constexpr int kDistance = Unpack<kKind>::kPairDistance;
-  const int pair = k % kUnit / 16 * 2 + k % 16 / 8;  // Of the lane's 16 bytes.
-  const int lane = k % 8 / 2;
-  const int of_eight = pair % 4;
-  const int first = of_eight / kDistance * 2 * kDistance + of_eight % kDistance;
-  return k / kUnit * kUnit + lane * kValues + pair / 4 * 8 + first + k % 2 * kDistance;
-}
-
+// Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the half.
 template <typename T>
-__device__ __forceinline__ void LoadFour(const T* x, float (&values)[4]);
-template <>
-__device__ __forceinline__ void LoadFour<float>(const float* x, float (&values)[4]) {
-  const float4 four = *reinterpret_cast<const float4*>(x);
-  values[0] = four.x;
-  values[1] = four.y;
-  values[2] = four.z;
-  values[3] = four.w;
-}
-template <>
-__device__ __forceinline__ void LoadFour<Bf16>(const Bf16* x, float (&values)[4]) {
-  const uint2 four = *reinterpret_cast<const uint2*>(x);
-  values[0] = __uint_as_float(four.x << 16);
-  values[1] = __uint_as_float(four.x & 0xFFFF0000U);
-  values[2] = __uint_as_float(four.y << 16);
-  values[3] = __uint_as_float(four.y & 0xFFFF0000U);
-}
+struct Eight;
 
-// One warp a row and 128 columns. Grid: rows by warps, groups of columns.
+template <>
+struct Eight<Bf16> {
+  uint4 raw;
+  __device__ void Load(const Bf16* x) { raw = *reinterpret_cast<const uint4*>(x); }
+  __device__ uint4 Words(bool quantize) const {
+    if (!quantize) return raw;
+    const auto larger = [](float max, uint32_t pair) {
+      return fmaxf(max,
+                   fmaxf(fabsf(__uint_as_float(pair << 16)), fabsf(__uint_as_float(pair & 0xFFFF0000U))));
+    };
+    const float scale =
+        Fp8GroupScale(HalfWarpMax(larger(larger(larger(larger(0.0F, raw.x), raw.y), raw.z), raw.w)));
+    const float reciprocal = 1.0F / scale;
+    return make_uint4(Round(raw.x, scale, reciprocal), Round(raw.y, scale, reciprocal),
+                      Round(raw.z, scale, reciprocal), Round(raw.w, scale, reciprocal));
+  }
+  static __device__ float HalfWarpMax(float value) {
+    for (int offset = 8; offset > 0; offset /= 2)
+      value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, offset));
+    return value;
+  }
+  // Scales are powers of two, and what comes back is exact in bf16: the high half of the float.
+  static __device__ uint32_t Round(uint32_t pair, float scale, float reciprocal) {
+    const float2 scaled = make_float2(__uint_as_float(pair << 16) * reciprocal,
+                                      __uint_as_float(pair & 0xFFFF0000U) * reciprocal);
+    const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
+    const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    return __byte_perm(__float_as_uint(wide.x * scale), __float_as_uint(wide.y * scale), 0x7632);
+  }
+};
+
+template <>
+struct Eight<float> {
+  float4 raw[2];
+  __device__ void Load(const float* x) {
+    raw[0] = reinterpret_cast<const float4*>(x)[0];
+    raw[1] = reinterpret_cast<const float4*>(x)[1];
+  }
+  __device__ uint4 Words(bool quantize) const {
+    float values[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
+    if (quantize) {
+      float max = 0.0F;
+#pragma unroll
+      for (const float value : values) max = fmaxf(max, fabsf(value));
+      const float scale = Fp8GroupScale(Eight<Bf16>::HalfWarpMax(max));
+#pragma unroll
+      for (float& value : values) value = RoundToFp8Grid(value, scale);
+    }
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = Bf16FromFloat(values[2 * i]) | static_cast<uint32_t>(Bf16FromFloat(values[2 * i + 1])) << 16;
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+};
+
+// Pairs of columns, as Unpack<kKind>::Widen gives them, are words once eight columns are in its order; the steps want the first
+// pairs of the four lanes, then their second pairs. So sixteen lanes exchange words through shared memory.
+// Grid: rows by kRowsPerBlock, groups of columns.
 template <MatmulKind kKind, typename T>
 __global__ void __launch_bounds__(32 * kWarps)
     PackKernel(const RowSource source, uint16_t* packed, int64_t packed_rows, bool quantize) {
-  __shared__ __align__(16) uint16_t shared[kWarps][kGroup];
+  constexpr int kValues = Unpack<kKind>::kValues;
+  constexpr int kUnit = 4 * kValues;
+  __shared__ __align__(16) uint32_t shared[2 * kWarps][kGroup / 2];
   BeginKernel();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t row = blockIdx.x * int64_t{kWarps} + warp;
-  if (row >= source.num_rows) return;
-  int64_t origin = row;
-  if (source.origins != nullptr) {
-    if (source.origins[row] < 0) return;
-    if (source.divisor != 0) origin = source.origins[row] / source.divisor;
+  const int half_warp = static_cast<int>(threadIdx.x) / 16;
+  const int lane = static_cast<int>(threadIdx.x) % 16;
+  const int64_t first = blockIdx.x * int64_t{kRowsPerBlock} + half_warp;
+  Eight<T> eights[kRounds];
+  bool exists[kRounds];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int64_t row = first + i * (2 * kWarps);
+    int64_t origin = row;
+    exists[i] = row < source.num_rows;
+    if (exists[i] && source.origins != nullptr) {
+      const int32_t of = source.origins[row];
+      exists[i] = of >= 0;
+      if (source.divisor != 0) origin = of / source.divisor;
+    }
+    if (exists[i])
+      eights[i].Load(static_cast<const T*>(source.x) + origin * source.stride +
+                     blockIdx.y * int64_t{kGroup} + lane * 8);
+    else
+      eights[i] = {};
   }
-  float values[4];
-  LoadFour(static_cast<const T*>(source.x) + origin * source.stride + blockIdx.y * int64_t{kGroup} + lane * 4,
-           values);
-  if (quantize) {
-    float max = 0.0F;
+  // This lane's piece of eight elements of the steps: pair `pair` of each of the four lanes of unit `unit`.
+  const int unit = lane / (kUnit / 8);
+  const int pair = lane % (kUnit / 8);
+  const int from = unit * (kUnit / 2) + pair;
 #pragma unroll
-    for (const float value : values) max = fmaxf(max, fabsf(value));
-    const float scale = Fp8GroupScale(WarpMax(max));
-#pragma unroll
-    for (float& value : values) value = RoundToFp8Grid(value, scale);
+  for (int i = 0; i < kRounds; ++i) {
+    __syncwarp();
+    *reinterpret_cast<uint4*>(&shared[half_warp][lane * 4]) = InWeightOrder<kKind>(eights[i].Words(quantize));
+    __syncwarp();
+    const uint32_t* const words = shared[half_warp] + from;
+    const uint4 piece =
+        make_uint4(words[0], words[kValues / 2], words[kValues], words[kValues + kValues / 2]);
+    const int64_t row = first + i * (2 * kWarps);
+    const int64_t block = blockIdx.y * int64_t{2} + lane / 8;
+    const int place = (lane % 8) ^ static_cast<int>(row % kPackedRows);
+    if (exists[i])
+      *reinterpret_cast<uint4*>(packed + (block * packed_rows + row) * kPackedCols + place * 8) = piece;
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) shared[warp][lane * 4 + i] = Bf16FromFloat(values[i]);
-  __syncwarp();
-  uint16_t out[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = shared[warp][SourceColumn<kKind>(lane * 4 + i)];
-  const int64_t block = blockIdx.y * int64_t{2} + lane / 16;
-  const int piece = lane % 16 / 2 ^ static_cast<int>(row % kPackedRows);
-  uint16_t* const to = packed + (block * packed_rows + row) * kPackedCols + piece * 8 + lane % 2 * 4;
-  *reinterpret_cast<uint2*>(to) =
-      make_uint2(out[0] | static_cast<uint32_t>(out[1]) << 16, out[2] | static_cast<uint32_t>(out[3]) << 16);
 }
 
 template <MatmulKind kKind>
 void Launch(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t packed_rows,
             int64_t cols, bool quantize) {
-  const dim3 grid(static_cast<unsigned>(CeilDiv(source.num_rows, kWarps)),
+  const dim3 grid(static_cast<unsigned>(CeilDiv(source.num_rows, kRowsPerBlock)),
                   static_cast<unsigned>(cols / kGroup));
   WithElement(source.dtype, [&]<typename T>(T*) {
     context.Launch(PackKernel<kKind, T>, grid, 32 * kWarps, 0, source, packed, packed_rows, quantize);
@@ -96,8 +137,7 @@ void Launch(CudaContext& context, const RowSource& source, uint16_t* packed, int
 }  // namespace
 
 bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols) {
-  const auto four = static_cast<uintptr_t>(4 * ElementBytes(dtype));
-  return cols % kGroup == 0 && stride % 4 == 0 && reinterpret_cast<uintptr_t>(x) % four == 0;
+  return cols % kGroup == 0 && stride % 8 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
 }
 
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,

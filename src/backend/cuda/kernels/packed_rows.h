@@ -22,7 +22,7 @@ struct PackedRows {
 struct RowSource {
   const void* x;
   DType dtype;       // kBF16 or kF32.
-  int64_t stride;    // Elements between rows; with the address a multiple of four elements.
+  int64_t stride;    // Elements between rows.
   int64_t num_rows;  // To be packed.
   // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r] / divisor, or row r
   // where divisor is 0.
@@ -47,7 +47,7 @@ void WithMmaKind(MatmulKind kind, F&& f) {
   }
 }
 
-// Whether Pack takes rows of these: whole groups of 128 columns, aligned for loads of four.
+// Whether Pack takes rows of these: whole groups of 128 columns, aligned for loads of eight.
 bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols);
 
 // Scratch of the op that runs. `kind` is not kGeneral.
