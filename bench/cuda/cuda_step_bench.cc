@@ -1,6 +1,6 @@
 // Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, prefill, and the time of
-// fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, and how many
-// kernels a layer takes.
+// fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, how many
+// kernels a layer takes, and for prefill the rate of products over that of the matrix unit, measured in front.
 //
 //   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
 #include "diag/op_profile.h"
 #include "formats/number_formats.h"
@@ -197,6 +198,7 @@ class Bench {
   }
 
   void Prefill(int64_t length, int steps) {
+    const double rate = Must(Bf16MatrixRate());
     std::vector<kv::SequenceState> states;
     states.push_back(Must(model_->NewSequence()));
     std::vector<double> seconds;
@@ -217,11 +219,14 @@ class Bench {
       Step(states, RandomTokens(length));
     }
     if (steps == 0) PrintProfile(profile, 1);
-    const double us = Median(seconds) * 1e6;
-    Report(fmt::format("prefill {}: {:.0f} tok/s, {:.1f} TFLOP/s", length,
-                       static_cast<double>(length) / us * 1e6,
-                       2 * profile.total_cost().multiply_adds / us / 1e6),
-           Median(seconds), profile.total_cost().bytes(), launches, 0);
+    const double operations = 2 * profile.total_cost().multiply_adds / Median(seconds);
+    Report(fmt::format("prefill {}", length), Median(seconds), profile.total_cost().bytes(), launches, 0);
+    fmt::print(
+        "  {:.0f} tok/s; {:.1f} TFLOP/s of products, {:.1f}% of the {:.0f} that the matrix unit gives in "
+        "bf16\n",
+        static_cast<double>(length) / Median(seconds), operations / 1e12, 100 * operations / rate,
+        rate / 1e12);
+    std::fflush(stdout);
   }
 
  private:

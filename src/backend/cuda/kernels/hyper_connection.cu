@@ -16,37 +16,23 @@ __device__ double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 // A dot product is cut into so many parts, each a block's, whose sums are added in order.
 constexpr int kParts = 4;
 
-// Four columns as they are loaded.
 template <typename T>
-struct Four;
+__device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]);
 template <>
-struct Four<float> {
-  float4 raw;
-  __device__ __forceinline__ void Load(const float* data) { raw = *reinterpret_cast<const float4*>(data); }
-  __device__ __forceinline__ void Widen(double (&values)[4]) const {
-    values[0] = static_cast<double>(raw.x);
-    values[1] = static_cast<double>(raw.y);
-    values[2] = static_cast<double>(raw.z);
-    values[3] = static_cast<double>(raw.w);
-  }
-};
+__device__ __forceinline__ void LoadFour<float>(const float* data, double (&values)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(data);
+  values[0] = static_cast<double>(four.x);
+  values[1] = static_cast<double>(four.y);
+  values[2] = static_cast<double>(four.z);
+  values[3] = static_cast<double>(four.w);
+}
 template <>
-struct Four<Bf16> {
-  uint2 raw;
-  __device__ __forceinline__ void Load(const Bf16* data) { raw = *reinterpret_cast<const uint2*>(data); }
-  __device__ __forceinline__ void Widen(double (&values)[4]) const {
-    values[0] = static_cast<double>(__uint_as_float(raw.x << 16));
-    values[1] = static_cast<double>(__uint_as_float(raw.x & 0xFFFF0000U));
-    values[2] = static_cast<double>(__uint_as_float(raw.y << 16));
-    values[3] = static_cast<double>(__uint_as_float(raw.y & 0xFFFF0000U));
-  }
-};
-
-template <typename T>
-__device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
-  Four<T> four;
-  four.Load(data);
-  four.Widen(values);
+__device__ __forceinline__ void LoadFour<Bf16>(const Bf16* data, double (&values)[4]) {
+  const uint2 four = *reinterpret_cast<const uint2*>(data);
+  values[0] = static_cast<double>(__uint_as_float(four.x << 16));
+  values[1] = static_cast<double>(__uint_as_float(four.x & 0xFFFF0000U));
+  values[2] = static_cast<double>(__uint_as_float(four.y << 16));
+  values[3] = static_cast<double>(__uint_as_float(four.y & 0xFFFF0000U));
 }
 
 // Parts of dots[token][k] = fn[k] . x for k < num_rows; of x . x for k = num_rows. Grid: tokens, rows, parts.
@@ -113,29 +99,14 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   int buffer = 0;
   for (int64_t first = blockIdx.x * int64_t{kTokensPerBlock}; first < last_token; first += kTokensAtOnce) {
     double sums[kValues] = {};  // By token, then row.
-    // The next columns are on their way while these are multiplied.
-    Four<float> rows[kRowsAtOnce];
-    Four<T> tokens[kTokensAtOnce];
-    const auto load = [&](int64_t i) {
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) rows[r].Load(fn + min(first_row + r, num_rows - 1) * width + i);
-#pragma unroll
-      for (int t = 0; t < kTokensAtOnce; ++t)
-        tokens[t].Load(streams + min(first + t, last_token - 1) * width + i);
-    };
-    if (begin + 4 * thread < end) load(begin + 4 * thread);
     for (int64_t i = begin + 4 * thread; i < end; i += 4 * kDotThreads) {
       double a[kRowsAtOnce][4];
-      Four<T> now[kTokensAtOnce];
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) rows[r].Widen(a[r]);
-#pragma unroll
-      for (int t = 0; t < kTokensAtOnce; ++t) now[t] = tokens[t];
-      if (i + 4 * kDotThreads < end) load(i + 4 * kDotThreads);
+      for (int r = 0; r < kRowsAtOnce; ++r) LoadFour(fn + min(first_row + r, num_rows - 1) * width + i, a[r]);
 #pragma unroll
       for (int t = 0; t < kTokensAtOnce; ++t) {
         double b[4];
-        now[t].Widen(b);
+        LoadFour(streams + min(first + t, last_token - 1) * width + i, b);
 #pragma unroll
         for (int r = 0; r < kRowsAtOnce; ++r) {
           const bool norm = first_row + r == num_rows;

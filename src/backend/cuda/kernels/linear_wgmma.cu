@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_co
             .num_tokens = min(p.tokens_per_tile, p.num_tokens - first_token)};
     return true;
   };
-  const auto store = [&]<int kTokens>(const WgmmaItem& item, float(&sums)[kTokens / 2], float4*) {
+  const auto store = [&]<int kTokens>(const WgmmaItem& item, const WgmmaTokenNotes&,
+                                      float(&sums)[kTokens / 2], float4*) {
     // Rows of the weight are columns of y, group by group.
     const int row = WgmmaWeights<kKind, WgmmaRows::kNeighbours>::Row(item, 0);
     const int lane = static_cast<int>(threadIdx.x) % 4;
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_co
       }
     }
   };
-  WgmmaTiles<kKind, WgmmaRows::kNeighbours>(p.weight, p.x, find, store);
+  WgmmaTiles<kKind, WgmmaRows::kNeighbours>(
+      p.weight, p.x, find, [](const WgmmaItem&, const WgmmaTokenNotes&, int) {}, store);
 }
 
 }  // namespace

@@ -77,6 +77,8 @@ struct WgmmaMemory {
   float4 totals[kWgmmaTokens / 8][kWgmmaConsumers];
   uint8_t weights[WgmmaFormat<kKind>::kStages][WgmmaFormat<kKind>::kStageBytes];
   WgmmaItem items[kWgmmaItems];
+  int32_t labels[kWgmmaItems][kWgmmaTokens];  // Of an item's tokens, for who stores its sums.
+  float factors[kWgmmaItems][kWgmmaTokens];
   uint64_t x_full[kWgmmaBlocks];
   uint64_t x_empty[kWgmmaBlocks];
   uint64_t item_full[kWgmmaItems];
@@ -316,8 +318,7 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         scales[0][half] = ScaleFromStored(stored[0][half], shape.scale_dtype);
-        scales[1][half] =
-            one_a_stage ? scales[0][half] : ScaleFromStored(stored[1][half], shape.scale_dtype);
+        scales[1][half] = one_a_stage ? scales[0][half] : ScaleFromStored(stored[1][half], shape.scale_dtype);
       }
     }
   };
@@ -389,12 +390,18 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
     sums[i] = Unpack<kKind>::Finish(shape.global_scale_divides, item.global_scale[i / 2 % 2], sums[i]);
 }
 
+// What is known of an item's tokens when its sums are stored: shared memory, so that nobody waits for it then.
+struct WgmmaTokenNotes {
+  int32_t* labels;  // [num_tokens]
+  float* factors;   // [num_tokens]
+};
+
 // The whole of a block. find(i, item) describes tile i of all, false past the last; it is called by one thread.
-// store.operator()<kTokens>(item, sums, own) takes a tile's sums; own[i * kWgmmaConsumers], i < kTokens / 8, is shared memory of
-// the thread's own. x: the packed rows.
-template <MatmulKind kKind, WgmmaRows kRows, typename Find, typename Store>
+// note(item, notes, lane) writes what store will want to know, a warp together. store.operator()<kTokens>(item, notes, sums, own)
+// takes a tile's sums; own[i * kWgmmaConsumers], i < kTokens / 8, is shared memory of the thread's own. x: the packed rows.
+template <MatmulKind kKind, WgmmaRows kRows, typename Find, typename Note, typename Store>
 __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const PackedRows& x, Find&& find,
-                                           Store&& store) {
+                                           Note&& note, Store&& store) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *reinterpret_cast<WgmmaMemory<kKind>*>(raw_memory);
   const int thread = static_cast<int>(threadIdx.x);
@@ -413,16 +420,24 @@ __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const Pack
 
   if (thread >= kWgmmaConsumers) {
     GiveUpRegisters<40>();
-    if (thread > kWgmmaConsumers) return;
+    if (thread >= kWgmmaConsumers + 32) return;
+    // One warp; its first thread asks for the copies.
+    const int lane = thread % 32;
     RingPlace<kWgmmaBlocks> x_place;
     RingPlace<kWgmmaItems> item_place;
     const int num_blocks = static_cast<int>(shape.cols / kPackedCols);
     const auto publish = [&](int64_t i) {
-      WgmmaItem item = {};
-      if (!find(i, item)) item.num_tokens = 0;
+      WgmmaItem& item = memory.items[item_place.i];
       WaitForPhase(&memory.item_empty[item_place.i], item_place.parity ^ 1U);
-      memory.items[item_place.i] = item;
-      Arrive(&memory.item_full[item_place.i]);
+      if (lane == 0) {
+        WgmmaItem found = {};
+        if (!find(i, found)) found.num_tokens = 0;
+        item = found;
+      }
+      __syncwarp();
+      note(item, WgmmaTokenNotes{memory.labels[item_place.i], memory.factors[item_place.i]}, lane);
+      __syncwarp();
+      if (lane == 0) Arrive(&memory.item_full[item_place.i]);
       item_place.Next();
       return item;
     };
@@ -432,7 +447,7 @@ __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const Pack
       const WgmmaItem next = publish(i += gridDim.x);
       const auto rows = static_cast<int>(CeilDiv(item.num_tokens, kPackedRows) * kPackedRows);
       const auto num_bytes = static_cast<uint32_t>(rows * kPackedCols * static_cast<int>(sizeof(uint16_t)));
-      for (int block = 0; block < num_blocks; ++block) {
+      for (int block = 0; lane == 0 && block < num_blocks; ++block) {
         WaitForPhase(&memory.x_empty[x_place.i], x_place.parity ^ 1U);
         ArriveAndAnnounce(&memory.x_full[x_place.i], num_bytes);
         CopyBulk(memory.x[x_place.i],
@@ -455,7 +470,9 @@ __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const Pack
     const auto tile = [&]<int kTokens>() {
       float sums[kTokens / 2];
       WgmmaTile<kKind, kRows, kTokens>(memory, shape, item, weights, x_place, sums);
-      store.template operator()<kTokens>(item, sums, &memory.totals[0][thread]);
+      store.template operator()<kTokens>(
+          item, WgmmaTokenNotes{memory.labels[item_place.i], memory.factors[item_place.i]}, sums,
+          &memory.totals[0][thread]);
     };
     if (item.num_tokens > 96) {
       tile.template operator()<128>();

@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(32 * kWarps)
       if (source.divisor != 0) origin = of / source.divisor;
     }
     if (exists[i])
-      eights[i].Load(static_cast<const T*>(source.x) + origin * source.stride +
-                     blockIdx.y * int64_t{kGroup} + lane * 8);
+      eights[i].Load(static_cast<const T*>(source.x) + origin * source.stride + blockIdx.y * int64_t{kGroup} +
+                     lane * 8);
     else
       eights[i] = {};
   }

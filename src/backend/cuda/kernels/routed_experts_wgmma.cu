@@ -132,7 +132,7 @@ struct Params {
   Grouping grouping;
   int row_tiles;
   uint16_t* y;
-  const float* routing;  // Gate and up: [num_assignments].
+  const float* routing;  // Gate and up: [num_assignments]; down: null.
   float limit;
 };
 
@@ -153,12 +153,23 @@ __device__ __forceinline__ bool FindTile(const Params& p, int64_t i, int first_m
   return true;
 }
 
+// Assignments of a tile's tokens and, where there are any, their routing weights.
+__device__ __forceinline__ void NoteAssignments(const Params& p, const WgmmaItem& item,
+                                                const WgmmaTokenNotes& notes, int lane) {
+  for (int token = lane; token < item.num_tokens; token += 32) {
+    const int32_t assignment = p.grouping.order[item.first_x_row + token];
+    notes.labels[token] = assignment;
+    if (p.routing != nullptr) notes.factors[token] = p.routing[assignment];
+  }
+}
+
 // y: [packed rows, rows of a matrix], the activation of gate and up with the routing weight.
 template <MatmulKind kKind>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) GateUpKernel(const __grid_constant__ Params p) {
   BeginKernel();
   constexpr int kRowsOfBoth = kWgmmaRows / 2;
-  const auto store = [&]<int kTokens>(const WgmmaItem& item, float(&sums)[kTokens / 2], float4* own) {
+  const auto store = [&]<int kTokens>(const WgmmaItem& item, const WgmmaTokenNotes& notes,
+                                      float(&sums)[kTokens / 2], float4* own) {
     const int row = WgmmaWeights<kKind, WgmmaRows::kSameOfBoth>::Row(item, 0);
     const int lane = static_cast<int>(threadIdx.x) % 4;
     const bool odd = row % 2 != 0;
@@ -172,10 +183,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) GateUpKernel(const __grid_co
       const float4 rounded = own[j * kWgmmaConsumers];
       const auto activation = [&](int e, float gate, float up) {
         const int token = j * 8 + lane * 2 + e;
-        const int assignment = token < item.num_tokens ? p.grouping.order[item.first_x_row + token] : 0;
-        return Bf16FromFloat(static_cast<float>(
-            ClampedSwiglu(static_cast<double>(gate), static_cast<double>(up), static_cast<double>(p.limit),
-                          static_cast<double>(p.routing[assignment]))));
+        const float routing = token < item.num_tokens ? notes.factors[token] : 0.0F;
+        return Bf16FromFloat(
+            static_cast<float>(ClampedSwiglu(static_cast<double>(gate), static_cast<double>(up),
+                                             static_cast<double>(p.limit), static_cast<double>(routing))));
       };
       const uint16_t first = activation(0, rounded.x, rounded.z);
       const uint16_t second = activation(1, rounded.y, rounded.w);
@@ -189,8 +200,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) GateUpKernel(const __grid_co
       }
     }
   };
+  const auto note = [&](const WgmmaItem& item, const WgmmaTokenNotes& notes, int lane) {
+    NoteAssignments(p, item, notes, lane);
+  };
   WgmmaTiles<kKind, WgmmaRows::kSameOfBoth>(
-      p.shape, p.x, [&](int64_t i, WgmmaItem& item) { return FindTile(p, i, 0, 1, kRowsOfBoth, item); },
+      p.shape, p.x, [&](int64_t i, WgmmaItem& item) { return FindTile(p, i, 0, 1, kRowsOfBoth, item); }, note,
       store);
 }
 
@@ -198,7 +212,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) GateUpKernel(const __grid_co
 template <MatmulKind kKind>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) DownKernel(const __grid_constant__ Params p) {
   BeginKernel();
-  const auto store = [&]<int kTokens>(const WgmmaItem& item, float(&sums)[kTokens / 2], float4*) {
+  const auto store = [&]<int kTokens>(const WgmmaItem& item, const WgmmaTokenNotes& notes,
+                                      float(&sums)[kTokens / 2], float4*) {
     const int row = WgmmaWeights<kKind, WgmmaRows::kNeighbours>::Row(item, 0);
     const int lane = static_cast<int>(threadIdx.x) % 4;
     if (row >= item.row_end) return;
@@ -206,14 +221,17 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) DownKernel(const __grid_cons
     for (int i = 0; i < kTokens / 4; ++i) {
       const int token = i / 2 * 8 + lane * 2 + i % 2;
       if (token >= item.num_tokens) continue;
-      const int64_t assignment = p.grouping.order[item.first_x_row + token];
+      const int64_t assignment = notes.labels[token];
       *reinterpret_cast<uint32_t*>(p.y + assignment * p.shape.rows + row) =
           Bf16FromFloat(sums[i / 2 * 4 + i % 2]) |
           static_cast<uint32_t>(Bf16FromFloat(sums[i / 2 * 4 + i % 2 + 2])) << 16;
     }
   };
+  const auto note = [&](const WgmmaItem& item, const WgmmaTokenNotes& notes, int lane) {
+    NoteAssignments(p, item, notes, lane);
+  };
   WgmmaTiles<kKind, WgmmaRows::kNeighbours>(
-      p.shape, p.x, [&](int64_t i, WgmmaItem& item) { return FindTile(p, i, 2, 2, kWgmmaRows, item); },
+      p.shape, p.x, [&](int64_t i, WgmmaItem& item) { return FindTile(p, i, 2, 2, kWgmmaRows, item); }, note,
       store);
 }
 
@@ -269,6 +287,7 @@ Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const ops::R
   params.shape = table.w2;
   params.row_tiles = static_cast<int>(CeilDiv(dim, kWgmmaRows));
   params.y = rows;
+  params.routing = nullptr;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.x,
                                Pack(context, activations, width, table.w2.quantized_x, table.w2.kind));
   WithMmaKind(table.w2.kind, [&]<MatmulKind kKind>() { LaunchDown<kKind>(context, params, blocks); });
