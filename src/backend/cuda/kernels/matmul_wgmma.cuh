@@ -6,7 +6,7 @@
 // its own looks for work and has blocks of 64 columns brought by the copy engine, into a ring that both warpgroups read.
 //
 // The steps of 16 columns, their order, the segments and the order of all sums are those of matmul_mma.cuh, and wgmma adds the
-// products of a step as mma.sync does, bit for bit (cuda_backend_test measures it): a token's result is the same bits in either.
+// products of a step as mma.sync does, bit for bit (cuda_many_tokens_test compares them): a token's result is the same bits in either.
 #pragma once
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
