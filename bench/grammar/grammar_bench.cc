@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
 #include "tokenizer/testing.h"
@@ -25,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 struct Subject {
   const char* name;
   const char* schema;
+  bool is_tool = false;  // Of a tool: reasoning, text and calls.
 };
 
 constexpr Subject kSubjects[] = {
@@ -34,6 +36,9 @@ constexpr Subject kSubjects[] = {
     {"recursive list",
      R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"value":{"type":"string"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["value","next"],"additionalProperties":false}}})"},
     {"string of 1000", R"({"type":"string","minLength":1,"maxLength":1000})"},
+    {"strict tool",
+     R"({"type":"object","properties":{"path":{"type":"string"},"text":{"type":"string"},"title":{"type":"string","maxLength":200},"lines":{"type":"array","items":{"type":"integer"}},"mode":{"enum":["read","write"]}},"required":["path","text"],"additionalProperties":false})",
+     true},
     {"pattern", R"({"type":"array","items":{"type":"string","pattern":"^[A-Z]{2}-\\d{4,8}( \\w+)*$"}})"},
 };
 
@@ -78,7 +83,8 @@ int main(int argc, char** argv) {
       dsv4::tokenizer::testing::ReadReleaseFileWithV4Tokens(), "the release's tokenizer");
   if (!tokenizer) return 1;
   Clock::time_point start = Clock::now();
-  const auto trie = grammar::TokenTrie::Create(*tokenizer);
+  const auto trie = grammar::TokenTrie::Create(*tokenizer, {.think_end = *tokenizer->FindToken("</think>"),
+                                                            .dsml = *tokenizer->FindToken("｜DSML｜")});
   if (!trie) return 1;
   fmt::print("vocabulary {} ids, {} nodes, made in {:.0f} ms\n", (*trie)->num_ids(), (*trie)->nodes().size(),
              MillisecondsSince(start));
@@ -89,11 +95,29 @@ int main(int argc, char** argv) {
   std::vector<double> all;
   for (const Subject& subject : kSubjects) {
     start = Clock::now();
-    const auto program = grammar::CompileJsonSchema(subject.schema);
+    const auto program =
+        !subject.is_tool
+            ? grammar::CompileJsonSchema(subject.schema)
+            : grammar::CompileAnswer(
+                  {.starts_in_reasoning = true,
+                   .content = grammar::ContentKind::kText,
+                   .tags = {.marker = "｜DSML｜"},
+                   .tools = {
+                       {.name = "edit", .parameters = subject.schema, .strict = true, .label = "edit"}}});
     if (!program) return 1;
     const double compile = MillisecondsSince(start);
-    const grammar::Matcher matcher(*program, *trie, {stop});
+    grammar::Matcher matcher(*program, *trie, {stop});
+    // Nobody writes a tag by chance: walks begin behind it, and what reasoning and text in front of it cost comes on top once.
     double cold = 0;
+    if (subject.is_tool) {
+      grammar::TokenMask mask(matcher.num_ids());
+      for (const char* text : {"So", "\xF8", "Text", "<", "\xF9", "tool_calls>"}) {
+        start = Clock::now();
+        matcher.Mask(mask);
+        cold = std::max(cold, MillisecondsSince(start));
+        if (!matcher.AcceptBytes(text).ok()) return 1;
+      }
+    }
     for (const double time : Walk(matcher, stop, random)) cold = std::max(cold, time);
     std::vector<double> times;
     while (times.size() < 2000) {

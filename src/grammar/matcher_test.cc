@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "grammar/constraint.h"
+#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/testing.h"
 
@@ -31,12 +31,32 @@ constexpr std::string_view kSchemas[] = {
     R"({"anyOf":[{"type":"array","items":{"$ref":"#"}},{"type":"array","items":{"$ref":"#"},"minItems":1},{"type":"integer"}]})",
 };
 
+// Schemas, and whole answers: free text and a call of a tool of the schema.
+std::vector<std::pair<std::string, std::shared_ptr<const Program>>> Grammars() {
+  std::vector<std::pair<std::string, std::shared_ptr<const Program>>> grammars;
+  for (const std::string_view schema : kSchemas) grammars.emplace_back(schema, testing::CompileOrDie(schema));
+  for (const char* schema :
+       {R"({"properties":{"ab":{"type":"string","maxLength":4},"the":{}},"required":["ab"]})", "{}"}) {
+    for (const ContentKind content : {ContentKind::kCall, ContentKind::kText}) {
+      auto answer =
+          CompileAnswer({.starts_in_reasoning = content == ContentKind::kText,
+                         .content = content,
+                         .tags = {.marker = "｜DSML｜"},
+                         .tools = {{.name = "f", .parameters = schema, .strict = true, .label = "f"}}});
+      EXPECT_TRUE(answer) << answer.error().ToString();
+      grammars.emplace_back(content == ContentKind::kCall ? "call" : "text", *answer);
+    }
+  }
+  return grammars;
+}
+
 // What Mask() promises, said in the plainest way: a token is allowed exactly if Accept() takes it.
 TEST(Matcher, MasksAreWhatAcceptTakes) {
   std::mt19937 random(1);
-  for (const std::string_view schema : kSchemas) {
+  for (const auto& [schema, grammar] : Grammars()) {
+    const bool is_json = schema != "call" && schema != "text";
     for (int run = 0; run < 8; ++run) {
-      Matcher matcher = ToyMatcher(schema);
+      Matcher matcher(grammar, ToyTrie(), {kStop});
       TokenMask mask(matcher.num_ids());
       std::string text;
       for (int step = 0; step < 60 && !matcher.IsFinished(); ++step) {
@@ -52,7 +72,7 @@ TEST(Matcher, MasksAreWhatAcceptTakes) {
         const TokenId id = allowed[random() % allowed.size()];
         ASSERT_TRUE(matcher.Accept(id).ok());
         if (id == kStop) {
-          EXPECT_TRUE(ParseJson(text, "walk").has_value()) << text;
+          EXPECT_TRUE(!is_json || ParseJson(text, "walk").has_value()) << text;
         } else {
           const auto bytes = ToyTrie()->BytesOf(id);
           text.append(bytes.begin(), bytes.end());

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <bitset>
+#include <iterator>
+#include <set>
 #include <string_view>
 
 namespace dsv4::grammar {
@@ -14,6 +17,86 @@ namespace {
 constexpr size_t kMaxCachedBytes = size_t{32} << 20;
 // From so many tokens on a bit for each id takes less room than a list.
 constexpr size_t kFew = 2048;
+
+// Characters that JSON strings, raw strings and free text all take without a thought.
+bool IsPlainAscii(int byte) {
+  return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\' && byte != '<';
+}
+
+// UTF-8, byte by byte: what may follow where inside a character. Place 0 is between characters.
+struct Utf8Edge {
+  uint8_t from;
+  uint8_t first;
+  uint8_t last;
+  uint8_t to;
+};
+constexpr Utf8Edge kUtf8Edges[] = {
+    {0, 0xC2, 0xDF, 1}, {0, 0xE0, 0xE0, 2}, {0, 0xE1, 0xEC, 3}, {0, 0xED, 0xED, 4}, {0, 0xEE, 0xEF, 3},
+    {0, 0xF0, 0xF0, 5}, {0, 0xF1, 0xF3, 6}, {0, 0xF4, 0xF4, 7}, {1, 0x80, 0xBF, 0}, {2, 0xA0, 0xBF, 1},
+    {3, 0x80, 0xBF, 1}, {4, 0x80, 0x9F, 1}, {5, 0x90, 0xBF, 3}, {6, 0x80, 0xBF, 3}, {7, 0x80, 0x8F, 3},
+};
+constexpr size_t kUtf8Places = 8;
+
+// The number of characters, if all are plain; 0 otherwise.
+size_t PlainChars(std::span<const uint8_t> bytes) {
+  size_t chars = 0;
+  uint8_t place = 0;
+  for (const uint8_t byte : bytes) {
+    if (byte < 0x80) {
+      if (place != 0 || !IsPlainAscii(byte)) return 0;
+    } else {
+      const auto* edge = std::find_if(std::begin(kUtf8Edges), std::end(kUtf8Edges), [&](const Utf8Edge& e) {
+        return e.from == place && byte >= e.first && byte <= e.last;
+      });
+      if (edge == std::end(kUtf8Edges)) return 0;
+      place = edge->to;
+    }
+    if (place == 0) ++chars;
+  }
+  return place == 0 ? chars : 0;
+}
+
+// Whether the automaton takes the next plain character, whichever it is.
+enum class PlainStep : uint8_t { kNone, kSome, kEvery };
+
+// From any of `states` by one plain character, to `next` (sorted). Where the terminal may end it is kSome: that is no plain walk.
+PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::vector<uint32_t>& next) {
+  std::array<std::vector<uint32_t>, kUtf8Places> at;
+  at[0] = states;
+  bool any_live = false;
+  bool any_dead = false;
+  bool any_end = false;
+  const auto step = [&](uint8_t from, int first, int last, uint8_t to) {
+    for (const uint32_t state : at[from]) {
+      for (int byte = first; byte <= last; ++byte) {
+        if (byte < 0x80 && !IsPlainAscii(byte)) continue;
+        const uint32_t target = dfa.Next(state, static_cast<uint8_t>(byte));
+        any_live = any_live || target != Dfa::kDead;
+        any_dead = any_dead || target == Dfa::kDead;
+        if (target == Dfa::kDead) continue;
+        any_end = any_end || dfa.IsAccepting(target);
+        std::vector<uint32_t>& reached = to == 0 ? next : at[to];
+        if (reached.empty() || reached.back() != target) reached.push_back(target);
+      }
+    }
+  };
+  const auto sort = [](std::vector<uint32_t>& list) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  };
+  step(0, 0x20, 0x7F, 0);
+  // Places in the order in which characters go through them: 0; then 4 to 7; then 2 and 3; then 1.
+  constexpr std::array<uint8_t, kUtf8Places> kOrder = {0, 4, 5, 6, 7, 2, 3, 1};
+  for (const uint8_t from : kOrder) {
+    sort(at[from]);
+    for (const Utf8Edge& edge : kUtf8Edges) {
+      if (edge.from == from) step(from, edge.first, edge.last, edge.to);
+    }
+    if (any_end || (any_live && any_dead)) return PlainStep::kSome;
+  }
+  sort(next);
+  return any_live ? PlainStep::kEvery : PlainStep::kNone;
+}
 
 }  // namespace
 
@@ -79,6 +162,7 @@ Result<std::shared_ptr<const TokenTrie>> TokenTrie::Create(const tokenizer::Toke
   for (const auto& [bytes, id] : sorted) {
     if (bytes.size() == 1) single.set(static_cast<uint8_t>(bytes[0]));
   }
+  trie->SortOutPlainTokens();
   // These bytes are in no UTF-8 text.
   for (size_t byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
@@ -95,23 +179,82 @@ std::span<const uint8_t> TokenTrie::BytesOf(TokenId id) const {
   return bytes_[static_cast<size_t>(id)];
 }
 
+void TokenTrie::SortOutPlainTokens() {
+  std::vector<std::vector<TokenId>> by_chars;
+  std::vector<uint8_t> is_rest(nodes_.size(), 0);
+  std::vector<uint32_t> path;  // Of nodes, by depth.
+  for (uint32_t node = 0; node < nodes().size(); ++node) {
+    path.resize(nodes_[node].depth);
+    path.push_back(node);
+    for (const TokenId id : TokensOf(node)) {
+      const size_t chars = PlainChars(BytesOf(id));
+      if (chars > 0) {
+        by_chars.resize(std::max(by_chars.size(), chars + 1));
+        by_chars[chars].push_back(id);
+      } else {
+        for (const uint32_t above : path) is_rest[above] = 1;
+      }
+    }
+  }
+  for (const std::vector<TokenId>& ids : by_chars) {
+    plain_.insert(plain_.end(), ids.begin(), ids.end());
+    plain_ends_.push_back(plain_.size());
+  }
+  is_rest[0] = 1;
+  std::vector<uint32_t> index(nodes_.size());  // Of the first rest node from a node on.
+  for (uint32_t node = 0; node < nodes().size(); ++node) {
+    index[node] = static_cast<uint32_t>(rest_.size());
+    if (is_rest[node] != 0) rest_.push_back({.node = node, .subtree_end = 0});
+  }
+  index[nodes().size()] = static_cast<uint32_t>(rest_.size());
+  for (RestNode& rest : rest_) rest.subtree_end = index[nodes_[rest.node].subtree_end];
+}
+
+uint32_t TokenTrie::PlainReach(const Dfa& dfa, uint32_t state) const {
+  // All plain texts character by character, as long as they do not tell states apart in whether they go on.
+  constexpr size_t kMaxStates = 64;
+  std::vector<uint32_t> here = {state};
+  std::set<std::vector<uint32_t>> seen;
+  for (uint32_t chars = 0; chars + 1 < plain_ends_.size() && seen.insert(here).second; ++chars) {
+    std::vector<uint32_t> next;
+    const PlainStep step = StepPlain(dfa, here, next);
+    if (step == PlainStep::kNone) return chars;
+    if (step == PlainStep::kSome || next.size() > kMaxStates) return 0;
+    here = std::move(next);
+  }
+  return kAllPlain;
+}
+
 TokenTrie::Fit TokenTrie::Walk(const Dfa& dfa, uint32_t state) const {
   Fit fit;
   const std::span<const Node> all = nodes();
-  std::vector<uint32_t> states = {state};  // By depth.
-  for (uint32_t node = 1; node < all.size();) {
+  std::vector<uint32_t> states(longest_ + 1);  // By depth.
+  states[0] = state;
+  // Whether the walk goes on below `node`.
+  const auto visit = [&](uint32_t node, auto&& take) {
     const Node& at = all[node];
     const uint32_t next = dfa.Next(states[at.depth - 1], at.byte);
-    if (next == Dfa::kDead) {
-      node = at.subtree_end;
-      continue;
-    }
-    states.resize(std::max<size_t>(states.size(), at.depth + 1));
+    if (next == Dfa::kDead) return false;
     states[at.depth] = next;
-    const std::span<const TokenId> tokens = TokensOf(node);
-    fit.few.insert(fit.few.end(), tokens.begin(), tokens.end());
+    for (const TokenId id : TokensOf(node)) take(id);
     if (dfa.IsAccepting(next) && at.subtree_end > node + 1) fit.exits.push_back(node);
-    ++node;
+    return true;
+  };
+  const uint32_t reach = PlainReach(dfa, state);
+  if (reach > 0) {
+    TokenMask mask(num_ids());
+    const size_t last = std::min<size_t>(reach, plain_ends_.size() - 1);
+    for (size_t i = 0; i < plain_ends_[last]; ++i) mask.Allow(plain_[i]);
+    for (uint32_t i = 1; i < rest_.size();) {
+      const bool goes_on = visit(rest_[i].node, [&](TokenId id) { mask.Allow(id); });
+      i = goes_on ? i + 1 : rest_[i].subtree_end;
+    }
+    fit.many.assign(mask.words().begin(), mask.words().end());
+  } else {
+    for (uint32_t node = 1; node < all.size();) {
+      const bool goes_on = visit(node, [&](TokenId id) { fit.few.push_back(id); });
+      node = goes_on ? node + 1 : all[node].subtree_end;
+    }
   }
   if (fit.few.size() > kFew) {
     TokenMask mask(num_ids());

@@ -83,13 +83,28 @@ class TokenTrie {
   std::shared_ptr<const Fit> FitOf(const Dfa& dfa, uint32_t state) const;
 
  private:
+  // A node with a token below or at it that is not plain.
+  struct RestNode {
+    uint32_t node;
+    uint32_t subtree_end;  // As Node's, in rest_.
+  };
   TokenTrie() = default;
+  void SortOutPlainTokens();
+  // How many plain characters in a row fit in a terminal, whichever they are: kAllPlain, or so many and not one more. 0: it is not as
+  // simple as that.
+  static constexpr uint32_t kAllPlain = UINT32_MAX;
+  uint32_t PlainReach(const Dfa& dfa, uint32_t state) const;
   Fit Walk(const Dfa& dfa, uint32_t state) const;
 
   std::vector<Node> nodes_;  // And one more behind the last, for its tokens' end.
   std::vector<TokenId> tokens_;
   size_t longest_ = 0;                       // Bytes of a token.
   std::vector<std::vector<uint8_t>> bytes_;  // By id; empty for ids without a token.
+  // Plain tokens are whole characters that almost every string takes alike: none that JSON or a tag gives a meaning. By their number of
+  // characters; plain_ends_[n] is one behind the last of at most n.
+  std::vector<TokenId> plain_;
+  std::vector<size_t> plain_ends_;
+  std::vector<RestNode> rest_;  // In depth-first order; the first is the root.
 
   using Key = std::pair<Dfa::Fingerprint, uint32_t>;
   mutable std::mutex mutex_;
