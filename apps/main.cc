@@ -1,7 +1,13 @@
 // The dsv4 binary: command line in, exit code out. Each subcommand lives in its own file; this one only wires options.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/bench_command.h"
@@ -474,4 +480,36 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace dsv4::apps
 
-int main(int argc, char** argv) { return dsv4::apps::Main(argc, argv); }
+namespace {
+
+// Of all exceptions only this one may come from any place and any thread. Says so without asking for memory.
+void SayThatMemoryRanOut() {
+  constexpr std::string_view kText = "dsv4: memory ran out\n";
+  static_cast<void>(!::write(STDERR_FILENO, kText.data(), kText.size()));
+}
+
+std::terminate_handler default_terminate = nullptr;
+
+[[noreturn]] void Terminate() {
+  try {
+    if (const std::exception_ptr exception = std::current_exception()) std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    SayThatMemoryRanOut();
+    ::_exit(dsv4::apps::kExitRunFailed);
+  } catch (...) {  // A bug: as ever.
+  }
+  default_terminate();
+  std::abort();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  default_terminate = std::set_terminate(Terminate);  // For other threads.
+  try {
+    return dsv4::apps::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    SayThatMemoryRanOut();
+    return dsv4::apps::kExitRunFailed;
+  }
+}

@@ -255,13 +255,6 @@ struct Healthy {
   DiagnoseOptions options;
 };
 
-// `synth` keeps the release's end id whatever tokenizer it copies, and stop-set rightly says so.
-void TakeEndFromTokenizer(const std::string& config_path) {
-  Json config = Json::parse(ReadAll(config_path));
-  config["eos_token_id"] = 0;
-  WriteAll(config_path, config.dump());
-}
-
 std::vector<Healthy> HealthyRuns(const TemporaryDirectory& directory) {
   std::vector<Healthy> runs;
   const auto add = [&](const std::string& name, const std::function<void(DiagnoseOptions&)>& change,
@@ -302,7 +295,6 @@ std::vector<Healthy> HealthyRuns(const TemporaryDirectory& directory) {
     synth.num_layers = kMaxLayers;
     synth.seed = ++seed;
     EXPECT_EQ(apps::RunSynthCommand(synth), 0);
-    TakeEndFromTokenizer(synth.directory + "/config.json");
     add(
         "synthetic, " + format, [](DiagnoseOptions& options) { options.run.model.max_layers = 0; },
         synth.directory);
