@@ -9,24 +9,42 @@
 namespace dsv4::model {
 namespace {
 
-// [n, heads, d]: up-projected, normed per head, rotated.
-Result<TensorView> Queries(const LayerStep& step, const LayerWeights& weights, const TensorView& q_lora) {
-  const ModelConfig& config = step.config();
-  DSV4_ASSIGN_OR_RETURN(const TensorView flat, step.Linear("attn.q_b", q_lora, weights.wq_b, step.dtype()));
-  const TensorView q = flat.Reshaped({q_lora.shape[0], config.num_attention_heads, config.head_dim});
-  DSV4_TRY(step.Run("attn.q_norm", step.ops().head_rms_norm,
-                    {.x = q, .y = q, .eps = static_cast<float>(config.rms_norm_eps)}));
-  step.Observe("attn.q_norm", q);
-  DSV4_TRY(step.Rope("attn.q", q, step.plan().positions, /*inverse=*/false));
-  step.Observe("attn.q", q);
-  return q;
+// What is made of attention's input alone.
+struct Projections {
+  TensorView q_lora;  // [n, q_lora_rank], normed.
+  TensorView kv;      // [n, head_dim]
+  CompressorRows compressor;
+  IndexerProjections indexer;
+};
+
+// Products of the same tokens follow each other, so that a backend can do them at once.
+Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+  Projections p;
+  DSV4_ASSIGN_OR_RETURN(p.q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
+  DSV4_ASSIGN_OR_RETURN(p.kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
+  if (weights.indexer.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(p.indexer, ProjectIndexer(step, *weights.indexer, u));
+  }
+  if (weights.compressor.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(p.compressor, ProjectRows(step, CompressorPart::kMain, *weights.compressor, u));
+  }
+  DSV4_TRY(step.RmsNorm("attn.q_lora", p.q_lora, weights.q_norm));
+  return p;
 }
 
-// The window rows of this pass: normed, rotated, rounded, and stored.
-Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
-  const Arena::Scope scope(step.context().arena);
+// Queries [n, heads, d] of all heads, which are up-projected already, are normed and rotated in place.
+Status FinishQueries(const LayerStep& step, const TensorView& q) {
+  const auto eps = static_cast<float>(step.config().rms_norm_eps);
+  DSV4_RETURN_IF_ERROR(step.Run("attn.q_norm", step.ops().head_rms_norm, {.x = q, .y = q, .eps = eps}));
+  step.Observe("attn.q_norm", q);
+  DSV4_RETURN_IF_ERROR(step.Rope("attn.q", q, step.plan().positions, /*inverse=*/false));
+  step.Observe("attn.q", q);
+  return {};
+}
+
+// The window rows kv [n, head_dim] of this pass: normed, rotated, rounded, and stored.
+Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& kv) {
   const ModelConfig& config = step.config();
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
   DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.kv_norm", kv, weights.kv_norm));
   DSV4_RETURN_IF_ERROR(step.Rope("attn.kv", kv.Reshaped({kv.shape[0], 1, config.head_dim}),
                                  step.plan().positions,
@@ -92,17 +110,32 @@ Result<TensorView> Output(const LayerStep& step, const LayerWeights& weights, co
 }  // namespace
 
 Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
-  DSV4_ASSIGN_OR_RETURN(const TensorView q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
-  DSV4_TRY(step.RmsNorm("attn.q_lora", q_lora, weights.q_norm));
-  DSV4_ASSIGN_OR_RETURN(const TensorView q, Queries(step, weights, q_lora));
-  DSV4_TRY(StoreWindow(step, weights, u));
-
+  const ModelConfig& config = step.config();
+  const int64_t n = u.shape[0];
+  DSV4_ASSIGN_OR_RETURN(const TensorView q,
+                        step.NewTensor(step.dtype(), {n, config.num_attention_heads, config.head_dim}));
   TensorView selected;
   if (weights.indexer.has_value()) {
-    DSV4_ASSIGN_OR_RETURN(selected, SelectEntries(step, *weights.indexer, u, q_lora));
+    DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
   }
-  if (weights.compressor.has_value()) {
-    DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, u));
+  {
+    const Arena::Scope scope(step.context().arena);
+    DSV4_ASSIGN_OR_RETURN(const Projections p, Project(step, weights, u));
+    const TensorView flat = q.Reshaped({n, config.num_attention_heads * config.head_dim});
+    DSV4_TRY(step.Run("attn.q_b", step.ops().linear, {.x = p.q_lora, .weight = &weights.wq_b, .y = flat}));
+    step.Observe("attn.q_b", flat);
+    TensorView indexer_queries;
+    if (weights.indexer.has_value()) {
+      DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer, p.q_lora));
+    }
+    DSV4_TRY(FinishQueries(step, q));
+    DSV4_TRY(StoreWindow(step, weights, p.kv));
+    if (weights.compressor.has_value()) {
+      DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
+    }
+    if (weights.indexer.has_value()) {
+      DSV4_TRY(SelectEntries(step, *weights.indexer, p.indexer, indexer_queries, selected));
+    }
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
   return Output(step, weights, o);

@@ -42,21 +42,29 @@ Result<TensorView> Pool(const LayerStep& step, const std::string& name, bool ind
   return pooled;
 }
 
+std::string NameOf(CompressorPart part) {
+  return part == CompressorPart::kIndexer ? "attn.indexer.compressor" : "attn.compressor";
+}
+
 }  // namespace
 
+Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
+                                   const CompressorWeights& weights, const TensorView& u) {
+  CompressorRows rows;
+  DSV4_ASSIGN_OR_RETURN(rows.values, step.Linear(NameOf(part) + ".values", u, weights.wkv, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN(rows.scores, step.Linear(NameOf(part) + ".scores", u, weights.wgate, DType::kF32));
+  return rows;
+}
+
 Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
-                const TensorView& u) {
+                const CompressorRows& rows) {
   const Arena::Scope scope(step.context().arena);
   const bool indexer = part == CompressorPart::kIndexer;
-  const std::string compressor = indexer ? "attn.indexer.compressor" : "attn.compressor";
+  const std::string compressor = NameOf(part);
   const std::string compressed = indexer ? "attn.indexer.compressed" : "attn.compressed";
 
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView values,
-                               step.Linear(compressor + ".values", u, weights.wkv, DType::kF32));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView scores,
-                               step.Linear(compressor + ".scores", u, weights.wgate, DType::kF32));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView entries,
-                               Pool(step, compressor + ".pooled", indexer, weights, values, scores));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView entries, Pool(step, compressor + ".pooled", indexer, weights,
+                                                              rows.values, rows.scores));
 
   DSV4_RETURN_IF_ERROR(step.RmsNorm(compressor + ".norm", entries, weights.norm));
   const int64_t num_entries = entries.shape[0];

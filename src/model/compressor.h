@@ -9,8 +9,18 @@ namespace dsv4::model {
 
 enum class CompressorPart : uint8_t { kMain, kIndexer };
 
-// Runs tokens u [n, D] through the compressor: the raw rows go to the sequences' rings, completed entries to their pages.
+// The raw rows of a pass, [n, channels * width] F32.
+struct CompressorRows {
+  TensorView values;
+  TensorView scores;
+};
+
+// Of tokens u [n, D].
+Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
+                                   const CompressorWeights& weights, const TensorView& u);
+
+// Runs a pass's rows through the compressor: they go to the sequences' rings, completed entries to their pages.
 Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
-                const TensorView& u);
+                const CompressorRows& rows);
 
 }  // namespace dsv4::model

@@ -2,15 +2,28 @@
 // own, and keeps the best (architecture.md 7).
 #pragma once
 
+#include "model/compressor.h"
 #include "model/step_context.h"
 #include "model/weights.h"
 
 namespace dsv4::model {
 
-// u [n, D] is attention's input, q_lora [n, q_lora_rank] its normed low-rank query. Stores the keys of entries completed
-// in this pass first, so that a token sees an entry it closes itself. Returns I32 [n, index_topk]: entries in ascending
-// order, then -1.
-Result<TensorView> SelectEntries(const LayerStep& step, const IndexerWeights& weights, const TensorView& u,
-                                 const TensorView& q_lora);
+// What the indexer makes of attention's input u [n, D] alone.
+struct IndexerProjections {
+  CompressorRows rows;
+  TensorView head_weights;  // [n, index_n_heads], not yet scaled.
+};
+Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,
+                                          const TensorView& u);
+
+// Up-projects the normed low-rank query q_lora [n, q_lora_rank]: [n, index_n_heads * index_head_dim].
+Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWeights& weights,
+                                         const TensorView& q_lora);
+
+// `queries` are ProjectIndexerQueries'. Stores the keys of entries completed in this pass first, so that a token sees an
+// entry it closes itself. Writes `selected`, I32 [n, index_topk]: entries in ascending order, then -1.
+Status SelectEntries(const LayerStep& step, const IndexerWeights& weights,
+                     const IndexerProjections& projections, const TensorView& queries,
+                     const TensorView& selected);
 
 }  // namespace dsv4::model

@@ -10,11 +10,9 @@ struct Routing {
   TensorView weights;  // [n, num_experts_per_tok] F32
 };
 
-Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const TensorView& logits) {
   const ModelConfig& config = step.config();
-  const int64_t n = u.shape[0];
-  DSV4_ASSIGN_OR_RETURN(const TensorView logits,
-                        step.Linear("ffn.router.logits", u, weights.gate, DType::kF32));
+  const int64_t n = logits.shape[0];
   Routing routing;
   DSV4_ASSIGN_OR_RETURN(routing.indices, step.NewTensor(DType::kI32, {n, config.num_experts_per_tok}));
   DSV4_ASSIGN_OR_RETURN(routing.weights, step.NewTensor(DType::kF32, {n, config.num_experts_per_tok}));
@@ -38,26 +36,45 @@ float SwigluLimit(const ModelConfig& config) {
                                  : std::numeric_limits<float>::infinity();
 }
 
-Result<TensorView> SharedExpert(const LayerStep& step, const ExpertWeights& expert, const TensorView& u) {
-  DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), u.shape));
-  const Arena::Scope scope(step.context().arena);
-  DSV4_ASSIGN_OR_RETURN(const TensorView gate, step.NewTensor(step.dtype(), {u.shape[0], expert.w1.rows}));
-  DSV4_ASSIGN_OR_RETURN(const TensorView up, step.NewTensor(step.dtype(), {u.shape[0], expert.w3.rows}));
-  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w1, .y = gate}));
-  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w3, .y = up}));
+// Both projections of the shared expert, [n, width].
+struct SharedHidden {
+  TensorView gate;
+  TensorView up;
+};
+
+Result<SharedHidden> ProjectShared(const LayerStep& step, const ExpertWeights& expert, const TensorView& u) {
+  SharedHidden hidden;
+  DSV4_ASSIGN_OR_RETURN(hidden.gate, step.NewTensor(step.dtype(), {u.shape[0], expert.w1.rows}));
+  DSV4_ASSIGN_OR_RETURN(hidden.up, step.NewTensor(step.dtype(), {u.shape[0], expert.w3.rows}));
+  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w1, .y = hidden.gate}));
+  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w3, .y = hidden.up}));
+  return hidden;
+}
+
+// Writes y [n, D]; `hidden` is used up.
+Status SharedExpert(const LayerStep& step, const ExpertWeights& expert, const SharedHidden& hidden,
+                    const TensorView& y) {
   const float limit = step.context().clamp_shared_expert ? SwigluLimit(step.config())
                                                          : std::numeric_limits<float>::infinity();
-  DSV4_TRY(step.Run("ffn.shared", step.ops().swiglu,
-                    {.gate = gate, .up = up, .row_weights = {}, .y = gate, .limit = limit}));
-  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = gate, .weight = &expert.w2, .y = y}));
+  DSV4_RETURN_IF_ERROR(
+      step.Run("ffn.shared", step.ops().swiglu,
+               {.gate = hidden.gate, .up = hidden.up, .row_weights = {}, .y = hidden.gate, .limit = limit}));
+  DSV4_RETURN_IF_ERROR(
+      step.Run("ffn.shared", step.ops().linear, {.x = hidden.gate, .weight = &expert.w2, .y = y}));
   step.Observe("ffn.shared", y);
-  return y;
+  return {};
 }
 
 }  // namespace
 
 Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
-  DSV4_ASSIGN_OR_RETURN(const Routing routing, Route(step, weights, u));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), u.shape));
+  const Arena::Scope scope(step.context().arena);
+  // Products of the same tokens follow each other, so that a backend can do them at once.
+  DSV4_ASSIGN_OR_RETURN(const TensorView logits,
+                        step.Linear("ffn.router.logits", u, weights.gate, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN(const SharedHidden shared, ProjectShared(step, weights.shared_expert, u));
+  DSV4_ASSIGN_OR_RETURN(const Routing routing, Route(step, weights, logits));
   DSV4_ASSIGN_OR_RETURN(const TensorView routed, step.NewTensor(DType::kF32, u.shape));
   DSV4_TRY(step.Run("ffn.routed", step.ops().routed_experts,
                     {.x = u,
@@ -67,7 +84,7 @@ Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& w
                      .limit = SwigluLimit(step.config()),
                      .y = routed}));
   step.Observe("ffn.routed", routed);
-  DSV4_ASSIGN_OR_RETURN(const TensorView y, SharedExpert(step, weights.shared_expert, u));
+  DSV4_TRY(SharedExpert(step, weights.shared_expert, shared, y));
   DSV4_TRY(step.Run("ffn.out", step.ops().moe_combine, {.routed = routed, .shared = y, .y = y}));
   step.Observe("ffn.out", y);
   return y;

@@ -23,7 +23,7 @@ struct CudaOptions {
   bool synchronous = false;
   // Launches that come again run as CUDA graphs. DSV4_CUDA_GRAPHS=0 turns it off from outside.
   bool graphs = true;
-  // Kernels start while the one in front of them ends, which has measured slower. DSV4_CUDA_OVERLAP=1 sets it from outside.
+  // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=1 sets it from outside.
   bool overlap = false;
 };
 

@@ -15,6 +15,9 @@
 
 namespace dsv4::backend::cuda {
 
+struct OpenHcPre;  // kernels/hyper_connection.cu
+struct OpenRows;   // kernels/rows.cu
+
 class CudaContext final : public ops::OpContext {
  public:
   explicit CudaContext(std::shared_ptr<DeviceQueue> queue)
@@ -61,6 +64,9 @@ class CudaContext final : public ops::OpContext {
   }
 
   ExpertTables& expert_tables() { return expert_tables_; }
+  // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
+  std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
+  std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
 
  private:
   Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
@@ -70,6 +76,8 @@ class CudaContext final : public ops::OpContext {
   ThreadPool threads_{1};
   Arena scratch_;
   ExpertTables expert_tables_;
+  std::shared_ptr<OpenHcPre> open_hc_pre_;
+  std::shared_ptr<OpenRows> open_rows_;
 };
 
 }  // namespace dsv4::backend::cuda

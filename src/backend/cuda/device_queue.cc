@@ -135,7 +135,8 @@ Status DeviceQueue::BeginOp(const OpRecord& record) {
   return {};
 }
 
-void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
+void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                              bool replaces_last) {
   // 48 KB are always allowed, with what a kernel declares itself counted in.
   constexpr size_t kAlwaysAllowed = 16 * 1024;
   if (shared_bytes > kAlwaysAllowed && shared_bytes > shared_limits_[kernel]) {
@@ -148,7 +149,9 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
     if (!allowed.ok() && refused_.ok()) refused_ = allowed;
     shared_limits_[kernel] = shared_bytes;
   }
-  list_.BeginLaunch(kernel, grid, block, shared_bytes, options_.overlap && !after_copy_);
+  bool overlaps = options_.overlap && !after_copy_;
+  if (replaces_last) overlaps = list_.RemoveLast();
+  list_.BeginLaunch(kernel, grid, block, shared_bytes, overlaps);
   after_copy_ = false;
 }
 

@@ -61,13 +61,28 @@ class DeviceQueue {
 
   // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
   Status BeginOp(const OpRecord& record);
-  // Adds a launch of the op. Refusals are reported by EndOp or a later call.
+  // Adds a launch of the op and gives its number. Refusals are reported by EndOp or a later call.
   template <typename... Params, typename... Args>
-  void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, const Args&... args) {
+  uint64_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                  const Args&... args) {
+    return LaunchInPlaceOf(0, kernel, grid, block, shared_bytes, args...);
+  }
+  // The same, in place of launch `before` unless that is 0: what two ops asked for one after the other may be done at once.
+  // Does nothing and gives 0 if `before` is not the last launch, or is already on its way.
+  template <typename... Params, typename... Args>
+  uint64_t LaunchInPlaceOf(uint64_t before, void (*kernel)(Params...), dim3 grid, dim3 block,
+                           size_t shared_bytes, const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args));
     const std::lock_guard lock(mutex_);
-    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes);
+    if (before != 0 && (before != num_launches_ || list_.size() == 0)) return 0;  // IsLastLaunch.
+    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, before != 0);
     (list_.AddArgument<Params>(args), ...);
+    return ++num_launches_;
+  }
+  // Whether the launch of that number is the last, and LaunchInPlaceOf would replace it.
+  bool IsLastLaunch(uint64_t launch) const {
+    const std::lock_guard lock(mutex_);
+    return launch != 0 && launch == num_launches_ && list_.size() > 0;
   }
   // A device copy of a host array, for launches of the op that is open; the source is free at return.
   Result<const void*> Stage(const void* source, size_t num_bytes);
@@ -88,7 +103,7 @@ class DeviceQueue {
   // These want mutex_ held, except in Create.
   Status Check(cudaError_t error, std::string_view what);
   Status Enter();
-  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
+  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool replaces_last);
   Result<void*> AllocateLocked(size_t num_bytes);
   Status Flush();
   Status StartWait(std::string_view what);
@@ -117,6 +132,7 @@ class DeviceQueue {
   int num_open_ops_ = 0;
 
   LaunchList list_;
+  uint64_t num_launches_ = 0;            // Ever.
   std::vector<OpRecord> list_ops_;       // Those with launches in list_,
   std::vector<size_t> launches_before_;  // and how many launches were in front of each.
   Status refused_;                       // What went wrong with the list, until somebody has been told.

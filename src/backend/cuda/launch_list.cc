@@ -23,6 +23,15 @@ void* LaunchList::NewArgument(size_t num_bytes) {
   return bytes_.data() + arguments_.back();
 }
 
+bool LaunchList::RemoveLast() {
+  Header header;
+  std::memcpy(&header, bytes_.data() + launches_.back().header, sizeof(Header));
+  bytes_.resize(launches_.back().header);
+  arguments_.resize(launches_.back().first_argument);
+  launches_.pop_back();
+  return header.overlaps != 0;
+}
+
 void LaunchList::Clear() {
   bytes_.clear();
   launches_.clear();

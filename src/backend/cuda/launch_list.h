@@ -28,6 +28,9 @@ class LaunchList {
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }
 
+  // Takes the last launch back; whether it overlaps.
+  bool RemoveLast();
+
   size_t size() const { return launches_.size(); }
   std::span<const std::byte> bytes() const { return bytes_; }
   void Clear();

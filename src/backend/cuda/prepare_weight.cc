@@ -10,8 +10,10 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   const auto data_bytes = static_cast<size_t>(source.data.num_bytes());
   const size_t scale_begin = (data_bytes + kAlignment - 1) / kAlignment * kAlignment;
   const size_t scale_bytes = source.scale.is_null() ? 0 : static_cast<size_t>(source.scale.num_bytes());
+  // Kernels read scales by the aligned word.
+  constexpr size_t kWord = 4;
   Memory& memory = context.memory();
-  DSV4_ASSIGN_OR_RETURN_STATUS(Buffer buffer, memory.Allocate(scale_begin + scale_bytes));
+  DSV4_ASSIGN_OR_RETURN_STATUS(Buffer buffer, memory.Allocate(scale_begin + scale_bytes + kWord));
   auto* const base = static_cast<std::byte*>(buffer.data());
   DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
   Weight prepared = source;

@@ -3,20 +3,12 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/rows.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-struct Sequence {
-  int64_t token_begin;
-  int64_t num_tokens;
-  int64_t first_position;
-  int64_t first_entry;  // Of this step, in `pooled`.
-  float* values;        // History rings of `capacity` rows.
-  float* scores;
-  int64_t value_capacity;
-  int64_t score_capacity;
-};
+using Sequence = CompressorHistory;
 using Sequences = DeviceArray<Sequence>;
 
 struct Params {
@@ -82,24 +74,6 @@ __global__ void PoolKernel(const Sequences sequences, const Params p, T* pooled)
   Store(pooled, index * p.pooled_width + c, weighted / total);
 }
 
-// The step's last tokens into the rings, the scores with ape. blockIdx.x counts the step's tokens.
-__global__ void HistoryKernel(const Sequences sequences, const Params p) {
-  BeginKernel();
-  const int64_t token = blockIdx.x;
-  int64_t i = 0;
-  while (i + 1 < sequences.size && sequences[i + 1].token_begin <= token) ++i;
-  const Sequence& s = sequences[i];
-  const int64_t position = s.first_position + token - s.token_begin;
-  const int64_t end = s.first_position + s.num_tokens;
-  const TokenRows rows{p, s};
-  for (int64_t c = threadIdx.x; c < p.width; c += blockDim.x) {
-    if (position >= end - s.value_capacity)
-      s.values[position % s.value_capacity * p.width + c] = rows.Value(position, c);
-    if (position >= end - s.score_capacity)
-      s.scores[position % s.score_capacity * p.width + c] = rows.Score(position, c);
-  }
-}
-
 }  // namespace
 
 Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args) {
@@ -131,8 +105,20 @@ Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args)
     });
   }
   // Only now: the rings may hold rows that this step's blocks have just read.
-  context.Launch(HistoryKernel, static_cast<unsigned>(num_tokens), 256, 0, sequences, params);
-  return {};
+  std::vector<MemoryRange> touches = {{args.scores.data, static_cast<size_t>(args.scores.num_bytes())}};
+  for (const Sequence& s : list) {
+    touches.push_back({s.values, static_cast<size_t>(s.value_capacity * params.width) * sizeof(float)});
+    touches.push_back({s.scores, static_cast<size_t>(s.score_capacity * params.width) * sizeof(float)});
+  }
+  const RowsOperand rows = {
+      .in = params.values, .in_stride = params.width, .num_rows = num_tokens, .width = params.width};
+  return AddRowStep(context, rows,
+                    {.kind = RowStepKind::kHistory,
+                     .num_columns = static_cast<int>(params.ratio),
+                     .weight = params.ape,
+                     .scores = params.scores,
+                     .histories = sequences},
+                    touches);
 }
 
 }  // namespace dsv4::backend::cuda

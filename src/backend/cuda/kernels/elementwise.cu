@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
 namespace dsv4::backend::cuda {
@@ -41,6 +42,20 @@ __global__ void MoeCombineKernel(const float* routed, const T* shared, T* y, int
 Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
   const int64_t count = args.x.num_elements();
   if (count == 0) return {};
+  if (count <= kMaxRowWidth) {
+    // As one row, beside others.
+    const bool is_bf16 = args.x.dtype == DType::kBF16;
+    return AddRowStep(context,
+                      {.in = args.x.data,
+                       .in_stride = count,
+                       .out = args.y.data,
+                       .out_stride = count,
+                       .num_rows = 1,
+                       .width = count,
+                       .in_is_bf16 = is_bf16,
+                       .out_is_bf16 = is_bf16},
+                      {.kind = RowStepKind::kScale, .factor = args.factor});
+  }
   WithElement(args.x.dtype, [&]<typename T>(T*) {
     context.Launch(ScaleKernel<T>, Blocks(count), kThreads, 0, args.x.as<const T>(), args.y.as<T>(), count,
                    args.factor);

@@ -1,20 +1,20 @@
 // hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
 // its own; a second kernel turns a token's few numbers into its mix.
+#include <memory>
+#include <optional>
+
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/row_steps.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kDotThreads = 256;
 constexpr int kMixThreads = 256;
-
-__device__ double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
-
-// A dot product is cut into so many parts, each a block's, whose sums are added in order.
-constexpr int kParts = 4;
 
 template <typename T>
 __device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]);
@@ -145,18 +145,6 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   }
 }
 
-__device__ double Dot(const double* dots, int k) {
-  double sum = dots[k * kParts];
-#pragma unroll
-  for (int part = 1; part < kParts; ++part) sum += dots[k * kParts + part];
-  return sum;
-}
-
-// The norm is a factor taken over all streams at once.
-__device__ double NormFactor(const double* dots, int num_rows, int64_t width, float norm_eps) {
-  return 1.0 / sqrt(Dot(dots, num_rows) / static_cast<double>(width) + static_cast<double>(norm_eps));
-}
-
 // u[d] = sum_i pre[i] * stream i, over this block's share of the columns.
 template <typename T>
 __device__ void MixStreams(const double* pre, const T* x, T* u, int mult, int64_t dim, int64_t begin,
@@ -169,106 +157,6 @@ __device__ void MixStreams(const double* pre, const T* x, T* u, int mult, int64_
   }
 }
 
-// 1 / x for x of ordinary size, to 2^-44: a single-precision reciprocal, improved once.
-__device__ __forceinline__ double Reciprocal(double x) {
-  float guess = 0.0F;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(static_cast<float>(x)));
-  const double r = static_cast<double>(guess);
-  return fma(fma(-x, r, 1.0), r, r);
-}
-
-// The release's four streams: one thread holds the matrix, whose sums and quotients are independent of each other.
-__device__ void SinkhornOfFour(double* comb, double eps, int iterations) {
-  double c[4][4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    double max = comb[4 * i];
-#pragma unroll
-    for (int j = 1; j < 4; ++j) max = max < comb[4 * i + j] ? comb[4 * i + j] : max;
-    double sum = 0.0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum += c[i][j] = exp(comb[4 * i + j] - max);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) c[i][j] = c[i][j] / sum + eps;
-  }
-  const auto columns = [&] {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const double factor = Reciprocal((c[0][j] + c[1][j]) + (c[2][j] + c[3][j]) + eps);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[i][j] *= factor;
-    }
-  };
-  columns();
-  for (int iteration = 1; iteration < iterations; ++iteration) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const double factor = Reciprocal((c[i][0] + c[i][1]) + (c[i][2] + c[i][3]) + eps);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) c[i][j] *= factor;
-    }
-    columns();
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) comb[4 * i + j] = c[i][j];
-  }
-}
-
-// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair. One thread an
-// element; sums in the reference's order.
-__device__ void Sinkhorn(double* comb, int size, double eps, int iterations) {
-  const int i = static_cast<int>(threadIdx.x) / size;
-  const int j = static_cast<int>(threadIdx.x) % size;
-  const bool mine = i < size;
-  double value = 0.0;
-  const auto publish = [&](double next) {
-    __syncthreads();
-    if (mine) comb[i * size + j] = next;
-    __syncthreads();
-  };
-  const auto row_sum = [&] {
-    double sum = 0.0;
-    for (int k = 0; k < size; ++k) sum += comb[i * size + k];
-    return sum;
-  };
-  const auto column_sum = [&] {
-    double sum = 0.0;
-    for (int k = 0; k < size; ++k) sum += comb[k * size + j];
-    return sum;
-  };
-  if (mine) {
-    double max = comb[i * size];
-    for (int k = 1; k < size; ++k) max = max < comb[i * size + k] ? comb[i * size + k] : max;
-    value = exp(comb[i * size + j] - max);
-  }
-  publish(value);
-  if (mine) value = value / row_sum() + eps;
-  publish(value);
-  if (mine) value /= column_sum() + eps;
-  publish(value);
-  for (int iteration = 1; iteration < iterations; ++iteration) {
-    if (mine) value /= row_sum() + eps;
-    publish(value);
-    if (mine) value /= column_sum() + eps;
-    publish(value);
-  }
-}
-
-struct HcPreParams {
-  const double* dots;
-  const float* scale;
-  const float* base;
-  float* post;
-  float* comb;
-  int mult;
-  int64_t dim;
-  float norm_eps;
-  float hc_eps;
-  int sinkhorn_iters;
-};
-
 // Columns of u a block.
 constexpr int64_t kMixColumns = 1024;
 
@@ -276,40 +164,55 @@ constexpr int64_t kMixColumns = 1024;
 template <typename T>
 __global__ void __launch_bounds__(kMixThreads) HcPreKernel(const T* streams, T* u, const HcPreParams p) {
   __shared__ double pre[ops::kMaxHcMult];
-  __shared__ double comb[ops::kMaxHcMult * ops::kMaxHcMult];
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int mult = p.mult;
-  const int num_rows = (2 + mult) * mult;
-  const double* const dots = p.dots + token * (num_rows + 1) * kParts;
-  const double hc_eps = static_cast<double>(p.hc_eps);
-  const auto logit = [&](int k, int part) {
-    const double factor = NormFactor(dots, num_rows, mult * p.dim, p.norm_eps);
-    return factor * Dot(dots, k) * static_cast<double>(p.scale[part]) + static_cast<double>(p.base[k]);
-  };
   const int t = static_cast<int>(threadIdx.x);
   if (blockIdx.y > 0) {
-    if (t < mult) pre[t] = Sigmoid(logit(t, 0)) + hc_eps;
+    if (t < mult) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
     __syncthreads();
     const int64_t begin = (blockIdx.y - 1) * kMixColumns;
     MixStreams(pre, streams + token * mult * p.dim, u + token * p.dim, mult, p.dim, begin,
                min(p.dim, begin + kMixColumns));
     return;
   }
-  if (t < mult * mult) comb[t] = logit(2 * mult + t, 2);
-  // Not in the warp of the iterations.
-  if (t >= kMixThreads - 32 && t < kMixThreads - 32 + mult) {
-    const int i = t - (kMixThreads - 32);
-    Store(p.post, token * mult + i, 2.0 * Sigmoid(logit(mult + i, 1)));
+  HcMixOfToken<kMixThreads>(p, token);
+}
+
+// u, its norm and the small outputs; the latter can be left to another kernel. Grid: tokens, and one or two.
+template <typename T, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    HcPreNormKernel(const T* streams, T* u, const HcPreParams p, const float* weight, float eps) {
+  extern __shared__ float row[];
+  __shared__ double pre[ops::kMaxHcMult];
+  const int64_t token = blockIdx.x;
+  const int mult = p.mult;
+  const auto dim = static_cast<int>(p.dim);
+  const int t = static_cast<int>(threadIdx.x);
+  LetNextKernelStart();
+  if (blockIdx.y == 0) {
+    for (int i = t * 32; i < dim; i += kThreads * 32)
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(weight + i));
+  }
+  WaitForKernelsBefore();
+  if (blockIdx.y == 1) return HcMixOfToken<kThreads>(p, token);
+  const T* const x = streams + token * mult * dim;
+  // On their way while the factors are computed.
+  for (int i = t * 64; i < mult * dim; i += kThreads * 64)
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(x + i));
+  if (t < mult) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
+  __syncthreads();
+  constexpr bool kBf16 = sizeof(T) == 2;
+#pragma unroll 4
+  for (int d = t; d < dim; d += kThreads) {
+    double sum = 0.0;
+#pragma unroll 4
+    for (int i = 0; i < mult; ++i) sum += pre[i] * Load(x, static_cast<int64_t>(i) * dim + d);
+    row[d] = RowValue(sum, kBf16);
   }
   __syncthreads();
-  if (mult == 4) {
-    if (t == 0) SinkhornOfFour(comb, hc_eps, p.sinkhorn_iters);
-    __syncwarp();
-  } else {
-    Sinkhorn(comb, mult, hc_eps, p.sinkhorn_iters);
-  }
-  if (mult == 4 ? t < 16 : t < mult * mult) Store(p.comb, token * mult * mult + t, comb[t]);
+  RmsNormRow<kThreads>(row, dim, weight, eps, kBf16);
+  WriteRow<kThreads>(row, u + token * dim, kBf16, dim);
 }
 
 // Grid: tokens, pieces of y.
@@ -450,6 +353,16 @@ Result<const double*> MixDots(CudaContext& context, const TensorView& streams, c
 
 }  // namespace
 
+// The last launch of hc_pre, which a norm of u may join.
+struct OpenHcPre {
+  uint64_t launch = 0;
+  TensorView streams;
+  TensorView u;
+  HcPreParams params;
+  const float* norm_weight = nullptr;  // Null: not joined yet.
+  float norm_eps = 0.0F;
+};
+
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   const auto num_tokens = static_cast<unsigned>(args.streams.shape[0]);
   if (args.streams.num_elements() == 0) return {};
@@ -466,10 +379,68 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
                               .sinkhorn_iters = args.sinkhorn_iters};
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
   const dim3 grid(num_tokens, static_cast<unsigned>(1 + CeilDiv(params.dim, kMixColumns)));
+  uint64_t launch = 0;
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(), params);
+    launch = context.queue().Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(),
+                                    args.u.as<T>(), params);
   });
+  context.open_hc_pre() = std::make_shared<OpenHcPre>(
+      OpenHcPre{.launch = launch, .streams = args.streams, .u = args.u, .params = params});
   return {};
+}
+
+namespace {
+
+// In place of the last launch, which is hc_pre's; false if it is not.
+bool RelaunchHcPre(CudaContext& context, bool with_mix) {
+  OpenHcPre& open = *context.open_hc_pre();
+  const dim3 grid(static_cast<unsigned>(open.streams.shape[0]), with_mix ? 2 : 1);
+  const auto shared_bytes = static_cast<size_t>(open.params.dim) * sizeof(float);
+  uint64_t launch = 0;
+  WithElement(open.u.dtype, [&]<typename T>(T*) {
+    const auto run = [&]<int kThreads>() {
+      launch = context.queue().LaunchInPlaceOf(open.launch, HcPreNormKernel<T, kThreads>, grid, kThreads,
+                                               shared_bytes, open.streams.as<const T>(), open.u.as<T>(),
+                                               open.params, open.norm_weight, open.norm_eps);
+    };
+    // As many threads as RowsKernel has for such rows, so that sums are added in one order.
+    if (open.params.dim <= kMaxNarrowRow) {
+      run.template operator()<kNarrowRowThreads>();
+    } else {
+      run.template operator()<kWideRowThreads>();
+    }
+  });
+  if (launch == 0) return false;
+  open.launch = launch;
+  return true;
+}
+
+}  // namespace
+
+bool NormJoinsHcPre(CudaContext& context, const ops::RmsNormArgs& args) {
+  constexpr int64_t kMaxTokens = 8;  // Many fill the device better in pieces.
+  constexpr int kMaxMult = 8;        // A narrow block has a thread for each element of comb.
+  const std::shared_ptr<OpenHcPre>& open = context.open_hc_pre();
+  if (open == nullptr || open->norm_weight != nullptr || !context.queue().IsLastLaunch(open->launch) ||
+      args.x.data != open->u.data || args.y.data != args.x.data || args.x.dtype != open->u.dtype ||
+      args.y.dtype != args.x.dtype || args.x.shape != open->u.shape || args.x.shape[0] > kMaxTokens ||
+      open->params.mult > kMaxMult || args.x.shape[1] > kMaxRowWidth / 2 ||
+      args.x.strides[0] != args.x.shape[1] || args.y.strides[0] != args.x.shape[1]) {
+    return false;
+  }
+  open->norm_weight = args.weight.as<const float>();
+  open->norm_eps = args.eps;
+  if (RelaunchHcPre(context, /*with_mix=*/true)) return true;
+  open->norm_weight = nullptr;
+  return false;
+}
+
+std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
+  const std::shared_ptr<OpenHcPre> open = context.open_hc_pre();
+  if (open == nullptr || open->norm_weight == nullptr || !RelaunchHcPre(context, /*with_mix=*/false))
+    return std::nullopt;
+  context.open_hc_pre() = nullptr;
+  return HcMixWork{open->params, static_cast<int>(open->streams.shape[0])};
 }
 
 Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {

@@ -1,13 +1,11 @@
 // linear and grouped_linear.
-#include <algorithm>
-
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/activations.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/linear_stream.h"
 #include "backend/cuda/kernels/linear_wgmma.h"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
-#include "backend/cuda/kernels/matmul_stream.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -51,39 +49,6 @@ __global__ void __launch_bounds__(kMatmulThreads) MmaKernel(const __grid_constan
       [&](int token, int64_t row, float sum) { StoreOutput(p, y_begin + token * p.y_stride + row, sum); });
 }
 
-// A few tokens. Grid: blocks that share a group's row tiles, groups.
-template <MatmulKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
-    StreamKernel(const __grid_constant__ MatmulParams p) {
-  extern __shared__ __align__(16) uint16_t shared_x[];
-  LetNextKernelStart();
-  const int64_t group = blockIdx.y;
-  const int group_begin = static_cast<int>(group * p.rows_per_group);
-  const int num_tokens = static_cast<int>(p.num_tokens);
-  const int num_tiles = static_cast<int>(CeilDiv(p.rows_per_group, kTileRows));
-  const int num_blocks = static_cast<int>(gridDim.x);
-  const int block = static_cast<int>(blockIdx.x);
-  const auto* x = static_cast<const uint16_t*>(p.x) + group * p.x_group_stride;
-  const int64_t y_begin = group * p.y_group_stride - group_begin;
-  StreamItems<kKind>(
-      p.weight, (num_tiles - block + num_blocks - 1) / num_blocks, num_tokens,
-      [&](int i) {
-        return StreamItem{{p.weight.data, p.weight.scale, p.weight.global_scale},
-                          group_begin + (block + i * num_blocks) * kTileRows,
-                          group_begin + static_cast<int>(p.rows_per_group),
-                          shared_x};
-      },
-      [&] {
-        WaitForKernelsBefore();
-        LoadStreamRows<kKind>(shared_x, num_tokens, static_cast<int>(p.weight.cols), p.weight.quantized_x,
-                              [&](int token) { return x + token * p.x_stride; });
-        __syncthreads();
-      },
-      [&](int, const StreamItem&, int token, int row, float sum) {
-        StoreOutput(p, y_begin + token * p.y_stride + row, sum);
-      });
-}
-
 template <typename X>
 __global__ void __launch_bounds__(kMatmulThreads) GeneralKernel(const __grid_constant__ MatmulParams p) {
   BeginKernel();
@@ -115,36 +80,6 @@ void LaunchMma(CudaContext& context, const MatmulParams& params, int64_t num_gro
     launch.template operator()<4>();
   } else {
     launch.template operator()<8>();
-  }
-}
-
-// Whether tokens are few enough for StreamKernel, and activations lie as it wants them.
-bool Streams(const DeviceWeight& weight, const TensorView& x, int64_t num_tokens, int64_t x_stride) {
-  return weight.kind != MatmulKind::kGeneral && num_tokens <= kTokensPerTile &&
-         CanStreamRows(x, weight.cols, x_stride, num_tokens);
-}
-
-void LaunchStream(CudaContext& context, const MatmulParams& params, int64_t num_groups) {
-  const auto launch = [&]<MatmulKind kKind>() {
-    const int64_t num_tiles = CeilDiv(params.rows_per_group, kTileRows);
-    const int64_t max_blocks =
-        std::max<int64_t>(1, context.queue().num_processors() * kStreamBlocks<kKind> / num_groups);
-    const dim3 grid(static_cast<unsigned>(CeilDiv(num_tiles, CeilDiv(num_tiles, max_blocks))),
-                    static_cast<unsigned>(num_groups));
-    context.Launch(StreamKernel<kKind>, grid, kMatmulThreads,
-                   StreamRowsBytes(params.weight.cols, params.num_tokens), params);
-  };
-  switch (params.weight.kind) {
-    case MatmulKind::kMmaBf16:
-      return launch.template operator()<MatmulKind::kMmaBf16>();
-    case MatmulKind::kMmaFp8:
-      return launch.template operator()<MatmulKind::kMmaFp8>();
-    case MatmulKind::kMmaMxFp4:
-      return launch.template operator()<MatmulKind::kMmaMxFp4>();
-    case MatmulKind::kMmaNvFp4:
-      return launch.template operator()<MatmulKind::kMmaNvFp4>();
-    case MatmulKind::kGeneral:
-      return;
   }
 }
 
@@ -184,8 +119,15 @@ Status Linear(CudaContext& context, const ops::LinearArgs& args) {
                          .y_is_bf16 = args.y.dtype == DType::kBF16,
                          .rows_per_group = weight.rows,
                          .num_tokens = num_tokens};
-  if (Streams(weight, args.x, num_tokens, params.x_stride)) {
-    LaunchStream(context, params, 1);
+  if (CanStreamLinear(weight, weight.rows, args.x, num_tokens, params.x_stride)) {
+    StreamLinear(context, {.weight = weight,
+                           .x = args.x.as<const uint16_t>(),
+                           .x_stride = params.x_stride,
+                           .y = params.y,
+                           .y_stride = params.y_stride,
+                           .y_is_bf16 = params.y_is_bf16,
+                           .rows_per_group = weight.rows,
+                           .num_tokens = num_tokens});
     return {};
   }
   const LinearWgmmaArgs many = {.weight = weight,
@@ -220,8 +162,18 @@ Status GroupedLinear(CudaContext& context, const ops::GroupedLinearArgs& args) {
                          .y_is_bf16 = args.y.dtype == DType::kBF16,
                          .rows_per_group = rank,
                          .num_tokens = num_tokens};
-  if (Streams(weight, args.x, num_tokens, weight.cols)) {
-    LaunchStream(context, params, num_groups);
+  if (CanStreamLinear(weight, rank, args.x, num_tokens, weight.cols)) {
+    StreamLinear(context, {.weight = weight,
+                           .x = args.x.as<const uint16_t>(),
+                           .x_stride = params.x_stride,
+                           .x_group_stride = params.x_group_stride,
+                           .y = params.y,
+                           .y_stride = params.y_stride,
+                           .y_group_stride = params.y_group_stride,
+                           .y_is_bf16 = params.y_is_bf16,
+                           .rows_per_group = rank,
+                           .num_groups = num_groups,
+                           .num_tokens = num_tokens});
     return {};
   }
   const LinearWgmmaArgs many = {.weight = weight,

@@ -1,6 +1,7 @@
-// W x for a few tokens at the speed of reading W: a block works through row tiles of one or more matrices, and while it
-// multiplies one piece of weights, the next is on its way to registers. The first piece is asked for before the kernels in
-// front have ended. Activations lie in shared memory.
+// W x for a few tokens at the speed of reading W. A block works through row tiles of one or more matrices; every thread copies
+// the weights that it will multiply into shared memory of its own, many pieces ahead, so that no registers wait for memory
+// and nobody waits for another thread's copy. The first pieces are asked for before the kernels in front have ended.
+// Activations lie in shared memory too.
 //
 // The products, their order and the order of all sums are those of matmul_mma.cuh, so a token's result is the same bits in
 // either.
@@ -8,45 +9,50 @@
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/stream_params.h"
 
 namespace dsv4::backend::cuda {
 
 // --- Activations -----------------------------------------------------------------------------------------------------
 
-// Elements of a row of activations in shared memory: whole tiles of zeros behind the last column, and 16 bytes more so that
-// the rows of eight tokens lie in different banks.
-__host__ __device__ constexpr int64_t StreamRow(int64_t cols) { return (cols + 127) / 128 * 128 + 8; }
-
-constexpr size_t StreamRowsBytes(int64_t cols, int64_t num_rows) {
-  return static_cast<size_t>(num_rows * StreamRow(cols)) * sizeof(uint16_t);
+// Largest magnitude of eight columns of a group of 128, which half a warp holds.
+__device__ __forceinline__ float GroupMax(uint4 x) {
+  const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
+  const auto larger = [](float max, uint32_t pair) {
+    return fmaxf(max, fmaxf(fabsf(__uint_as_float(pair << 16)), fabsf(__uint_as_float(pair & 0xFFFF0000U))));
+  };
+  float max = larger(larger(larger(larger(0.0F, x.x), x.y), x.z), x.w);
+#pragma unroll
+  for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(half, max, offset));
+  return max;
 }
 
-// Whether rows of x can be loaded as they are: bf16, aligned, and not too many for two blocks a processor.
-inline bool CanStreamRows(const TensorView& x, int64_t cols, int64_t stride, int64_t num_rows) {
-  constexpr size_t kMaxBytes = 96 * 1024;
-  return x.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && cols % 8 == 0 &&
-         (stride % 8 == 0 || num_rows == 1) && StreamRowsBytes(cols, num_rows) <= kMaxBytes;
-}
-
-// Two bf16 in a word, times the reciprocal of a power of two, rounded to FP8, and times that power again. The product is exact
-// in bf16: the high half of the float.
-__device__ __forceinline__ uint32_t RoundPairToFp8(uint32_t pair, float scale, float reciprocal) {
+// Two bf16 in a word, times the reciprocal of a power of two, rounded to FP8: as two halves.
+__device__ __forceinline__ __half2 RoundPairToFp8(uint32_t pair, float reciprocal) {
   const float2 scaled =
       make_float2(__uint_as_float(pair << 16) * reciprocal, __uint_as_float(pair & 0xFFFF0000U) * reciprocal);
   const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
-  const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+  return __half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
+}
+// The same times that power again, which is exact in bf16: the high half of the float.
+__device__ __forceinline__ uint32_t RoundedPair(uint32_t pair, float scale, float reciprocal) {
+  const float2 wide = __half22float2(RoundPairToFp8(pair, reciprocal));
   return __byte_perm(__float_as_uint(wide.x * scale), __float_as_uint(wide.y * scale), 0x7632);
 }
+__device__ __forceinline__ uint32_t HalfPair(uint32_t pair, float reciprocal) {
+  const __half2 rounded = RoundPairToFp8(pair, reciprocal);
+  return *reinterpret_cast<const uint32_t*>(&rounded);
+}
 
-// Rows of bf16, row(i) each, to shared memory, rounded to FP8 in groups of 128 where the weight asks for it. cols is a
-// multiple of eight and rows are aligned to 16 bytes.
-template <MatmulKind kKind, typename Row>
-__device__ void LoadStreamRows(uint16_t* shared, int num_rows, int cols, bool quantize, Row&& row) {
+// Rows of bf16, row(i) each, to shared memory in every form that is wanted, form by form; of StreamForm::kHalves also the
+// scales, [num_rows, groups of 128]. cols is a multiple of eight and rows are aligned to 16 bytes.
+template <typename Row>
+__device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, int cols,
+                               const StreamForms& forms, Row&& row) {
   constexpr int kAtOnce = 4;  // Loads that are under way together.
   const int stride = static_cast<int>(StreamRow(cols));
   const int chunks = (stride - 8) / 8;  // A multiple of 16: half a warp is a group.
   const int total = num_rows * chunks;
-  const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
   for (int first = static_cast<int>(threadIdx.x); first < total; first += kAtOnce * kMatmulThreads) {
     uint4 x[kAtOnce];
 #pragma unroll
@@ -61,231 +67,426 @@ __device__ void LoadStreamRows(uint16_t* shared, int num_rows, int cols, bool qu
       const int i = first + k * kMatmulThreads;
       if (i >= total) break;
       const int col = i % chunks * 8;
-      if (quantize) {
-        const auto larger = [](float max, uint32_t pair) {
-          return fmaxf(max,
-                       fmaxf(fabsf(__uint_as_float(pair << 16)), fabsf(__uint_as_float(pair & 0xFFFF0000U))));
-        };
-        float max = larger(larger(larger(larger(0.0F, x[k].x), x[k].y), x[k].z), x[k].w);
-#pragma unroll
-        for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(half, max, offset));
-        const float scale = Fp8GroupScale(max);
-        const float reciprocal = 1.0F / scale;
-        // What lies past the last column stays zero, also when the scale is infinite.
-        if (col < cols) {
-          x[k] = make_uint4(
-              RoundPairToFp8(x[k].x, scale, reciprocal), RoundPairToFp8(x[k].y, scale, reciprocal),
-              RoundPairToFp8(x[k].z, scale, reciprocal), RoundPairToFp8(x[k].w, scale, reciprocal));
+      for (int f = 0; f < forms.count; ++f) {
+        const StreamForm form = forms.forms[f];
+        uint4 value = x[k];
+        if (form == StreamForm::kHalves || form == StreamForm::kRoundedFours) {
+          const float scale = Fp8GroupScale(GroupMax(value));
+          const float reciprocal = 1.0F / scale;
+          if (form == StreamForm::kHalves) {
+            value = make_uint4(HalfPair(value.x, reciprocal), HalfPair(value.y, reciprocal),
+                               HalfPair(value.z, reciprocal), HalfPair(value.w, reciprocal));
+            if (col % 128 == 0) scales[i / chunks * (chunks / 16) + col / 128] = scale;
+          } else {
+            value =
+                make_uint4(RoundedPair(value.x, scale, reciprocal), RoundedPair(value.y, scale, reciprocal),
+                           RoundedPair(value.z, scale, reciprocal), RoundedPair(value.w, scale, reciprocal));
+          }
+          // What lies past the last column stays zero, also when the scale is infinite.
+          if (col >= cols) value = make_uint4(0, 0, 0, 0);
         }
+        if (form == StreamForm::kTwos) value = InWeightOrder<MatmulKind::kMmaFp8>(value);
+        if (form == StreamForm::kFours || form == StreamForm::kRoundedFours)
+          value = InWeightOrder<MatmulKind::kMmaNvFp4>(value);
+        *reinterpret_cast<uint4*>(shared + (f * num_rows + i / chunks) * stride + col) = value;
       }
-      *reinterpret_cast<uint4*>(shared + i / chunks * stride + col) = InWeightOrder<kKind>(x[k]);
     }
   }
 }
 
 // --- Weights ---------------------------------------------------------------------------------------------------------
 
-// Units of columns in flight at a time; wider elements have more of them in as many registers.
-template <MatmulKind kKind>
-inline constexpr int kStreamUnits = kKind == MatmulKind::kMmaBf16 ? 8 : 4;
+// A unit is what a warp multiplies at a time: 64 bytes of each of 16 rows, 16 bytes of two rows a lane. Two are copied
+// together.
+inline constexpr int kUnitBytes = 64;
 
-// Blocks a processor, as registers allow.
-template <MatmulKind kKind>
-inline constexpr int kStreamBlocks = kKind == MatmulKind::kMmaBf16 ? 1 : 2;
-
-template <MatmulKind kKind>
-struct StreamStage {
-  uint4 raw[kStreamUnits<kKind>][2];
-  typename Unpack<kKind>::Codes codes[kStreamUnits<kKind>][2];
+// What the threads of a block have under way.
+template <int kStages>
+struct StreamRing {
+  uint4 data[kStages][4][kMatmulThreads];  // Both units of a thread's first row, then of its second.
+  uint8_t scales[kStages][kSegments][kTileRows]
+                [16];  // Of FP4, by warp: those of the first unit, then of the second.
 };
 
-// What a lane needs to know of the two rows it reads of a tile.
-struct StreamRows {
-  const uint8_t* data[2];  // At the lane's place in the row; null past the last row.
-  int64_t scale[2];        // Where the row's scales begin.
-};
+__device__ __forceinline__ uint32_t SharedPlace(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void CopyToShared4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+__device__ __forceinline__ void PrefetchToL2(const void* global, uint32_t num_bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");
+}
 
-// A matrix among those of one shape.
-struct StreamMatrix {
-  const uint8_t* data;
-  const void* scale;
+// A barrier of the block's threads that some only arrive at.
+__device__ __forceinline__ void ArriveAt(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kMatmulThreads) : "memory");
+}
+__device__ __forceinline__ void WaitAt(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kMatmulThreads) : "memory");
+}
+
+// Row tile `first_row` of a matrix times the tokens that begin at `x` in shared memory.
+struct StreamItem {
+  StreamShape shape;
+  const uint8_t* data;  // Of the matrix.
+  const uint8_t* scale;
   float global_scale;
+  int first_row;
+  const uint16_t* x;
+  const float* x_scales;  // Of StreamForm::kHalves: of the tokens' groups.
 };
 
-// The columns of this warp.
-struct StreamSegment {
-  int begin;
-  int end;
-};
-
-template <MatmulKind kKind>
-__device__ __forceinline__ StreamSegment SegmentOfWarp(int cols) {
-  const int segment_cols = SegmentCols<kKind>(cols);
-  const int begin = static_cast<int>(threadIdx.x) / 32 * segment_cols;
-  return {begin, min(cols, begin + segment_cols)};
+__host__ __device__ __forceinline__ bool IsFp4(StreamKind kind) {
+  return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4;
 }
 
-template <MatmulKind kKind>
-__device__ __forceinline__ StreamRows RowsOfLane(const DeviceWeight& shape, const StreamMatrix& matrix,
-                                                 int first_row, int row_end) {
-  constexpr int kValues = Unpack<kKind>::kValues;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t row_bytes = shape.cols * 16 / kValues;
-  StreamRows rows;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = first_row + lane / 4 + r * 8;
-    rows.data[r] = row < row_end ? matrix.data + row * row_bytes + lane % 4 * 16 : nullptr;
-    rows.scale[r] = Unpack<kKind>::ScaleRow(shape, row);
+// The format of a kind, as Unpack names it.
+constexpr MatmulKind FormatOf(StreamKind kind) {
+  switch (kind) {
+    case StreamKind::kFp8:
+    case StreamKind::kFp8Plain:
+      return MatmulKind::kMmaFp8;
+    case StreamKind::kMxFp4:
+      return MatmulKind::kMmaMxFp4;
+    case StreamKind::kNvFp4:
+      return MatmulKind::kMmaNvFp4;
+    case StreamKind::kBf16:
+      break;
   }
-  return rows;
+  return MatmulKind::kMmaBf16;
 }
 
-template <MatmulKind kKind>
-__device__ __forceinline__ void LoadStage(StreamStage<kKind>& stage, const DeviceWeight& shape,
-                                          const StreamMatrix& matrix, const StreamRows& rows, int col,
-                                          int end) {
-  using Format = Unpack<kKind>;
-  constexpr int kUnit = 4 * Format::kValues;
-  const int place = static_cast<int>(threadIdx.x) % 4 * Format::kValues;
-#pragma unroll
-  for (int u = 0; u < kStreamUnits<kKind>; ++u) {
-    const int unit = col + u * kUnit;
+// Units of this warp's segment.
+__device__ __forceinline__ int UnitsOfWarp(const StreamShape& shape) {
+  const int begin = static_cast<int>(threadIdx.x) / 32 * shape.segment_units;
+  return min(shape.segment_units, shape.units - begin);
+}
+
+// A lane's way through the units of a tile that its warp multiplies.
+struct StreamCursor {
+  const uint8_t* data[2];   // By row.
+  const uint8_t* scale[2];  // Of FP4.
+  int words;                // Of four bytes, a row's scales of a unit.
+  int units;                // Left; none or less: the tile is done.
+
+  __device__ __forceinline__ void Start(const StreamItem& item) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int first_unit = static_cast<int>(threadIdx.x) / 32 * item.shape.segment_units;
+    units = UnitsOfWarp(item.shape);
+    words = item.shape.kind == StreamKind::kNvFp4 ? 2 : 1;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      stage.raw[u][r] = make_uint4(0, 0, 0, 0);
-      stage.codes[u][r] = {};
-      if (rows.data[r] != nullptr && unit + place < end)
-        stage.raw[u][r] = LoadStream(rows.data[r] + static_cast<int64_t>(unit) * 16 / Format::kValues);
-      // A scale of sums belongs to the unit, also in lanes that lie past the last column.
-      const int scale_col = Format::kScaledSums ? unit : unit + place;
-      if (rows.data[r] != nullptr && scale_col < end)
-        stage.codes[u][r] = Format::LoadCodes(shape, matrix.scale, rows.scale[r], scale_col);
+      const int64_t row = item.first_row + lane / 4 + r * 8;
+      data[r] = item.data + row * item.shape.row_bytes + first_unit * kUnitBytes + lane % 4 * 16;
+      scale[r] = item.scale + row * item.shape.scale_row_bytes + first_unit * words * 4 + lane % 4 * 4;
+    }
+  }
+};
+
+__device__ __forceinline__ void MmaHalves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Two e4m3 as halves, exactly.
+__device__ __forceinline__ uint32_t HalvesOfE4m3(uint32_t word, int which) {
+  uint32_t halves;
+  const auto codes = static_cast<uint16_t>(which == 0 ? word : word >> 16);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return halves;
+}
+
+// FP8 weights and activations, both as halves without their scales; factors are the products of both scales, by token. The
+// columns of a step are those of Unpack<kMmaFp8>, and powers of two in scales of activations move no bit.
+__device__ __forceinline__ void MultiplyFp8Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                const uint16_t* x, float factor0, float factor1) {
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const uint4 x0 = *reinterpret_cast<const uint4*>(x);
+  const uint4 x1 = *reinterpret_cast<const uint4*>(x + 8);
+  const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+  float unit[4] = {};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t a[4] = {HalvesOfE4m3(words[0][w], 0), HalvesOfE4m3(words[1][w], 0),
+                           HalvesOfE4m3(words[0][w], 1), HalvesOfE4m3(words[1][w], 1)};
+    MmaHalves(unit, a, b[2 * w], b[2 * w + 1]);
+  }
+  sums[0] = fmaf(unit[0], factor0, sums[0]);
+  sums[1] = fmaf(unit[1], factor1, sums[1]);
+  sums[2] = fmaf(unit[2], factor0, sums[2]);
+  sums[3] = fmaf(unit[3], factor1, sums[3]);
+}
+
+// FP8 weights and any activations, widened to bf16.
+__device__ __forceinline__ void MultiplyFp8PlainUnit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                     const uint16_t* x, float scale) {
+  using Format = Unpack<MatmulKind::kMmaFp8>;
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const uint4 x0 = *reinterpret_cast<const uint4*>(x);
+  const uint4 x1 = *reinterpret_cast<const uint4*>(x + 8);
+  const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+  const uint32_t poison[2] = {Format::Poison(words[0]), Format::Poison(words[1])};
+  float unit[4] = {};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t a[4] = {Format::Widen(words[0], {}, 2 * w) | (w == 0 ? poison[0] : 0U),
+                           Format::Widen(words[1], {}, 2 * w) | (w == 0 ? poison[1] : 0U),
+                           Format::Widen(words[0], {}, 2 * w + 1), Format::Widen(words[1], {}, 2 * w + 1)};
+    Mma(unit, a, b[2 * w], b[2 * w + 1]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = fmaf(unit[i], scale, sums[i]);
+}
+
+__device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                 const uint16_t* x) {
+  const uint4 b = *reinterpret_cast<const uint4*>(x);
+  const uint32_t first[4] = {low.x, high.x, low.y, high.y};
+  const uint32_t second[4] = {low.z, high.z, low.w, high.w};
+  Mma(sums, first, b.x, b.y);
+  Mma(sums, second, b.z, b.w);
+}
+
+// Codes k and k + 4 of a word of eight e2m1 as E2m1PairTiny gives them. A product puts sign and magnitude in their places at
+// once; it runs beside the logical instructions, of which there are too many.
+__device__ __forceinline__ uint32_t E2m1Pair(uint32_t word, int k) {
+  const uint32_t shifted = k < 2 ? word : word >> 8;
+  const uint32_t codes = shifted & (k % 2 == 0 ? 0x000F000FU : 0x00F000F0U);
+  return codes * (k % 2 == 0 ? 0x1040U : 0x0104U) & 0x81C081C0U;
+}
+
+template <MatmulKind kKind>
+__device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                const uint8_t* low_scale, const uint8_t* high_scale,
+                                                const uint16_t* x) {
+  using Format = Unpack<kKind>;
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const typename Format::Scales scales[2] = {
+      Format::Expand(*reinterpret_cast<const typename Format::Codes*>(low_scale)),
+      Format::Expand(*reinterpret_cast<const typename Format::Codes*>(high_scale))};
+  const auto widen = [&](int r, int i) {
+    const uint32_t pair = E2m1Pair(words[r][i / 4], i % 4);
+    if constexpr (kKind == MatmulKind::kMmaNvFp4) {
+      return MulBf16x2(pair, scales[r].blocks[i / 8]);
+    } else {
+      constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
+      return MulBf16x2(MulBf16x2(pair, Both(kTwoTo126)), scales[r].block);
+    }
+  };
+#pragma unroll
+  for (int chunk = 0; chunk < 4; ++chunk) {
+    const uint4 b = *reinterpret_cast<const uint4*>(x + chunk * 8);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const int i = chunk * 4 + step * 2;
+      const uint32_t a[4] = {widen(0, i), widen(1, i), widen(0, i + 1), widen(1, i + 1)};
+      Mma(sums, a, step == 0 ? b.x : b.z, step == 0 ? b.y : b.w);
     }
   }
 }
 
-template <MatmulKind kKind>
-__device__ __forceinline__ void MultiplyStage(float (&sums)[4], const StreamStage<kKind>& stage,
-                                              const uint16_t* x_row, int col, int end) {
-  using Format = Unpack<kKind>;
-  constexpr int kUnit = 4 * Format::kValues;
-  const int place = static_cast<int>(threadIdx.x) % 4 * Format::kValues;
-#pragma unroll
-  for (int u = 0; u < kStreamUnits<kKind>; ++u) {
-    if (col + u * kUnit >= end) break;
-    const uint32_t words[2][4] = {
-        {stage.raw[u][0].x, stage.raw[u][0].y, stage.raw[u][0].z, stage.raw[u][0].w},
-        {stage.raw[u][1].x, stage.raw[u][1].y, stage.raw[u][1].z, stage.raw[u][1].w}};
-    const typename Format::Scales low = Format::Expand(stage.codes[u][0]);
-    const typename Format::Scales high = Format::Expand(stage.codes[u][1]);
-    float unit_sums[4] = {};
-    float(&target)[4] = Format::kScaledSums ? unit_sums : sums;
-#pragma unroll
-    for (int chunk = 0; chunk < Format::kValues / 8; ++chunk) {
-      uint4 x = make_uint4(0, 0, 0, 0);
-      if (x_row != nullptr) x = *reinterpret_cast<const uint4*>(x_row + col + u * kUnit + place + chunk * 8);
-        // Two steps of eight columns a lane.
-#pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        const int i = chunk * 4 + step * 2;
-        const uint32_t a[4] = {Format::Widen(words[0], low, i) | (i == 0 ? Format::Poison(words[0]) : 0U),
-                               Format::Widen(words[1], high, i) | (i == 0 ? Format::Poison(words[1]) : 0U),
-                               Format::Widen(words[0], low, i + 1), Format::Widen(words[1], high, i + 1)};
-        Mma(target, a, step == 0 ? x.x : x.z, step == 0 ? x.y : x.w);
-      }
+// The scales of FP8 weights of every item's rows, those of item i at scales + i * stride.
+template <typename Item>
+__device__ void LoadFp8Scales(float* scales, int stride, int num_items, Item&& item) {
+  for (int n = static_cast<int>(threadIdx.x); n < num_items * stride; n += kMatmulThreads) {
+    const StreamItem of = item(n / stride);
+    const int block = n % stride;
+    if (block < of.shape.scale_cols) {
+      scales[n] = LoadScale(
+          of.scale, of.shape.scale_dtype,
+          static_cast<int64_t>(of.first_row >> of.shape.block_rows_log2) * of.shape.scale_cols + block);
     }
-    if constexpr (Format::kScaledSums) {
-      sums[0] = fmaf(unit_sums[0], low.block, sums[0]);
-      sums[1] = fmaf(unit_sums[1], low.block, sums[1]);
-      sums[2] = fmaf(unit_sums[2], high.block, sums[2]);
-      sums[3] = fmaf(unit_sums[3], high.block, sums[3]);
-    }
+  }
+}
+
+// Calls f<kKind>() with that of kKinds which `kind` is.
+template <StreamKind kFirst, StreamKind... kOthers, typename F>
+__device__ __forceinline__ void WithStreamKind(StreamKind kind, F&& f) {
+  if constexpr (sizeof...(kOthers) == 0) {
+    f.template operator()<kFirst>();
+  } else {
+    if (kind == kFirst) return f.template operator()<kFirst>();
+    WithStreamKind<kOthers...>(kind, f);
   }
 }
 
 // --- The pipeline ----------------------------------------------------------------------------------------------------
 
-// Row tile `first_row` of `matrix`, up to row_end, times the tokens that begin at `x` in shared memory.
-struct StreamItem {
-  StreamMatrix matrix;
-  int first_row;
-  int row_end;
-  const uint16_t* x;
+// The activations of a block, in shared memory.
+struct StreamTokens {
+  int count;
+  int stride;  // Elements between tokens.
+  int groups;  // Of 128 columns.
 };
 
-// Works through items 0 to num_items - 1, item(i) each, of matrices that are all of `shape`. prepare() is called once, by all
-// threads, when the first weights are under way: it waits for the kernels before and fills shared memory. emit(i, item,
-// token, row, sum) is called for every result, item by item; a token and row of a tile are always the same thread's.
-template <MatmulKind kKind, typename Item, typename Prepare, typename Emit>
-__device__ void StreamItems(const DeviceWeight& shape, int num_items, int num_tokens, Item&& item,
+// Works through items 0 to num_items - 1, item(i) each, of kinds kKinds. prepare() is called once, by all threads, when the
+// first weights are under way: it waits for the kernels before and fills shared memory, that of LoadFp8Scales included. emit(i, item, token, row, sum) is called for
+// every result. Results of items_in_order items that follow each other, counted from the first, are the same thread's for a
+// token and row of a tile, in order. A kernel behind this one is let start when the last weights have been asked for.
+template <int kStages, StreamKind... kKinds, typename Item, typename Prepare, typename Emit>
+__device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, int fp8_scale_stride,
+                            int num_items, int items_in_order, const StreamTokens& tokens, Item&& item,
                             Prepare&& prepare, Emit&& emit) {
-  using Format = Unpack<kKind>;
-  constexpr int kStep = kStreamUnits<kKind> * 4 * Format::kValues;
-  __shared__ PartialSums<1> partial[2];
-  const int cols = static_cast<int>(shape.cols);
-  const StreamSegment segment = SegmentOfWarp<kKind>(cols);
-  const int num_segments = NumSegments<kKind>(cols);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kBuffers = 4;
+  constexpr int kFull = 1;                 // Barriers: that a buffer's sums are there,
+  constexpr int kFree = kFull + kBuffers;  // and that they have been read.
+  constexpr bool kAnyFp4 = ((kKinds == StreamKind::kMxFp4 || kKinds == StreamKind::kNvFp4) || ...);
+  __shared__ PartialSums<1> partial[kBuffers];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
   const int group = lane / 4;
   const int place = lane % 4;
-  const int x_stride = static_cast<int>(StreamRow(cols));
-  // Every warp takes as many steps as the first, so that all meet at the end of a tile.
-  const int steps = (SegmentCols<kKind>(cols) + kStep - 1) / kStep;
 
-  // What is loaded next.
-  int next_item = 0;
-  int next_step = 0;
-  StreamItem loading = item(0);
-  StreamRows rows = RowsOfLane<kKind>(shape, loading.matrix, loading.first_row, loading.row_end);
-  const auto load = [&](StreamStage<kKind>& stage) {
-    if (next_item == num_items) return;
-    LoadStage<kKind>(stage, shape, loading.matrix, rows, segment.begin + next_step * kStep, segment.end);
-    if (++next_step < steps) return;
-    next_step = 0;
-    if (++next_item == num_items) return;
-    loading = item(next_item);
-    rows = RowsOfLane<kKind>(shape, loading.matrix, loading.first_row, loading.row_end);
+  // What is asked for next.
+  constexpr uint32_t kStageBytes = sizeof(ring.data[0]);
+  constexpr uint32_t kScaleStageBytes = sizeof(ring.scales[0]);
+  const uint32_t data_begin = SharedPlace(&ring.data[0][0][thread]);
+  const uint32_t scale_begin = SharedPlace(&ring.scales[0][warp][group][place * 4]);
+  uint32_t next_slot = 0;
+  int next_item = -1;
+  bool fp4 = false;
+  StreamCursor cursor;
+  const auto next_tile = [&] {
+    do {
+      if (++next_item >= num_items) return;
+      const StreamItem next = item(next_item);
+      cursor.Start(next);
+      fp4 = IsFp4(next.shape.kind);
+    } while (cursor.units <= 0);
   };
-
-  StreamStage<kKind> stages[2];
-  load(stages[0]);
+  const auto load = [&] {
+    if (next_item < num_items) {
+      const uint32_t to = data_begin + next_slot * kStageBytes;
+      const bool two = cursor.units > 1;
+      CopyToShared16(to, cursor.data[0]);
+      CopyToShared16(to + 2 * kMatmulThreads * 16, cursor.data[1]);
+      if (two) {
+        CopyToShared16(to + kMatmulThreads * 16, cursor.data[0] + kUnitBytes);
+        CopyToShared16(to + 3 * kMatmulThreads * 16, cursor.data[1] + kUnitBytes);
+      }
+      cursor.data[0] += 2 * kUnitBytes;
+      cursor.data[1] += 2 * kUnitBytes;
+      if constexpr (kAnyFp4) {
+        if (fp4) {
+          // MXFP4 has a word of scales for a unit, NVFP4 two.
+          if (place < cursor.words * (two ? 2 : 1)) {
+            const uint32_t scale_to = scale_begin + next_slot * kScaleStageBytes;
+            CopyToShared4(scale_to, cursor.scale[0]);
+            CopyToShared4(scale_to + 8 * 16, cursor.scale[1]);
+          }
+          cursor.scale[0] += 8 * cursor.words;
+          cursor.scale[1] += 8 * cursor.words;
+        }
+      }
+      next_slot = next_slot + 1 == kStages ? 0 : next_slot + 1;
+      cursor.units -= 2;
+      if (cursor.units <= 0) next_tile();
+    }
+    CommitCopies();  // Also where nothing was asked for: copies are counted.
+  };
+  next_tile();
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) load();
   prepare();
 
-  float sums[4] = {};
-  int current = 0;
-  int step = 0;
-  const auto multiply = [&](const StreamStage<kKind>& stage) {
+  const int token = min(group, tokens.count - 1);  // Columns of tokens that do not exist are not used.
+  uint32_t slot = 0;
+  bool let_next = false;
+#pragma unroll 1
+  for (int current = 0; current < num_items; ++current) {
     const StreamItem now = item(current);
-    MultiplyStage<kKind>(sums, stage, group < num_tokens ? now.x + group * x_stride : nullptr,
-                         segment.begin + step * kStep, segment.end);
-    if (++step < steps) return;
-    PartialSums<1>& results = partial[current % 2];
-    results[warp][place * 2][group] = sums[0];
-    results[warp][place * 2 + 1][group] = sums[1];
-    results[warp][place * 2][group + 8] = sums[2];
-    results[warp][place * 2 + 1][group + 8] = sums[3];
-    sums[0] = sums[1] = sums[2] = sums[3] = 0.0F;
-    step = 0;
-    // The other half of `partial` is free: its readers have passed the barrier of their own item.
-    __syncthreads();
-    const int i = static_cast<int>(threadIdx.x);
-    if (i < num_tokens * kTileRows && now.first_row + i % kTileRows < now.row_end) {
-      const int token = i / kTileRows;
-      float sum = results[0][token][i % kTileRows];
-      for (int s = 1; s < num_segments; ++s) sum += results[s][token][i % kTileRows];
-      emit(current, now, token, now.first_row + i % kTileRows,
-           Format::Finish(shape.global_scale_divides, now.matrix.global_scale, sum));
+    const int units = UnitsOfWarp(now.shape);
+    const int first_unit = warp * now.shape.segment_units;
+    float sums[4] = {};
+    WithStreamKind<kKinds...>(now.shape.kind, [&]<StreamKind kKind>() {
+      constexpr MatmulKind kFormat = FormatOf(kKind);
+      constexpr bool kFp4 = kKind == StreamKind::kMxFp4 || kKind == StreamKind::kNvFp4;
+      constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
+      const float* const x_scales0 = now.x_scales + min(place * 2, tokens.count - 1) * tokens.groups;
+      const float* const x_scales1 = now.x_scales + min(place * 2 + 1, tokens.count - 1) * tokens.groups;
+      const uint16_t* x = now.x + token * tokens.stride + first_unit * kUnitCols + place * (kUnitCols / 4);
+#pragma unroll 1
+      for (int i = 0; i < units; i += 2) {
+        WaitForCopies<kStages - 1>();
+        if constexpr (kFp4) __syncwarp();
+        const auto& data = ring.data[slot];
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+          if (u == 1 && i + 1 >= units) break;
+          const uint4 low = data[u][thread];
+          const uint4 high = data[2 + u][thread];
+          if constexpr (kFormat == MatmulKind::kMmaFp8) {
+            const int unit = first_unit + i + u;
+            const float scale = fp8_scales[current * fp8_scale_stride + (unit >> now.shape.block_units_log2)];
+            if constexpr (kKind == StreamKind::kFp8) {
+              MultiplyFp8Unit(sums, low, high, x + u * kUnitCols, scale * x_scales0[unit / 2],
+                              scale * x_scales1[unit / 2]);
+            } else {
+              MultiplyFp8PlainUnit(sums, low, high, x + u * kUnitCols, scale);
+            }
+          } else if constexpr (kKind == StreamKind::kBf16) {
+            MultiplyBf16Unit(sums, low, high, x + u * kUnitCols);
+          } else {
+            constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
+            const uint8_t* const scales = &ring.scales[slot][warp][group][(u * 4 + place) * kBytes];
+            MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, x + u * kUnitCols);
+          }
+        }
+        x += 2 * kUnitCols;
+        slot = slot + 1 == kStages ? 0 : slot + 1;
+        if constexpr (kFp4) __syncwarp();
+        load();
+      }
+    });
+    if (!let_next && next_item >= num_items) {
+      let_next = true;
+      LetNextKernelStart();
     }
-    ++current;
-  };
-  while (current < num_items) {
-    load(stages[1]);
-    multiply(stages[0]);
-    if (current == num_items) break;
-    load(stages[0]);
-    multiply(stages[1]);
+
+    // Sums go through one of a few buffers to the warp that adds this item's; the others go on.
+    const int buffer = current % kBuffers;
+    const int adder = current / items_in_order % kSegments;
+    if (current >= kBuffers && warp != (current - kBuffers) / items_in_order % kSegments)
+      WaitAt(kFree + buffer);
+    PartialSums<1>& results = partial[buffer];
+    if (place * 2 < tokens.count) {
+      results[warp][place * 2][group] = sums[0];
+      results[warp][place * 2 + 1][group] = sums[1];
+      results[warp][place * 2][group + 8] = sums[2];
+      results[warp][place * 2 + 1][group + 8] = sums[3];
+    }
+    __syncwarp();
+    if (warp != adder) {
+      ArriveAt(kFull + buffer);
+      continue;
+    }
+    WaitAt(kFull + buffer);
+    for (int i = lane; i < tokens.count * kTileRows; i += 32) {
+      const int t = i / kTileRows;
+      float sum = results[0][t][i % kTileRows];
+#pragma unroll
+      for (int s = 1; s < kSegments; ++s) {
+        if (s < now.shape.num_segments) sum += results[s][t][i % kTileRows];
+      }
+      WithStreamKind<kKinds...>(now.shape.kind, [&]<StreamKind kKind>() {
+        sum = Unpack<FormatOf(kKind)>::Finish(now.shape.global_scale_divides, now.global_scale, sum);
+      });
+      emit(current, now, t, now.first_row + i % kTileRows, sum);
+    }
+    __syncwarp();
+    if (current + kBuffers < num_items) ArriveAt(kFree + buffer);
   }
 }
 

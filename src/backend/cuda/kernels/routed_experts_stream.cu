@@ -11,8 +11,15 @@ namespace {
 // Tokens rarely share experts as long as they are few; beyond this, grouping pays.
 constexpr int64_t kMaxTokens = 8;
 
+// 36 KB of weights that a block has under way, of three a processor: widening four bits wants many warps.
+constexpr int kStages = 2;
+constexpr int kBlocks = 3;
+
 struct Params {
-  DeviceWeight shape;           // Of the matrices that this launch reads.
+  StreamShape shape;  // Of the matrices that this launch reads.
+  StreamForms forms;  // One.
+  int rows;
+  int cols;
   const DeviceWeight* weights;  // w1, w3, w2 of every expert.
   const int32_t* indices;       // [num_tokens, top_k]
   const float* routing;         // [num_tokens, top_k]
@@ -33,20 +40,33 @@ __device__ int ExpertOf(const Params& p, int64_t token, int slot) {
   return 0;
 }
 
-__device__ StreamMatrix MatrixOf(const DeviceWeight& weight) {
-  return {weight.data, weight.scale, weight.global_scale};
+// A matrix among those of one shape.
+struct Matrix {
+  const uint8_t* data;
+  const uint8_t* scale;
+  float global_scale;
+};
+
+__device__ Matrix MatrixOf(const DeviceWeight& weight) {
+  return {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
+}
+
+__device__ StreamItem ItemOf(const Params& p, const Matrix& matrix, int first_row, const uint16_t* x,
+                             const float* x_scales) {
+  return {p.shape, matrix.data, matrix.scale, matrix.global_scale, first_row, x, x_scales};
 }
 
 // Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks, tokens.
-template <MatmulKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
-    GateUpKernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) uint16_t shared_x[];
-  __shared__ StreamMatrix matrices[kMaxTopK][2];
+template <StreamKind kKind>
+__global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
+  auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
+  __shared__ Matrix matrices[kMaxTopK][2];
   __shared__ float routing[kMaxTopK];
-  BeginKernel();
+  WaitForKernelsBefore();
   const int64_t token = blockIdx.y;
-  const int width = static_cast<int>(p.shape.rows);
+  const int width = p.rows;
   const int num_tiles = (width + kTileRows - 1) / kTileRows;
   const int num_pairs = num_tiles * p.top_k;
   const int num_blocks = static_cast<int>(gridDim.x);
@@ -59,17 +79,20 @@ __global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
   __syncthreads();
   auto* const hidden = static_cast<uint16_t*>(p.y) + token * p.top_k * width;
   // What the pairs gave, until all are done: the activation takes its time, and then is computed for all at once.
-  auto* const results = reinterpret_cast<float2*>(shared_x + StreamRow(p.shape.cols));
   const int rounds = (num_pairs - block + num_blocks - 1) / num_blocks;
-  StreamItems<kKind>(
-      p.shape, 2 * rounds, 1,
-      [&](int i) {
-        const int pair = block + i / 2 * num_blocks;
-        return StreamItem{matrices[pair / num_tiles][i % 2], pair % num_tiles * kTileRows, width, shared_x};
-      },
+  const auto groups = static_cast<int>(StreamGroups(p.cols));
+  auto* const results = reinterpret_cast<float2*>(shared_x + StreamRow(p.cols));
+  auto* const x_scales = reinterpret_cast<float*>(results + rounds * kTileRows);
+  float* const fp8_scales = x_scales + groups;
+  const auto item = [&](int i) {
+    const int pair = block + i / 2 * num_blocks;
+    return ItemOf(p, matrices[pair / num_tiles][i % 2], pair % num_tiles * kTileRows, shared_x, x_scales);
+  };
+  StreamItems<kStages, kKind>(
+      ring, fp8_scales, p.shape.scale_cols, 2 * rounds, 1, {1, 0, groups}, item,
       [&] {
-        LoadStreamRows<kKind>(shared_x, 1, static_cast<int>(p.shape.cols), p.shape.quantized_x,
-                              [&](int) { return p.x + token * p.x_stride; });
+        LoadFp8Scales(fp8_scales, p.shape.scale_cols, 2 * rounds, item);
+        LoadStreamRows(shared_x, x_scales, 1, p.cols, p.forms, [&](int) { return p.x + token * p.x_stride; });
         __syncthreads();
       },
       [&](int i, const StreamItem&, int, int row, float sum) {
@@ -89,17 +112,17 @@ __global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
 }
 
 // A row tile of all of a token's experts in ascending order, and their sum. Grid: blocks, tokens.
-template <MatmulKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
-    DownKernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) uint16_t shared_x[];
-  __shared__ StreamMatrix matrices[kMaxTopK];
+template <StreamKind kKind>
+__global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
+  auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
+  __shared__ Matrix matrices[kMaxTopK];
   __shared__ int experts[kMaxTopK];
   __shared__ int slots[kMaxTopK];  // By rank.
-  BeginKernel();
+  WaitForKernelsBefore();
   const int64_t token = blockIdx.y;
-  const int dim = static_cast<int>(p.shape.rows);
-  const int cols = static_cast<int>(p.shape.cols);
+  const int dim = p.rows;
   const int num_tiles = (dim + kTileRows - 1) / kTileRows;
   const int num_blocks = static_cast<int>(gridDim.x);
   const int block = static_cast<int>(blockIdx.x);
@@ -114,18 +137,23 @@ __global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
     matrices[rank] = MatrixOf(p.weights[experts[t] * 3 + 2]);
   }
   __syncthreads();
-  const int x_stride = static_cast<int>(StreamRow(cols));
+  const int x_stride = static_cast<int>(StreamRow(p.cols));
+  const auto groups = static_cast<int>(StreamGroups(p.cols));
+  auto* const x_scales = reinterpret_cast<float*>(shared_x + p.top_k * x_stride);
+  float* const fp8_scales = x_scales + p.top_k * groups;
+  const int num_items = p.top_k * ((num_tiles - block + num_blocks - 1) / num_blocks);
+  const auto item = [&](int i) {
+    const int rank = i % p.top_k;
+    return ItemOf(p, matrices[rank], (block + i / p.top_k * num_blocks) * kTileRows,
+                  shared_x + slots[rank] * x_stride, x_scales + slots[rank] * groups);
+  };
   float total = 0.0F;
-  StreamItems<kKind>(
-      p.shape, p.top_k * ((num_tiles - block + num_blocks - 1) / num_blocks), 1,
-      [&](int i) {
-        const int rank = i % p.top_k;
-        return StreamItem{matrices[rank], (block + i / p.top_k * num_blocks) * kTileRows, dim,
-                          shared_x + slots[rank] * x_stride};
-      },
+  StreamItems<kStages, kKind>(
+      ring, fp8_scales, p.shape.scale_cols, num_items, p.top_k, {1, 0, groups}, item,
       [&] {
-        LoadStreamRows<kKind>(shared_x, p.top_k, cols, p.shape.quantized_x,
-                              [&](int slot) { return p.x + (token * p.top_k + slot) * p.x_stride; });
+        LoadFp8Scales(fp8_scales, p.shape.scale_cols, num_items, item);
+        LoadStreamRows(shared_x, x_scales, p.top_k, p.cols, p.forms,
+                       [&](int slot) { return p.x + (token * p.top_k + slot) * p.x_stride; });
         __syncthreads();
       },
       [&](int i, const StreamItem&, int, int row, float sum) {
@@ -135,47 +163,48 @@ __global__ void __launch_bounds__(kMatmulThreads, kStreamBlocks<kKind>)
       });
 }
 
-template <MatmulKind kKind>
+template <StreamKind kKind>
 void LaunchGateUp(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
   context.Launch(GateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
 }
-template <MatmulKind kKind>
+template <StreamKind kKind>
 void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
   context.Launch(DownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
 }
 
-// Calls f<kKind>() for the kind of a weight that is not general.
+// Calls f<kKind>() for `kind`.
 template <typename F>
-void WithKind(MatmulKind kind, F&& f) {
+void WithKind(StreamKind kind, F&& f) {
   switch (kind) {
-    case MatmulKind::kMmaBf16:
-      return f.template operator()<MatmulKind::kMmaBf16>();
-    case MatmulKind::kMmaFp8:
-      return f.template operator()<MatmulKind::kMmaFp8>();
-    case MatmulKind::kMmaMxFp4:
-      return f.template operator()<MatmulKind::kMmaMxFp4>();
-    case MatmulKind::kMmaNvFp4:
-      return f.template operator()<MatmulKind::kMmaNvFp4>();
-    case MatmulKind::kGeneral:
-      return;
+    case StreamKind::kBf16:
+      return f.template operator()<StreamKind::kBf16>();
+    case StreamKind::kFp8:
+      return f.template operator()<StreamKind::kFp8>();
+    case StreamKind::kFp8Plain:
+      return f.template operator()<StreamKind::kFp8Plain>();
+    case StreamKind::kMxFp4:
+      return f.template operator()<StreamKind::kMxFp4>();
+    case StreamKind::kNvFp4:
+      return f.template operator()<StreamKind::kNvFp4>();
   }
 }
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
-template <MatmulKind kKind>
 dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens) {
-  const int64_t max_blocks =
-      std::max<int64_t>(1, context.queue().num_processors() * kStreamBlocks<kKind> / num_tokens);
+  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_processors() * kBlocks / num_tokens);
   return {static_cast<unsigned>(CeilDiv(pieces, CeilDiv(pieces, max_blocks))),
           static_cast<unsigned>(num_tokens)};
 }
+
+size_t ScaleBytes(const StreamShape& shape) { return static_cast<size_t>(shape.scale_cols) * sizeof(float); }
 
 }  // namespace
 
 bool CanStreamExperts(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   const int64_t top_k = args.indices.shape[1];
-  return table.alike && table.w1.kind != MatmulKind::kGeneral && table.w2.kind != MatmulKind::kGeneral &&
-         args.x.shape[0] <= kMaxTokens && CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) &&
+  return table.alike && CanStreamWeight(table.w1, table.w1.rows) &&
+         CanStreamWeight(table.w2, table.w2.rows) && args.x.shape[0] <= kMaxTokens &&
+         CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) &&
          CanStreamRows(args.x, table.w2.cols, table.w2.cols, top_k);
 }
 
@@ -184,7 +213,11 @@ Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::
   const int64_t top_k = args.indices.shape[1];
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
-  Params params = {.shape = table.w1,
+  constexpr size_t kRingBytes = sizeof(StreamRing<kStages>);
+  Params params = {.shape = ShapeOf(table.w1),
+                   .forms = FormsOf(table.w1),
+                   .rows = static_cast<int>(width),
+                   .cols = static_cast<int>(table.w1.cols),
                    .weights = table.weights,
                    .indices = args.indices.as<const int32_t>(),
                    .routing = args.weights.as<const float>(),
@@ -195,20 +228,28 @@ Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::
                    .top_k = static_cast<int>(top_k),
                    .limit = args.limit,
                    .fault = context.fault()};
-  WithKind(table.w1.kind, [&]<MatmulKind kKind>() {
-    const int64_t pairs = CeilDiv(width, kTileRows) * top_k;
-    const dim3 grid = Grid<kKind>(context, pairs, num_tokens);
-    const auto rounds = static_cast<size_t>(CeilDiv(pairs, grid.x));
-    LaunchGateUp<kKind>(context, params, grid,
-                        StreamRowsBytes(table.w1.cols, 1) + rounds * kTileRows * sizeof(float2));
+  const int64_t pairs = CeilDiv(width, kTileRows) * top_k;
+  const dim3 pair_grid = Grid(context, pairs, num_tokens);
+  const auto rounds = static_cast<size_t>(CeilDiv(pairs, pair_grid.x));
+  WithKind(params.shape.kind, [&]<StreamKind kKind>() {
+    LaunchGateUp<kKind>(context, params, pair_grid,
+                        kRingBytes + StreamRowsBytes(table.w1.cols, 1) + rounds * kTileRows * sizeof(float2) +
+                            StreamScalesBytes(table.w1.cols, 1) + 2 * rounds * ScaleBytes(params.shape));
   });
-  params.shape = table.w2;
+  params.shape = ShapeOf(table.w2);
+  params.forms = FormsOf(table.w2);
+  params.rows = static_cast<int>(table.w2.rows);
+  params.cols = static_cast<int>(table.w2.cols);
   params.x = hidden;
   params.x_stride = width;
   params.y = args.y.data;
-  WithKind(table.w2.kind, [&]<MatmulKind kKind>() {
-    LaunchDown<kKind>(context, params, Grid<kKind>(context, CeilDiv(table.w2.rows, kTileRows), num_tokens),
-                      StreamRowsBytes(table.w2.cols, top_k));
+  WithKind(params.shape.kind, [&]<StreamKind kKind>() {
+    const int64_t tiles = CeilDiv(table.w2.rows, kTileRows);
+    const dim3 grid = Grid(context, tiles, num_tokens);
+    LaunchDown<kKind>(context, params, grid,
+                      kRingBytes + StreamRowsBytes(table.w2.cols, top_k) +
+                          StreamScalesBytes(table.w2.cols, top_k) +
+                          static_cast<size_t>(CeilDiv(tiles, grid.x) * top_k) * ScaleBytes(params.shape));
   });
   return {};
 }

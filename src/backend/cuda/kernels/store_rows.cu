@@ -3,9 +3,13 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/rows.h"
 
 namespace dsv4::backend::cuda {
 namespace {
+
+// A row looks through all runs.
+constexpr size_t kMaxJoinedRuns = 64;
 
 struct Run {
   const std::byte* source;
@@ -36,6 +40,27 @@ __global__ void StoreRowsKernel(const DeviceArray<Run> runs) {
 
 Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
   const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  const RowsOperand rows = {.in = args.source.data,
+                            .in_stride = args.source.shape[1],
+                            .out = args.source.data,
+                            .out_stride = args.source.shape[1],
+                            .num_rows = args.source.shape[0],
+                            .width = args.source.shape[1],
+                            .in_is_bf16 = args.source.dtype == DType::kBF16,
+                            .out_is_bf16 = args.source.dtype == DType::kBF16};
+  const bool in_floats = args.source.dtype == DType::kBF16 || args.source.dtype == DType::kF32;
+  if (in_floats && args.runs.size() <= kMaxJoinedRuns && ContinuesRows(context, rows)) {
+    std::vector<StoredRun> stored;
+    std::vector<MemoryRange> ranges;
+    for (const ops::RowRun& run : args.runs) {
+      stored.push_back(
+          {run.source_begin, run.source_begin + run.num_rows, static_cast<std::byte*>(run.destination)});
+      ranges.push_back({run.destination, static_cast<size_t>(run.num_rows * row_bytes)});
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<StoredRun> staged,
+                                 context.Stage(std::span<const StoredRun>(stored)));
+    return AddRowStep(context, rows, {.kind = RowStepKind::kStore, .runs = staged}, ranges);
+  }
   std::vector<Run> runs;
   int64_t longest = 0;
   for (const ops::RowRun& run : args.runs) {

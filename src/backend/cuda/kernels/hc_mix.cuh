@@ -1,0 +1,147 @@
+// The small outputs of hc_pre, post and comb, of one token: little work that takes long, since every step of the iteration waits
+// for the one before. Nothing needs them before the sub-layer's end, so a kernel that reads weights does them beside
+// (linear_stream.cu).
+#pragma once
+
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/hc_mix.h"
+#include "ops/hyper_connection.h"
+
+namespace dsv4::backend::cuda {
+
+// A dot product is cut into so many parts, each a block's, whose sums are added in order.
+inline constexpr int kParts = 4;
+
+__device__ inline double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+__device__ inline double Dot(const double* dots, int k) {
+  double sum = dots[k * kParts];
+#pragma unroll
+  for (int part = 1; part < kParts; ++part) sum += dots[k * kParts + part];
+  return sum;
+}
+
+// The norm is a factor taken over all streams at once.
+__device__ inline double NormFactor(const double* dots, int num_rows, int64_t width, float norm_eps) {
+  return 1.0 / sqrt(Dot(dots, num_rows) / static_cast<double>(width) + static_cast<double>(norm_eps));
+}
+
+// Logit k of a token, of part 0 (pre), 1 (post) or 2 (comb).
+__device__ inline double HcLogit(const HcPreParams& p, int64_t token, int k, int part) {
+  const int num_rows = (2 + p.mult) * p.mult;
+  const double* const dots = p.dots + token * (num_rows + 1) * kParts;
+  const double factor = NormFactor(dots, num_rows, p.mult * p.dim, p.norm_eps);
+  return factor * Dot(dots, k) * static_cast<double>(p.scale[part]) + static_cast<double>(p.base[k]);
+}
+
+// 1 / x for x of ordinary size, to 2^-44: a single-precision reciprocal, improved once.
+__device__ __forceinline__ double Reciprocal(double x) {
+  float guess = 0.0F;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(static_cast<float>(x)));
+  const double r = static_cast<double>(guess);
+  return fma(fma(-x, r, 1.0), r, r);
+}
+
+// The release's four streams: one thread holds the matrix, whose sums and quotients are independent of each other.
+__device__ inline void SinkhornOfFour(double* comb, double eps, int iterations) {
+  double c[4][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    double max = comb[4 * i];
+#pragma unroll
+    for (int j = 1; j < 4; ++j) max = max < comb[4 * i + j] ? comb[4 * i + j] : max;
+    double sum = 0.0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum += c[i][j] = exp(comb[4 * i + j] - max);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[i][j] = c[i][j] / sum + eps;
+  }
+  const auto columns = [&] {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const double factor = Reciprocal((c[0][j] + c[1][j]) + (c[2][j] + c[3][j]) + eps);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[i][j] *= factor;
+    }
+  };
+  columns();
+  for (int iteration = 1; iteration < iterations; ++iteration) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const double factor = Reciprocal((c[i][0] + c[i][1]) + (c[i][2] + c[i][3]) + eps);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) c[i][j] *= factor;
+    }
+    columns();
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) comb[4 * i + j] = c[i][j];
+  }
+}
+
+// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair. One thread an
+// element; sums in the reference's order.
+__device__ inline void Sinkhorn(double* comb, int size, double eps, int iterations) {
+  const int i = static_cast<int>(threadIdx.x) / size;
+  const int j = static_cast<int>(threadIdx.x) % size;
+  const bool mine = i < size;
+  double value = 0.0;
+  const auto publish = [&](double next) {
+    __syncthreads();
+    if (mine) comb[i * size + j] = next;
+    __syncthreads();
+  };
+  const auto row_sum = [&] {
+    double sum = 0.0;
+    for (int k = 0; k < size; ++k) sum += comb[i * size + k];
+    return sum;
+  };
+  const auto column_sum = [&] {
+    double sum = 0.0;
+    for (int k = 0; k < size; ++k) sum += comb[k * size + j];
+    return sum;
+  };
+  if (mine) {
+    double max = comb[i * size];
+    for (int k = 1; k < size; ++k) max = max < comb[i * size + k] ? comb[i * size + k] : max;
+    value = exp(comb[i * size + j] - max);
+  }
+  publish(value);
+  if (mine) value = value / row_sum() + eps;
+  publish(value);
+  if (mine) value /= column_sum() + eps;
+  publish(value);
+  for (int iteration = 1; iteration < iterations; ++iteration) {
+    if (mine) value /= row_sum() + eps;
+    publish(value);
+    if (mine) value /= column_sum() + eps;
+    publish(value);
+  }
+}
+
+// By a block of kThreads, at least mult * mult of them where mult is not 4.
+template <int kThreads>
+__device__ void HcMixOfToken(const HcPreParams& p, int64_t token) {
+  __shared__ double comb[ops::kMaxHcMult * ops::kMaxHcMult];
+  const int mult = p.mult;
+  const int t = static_cast<int>(threadIdx.x);
+  for (int k = t; k < mult * mult; k += kThreads) comb[k] = HcLogit(p, token, 2 * mult + k, 2);
+  // Not in the warp of the iterations.
+  if (t >= kThreads - 32 && t < kThreads - 32 + mult) {
+    const int i = t - (kThreads - 32);
+    Store(p.post, token * mult + i, 2.0 * Sigmoid(HcLogit(p, token, mult + i, 1)));
+  }
+  __syncthreads();
+  const double hc_eps = static_cast<double>(p.hc_eps);
+  if (mult == 4) {
+    if (t == 0) SinkhornOfFour(comb, hc_eps, p.sinkhorn_iters);
+    __syncthreads();
+  } else {
+    Sinkhorn(comb, mult, hc_eps, p.sinkhorn_iters);
+  }
+  for (int k = t; k < mult * mult; k += kThreads) Store(p.comb, token * mult * mult + k, comb[k]);
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,345 @@
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/hc_mix.h"
+#include "backend/cuda/kernels/row_steps.cuh"
+#include "backend/cuda/kernels/rows.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kMaxTracks = 8;
+constexpr int kMaxSteps = 5;
+// Rows, and what is done to each of them.
+struct Track {
+  RowsOperand rows;
+  int64_t first_block;
+  int num_steps;
+  RowStep steps[kMaxSteps];
+};
+
+struct Params {
+  Track tracks[kMaxTracks];
+  int num_tracks;
+  int max_width;
+  int max_frequencies;
+  Fault* fault;
+};
+
+// This step's last tokens into the compressors' rings, the scores with ape: an fp32 sum, as it is where an entry is made of
+// tokens of this step.
+template <int kThreads>
+__device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64_t token) {
+  int64_t i = 0;
+  while (i + 1 < step.histories.size && step.histories[i + 1].token_begin <= token) ++i;
+  const CompressorHistory& s = step.histories[i];
+  const int64_t position = s.first_position + token - s.token_begin;
+  const int64_t end = s.first_position + s.num_tokens;
+  const float* const values = static_cast<const float*>(rows.in) + token * rows.in_stride;
+  const float* const scores = step.scores + token * rows.width;
+  const float* const ape = step.weight + position % step.num_columns * rows.width;
+  const bool keeps_value = position >= end - s.value_capacity;
+  const bool keeps_score = position >= end - s.score_capacity;
+  float* const kept_values = s.values + position % s.value_capacity * rows.width;
+  float* const kept_scores = s.scores + position % s.score_capacity * rows.width;
+  constexpr int kAtOnce = 8;
+  for (int64_t first = threadIdx.x; first < rows.width; first += kAtOnce * kThreads) {
+    float value[kAtOnce];
+    float score[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int64_t c = first + k * kThreads;
+      if (c >= rows.width) break;
+      value[k] = values[c];
+      score[k] = scores[c] + ape[c];
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int64_t c = first + k * kThreads;
+      if (c >= rows.width) break;
+      if (keeps_value) kept_values[c] = value[k];
+      if (keeps_score) kept_scores[c] = score[k];
+    }
+  }
+}
+
+// One block a row.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  // [max_frequencies], [max_width], [max_width]: where a step needs doubles, they come last.
+  auto* const rotations = reinterpret_cast<double2*>(shared);
+  auto* const row = reinterpret_cast<float*>(rotations + p.max_frequencies);
+  auto* const wide = reinterpret_cast<double*>(row + (p.max_width + 1) / 2 * 2);
+  const int64_t block = blockIdx.x;
+  int number = 0;
+  while (number + 1 < p.num_tracks && p.tracks[number + 1].first_block <= block) ++number;
+  const Track& track = p.tracks[number];
+  const RowsOperand& rows = track.rows;
+  const int64_t r = block - track.first_block;
+  const int width = static_cast<int>(rows.width);
+  const int t = static_cast<int>(threadIdx.x);
+  LetNextKernelStart();
+  // Weights, positions and frequencies come from the host, and no kernel in flight writes them.
+  int32_t position = 0;
+  for (int s = 0; s < track.num_steps; ++s) {
+    const RowStep& step = track.steps[s];
+    if (step.kind == RowStepKind::kRope) {
+      position = step.positions[r / step.group];
+      for (int i = t; i < step.num_columns && position >= 0; i += kThreads)
+        rotations[i] = Rotation(position, step.weight[i], step.inverse);
+    } else if (step.kind == RowStepKind::kRmsNorm) {
+      for (int i = t * 32; i < width; i += kThreads * 32)
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(step.weight + i));
+    }
+  }
+  WaitForKernelsBefore();
+
+  if (track.steps[0].kind == RowStepKind::kHistory) return StoreHistory<kThreads>(rows, track.steps[0], r);
+  const auto* const in =
+      static_cast<const std::byte*>(rows.in) + r * rows.in_stride * (rows.in_is_bf16 ? 2 : 4);
+  auto* const out = static_cast<std::byte*>(rows.out) + r * rows.out_stride * (rows.out_is_bf16 ? 2 : 4);
+  const bool is_bf16 = rows.out_is_bf16;
+  LoadRow<kThreads>(row, in, rows.in_is_bf16, width);
+  for (int s = 0; s < track.num_steps; ++s) {
+    const RowStep& step = track.steps[s];
+    switch (step.kind) {
+      case RowStepKind::kRmsNorm:
+        RmsNormRow<kThreads>(row, width, step.weight, step.factor, is_bf16);
+        break;
+      case RowStepKind::kHeadRmsNorm:
+        HeadRmsNormRow<kThreads>(row, width, step.factor, is_bf16);
+        break;
+      case RowStepKind::kRope:
+        if (position >= 0) {
+          RopeRow<kThreads>(row, width, rotations, step.num_columns, is_bf16);
+        } else if (t == 0 && r % step.group == 0) {
+          ReportFault(p.fault, FaultKind::kPosition, r / step.group, 0, position, 0);
+        }
+        break;
+      case RowStepKind::kSimulateFp8:
+        SimulateFp8Row<kThreads>(row, step.num_columns, step.group, is_bf16);
+        break;
+      case RowStepKind::kHadamardFp4:
+        HadamardFp4Row<kThreads>(row, wide, width, is_bf16);
+        break;
+      case RowStepKind::kScale:
+        for (int i = t; i < width; i += kThreads)
+          row[i] = is_bf16 ? RoundToBf16(row[i] * step.factor) : row[i] * step.factor;
+        __syncthreads();
+        break;
+      case RowStepKind::kStore:
+        for (int64_t i = 0; i < step.runs.size; ++i) {
+          const StoredRun& run = step.runs[i];
+          if (r >= run.begin && r < run.end)
+            WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
+                               width);
+        }
+        break;
+      case RowStepKind::kHistory:
+        break;
+    }
+  }
+  WriteRow<kThreads>(row, out, is_bf16, width);
+}
+
+static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
+
+bool Overlap(const MemoryRange& a, const MemoryRange& b) {
+  const auto begin = [](const MemoryRange& r) { return reinterpret_cast<uintptr_t>(r.data); };
+  return a.num_bytes > 0 && b.num_bytes > 0 && begin(a) < begin(b) + b.num_bytes &&
+         begin(b) < begin(a) + a.num_bytes;
+}
+
+MemoryRange RangeOf(const void* data, int64_t stride, const RowsOperand& rows, bool is_bf16) {
+  if (data == nullptr || rows.num_rows == 0) return {};
+  return {data, static_cast<size_t>(((rows.num_rows - 1) * stride + rows.width) * (is_bf16 ? 2 : 4))};
+}
+
+// Whether `next` goes on with what `track` leaves.
+bool GoesOn(const RowsOperand& track, const RowsOperand& next) {
+  return track.out != nullptr && next.in == track.out && next.out == track.out && next.width == track.width &&
+         next.num_rows == track.num_rows && next.in_is_bf16 == track.out_is_bf16 &&
+         next.out_is_bf16 == track.out_is_bf16 &&
+         (track.num_rows == 1 || (next.in_stride == track.out_stride && next.out_stride == track.out_stride));
+}
+
+}  // namespace
+
+// The last launch of row steps, which another may join.
+struct OpenRows {
+  uint64_t launch = 0;
+  int64_t num_blocks = 0;
+  Params params;
+  std::vector<std::pair<int, MemoryRange>> touched;  // By track.
+};
+
+namespace {
+
+// The launch with one more step; false if it must be another launch.
+bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
+          std::span<const MemoryRange> touches) {
+  Params& p = open.params;
+  if (p.num_tracks > 0 && (rows.width <= kMaxNarrowRow) != (p.max_width <= kMaxNarrowRow)) return false;
+  int number = 0;
+  while (number < p.num_tracks && !GoesOn(p.tracks[number].rows, rows)) ++number;
+  if (number == kMaxTracks) return false;
+  std::vector<std::pair<int, MemoryRange>> touched;
+  for (const MemoryRange& range : touches) touched.emplace_back(number, range);
+  Track& track = p.tracks[number];
+  if (number < p.num_tracks) {
+    const std::span<const RowStep> steps(track.steps, static_cast<size_t>(track.num_steps));
+    const bool second_rope =
+        step.kind == RowStepKind::kRope &&
+        std::ranges::any_of(steps, [](const RowStep& s) { return s.kind == RowStepKind::kRope; });
+    if (track.num_steps == kMaxSteps || second_rope) return false;
+  } else {
+    touched.emplace_back(number, RangeOf(rows.in, rows.in_stride, rows, rows.in_is_bf16));
+    touched.emplace_back(number, RangeOf(rows.out, rows.out_stride, rows, rows.out_is_bf16));
+  }
+  for (const auto& [track_of, range] : open.touched) {
+    for (const auto& [mine, next] : touched) {
+      if (track_of != mine && Overlap(range, next)) return false;
+    }
+  }
+  open.touched.insert(open.touched.end(), touched.begin(), touched.end());
+  if (number == p.num_tracks) {
+    track = {};
+    track.rows = rows;
+    track.first_block = open.num_blocks;
+    open.num_blocks += rows.num_rows;
+    ++p.num_tracks;
+  }
+  track.steps[track.num_steps++] = step;
+  p.max_width = std::max(p.max_width, static_cast<int>(rows.width));
+  if (step.kind == RowStepKind::kRope) p.max_frequencies = std::max(p.max_frequencies, step.num_columns);
+  return true;
+}
+
+uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
+  const Params& p = rows.params;
+  bool doubles = false;
+  for (const Track& track : std::span(p.tracks, static_cast<size_t>(p.num_tracks))) {
+    for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps)))
+      doubles = doubles || step.kind == RowStepKind::kHadamardFp4;
+  }
+  const size_t width = static_cast<size_t>(p.max_width + 1) / 2 * 2;
+  const size_t shared_bytes = static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
+                              width * (sizeof(float) + (doubles ? sizeof(double) : 0));
+  const auto grid = static_cast<unsigned>(rows.num_blocks);
+  if (p.max_width <= kMaxNarrowRow) {
+    return context.queue().LaunchInPlaceOf(before, RowsKernel<kNarrowRowThreads>, grid, kNarrowRowThreads,
+                                           shared_bytes, p);
+  }
+  return context.queue().LaunchInPlaceOf(before, RowsKernel<kWideRowThreads>, grid, kWideRowThreads,
+                                         shared_bytes, p);
+}
+
+}  // namespace
+
+Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& step,
+                  std::span<const MemoryRange> touches) {
+  if (rows.num_rows == 0 || rows.width == 0) return {};
+  if (rows.width > kMaxRowWidth) {
+    return Unimplemented("this backend takes rows of up to 16384 elements, not " +
+                         std::to_string(rows.width));
+  }
+  std::shared_ptr<OpenRows>& open = context.open_rows();
+  if (open != nullptr && open->launch != 0) {
+    auto joined = std::make_shared<OpenRows>(*open);
+    if (Join(*joined, rows, step, touches)) {
+      joined->launch = Launch(context, *joined, open->launch);
+      if (joined->launch != 0) {
+        open = std::move(joined);
+        return {};
+      }
+    }
+  }
+  open = std::make_shared<OpenRows>();
+  open->params = {};
+  open->params.fault = context.fault();
+  Join(*open, rows, step, touches);
+  open->launch = Launch(context, *open, 0);
+  return {};
+}
+
+bool ContinuesRows(CudaContext& context, const RowsOperand& rows) {
+  const std::shared_ptr<OpenRows>& open = context.open_rows();
+  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
+  const Params& p = open->params;
+  return std::ranges::any_of(std::span(p.tracks, static_cast<size_t>(p.num_tracks)),
+                             [&](const Track& track) { return GoesOn(track.rows, rows); });
+}
+
+// --- The ops ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool IsBf16(const TensorView& x) { return x.dtype == DType::kBF16; }
+
+// Rows in place, `width` elements each, of a contiguous x.
+RowsOperand InPlace(const TensorView& x, int64_t width) {
+  return {.in = x.data,
+          .in_stride = width,
+          .out = x.data,
+          .out_stride = width,
+          .num_rows = x.num_elements() / width,
+          .width = width,
+          .in_is_bf16 = IsBf16(x),
+          .out_is_bf16 = IsBf16(x)};
+}
+
+}  // namespace
+
+Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
+  if (args.x.num_elements() == 0 || NormJoinsHcPre(context, args)) return {};
+  const RowsOperand rows = {.in = args.x.data,
+                            .in_stride = args.x.strides[0],
+                            .out = args.y.data,
+                            .out_stride = args.y.strides[0],
+                            .num_rows = args.x.shape[0],
+                            .width = args.x.shape[1],
+                            .in_is_bf16 = IsBf16(args.x),
+                            .out_is_bf16 = IsBf16(args.y)};
+  return AddRowStep(
+      context, rows,
+      {.kind = RowStepKind::kRmsNorm, .factor = args.eps, .weight = args.weight.as<const float>()});
+}
+
+Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
+  if (args.x.num_elements() == 0) return {};
+  RowsOperand rows = InPlace(args.x, args.x.shape[2]);
+  rows.out = args.y.data;
+  return AddRowStep(context, rows, {.kind = RowStepKind::kHeadRmsNorm, .factor = args.eps});
+}
+
+Status Rope(CudaContext& context, const ops::RopeArgs& args) {
+  if (args.x.num_elements() == 0 || args.frequencies.shape[0] == 0) return {};
+  return AddRowStep(context, InPlace(args.x, args.x.shape[2]),
+                    {.kind = RowStepKind::kRope,
+                     .inverse = args.inverse,
+                     .num_columns = static_cast<int>(args.frequencies.shape[0]),
+                     .group = static_cast<int>(args.x.shape[1]),
+                     .weight = args.frequencies.as<const float>(),
+                     .positions = args.positions.as<const int32_t>()});
+}
+
+Status SimulateFp8(CudaContext& context, const ops::SimulateFp8Args& args) {
+  if (args.x.shape[0] == 0 || args.num_columns == 0) return {};
+  RowsOperand rows = InPlace(args.x, args.x.shape[1]);
+  rows.in_stride = rows.out_stride = args.x.strides[0];
+  return AddRowStep(context, rows,
+                    {.kind = RowStepKind::kSimulateFp8,
+                     .num_columns = static_cast<int>(args.num_columns),
+                     .group = static_cast<int>(args.group)});
+}
+
+Status HadamardFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
+  if (args.x.num_elements() == 0) return {};
+  return AddRowStep(context, InPlace(args.x, args.x.shape[1]), {.kind = RowStepKind::kHadamardFp4});
+}
+
+}  // namespace dsv4::backend::cuda

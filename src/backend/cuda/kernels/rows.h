@@ -1,0 +1,91 @@
+// Ops that turn rows into rows: norms, rotary embedding, rounding, scaling, and storing rows where they are kept. Those called
+// one after the other run as one launch: steps on the same rows follow each other in the block that holds the row, steps on
+// other rows are other blocks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/device_array.h"
+
+namespace dsv4::backend::cuda {
+
+enum class RowStepKind : uint8_t {
+  kRmsNorm,
+  kHeadRmsNorm,
+  kRope,
+  kSimulateFp8,
+  kHadamardFp4,
+  kScale,
+  kStore,
+  kHistory,
+};
+
+// Rows [begin, end) of the source go to `destination`.
+struct StoredRun {
+  int64_t begin;
+  int64_t end;
+  std::byte* destination;
+};
+
+// A sequence's compressor rings (compressor_pool).
+struct CompressorHistory {
+  int64_t token_begin;
+  int64_t num_tokens;
+  int64_t first_position;
+  int64_t first_entry;  // Of this step, in `pooled`.
+  float* values;        // History rings of `capacity` rows.
+  float* scores;
+  int64_t value_capacity;
+  int64_t score_capacity;
+};
+
+// One step. What a kind does not name is unused and zero.
+struct RowStep {
+  RowStepKind kind = RowStepKind::kScale;
+  bool inverse = false;                           // kRope
+  int num_columns = 0;                            // kSimulateFp8; kRope: frequencies; kHistory: ratio
+  int group = 0;                                  // kSimulateFp8: columns; kRope: rows that share a position
+  float factor = 0.0F;                            // kRmsNorm, kHeadRmsNorm: eps; kScale
+  const float* weight = nullptr;                  // kRmsNorm; kRope: the frequencies; kHistory: ape
+  const int32_t* positions = nullptr;             // kRope
+  const float* scores = nullptr;                  // kHistory: of the rows
+  DeviceArray<StoredRun> runs = {};               // kStore
+  DeviceArray<CompressorHistory> histories = {};  // kHistory
+};
+
+// Rows that are read at `in` and left at `out`, which may be the same.
+struct RowsOperand {
+  const void* in = nullptr;
+  int64_t in_stride = 0;  // Elements between rows.
+  void* out = nullptr;    // Null: nothing is left (kHistory).
+  int64_t out_stride = 0;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  bool in_is_bf16 = false;
+  bool out_is_bf16 = false;
+};
+
+// Memory that a step touches beside its rows.
+struct MemoryRange {
+  const void* data = nullptr;
+  size_t num_bytes = 0;
+};
+
+// Rows of up to so many elements.
+inline constexpr int64_t kMaxRowWidth = 16384;
+
+// Threads of a block that holds a row, by its width: with them goes the order of sums.
+inline constexpr int64_t kMaxNarrowRow = 1024;
+inline constexpr int kNarrowRowThreads = 128;
+inline constexpr int kWideRowThreads = 512;
+
+// Queues the step. `touches`: what it reads or writes beside its rows, if another step may write it.
+Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& step,
+                  std::span<const MemoryRange> touches = {});
+
+// Whether the last launch has left `rows`, so that another step on them costs no launch.
+bool ContinuesRows(CudaContext& context, const RowsOperand& rows);
+
+}  // namespace dsv4::backend::cuda
