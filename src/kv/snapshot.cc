@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "snapshots are written in the host's byte order");
 
 constexpr uint64_t kMagic = 0x5441545334565344;  // "DSV4STAT"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Header {
   uint64_t magic = kMagic;
@@ -24,22 +24,25 @@ struct Header {
   uint64_t geometry = 0;
   uint64_t model = 0;
   int64_t length = 0;
+  int64_t rewind_tokens = 0;
   uint64_t payload_bytes = 0;
   uint64_t payload_hash = 0;
   uint64_t header_hash = 0;
 
   uint64_t Hash() const { return XXH3_64bits(this, offsetof(Header, header_hash)); }
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) == 72);
 
-// Calls visit_ring(layer, kind, begin) and visit_pages(layer, kind, num_rows) in the order of the payload.
+// Calls visit_ring(layer, kind, begin) and visit_pages(layer, kind, num_rows) in the order of the payload. The ring rows are those
+// that a sequence needs which is taken back to `ring_length`.
 template <typename VisitRing, typename VisitPages>
-Status ForEachPart(const CacheLayout& layout, int64_t length, VisitRing visit_ring, VisitPages visit_pages) {
+Status ForEachPart(const CacheLayout& layout, int64_t length, int64_t ring_length, VisitRing visit_ring,
+                   VisitPages visit_pages) {
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     for (int i = 0; i < kNumRingKinds; ++i) {
       const auto kind = static_cast<RingKind>(i);
       if (!layout.HasRing(layer, kind)) continue;
-      DSV4_RETURN_IF_ERROR(visit_ring(layer, kind, layout.FirstNeededRow(layer, kind, length)));
+      DSV4_RETURN_IF_ERROR(visit_ring(layer, kind, layout.FirstNeededRow(layer, kind, ring_length)));
     }
     for (int i = 0; i < kNumPageKinds; ++i) {
       const auto kind = static_cast<PageKind>(i);
@@ -50,10 +53,10 @@ Status ForEachPart(const CacheLayout& layout, int64_t length, VisitRing visit_ri
   return {};
 }
 
-uint64_t PayloadBytes(const CacheLayout& layout, int64_t length) {
+uint64_t PayloadBytes(const CacheLayout& layout, int64_t length, int64_t ring_length) {
   int64_t bytes = 0;
   const Status status = ForEachPart(
-      layout, length,
+      layout, length, ring_length,
       [&](int layer, RingKind kind, int64_t begin) -> Status {
         bytes += (length - begin) * layout.RingRowBytes(layer, kind);
         return {};
@@ -80,14 +83,36 @@ Status ForEachRingPiece(int64_t begin, int64_t end, int64_t capacity, Visit visi
 
 }  // namespace
 
-Result<std::vector<std::byte>> Snapshot::Serialize() const {
+int64_t Snapshot::RewindableTokens(int64_t at_most) const {
+  const SequenceState& state = *state_;
+  const CacheLayout& layout = state.layout();
+  for (int64_t num_tokens = std::min({at_most, state.length(), layout.max_rewind_tokens}); num_tokens > 0;
+       --num_tokens) {
+    const int64_t length = state.length() - num_tokens;
+    bool present = true;
+    for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+      for (int i = 0; i < kNumRingKinds; ++i) {
+        const auto kind = static_cast<RingKind>(i);
+        if (!layout.HasRing(layer, kind)) continue;
+        const auto& ring = state.layers_[static_cast<size_t>(layer)].rings[static_cast<size_t>(kind)];
+        present = present && layout.FirstNeededRow(layer, kind, length) >= ring.first_row;
+      }
+    }
+    if (present) return num_tokens;
+  }
+  return 0;
+}
+
+Result<std::vector<std::byte>> Snapshot::Serialize(int64_t max_rewind_tokens) const {
   const SequenceState& state = *state_;
   const CacheLayout& layout = state.layout();
   Header header;
   header.geometry = layout.GeometryFingerprint();
   header.model = layout.model_fingerprint;
   header.length = state.length();
-  header.payload_bytes = PayloadBytes(layout, state.length());
+  header.rewind_tokens = RewindableTokens(max_rewind_tokens);
+  const int64_t ring_length = header.length - header.rewind_tokens;
+  header.payload_bytes = PayloadBytes(layout, header.length, ring_length);
 
   std::vector<std::byte> bytes(sizeof(Header) + header.payload_bytes);
   std::byte* cursor = bytes.data() + sizeof(Header);
@@ -98,7 +123,7 @@ Result<std::vector<std::byte>> Snapshot::Serialize() const {
     return {};
   };
   const Status status = ForEachPart(
-      layout, state.length(),
+      layout, state.length(), ring_length,
       [&](int layer, RingKind kind, int64_t begin) -> Status {
         const auto& ring = state.layers_[static_cast<size_t>(layer)].rings[static_cast<size_t>(kind)];
         const auto* data = static_cast<const std::byte*>(state.rings_.data()) + ring.offset_bytes;
@@ -163,7 +188,13 @@ Result<Header> ReadHeader(std::span<const std::byte> bytes, const CacheLayout& l
     return Error(OutOfRange(fmt::format("sequence snapshot, length: got {}, want 0 to max_positions {}",
                                         header.length, layout.max_positions)));
   }
-  const uint64_t want_bytes = PayloadBytes(layout, header.length);
+  if (header.rewind_tokens < 0 || header.rewind_tokens > std::min(header.length, layout.max_rewind_tokens)) {
+    return Error(
+        OutOfRange(fmt::format("sequence snapshot, tokens that can be taken back: got {} of {}, want 0 to "
+                               "max_rewind_tokens {}",
+                               header.rewind_tokens, header.length, layout.max_rewind_tokens)));
+  }
+  const uint64_t want_bytes = PayloadBytes(layout, header.length, header.length - header.rewind_tokens);
   const uint64_t got_bytes = bytes.size() - sizeof(Header);
   if (header.payload_bytes != want_bytes || got_bytes != want_bytes) {
     return Error(DataLoss(
@@ -195,7 +226,7 @@ Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes,
     return {};
   };
   const Status status = ForEachPart(
-      layout, length,
+      layout, length, length - header.rewind_tokens,
       [&](int layer, RingKind kind, int64_t begin) -> Status {
         auto& ring = state.layers_[static_cast<size_t>(layer)].rings[static_cast<size_t>(kind)];
         ring.first_row = begin;

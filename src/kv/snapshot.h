@@ -1,20 +1,21 @@
 // Snapshot: an immutable copy of a SequenceState, cheap to make (it shares memory with the state) and able to
 // travel as bytes, so that a prefix can be kept on disk.
 //
-// The bytes hold only the rows that continuing needs: a snapshot read back can be continued but not rewound
-// below its length. All numbers are little-endian:
+// The bytes hold only the rows that continuing needs, and those that taking back as many tokens as Serialize was asked for needs:
+// far fewer than the rings have slots. All numbers are little-endian:
 //
 // | offset | bytes | field                                                              |
 // | 0      | 8     | magic "DSV4STAT"                                                   |
-// | 8      | 4     | version, 1                                                         |
-// | 12     | 4     | header bytes, 64                                                   |
+// | 8      | 4     | version, 2                                                         |
+// | 12     | 4     | header bytes, 72                                                   |
 // | 16     | 8     | CacheLayout::GeometryFingerprint                                   |
 // | 24     | 8     | CacheLayout::model_fingerprint                                     |
 // | 32     | 8     | length in tokens                                                   |
-// | 40     | 8     | payload bytes, a function of layout and length                     |
-// | 48     | 8     | XXH3-64 of the payload                                             |
-// | 56     | 8     | XXH3-64 of bytes 0 .. 55                                           |
-// | 64     |       | payload: per layer the needed rows of each ring in order of RingKind, ascending positions, then all rows of
+// | 40     | 8     | tokens that can be taken back                                      |
+// | 48     | 8     | payload bytes, a function of layout, length and the field before   |
+// | 56     | 8     | XXH3-64 of the payload                                             |
+// | 64     | 8     | XXH3-64 of bytes 0 .. 63                                           |
+// | 72     |       | payload: per layer the needed rows of each ring in order of RingKind, ascending positions, then all rows of
 // |        |       | each paged store in order of PageKind                              |
 #pragma once
 
@@ -31,12 +32,17 @@ class Snapshot {
  public:
   int64_t length() const { return state_->length(); }
 
-  // Copies the rows to the host. ResourceExhausted or a device's error.
-  Result<std::vector<std::byte>> Serialize() const;
+  // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where the state itself
+  // cannot. Another thread than the state's may call this while nobody destroys the snapshot: what it holds never changes.
+  // ResourceExhausted or a device's error.
+  Result<std::vector<std::byte>> Serialize(int64_t max_rewind_tokens = 0) const;
+
+  // A sequence that goes on from here; shares the memory.
+  SequenceState Continue() const { return SequenceState(*state_); }
 
   // `bytes` may come from anywhere. DataLoss for damaged bytes, Unimplemented for another version,
-  // InvalidArgument for a state of another model or geometry, OutOfRange for one longer than the layout
-  // allows.
+  // InvalidArgument for a state of another model or geometry, OutOfRange for one that is longer, or can be taken back further,
+  // than the layout allows.
   static Result<Snapshot> Deserialize(std::span<const std::byte> bytes,
                                       std::shared_ptr<const CacheLayout> layout, Memory& memory,
                                       Stream stream);
@@ -44,6 +50,8 @@ class Snapshot {
  private:
   friend class SequenceState;
   explicit Snapshot(std::shared_ptr<const SequenceState> state) : state_(std::move(state)) {}
+  // How many of the last `at_most` tokens can be taken back.
+  int64_t RewindableTokens(int64_t at_most) const;
 
   std::shared_ptr<const SequenceState> state_;
 };

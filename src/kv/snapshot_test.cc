@@ -34,8 +34,8 @@ class SnapshotTest : public ::testing::Test {
   }
   // Makes the header hash right again after a field was changed.
   static void SealHeader(std::vector<std::byte>& bytes) {
-    const uint64_t hash = XXH3_64bits(bytes.data(), 56);
-    std::memcpy(bytes.data() + 56, &hash, sizeof(hash));
+    const uint64_t hash = XXH3_64bits(bytes.data(), 64);
+    std::memcpy(bytes.data() + 64, &hash, sizeof(hash));
   }
   template <typename T>
   static void Put(std::vector<std::byte>& bytes, size_t offset, T value) {
@@ -80,6 +80,41 @@ TEST_F(SnapshotTest, ReadBackStateCannotRewindBelowItsLength) {
   EXPECT_TRUE(state.Rewind(3).ok());
 }
 
+TEST_F(SnapshotTest, CanBeTakenBackAsFarAsWasAskedFor) {
+  for (int64_t length = 0; length < 40; ++length) {
+    for (int64_t asked = 0; asked <= 5; ++asked) {
+      SCOPED_TRACE(length * 10 + asked);
+      auto [state, shadow] = Make(length);
+      const std::vector<std::byte> bytes = *state.Snapshot()->Serialize(asked);
+      const auto snapshot = Snapshot::Deserialize(bytes, layout_, HostMemory(), nullptr);
+      ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
+      SequenceState back = snapshot->Continue();
+      testing::ExpectEqual(back, shadow);
+      const int64_t reach = std::min({asked, length, layout_->max_rewind_tokens});
+      ASSERT_TRUE(back.Rewind(reach).ok());
+      shadow.Rewind(reach);
+      testing::ExpectEqual(back, shadow);
+      testing::Append(back, 9, 55);
+      shadow.Append(9, 55);
+      testing::ExpectEqual(back, shadow);
+    }
+  }
+}
+
+TEST_F(SnapshotTest, WhatTheStateHasLostCannotBeTakenBackEither) {
+  auto [state, shadow] = Make(40);
+  testing::Append(state, 9, 77);
+  ASSERT_TRUE(state.Rewind(4).ok());  // 45 tokens now; row 36, which 43 would need, is overwritten.
+  const auto snapshot =
+      Snapshot::Deserialize(*state.Snapshot()->Serialize(3), layout_, HostMemory(), nullptr);
+  ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
+  SequenceState back = snapshot->Continue();
+  for (SequenceState* one : {&state, &back}) {
+    EXPECT_FALSE(one->Rewind(2).ok());
+    EXPECT_TRUE(one->Rewind(1).ok());
+  }
+}
+
 TEST_F(SnapshotTest, IsImmutable) {
   auto [state, shadow] = Make(40);
   const auto snapshot = state.Snapshot();
@@ -107,7 +142,7 @@ TEST_F(SnapshotTest, EveryTruncationAndEveryFlippedByteIsRefused) {
 TEST_F(SnapshotTest, ForgedHeadersAreRefusedByName) {
   const std::vector<std::byte> good = Bytes(23);
   std::vector<std::byte> bytes = good;
-  Put<uint32_t>(bytes, 8, 2);
+  Put<uint32_t>(bytes, 8, 3);
   EXPECT_EQ(ReadStatus(bytes).code(), StatusCode::kUnimplemented);
   bytes = good;
   Put<int64_t>(bytes, 32, -1);
@@ -118,8 +153,14 @@ TEST_F(SnapshotTest, ForgedHeadersAreRefusedByName) {
   bytes = good;
   Put<int64_t>(bytes, 32, 24);
   EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("DATA_LOSS: sequence snapshot, payload"));
+  for (const int64_t too_many : {int64_t{-1}, int64_t{4}, INT64_MAX}) {
+    bytes = good;
+    Put<int64_t>(bytes, 40, too_many);
+    EXPECT_THAT(ReadStatus(bytes).ToString(),
+                HasSubstr("OUT_OF_RANGE: sequence snapshot, tokens that can be"));
+  }
   bytes = good;
-  Put<uint64_t>(bytes, 40, UINT64_MAX);
+  Put<uint64_t>(bytes, 48, UINT64_MAX);
   EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("DATA_LOSS: sequence snapshot, payload"));
 }
 
@@ -138,7 +179,7 @@ TEST_F(SnapshotTest, RandomBytesBehindAValidHeaderNeverCrash) {
   std::mt19937 random(7);
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::byte> bytes = Bytes(23);
-    for (int i = 0; i < 3; ++i) bytes[8 + random() % 48] = static_cast<std::byte>(random());
+    for (int i = 0; i < 3; ++i) bytes[8 + random() % 56] = static_cast<std::byte>(random());
     SealHeader(bytes);
     (void)ReadStatus(bytes);
   }
