@@ -176,6 +176,11 @@ void AddServe(CLI::App& app, ServeOptions& options) {
            "Of those for prompts while others are answering");
   number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");
   number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
+  CLI::Option* prefix_cache_dir =
+      serve.add_option("--prefix-cache-dir", options.prefix_cache_dir,
+                       "Keep states for reuse in files here too, for after a restart");
+  positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of those files");
+  serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
   number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
   positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
   positive("--keep-alive-seconds", options.keep_alive_seconds,

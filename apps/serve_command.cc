@@ -1,6 +1,7 @@
 #include "apps/serve_command.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <ctime>
 #include <filesystem>
@@ -77,11 +78,45 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
+// Whoever computes states: this very program, on this backend. Another build may round differently, and a state that is reused must
+// be the state that a cold run would have.
+Result<std::string> Producer(const std::string& backend) {
+  DSV4_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe", FileKind::kAny));
+  return fmt::format("{}|{:016x}", backend, XXH3_64bits(program.data(), program.size()));
+}
+
+// Null without --prefix-cache-dir.
+Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& options,
+                                                           const model::Model& model,
+                                                           const std::string& backend) {
+  if (options.prefix_cache_dir.empty()) return nullptr;
+  DSV4_ASSIGN_OR_RETURN(std::string producer, Producer(backend));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<engine::PrefixDisk> disk,
+                        engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
+                                                  .max_bytes = options.prefix_cache_disk_mib << 20,
+                                                  .producer = std::move(producer)},
+                                                 model.cache_layout(), [&](std::span<const std::byte> bytes) {
+                                                   return model.DeserializeSnapshot(bytes);
+                                                 }));
+  const engine::PrefixCatalogue::Findings& findings = disk->findings();
+  LogInfo(fmt::format(
+      "prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} adopted={} missing={} "
+      "foreign={}",
+      options.prefix_cache_dir, disk->stats().num_states, disk->stats().num_bytes, findings.num_damaged,
+      findings.num_unfinished, findings.num_adopted, findings.num_missing, findings.num_foreign));
+  return disk;
+}
+
 // `verifier` may be null.
-int Serve(const ServeOptions& options, model::Model& model, server::ServedModel& served,
-          std::vector<std::string> api_keys, diag::Verifier* verifier) {
+int Serve(const ServeOptions& options, model::Model& model, const std::string& backend,
+          server::ServedModel& served, std::vector<std::string> api_keys, diag::Verifier* verifier) {
   served.vocab_size = model.config().vocab_size;
+  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend);
+  if (!disk) {
+    return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
+  }
   server::Metrics metrics(served.id, options.version);
+  if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
           model,
@@ -91,6 +126,7 @@ int Serve(const ServeOptions& options, model::Model& model, server::ServedModel&
                                 .max_context = options.context,
                                 .max_state_bytes = options.state_mib << 20,
                                 .prefix_cache_bytes = options.prefix_cache_mib << 20,
+                                .prefix_disk = disk->get(),
                                 .watcher = verifier},
           AllowedTokens(served.tokenizer, served.vocab_size)),
       {.max_waiting = options.max_waiting},
@@ -103,7 +139,8 @@ int Serve(const ServeOptions& options, model::Model& model, server::ServedModel&
                            .cors_origin = options.cors_origin,
                            .version = options.version,
                            .default_timeout_seconds = options.timeout_seconds,
-                           .verification = std::move(verification)});
+                           .verification = std::move(verification),
+                           .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string()});
   Result<std::unique_ptr<server::HttpServer>> http = server::HttpServer::Listen(
       {.host = options.host,
        .port = options.port,
@@ -141,19 +178,28 @@ int RunServeCommand(const ServeOptions& options) {
         InvalidArgument("serve --verify: the backend is the reference itself; wanted another --backend"),
         kExitBadUsage);
   }
+  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == 0) {
+    return Fail(
+        InvalidArgument(
+            "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0"),
+        kExitBadUsage);
+  }
   Result<std::vector<std::string>> api_keys = ApiKeys(options);
   if (!api_keys) return Fail(api_keys.error(), kExitBadInput);
   const Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), LoadExitCode(source.error()));
   Result<server::ServedModel> served = LoadServedModel(options, *source);
   if (!served) return Fail(served.error(), LoadExitCode(served.error()));
+  const Result<ops::Backend> backend = MakeBackend(options.model);
+  if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
   {
     ProgressBar load_bar("Loading");
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
     model = LoadModel(
-        options.model, *source, [&](int64_t done, int64_t total) { load_bar.Update(done, total); }, memory);
+        options.model, *source, *backend, [&](int64_t done, int64_t total) { load_bar.Update(done, total); },
+        memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   if (served->tokenizer.num_ids() > (*model)->config().vocab_size) {
@@ -168,7 +214,7 @@ int RunServeCommand(const ServeOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
-  const int exit_code = Serve(options, **model, *served, std::move(*api_keys), verifier.get());
+  const int exit_code = Serve(options, **model, backend->name, *served, std::move(*api_keys), verifier.get());
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
   fmt::print(stderr, "{}\n", diag::ToText(found));

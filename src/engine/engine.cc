@@ -16,6 +16,11 @@ using Clock = std::chrono::steady_clock;
 // Nor is an extra cut of a prompt worth less.
 constexpr int64_t kWorthWaitingFor = 64;
 
+// States on disk that a request asks for, one after the other, when files turn out to be damaged.
+constexpr int kMaxLoads = 3;
+// How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
+constexpr std::chrono::milliseconds kLoadTick(10);
+
 // The longest context whose state fits in the budget.
 int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
   int64_t longest = model.config().max_position_embeddings;
@@ -49,6 +54,8 @@ struct Engine::Sequence {
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
   RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
   int64_t waits_until = 0;  // up to here; 0: waits for nobody.
+  std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
+  int num_loads = 0;
   bool cancelled = false;
   bool finished = false;
   bool admitted = false;
@@ -145,6 +152,9 @@ EngineStats Engine::stats() const {
 void Engine::KeepState(const Sequence& sequence) {
   if (store_.enabled() && sequence.state && !sequence.state->poisoned()) {
     store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
+    if (options_.prefix_disk != nullptr) {
+      options_.prefix_disk->Offer(sequence.request.cache_salt, sequence.Known(), *sequence.state);
+    }
   }
 }
 
@@ -219,6 +229,31 @@ bool Engine::WaitsForAnother(Sequence& sequence) {
   return false;  // Read, or gone: look no further, lest it wait for ever.
 }
 
+bool Engine::WaitsForDisk(Sequence& sequence) {
+  PrefixDisk* disk = options_.prefix_disk;
+  if (disk == nullptr) return false;
+  const uint64_t salt = sequence.request.cache_salt;
+  for (; sequence.num_loads < kMaxLoads; ++sequence.num_loads) {
+    if (sequence.load == nullptr) {
+      const std::optional<kv::SequenceState> in_memory = store_.Find(salt, sequence.tokens);
+      sequence.load =
+          disk->Find(salt, sequence.tokens, (in_memory ? in_memory->length() : 0) + kWorthWaitingFor - 1);
+    }
+    if (sequence.load == nullptr) {
+      sequence.num_loads = kMaxLoads;
+      return false;
+    }
+    if (!disk->IsDone(*sequence.load)) return true;
+    std::optional<PrefixDisk::Loaded> loaded = disk->Take(*sequence.load);
+    sequence.load.reset();
+    if (!loaded) continue;  // There may be a shorter one.
+    store_.Keep(salt, loaded->tokens, loaded->state);
+    sequence.num_loads = kMaxLoads;
+    return false;
+  }
+  return false;
+}
+
 size_t Engine::ChooseWaiting() {
   size_t best = waiting_.size();
   int64_t best_running = 0;
@@ -228,7 +263,7 @@ size_t Engine::ChooseWaiting() {
       return sequence->request.owner == owner;
     });
     if (best != waiting_.size() && num_running >= best_running) continue;
-    if (WaitsForAnother(*waiting_[i])) continue;
+    if (WaitsForAnother(*waiting_[i]) || WaitsForDisk(*waiting_[i])) continue;
     best = i;
     best_running = num_running;
   }
@@ -279,13 +314,16 @@ void Engine::PreemptYoungest() {
   KeepState(youngest);
   youngest.state.reset();
   youngest.waits_for = 0;
+  youngest.num_loads = 0;
   waiting_.push_front(std::move(running_.back()));
   running_.pop_back();
   ++stats_.num_preemptions;
 }
 
 bool Engine::FreeMemory() {
-  if (!store_.EvictOne()) {
+  const bool freed =
+      store_.EvictOne() || (options_.prefix_disk != nullptr && options_.prefix_disk->DropQueue());
+  if (!freed) {
     if (running_.size() < 2) return false;
     PreemptYoungest();
   }
@@ -326,9 +364,16 @@ void Engine::Advance(Sequence& sequence, std::span<const float> logits, std::vec
 
 std::vector<Event> Engine::Step() {
   std::vector<Event> events;
+  if (options_.prefix_disk != nullptr) options_.prefix_disk->Tidy();
   DropEnded(events);
   MakeRoom();
   Admit(events);
+  if (running_.empty() && events.empty() &&
+      std::any_of(waiting_.begin(), waiting_.end(),
+                  [](const auto& waiting) { return waiting->load != nullptr; })) {
+    options_.prefix_disk->WaitForLoad(kLoadTick);
+    return events;
+  }
 
   std::vector<Pending> pending;
   for (const auto& sequence : running_) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/prefix_disk.h"
 #include "engine/prefix_store.h"
 #include "engine/request.h"
 #include "engine/step_watcher.h"
@@ -30,6 +31,8 @@ struct EngineOptions {
   // computed again from what the prefix store has. 0: no limit.
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes = 0;  // Of states kept for reuse; 0: none is kept.
+  // Keeps them beyond memory and process; wants prefix_cache_bytes > 0. Outlives the engine; null: none.
+  PrefixDisk* prefix_disk = nullptr;
   StepWatcher* watcher = nullptr;  // Outlives the engine; null: none.
   // Sees every tensor of every step, with the logits of all rows instead of the sampled ones. Rows of sequences that run at one
   // time are mixed: for one request at a time. Outlives the engine; null: none.
@@ -85,6 +88,8 @@ class Engine {
   size_t ChooseWaiting();
   // Whether a running sequence is just computing what this one could reuse.
   bool WaitsForAnother(Sequence& sequence);
+  // Whether a state that this one could start from is on its way from the disk. What has come is in the store.
+  bool WaitsForDisk(Sequence& sequence);
   int64_t RunningBytes() const;
   int64_t BytesOf(const Sequence& sequence) const;
   // Preempts until the states of the running sequences are within the budget.

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 namespace dsv4::server {
 namespace {
@@ -35,6 +36,42 @@ double ResidentBytes() {
 }  // namespace
 
 struct Metrics::State {
+  // Of the prefix cache on disk.
+  struct Disk {
+    explicit Disk(State& state)
+        : bytes(state.Gauge("dsv4_prefix_disk_bytes", "Files of states kept for reuse.")),
+          states(state.Gauge("dsv4_prefix_disk_states", "States in files that this model can use.")),
+          written(state.Counter("dsv4_prefix_disk_written_total", "States written.")),
+          read(state.Counter("dsv4_prefix_disk_read_total", "States read back.")),
+          read_tokens(state.Counter("dsv4_prefix_disk_read_tokens_total", "Tokens of those.")),
+          dropped(state.Counter("dsv4_prefix_disk_dropped_total",
+                                "States not written: the queue was full or the disk failed.")),
+          rejected(state.Counter("dsv4_prefix_disk_rejected_total", "Damaged files, removed.")),
+          evictions(state.Counter("dsv4_prefix_disk_evictions_total", "Files that gave way to others.")) {}
+
+    void Update(const engine::PrefixDiskStats& now) {
+      bytes.Set(static_cast<double>(now.num_bytes));
+      states.Set(static_cast<double>(now.num_states));
+      written.Increment(static_cast<double>(now.num_written - last.num_written));
+      read.Increment(static_cast<double>(now.num_read - last.num_read));
+      read_tokens.Increment(static_cast<double>(now.num_read_tokens - last.num_read_tokens));
+      dropped.Increment(static_cast<double>(now.num_dropped - last.num_dropped));
+      rejected.Increment(static_cast<double>(now.num_rejected - last.num_rejected));
+      evictions.Increment(static_cast<double>(now.num_evictions - last.num_evictions));
+      last = now;
+    }
+
+    prometheus::Gauge& bytes;
+    prometheus::Gauge& states;
+    prometheus::Counter& written;
+    prometheus::Counter& read;
+    prometheus::Counter& read_tokens;
+    prometheus::Counter& dropped;
+    prometheus::Counter& rejected;
+    prometheus::Counter& evictions;
+    engine::PrefixDiskStats last;
+  };
+
   prometheus::Registry registry;
   prometheus::Gauge& Gauge(const char* name, const char* help) {
     return BuildGauge().Name(name).Help(help).Register(registry).Add({});
@@ -90,6 +127,9 @@ struct Metrics::State {
   std::mutex verified_mutex;
   std::optional<Verified> verified;
   engine::EngineStats last;  // The engine's thread only.
+  std::mutex disk_mutex;
+  std::optional<Disk> disk;
+  std::function<engine::PrefixDiskStats()> disk_stats;
 };
 
 Metrics::Metrics(const std::string& model_id, const std::string& version)
@@ -104,6 +144,12 @@ Metrics::Metrics(const std::string& model_id, const std::string& version)
 
 Metrics::~Metrics() = default;
 
+void Metrics::WatchDisk(std::function<engine::PrefixDiskStats()> stats) {
+  const std::lock_guard lock(state_->disk_mutex);
+  state_->disk_stats = std::move(stats);
+  state_->disk.emplace(*state_);
+}
+
 void Metrics::OnStep(const engine::StepReport& report) {
   const engine::EngineStats& now = report.stats;
   engine::EngineStats& last = state_->last;
@@ -117,8 +163,10 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
   state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
-  state_->step_seconds.Observe(report.seconds);
-  state_->batch.Observe(static_cast<double>(report.num_sequences));
+  if (now.num_steps != last.num_steps) {  // Else it only waited for the disk, or ended what was cancelled.
+    state_->step_seconds.Observe(report.seconds);
+    state_->batch.Observe(static_cast<double>(report.num_sequences));
+  }
   last = now;
 }
 
@@ -164,6 +212,8 @@ void Metrics::OnVerification(const Verification& found) {
 
 std::string Metrics::Text() const {
   state_->resident.Set(ResidentBytes());
+  if (const std::lock_guard lock(state_->disk_mutex); state_->disk)
+    state_->disk->Update(state_->disk_stats());
   return prometheus::TextSerializer().Serialize(state_->registry.Collect());
 }
 

@@ -1,11 +1,13 @@
 // Metrics: what Prometheus reads at /metrics. Thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "engine/engine_thread.h"
+#include "engine/prefix_disk.h"
 #include "server/verification.h"
 
 namespace dsv4::server {
@@ -14,6 +16,9 @@ class Metrics {
  public:
   explicit Metrics(const std::string& model_id, const std::string& version);
   ~Metrics();
+
+  // Where Text gets the numbers of the disk's cache from; before the first Text, and must outlive the last.
+  void WatchDisk(std::function<engine::PrefixDiskStats()> stats);
 
   void OnStep(const engine::StepReport& report);
   void OnHttp(std::string_view route, int status);

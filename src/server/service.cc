@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 
@@ -97,7 +98,13 @@ class DressedReply final : public Reply {
 Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics& metrics,
                  ServiceOptions options)
     : model_(model), engine_(engine), metrics_(metrics), options_(std::move(options)) {
-  for (size_t i = 0; i <= options_.api_keys.size(); ++i) owners_.push_back(RandomSeed());
+  if (options_.cache_secret.empty()) options_.cache_secret = RandomId("");
+  const auto owner = [&](const std::string& key) {
+    const std::string text = options_.cache_secret + key;
+    return XXH3_64bits(text.data(), text.size());
+  };
+  for (const std::string& key : options_.api_keys) owners_.push_back(owner(key));
+  owners_.push_back(owner(""));
 }
 
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {

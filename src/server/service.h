@@ -26,6 +26,9 @@ struct ServiceOptions {
   double default_timeout_seconds = 0.0;  // Of a request that names none; 0: none.
   // What /health and /metrics say of it; from several threads. Empty: nothing is verified.
   std::function<Verification()> verification = {};
+  // What separates the caches of API keys is made of it: random bytes that nobody outside knows, the same after a restart where the
+  // caches outlive one. Empty: drawn now.
+  std::string cache_secret = {};
 };
 
 class Service {
@@ -68,7 +71,7 @@ class Service {
   engine::EngineThread& engine_;
   Metrics& metrics_;
   ServiceOptions options_;
-  std::vector<uint64_t> owners_;  // Of the keys: random, so that nobody outside can aim at another's cache.
+  std::vector<uint64_t> owners_;  // Of the keys, and of those who need none.
   CallMemory call_memory_;
   std::atomic<bool> ready_ = true;
 };

@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "base/temporary_directory_testing.h"
+#include "engine/prefix_file.h"
 
 namespace dsv4::engine {
 namespace {
@@ -142,6 +146,99 @@ TEST(Engine, AReusedPrefixGivesTheLogitsOfAColdRunAtEveryResidueOf128) {
     EXPECT_EQ(warm.tokens, cold.tokens) << "split at " << split;
     EXPECT_EQ(warm.logprobs, cold.logprobs) << "split at " << split;
   }
+}
+
+// The same with a restart between: the state comes from the disk.
+TEST(Engine, AStateFromTheDiskGivesTheLogitsOfAColdRun) {
+  const std::unique_ptr<model::Model> model = LoadModel(*backend::MakeCpuBackend({.num_threads = 1}));
+  const TemporaryDirectory directory;
+  const auto open = [&] {
+    return std::move(*PrefixDisk::Open(
+        {.directory = directory.path(), .max_bytes = int64_t{1} << 30}, model->cache_layout(),
+        [&](std::span<const std::byte> bytes) { return model->DeserializeSnapshot(bytes); }));
+  };
+  const auto run = [&](Engine& engine, const std::vector<int32_t>& tokens, uint64_t salt) {
+    Request request = MakeRequest(tokens, 3);
+    request.num_logprobs = 20;
+    request.cache_salt = salt;
+    const RequestId id = *engine.Submit(std::move(request));
+    return std::move(RunToEnd(engine)[id]);
+  };
+  const std::vector<int32_t> prompt = RandomTokens(300, 2);
+  Engine plain(*model, {}, {});
+  const Outcome cold = run(plain, prompt, 0);
+  for (size_t split = 90; split < 90 + 128; split += 13) {
+    std::vector<int32_t> earlier(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(split));
+    earlier.resize(split + split % 3, prompt[split] ^ 1);  // Some have to be taken back.
+    const uint64_t salt = split;
+    {
+      const std::unique_ptr<PrefixDisk> disk = open();
+      Engine engine(*model, {.prefix_cache_bytes = int64_t{1} << 30, .prefix_disk = disk.get()}, {});
+      run(engine, earlier, salt);
+    }
+    const std::unique_ptr<PrefixDisk> disk = open();
+    Engine engine(*model, {.prefix_cache_bytes = int64_t{1} << 30, .prefix_disk = disk.get()}, {});
+    // Two at once share the load, and a third that is cancelled leaves no trace.
+    const RequestId cancelled = [&] {
+      Request request = MakeRequest(prompt, 3);
+      request.cache_salt = salt;
+      return *engine.Submit(std::move(request));
+    }();
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 2; ++i) {
+      Request request = MakeRequest(prompt, 3);
+      request.num_logprobs = 20;
+      request.cache_salt = salt;
+      ids.push_back(*engine.Submit(std::move(request)));
+    }
+    engine.Cancel(cancelled);
+    const auto outcomes = RunToEnd(engine);
+    for (const RequestId id : ids) {
+      EXPECT_GE(outcomes.at(id).num_cached_tokens, static_cast<int64_t>(split)) << split;
+      EXPECT_EQ(outcomes.at(id).tokens, cold.tokens);
+      EXPECT_EQ(outcomes.at(id).logprobs, cold.logprobs);
+    }
+    EXPECT_EQ(disk->stats().num_read, 1);
+    EXPECT_EQ(run(engine, prompt, salt + 1000).num_cached_tokens, 0);
+  }
+}
+
+TEST(Engine, ADamagedFileIsAsIfThereWereNone) {
+  const TemporaryDirectory directory;
+  const auto open = [&] {
+    return std::move(*PrefixDisk::Open(
+        {.directory = directory.path(), .max_bytes = int64_t{1} << 30}, SharedModel().cache_layout(),
+        [&](std::span<const std::byte> bytes) { return SharedModel().DeserializeSnapshot(bytes); }));
+  };
+  const std::vector<int32_t> prompt = RandomTokens(180, 3);
+  const std::vector<int32_t> beginning(prompt.begin(), prompt.begin() + 80);
+  {
+    const std::unique_ptr<PrefixDisk> disk = open();
+    Engine engine(SharedModel(), {.prefix_cache_bytes = int64_t{1} << 30, .prefix_disk = disk.get()}, {});
+    for (const auto& tokens : {beginning, prompt}) {
+      ASSERT_TRUE(engine.Submit(MakeRequest(tokens, 1)).has_value());
+      RunToEnd(engine);
+    }
+  }
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory / "states"))
+    files.push_back(entry.path());
+  ASSERT_EQ(files.size(), 2U);
+  if (ReadPrefixKey(files[0])->tokens.size() == 80) std::swap(files[0], files[1]);
+  {
+    std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-9, std::ios::end);
+    file << "damage";
+  }
+  const std::unique_ptr<PrefixDisk> disk = open();
+  Engine engine(SharedModel(), {.prefix_cache_bytes = int64_t{1} << 30, .prefix_disk = disk.get()}, {});
+  std::vector<int32_t> longer = prompt;
+  longer.push_back(1);
+  const RequestId id = *engine.Submit(MakeRequest(longer, 4));
+  const Outcome outcome = std::move(RunToEnd(engine)[id]);
+  EXPECT_EQ(outcome.num_cached_tokens, 80);  // From the other file.
+  EXPECT_EQ(outcome.tokens, RunAlone(MakeRequest(longer, 4)).tokens);
+  EXPECT_EQ(disk->stats().num_rejected, 1);
 }
 
 TEST(Engine, TheSecondTurnReadsOnlyWhatIsNew) {

@@ -1,0 +1,181 @@
+// PrefixDisk: kept states on disk, for prompts that the memory has nothing for any more, above all after a restart.
+//
+// The engine's thread offers states and asks for them; it never waits for a file. One thread writes what was offered, as long as its
+// queue has room, and keeps the directory within its budget, the least recently used first; another reads. A file that is not what
+// it should be is removed, logged and counted, so that nothing is tried twice; a disk that fails costs reuse and nothing else.
+//
+// A state goes to the disk when it holds enough tokens more than the longest on its path there (kMinGain), and a sixteenth of its
+// length: the files of a conversation of N tokens are then of some 16 N tokens together, not of N squared.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/prefix_catalogue.h"
+#include "kv/sequence_state.h"
+#include "kv/snapshot.h"
+
+namespace dsv4::engine {
+
+struct PrefixDiskOptions {
+  std::string directory;
+  int64_t max_bytes = 0;  // Of all files; > 0.
+  // Who computes: program, backend, its version. States of another producer, model or layout are not used (nor removed, until they
+  // are the least recently used), so that a hit always has the numbers of a cold run.
+  std::string producer;
+  int64_t max_queued_bytes = int64_t{256} << 20;  // Memory of states that wait to be written; one always may.
+};
+
+struct PrefixDiskStats {
+  int64_t num_states = 0;  // That this model can use.
+  int64_t num_bytes = 0;   // Of all files.
+  int64_t num_written = 0;
+  int64_t num_read = 0;
+  int64_t num_read_tokens = 0;
+  int64_t num_dropped = 0;    // Not written: the queue was full, or the disk failed.
+  int64_t num_rejected = 0;   // Files that were not what they should be.
+  int64_t num_evictions = 0;  // Gave way to others.
+};
+
+class PrefixDisk {
+ public:
+  // Turns bytes into a state: model::Model::DeserializeSnapshot. Called on a thread of ours.
+  using Deserialize = std::function<Result<kv::Snapshot>(std::span<const std::byte>)>;
+
+  // A state on its way from the disk, for IsDone and Take. Dropping it on the engine's thread gives it up.
+  struct Load;
+  struct Loaded {
+    std::vector<int32_t> tokens;  // That the state holds: not only those of the prompt.
+    kv::SequenceState state;
+  };
+
+  // `layout` and `deserialize` are the model's, which outlives this. Errors: PrefixCatalogue::Open; InvalidArgument for a budget of
+  // nothing.
+  static Result<std::unique_ptr<PrefixDisk>> Open(PrefixDiskOptions options, const kv::CacheLayout& layout,
+                                                  Deserialize deserialize);
+  // Writes what is queued. No thread may use an engine with this disk any more.
+  ~PrefixDisk();
+  PrefixDisk(const PrefixDisk&) = delete;
+  PrefixDisk& operator=(const PrefixDisk&) = delete;
+
+  // Of the directory: salts that are made with it are the same after a restart, and nobody outside can guess them.
+  const std::string& secret() const { return catalogue_->secret(); }
+  const PrefixCatalogue::Findings& findings() const { return catalogue_->findings(); }
+
+  // The engine's thread, for all that follows up to stats().
+
+  // Writes `state`, which holds `tokens`, when that is worth a file.
+  void Offer(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state);
+
+  // Starts to read the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, if that is more than
+  // `longer_than` tokens; null otherwise. Several askers of one state share its load.
+  std::shared_ptr<Load> Find(uint64_t salt, std::span<const int32_t> prompt, int64_t longer_than);
+
+  // Whether there is something to take, or never will be.
+  bool IsDone(const Load& load) const;
+  // Nullopt when there is no such state after all.
+  std::optional<Loaded> Take(const Load& load) const;
+  // Returns when another load is done, or after `at_most`.
+  void WaitForLoad(std::chrono::milliseconds at_most);
+
+  // Frees the memory of what has been written. To be called now and then.
+  void Tidy();
+  // Gives up what waits to be written and frees its memory; false when nothing waited.
+  bool DropQueue();
+
+  // Returns when everything that was offered is written or given up.
+  void Flush();
+
+  // Any thread.
+  PrefixDiskStats stats() const;
+
+  static constexpr int64_t kMinGain = 64;
+  static constexpr int64_t kMinGainShare = 16;  // Of the length: one part of so many.
+
+ private:
+  struct Entry {
+    CataloguedState state;
+    bool written = false;
+  };
+  struct WriteJob {
+    std::shared_ptr<Entry> entry;
+    std::vector<int32_t> tokens;
+    kv::Snapshot snapshot;
+    int64_t num_bytes = 0;  // Of memory.
+  };
+  using Content = std::pair<std::vector<int32_t>, kv::Snapshot>;
+  struct ReadJob {
+    std::shared_ptr<Entry> entry;
+    std::shared_ptr<Load> load;
+  };
+  // What the writer does to the catalogue for the reader, so that one thread alone adds and removes.
+  struct Chore {
+    std::string name;
+    bool remove = false;  // Else the state has just been used.
+  };
+  struct Match {
+    std::shared_ptr<Entry> entry;
+    int64_t length = 0;  // Of the common beginning, up to which the state can be taken back.
+  };
+
+  PrefixDisk(PrefixDiskOptions options, uint64_t origin, Deserialize deserialize,
+             std::unique_ptr<PrefixCatalogue> catalogue);
+
+  void WriteLoop();
+  void ReadLoop();
+  Status Write(const WriteJob& job);
+  // Removes the least recently used files until `num_bytes` more fit.
+  Status MakeRoom(int64_t num_bytes);
+  Result<Content> Read(const Entry& entry) const;
+  void GiveUp(const Entry& entry, const Status& why);
+  void WarnOnce(const Status& status);
+
+  // With the mutex held.
+  void Enter(const std::shared_ptr<Entry>& entry);
+  void Leave(const std::string& name);
+  Match Longest(uint64_t salt, std::span<const int32_t> tokens, int64_t at_most, bool written_only) const;
+
+  const PrefixDiskOptions options_;
+  const uint64_t origin_;
+  const Deserialize deserialize_;
+  const std::unique_ptr<PrefixCatalogue> catalogue_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable write_wanted_;
+  std::condition_variable read_wanted_;
+  std::condition_variable load_done_;
+  std::condition_variable write_done_;
+  std::unordered_map<std::string, std::shared_ptr<Entry>> entries_;    // By name.
+  std::unordered_multimap<uint64_t, std::shared_ptr<Entry>> by_hash_;  // By each of PrefixHashes.
+  std::unordered_map<uint64_t, std::map<int64_t, int64_t>>
+      lengths_;  // By salt: of the hashed prefixes, with counts.
+  std::unordered_map<std::string, std::weak_ptr<Load>> loads_;  // By name.
+  std::deque<WriteJob> writes_;
+  std::vector<WriteJob> spent_;  // Written; destroyed on the engine's thread, which owns the pages.
+  std::deque<ReadJob> reads_;
+  std::deque<Chore> chores_;
+  int64_t queued_bytes_ = 0;
+  int64_t num_loads_done_ = 0;
+  int64_t num_loads_seen_ = 0;
+  bool writing_ = false;
+  bool stopping_ = false;
+  bool warned_ = false;  // Of a failing disk; until it works again.
+  PrefixDiskStats stats_;
+
+  std::thread writer_;
+  std::thread reader_;
+};
+
+}  // namespace dsv4::engine

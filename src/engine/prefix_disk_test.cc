@@ -1,0 +1,442 @@
+#include "engine/prefix_disk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/temporary_directory_testing.h"
+#include "engine/prefix_file.h"
+#include "kv/testing.h"
+
+namespace dsv4::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+class PrefixDiskTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Open(); }
+
+  void Open(const std::string& producer = "test") {
+    disk_.reset();
+    auto disk = PrefixDisk::Open({.directory = root_ / "cache",
+                                  .max_bytes = max_bytes_,
+                                  .producer = producer,
+                                  .max_queued_bytes = max_queued_bytes_},
+                                 *layout_, [this](std::span<const std::byte> bytes) {
+                                   return kv::Snapshot::Deserialize(bytes, layout_, HostMemory(), nullptr);
+                                 });
+    ASSERT_TRUE(disk.has_value()) << disk.error().ToString();
+    disk_ = std::move(*disk);
+  }
+
+  // `length` tokens; `first` tells paths apart.
+  static Tokens Path(int32_t first, int64_t length) {
+    Tokens tokens(static_cast<size_t>(length));
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = first * 1000 + static_cast<int32_t>(i);
+    return tokens;
+  }
+  static Tokens Join(Tokens a, const Tokens& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  kv::SequenceState State(int64_t length, int branch = 1) {
+    kv::SequenceState state = *kv::SequenceState::Create(layout_, HostMemory(), nullptr);
+    while (state.length() < length) {
+      kv::testing::Append(state, std::min(length - state.length(), layout_->max_chunk_tokens), branch);
+    }
+    return state;
+  }
+  void Offer(const Tokens& tokens, uint64_t salt = 0) {
+    disk_->Offer(salt, tokens, State(static_cast<int64_t>(tokens.size())));
+  }
+  void Keep(const Tokens& tokens, uint64_t salt = 0) {
+    Offer(tokens, salt);
+    disk_->Flush();
+    disk_->Tidy();
+  }
+  std::optional<PrefixDisk::Loaded> Get(const Tokens& prompt, uint64_t salt = 0, int64_t longer_than = 0) {
+    const std::shared_ptr<PrefixDisk::Load> load = disk_->Find(salt, prompt, longer_than);
+    if (load == nullptr) return std::nullopt;
+    while (!disk_->IsDone(*load)) disk_->WaitForLoad(std::chrono::milliseconds(100));
+    return disk_->Take(*load);
+  }
+  int64_t LengthOf(const Tokens& prompt, uint64_t salt = 0) {
+    const auto loaded = Get(prompt, salt);
+    return loaded ? loaded->state.length() : 0;
+  }
+  std::vector<fs::path> Files() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(root_ / "cache/states")) files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    return files;
+  }
+  int64_t FileBytes() const {
+    int64_t num_bytes = 0;
+    for (const fs::path& file : Files()) num_bytes += static_cast<int64_t>(fs::file_size(file));
+    return num_bytes;
+  }
+
+  TemporaryDirectory root_;
+  std::shared_ptr<kv::CacheLayout> layout_ = std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
+  int64_t max_bytes_ = int64_t{1} << 30;
+  int64_t max_queued_bytes_ = int64_t{1} << 30;
+  std::unique_ptr<PrefixDisk> disk_;
+};
+
+TEST_F(PrefixDiskTest, AStateOutlivesItsProcess) {
+  Offer(Path(1, 100));
+  Open();
+  EXPECT_EQ(disk_->stats().num_states, 1);
+  EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+  auto loaded = Get(Join(Path(1, 100), {5, 6}));
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->tokens, Path(1, 100));
+  kv::testing::Shadow shadow(layout_);
+  shadow.Append(100, 1);
+  kv::testing::ExpectEqual(loaded->state, shadow);
+  // The copy can be written, and the next asker gets what the first got.
+  kv::testing::Append(loaded->state, 5, 9);
+  auto again = Get(Join(Path(1, 100), {5, 6}));
+  kv::testing::ExpectEqual(again->state, shadow);
+  EXPECT_EQ(disk_->stats().num_read, 2);
+  EXPECT_EQ(disk_->stats().num_read_tokens, 200);
+}
+
+TEST_F(PrefixDiskTest, FindsTheLongestUsablePrefixAndStatesALittleLonger) {
+  Keep(Path(1, 70));
+  Keep(Path(1, 150));
+  EXPECT_EQ(LengthOf(Path(1, 200)), 150);
+  EXPECT_EQ(LengthOf(Path(1, 151)), 150);
+  EXPECT_EQ(LengthOf(Path(1, 150)), 150);  // To be taken back: the last token is always computed.
+  EXPECT_EQ(LengthOf(Join(Path(1, 150 - kDiskRewindTokens), {5, 5})), 150);
+  EXPECT_EQ(LengthOf(Join(Path(1, 150 - kDiskRewindTokens - 1), {5, 5})), 70);
+  EXPECT_EQ(LengthOf(Path(1, 60)), 0);
+  EXPECT_EQ(LengthOf(Path(2, 200)), 0);
+  EXPECT_EQ(disk_->Find(0, Path(1, 200), 150), nullptr);
+  EXPECT_NE(disk_->Find(0, Path(1, 200), 149), nullptr);
+  auto loaded = Get(Join(Path(1, 148), {5, 5}));
+  ASSERT_TRUE(loaded && loaded->state.Rewind(2).ok());
+  kv::testing::Shadow shadow(layout_);
+  shadow.Append(148, 1);
+  kv::testing::ExpectEqual(loaded->state, shadow);
+}
+
+TEST_F(PrefixDiskTest, OnlyWhatIsWorthAFileIsWritten) {
+  Keep(Path(1, PrefixDisk::kMinGain - 1));
+  EXPECT_EQ(disk_->stats().num_written, 0);
+  Keep(Path(1, 100));
+  Keep(Path(1, 100));
+  Keep(Path(1, 100 + PrefixDisk::kMinGain - 1));
+  EXPECT_EQ(disk_->stats().num_written, 1);
+  Keep(Path(1, 100 + PrefixDisk::kMinGain));
+  EXPECT_EQ(disk_->stats().num_written, 2);
+  EXPECT_EQ(Files().size(), 2U);
+}
+
+TEST_F(PrefixDiskTest, OtherSaltsProducersAndModelsShareNothing) {
+  Keep(Path(1, 100), 5);
+  EXPECT_EQ(LengthOf(Path(1, 120), 5), 100);
+  EXPECT_EQ(LengthOf(Path(1, 120), 6), 0);
+  Open("another program");
+  EXPECT_EQ(LengthOf(Path(1, 120), 5), 0);
+  EXPECT_EQ(disk_->stats().num_states, 0);
+  EXPECT_EQ(disk_->stats().num_bytes, FileBytes());  // They take room all the same.
+  layout_ = std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
+  layout_->model_fingerprint = 43;
+  Open();
+  EXPECT_EQ(LengthOf(Path(1, 120), 5), 0);
+  layout_->model_fingerprint = 42;
+  Open();
+  EXPECT_EQ(LengthOf(Path(1, 120), 5), 100);
+}
+
+TEST_F(PrefixDiskTest, TheLeastRecentlyUsedGoesAlsoAcrossARestart) {
+  Keep(Path(1, 100));
+  const int64_t one = FileBytes();
+  max_bytes_ = 3 * one;
+  Open();
+  Keep(Path(2, 100));
+  Keep(Path(3, 100));
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  disk_->Flush();
+  Open();
+  Keep(Path(4, 100));
+  EXPECT_EQ(LengthOf(Path(2, 120)), 0);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  EXPECT_EQ(disk_->stats().num_evictions, 1);
+  EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+  max_bytes_ = one;  // A smaller budget holds from the start.
+  Open();
+  EXPECT_EQ(FileBytes(), one);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  max_bytes_ = one - 1;
+  Open();
+  Keep(Path(5, 100));  // Does not fit at all.
+  EXPECT_EQ(FileBytes(), 0);
+  EXPECT_EQ(disk_->stats().num_dropped, 1);
+  EXPECT_EQ(disk_->stats().num_states, 0);
+}
+
+TEST_F(PrefixDiskTest, TheQueueIsBoundedAndCanBeGivenUp) {
+  max_queued_bytes_ = 1;
+  Open();
+  for (int32_t path = 1; path <= 200; ++path) Offer(Path(path, 100));
+  disk_->Flush();
+  const PrefixDiskStats stats = disk_->stats();
+  EXPECT_GT(stats.num_dropped, 0);
+  EXPECT_GT(stats.num_written, 0);
+  EXPECT_EQ(stats.num_dropped + stats.num_written, 200);
+  EXPECT_EQ(static_cast<int64_t>(Files().size()), stats.num_written);
+  EXPECT_EQ(stats.num_states, stats.num_written);
+  EXPECT_TRUE(disk_->DropQueue());  // What was written holds memory until now.
+  EXPECT_FALSE(disk_->DropQueue());
+}
+
+TEST_F(PrefixDiskTest, AskersShareALoadAndMayLeave) {
+  Keep(Path(1, 100));
+  const auto first = disk_->Find(0, Path(1, 120), 0);
+  const auto second = disk_->Find(0, Path(1, 130), 0);
+  while (!disk_->IsDone(*second)) disk_->WaitForLoad(std::chrono::milliseconds(10));
+  if (first == second) {  // Unless the first was done before the second asked.
+    EXPECT_EQ(disk_->Take(*first)->state.length(), 100);
+  }
+  EXPECT_EQ(disk_->Take(*second)->state.length(), 100);
+  for (int i = 0; i < 50; ++i) (void)disk_->Find(0, Path(1, 120), 0);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+}
+
+TEST_F(PrefixDiskTest, ADirectoryHasOneUser) {
+  const auto second = PrefixDisk::Open({.directory = root_ / "cache", .max_bytes = 1}, *layout_, {});
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(second.error().message(), HasSubstr("another server uses this directory"));
+  std::ofstream(root_ / "file") << "x";
+  EXPECT_EQ(
+      PrefixDisk::Open({.directory = root_ / "file/cache", .max_bytes = 1}, *layout_, {}).error().code(),
+      StatusCode::kUnavailable);
+  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "other", .max_bytes = 0}, *layout_, {}).error().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(PrefixDiskTest, TheSecretStaysAndIsPrivate) {
+  const std::string secret = disk_->secret();
+  EXPECT_EQ(secret.size(), 32U);
+  Open();
+  EXPECT_EQ(disk_->secret(), secret);
+  struct stat status = {};
+  ASSERT_EQ(::stat((root_ / "cache/secret").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  ASSERT_EQ(::stat((root_ / "cache").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0700U);
+}
+
+// Each kind of damage: found at the start or when the state is wanted, removed, counted, and not met again.
+TEST_F(PrefixDiskTest, DamagedFilesAreRemovedOnce) {
+  const auto damage = [](const fs::path& file, int kind) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    const auto size = static_cast<int64_t>(fs::file_size(file));
+    const int64_t place = kind == 0   ? 3
+                          : kind == 1 ? 40
+                          : kind == 2 ? 64 + 40
+                          : kind == 3 ? size / 2
+                                      : 64 + 600 + 35;
+    if (kind == 5) {
+      fs::resize_file(file, static_cast<uintmax_t>(size / 2));
+    } else if (kind == 6) {
+      fs::remove(file);
+    } else {
+      stream.seekg(place);
+      const int byte = stream.get();
+      stream.seekp(place);
+      stream.put(static_cast<char>(byte ^ 0x10));
+    }
+  };
+  for (const bool while_running : {true, false}) {
+    for (int kind = 0; kind <= 6; ++kind) {
+      SCOPED_TRACE(kind + (while_running ? 100 : 0));
+      Keep(Path(1, 80));
+      Keep(Path(1, 150));
+      ASSERT_EQ(Files().size(), 2U);
+      if (!while_running) disk_.reset();
+      // The longer state's.
+      const std::vector<fs::path> files = Files();
+      damage(fs::file_size(files[0]) > fs::file_size(files[1]) ? files[0] : files[1], kind);
+      if (!while_running) Open();
+      const int64_t rejected = disk_->stats().num_rejected;
+      (void)Get(Path(1, 200));  // May meet the damage.
+      EXPECT_EQ(LengthOf(Path(1, 200)), 80);
+      disk_->Flush();
+      EXPECT_EQ(Files().size(), 1U);
+      EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+      EXPECT_EQ(disk_->stats().num_states, 1);
+      if (while_running) {
+        EXPECT_EQ(disk_->stats().num_rejected, rejected + 1);
+      }
+      Keep(Path(1, 150));  // And it can be kept again.
+      EXPECT_EQ(LengthOf(Path(1, 200)), 150);
+    }
+  }
+}
+
+TEST_F(PrefixDiskTest, AStateUnderAnothersNameIsNotUsed) {
+  Keep(Path(1, 100));
+  Keep(Path(2, 100));
+  const std::vector<fs::path> files = Files();
+  fs::copy_file(files[0], files[1], fs::copy_options::overwrite_existing);
+  EXPECT_EQ(LengthOf(Path(1, 120)) + LengthOf(Path(2, 120)), 100);
+  disk_->Flush();
+  EXPECT_EQ(Files().size(), 1U);
+}
+
+TEST_F(PrefixDiskTest, FilesWithoutARowAreEnteredAndWhatIsNotOursIsLeftAlone) {
+  Keep(Path(1, 100));
+  disk_.reset();
+  for (const char* suffix : {"", "-wal", "-shm"})
+    fs::remove(root_ / (std::string("cache/catalogue.sqlite") + suffix));
+  const std::string states = root_ / "cache/states/";
+  std::ofstream(states + "notes.txt") << "mine";
+  std::ofstream(states + UnfinishedName(PrefixFileName(1, 2, Path(1, 3)))) << "half a st";
+  std::ofstream(states + PrefixFileName(1, 2, Path(1, 3))) << "no state at all";
+  fs::create_symlink("/etc/passwd", states + PrefixFileName(1, 2, Path(1, 4)));
+  Open();
+  EXPECT_EQ(disk_->findings().num_adopted, 1);
+  EXPECT_EQ(disk_->findings().num_damaged, 2);
+  EXPECT_EQ(disk_->findings().num_unfinished, 1);
+  EXPECT_EQ(disk_->findings().num_foreign, 1);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  EXPECT_TRUE(fs::exists("/etc/passwd"));
+  EXPECT_TRUE(fs::exists(states + "notes.txt"));
+  EXPECT_EQ(Files().size(), 2U);
+  Open();
+  EXPECT_EQ(disk_->findings().num_damaged, 0);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+}
+
+TEST_F(PrefixDiskTest, ADamagedCatalogueIsMadeAgainFromTheFiles) {
+  Keep(Path(1, 100));
+  Keep(Path(2, 100));
+  const std::string path = root_ / "cache/catalogue.sqlite";
+  const auto sql = [&](const char* statement) {
+    sqlite3* database = nullptr;
+    ASSERT_EQ(sqlite3_open(path.c_str(), &database), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(database, statement, nullptr, nullptr, nullptr), SQLITE_OK)
+        << sqlite3_errmsg(database);
+    sqlite3_close(database);
+  };
+  const std::vector<std::function<void()>> damages = {
+      [&] { std::ofstream(path) << std::string(5000, 'x'); },
+      [&] { std::ofstream(path, std::ios::app) << std::string(5000, 'x'); },
+      [&] { fs::resize_file(path, fs::file_size(path) / 2); },
+      [&] {
+        std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(4096);
+        file << std::string(200, '\xff');
+      },
+      [&] { sql("PRAGMA user_version = 7"); },
+      [&] { sql("UPDATE states SET hashes = x'00'"); },
+      [&] { sql("UPDATE states SET num_tokens = -1"); },
+      [&] { sql("UPDATE states SET name = '../../../etc/passwd' || num_bytes || random()"); },
+      [&] { sql("UPDATE states SET num_bytes = 1"); },
+      [&] { sql("DELETE FROM states"); },
+      [&] { sql("DROP TABLE states"); },
+      [&] {
+        sql("INSERT INTO states SELECT '0123456789abcdef0123456789abcdef.state', origin, salt, num_tokens, "
+            "num_bytes, hashes, used FROM states LIMIT 1");
+      },
+  };
+  for (size_t i = 0; i < damages.size(); ++i) {
+    SCOPED_TRACE(i);
+    disk_.reset();
+    damages[i]();
+    Open();
+    EXPECT_EQ(disk_->stats().num_states, 2);
+    EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+    EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+    EXPECT_EQ(LengthOf(Path(2, 120)), 100);
+  }
+}
+
+// The hashes that the catalogue has are hints: a state is used for the tokens that its file holds.
+TEST_F(PrefixDiskTest, ALyingCatalogueMakesNoHit) {
+  Keep(Path(1, 100));
+  disk_.reset();
+  const PrefixHashes lie = HashPrefixes(0, Path(2, 100));
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open((root_ / "cache/catalogue.sqlite").c_str(), &database), SQLITE_OK);
+  sqlite3_stmt* statement = nullptr;
+  sqlite3_prepare_v2(database, "UPDATE states SET hashes = ?", -1, &statement, nullptr);
+  sqlite3_bind_blob(statement, 1, lie.data(), sizeof(lie), SQLITE_TRANSIENT);
+  ASSERT_EQ(sqlite3_step(statement), SQLITE_DONE);
+  sqlite3_finalize(statement);
+  sqlite3_close(database);
+  Open();
+  const auto loaded = Get(Path(2, 120));
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->tokens, Path(1, 100));  // Which is what the engine looks at.
+}
+
+TEST_F(PrefixDiskTest, AFailingDiskCostsReuseAndNothingElse) {
+  Keep(Path(1, 100));
+  const std::string states = root_ / "cache/states";
+  fs::rename(states, root_ / "away");
+  Keep(Path(2, 100));
+  EXPECT_EQ(disk_->stats().num_dropped, 1);
+  EXPECT_EQ(disk_->stats().num_states, 1);
+  fs::rename(root_ / "away", states);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  Keep(Path(2, 100));
+  EXPECT_EQ(LengthOf(Path(2, 120)), 100);
+}
+
+// Against a list of all that was offered, with restarts and evictions between.
+TEST_F(PrefixDiskTest, RandomTrafficAgreesWithAPlainList) {
+  Keep(Path(1, 100));
+  max_bytes_ = 6 * FileBytes();
+  Open();
+  std::mt19937 random(4);
+  std::vector<std::pair<uint64_t, Tokens>> offered;
+  int64_t num_hits = 0;
+  int64_t num_evictions = 0;
+  for (int round = 0; round < 300; ++round) {
+    Tokens tokens(70 + random() % 120);
+    for (int32_t& token : tokens) token = random() % 60 == 0 ? 1 : 0;
+    const uint64_t salt = random() % 2;
+    if (round % 100 == 99) {
+      num_evictions += disk_->stats().num_evictions;
+      Open();
+    }
+    if (round % 2 == 0) {
+      Keep(tokens, salt);
+      offered.emplace_back(salt, tokens);
+      continue;
+    }
+    const auto loaded = Get(tokens, salt);
+    if (!loaded) continue;
+    ++num_hits;
+    const auto common =
+        std::mismatch(loaded->tokens.begin(), loaded->tokens.end(), tokens.begin(), tokens.end());
+    ASSERT_LE(loaded->tokens.end() - common.first, kDiskRewindTokens);
+    ASSERT_TRUE(std::any_of(offered.begin(), offered.end(), [&](const auto& candidate) {
+      return candidate.first == salt && candidate.second == loaded->tokens;
+    }));
+    kv::testing::Shadow shadow(layout_);
+    shadow.Append(static_cast<int64_t>(loaded->tokens.size()), 1);
+    kv::testing::ExpectEqual(loaded->state, shadow);
+  }
+  EXPECT_GT(num_hits, 10);
+  EXPECT_GT(num_evictions, 5);
+  EXPECT_LE(FileBytes(), max_bytes_);
+  EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+  EXPECT_EQ(disk_->stats().num_rejected, 0);
+}
+
+}  // namespace
+}  // namespace dsv4::engine
