@@ -12,6 +12,8 @@
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
 #include "kv/testing.h"
+#include "model/cache_geometry.h"
+#include "model/synthetic_shape.h"
 
 namespace dsv4::engine {
 namespace {
@@ -394,6 +396,35 @@ TEST_F(PrefixDiskTest, AFailingDiskCostsReuseAndNothingElse) {
   EXPECT_EQ(LengthOf(Path(1, 120)), 100);
   Keep(Path(2, 100));
   EXPECT_EQ(LengthOf(Path(2, 120)), 100);
+}
+
+// The figures in docs/serving.md.
+TEST(PrefixDiskSize, AFileHasAThirdOfTheRingsOfAFlashStateAtMost) {
+  const auto config = model::ParseModelConfig(*model::SyntheticConfig({.shape = "flash"}), "flash");
+  ASSERT_TRUE(config.has_value()) << config.error().ToString();
+  const kv::CacheLayout layout =
+      model::CacheGeometry(*config, config->num_hidden_layers, model::Numerics::kRelease, 512, 64);
+  const int64_t length = 4096;
+  const int64_t rings = kv::StateBytes(layout, 0);
+  const int64_t entries = kv::StateBytes(layout, length) - rings;
+  int64_t least = rings;
+  int64_t most = 0;
+  for (int64_t i = 0; i < 128; ++i) {
+    int64_t in_file = kv::SnapshotBytes(layout, length + i, kDiskRewindTokens);
+    for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+      for (const kv::PageKind kind : {kv::PageKind::kEntries, kv::PageKind::kIndexerKeys}) {
+        if (!layout.HasPages(layer, kind)) continue;
+        in_file -= layout.NumEntries(layer, length + i) * layout.PageRowBytes(layer, kind);
+      }
+    }
+    least = std::min(least, in_file);
+    most = std::max(most, in_file);
+  }
+  printf(
+      "rings of a Flash state: %.1f MB in memory, %.1f to %.1f MB in a file; entries of %d tokens: %.1f MB\n",
+      static_cast<double>(rings) / 1e6, static_cast<double>(least) / 1e6, static_cast<double>(most) / 1e6,
+      static_cast<int>(length), static_cast<double>(entries) / 1e6);
+  EXPECT_LT(100 * most, 35 * rings);
 }
 
 // Against a list of all that was offered, with restarts and evictions between.

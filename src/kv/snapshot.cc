@@ -83,6 +83,10 @@ Status ForEachRingPiece(int64_t begin, int64_t end, int64_t capacity, Visit visi
 
 }  // namespace
 
+int64_t SnapshotBytes(const CacheLayout& layout, int64_t length, int64_t rewind_tokens) {
+  return static_cast<int64_t>(sizeof(Header) + PayloadBytes(layout, length, length - rewind_tokens));
+}
+
 int64_t Snapshot::RewindableTokens(int64_t at_most) const {
   const SequenceState& state = *state_;
   const CacheLayout& layout = state.layout();

@@ -90,6 +90,8 @@ TEST_F(SnapshotTest, CanBeTakenBackAsFarAsWasAskedFor) {
       ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
       SequenceState back = snapshot->Continue();
       testing::ExpectEqual(back, shadow);
+      EXPECT_EQ(static_cast<int64_t>(bytes.size()),
+                SnapshotBytes(*layout_, length, std::min({asked, length, layout_->max_rewind_tokens})));
       const int64_t reach = std::min({asked, length, layout_->max_rewind_tokens});
       ASSERT_TRUE(back.Rewind(reach).ok());
       shadow.Rewind(reach);
