@@ -159,6 +159,14 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   serve.add_option("--unix-socket", options.unix_socket, "Listen here instead")
       ->excludes(host)
       ->excludes(port);
+  CLI::Option* certificate =
+      serve
+          .add_option("--tls-certificate", options.tls_certificate,
+                      "Speak TLS and show this PEM file: the certificate, then those that vouch for it")
+          ->excludes(serve.get_option("--unix-socket"));
+  CLI::Option* key = serve.add_option("--tls-key", options.tls_key, "PEM file with its private key");
+  certificate->needs(key);
+  key->needs(certificate);
   serve.add_option("--name", options.name, "Of the model (default: its directory's)");
   serve.add_option("--alias", options.aliases,
                    "A further name that requests may use (*: any); may be repeated");
@@ -183,6 +191,8 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
   number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
   positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
+  positive("--client-seconds", options.client_seconds,
+           "For a client to send a request, or to take what it is sent; then the connection is closed");
   positive("--keep-alive-seconds", options.keep_alive_seconds,
            "A silent stream shows after so long that it lives");
   number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");

@@ -145,7 +145,11 @@ int Serve(const ServeOptions& options, model::Model& model, const std::string& b
       {.host = options.host,
        .port = options.port,
        .unix_socket = options.unix_socket,
+       .tls_certificate = options.tls_certificate,
+       .tls_key = options.tls_key,
        .max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20,
+       .max_body_bytes_together = static_cast<uint64_t>(options.max_body_mib) << 22,
+       .client_timeout = Milliseconds(options.client_seconds),
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
        .drain_timeout = Milliseconds(options.drain_seconds)},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
@@ -186,6 +190,10 @@ int RunServeCommand(const ServeOptions& options) {
   }
   Result<std::vector<std::string>> api_keys = ApiKeys(options);
   if (!api_keys) return Fail(api_keys.error(), kExitBadInput);
+  if (!options.tls_certificate.empty()) {
+    const Status status = server::CheckTlsFiles(options.tls_certificate, options.tls_key);
+    if (!status.ok()) return Fail(status, kExitBadInput);
+  }
   const Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), LoadExitCode(source.error()));
   Result<server::ServedModel> served = LoadServedModel(options, *source);

@@ -16,6 +16,8 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::string unix_socket;
+  std::string tls_certificate;  // PEM files; both or none.
+  std::string tls_key;
   std::string name;  // Of the model; empty: its directory's.
   std::vector<std::string> aliases;
   std::vector<std::string> api_keys;
@@ -32,6 +34,7 @@ struct ServeOptions {
   int64_t prefix_cache_disk_mib = 10240;
   double timeout_seconds = 0.0;  // Of a request; 0: none.
   int64_t max_body_mib = 64;
+  double client_seconds = 30.0;
   double keep_alive_seconds = 10.0;
   double drain_seconds = 30.0;
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.

@@ -150,7 +150,8 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<co
 
   SampledToken sampled;
   if (params_.temperature == 0.0F) {
-    sampled.id = BestOf(scratch_, 1)[0].id;
+    // The first of equals, which BestOf takes too.
+    sampled.id = static_cast<int32_t>(std::max_element(scratch_.begin(), scratch_.end()) - scratch_.begin());
   } else {
     const std::vector<Candidate> candidates = FilterCandidates(params_, scratch_);
     double remaining = UniformDraw(params_.seed, num_sampled_);

@@ -65,13 +65,17 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;     // 0: one that is free.
   std::string unix_socket;  // In place of host and port.
+  // PEM files (TLS 1.2 and 1.3); both or none.
+  std::string tls_certificate = {};
+  std::string tls_key = {};
   int num_handler_threads = 2;
   int64_t max_connections = 1024;
   uint32_t max_header_bytes = 32 << 10;
   uint64_t max_body_bytes = 64 << 20;
-  std::chrono::milliseconds request_timeout{
-      30'000};  // For a header to arrive, and again for its body; also idle connections.
-  std::chrono::milliseconds write_timeout{30'000};  // For a client to take what is written.
+  // Bodies that are being read or wait to be handled, together; a request beyond gets a 503.
+  uint64_t max_body_bytes_together = 256 << 20;
+  // For a header to arrive, and again for its body; for an idle connection; for a client to take what is written.
+  std::chrono::milliseconds client_timeout{30'000};
   std::chrono::milliseconds keep_alive_interval{10'000};
   std::chrono::milliseconds drain_timeout{30'000};
 };
@@ -81,14 +85,17 @@ using HttpHandler = std::function<std::unique_ptr<Reply>(HttpRequest request)>;
 // For what fails before there is a request: (status, message) to head and body.
 using HttpErrorBody = std::function<std::string(int status, std::string_view message)>;
 
+// Whether a server could show this certificate and prove itself with this key. InvalidArgument names the file.
+Status CheckTlsFiles(const std::string& certificate, const std::string& key);
+
 class HttpServer {
  public:
-  // Binds the address. InvalidArgument or Unavailable says which and why.
+  // Reads the TLS files and binds the address. InvalidArgument or Unavailable says which and why.
   static Result<std::unique_ptr<HttpServer>> Listen(HttpOptions options, HttpHandler handler,
                                                     HttpErrorBody error_body);
   virtual ~HttpServer() = default;
 
-  // "http://127.0.0.1:8000" or "unix:/path".
+  // "http://127.0.0.1:8000", "https://..." or "unix:/path".
   virtual std::string address() const = 0;
   // Serves until Shutdown, or with `handle_signals` until SIGTERM or SIGINT; then takes no new connection, lets running replies end
   // for at most the drain timeout (a second signal ends that), and returns. `on_drain` is called when draining begins.

@@ -1,4 +1,4 @@
-// The one file that includes Beast and Asio.
+// The one file that includes Beast and Asio (and http_transport.h, which is a part of it).
 #include <fmt/format.h>
 #include <sys/poll.h>
 #include <sys/stat.h>
@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "server/http.h"
+#include "server/http_transport.h"
 
 namespace dsv4::server {
 namespace {
@@ -23,9 +24,8 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using Protocol = asio::generic::stream_protocol;
-using Socket = asio::basic_stream_socket<Protocol, asio::io_context::executor_type>;
-using Stream = beast::basic_stream<Protocol, asio::io_context::executor_type>;
+using Protocol = Transport::Protocol;
+using Socket = Transport::Socket;
 using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
                                asio::io_context::executor_type>;
@@ -50,6 +50,21 @@ bool PeerHasLeft(int fd) {
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
+// Each token is written at once. A client that has vanished without a word, which a stream's few bytes would not notice for a quarter
+// of an hour, is given up after `patience`. These can only fail to help.
+void SetTcpOptions(int fd, std::chrono::milliseconds patience) {
+  const auto set = [fd](int level, int option, int value) {
+    (void)::setsockopt(fd, level, option, &value, sizeof value);
+  };
+  const auto seconds = static_cast<int>(std::max<int64_t>(1, patience.count() / 1000));
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 3));
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(patience.count()));
+}
+
 // Wakes a connection that waits for its reply. Lives as long as anyone may call it.
 struct Wakeable : std::enable_shared_from_this<Wakeable> {
   explicit Wakeable(const asio::io_context::executor_type& owner) : executor(owner), timer(owner) {}
@@ -69,6 +84,22 @@ struct Wakeable : std::enable_shared_from_this<Wakeable> {
 
 class Server;
 
+// What a request takes of the room for bodies, from its header to its reply.
+class BodyShare {
+ public:
+  explicit BodyShare(Server& server) : server_(server) {}
+  ~BodyShare() { Return(); }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  // False when there is not so much left.
+  bool Take(uint64_t num_bytes);
+  void Return();
+
+ private:
+  Server& server_;
+  uint64_t num_bytes_ = 0;
+};
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Server& server, Socket socket, std::string client);
@@ -79,6 +110,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   Task Serve();
+  TaskOf<bool> Greet();
+  TaskOf<void> Part();
   TaskOf<bool> ServeOne();
   TaskOf<bool> Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version, const std::string& id,
                     bool head_only);
@@ -96,7 +129,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                        const std::string& id) const;
 
   Server& server_;
-  Stream stream_;
+  Transport stream_;
   std::string client_;
   beast::flat_buffer buffer_;
   bool idle_ = false;
@@ -118,6 +151,7 @@ class Server final : public HttpServer {
     if (!options_.unix_socket.empty() && bound_) ::unlink(options_.unix_socket.c_str());
   }
 
+  Status LoadTls();
   Status Bind();
   std::string address() const override { return address_; }
   void Run(bool handle_signals, const std::function<void()>& on_drain) override;
@@ -126,6 +160,7 @@ class Server final : public HttpServer {
   }
 
  private:
+  friend class BodyShare;
   friend class Connection;
 
   Task Accept();
@@ -140,6 +175,8 @@ class Server final : public HttpServer {
   HttpOptions options_;
   HttpHandler handler_;
   HttpErrorBody error_body_;
+  std::unique_ptr<asio::ssl::context> tls_;  // Null: none.
+  uint64_t body_bytes_ = 0;                  // Taken by BodyShare.
   asio::io_context context_{1};
   asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
@@ -152,11 +189,20 @@ class Server final : public HttpServer {
   bool bound_ = false;
 };
 
+bool BodyShare::Take(uint64_t num_bytes) {
+  if (num_bytes > server_.options_.max_body_bytes_together - server_.body_bytes_) return false;
+  server_.body_bytes_ += num_bytes;
+  num_bytes_ += num_bytes;
+  return true;
+}
+
+void BodyShare::Return() { server_.body_bytes_ -= std::exchange(num_bytes_, 0); }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Connection
 
 Connection::Connection(Server& server, Socket socket, std::string client)
-    : server_(server), stream_(std::move(socket)), client_(std::move(client)) {}
+    : server_(server), stream_(std::move(socket), server.tls_.get()), client_(std::move(client)) {}
 
 void Connection::Start() {
   server_.connections_.insert(this);
@@ -185,16 +231,37 @@ void Connection::Abort() {
 }
 
 Task Connection::Serve() {
-  while (co_await ServeOne()) {
+  if (co_await Greet()) {
+    while (co_await ServeOne()) {
+    }
   }
-  // What was written should arrive before the connection is reset by what the client may still be sending.
+  co_await Part();
+}
+
+// The handshake, where there is TLS. False when the client does not get through it.
+TaskOf<bool> Connection::Greet() {
+  if (stream_.tls() == nullptr) co_return true;
+  error_code error;
+  idle_ = true;
+  stream_.plain().expires_after(server_.options_.client_timeout);
+  co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server, AwaitInto(error));
+  idle_ = false;
+  if (error) LogInfo(fmt::format("http: {}: no TLS connection: {}", client_, error.message()));
+  co_return !error;
+}
+
+// What was written should arrive before the connection is reset by what the client may still be sending.
+TaskOf<void> Connection::Part() {
   error_code ignored;
+  stream_.plain().expires_after(std::chrono::seconds(1));
+  // That nothing was cut off.
+  if (stream_.tls() != nullptr) co_await stream_.tls()->async_shutdown(AwaitInto(ignored));
   stream_.socket().shutdown(Socket::shutdown_send, ignored);
   std::array<char, 4096> rest;
-  stream_.expires_after(std::chrono::seconds(1));
+  stream_.plain().expires_after(std::chrono::seconds(1));
   for (size_t drained = 0; drained < (4U << 20);) {
     error_code error;
-    const size_t count = co_await stream_.async_read_some(asio::buffer(rest), AwaitInto(error));
+    const size_t count = co_await stream_.plain().async_read_some(asio::buffer(rest), AwaitInto(error));
     if (error) break;
     drained += count;
   }
@@ -217,7 +284,9 @@ TaskOf<void> Connection::Refuse(const Refusal& refusal) {
   const std::string body = server_.error_body_(refusal.status, refusal.message);
   const std::string id = NewRequestId();
   LogInfo(fmt::format("http: {} {} {}: {}", id, client_, refusal.status, refusal.message));
-  const std::string bytes = HeadText({.status = refusal.status}, body.size(), false, id) + body;
+  HttpHead head = {.status = refusal.status};
+  if (refusal.status == 503) head.headers.emplace_back("Retry-After", "1");
+  const std::string bytes = HeadText(head, body.size(), false, id) + body;
   co_await Write(bytes);
 }
 
@@ -229,14 +298,23 @@ TaskOf<bool> Connection::ServeOne() {
   error_code error;
   idle_ = buffer_.size() == 0;
   if (idle_ && server_.draining_) co_return false;
-  stream_.expires_after(server_.options_.request_timeout);
+  stream_.plain().expires_after(server_.options_.client_timeout);
   co_await http::async_read_header(stream_, buffer_, parser, AwaitInto(error));
   idle_ = false;
+  BodyShare share(server_);
   if (!error) {
+    const uint64_t body_bytes =
+        parser.chunked() ? server_.options_.max_body_bytes : parser.content_length().value_or(0);
+    if (!share.Take(body_bytes)) {
+      const Refusal refusal = {503,
+                               "the bodies of other requests take all the room there is; try again later"};
+      co_await Refuse(refusal);
+      co_return false;
+    }
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       if (!co_await Write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
-    stream_.expires_after(server_.options_.request_timeout);
+    stream_.plain().expires_after(server_.options_.client_timeout);
     co_await http::async_read(stream_, buffer_, parser, AwaitInto(error));
   }
   if (error) {
@@ -268,6 +346,7 @@ TaskOf<bool> Connection::ServeOne() {
   const bool keep_alive = message.keep_alive();
   const unsigned version = message.version();
   std::unique_ptr<Reply> reply = co_await Handle(request);
+  share.Return();
   co_return co_await Send(reply, keep_alive, version, id, head_only);
 }
 
@@ -320,9 +399,9 @@ std::string Connection::HeadText(const HttpHead& head, std::optional<size_t> len
 TaskOf<bool> Connection::Write(std::string_view bytes) {
   if (bytes.empty()) co_return true;
   error_code error;
-  stream_.expires_after(server_.options_.write_timeout);
+  stream_.plain().expires_after(server_.options_.client_timeout);
   co_await asio::async_write(stream_, asio::buffer(bytes), AwaitInto(error));
-  stream_.expires_never();
+  stream_.plain().expires_never();
   if (error) LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
   co_return !error;
 }
@@ -336,7 +415,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
     if (const std::shared_ptr<Wakeable> alive = weak.lock()) alive->Wake();
   });
   WatchPeer(wakeable);
-  stream_.expires_never();
+  stream_.plain().expires_never();
   std::optional<HttpHead> head;
   std::string body;  // Of a reply that is sent as a whole.
   bool head_sent = false;
@@ -395,6 +474,12 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
 // ---------------------------------------------------------------------------------------------------------------------
 // Server
 
+Status Server::LoadTls() {
+  if (options_.tls_certificate.empty()) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(tls_, dsv4::server::LoadTls(options_.tls_certificate, options_.tls_key));
+  return {};
+}
+
 Status Server::Bind() {
   error_code error;
   if (!options_.unix_socket.empty()) {
@@ -424,8 +509,8 @@ Status Server::Bind() {
       const Protocol::endpoint local = acceptor_.local_endpoint();
       std::memcpy(bound.data(), local.data(), std::min(local.size(), bound.capacity()));
       const bool v6 = endpoint.address().is_v6();
-      address_ = fmt::format("http://{}{}{}:{}", v6 ? "[" : "", endpoint.address().to_string(), v6 ? "]" : "",
-                             bound.port());
+      address_ = fmt::format("{}://{}{}{}:{}", tls_ ? "https" : "http", v6 ? "[" : "",
+                             endpoint.address().to_string(), v6 ? "]" : "", bound.port());
     }
   }
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
@@ -459,8 +544,7 @@ Task Server::Accept() {
     }
     std::string client;
     if (options_.unix_socket.empty()) {
-      const int no_delay = 1;  // Each token is written at once.
-      ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof no_delay);
+      SetTcpOptions(socket.native_handle(), options_.client_timeout);
       asio::ip::tcp::endpoint peer;
       const Protocol::endpoint remote = socket.remote_endpoint(error);
       if (!error) {
@@ -520,9 +604,15 @@ void Server::Run(bool handle_signals, const std::function<void()>& on_drain) {
 
 }  // namespace
 
+Status CheckTlsFiles(const std::string& certificate, const std::string& key) {
+  const auto tls = LoadTls(certificate, key);
+  return tls ? Status() : tls.error();
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
                                                        HttpErrorBody error_body) {
   auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(error_body));
+  DSV4_TRY(server->LoadTls());
   DSV4_TRY(server->Bind());
   return server;
 }

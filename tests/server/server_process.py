@@ -20,8 +20,8 @@ class Server:
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)
-            if match := re.search(r"serves (\S+) at (?:unix:|http://([\d.]+):(\d+))", line):
-                self.model, self.host, self.port = match.group(1), match.group(2), int(match.group(3) or 0)
+            if match := re.search(r"serves (\S+) at (?:unix:|(https?)://([\d.]+):(\d+))", line):
+                self.model, self.scheme, self.host, self.port = match.group(1), match.group(2), match.group(3), int(match.group(4) or 0)
                 break
         else:
             self.process.stderr.close()
@@ -42,7 +42,7 @@ class Server:
 
     @property
     def url(self):
-        return f"http://{self.host}:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     def connect(self):
         return http.client.HTTPConnection(self.host, self.port, timeout=120)

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""A server under full load for minutes, against what the engine alone does in the same minutes. On a quiet machine:
+
+    ./dev build && python3 tests/server/soak.py [--minutes 10] [--binary build/release/dsv4]
+
+64 clients ask `models/tiny` without a pause (`dsv4 bench --server`, every answer compared with that of a quiet server), while the
+server's memory is looked at every two seconds. Before and after, `dsv4 bench` measures decode at the same batch. Prints a table of
+what was measured, what is wanted and whether it holds; exits with 1 when one does not.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STREAMS = 64
+DEPTH = 128  # Tokens before a decode step of the engine alone: about what a stream has in the middle of its answer.
+
+
+def engine_tokens_per_second(binary):
+    """The engine alone: decode at the same batch."""
+    process = subprocess.run([binary, "bench", "-m", ROOT / "models/tiny", "--prefill", "none", "--depth", str(DEPTH), "--batch", str(STREAMS), "--json"],
+                             capture_output=True, text=True, check=True)
+    (row,) = (row for row in json.loads(process.stdout)["rows"] if row.get("batch") == STREAMS)
+    return row["tokens_per_second"]
+
+
+class MemoryWatch(threading.Thread):
+    """The server's resident memory, every two seconds."""
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.samples, self.ended = server, [], threading.Event()
+
+    def run(self):
+        while not self.ended.wait(2):
+            self.samples.append(self.server.metric("process_resident_memory_bytes"))
+
+    def growth(self):
+        """From the second to the last quarter, as a share: the first fills the prefix cache."""
+        quarter = max(1, len(self.samples) // 4)
+        return statistics.median(self.samples[-quarter:]) / statistics.median(self.samples[quarter:2 * quarter]) - 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--binary", default=str(ROOT / "build/release/dsv4"))
+    parser.add_argument("--output-tokens", type=int, default=256)
+    arguments = parser.parse_args()
+    os.environ["DSV4_BINARY"] = arguments.binary
+    sys.path += [str(ROOT / "tests/cli"), str(ROOT / "tests/server")]
+    from server_process import Server  # Reads DSV4_BINARY.
+
+    alone = [engine_tokens_per_second(arguments.binary)]
+    with Server("--context", 8192, "--prefix-cache-mib", 128) as server:
+        watch = MemoryWatch(server)
+        watch.start()
+        started = time.time()
+        process = subprocess.run([arguments.binary, "bench", "--server", server.url, "--streams", str(STREAMS), "--seconds",
+                                  str(60 * arguments.minutes), "--output-tokens", str(arguments.output_tokens), "--json"],
+                                 stdout=subprocess.PIPE, text=True, check=False)
+        seconds = time.time() - started
+        watch.ended.set()
+        watch.join()
+    alone.append(engine_tokens_per_second(arguments.binary))
+    report = json.loads(process.stdout)
+    times = report["inter_token_seconds"]
+    share = report["output_tokens_per_second"] / statistics.mean(alone)
+    bad = report["failed"] + report["refused"] + report["wrong_answers"]
+    rows = [("answers that failed, were refused or differed", bad, "0", bad == 0 and process.returncode == 0),
+            ("memory, last quarter against second", f"{100 * watch.growth():+.1f} %", "<= 3 %", watch.growth() <= 0.03),
+            ("time between tokens, p99 / p50", f"{times['p99'] / times['p50']:.2f}", "<= 3", times["p99"] <= 3 * times["p50"]),
+            ("output against the engine alone", f"{100 * share:.1f} %", ">= 90 %", share >= 0.90)]
+    print(f"{STREAMS} streams for {seconds:.0f} s: {report['requests']} answers of {arguments.output_tokens} tokens; prompts "
+          f"{report['prompt_tokens_per_second']:.0f} tok/s besides, {100 * report['share_of_prompt_reused']:.0f} % reused; engine alone "
+          f"{alone[0]:.0f} tok/s before, {alone[1]:.0f} after; memory {watch.samples[-1] / 2 ** 20:.0f} MiB")
+    for what, got, wanted, holds in rows:
+        print(f"{what:<48} {got!s:>10}   wanted {wanted:<8} {'yes' if holds else 'NO'}")
+    return 0 if all(row[3] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
