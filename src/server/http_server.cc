@@ -231,10 +231,8 @@ void Connection::Abort() {
 }
 
 Task Connection::Serve() {
-  if (co_await Greet()) {
-    while (co_await ServeOne()) {
-    }
-  }
+  bool open = co_await Greet();  // In a condition around the loop g++ 12 makes code of it that traps.
+  while (open) open = co_await ServeOne();
   co_await Part();
 }
 

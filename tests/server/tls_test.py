@@ -44,10 +44,13 @@ class Tls(unittest.TestCase):
         return http.client.HTTPSConnection(self.server.host, self.server.port, timeout=60, context=context or self.context)
 
     def post(self, path, body, connection=None):
-        connection = connection or self.connect()
-        connection.request("POST", path, json.dumps(body))
-        response = connection.getresponse()
+        """The body of a reply; on a connection of its own unless one is given."""
+        own = connection or self.connect()
+        own.request("POST", path, json.dumps(body))
+        response = own.getresponse()
         data = response.read()
+        if connection is None:
+            own.close()
         self.assertEqual(response.status, 200, data)
         return data
 
@@ -94,20 +97,29 @@ class Tls(unittest.TestCase):
 
     def test_what_is_no_handshake_holds_nobody_up(self):
         silent = [socket.create_connection((self.server.host, self.server.port)) for _ in range(50)]
-        self.assertEqual(self.server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), b"")
-        self.server.raw(bytes(range(256)) * 40)
+        for data in (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", bytes(range(256)) * 40):
+            try:
+                self.assertNotIn(b"HTTP", self.server.raw(data))  # An alert at most.
+            except ConnectionError:
+                pass
         silent[0].sendall(b"\x16\x03\x01\x02\x00\x01")  # The beginning of a greeting.
         self.assertIn("Paris", json.loads(self.post(CHAT, REQUEST))["choices"][0]["message"]["content"])
         for connection in silent:
             connection.settimeout(10)
-            self.assertEqual(connection.recv(100), b"")  # --client-seconds has passed.
+            try:
+                while connection.recv(100):  # Ends: --client-seconds has passed.
+                    pass
+            except ConnectionError:
+                pass
             connection.close()
 
     def test_a_client_that_leaves_stops_its_generation(self):
         def metric(name):
             connection = self.connect()
             connection.request("GET", "/metrics")
-            return next(float(line.split()[1]) for line in connection.getresponse().read().decode().splitlines() if line.startswith(name + " "))
+            text = connection.getresponse().read().decode()
+            connection.close()
+            return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
         before = metric("dsv4_output_tokens_total")
         connection = self.connect()
         connection.request("POST", CHAT, json.dumps({**REQUEST, "max_tokens": 3000, "ignore_eos": True, "stream": True}))
