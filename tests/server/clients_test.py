@@ -7,7 +7,9 @@ import asyncio
 import json
 import os
 import pathlib
+import ssl
 import sys
+import tempfile
 import unittest
 
 try:
@@ -20,7 +22,9 @@ except ImportError:
     print("skipped: the packages of tests/server/requirements.txt are not installed")
     sys.exit(77)
 
+import httpx2
 from server_process import Server
+from tls_test import make_certificate
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 TICKET_QUESTION = [{"role": "user", "content": "Search a ticket with tags cook, color golden, please."}]
@@ -204,6 +208,23 @@ class Anthropic(unittest.TestCase):
             self.client.messages.create(**self.fields(extra_body={"temperature": -1}))
         with self.assertRaises(anthropic.NotFoundError):
             self.client.messages.create(**self.fields(model="another"))
+
+
+class OverTls(unittest.TestCase):
+    def test_both_clients_trust_the_certificate_they_are_given(self):
+        with tempfile.TemporaryDirectory() as folder:
+            certificate, key = make_certificate(pathlib.Path(folder), "server")
+            with Server("--tls-certificate", certificate, "--tls-key", key, "--context", 4096) as secure, \
+                 httpx2.Client(verify=ssl.create_default_context(cafile=certificate)) as transport:
+                client = openai.OpenAI(base_url=f"{secure.url}/v1", api_key="none", http_client=transport)
+                stream = client.chat.completions.create(model=secure.model, stream=True, temperature=0, messages=QUESTION, extra_body=NO_THINKING)
+                self.assertIn("Paris", "".join(chunk.choices[0].delta.content or "" for chunk in stream))
+                client = anthropic.Anthropic(base_url=secure.url, api_key="none", http_client=transport)
+                with client.messages.stream(model=secure.model, max_tokens=100, extra_body={"temperature": 0}, messages=QUESTION) as stream:
+                    self.assertIn("Paris", stream.get_final_text())
+                distrustful = openai.OpenAI(base_url=f"{secure.url}/v1", api_key="none", max_retries=0)
+                with self.assertRaises(openai.APIConnectionError):
+                    distrustful.models.list()
 
 
 if __name__ == "__main__":

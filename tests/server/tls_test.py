@@ -132,19 +132,6 @@ class Tls(unittest.TestCase):
             time.sleep(0.05)
         self.assertLess(metric("dsv4_output_tokens_total") - before, 2900)
 
-    def test_the_openai_client(self):
-        try:
-            import httpx
-            import openai
-        except ImportError:
-            self.skipTest("openai is not installed")
-        with httpx.Client(verify=self.context) as transport:
-            client = openai.OpenAI(base_url=f"{self.server.url}/v1", api_key="none", http_client=transport)
-            stream = client.chat.completions.create(model=self.server.model, stream=True, temperature=0, messages=REQUEST["messages"],
-                                                    extra_body={"thinking": False})
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-            self.assertIn("Paris", text)
-
     def test_wrong_files_are_said_at_the_start(self):
         other_certificate, other_key = make_certificate(self.folder, "other")
         locked_certificate, locked_key = make_certificate(self.folder, "locked", "-passout", "pass:secret")
