@@ -20,7 +20,7 @@ import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STREAMS = 64
-DEPTH = 128  # Tokens before a decode step of the engine alone: about what a stream has in the middle of its answer.
+DEPTH = 400  # Tokens before a decode step of the engine alone: what a stream has on average, 280 of its prompt and half its answer.
 
 
 def engine_tokens_per_second(binary):
@@ -75,6 +75,8 @@ def main():
     spreads = [report["inter_token_seconds"]["p99"] / report["inter_token_seconds"]["p50"] for report in reports]
     bad = sum(report[name] for report in reports for name in ("failed", "refused", "wrong_answers"))
     growth = watch.growth()
+    mean_depth = arguments.output_tokens / 2 + statistics.mean(report["prompt_tokens_per_second"] * report["seconds"] / max(report["requests"], 1)
+                                                               for report in reports)
     rows = [("answers that failed, were refused or differed", bad, "0", bad == 0),
             ("memory, last quarter against second", f"{100 * growth:+.1f} %", "<= 3 %", growth <= 0.03),
             ("time between tokens, p99 / p50, the worst leg", f"{max(spreads):.2f}", "<= 3", max(spreads) <= 3),
@@ -83,8 +85,8 @@ def main():
     def numbers(values, form):
         return " ".join(format(value, form) for value in values)
     print(f"{STREAMS} streams, {legs} legs of {reports[0]['seconds']:.0f} s: {sum(report['requests'] for report in reports)} answers of "
-          f"{arguments.output_tokens} tokens; {100 * reports[-1]['share_of_prompt_reused']:.0f} % of the prompts reused; memory "
-          f"{watch.samples[-1] / 2 ** 20:.0f} MiB")
+          f"{arguments.output_tokens} tokens; {100 * reports[-1]['share_of_prompt_reused']:.0f} % of the prompts reused; "
+          f"mean depth {mean_depth:.0f} (engine alone: {DEPTH}); memory {watch.samples[-1] / 2 ** 20:.0f} MiB")
     print(f"tokens a second: engine alone {numbers(alone, '.0f')}; served {numbers((report['output_tokens_per_second'] for report in reports), '.0f')}; "
           f"shares {numbers(shares, '.3f')}")
     for what, got, wanted, holds in rows:
