@@ -102,7 +102,7 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
       const model::MemoryPlan plan,
       model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
   report.memory.step_bytes = plan.step;
-  const kv::CacheLayout layout = model::CacheGeometry(report.config, report.num_layers, request.numerics,
+  const kv::CacheLayout layout = model::CacheGeometry(report.config, {0, report.num_layers}, request.numerics,
                                                       options.max_chunk_tokens, options.max_rewind_tokens);
   report.memory.context = request.context;
   report.memory.batch = request.batch;

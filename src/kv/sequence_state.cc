@@ -27,7 +27,7 @@ void SequenceState::ForEachRing(Visit visit) {
 }
 
 Result<SequenceState> SequenceState::Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
-                                            Stream stream) {
+                                            Stream stream, std::shared_ptr<StateJournal> journal) {
   DSV4_TRY(Validate(*layout));
   SequenceState state;
   state.layout_ = std::move(layout);
@@ -41,10 +41,12 @@ Result<SequenceState> SequenceState::Create(std::shared_ptr<const CacheLayout> l
   });
   DSV4_ASSIGN_OR_RETURN(state.rings_, memory.Allocate(num_bytes));
   state.Reset();
+  state.entry_ = JournalEntry(std::move(journal));
   return state;
 }
 
 void SequenceState::Reset() {
+  entry_.Reset();
   length_ = 0;
   num_appending_ = 0;
   poisoned_ = false;
@@ -206,6 +208,7 @@ Status SequenceState::Rewind(int64_t num_tokens) {
   DSV4_RETURN_IF_ERROR(status);
   length_ = new_length;
   ForEachRing([&](int, RingKind, RingPlace& ring) { ring.first_row = std::min(ring.first_row, new_length); });
+  entry_.Rewound(num_tokens);
   return {};
 }
 

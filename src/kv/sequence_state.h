@@ -23,6 +23,7 @@
 
 #include "kv/cache_layout.h"
 #include "kv/paged_store.h"
+#include "kv/state_journal.h"
 #include "tensor/rows.h"
 #include "tensor/tensor.h"
 
@@ -32,15 +33,18 @@ class Snapshot;
 
 class SequenceState {
  public:
-  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory.
+  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory. What happens to it
+  // and to its copies is written into `journal`, if there is one.
   static Result<SequenceState> Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
-                                      Stream stream);
+                                      Stream stream, std::shared_ptr<StateJournal> journal = nullptr);
 
   SequenceState(SequenceState&&) noexcept = default;
   SequenceState& operator=(SequenceState&&) noexcept = default;
   SequenceState& operator=(const SequenceState&) = delete;
 
   const CacheLayout& layout() const { return *layout_; }
+  // In the journal; 0 without one.
+  uint64_t number() const { return entry_.number(); }
   // Tokens whose rows are in the state.
   int64_t length() const { return length_; }
   // An abandoned append overwrote rows that the next token needs: only Reset and Restore help.
@@ -117,6 +121,7 @@ class SequenceState {
   bool poisoned_ = false;
   Buffer rings_;  // Of all layers.
   std::vector<Layer> layers_;
+  JournalEntry entry_;
 };
 
 }  // namespace dsv4::kv

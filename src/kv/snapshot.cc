@@ -108,6 +108,10 @@ int64_t Snapshot::RewindableTokens(int64_t at_most) const {
 }
 
 Result<std::vector<std::byte>> Snapshot::Serialize(int64_t max_rewind_tokens) const {
+  if (state_->number() != 0) {
+    return Error(
+        Unimplemented("snapshot: other processes have the rest of this state; it cannot travel as bytes"));
+  }
   const SequenceState& state = *state_;
   const CacheLayout& layout = state.layout();
   Header header;

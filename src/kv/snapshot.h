@@ -37,7 +37,8 @@ class Snapshot {
 
   // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where the state itself
   // cannot. Another thread than the state's may call this while nobody destroys the snapshot: what it holds never changes.
-  // ResourceExhausted or a device's error.
+  // ResourceExhausted or a device's error; Unimplemented for a state with a journal, whose copies in other processes have the
+  // rest of it.
   Result<std::vector<std::byte>> Serialize(int64_t max_rewind_tokens = 0) const;
 
   // A sequence that goes on from here; shares the memory.

@@ -32,7 +32,7 @@ Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, 
   return p;
 }
 
-// Queries [n, heads, d] of all heads, which are up-projected already, are normed and rotated in place.
+// Queries [n, the heads of this shard, d], which are up-projected already, are normed and rotated in place.
 Status FinishQueries(const LayerStep& step, const TensorView& q) {
   const auto eps = static_cast<float>(step.config().rms_norm_eps);
   DSV4_RETURN_IF_ERROR(step.Run("attn.q_norm", step.ops().head_rms_norm, {.x = q, .y = q, .eps = eps}));
@@ -56,7 +56,7 @@ Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const Ten
   step.Observe("attn.kv", kv);
   std::vector<RowRun> runs;
   for (const PassSequence& sequence : step.plan().sequences) {
-    sequence.state->WindowRuns(step.layer(), sequence.token_begin, &runs);
+    sequence.state->WindowRuns(step.state_layer(), sequence.token_begin, &runs);
   }
   return step.StoreRows("attn.kv", kv, runs);
 }
@@ -70,10 +70,10 @@ Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, co
     sequences.push_back({.token_begin = sequence.token_begin,
                          .num_tokens = sequence.num_tokens,
                          .first_position = sequence.first_position,
-                         .window = sequence.state->Ring(step.layer(), kv::RingKind::kWindow),
+                         .window = sequence.state->Ring(step.state_layer(), kv::RingKind::kWindow),
                          .entries = {}});
     if (step.layer_config().compressed()) {
-      sequences.back().entries = sequence.state->Pages(step.layer(), kv::PageKind::kEntries);
+      sequences.back().entries = sequence.state->Pages(step.state_layer(), kv::PageKind::kEntries);
     }
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
@@ -94,17 +94,18 @@ Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, co
   return o;
 }
 
-Result<TensorView> Output(const LayerStep& step, const LayerWeights& weights, const TensorView& o) {
+// [n, the shard's groups * o_lora_rank]
+Result<TensorView> LowRankOutput(const LayerStep& step, const LayerWeights& weights, const TensorView& o) {
   const ModelConfig& config = step.config();
   const int64_t n = o.shape[0];
+  const int64_t num_groups = weights.wo_a.rows / config.o_lora_rank;
   DSV4_ASSIGN_OR_RETURN(const TensorView o_lora,
-                        step.NewTensor(step.dtype(), {n, config.o_groups, config.o_lora_rank}));
+                        step.NewTensor(step.dtype(), {n, num_groups, config.o_lora_rank}));
   DSV4_TRY(step.Run(
       "attn.o_lora", step.ops().grouped_linear,
-      {.x = o.Reshaped({n, config.o_groups, config.o_group_dim()}), .weight = &weights.wo_a, .y = o_lora}));
+      {.x = o.Reshaped({n, num_groups, config.o_group_dim()}), .weight = &weights.wo_a, .y = o_lora}));
   step.Observe("attn.o_lora", o_lora);
-  return step.Linear("attn.out", o_lora.Reshaped({n, config.o_groups * config.o_lora_rank}), weights.wo_b,
-                     step.dtype());
+  return o_lora.Reshaped({n, weights.wo_a.rows});
 }
 
 }  // namespace
@@ -112,8 +113,9 @@ Result<TensorView> Output(const LayerStep& step, const LayerWeights& weights, co
 Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
   const ModelConfig& config = step.config();
   const int64_t n = u.shape[0];
-  DSV4_ASSIGN_OR_RETURN(const TensorView q,
-                        step.NewTensor(step.dtype(), {n, config.num_attention_heads, config.head_dim}));
+  // A shard may have no output group, and then no heads; its part of the output projection it has all the same.
+  const int64_t num_heads = weights.wq_b.rows / config.head_dim;
+  DSV4_ASSIGN_OR_RETURN(const TensorView q, step.NewTensor(step.dtype(), {n, num_heads, config.head_dim}));
   TensorView selected;
   if (weights.indexer.has_value()) {
     DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
@@ -121,14 +123,16 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
   {
     const Arena::Scope scope(step.context().arena);
     DSV4_ASSIGN_OR_RETURN(const Projections p, Project(step, weights, u));
-    const TensorView flat = q.Reshaped({n, config.num_attention_heads * config.head_dim});
-    DSV4_TRY(step.Run("attn.q_b", step.ops().linear, {.x = p.q_lora, .weight = &weights.wq_b, .y = flat}));
-    step.Observe("attn.q_b", flat);
+    if (num_heads > 0) {
+      const TensorView flat = q.Reshaped({n, weights.wq_b.rows});
+      DSV4_TRY(step.Run("attn.q_b", step.ops().linear, {.x = p.q_lora, .weight = &weights.wq_b, .y = flat}));
+      step.Observe("attn.q_b", flat);
+    }
     TensorView indexer_queries;
     if (weights.indexer.has_value()) {
       DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer, p.q_lora));
     }
-    DSV4_TRY(FinishQueries(step, q));
+    if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
     DSV4_TRY(StoreWindow(step, weights, p.kv));
     if (weights.compressor.has_value()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
@@ -137,8 +141,16 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
       DSV4_TRY(SelectEntries(step, *weights.indexer, p.indexer, indexer_queries, selected));
     }
   }
-  DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
-  return Output(step, weights, o);
+  TensorView o_lora;
+  if (num_heads > 0) {
+    DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
+    DSV4_ASSIGN_OR_RETURN(o_lora, LowRankOutput(step, weights, o));
+  } else {
+    DSV4_ASSIGN_OR_RETURN(o_lora, step.NewTensor(step.dtype(), {n, 0}));
+  }
+  DSV4_ASSIGN_OR_RETURN(o_lora, GatherColumns(step, "attn.o_lora", o_lora, weights.splits.o_lora));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, step.Linear("attn.out", o_lora, weights.wo_b, step.dtype()));
+  return GatherColumns(step, "attn.out", y, weights.splits.attn_out);
 }
 
 }  // namespace dsv4::model

@@ -4,11 +4,12 @@
 
 namespace dsv4::model {
 
-kv::CacheLayout CacheGeometry(const ModelConfig& config, int64_t num_layers, Numerics numerics,
+kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Numerics numerics,
                               int64_t max_chunk_tokens, int64_t max_rewind_tokens) {
-  DSV4_CHECK(0 <= num_layers && num_layers <= config.num_hidden_layers) << num_layers;
+  DSV4_CHECK(0 <= layers.begin && layers.end <= config.num_hidden_layers)
+      << layers.begin << ", " << layers.end;
   kv::CacheLayout layout;
-  for (int64_t i = 0; i < num_layers; ++i) {
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
     const LayerConfig& layer = config.layers[static_cast<size_t>(i)];
     layout.layers.push_back({.ratio = layer.compress_ratio,
                              .overlap = layer.compress_overlap() == 2,

@@ -6,12 +6,13 @@
 #include "kv/cache_layout.h"
 #include "model/config.h"
 #include "model/numerics.h"
+#include "model/placement.h"
 
 namespace dsv4::model {
 
-// Rows are BF16 with release numerics and F32 with plain ones. `num_layers` may be fewer than the configuration has
-// (max_layers). model_fingerprint is left 0: it depends on weights.
-kv::CacheLayout CacheGeometry(const ModelConfig& config, int64_t num_layers, Numerics numerics,
+// Of some layers of the configuration. Rows are BF16 with release numerics and F32 with plain ones. model_fingerprint is left 0:
+// it depends on weights.
+kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Numerics numerics,
                               int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
 }  // namespace dsv4::model

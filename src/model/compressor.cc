@@ -17,14 +17,15 @@ Result<TensorView> Pool(const LayerStep& step, const std::string& name, bool ind
   int64_t num_entries = 0;
   for (const PassSequence& sequence : step.plan().sequences) {
     const kv::SequenceState& state = *sequence.state;
-    sequences.push_back({.token_begin = sequence.token_begin,
-                         .num_tokens = sequence.num_tokens,
-                         .first_position = sequence.first_position,
-                         .value_history = state.Ring(
-                             step.layer(), indexer ? RingKind::kIndexerValues : RingKind::kCompressorValues),
-                         .score_history = state.Ring(step.layer(), indexer ? RingKind::kIndexerScores
-                                                                           : RingKind::kCompressorScores)});
-    num_entries += state.NumNewEntries(step.layer());
+    sequences.push_back(
+        {.token_begin = sequence.token_begin,
+         .num_tokens = sequence.num_tokens,
+         .first_position = sequence.first_position,
+         .value_history =
+             state.Ring(step.state_layer(), indexer ? RingKind::kIndexerValues : RingKind::kCompressorValues),
+         .score_history = state.Ring(step.state_layer(),
+                                     indexer ? RingKind::kIndexerScores : RingKind::kCompressorScores)});
+    num_entries += state.NumNewEntries(step.state_layer());
   }
   const LayerConfig& layer = step.layer_config();
   DSV4_ASSIGN_OR_RETURN(
@@ -86,9 +87,9 @@ Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeig
   std::vector<RowRun> runs;
   int64_t begin = 0;
   for (const PassSequence& sequence : step.plan().sequences) {
-    sequence.state->EntryRuns(step.layer(), indexer ? PageKind::kIndexerKeys : PageKind::kEntries, begin,
-                              &runs);
-    begin += sequence.state->NumNewEntries(step.layer());
+    sequence.state->EntryRuns(step.state_layer(), indexer ? PageKind::kIndexerKeys : PageKind::kEntries,
+                              begin, &runs);
+    begin += sequence.state->NumNewEntries(step.state_layer());
   }
   return step.StoreRows(compressed, entries, runs);
 }

@@ -61,7 +61,7 @@ Status SelectEntries(const LayerStep& step, const IndexerWeights& weights,
     sequences.push_back({.token_begin = sequence.token_begin,
                          .num_tokens = sequence.num_tokens,
                          .first_position = sequence.first_position,
-                         .keys = sequence.state->Pages(step.layer(), kv::PageKind::kIndexerKeys)});
+                         .keys = sequence.state->Pages(step.state_layer(), kv::PageKind::kIndexerKeys)});
   }
   DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
                                 {.q = q,

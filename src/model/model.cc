@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/check.h"
+#include "comm/collectives.h"
 #include "io/checkpoint.h"
 #include "model/cache_geometry.h"
 #include "model/place_weights.h"
 #include "model/rope_table.h"
 #include "model/step.h"
+#include "model/step_message.h"
 
 namespace dsv4::model {
 namespace {
@@ -62,27 +65,51 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
   return {};
 }
 
-// Whoever computed rows that a sequence keeps: what changes them changes this.
-uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
-                          const ModelOptions& options) {
+Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
+  const int size = options.group == nullptr ? 1 : options.group->size();
+  if (options.placement.num_ranks() != size) {
+    return InvalidArgument(fmt::format("placement {}: for {} ranks, want {}", ToString(options.placement),
+                                       options.placement.num_ranks(), size));
+  }
+  if (size == 1 || backend.context->memory().device().type == DeviceType::kHost) return {};
+  return Unimplemented(fmt::format("backend {}: runs on one rank, got {}", backend.name, size));
+}
+
+// What changes the rows that a sequence keeps, weights apart.
+std::string Facts(const ModelConfig& config, const ModelOptions& options) {
   const auto rope = [](const RopeConfig& r) {
     return fmt::format("{} {} {} {} {} {}", r.theta, r.yarn, r.factor, r.original_max_position_embeddings,
                        r.beta_fast, r.beta_slow);
   };
-  const std::string facts = fmt::format(
-      "{:016x}|{}|{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}", WeightsFingerprint(weights), weights.layers.size(),
-      options.numerics == Numerics::kRelease, options.clamp_shared_expert, config.num_attention_heads,
-      config.qk_rope_head_dim, config.index_n_heads, config.index_topk, config.num_experts_per_tok,
-      config.routed_scaling_factor, config.swiglu_limit, config.hc_eps, config.rms_norm_eps,
-      rope(config.rope), rope(config.compress_rope));
+  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}", options.numerics == Numerics::kRelease,
+                     options.clamp_shared_expert, config.num_attention_heads, config.qk_rope_head_dim,
+                     config.index_n_heads, config.index_topk, config.num_experts_per_tok,
+                     config.routed_scaling_factor, config.swiglu_limit, config.hc_eps, config.rms_norm_eps,
+                     rope(config.rope), rope(config.compress_rope));
+}
+
+// Whoever computed rows that a sequence keeps: what changes them changes this.
+uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
+                          const ModelOptions& options) {
+  const std::string facts = fmt::format("{:016x}|{}|{}", WeightsFingerprint(weights), weights.layers.size(),
+                                        Facts(config, options));
   return XXH3_64bits(facts.data(), facts.size());
+}
+
+// The same on all ranks that run one model in one way, whatever part of it they have. `norm` is the final one, on the host.
+uint64_t GroupFingerprint(const ModelConfig& config, const TensorView& norm, int64_t num_layers,
+                          const ModelOptions& options) {
+  const std::string facts =
+      fmt::format("{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
+                  options.max_rewind_tokens, ToString(options.placement), config.vocab_size);
+  const uint64_t seed = XXH3_64bits(norm.data, static_cast<size_t>(norm.num_bytes()));
+  return XXH3_64bits_withSeed(facts.data(), facts.size(), seed);
 }
 
 std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config, const ModelWeights& weights,
                                                        const ModelOptions& options) {
-  auto layout = std::make_shared<kv::CacheLayout>(
-      CacheGeometry(config, static_cast<int64_t>(weights.layers.size()), options.numerics,
-                    options.max_chunk_tokens, options.max_rewind_tokens));
+  auto layout = std::make_shared<kv::CacheLayout>(CacheGeometry(
+      config, weights.place.layers, options.numerics, options.max_chunk_tokens, options.max_rewind_tokens));
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
   return layout;
 }
@@ -118,13 +145,17 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
   return FromCheckpoint(std::move(config), std::move(checkpoint), backend, options);
 }
 
-Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
-                                                     std::shared_ptr<const io::Checkpoint> checkpoint,
-                                                     const ops::Backend& backend,
-                                                     const ModelOptions& options) {
+Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
+                                               std::shared_ptr<const io::Checkpoint> checkpoint,
+                                               const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_TRY(CheckSupported(config, options));
-  LoadOptions load{.numerics = options.numerics, .max_layers = std::nullopt, .progress = options.progress};
+  DSV4_TRY(CheckGroup(backend, options));
+  LoadOptions load{.numerics = options.numerics,
+                   .max_layers = std::nullopt,
+                   .placement = options.placement,
+                   .rank = options.group == nullptr ? 0 : options.group->rank(),
+                   .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
   DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(std::move(checkpoint), config, load));
   std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
@@ -132,11 +163,27 @@ Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
   return model;
 }
 
+Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
+                                                     std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                     const ops::Backend& backend,
+                                                     const ModelOptions& options) {
+  auto model = MakePart(std::move(config), std::move(checkpoint), backend, options);
+  if (options.group == nullptr) return model;
+  // Reading weights takes as long as it takes; then one that failed fails all.
+  DSV4_TRY(options.group->Barrier(comm::Wait::kForever));
+  DSV4_TRY(comm::Agree(*options.group, model ? Status() : model.error()));
+  DSV4_TRY((*model)->EnterGroup());
+  return model;
+}
+
 Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeights weights,
                                                   const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_TRY(CheckSupported(config, options));
+  if (options.group != nullptr)
+    return Error(Unimplemented("weights in memory: in a group, want a checkpoint"));
   const auto num_layers = static_cast<int64_t>(weights.layers.size());
+  weights.place.layers = {0, num_layers};
   if (options.max_layers != 0 || num_layers != config.num_hidden_layers) {
     return Error(
         InvalidArgument(fmt::format("weights in memory: got {} layers and max_layers {}, want {} and 0",
@@ -147,13 +194,43 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
   return model;
 }
 
+Model::~Model() {
+  if (!in_group_ || journal_ == nullptr) return;
+  // An error here means that the others know by themselves.
+  std::vector<std::byte> message = Encode({.leave = true, .events = {}, .chunks = {}});
+  if (comm::BroadcastBytes(*options_.group, message, 0).ok()) (void)options_.group->Barrier();
+}
+
 Status Model::Prepare() {
+  num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
   layout_ = MakeCacheLayout(config_, weights_, options_);
+  if (options_.group != nullptr) {
+    fingerprint_ = GroupFingerprint(config_, weights_.norm, num_layers_, options_);
+  }
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
   DSV4_RETURN_IF_ERROR(UploadRopeTables());
   DSV4_RETURN_IF_ERROR(PlaceWeights(backend_, weights_));
   // On a device everything is a copy; the host's memory is better used otherwise.
   if (backend_.context->memory().device().type != DeviceType::kHost) weights_.checkpoint.reset();
+  return {};
+}
+
+Status Model::EnterGroup() {
+  comm::Communicator& group = *options_.group;
+  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
+  const std::vector<int64_t> sizes(all.size(), sizeof(uint64_t));
+  DSV4_RETURN_IF_ERROR(group.AllGather(std::as_bytes(std::span(&fingerprint_, 1)), 1, sizes,
+                                       std::as_writable_bytes(std::span(all))));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return InvalidArgument(
+        fmt::format("rank {} runs another model, or with other options, than rank 0", rank));
+  }
+  if (options_.placement.num_shards > 1) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(shards_, group.Split(place().stage()));
+  }
+  if (group.rank() == 0) journal_ = std::make_shared<kv::StateJournal>();
+  in_group_ = true;
   return {};
 }
 
@@ -175,10 +252,11 @@ Status Model::UploadRopeTables() {
 }
 
 Result<kv::SequenceState> Model::NewSequence() const {
-  return kv::SequenceState::Create(layout_, backend_.context->memory(), backend_.context->stream());
+  return kv::SequenceState::Create(layout_, backend_.context->memory(), backend_.context->stream(), journal_);
 }
 
 Result<kv::Snapshot> Model::DeserializeSnapshot(std::span<const std::byte> bytes) const {
+  if (in_group_) return Error(Unimplemented("snapshot: this rank of several has a part of the state only"));
   return kv::Snapshot::Deserialize(bytes, layout_, backend_.context->memory(), backend_.context->stream());
 }
 
@@ -211,22 +289,122 @@ Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
 
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
   DSV4_TRY(CheckChunks(chunks));
+  if (in_group_) DSV4_TRY(Announce(chunks));
+  return RunStep(chunks, {}, observer);
+}
+
+Status Model::Announce(std::span<const SequenceChunk> chunks) {
+  StepMessage message;
+  if (journal_ != nullptr) message.events = journal_->Take();
+  for (const SequenceChunk& chunk : chunks) {
+    message.chunks.push_back({.state = chunk.state->number(),
+                              .length = chunk.state->length(),
+                              .logits = static_cast<uint8_t>(chunk.logits),
+                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()}});
+  }
+  std::vector<std::byte> bytes = Encode(message);
+  return comm::BroadcastBytes(*options_.group, bytes, 0);
+}
+
+Status Model::Follow() {
+  DSV4_CHECK(in_group_ && journal_ == nullptr) << "rank 0 does not follow";
+  for (;;) {
+    std::vector<std::byte> bytes;
+    DSV4_RETURN_IF_ERROR(comm::BroadcastBytes(*options_.group, bytes, 0, comm::Wait::kForever));
+    const Result<StepMessage> message = DecodeStepMessage(bytes);
+    if (!message) {
+      options_.group->Fail(message.error());
+      return message.error();
+    }
+    if (message->leave) return options_.group->Barrier();
+    const Status ready = FollowEvents(message->events);
+    DSV4_RETURN_IF_ERROR(FollowStep(message->chunks, ready));
+  }
+}
+
+Status Model::FollowEvents(std::span<const kv::StateEvent> events) {
+  Status first;
+  for (const kv::StateEvent& event : events) {
+    const auto found = copies_.find(event.state);
+    const auto copy = found == copies_.end() || !found->second ? nullptr : &*found->second;
+    switch (event.kind) {
+      case kv::StateEvent::Kind::kCreated:
+        copies_[event.state] = std::nullopt;  // Made when it is used: then there may be memory.
+        break;
+      case kv::StateEvent::Kind::kCopied: {
+        // Shares the memory of its source, as the original does.
+        const auto source = copies_.find(event.source);
+        std::optional<kv::SequenceState>& made = copies_[event.state];
+        if (source == copies_.end() || !source->second) break;
+        Result<kv::SequenceState> fork = source->second->Fork();
+        if (fork) {
+          made = std::move(*fork);
+        } else if (first.ok()) {
+          first = fork.error();
+        }
+        break;
+      }
+      case kv::StateEvent::Kind::kRewound:
+        if (copy == nullptr) break;
+        if (const Status rewound = copy->Rewind(event.num_tokens); !rewound.ok() && first.ok())
+          first = rewound;
+        break;
+      case kv::StateEvent::Kind::kReset:
+        if (copy != nullptr) copy->Reset();
+        break;
+      case kv::StateEvent::Kind::kDestroyed:
+        copies_.erase(event.state);
+        break;
+    }
+  }
+  return first;
+}
+
+Status Model::FollowStep(std::span<const ChunkMessage> messages, const Status& events) {
+  Status ready = events;
+  std::vector<SequenceChunk> chunks;
+  for (const ChunkMessage& message : messages) {
+    std::optional<kv::SequenceState>& copy = copies_[message.state];
+    if (!copy && message.length == 0) {
+      Result<kv::SequenceState> made = NewSequence();
+      if (made) {
+        copy = std::move(*made);
+      } else {
+        ready = made.error();
+      }
+    }
+    if (ready.ok() && (!copy || copy->length() != message.length)) {
+      ready = FailedPrecondition(fmt::format("sequence {}: {} tokens here, {} on rank 0", message.state,
+                                             copy ? copy->length() : 0, message.length));
+    }
+    chunks.push_back({.state = copy ? &*copy : nullptr,
+                      .tokens = message.tokens,
+                      .logits = static_cast<LogitsRows>(message.logits)});
+  }
+  const Result<StepOutput> output = RunStep(chunks, ready, nullptr);
+  // What no rank has done, rank 0 reports; the group goes on.
+  return output ? Status() : options_.group->Check();
+}
+
+Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const Status& ready,
+                                  Observer* observer) {
   StepOutput output;
   output.vocab_size = config_.vocab_size;
   std::vector<int64_t> lengths;
   int64_t num_rows = 0;
   for (const SequenceChunk& chunk : chunks) {
-    lengths.push_back(chunk.state->length());
+    lengths.push_back(chunk.state == nullptr ? 0 : chunk.state->length());
     output.row_begin.push_back(num_rows);
     num_rows += NumLogitsRows(chunk);
   }
   output.row_begin.push_back(num_rows);
-  output.logits.resize(static_cast<size_t>(num_rows * config_.vocab_size));
+  if (place().first_stage()) output.logits.resize(static_cast<size_t>(num_rows * config_.vocab_size));
 
-  Status status = RunPasses(chunks, output, observer);
+  Status status = RunPasses(chunks, ready, output, observer);
   if (status.ok()) return output;
   std::vector<size_t> poisoned;
   for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].state == nullptr) continue;
     chunks[i].state->RollBack(lengths[i]);
     if (chunks[i].state->poisoned()) poisoned.push_back(i);
   }
@@ -236,25 +414,29 @@ Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* 
                                         status.message(), fmt::join(poisoned, ", "))));
 }
 
-Status Model::RunPasses(std::span<const SequenceChunk> chunks, StepOutput& output, Observer* observer) {
+Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
+                        Observer* observer) {
   const Graph graph = {.config = config_,
                        .weights = weights_,
                        .backend = backend_,
                        .rope = {.plain = rope_plain_, .compress = rope_compress_},
                        .numerics = options_.numerics,
-                       .clamp_shared_expert = options_.clamp_shared_expert};
+                       .clamp_shared_expert = options_.clamp_shared_expert,
+                       .group = options_.group.get(),
+                       .shards = shards_.get()};
   std::vector<size_t> done(chunks.size(), 0);
   for (;;) {
     // Fills a pass with the tokens that are left, in order of the chunks.
     std::vector<PassChunk> pass;
     auto room = static_cast<size_t>(options_.max_chunk_tokens);
-    for (size_t i = 0; i < chunks.size() && room > 0; ++i) {
+    Status status = ready;
+    for (size_t i = 0; i < chunks.size() && room > 0 && status.ok(); ++i) {
       const SequenceChunk& chunk = chunks[i];
       const size_t begin = done[i];
       const size_t count = std::min(room, chunk.tokens.size() - begin);
       if (count == 0) continue;
-      DSV4_RETURN_IF_ERROR(chunk.state->BeginAppend(static_cast<int64_t>(count))
-                               .WithContext(fmt::format("step, chunk {}", i)));
+      status =
+          chunk.state->BeginAppend(static_cast<int64_t>(count)).WithContext(fmt::format("step, chunk {}", i));
       done[i] += count;
       room -= count;
       // Logits are wanted of the chunk's last rows, and of those the ones that fall into this pass.
@@ -267,10 +449,20 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, StepOutput& outpu
                       .tokens = chunk.tokens.subspan(begin, count),
                       .chunk = static_cast<int32_t>(i),
                       .num_logits_rows = num_here,
-                      .logits = output.logits.data() + output_row * config_.vocab_size});
+                      .logits = output.logits.empty()
+                                    ? nullptr
+                                    : output.logits.data() + output_row * config_.vocab_size});
     }
-    if (pass.empty()) return {};
-    DSV4_RETURN_IF_ERROR(RunPass(graph, arena_, pass, observer));
+    if (status.ok() && pass.empty()) return {};
+    // Memory is asked for before anything is computed, so a rank without it takes nobody's work with it.
+    if (in_group_) status = comm::Agree(*options_.group, status);
+    DSV4_RETURN_IF_ERROR(status);
+    status = RunPass(graph, arena_, pass, observer);
+    if (!status.ok() && in_group_) {
+      options_.group->Fail(status);  // The others wait for what this rank will not give.
+      return options_.group->Check();
+    }
+    DSV4_RETURN_IF_ERROR(status);
     for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
   }
 }

@@ -10,12 +10,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
 #include "model/config.h"
@@ -27,6 +29,8 @@
 
 namespace dsv4::model {
 
+struct ChunkMessage;
+
 struct ModelOptions {
   Numerics numerics = Numerics::kRelease;
   int64_t max_layers = 0;  // Runs only the first layers; 0: all.
@@ -36,6 +40,9 @@ struct ModelOptions {
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
   // Called while loading with (layers done, layers to load). May be empty.
   std::function<void(int64_t, int64_t)> progress;
+  // The ranks that run the model together, each with its part; null: this process runs it alone.
+  std::shared_ptr<comm::Communicator> group;
+  Placement placement;  // Of as many ranks as the group has.
 };
 
 // Which rows of a chunk want logits.
@@ -60,6 +67,8 @@ struct StepOutput {
   }
 };
 
+// With ModelOptions::group, rank 0 is the model as everybody else knows it, and the other ranks call Follow: they are told what
+// happens to the sequences and run their part of every step. Loading, too, all ranks do together.
 class Model {
  public:
   // Reads `directory` (config.json and safetensors). Unimplemented names the ops that the backend lacks, before a weight is
@@ -76,19 +85,24 @@ class Model {
   static Result<std::unique_ptr<Model>> FromWeights(ModelConfig config, ModelWeights weights,
                                                     const ops::Backend& backend, const ModelOptions& options);
 
+  // Rank 0 tells the others to leave.
+  ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   // Layers that run: config().num_hidden_layers, or fewer with ModelOptions::max_layers.
-  int64_t num_layers() const { return static_cast<int64_t>(weights_.layers.size()); }
-  // What a sequence keeps; StateBytes gives its size.
+  int64_t num_layers() const { return num_layers_; }
+  // Which part of the model this rank has.
+  const RankPlace& place() const { return weights_.place; }
+  // What a sequence keeps on this rank; StateBytes gives its size.
   const kv::CacheLayout& cache_layout() const { return *layout_; }
 
   // An empty sequence. ResourceExhausted without memory.
   Result<kv::SequenceState> NewSequence() const;
-  // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize.
+  // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
+  // Unimplemented in a group, whose ranks have a part of a state each.
   Result<kv::Snapshot> DeserializeSnapshot(std::span<const std::byte> bytes) const;
 
   // Runs all tokens of all chunks and moves each sequence on by its tokens.
@@ -96,15 +110,31 @@ class Model {
   // state, or a token id outside the vocabulary; OutOfRange past max_position_embeddings.
   // Any later error names the op and layer; each sequence is then back at its old length, or poisoned
   // (SequenceState::poisoned) if more tokens had been written than its rings keep.
+  // In a group a rank that has no memory for the step is such an error, named; an error in the midst of a pass, or a rank that is
+  // gone, ends the group: this step and all later ones return what ended it. An observer sees this rank's part.
   Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
+
+  // Ranks other than 0: runs the steps of rank 0 until its model is gone. Otherwise returns what ended the group.
+  Status Follow();
 
  private:
   Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend, const ModelOptions& options);
 
+  static Result<std::unique_ptr<Model>> MakePart(ModelConfig config,
+                                                 std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                 const ops::Backend& backend, const ModelOptions& options);
   Status Prepare();
+  Status EnterGroup();
   Status UploadRopeTables();
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
-  Status RunPasses(std::span<const SequenceChunk> chunks, StepOutput& output, Observer* observer);
+  // Tells the other ranks what comes.
+  Status Announce(std::span<const SequenceChunk> chunks);
+  Status FollowEvents(std::span<const kv::StateEvent> events);
+  Status FollowStep(std::span<const ChunkMessage> messages, const Status& events);
+  // `ready`: why this rank cannot run the step, which then no rank does.
+  Result<StepOutput> RunStep(std::span<const SequenceChunk> chunks, const Status& ready, Observer* observer);
+  Status RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
+                   Observer* observer);
 
   ModelConfig config_;
   ModelWeights weights_;
@@ -115,6 +145,15 @@ class Model {
   TensorView rope_plain_;
   TensorView rope_compress_;
   Arena arena_;
+  int64_t num_layers_ = 0;
+  uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
+
+  // In a group.
+  std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.
+  std::shared_ptr<kv::StateJournal> journal_;   // Rank 0's.
+  bool in_group_ = false;                       // All ranks have loaded.
+  // The other ranks' copies of the states, by their numbers; nullopt for one that there was no memory for.
+  std::map<uint64_t, std::optional<kv::SequenceState>> copies_;
 };
 
 }  // namespace dsv4::model

@@ -2,13 +2,10 @@
 
 #include <limits>
 
+#include "model/routed.h"
+
 namespace dsv4::model {
 namespace {
-
-struct Routing {
-  TensorView indices;  // [n, num_experts_per_tok] I32
-  TensorView weights;  // [n, num_experts_per_tok] F32
-};
 
 Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const TensorView& logits) {
   const ModelConfig& config = step.config();
@@ -30,13 +27,7 @@ Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const 
   return routing;
 }
 
-// The SwiGLU clamp; 0 in the configuration means none.
-float SwigluLimit(const ModelConfig& config) {
-  return config.swiglu_limit > 0 ? static_cast<float>(config.swiglu_limit)
-                                 : std::numeric_limits<float>::infinity();
-}
-
-// Both projections of the shared expert, [n, width].
+// Both projections of the shared expert, [n, the width of this shard].
 struct SharedHidden {
   TensorView gate;
   TensorView up;
@@ -46,23 +37,38 @@ Result<SharedHidden> ProjectShared(const LayerStep& step, const ExpertWeights& e
   SharedHidden hidden;
   DSV4_ASSIGN_OR_RETURN(hidden.gate, step.NewTensor(step.dtype(), {u.shape[0], expert.w1.rows}));
   DSV4_ASSIGN_OR_RETURN(hidden.up, step.NewTensor(step.dtype(), {u.shape[0], expert.w3.rows}));
+  if (expert.w1.rows == 0) return hidden;
   DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w1, .y = hidden.gate}));
   DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w3, .y = hidden.up}));
   return hidden;
 }
 
 // Writes y [n, D]; `hidden` is used up.
-Status SharedExpert(const LayerStep& step, const ExpertWeights& expert, const SharedHidden& hidden,
+Status SharedExpert(const LayerStep& step, const LayerWeights& weights, const SharedHidden& hidden,
                     const TensorView& y) {
+  const ExpertWeights& expert = weights.shared_expert;
   const float limit = step.context().clamp_shared_expert ? SwigluLimit(step.config())
                                                          : std::numeric_limits<float>::infinity();
-  DSV4_RETURN_IF_ERROR(
-      step.Run("ffn.shared", step.ops().swiglu,
-               {.gate = hidden.gate, .up = hidden.up, .row_weights = {}, .y = hidden.gate, .limit = limit}));
-  DSV4_RETURN_IF_ERROR(
-      step.Run("ffn.shared", step.ops().linear, {.x = hidden.gate, .weight = &expert.w2, .y = y}));
-  step.Observe("ffn.shared", y);
-  return {};
+  if (expert.w1.rows > 0) {
+    DSV4_RETURN_IF_ERROR(step.Run(
+        "ffn.shared", step.ops().swiglu,
+        {.gate = hidden.gate, .up = hidden.up, .row_weights = {}, .y = hidden.gate, .limit = limit}));
+  }
+  if (step.context().shards.alone()) {
+    DSV4_RETURN_IF_ERROR(
+        step.Run("ffn.shared", step.ops().linear, {.x = hidden.gate, .weight = &expert.w2, .y = y}));
+    step.Observe("ffn.shared", y);
+    return {};
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView all_hidden,
+      GatherColumns(step, "ffn.shared.hidden", hidden.gate, weights.splits.shared_hidden));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part,
+                               step.Linear("ffn.shared", all_hidden, expert.w2, step.dtype()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
+                               GatherColumns(step, "ffn.shared", part, weights.splits.shared_out));
+  ops::OpContext& context = *step.context().backend.context;
+  return context.memory().Copy(y.data, all.data, static_cast<size_t>(y.num_bytes()), context.stream());
 }
 
 }  // namespace
@@ -75,16 +81,9 @@ Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& w
                         step.Linear("ffn.router.logits", u, weights.gate, DType::kF32));
   DSV4_ASSIGN_OR_RETURN(const SharedHidden shared, ProjectShared(step, weights.shared_expert, u));
   DSV4_ASSIGN_OR_RETURN(const Routing routing, Route(step, weights, logits));
-  DSV4_ASSIGN_OR_RETURN(const TensorView routed, step.NewTensor(DType::kF32, u.shape));
-  DSV4_TRY(step.Run("ffn.routed", step.ops().routed_experts,
-                    {.x = u,
-                     .indices = routing.indices,
-                     .weights = routing.weights,
-                     .experts = weights.experts,
-                     .limit = SwigluLimit(step.config()),
-                     .y = routed}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView routed, RoutedExperts(step, weights, u, routing));
   step.Observe("ffn.routed", routed);
-  DSV4_TRY(SharedExpert(step, weights.shared_expert, shared, y));
+  DSV4_TRY(SharedExpert(step, weights, shared, y));
   DSV4_TRY(step.Run("ffn.out", step.ops().moe_combine, {.routed = routed, .shared = y, .y = y}));
   step.Observe("ffn.out", y);
   return y;

@@ -86,6 +86,7 @@ struct Placer {
   std::vector<Buffer>& copies;
 
   Status operator()(const std::string& name, Weight& weight) const {
+    if (weight.rows == 0) return {};  // Another rank has it.
     Weight prepared;
     DSV4_RETURN_IF_ERROR(
         backend.table.prepare_weight(*backend.context, {.source = &weight, .prepared = &prepared})

@@ -51,7 +51,8 @@ Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const Pass
   DSV4_ASSIGN_OR_RETURN(plan.token_ids, Upload(graph.backend, arena, token_ids));
   DSV4_ASSIGN_OR_RETURN(plan.positions, Upload(graph.backend, arena, positions));
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
-    const int64_t ratio = graph.config.layers[i].compress_ratio;
+    const int64_t ratio =
+        graph.config.layers[static_cast<size_t>(graph.weights.place.layers.begin) + i].compress_ratio;
     const auto planned = [&](const auto& entry) { return entry.first == ratio; };
     if (ratio == 0 || std::ranges::any_of(plan.entry_positions, planned)) continue;
     DSV4_ASSIGN_OR_RETURN(const TensorView view, Upload(graph.backend, arena, EntryPositions(plan, ratio)));
@@ -108,31 +109,56 @@ std::vector<HeadRow> HeadRows(std::span<const PassChunk> chunks, int64_t vocab_s
   for (const PassChunk& chunk : chunks) {
     end += static_cast<int64_t>(chunk.tokens.size());
     for (int64_t i = 0; i < chunk.num_logits_rows; ++i) {
-      rows.push_back({end - chunk.num_logits_rows + i, chunk.logits + i * vocab_size});
+      float* const destination = chunk.logits == nullptr ? nullptr : chunk.logits + i * vocab_size;
+      rows.push_back({end - chunk.num_logits_rows + i, destination});
     }
   }
   return rows;
 }
 
-// Gathers a few rows of the streams, mixes, norms and projects them, and brings their logits to the host.
-Status RunHead(const LayerStep& step, const ModelWeights& weights, const TensorView& streams,
+std::span<std::byte> Bytes(const TensorView& tensor) {
+  return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
+}
+
+// Gathers a few rows of the streams: [rows, H * D]. Of several stages the last has them, and the first gets them from it.
+Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TensorView& streams,
+                               std::span<const HeadRow> rows) {
+  const ModelConfig& config = step.config();
+  const RankPlace& place = graph.weights.place;
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const TensorView flat = streams.Reshaped({streams.shape[0], config.hc_dim()});
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
+  const int first = place.shard();
+  const int last = first + (place.placement.num_stages - 1) * place.num_shards();
+  if (place.last_stage()) {
+    std::vector<RowRun> runs;
+    for (int64_t i = 0; i < num_rows; ++i) {
+      runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
+    }
+    DSV4_TRY(step.StoreRows("head.streams", flat, runs));
+    if (!place.first_stage()) DSV4_TRY(graph.group->Send(Bytes(gathered), first));
+  } else if (place.first_stage()) {
+    DSV4_TRY(graph.group->Recv(Bytes(gathered), last));
+  }
+  return gathered;
+}
+
+// Mixes, norms and projects a few rows, and brings their logits to the host.
+Status RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
                std::span<const HeadRow> rows) {
   const Arena::Scope scope(step.context().arena);
   const ModelConfig& config = step.config();
+  const ModelWeights& weights = graph.weights;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  const TensorView flat = streams.Reshaped({streams.shape[0], config.hc_dim()});
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView gathered,
-                               step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
-  std::vector<RowRun> runs;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
-  }
-  DSV4_RETURN_IF_ERROR(step.StoreRows("head.streams", flat, runs));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView gathered, HeadStreams(step, graph, streams, rows));
+  if (!weights.place.first_stage()) return {};
   const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
   step.Observe("head.streams", head_streams);
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, HcHead(step, weights.hc_head, head_streams));
   DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, weights.norm));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, step.Linear("logits", y, weights.head, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
+                               GatherColumns(step, "logits", part, weights.head_split));
   ops::OpContext& context = *step.context().backend.context;
   for (int64_t i = 0; i < num_rows; ++i) {
     const TensorView row = logits.Rows(i, i + 1);
@@ -140,6 +166,18 @@ Status RunHead(const LayerStep& step, const ModelWeights& weights, const TensorV
                                                      static_cast<size_t>(row.num_bytes()), context.stream()));
   }
   return {};
+}
+
+// The residual streams in front of this stage's first layer.
+Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
+  const RankPlace& place = graph.weights.place;
+  if (place.first_stage()) return Embed(step, graph.weights.embed);
+  const ModelConfig& config = step.config();
+  DSV4_ASSIGN_OR_RETURN(
+      const TensorView streams,
+      step.NewTensor(step.dtype(), {step.plan().num_tokens, config.hc_mult, config.hidden_size}));
+  DSV4_TRY(graph.group->Recv(Bytes(streams), place.rank - place.num_shards()));
+  return streams;
 }
 
 }  // namespace
@@ -155,18 +193,25 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                .clamp_shared_expert = graph.clamp_shared_expert,
                                .arena = arena,
                                .plan = plan,
-                               .observer = observer};
+                               .observer = observer,
+                               .shards = {graph.shards},
+                               .first_layer = static_cast<int>(graph.weights.place.layers.begin)};
   const LayerStep outside(context, -1);
   if (observer != nullptr) ObservePlan(outside, chunks);
 
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, Embed(outside, graph.weights.embed));
+  const RankPlace& place = graph.weights.place;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, EnterStage(outside, graph));
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
-    DSV4_RETURN_IF_ERROR(RunLayer(LayerStep(context, static_cast<int>(i)), graph.weights.layers[i], streams));
+    const LayerStep step(context, context.first_layer + static_cast<int>(i));
+    DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
+  }
+  if (!place.last_stage()) {
+    DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
   }
   const std::vector<HeadRow> rows = HeadRows(chunks, graph.config.vocab_size);
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
-    DSV4_RETURN_IF_ERROR(RunHead(outside, graph.weights, streams, std::span(rows).subspan(begin, count)));
+    DSV4_RETURN_IF_ERROR(RunHead(outside, graph, streams, std::span(rows).subspan(begin, count)));
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/communicator.h"
 #include "model/step_context.h"
 #include "model/weights.h"
 
@@ -21,6 +22,9 @@ struct Graph {
   RopeTables rope;
   Numerics numerics = Numerics::kRelease;
   bool clamp_shared_expert = true;
+  // Null where the model is on one rank; `shards` where the stage is.
+  comm::Communicator* group = nullptr;
+  comm::Communicator* shards = nullptr;
 };
 
 struct PassChunk {
@@ -28,9 +32,11 @@ struct PassChunk {
   std::span<const int32_t> tokens;
   int32_t chunk = 0;            // Its number in the caller's batch, for the observer.
   int64_t num_logits_rows = 0;  // How many of the last tokens want logits,
-  float* logits = nullptr;      // written here: host [num_logits_rows, vocab_size].
+  float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null outside the first stage.
 };
 
+// Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
+// the first, which has the head.
 // Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, Observer* observer);
 

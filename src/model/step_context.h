@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/numerics.h"
 #include "model/observer.h"
+#include "model/shards.h"
 #include "ops/op_table.h"
 #include "tensor/arena.h"
 
@@ -52,6 +53,8 @@ struct StepContext {
   Arena& arena;
   const PassPlan& plan;
   Observer* observer = nullptr;
+  Shards shards;
+  int first_layer = 0;  // Of this stage: the sequence states' layer 0.
 
   bool simulate() const { return numerics == Numerics::kRelease; }
   DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
@@ -67,6 +70,8 @@ class LayerStep {
   const PassPlan& plan() const { return context_.plan; }
   const ops::OpTable& ops() const { return context_.backend.table; }
   int layer() const { return layer_; }
+  // The layer as the sequence states count.
+  int state_layer() const { return layer_ - context_.first_layer; }
   DType dtype() const { return context_.activation_dtype(); }
   const LayerConfig& layer_config() const { return config().layers[static_cast<size_t>(layer_)]; }
 

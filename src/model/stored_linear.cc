@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -180,13 +181,80 @@ Result<StoredLinear> StoredLinear::Rows(int64_t begin, int64_t end) const {
     return part;
   }
   if (begin % block_rows != 0) {
-    return Error(
-        InvalidArgument(fmt::format("tensor {}: expert rows begin at {}, inside a scale block of {} rows",
-                                    weight_tensor->name, begin, block_rows)));
+    return Error(InvalidArgument(fmt::format("tensor {}: rows begin at {}, inside a scale block of {} rows",
+                                             weight_tensor->name, begin, block_rows)));
   }
   const int64_t scale_end = CeilDiv(end, block_rows);
   part.scale = rows_of(scale, scale_rows, begin / block_rows, scale_end);
   part.scale_rows = scale_end - begin / block_rows;
+  return part;
+}
+
+Result<StoredLinear> StoredLinear::RowsFrom(int64_t begin, int64_t end, std::vector<Buffer>& copies) const {
+  if (scale_rows <= 1 || begin % block_rows == 0) return Rows(begin, end);
+  // Blocks of as many rows as fit both the old ones and the new beginning.
+  StoredLinear finer = *this;
+  finer.block_rows = std::gcd(block_rows, begin);
+  finer.scale_rows = CeilDiv(rows, finer.block_rows);
+  const size_t row_bytes = scale.size() / static_cast<size_t>(scale_rows);
+  DSV4_ASSIGN_OR_RETURN(Buffer copy,
+                        HostMemory().Allocate(row_bytes * static_cast<size_t>(finer.scale_rows)));
+  for (int64_t row = 0; row < finer.scale_rows; ++row) {
+    const auto source = static_cast<size_t>(row * finer.block_rows / block_rows);
+    std::memcpy(static_cast<std::byte*>(copy.data()) + static_cast<size_t>(row) * row_bytes,
+                scale.data() + source * row_bytes, row_bytes);
+  }
+  finer.scale = {static_cast<const std::byte*>(copy.data()), copy.num_bytes()};
+  copies.push_back(std::move(copy));
+  return finer.Rows(begin, end);
+}
+
+int64_t StoredLinear::column_unit() const {
+  switch (format) {
+    case WeightFormat::kPlain:
+      return 1;
+    case WeightFormat::kFp8Block:
+      return scale_cols > 1 ? block_cols : 1;
+    case WeightFormat::kMxFp4:
+      return kMxFp4Block;
+    case WeightFormat::kNvFp4:
+      return kNvFp4Block;
+  }
+  return 1;
+}
+
+Result<StoredLinear> StoredLinear::Columns(int64_t begin, int64_t end, std::vector<Buffer>& copies) const {
+  if (begin % column_unit() != 0) {
+    return Error(InvalidArgument(fmt::format("tensor {}: columns begin at {}, inside a block of {} columns",
+                                             weight_tensor->name, begin, column_unit())));
+  }
+  // Of every row of `bytes`, the part that columns [from, to) of `total` are.
+  const auto columns_of = [&](std::span<const std::byte>& bytes, int64_t num_rows, int64_t total,
+                              int64_t from, int64_t to) -> Status {
+    const size_t row_bytes = bytes.size() / static_cast<size_t>(num_rows);
+    const size_t first = row_bytes * static_cast<size_t>(from) / static_cast<size_t>(total);
+    const size_t count = row_bytes * static_cast<size_t>(to) / static_cast<size_t>(total) - first;
+    DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, HostMemory().Allocate(count * static_cast<size_t>(num_rows)));
+    for (size_t row = 0; row < static_cast<size_t>(num_rows); ++row) {
+      std::memcpy(static_cast<std::byte*>(copy.data()) + row * count, bytes.data() + row * row_bytes + first,
+                  count);
+    }
+    bytes = {static_cast<const std::byte*>(copy.data()), copy.num_bytes()};
+    copies.push_back(std::move(copy));
+    return {};
+  };
+  StoredLinear part = *this;
+  part.cols = end - begin;
+  DSV4_TRY(columns_of(part.data, rows, cols, begin, end));
+  if (format == WeightFormat::kPlain || scale_cols == 0) return part;
+  if (scale_cols == 1) {  // One column of scales serves any columns.
+    if (format == WeightFormat::kFp8Block) part.block_cols = part.cols;
+    return part;
+  }
+  const int64_t unit = column_unit();
+  const int64_t scale_end = CeilDiv(end, unit);
+  DSV4_TRY(columns_of(part.scale, scale_rows, scale_cols, begin / unit, scale_end));
+  part.scale_cols = scale_end - begin / unit;
   return part;
 }
 

@@ -72,6 +72,13 @@ struct StoredLinear {
   std::string FormatName() const;
   // Rows [begin, end). InvalidArgument where `begin` lies inside a scale block.
   Result<StoredLinear> Rows(int64_t begin, int64_t end) const;
+  // The same with scales for smaller blocks where `begin` lies inside one; `copies` then owns them.
+  Result<StoredLinear> RowsFrom(int64_t begin, int64_t end, std::vector<Buffer>& copies) const;
+  // Columns [begin, end), copied; `copies` then owns them. InvalidArgument where `begin` lies inside a scale block or a byte.
+  Result<StoredLinear> Columns(int64_t begin, int64_t end, std::vector<Buffer>& copies) const;
+  // Rows and columns that the format keeps together: cuts at multiples of them are always possible.
+  int64_t row_unit() const { return scale_rows > 1 ? block_rows : 1; }
+  int64_t column_unit() const;
 };
 
 // Decides the format of a linear of [rows, cols]. Errors name the tensor, what it holds and what the format wants.

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "io/checkpoint.h"
 #include "model/resolved_checkpoint.h"
@@ -19,14 +21,29 @@ namespace {
 // Fills the structs from resolved tensors. The first error sticks in status(); later loads do nothing.
 class Loader {
  public:
-  Loader(const ModelConfig& config, Numerics numerics, std::vector<Buffer>& copies)
-      : config_(config), numerics_(numerics), copies_(copies) {}
+  Loader(const ModelConfig& config, Numerics numerics, const RankPlace& place, std::vector<Buffer>& copies)
+      : config_(config), numerics_(numerics), place_(place), copies_(copies) {}
 
   const Status& status() const { return status_; }
 
   Weight Linear(TensorId id, const StoredLinear& stored) {
     if (!status_.ok()) return {};
     return Keep(LoadLinear(stored, ActivationOf(RowOf(id), stored.format), copies_));
+  }
+
+  // Some rows of a linear.
+  Weight LinearRows(TensorId id, const StoredLinear& stored, const Range& rows) {
+    if (!status_.ok() || rows == Range{0, stored.rows}) return Linear(id, stored);
+    Weight none;
+    none.cols = stored.cols;
+    return rows.empty() ? none : Linear(id, Keep(stored.RowsFrom(rows.begin, rows.end, copies_)));
+  }
+
+  // This shard's rows of a linear, divided evenly; how is left in *split.
+  Weight LinearPart(TensorId id, const StoredLinear& stored, ColumnSplit* split) {
+    if (place_.num_shards() == 1) return Linear(id, stored);
+    *split = SplitColumns(stored.rows, RowUnit(stored), place_.num_shards());
+    return LinearRows(id, stored, split->Of(place_.shard()));
   }
 
   // Small numbers as contiguous F32 of the table's shape.
@@ -52,12 +69,23 @@ class Loader {
 
     out.wq_a = linear(TensorId::kWqA);
     out.q_norm = vector(TensorId::kQNorm);
-    out.wq_b = linear(TensorId::kWqB);
+    const Range groups = PartOf(config_.o_groups, 1, place_.shard(), place_.num_shards());
+    const int64_t group_heads = config_.num_attention_heads / config_.o_groups;
+    const auto group_rows = [&](TensorId id, int64_t rows_of_group) {
+      return LinearRows(id, resolved[id].linear, {groups.begin * rows_of_group, groups.end * rows_of_group});
+    };
+    out.wq_b = group_rows(TensorId::kWqB, group_heads * config_.head_dim);
     out.wkv = linear(TensorId::kWkv);
     out.kv_norm = vector(TensorId::kKvNorm);
     out.attn_sink = vector(TensorId::kAttnSink);
-    out.wo_a = linear(TensorId::kWoA);
-    out.wo_b = linear(TensorId::kWoB);
+    if (status_.ok()) {
+      out.attn_sink = out.attn_sink.Rows(groups.begin * group_heads, groups.end * group_heads);
+    }
+    out.wo_a = group_rows(TensorId::kWoA, config_.o_lora_rank);
+    if (place_.num_shards() > 1) {
+      out.splits.o_lora = SplitColumns(config_.o_groups, 1, place_.num_shards(), config_.o_lora_rank);
+    }
+    out.wo_b = LinearPart(TensorId::kWoB, resolved[TensorId::kWoB].linear, &out.splits.attn_out);
     if (layer.compressed()) {
       out.compressor = CompressorWeights{linear(TensorId::kCompressorWkv), linear(TensorId::kCompressorWgate),
                                          vector(TensorId::kCompressorApe), vector(TensorId::kCompressorNorm)};
@@ -75,17 +103,67 @@ class Loader {
       out.tid2eid = ExpertIds(resolved[TensorId::kGateTid2Eid].tensor);
     else
       out.gate_bias = vector(TensorId::kGateBias);
-    out.shared_expert = {linear(TensorId::kSharedW1), linear(TensorId::kSharedW2),
-                         linear(TensorId::kSharedW3)};
-    out.experts.reserve(resolved.experts.size());
-    for (const ResolvedExpert& expert : resolved.experts) {
-      out.experts.push_back({Linear(TensorId::kExpertW1, expert.w1), Linear(TensorId::kExpertW2, expert.w2),
-                             Linear(TensorId::kExpertW3, expert.w3)});
+    LoadSharedExpert(resolved, out);
+    if (place_.placement.experts == ExpertPlacement::kByColumns && place_.num_shards() > 1) {
+      LoadExpertColumns(resolved.experts, out.experts);
+    } else {
+      const auto num_experts = static_cast<int64_t>(resolved.experts.size());
+      const Range mine = PartOf(num_experts, 1, place_.shard(), place_.num_shards());
+      if (place_.num_shards() > 1) out.splits.experts = SplitColumns(num_experts, 1, place_.num_shards());
+      out.experts.reserve(static_cast<size_t>(mine.size()));
+      for (int64_t i = mine.begin; i < mine.end; ++i) {
+        const ResolvedExpert& expert = resolved.experts[static_cast<size_t>(i)];
+        out.experts.push_back({Linear(TensorId::kExpertW1, expert.w1), Linear(TensorId::kExpertW2, expert.w2),
+                               Linear(TensorId::kExpertW3, expert.w3)});
+      }
     }
     return out;
   }
 
  private:
+  // Rows that stay together when a linear is divided: whole blocks of scales, and enough for a kernel's tile.
+  static int64_t RowUnit(const StoredLinear& stored) {
+    constexpr int64_t kTile = 16;
+    return std::lcm(stored.row_unit(), kTile);
+  }
+
+  void LoadSharedExpert(const ResolvedLayer& resolved, LayerWeights& out) {
+    const StoredLinear& w1 = resolved[TensorId::kSharedW1].linear;
+    const StoredLinear& w3 = resolved[TensorId::kSharedW3].linear;
+    const int64_t unit = std::lcm(RowUnit(w1), RowUnit(w3));
+    const Range hidden = PartOf(config_.moe_intermediate_size, unit, place_.shard(), place_.num_shards());
+    out.shared_expert.w1 = LinearRows(TensorId::kSharedW1, w1, hidden);
+    out.shared_expert.w3 = LinearRows(TensorId::kSharedW3, w3, hidden);
+    out.shared_expert.w2 =
+        LinearPart(TensorId::kSharedW2, resolved[TensorId::kSharedW2].linear, &out.splits.shared_out);
+    if (place_.num_shards() > 1) {
+      out.splits.shared_hidden = SplitColumns(config_.moe_intermediate_size, unit, place_.num_shards());
+    }
+  }
+
+  // This shard's part of every expert; none at all where the parts are fewer than the shards.
+  void LoadExpertColumns(const std::vector<ResolvedExpert>& resolved, std::vector<ExpertWeights>& out) {
+    int64_t unit = 1;
+    for (const ResolvedExpert& expert : resolved) {
+      unit = std::lcm(unit, std::lcm(RowUnit(expert.w1), RowUnit(expert.w3)));
+      unit = std::lcm(unit, expert.w2.column_unit());
+      const bool quantised =
+          ActivationOf(RowOf(TensorId::kExpertW2), expert.w2.format) == ActivationQuant::kFp8Block;
+      if (quantised) unit = std::lcm(unit, kActivationBlock);
+    }
+    const Range hidden = PartOf(config_.moe_intermediate_size, unit, place_.shard(), place_.num_shards());
+    if (hidden.empty()) return;
+    out.reserve(resolved.size());
+    for (const ResolvedExpert& expert : resolved) {
+      if (!status_.ok()) return;
+      const StoredLinear w2 = hidden == Range{0, expert.w2.cols}
+                                  ? expert.w2
+                                  : Keep(expert.w2.Columns(hidden.begin, hidden.end, copies_));
+      out.push_back({LinearRows(TensorId::kExpertW1, expert.w1, hidden), Linear(TensorId::kExpertW2, w2),
+                     LinearRows(TensorId::kExpertW3, expert.w3, hidden)});
+    }
+  }
+
   // Release numerics round activations in front of the formats the release multiplies in FP8. NVFP4 takes them as they
   // are: its checkpoints were made from the release afterwards (decisions.md 5).
   ActivationQuant ActivationOf(const TensorRow& row, WeightFormat format) const {
@@ -106,6 +184,7 @@ class Loader {
 
   const ModelConfig& config_;
   Numerics numerics_;
+  const RankPlace& place_;
   std::vector<Buffer>& copies_;
   Status status_;
 };
@@ -118,6 +197,38 @@ void LogFindings(const ResolvedCheckpoint& resolved) {
   }
   if (!skipped.empty()) LogInfo(fmt::format("checkpoint: skipped draft and vision tensors: {}", skipped));
   for (const std::string& disagreement : resolved.disagreements) LogWarning("checkpoint: " + disagreement);
+}
+
+// Bytes of a layer's linears: what a stage pays for it.
+int64_t LayerBytes(const ResolvedLayer& layer) {
+  int64_t num_bytes = 0;
+  for (const ResolvedTensor& tensor : layer.tensors) num_bytes += tensor.linear.num_bytes();
+  for (const ResolvedExpert& expert : layer.experts) {
+    num_bytes += expert.w1.num_bytes() + expert.w2.num_bytes() + expert.w3.num_bytes();
+  }
+  return num_bytes;
+}
+
+Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                            const LoadOptions& options, int64_t num_layers) {
+  const Placement& placement = options.placement;
+  if (options.rank < 0 || options.rank >= placement.num_ranks() || placement.num_stages > num_layers) {
+    return Error(
+        InvalidArgument(fmt::format("placement {}: rank {} of {}, {} layers; want at least a layer a stage",
+                                    ToString(placement), options.rank, placement.num_ranks(), num_layers)));
+  }
+  std::vector<int64_t> costs;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    costs.push_back(LayerBytes(resolved.layers[static_cast<size_t>(i)]));
+  }
+  // A token's row of the embedding costs nothing; the table takes memory and the head is read whole.
+  const int64_t ends = (resolved.head_is_tied ? 0 : resolved[TensorId::kHead].linear.num_bytes()) +
+                       resolved[TensorId::kEmbed].linear.num_bytes();
+  RankPlace place{.placement = placement, .rank = options.rank};
+  const auto stage = static_cast<size_t>(place.stage());
+  place.layers = BalanceLayers(costs, ends, placement.num_stages)[stage];
+  DSV4_CHECK(config.num_hidden_layers >= place.layers.end) << place.layers.end;
+  return place;
 }
 
 }  // namespace
@@ -133,19 +244,23 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   LogFindings(resolved);
 
   ModelWeights weights;
-  Loader loader(config, options.numerics, weights.copies);
+  DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
+  const RankPlace& place = weights.place;
+  Loader loader(config, options.numerics, place, weights.copies);
   const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
-  weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);
-  weights.head = resolved.head_is_tied ? weights.embed
-                                       : loader.Linear(TensorId::kHead, resolved[TensorId::kHead].linear);
   weights.norm = vector(TensorId::kNorm);
-  weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
-                     vector(TensorId::kHcHeadScale)};
-  for (int64_t i = 0; i < num_layers; ++i) {
+  if (place.first_stage()) {
+    weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);
+    const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
+    weights.head = loader.LinearPart(head, resolved[head].linear, &weights.head_split);
+    weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
+                       vector(TensorId::kHcHeadScale)};
+  }
+  for (int64_t i = place.layers.begin; i < place.layers.end; ++i) {
     const auto index = static_cast<size_t>(i);
     weights.layers.push_back(loader.Layer(resolved.layers[index], config.layers[index]));
     DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
-    if (options.progress) options.progress(i + 1, num_layers);
+    if (options.progress) options.progress(i + 1 - place.layers.begin, place.layers.size());
   }
   weights.checkpoint = std::move(checkpoint);
   return weights;

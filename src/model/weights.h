@@ -19,6 +19,8 @@
 #include "formats/weight.h"
 #include "model/config.h"
 #include "model/numerics.h"
+#include "model/placement.h"
+#include "model/shards.h"
 #include "ops/routed_experts.h"
 #include "tensor/tensor.h"
 
@@ -51,6 +53,17 @@ struct IndexerWeights {
 // SwiGLU: w1 gate [I, D], w3 up [I, D], w2 down [D, I].
 using ops::ExpertWeights;
 
+// Which columns the shards of a stage compute (shards.h); empty where the stage is one rank.
+struct LayerSplits {
+  ColumnSplit o_lora;         // Of the o_groups * o_lora_rank that wo_a gives.
+  ColumnSplit attn_out;       // Of the D that wo_b gives.
+  ColumnSplit shared_hidden;  // Of the I between the shared expert's linears,
+  ColumnSplit shared_out;     // and of the D that it gives.
+  ColumnSplit experts;        // kById: of the routed experts.
+};
+
+// A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b and the shared
+// expert, and of the routed experts. A weight of which it has none has 0 rows.
 struct LayerWeights {
   TensorView attn_norm;  // F32 [D]
   TensorView ffn_norm;   // F32 [D]
@@ -71,16 +84,22 @@ struct LayerWeights {
   Weight gate;           // [n_routed_experts, D]
   TensorView gate_bias;  // F32 [n_routed_experts]; null in hash-routed layers.
   TensorView tid2eid;    // I32 [vocab_size, num_experts_per_tok], every id valid; null in scored layers.
-  std::vector<ExpertWeights> experts;  // n_routed_experts
+  std::vector<ExpertWeights>
+      experts;  // n_routed_experts, or the shard's; kByColumns: parts of all, or none at all.
   ExpertWeights shared_expert;
+  LayerSplits splits;
 };
 
+// Only the first stage has embed, head and hc_head.
 struct ModelWeights {
   Weight embed;     // [vocab_size, D], kPlain
   Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
-  std::vector<LayerWeights> layers;  // num_hidden_layers, or fewer with LoadOptions::max_layers.
+  ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
+  // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
+  std::vector<LayerWeights> layers;
+  RankPlace place;
 
   std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
   std::vector<Buffer> copies;                        // Converted or realigned tensors.
@@ -90,6 +109,9 @@ struct LoadOptions {
   Numerics numerics = Numerics::kRelease;
   // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is InvalidArgument.
   std::optional<int64_t> max_layers;
+  // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
+  Placement placement;
+  int rank = 0;
   // Called on the loading thread after each layer with (layers done, layers to load). May be empty.
   std::function<void(int64_t, int64_t)> progress;
 };
@@ -97,7 +119,7 @@ struct LoadOptions {
 // Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the
 // structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
 // Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
-// compressors, the router and the head; otherwise kNone.
+// compressors, the router and the head; otherwise kNone. InvalidArgument also for more stages than layers.
 Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
                                  const LoadOptions& options);
 

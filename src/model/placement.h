@@ -1,0 +1,70 @@
+// Placement: which rank of a group has which part of a model. docs/scaling.md says why and what it costs.
+//
+// Ranks stand in a rectangle: `num_stages` stages, each with the same number of ranks (the shards). A stage has consecutive
+// layers; a shard has a part of every layer of its stage. Rank r is shard r mod num_shards of stage r / num_shards. The first
+// stage also has the embedding and the head.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dsv4::model {
+
+// How the shards of a stage divide the routed experts. Attention and the shared expert they always divide by columns.
+enum class ExpertPlacement : uint8_t {
+  kById,       // Each has whole experts.
+  kByColumns,  // Each has a part of every expert.
+};
+
+struct Placement {
+  int num_stages = 1;
+  int num_shards = 1;  // Of every stage.
+  ExpertPlacement experts = ExpertPlacement::kById;
+
+  int num_ranks() const { return num_stages * num_shards; }
+  friend bool operator==(const Placement& a, const Placement& b) = default;
+};
+
+// "pipeline", "expert", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a stage. `pipeline` alone
+// makes every rank a stage; "auto" is "expert". InvalidArgument for other words, or for ranks that do not fill the
+// stages.
+Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
+// The same in words that ParsePlacement understands.
+std::string ToString(const Placement& placement);
+
+// Consecutive numbers [begin, end).
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool empty() const { return begin == end; }
+  friend bool operator==(const Range& a, const Range& b) = default;
+};
+
+// Part `part` of `num_parts` of [0, count), cut at multiples of `unit`: as even as that allows, the first ones larger. There may
+// be empty parts.
+Range PartOf(int64_t count, int64_t unit, int part, int num_parts);
+
+// Of layers with these costs, the consecutive ranges, one a stage and none empty, whose dearest costs least; the first stage has
+// `first_extra` besides. At least as many layers as stages.
+std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_extra, int num_stages);
+
+// One rank's place.
+struct RankPlace {
+  Placement placement;
+  int rank = 0;
+  Range layers;  // Of the model.
+
+  int stage() const { return rank / placement.num_shards; }
+  int shard() const { return rank % placement.num_shards; }
+  int num_shards() const { return placement.num_shards; }
+  bool first_stage() const { return stage() == 0; }
+  bool last_stage() const { return stage() == placement.num_stages - 1; }
+};
+
+}  // namespace dsv4::model

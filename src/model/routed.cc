@@ -1,0 +1,122 @@
+#include "model/routed.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "comm/collectives.h"
+
+namespace dsv4::model {
+namespace {
+
+Status RunExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& x,
+                  const TensorView& indices, const TensorView& expert_weights, const TensorView& y) {
+  return step.Run("ffn.routed", step.ops().routed_experts,
+                  {.x = x,
+                   .indices = indices,
+                   .weights = expert_weights,
+                   .experts = weights.experts,
+                   .limit = SwigluLimit(step.config()),
+                   .y = y});
+}
+
+// One of a token's places that a shard's expert fills.
+struct Term {
+  int32_t expert = 0;
+  int32_t token = 0;
+  float weight = 0;
+};
+
+// The terms of the experts [experts.begin, experts.end), in the order of the op's sum.
+Result<std::vector<Term>> TermsOf(const LayerStep& step, const Range& experts, const Routing& routing) {
+  ops::OpContext& context = *step.context().backend.context;
+  const auto count = static_cast<size_t>(routing.indices.num_elements());
+  std::vector<int32_t> indices(count);
+  std::vector<float> weights(count);
+  DSV4_TRY(context.memory().CopyToHost(indices.data(), routing.indices.data, count * sizeof(int32_t),
+                                       context.stream()));
+  DSV4_TRY(context.memory().CopyToHost(weights.data(), routing.weights.data, count * sizeof(float),
+                                       context.stream()));
+  const auto top_k = static_cast<size_t>(routing.indices.shape[1]);
+  std::vector<Term> terms;
+  for (size_t i = 0; i < count; ++i) {
+    if (indices[i] < experts.begin || indices[i] >= experts.end) continue;
+    terms.push_back({indices[i], static_cast<int32_t>(i / top_k), weights[i]});
+  }
+  std::stable_sort(terms.begin(), terms.end(),
+                   [](const Term& a, const Term& b) { return a.expert < b.expert; });
+  return terms;
+}
+
+// Uploads one number of every term as [terms, 1].
+template <typename T, typename Get>
+Result<TensorView> Column(const LayerStep& step, DType dtype, const std::vector<Term>& terms,
+                          const Get& get) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView column,
+                        step.NewTensor(dtype, {static_cast<int64_t>(terms.size()), 1}));
+  std::vector<T> values;
+  for (const Term& term : terms) values.push_back(get(term));
+  ops::OpContext& context = *step.context().backend.context;
+  DSV4_TRY(
+      context.memory().CopyFromHost(column.data, values.data(), values.size() * sizeof(T), context.stream()));
+  return column;
+}
+
+// Each term by itself, through the op with one expert a row, then the sum over everybody's.
+Status SumTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                const Routing& routing, const TensorView& y) {
+  comm::Communicator& group = *step.context().shards.group;
+  const Arena::Scope scope(step.context().arena);
+  const Range experts = weights.splits.experts.Of(group.rank());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Term> terms, TermsOf(step, experts, routing));
+  const auto num_terms = static_cast<int64_t>(terms.size());
+  const int64_t width = u.shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView out, step.NewTensor(DType::kF32, {num_terms, width}));
+  if (num_terms > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView x, step.NewTensor(u.dtype, {num_terms, width}));
+    std::vector<RowRun> runs;
+    for (int64_t i = 0; i < num_terms; ++i) {
+      runs.push_back({terms[static_cast<size_t>(i)].token, 1, x.Rows(i, i + 1).data});
+    }
+    DSV4_RETURN_IF_ERROR(step.StoreRows("ffn.routed", u, runs));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView indices,
+                                 Column<int32_t>(step, DType::kI32, terms, [&](const Term& term) {
+                                   return term.expert - static_cast<int32_t>(experts.begin);
+                                 }));
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const TensorView expert_weights,
+        Column<float>(step, DType::kF32, terms, [](const Term& term) { return term.weight; }));
+    DSV4_RETURN_IF_ERROR(RunExperts(step, weights, x, indices, expert_weights, out));
+  }
+  std::vector<int32_t> targets;
+  for (const Term& term : terms) targets.push_back(term.token);
+  return comm::AllReduceRows(group, {out.as<const float>(), static_cast<size_t>(out.num_elements())}, targets,
+                             width, {y.as<float>(), static_cast<size_t>(y.num_elements())});
+}
+
+}  // namespace
+
+float SwigluLimit(const ModelConfig& config) {
+  return config.swiglu_limit > 0 ? static_cast<float>(config.swiglu_limit)
+                                 : std::numeric_limits<float>::infinity();
+}
+
+Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                                 const Routing& routing) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(DType::kF32, u.shape));
+  if (!step.context().shards.alone() && weights.splits.experts.total() > 0) {
+    DSV4_TRY(SumTerms(step, weights, u, routing, y));
+    return y;
+  }
+  if (weights.experts.empty()) {  // The columns are fewer than the shards.
+    std::memset(y.data, 0, static_cast<size_t>(y.num_bytes()));
+  } else {
+    DSV4_TRY(RunExperts(step, weights, u, routing.indices, routing.weights, y));
+  }
+  DSV4_TRY(SumShards(step, "ffn.routed", y));
+  return y;
+}
+
+}  // namespace dsv4::model

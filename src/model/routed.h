@@ -1,0 +1,24 @@
+// The routed experts of one layer, on one rank or divided over the shards of a stage.
+#pragma once
+
+#include "model/step_context.h"
+#include "model/weights.h"
+
+namespace dsv4::model {
+
+struct Routing {
+  TensorView indices;  // [n, num_experts_per_tok] I32
+  TensorView weights;  // [n, num_experts_per_tok] F32
+};
+
+// The SwiGLU clamp; 0 in the configuration means none, which is infinity here.
+float SwigluLimit(const ModelConfig& config);
+
+// F32 [n, D]: the sum over each token's experts, the same on every shard.
+//   kById       a shard computes the terms of its experts, and all take the sum over all terms in ascending order of expert, as
+//               the op does on one rank: bit for bit its result.
+//   kByColumns  a shard computes all terms from its columns, each rounded; the sum runs over the shards last.
+Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                                 const Routing& routing);
+
+}  // namespace dsv4::model

@@ -1,0 +1,46 @@
+#include "model/shards.h"
+
+#include "model/step_context.h"
+
+namespace dsv4::model {
+namespace {
+
+std::span<std::byte> Bytes(const TensorView& tensor) {
+  return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
+}
+
+}  // namespace
+
+ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t width) {
+  ColumnSplit split;
+  for (int shard = 0; shard < num_shards; ++shard) {
+    split.begins.push_back(PartOf(count, unit, shard, num_shards).begin * width);
+  }
+  split.begins.push_back(count * width);
+  return split;
+}
+
+Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, const TensorView& mine,
+                                 const ColumnSplit& split) {
+  const Shards& shards = step.context().shards;
+  if (shards.alone()) return mine;
+  DSV4_ASSIGN_OR_RETURN(const TensorView all, step.NewTensor(mine.dtype, {mine.shape[0], split.total()}));
+  std::vector<int64_t> row_bytes;
+  for (int shard = 0; shard < shards.group->size(); ++shard) {
+    row_bytes.push_back(split.Of(shard).size() * ElementBytes(mine.dtype));
+  }
+  DSV4_TRY(shards.group->AllGather(Bytes(mine), mine.shape[0], row_bytes, Bytes(all)));
+  step.Observe(name, all);
+  return all;
+}
+
+Status SumShards(const LayerStep& step, std::string_view name, const TensorView& partial) {
+  const Shards& shards = step.context().shards;
+  if (shards.alone()) return {};
+  DSV4_RETURN_IF_ERROR(
+      shards.group->AllReduceSum({partial.as<float>(), static_cast<size_t>(partial.num_elements())}));
+  step.Observe(name, partial);
+  return {};
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,45 @@
+// What the shards of a stage say to each other inside a layer, and which columns each of them computes.
+//
+// The rule is "rows of weights, never columns" wherever it can be: a shard computes some outputs of a linear from all of its
+// inputs, and the outputs are put together. No sum is cut, so the numbers are those of one rank, bit for bit. Only
+// ExpertPlacement::kByColumns cuts sums, those of w2.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/placement.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::model {
+
+class LayerStep;
+
+// Where every shard's part of some columns begins, and their total: num_shards + 1 numbers.
+struct ColumnSplit {
+  std::vector<int64_t> begins;
+
+  int64_t total() const { return begins.empty() ? 0 : begins.back(); }
+  Range Of(int shard) const {
+    return {begins[static_cast<size_t>(shard)], begins[static_cast<size_t>(shard) + 1]};
+  }
+};
+
+// [0, count) cut at multiples of `unit` (PartOf), each number times `width`.
+ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t width = 1);
+
+// The shards of this rank's stage. `group` is null where a stage is one rank.
+struct Shards {
+  comm::Communicator* group = nullptr;
+
+  bool alone() const { return group == nullptr; }
+};
+
+// Puts the shards' columns [n, their part of `split`] together: [n, split.total()]. `mine` itself where the stage is one rank.
+Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, const TensorView& mine,
+                                 const ColumnSplit& split);
+// The sum of the shards' F32 tensors, in place.
+Status SumShards(const LayerStep& step, std::string_view name, const TensorView& partial);
+
+}  // namespace dsv4::model

@@ -1,0 +1,32 @@
+// What rank 0 tells the others before a step: what has happened to the states of sequences since the last one, and which tokens of
+// which follow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/state_journal.h"
+
+namespace dsv4::model {
+
+struct ChunkMessage {
+  uint64_t state = 0;  // Its number in the journal.
+  int64_t length = 0;  // Before the step: where the others' copies must be too.
+  uint8_t logits = 0;  // LogitsRows.
+  std::vector<int32_t> tokens;
+};
+
+struct StepMessage {
+  bool leave = false;  // There will be no more steps.
+  std::vector<kv::StateEvent> events;
+  std::vector<ChunkMessage> chunks;
+};
+
+std::vector<std::byte> Encode(const StepMessage& message);
+// DataLoss for bytes that Encode did not write.
+Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes);
+
+}  // namespace dsv4::model
