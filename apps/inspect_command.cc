@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "apps/inspect_report.h"
@@ -11,12 +12,16 @@ namespace dsv4::apps {
 int RunInspectCommand(const InspectOptions& options) {
   const Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), kExitBadInput);
+  const Result<model::Placement> placement =
+      model::ParsePlacement(options.model.placement, std::max(options.model.num_ranks, 1));
+  if (!placement) return Fail(placement.error(), kExitBadUsage);
   const InspectRequest request = {
       .source = *source,
       .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
       .max_layers = source->synthetic() ? 0 : options.model.max_layers,
       .context = options.context,
-      .batch = options.batch};
+      .batch = options.batch,
+      .placement = *placement};
   const Result<InspectReport> report = Inspect(request);
   if (!report) return Fail(report.error(), LoadExitCode(report.error()));
   fmt::print("{}\n", options.json ? ToJson(*report).dump(2) : ToText(*report));

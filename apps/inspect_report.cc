@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "comm/imagined_group.h"
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
 #include "model/cache_geometry.h"
@@ -118,6 +119,26 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   return {};
 }
 
+// What each rank of a placement would have.
+Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                 InspectReport& report) {
+  report.placement = request.placement;
+  const int num_ranks = request.placement.num_ranks();
+  if (num_ranks == 1) return {};
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    model::ModelOptions options;
+    options.numerics = request.numerics;
+    options.max_layers = report.num_layers;
+    options.placement = request.placement;
+    options.group = comm::ImagineGroup(rank, num_ranks, request.placement.num_shards);
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const model::MemoryPlan plan,
+        model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
+    report.ranks.push_back({.place = plan.place, .memory = plan});
+  }
+  return {};
+}
+
 Result<InspectReport::TokenizerFacts> ReadTokenizer(const std::string& path) {
   DSV4_ASSIGN_OR_RETURN(const tokenizer::Tokenizer loaded, tokenizer::Tokenizer::Load(path));
   InspectReport::TokenizerFacts facts;
@@ -221,6 +242,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
   report.disagreements = resolved.disagreements;
   // Loads the weights, which proves what headers cannot: that scales and expert ids are numbers a run can use.
   DSV4_TRY(PlanMemory(request, checkpoint, report));
+  DSV4_TRY(PlanRanks(request, checkpoint, report));
   DSV4_ASSIGN_OR_RETURN(report.numa_nodes, ReadNumaNodes());
   report.numa_plan = PlanNuma(report.numa_nodes, ProcessNumaLimits());
   const std::string tokenizer_path = request.source.text_directory() + "/tokenizer.json";
@@ -281,6 +303,18 @@ Json ToJson(const InspectReport& report) {
                     {"bytes_per_token", report.memory.growth_per_token},
                     {"step_bytes", report.memory.step_bytes},
                     {"total_bytes", report.memory.total_bytes()}};
+  if (!report.ranks.empty()) json["placement"] = model::ToString(report.placement);
+  for (const InspectReport::RankPlan& rank : report.ranks) {
+    json["ranks"].push_back({{"rank", rank.place.rank},
+                             {"stage", rank.place.stage()},
+                             {"shard", rank.place.shard()},
+                             {"first_layer", rank.place.layers.begin},
+                             {"num_layers", rank.place.layers.size()},
+                             {"weights_bytes", rank.memory.weights},
+                             {"sequence_bytes", rank.memory.sequence},
+                             {"step_bytes", rank.memory.step},
+                             {"total_bytes", rank.memory.total()}});
+  }
   json["numa"] = {{"interleave", report.numa_plan.interleave}, {"reason", report.numa_plan.reason}};
   json["numa"]["nodes"] = Json::array();
   for (const NumaNode& node : report.numa_nodes) {
@@ -345,6 +379,18 @@ std::string ToText(const InspectReport& report) {
                      Bytes(report.memory.growth_per_token));
   out += fmt::format("  {:<26}{}\n", "one step", Bytes(report.memory.step_bytes));
   out += fmt::format("  {:<26}{}\n", "total", Bytes(report.memory.total_bytes()));
+  if (!report.ranks.empty()) {
+    out += fmt::format("\n{} ranks, placement {}\n  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}\n",
+                       report.ranks.size(), model::ToString(report.placement), "rank", "stage", "shard",
+                       "layers", "weights", "a sequence", "one step", "total");
+  }
+  for (const InspectReport::RankPlan& rank : report.ranks) {
+    out += fmt::format("  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}\n", rank.place.rank,
+                       rank.place.stage(), rank.place.shard(),
+                       fmt::format("{} to {}", rank.place.layers.begin, rank.place.layers.end - 1),
+                       Bytes(rank.memory.weights), Bytes(rank.memory.sequence), Bytes(rank.memory.step),
+                       Bytes(rank.memory.total()));
+  }
   out += "\nnuma\n";
   for (const NumaNode& node : report.numa_nodes) {
     out +=

@@ -14,6 +14,7 @@
 #include "base/numa.h"
 #include "base/status.h"
 #include "model/config.h"
+#include "model/memory_plan.h"
 #include "model/numerics.h"
 
 namespace dsv4::apps {
@@ -21,9 +22,10 @@ namespace dsv4::apps {
 struct InspectRequest {
   ModelSource source;
   model::Numerics numerics = model::Numerics::kRelease;
-  int64_t max_layers = 0;  // 0: all.
-  int64_t context = 0;     // Tokens of one sequence; at most max_position_embeddings.
-  int64_t batch = 0;       // Sequences at a time.
+  int64_t max_layers = 0;      // 0: all.
+  int64_t context = 0;         // Tokens of one sequence; at most max_position_embeddings.
+  int64_t batch = 0;           // Sequences at a time.
+  model::Placement placement;  // Of one rank or several.
 };
 
 struct InspectReport {
@@ -63,7 +65,13 @@ struct InspectReport {
   int64_t num_nvfp4 = 0;
   int64_t num_nvfp4_lossless = 0;  // Exact transcodes of MXFP4.
   std::optional<TokenizerFacts> tokenizer;
-  MemoryPlan memory;
+  MemoryPlan memory;  // On one rank.
+  struct RankPlan {
+    model::RankPlace place;
+    model::MemoryPlan memory;
+  };
+  model::Placement placement;
+  std::vector<RankPlan> ranks;       // Of several.
   std::vector<NumaNode> numa_nodes;  // Of this machine.
   NumaPlan numa_plan;                // For this process.
 };

@@ -83,6 +83,9 @@ Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::s
 }
 
 int RunLogitsCommand(const LogitsOptions& options) {
+  if (options.model.group != nullptr && !options.dump_path.empty()) {
+    return Fail(InvalidArgument("logits --dump: sees one rank's part only; want no --ranks"), kExitBadUsage);
+  }
   const Result<std::string> text = ReadFile(options.tokens_path, FileKind::kAny);
   if (!text) return Fail(text.error(), kExitBadInput);
   const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -20,11 +21,13 @@
 #include "apps/inspect_command.h"
 #include "apps/logits_command.h"
 #include "apps/parse_command.h"
+#include "apps/rank_group.h"
 #include "apps/run_command.h"
 #include "apps/serve_command.h"
 #include "apps/synth_command.h"
 #include "apps/tokenize_command.h"
 #include "base/log.h"
+#include "comm/shared_memory.h"
 #include "model/synthetic.h"
 
 namespace dsv4::apps {
@@ -61,6 +64,28 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
                  "off: as the first release revision, whose shared expert has no SwiGLU clamp")
       ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+}
+
+void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--placement", flags.placement,
+                 "Which rank has what: auto, pipeline, expert, tensor, or pipeline=STAGES,expert or ,tensor")
+      ->capture_default_str();
+}
+
+// What the subcommands that run one model over several ranks take.
+void AddRankFlags(CLI::App& app, ModelFlags& flags) {
+  app.add_option(
+         "--ranks", flags.num_ranks,
+         "Processes that run the model together, started here (0: as RANK and WORLD_SIZE say, else 1)")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--placement", flags.placement,
+                 "Which rank has what: auto, pipeline, expert, tensor, or pipeline=STAGES,expert or ,tensor")
+      ->capture_default_str();
+  app.add_option("--rank-timeout", flags.rank_timeout_seconds,
+                 "Seconds for which a rank waits for another before the group ends")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }
 
@@ -270,7 +295,7 @@ void AddLogits(CLI::App& app, LogitsOptions& options) {
   logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(CLI::PositiveNumber);
 }
 
-void AddInspect(CLI::App& app, InspectOptions& options) {
+void AddInspect(CLI::App& app, InspectOptions& options, ModelFlags& flags) {
   CLI::App& inspect =
       *app.add_subcommand("inspect", "Shapes, formats, layer kinds, tokenizer and memory plan of a model");
   inspect.add_option("--context", options.context, "The memory plan is for sequences of N tokens")
@@ -279,6 +304,10 @@ void AddInspect(CLI::App& app, InspectOptions& options) {
   inspect.add_option("--batch", options.batch, "and for N of them at a time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  inspect.add_option("--ranks", flags.num_ranks, "and for each of N ranks")
+      ->check(CLI::Range(0, comm::kMaxSharedMemoryRanks))
+      ->capture_default_str();
+  AddPlacementFlag(inspect, flags);
   inspect.add_flag("--json", options.json, "One JSON document on standard output");
 }
 
@@ -420,10 +449,12 @@ int Main(int argc, char** argv) {
   AddServe(app, serve);
   AddDiagnose(app, diagnose);
   AddLogits(app, logits);
-  AddInspect(app, inspect);
+  AddInspect(app, inspect, model);
   AddSynth(app, synth);
   AddConvert(app, convert);
   AddBench(app, bench, server_bench);
+  for (const char* command : {"run", "serve", "logits", "bench"})
+    AddRankFlags(*app.get_subcommand(command), model);
 
   CLI::App& encode_app = *app.add_subcommand("encode", "Render the conversations of a case file");
   encode_app
@@ -447,6 +478,18 @@ int Main(int argc, char** argv) {
     return code == 0 ? kExitOk : kExitBadUsage;
   }
   SetLogLevel(log_level);
+
+  std::unique_ptr<RankGroup> ranks;
+  if (app.got_subcommand("run") || app.got_subcommand("serve") || app.got_subcommand("logits") ||
+      (app.got_subcommand("bench") && server_bench.url.empty())) {
+    auto entered = RankGroup::Enter(model, std::vector<std::string>(argv, argv + argc), DSV4_VERSION);
+    if (!entered) {
+      const bool usage = entered.error().code() == StatusCode::kInvalidArgument;
+      return Fail(entered.error(), usage ? kExitBadUsage : kExitRunFailed);
+    }
+    ranks = std::move(*entered);
+    if (model.group != nullptr && model.group->rank() > 0) return RunFollower(model);
+  }
 
   if (app.got_subcommand("run")) {
     run.model = model;

@@ -34,8 +34,9 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
 }  // namespace
 
 int NumThreads(const ModelFlags& flags) {
-  return flags.num_threads > 0 ? flags.num_threads
-                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (flags.num_threads > 0) return flags.num_threads;
+  const int num_ranks = flags.group == nullptr ? 1 : flags.group->size();  // All of this machine.
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
 }
 
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
@@ -70,6 +71,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   // Random weights were made for the first layers only.
   if (source.synthetic()) options.max_layers = 0;
   options.progress = progress;
+  options.group = flags.group;
+  options.placement = flags.placed;
   if (flags.backend == "cuda") {
     DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
   } else {
@@ -83,10 +86,16 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
                                  ? fmt::format("first {} layers (--max-layers)", flags.max_layers)
                                  : fmt::format("first {} of {} layers (--max-layers)", flags.max_layers,
                                                model->config().num_hidden_layers);
-  const std::string line = fmt::format("model {}: {}, backend {}, numerics {}", source.name(), layers,
-                                       backend.name, flags.numerics);
+  std::string line = fmt::format("model {}: {}, backend {}, numerics {}", source.name(), layers, backend.name,
+                                 flags.numerics);
+  if (flags.group != nullptr) {
+    const model::RankPlace& place = model->place();
+    line +=
+        fmt::format(", rank {} of {}: placement {}, layers {} to {}", place.rank, place.placement.num_ranks(),
+                    model::ToString(place.placement), place.layers.begin, place.layers.end - 1);
+  }
   // A truncated model answers differently, so the run says so even when logs are quiet.
-  if (flags.max_layers > 0) {
+  if (flags.max_layers > 0 && model->place().rank == 0) {
     LogWarning(line);
   } else {
     LogInfo(line);
@@ -105,6 +114,8 @@ int LoadExitCode(const Status& status) {
     case StatusCode::kFailedPrecondition:  // This build or machine lacks the backend.
     case StatusCode::kResourceExhausted:
     case StatusCode::kCancelled:
+    case StatusCode::kUnavailable:       // Another rank is gone,
+    case StatusCode::kDeadlineExceeded:  // or late.
       return kExitRunFailed;
     default:
       return kExitBadInput;

@@ -29,22 +29,29 @@ struct ModelFlags {
   int64_t max_layers = 0;     // 0: all.
   int num_threads = 0;        // 0: one per core.
   std::string numa = "auto";  // "off", "interleave" or "auto".
+
+  int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
+  std::string placement = "auto";     // model::ParsePlacement
+  double rank_timeout_seconds = 120;  // For which a rank waits for another.
+  // What RankGroup::Enter made of them; null for one rank.
+  std::shared_ptr<comm::Communicator> group;
+  model::Placement placed;
 };
 
 // Called with (done, total) layers while a model loads.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
-// What --threads says, at least 1.
+// What --threads says, at least 1; by default the cores of the machine, divided among its ranks.
 int NumThreads(const ModelFlags& flags);
 
 // The backend --backend names, with memory and threads placed as --numa says (apps/numa_placement.h): call it before weights
 // are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 
-// What the flags say about the model, without a progress callback.
+// What the flags say about the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
-// Loads the model of `source` on `backend`. Logs in one line what was loaded, --max-layers included. On a device the memory
+// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included. On a device the memory
 // for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadProgress& progress,

@@ -151,6 +151,10 @@ int RunRunCommand(const RunOptions& options,
         kExitBadUsage);
   }
 
+  if (options.model.group != nullptr && (options.verify_every > 0 || !options.dump_path.empty())) {
+    return Fail(InvalidArgument("run --verify, --dump: see one rank's part only; want no --ranks"),
+                kExitBadUsage);
+  }
   if (options.verify_every > 0 && options.model.backend == "reference") {
     return Fail(
         InvalidArgument("run --verify: the backend is the reference itself; wanted another --backend"),

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <condition_variable>
 #include <ctime>
 #include <filesystem>
+#include <functional>
+#include <mutex>
 #include <sstream>
+#include <thread>
 
 #include "apps/chat_runtime.h"
 #include "apps/model_source.h"
@@ -20,6 +24,43 @@
 
 namespace dsv4::apps {
 namespace {
+
+// Looks after the other ranks while no step does: a server that has lost one can answer nothing and ends.
+class RankWatch {
+ public:
+  // `group` may be null. `on_loss` is called once, on a thread of this object.
+  RankWatch(comm::Communicator* group, std::function<void()> on_loss) {
+    if (group == nullptr) return;
+    thread_ = std::thread([this, group, on_loss = std::move(on_loss)] {
+      std::unique_lock lock(mutex_);
+      while (!stopping_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopped_; })) {
+        lost_ = group->Check();
+        if (!lost_.ok()) return on_loss();
+      }
+    });
+  }
+  ~RankWatch() { (void)Stop(); }
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  // What ended the group, if anything did.
+  Status Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    stopping_.notify_one();
+    if (thread_.joinable()) thread_.join();
+    return lost_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stopped_ = false;
+  Status lost_;
+  std::thread thread_;
+};
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
@@ -159,12 +200,14 @@ int Serve(const ServeOptions& options, model::Model& model, const std::string& b
   fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              served.context_length, options.max_sequences);
   std::fflush(stderr);
+  RankWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run(/*handle_signals=*/true, [&] {
     service.StopBeingReady();
     fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
                engine.stats().num_running + engine.stats().num_waiting);
   });
-  return kExitOk;
+  const Status lost = watch.Stop();
+  return lost.ok() ? kExitOk : Fail(lost, kExitRunFailed);
 }
 
 }  // namespace
@@ -176,6 +219,9 @@ int RunServeCommand(const ServeOptions& options) {
                     "move in a step",
                     options.max_step_tokens, options.max_sequences)),
                 kExitBadUsage);
+  }
+  if (options.verify_every > 0 && options.model.group != nullptr) {
+    return Fail(InvalidArgument("serve --verify: sees one rank's part only; want no --ranks"), kExitBadUsage);
   }
   if (options.verify_every > 0 && options.model.backend == "reference") {
     return Fail(

@@ -107,6 +107,7 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                         Model::FromCheckpoint(config, checkpoint, CountingBackend(context), quiet));
   MemoryPlan plan{.num_layers = model->num_layers(),
+                  .place = model->place(),
                   .num_sequences = request.num_sequences,
                   .context = std::min(request.context, config.max_position_embeddings)};
   plan.weights = context->memory().used();

@@ -21,6 +21,7 @@ struct MemoryRequest {
 
 struct MemoryPlan {
   int64_t num_layers = 0;
+  RankPlace place;  // In a group: what follows is this rank's.
   int64_t num_sequences = 0;
   int64_t context = 0;
   // Bytes.

@@ -1,0 +1,67 @@
+#include "apps/rank_group.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include "apps/model_source.h"
+#include "base/log.h"
+#include "comm/bootstrap.h"
+
+namespace dsv4::apps {
+
+Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vector<std::string> arguments,
+                                                    const std::string& version) {
+  std::unique_ptr<RankGroup> ranks(new RankGroup());
+  DSV4_ASSIGN_OR_RETURN(std::optional<comm::RankEnvironment> environment, comm::ReadRankEnvironment());
+  if (environment && flags.num_ranks > 0 && flags.num_ranks != environment->size) {
+    return Error(InvalidArgument(
+        fmt::format("--ranks: got {}, WORLD_SIZE is {}", flags.num_ranks, environment->size)));
+  }
+  const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
+  DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
+  if (size == 1) return ranks;
+  if (flags.backend == "cuda") {
+    return Error(InvalidArgument("--backend cuda: runs on one rank; want cpu or reference for several"));
+  }
+
+  comm::JoinOptions options{
+      .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
+      .agreement = fmt::format("dsv4 {}, --backend {}, --numerics {}, --placement {}, model {}{}", version,
+                               flags.backend, flags.numerics, model::ToString(flags.placed), flags.model,
+                               flags.weights),
+      .still_wanted = {}};
+  std::optional<comm::Door> door;
+  if (!environment) {
+    DSV4_ASSIGN_OR_RETURN(door, comm::Door::Open("127.0.0.1", 0));
+    environment = comm::RankEnvironment{.rank = 0, .size = size, .port = door->port()};
+    DSV4_ASSIGN_OR_RETURN(ranks->started_, comm::LocalRanks::Start(size, door->port(), arguments));
+    options.still_wanted = [&] { return ranks->started_->Check(); };
+  }
+  DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(door), options));
+  flags.group = ranks->group_;
+  return ranks;
+}
+
+RankGroup::~RankGroup() {
+  if (group_ != nullptr) group_->Fail(Cancelled("has ended"));
+}
+
+int RunFollower(const ModelFlags& flags) {
+  // What a terminal or a supervisor says to all of us is for rank 0 to answer; we end when it does.
+  (void)std::signal(SIGINT, SIG_IGN);
+  (void)std::signal(SIGTERM, SIG_IGN);
+  const auto follow = [&]() -> Status {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ModelSource source, ModelSource::Find(flags));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<model::Model> model, LoadModel(flags, source, {}));
+    return model->Follow();
+  };
+  const Status status = follow();
+  if (status.ok()) return kExitOk;
+  LogInfo(fmt::format("rank {}: {}", flags.group->rank(), status.message()));
+  return kExitRunFailed;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,15 @@
+// A group whose other ranks are imagined: everything is there at once and nothing is exchanged. For plans, which count memory and
+// look at no number.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace dsv4::comm {
+
+// Rank `rank` of `size`. Split gives parts of `part_size` ranks, this one at rank mod part_size; gathered and received memory is left
+// as it is.
+std::unique_ptr<Communicator> ImagineGroup(int rank, int size, int part_size);
+
+}  // namespace dsv4::comm

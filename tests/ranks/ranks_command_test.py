@@ -1,0 +1,185 @@
+"""Commands over several ranks: the same answers, and an end for all when one ends."""
+
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "tests" / "cli"), str(ROOT / "tests" / "server")]
+from dsv4_process import BINARY, TINY, dsv4, dsv4_json  # noqa: E402
+from server_process import Server  # noqa: E402
+
+QUESTION = ("What is the capital of France?", "--temperature", "0", "--max-tokens", "24", "--threads", "1", "--json")
+
+
+def children(process):
+    """The processes that `process` has started and that run."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if len(fields) > 1 and int(fields[1]) == process and fields[0] != "Z":
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def alive(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class SameAnswers(unittest.TestCase):
+    def test_run(self):
+        alone = dsv4_json("run", *QUESTION)
+        for ranks, placement in ((2, "auto"), (3, "expert"), (3, "pipeline"), (2, "tensor"), (4, "pipeline=2,expert")):
+            with self.subTest(ranks=ranks, placement=placement):
+                answer = dsv4_json("run", *QUESTION, "--ranks", ranks, "--placement", placement)
+                self.assertEqual(answer["token_ids"], alone["token_ids"])
+
+    def test_logits_bit_for_bit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tokens = pathlib.Path(folder) / "tokens"
+            tokens.write_text(" ".join(str(i * 37 % 5000) for i in range(40)))
+            written = []
+            for name, options in (("one", ()), ("three", ("--ranks", "3", "--placement", "pipeline"))):
+                output = pathlib.Path(folder) / name
+                process = dsv4("logits", "--tokens", tokens, "--output", output, "--decode-from", "30", "--chunk", "7",
+                               "--threads", "1", *options)
+                self.assertEqual(process.returncode, 0, process.stderr)
+                written.append(output.read_bytes())
+            self.assertEqual(*written)
+
+    def test_started_by_somebody_else(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = []
+        for rank in (1, 0):
+            environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost",
+                           "MASTER_PORT": str(port)}
+            ranks.append(subprocess.Popen([BINARY, "run", *QUESTION], env=os.environ | environment, text=True,
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        outputs = [rank.communicate(timeout=60) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+        self.assertEqual(outputs[0][0], "")
+        self.assertIn("token_ids", outputs[1][0])
+
+    def test_serve(self):
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0,
+                "max_tokens": 16}
+        answers = []
+        for options in ((), ("--ranks", "2")):
+            with Server("--threads", "1", *options) as server:
+                for _ in range(2):  # The second reuses what is kept of the first.
+                    answers.append(server.post("/v1/chat/completions", body)["choices"][0]["message"])
+                ranks = children(server.process.pid)
+            self.assertEqual(server.process.returncode, 0, server.log)
+            self.assertEqual([rank for rank in ranks if alive(rank)], [])
+        self.assertEqual(answers[2:], answers[:2])
+
+    def test_bench(self):
+        report = dsv4_json("bench", "--ranks", "2", "--prefill", "16", "--depth", "0", "--batch", "2", "--repeat", "1",
+                           "--check", "off", "--threads", "1", "--json")
+        self.assertEqual(len(report["rows"]), 2)
+
+
+class Ends(unittest.TestCase):
+    def test_a_killed_rank_ends_the_run(self):
+        chance = random.Random(7)
+        for _ in range(6):
+            run = subprocess.Popen([BINARY, "run", "Tell me a story", "--ranks", "3", "--max-tokens", "4000",
+                                    "--threads", "1"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True)
+            self.assertTrue(wait_until(lambda run=run: len(children(run.pid)) == 2))
+            ranks = children(run.pid)
+            time.sleep(chance.uniform(0, 0.5))
+            victim = chance.choice([0, 1])
+            os.kill(ranks[victim], signal.SIGKILL)
+            _, errors = run.communicate(timeout=20)
+            self.assertEqual(run.returncode, 1, errors)
+            self.assertRegex(errors, rf"rank [12] of 3 \(process {ranks[victim]}\) ended")
+            self.assertEqual([rank for rank in ranks if alive(rank)], [])
+
+    def test_nobody_outlives_rank_0(self):
+        run = subprocess.Popen([BINARY, "serve", "--port", "0", "--ranks", "3", "--threads", "1"],
+                               stderr=subprocess.PIPE, text=True)
+        run.stderr.readline()  # It serves.
+        ranks = children(run.pid)
+        self.assertEqual(len(ranks), 2)
+        run.kill()
+        run.communicate()
+        self.assertTrue(wait_until(lambda: not any(alive(rank) for rank in ranks), seconds=5))
+
+    def test_an_idle_server_that_loses_a_rank_ends(self):
+        with Server("--ranks", "2", "--threads", "1") as server:
+            (rank,) = children(server.process.pid)
+            os.kill(rank, signal.SIGKILL)
+            self.assertEqual(server.process.wait(timeout=20), 1)
+        self.assertIn(f"rank 1 of 2 (process {rank}) ended", "".join(server.log))
+
+    def test_a_stopped_rank_is_found_by_the_deadline(self):
+        with Server("--ranks", "2", "--rank-timeout", "1", "--threads", "1") as server:
+            (rank,) = children(server.process.pid)
+            os.kill(rank, signal.SIGSTOP)
+            body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+            status, _, reply = server.request("POST", "/v1/chat/completions", body)
+            self.assertEqual(status, 504, reply)
+            self.assertEqual(server.process.wait(timeout=20), 1)
+            self.assertFalse(alive(rank))
+        self.assertIn(f"rank 1 (process {rank}): not there within 1 s", "".join(server.log))
+
+
+class Usage(unittest.TestCase):
+    def refused(self, *arguments, text, code=2, env=None):
+        process = dsv4(*arguments, env=env)
+        self.assertEqual((process.returncode, text in process.stderr), (code, True), process.stderr)
+
+    def test_what_does_not_fit(self):
+        self.refused("run", "Hi", "--ranks", "3", "--placement", "pipeline=2,expert", text="do not fill 2 stages")
+        self.refused("run", "Hi", "--ranks", "2", "--placement", "rows", text="unknown word")
+        self.refused("run", "Hi", "--ranks", "2", "--backend", "cuda", text="runs on one rank")
+        self.refused("run", "Hi", "--ranks", "2", "--dump", "x", text="want no --ranks")
+        self.refused("run", "Hi", "--ranks", "2", "--verify", "1", text="want no --ranks")
+        self.refused("bench", "--ranks", "2", "--depth", "64", text="--ranks wants 0 or none")
+        self.refused("diagnose", "all", "--ranks", "2", text="--ranks")
+        self.refused("run", "Hi", "--ranks", "2", text="WORLD_SIZE is 3",
+                     env={"RANK": "0", "WORLD_SIZE": "3", "MASTER_PORT": "1"})
+        self.refused("run", "Hi", text="MASTER_PORT: not set", env={"RANK": "1", "WORLD_SIZE": "2"})
+        self.refused("run", "Hi", "--ranks", "8", "--placement", "pipeline", code=3, text="want at least a layer a stage")
+
+    def test_inspect_plans_every_rank(self):
+        one = dsv4_json("inspect", "--json")
+        plan = dsv4_json("inspect", "--ranks", "3", "--placement", "pipeline", "--json")
+        self.assertEqual(plan["placement"], "pipeline")
+        self.assertEqual([rank["first_layer"] for rank in plan["ranks"]][0], 0)
+        self.assertEqual(sum(rank["num_layers"] for rank in plan["ranks"]), 7)
+        self.assertEqual(sum(rank["sequence_bytes"] for rank in plan["ranks"]), one["memory"]["sequence_bytes"])
+        shards = dsv4_json("inspect", "--ranks", "4", "--json")["ranks"]
+        weights = one["memory"]["weights_bytes"]
+        self.assertTrue(all(weights / 4 < rank["weights_bytes"] < weights for rank in shards), shards)
+        self.assertIn("4 ranks, placement expert", dsv4("inspect", "--ranks", "4").stdout)
+
+
+if __name__ == "__main__":
+    assert str(TINY)
+    unittest.main()
