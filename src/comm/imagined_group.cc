@@ -39,4 +39,6 @@ std::unique_ptr<Communicator> ImagineGroup(int rank, int size, int part_size) {
   return std::make_unique<ImaginedGroup>(rank, size, part_size);
 }
 
+bool IsImagined(const Communicator& group) { return dynamic_cast<const ImaginedGroup*>(&group) != nullptr; }
+
 }  // namespace dsv4::comm

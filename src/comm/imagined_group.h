@@ -12,4 +12,7 @@ namespace dsv4::comm {
 // as it is.
 std::unique_ptr<Communicator> ImagineGroup(int rank, int size, int part_size);
 
+// Whether ImagineGroup made it: what it is given need not be memory that anybody can read.
+bool IsImagined(const Communicator& group);
+
 }  // namespace dsv4::comm

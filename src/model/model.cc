@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "comm/collectives.h"
+#include "comm/imagined_group.h"
 #include "io/checkpoint.h"
 #include "model/cache_geometry.h"
 #include "model/place_weights.h"
@@ -71,7 +72,9 @@ Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
     return InvalidArgument(fmt::format("placement {}: for {} ranks, want {}", ToString(options.placement),
                                        options.placement.num_ranks(), size));
   }
-  if (size == 1 || backend.context->memory().device().type == DeviceType::kHost) return {};
+  const bool reaches_memory = size == 1 || comm::IsImagined(*options.group) ||
+                              backend.context->memory().device().type == DeviceType::kHost;
+  if (reaches_memory) return {};
   return Unimplemented(fmt::format("backend {}: runs on one rank, got {}", backend.name, size));
 }
 
@@ -172,7 +175,7 @@ Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
   // Reading weights takes as long as it takes; then one that failed fails all.
   DSV4_TRY(options.group->Barrier(comm::Wait::kForever));
   DSV4_TRY(comm::Agree(*options.group, model ? Status() : model.error()));
-  DSV4_TRY((*model)->EnterGroup());
+  if (model) DSV4_TRY((*model)->EnterGroup());
   return model;
 }
 

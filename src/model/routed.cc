@@ -1,12 +1,12 @@
 #include "model/routed.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <tuple>
 #include <vector>
 
 #include "comm/collectives.h"
+#include "comm/imagined_group.h"
 
 namespace dsv4::model {
 namespace {
@@ -70,7 +70,12 @@ Status SumTerms(const LayerStep& step, const LayerWeights& weights, const Tensor
   comm::Communicator& group = *step.context().shards.group;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Term> terms, TermsOf(step, experts, routing));
+  const bool imagined = comm::IsImagined(group);
+  // A plan counts the worst case: all places of all tokens want this shard.
+  std::vector<Term> terms(imagined ? static_cast<size_t>(routing.indices.num_elements()) : 0);
+  if (!imagined) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(terms, TermsOf(step, experts, routing));
+  }
   const auto num_terms = static_cast<int64_t>(terms.size());
   const int64_t width = u.shape[1];
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView out, step.NewTensor(DType::kF32, {num_terms, width}));
@@ -90,6 +95,7 @@ Status SumTerms(const LayerStep& step, const LayerWeights& weights, const Tensor
         Column<float>(step, DType::kF32, terms, [](const Term& term) { return term.weight; }));
     DSV4_RETURN_IF_ERROR(RunExperts(step, weights, x, indices, expert_weights, out));
   }
+  if (imagined) return {};
   std::vector<int32_t> targets;
   for (const Term& term : terms) targets.push_back(term.token);
   return comm::AllReduceRows(group, {out.as<const float>(), static_cast<size_t>(out.num_elements())}, targets,
@@ -111,7 +117,9 @@ Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weig
     return y;
   }
   if (weights.experts.empty()) {  // The columns are fewer than the shards.
-    std::memset(y.data, 0, static_cast<size_t>(y.num_bytes()));
+    const std::vector<std::byte> zeros(static_cast<size_t>(y.num_bytes()));
+    ops::OpContext& context = *step.context().backend.context;
+    DSV4_TRY(context.memory().CopyFromHost(y.data, zeros.data(), zeros.size(), context.stream()));
   } else {
     DSV4_TRY(RunExperts(step, weights, u, routing.indices, routing.weights, y));
   }

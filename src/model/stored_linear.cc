@@ -181,8 +181,9 @@ Result<StoredLinear> StoredLinear::Rows(int64_t begin, int64_t end) const {
     return part;
   }
   if (begin % block_rows != 0) {
-    return Error(InvalidArgument(fmt::format("tensor {}: rows begin at {}, inside a scale block of {} rows",
-                                             weight_tensor->name, begin, block_rows)));
+    return Error(
+        InvalidArgument(fmt::format("tensor {}: expert rows begin at {}, inside a scale block of {} rows",
+                                    weight_tensor->name, begin, block_rows)));
   }
   const int64_t scale_end = CeilDiv(end, block_rows);
   part.scale = rows_of(scale, scale_rows, begin / block_rows, scale_end);
