@@ -95,5 +95,16 @@ TEST(Tiny, SameBitsOnTheCpuBackend) {
   }
 }
 
+// Its output groups begin inside scale blocks, so that shards have smaller blocks than one rank.
+TEST(SmallerScaleBlocks, SameBitsOnTheCpuBackend) {
+  RanksRun run{
+      .directory = ModelDirectory("fp8_mxfp4").string(), .options = {}, .backend = GoldenBackends().back()};
+  const std::vector<int32_t> tokens = Tokens(run.directory, 60);
+  const std::vector<float> alone = Logits(run, tokens);
+  run.num_ranks = 2;
+  run.placement = "expert";
+  EXPECT_TRUE(SameBits(Logits(run, tokens), alone));
+}
+
 }  // namespace
 }  // namespace dsv4::testing
