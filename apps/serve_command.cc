@@ -228,6 +228,12 @@ int RunServeCommand(const ServeOptions& options) {
         InvalidArgument("serve --verify: the backend is the reference itself; wanted another --backend"),
         kExitBadUsage);
   }
+  if (!options.prefix_cache_dir.empty() && options.model.group != nullptr) {
+    return Fail(
+        InvalidArgument(
+            "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks"),
+        kExitBadUsage);
+  }
   if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == 0) {
     return Fail(
         InvalidArgument(

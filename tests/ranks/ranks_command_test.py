@@ -160,6 +160,7 @@ class Usage(unittest.TestCase):
         self.refused("run", "Hi", "--ranks", "2", "--backend", "cuda", text="runs on one rank")
         self.refused("run", "Hi", "--ranks", "2", "--dump", "x", text="want no --ranks")
         self.refused("run", "Hi", "--ranks", "2", "--verify", "1", text="want no --ranks")
+        self.refused("serve", "--ranks", "2", "--prefix-cache-dir", "unused", text="want no --ranks")
         self.refused("bench", "--ranks", "2", "--depth", "64", text="--ranks wants 0 or none")
         self.refused("diagnose", "all", "--ranks", "2", text="--ranks")
         self.refused("run", "Hi", "--ranks", "2", text="WORLD_SIZE is 3",
