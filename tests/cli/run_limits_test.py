@@ -13,7 +13,9 @@ from dsv4_process import BINARY, TINY, dsv4_json
 
 FIRST_TOKEN_LIMIT_SECONDS = 1.0
 MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
-CONVERT_LIMIT_BYTES = 60e6
+# Mapped pages of the source count too, and the kernel may map two megabytes where one page was wanted: 61 to 70 MB have been seen,
+# which was below 60 before freshly written files left the page cache.
+CONVERT_LIMIT_BYTES = 90e6
 VERIFY_LIMIT_BYTES = 60e6
 
 

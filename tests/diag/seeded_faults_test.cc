@@ -86,9 +86,9 @@ TEST_P(DecodeFaults, AreLocalised) {
 }
 
 INSTANTIATE_TEST_SUITE_P(State, DecodeFaults,
-                         ::testing::Values(Fault{"19-remainder-lost", "attn.indexer.compressor.pooled",
+                         ::testing::Values(Fault{"19-remainder-lost", "attn.compressor.pooled",
                                                  "compressor_pool", model::LayerKind::kCsa},
-                                           Fault{"19-previous-lost", "attn.indexer.compressor.pooled",
+                                           Fault{"19-previous-lost", "attn.compressor.pooled",
                                                  "compressor_pool", model::LayerKind::kCsa}),
                          FaultName);
 
