@@ -10,6 +10,7 @@
 
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
+#include "tensor/host_memory_testing.h"
 
 namespace dsv4::kv::testing {
 
@@ -161,25 +162,15 @@ inline void ExpectEqual(const SequenceState& original, const Shadow& shadow) {
 }
 
 // Host memory that can be told to run out.
-class FailingMemory final : public Memory {
+class FailingMemory final : public ForwardingHostMemory {
  public:
   // The next `count` allocations succeed, then none; negative: all succeed.
   void FailAfter(int count) { remaining_ = count; }
 
-  Device device() const override { return HostMemory().device(); }
   Result<Buffer> Allocate(size_t num_bytes) override {
     if (remaining_ == 0) return Error(ResourceExhausted("test memory: no room"));
     if (remaining_ > 0) --remaining_;
     return HostMemory().Allocate(num_bytes);
-  }
-  Status Copy(void* to, const void* from, size_t n, Stream stream) override {
-    return HostMemory().Copy(to, from, n, stream);
-  }
-  Status CopyFromHost(void* to, const void* from, size_t n, Stream stream) override {
-    return HostMemory().CopyFromHost(to, from, n, stream);
-  }
-  Status CopyToHost(void* to, const void* from, size_t n, Stream stream) override {
-    return HostMemory().CopyToHost(to, from, n, stream);
   }
 
  private:

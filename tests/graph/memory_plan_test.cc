@@ -9,6 +9,7 @@
 #include "backend/reference/reference_backend.h"
 #include "model/cache_geometry.h"
 #include "model/synthetic.h"
+#include "tensor/host_memory_testing.h"
 
 namespace dsv4::model {
 namespace {
@@ -16,23 +17,13 @@ namespace {
 using ::testing::HasSubstr;
 
 // The host's memory, with what is held of it counted.
-class WatchedMemory final : public Memory {
+class WatchedMemory final : public ForwardingHostMemory {
  public:
-  Device device() const override { return HostMemory().device(); }
   Result<Buffer> Allocate(size_t num_bytes) override {
     DSV4_ASSIGN_OR_RETURN(Buffer buffer, HostMemory().Allocate(num_bytes));
     *held_ += static_cast<int64_t>(num_bytes);
     const auto release = [buffer, held = held_](void*) { *held -= static_cast<int64_t>(buffer.num_bytes()); };
     return Buffer(std::shared_ptr<void>(buffer.data(), release), num_bytes, device());
-  }
-  Status Copy(void* to, const void* from, size_t num_bytes, Stream stream) override {
-    return HostMemory().Copy(to, from, num_bytes, stream);
-  }
-  Status CopyFromHost(void* to, const void* from, size_t num_bytes, Stream stream) override {
-    return HostMemory().CopyFromHost(to, from, num_bytes, stream);
-  }
-  Status CopyToHost(void* to, const void* from, size_t num_bytes, Stream stream) override {
-    return HostMemory().CopyToHost(to, from, num_bytes, stream);
   }
   int64_t held() const { return *held_; }
 

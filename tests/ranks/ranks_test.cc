@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "comm/collectives.h"
+#include "tensor/host_memory_testing.h"
 #include "tests/ranks/model_ranks.h"
 
 namespace dsv4::testing {
@@ -100,21 +101,11 @@ TEST(Ranks, WrongArgumentsChangeNothing) {
 }
 
 // The host's memory, but for one rank that has none left when told so.
-class ShortMemory final : public Memory {
+class ShortMemory final : public ForwardingHostMemory {
  public:
-  Device device() const override { return {}; }
   Result<Buffer> Allocate(size_t num_bytes) override {
     if (empty) return Error(ResourceExhausted("no memory left"));
     return HostMemory().Allocate(num_bytes);
-  }
-  Status Copy(void* to, const void* from, size_t num_bytes, Stream stream) override {
-    return HostMemory().Copy(to, from, num_bytes, stream);
-  }
-  Status CopyFromHost(void* to, const void* from, size_t num_bytes, Stream stream) override {
-    return HostMemory().CopyFromHost(to, from, num_bytes, stream);
-  }
-  Status CopyToHost(void* to, const void* from, size_t num_bytes, Stream stream) override {
-    return HostMemory().CopyToHost(to, from, num_bytes, stream);
   }
   std::atomic<bool> empty = false;
 };
