@@ -13,9 +13,10 @@ from dsv4_process import BINARY, TINY, dsv4_json
 
 FIRST_TOKEN_LIMIT_SECONDS = 1.0
 MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
-# Mapped pages of the source count too, and the kernel may map two megabytes where one page was wanted: 61 to 70 MB have been seen,
-# which was below 60 before freshly written files left the page cache.
+# A batch of the source (ConvertOptions::batch_bytes, 67 MB) may stay mapped until its hashes are taken: 58 to 74 MB have been seen, for
+# any number of layers whose experts fill a batch.
 CONVERT_LIMIT_BYTES = 90e6
+CONVERT_GROWTH_LIMIT_BYTES = 15e6
 VERIFY_LIMIT_BYTES = 60e6
 
 
@@ -84,7 +85,7 @@ class ConvertLimits(unittest.TestCase):
     def test_peak_memory_does_not_grow_with_the_checkpoint(self):
         peaks = {}
         with tempfile.TemporaryDirectory() as temporary:
-            for layers in (1, 3):
+            for layers in (2, 5):
                 path = pathlib.Path(temporary) / str(layers)
                 subprocess.run([BINARY, "synth", path / "in", "--shape", "mini", "--layers", str(layers)], check=True)
                 size = sum(file.stat().st_size for file in (path / "in").glob("*.safetensors"))
@@ -98,9 +99,9 @@ class ConvertLimits(unittest.TestCase):
                       f"{CONVERT_LIMIT_BYTES / 1e6:.0f} MB whatever its size")
                 self.assertGreater(size, 2 * CONVERT_LIMIT_BYTES)
                 shutil.rmtree(path)
-        # The headers of more tensors, nothing else.
-        self.assertLess(peaks[3], peaks[1] + 10e6)
-        self.assertLess(peaks[3], CONVERT_LIMIT_BYTES)
+        # The headers of more tensors and how full the fullest batch happens to be; three more layers are 450 MB.
+        self.assertLess(peaks[5], peaks[2] + CONVERT_GROWTH_LIMIT_BYTES)
+        self.assertLess(peaks[5], CONVERT_LIMIT_BYTES)
 
 
 if __name__ == "__main__":
