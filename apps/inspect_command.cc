@@ -19,6 +19,7 @@ int RunInspectCommand(const InspectOptions& options) {
       .source = *source,
       .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
       .max_layers = source->synthetic() ? 0 : options.model.max_layers,
+      .pass_tokens = PassTokens(options.model),
       .context = options.context,
       .batch = options.batch,
       .placement = *placement};

@@ -99,6 +99,7 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   model::ModelOptions options;
   options.numerics = request.numerics;
   options.max_layers = report.num_layers;
+  options.max_chunk_tokens = request.pass_tokens;
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const model::MemoryPlan plan,
       model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
@@ -129,6 +130,7 @@ Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::
     model::ModelOptions options;
     options.numerics = request.numerics;
     options.max_layers = report.num_layers;
+    options.max_chunk_tokens = request.pass_tokens;
     options.placement = request.placement;
     options.group = comm::ImagineGroup(rank, num_ranks, request.placement.num_shards);
     DSV4_ASSIGN_OR_RETURN_STATUS(

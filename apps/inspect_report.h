@@ -23,6 +23,7 @@ struct InspectRequest {
   ModelSource source;
   model::Numerics numerics = model::Numerics::kRelease;
   int64_t max_layers = 0;      // 0: all.
+  int64_t pass_tokens = 0;     // Of the step that is planned: apps::PassTokens.
   int64_t context = 0;         // Tokens of one sequence; at most max_position_embeddings.
   int64_t batch = 0;           // Sequences at a time.
   model::Placement placement;  // Of one rank or several.

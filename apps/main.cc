@@ -89,7 +89,7 @@ void AddServe(CLI::App& app, ServeOptions& options) {
          "Tokens of prompt and answer together (0: as many as the model knows)");
   positive("--max-sequences", options.max_sequences, "Answers at one time");
   positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
-  positive("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine");
+  number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
   positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
            "Of those for prompts while others are answering");
   number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");

@@ -39,6 +39,11 @@ int NumThreads(const ModelFlags& flags) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
 }
 
+int64_t PassTokens(const ModelFlags& flags) {
+  if (flags.pass_tokens > 0) return flags.pass_tokens;
+  return flags.backend == "cuda" ? 2048 : model::ModelOptions{}.max_chunk_tokens;
+}
+
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   const int num_threads = NumThreads(flags);
   if (flags.backend == "cuda") return backend::MakeCudaBackend({});
@@ -51,6 +56,7 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   model::ModelOptions options;
   options.numerics = flags.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   options.max_layers = flags.max_layers;
+  options.max_chunk_tokens = PassTokens(flags);
   options.clamp_shared_expert = flags.shared_expert_clamp != "off";
   return options;
 }

@@ -29,6 +29,7 @@ struct ModelFlags {
   int64_t max_layers = 0;     // 0: all.
   int num_threads = 0;        // 0: one per core.
   std::string numa = "auto";  // "off", "interleave" or "auto".
+  int64_t pass_tokens = 0;    // Most tokens of one pass through the layers; 0: what suits the backend.
 
   int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
   std::string placement = "auto";     // model::ParsePlacement
@@ -43,6 +44,10 @@ using LoadProgress = std::function<void(int64_t, int64_t)>;
 
 // What --threads says, at least 1; by default the cores of the machine, divided among its ranks.
 int NumThreads(const ModelFlags& flags);
+
+// What --pass-tokens says; by default 2048 on a device, 512 on the host.
+// More tokens read a long prompt faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
+int64_t PassTokens(const ModelFlags& flags);
 
 // The backend --backend names, with memory and threads placed as --numa says (apps/numa_placement.h): call it before weights
 // are read or made. FailedPrecondition when this build lacks it.

@@ -213,12 +213,14 @@ int Serve(const ServeOptions& options, model::Model& model, const std::string& b
 }  // namespace
 
 int RunServeCommand(const ServeOptions& options) {
-  if (options.max_step_tokens < options.max_sequences) {
-    return Fail(InvalidArgument(fmt::format(
-                    "--max-step-tokens {} is less than --max-sequences {}: not every answer would "
-                    "move in a step",
-                    options.max_step_tokens, options.max_sequences)),
-                kExitBadUsage);
+  const int64_t step_tokens =
+      options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
+  if (step_tokens < options.max_sequences) {
+    return Fail(
+        InvalidArgument(fmt::format("a step of {} tokens (--max-step-tokens, else --pass-tokens) is less "
+                                    "than --max-sequences {}: not every answer would move in a step",
+                                    step_tokens, options.max_sequences)),
+        kExitBadUsage);
   }
   if (options.verify_every > 0 && options.model.group != nullptr) {
     return Fail(InvalidArgument("serve --verify: sees one rank's part only; want no --ranks"), kExitBadUsage);

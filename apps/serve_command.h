@@ -26,7 +26,7 @@ struct ServeOptions {
   int64_t context = 0;  // 0: the model's.
   int max_sequences = 64;
   int64_t max_waiting = 256;
-  int64_t max_step_tokens = 512;
+  int64_t max_step_tokens = 0;  // 0: as many as the model takes in one pass.
   int64_t max_prefill_beside_decode = 96;
   int64_t state_mib = 0;  // 0: no limit.
   int64_t prefix_cache_mib = 1024;

@@ -36,6 +36,10 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--numa", flags.numa, "Weights over the memory of all NUMA nodes; auto: where it pays")
       ->check(CLI::IsMember({"off", "interleave", "auto"}))
       ->capture_default_str();
+  app.add_option("--pass-tokens", flags.pass_tokens,
+                 "Most tokens of one pass through the layers (0: 512 on the host, 2048 on a GPU)")
+      ->check(CLI::Range(0, 65536))
+      ->capture_default_str();
   app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
                  "off: as the first release revision, whose shared expert has no SwiGLU clamp")
       ->check(CLI::IsMember({"on", "off"}))

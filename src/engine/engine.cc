@@ -81,7 +81,9 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
       options_(options),
       allowed_tokens_(std::move(allowed_tokens)),
       context_length_(ContextLength(model, options)),
-      store_(options.prefix_cache_bytes) {}
+      store_(options.prefix_cache_bytes) {
+  if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
+}
 
 Engine::~Engine() = default;
 

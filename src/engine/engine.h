@@ -22,7 +22,8 @@
 namespace dsv4::engine {
 
 struct EngineOptions {
-  int64_t max_step_tokens = 512;  // Tokens of one batch, prefill and decode together.
+  // Tokens of one batch, prefill and decode together; 0: as many as the model takes in one pass.
+  int64_t max_step_tokens = 0;
   // Prefill tokens of a batch that also decodes; prompts then read slower and answers run smoother.
   int64_t max_prefill_beside_decode = 512;
   int max_sequences = 16;   // Sequences with a state at one time; further requests wait.

@@ -56,6 +56,23 @@ class Arguments(unittest.TestCase):
             self.assertEqual(process.returncode, 3)
             self.assertIn(f'DSV4_SPIN_US: "{bad}"', process.stderr)
 
+    def test_the_size_of_a_pass_changes_memory_and_no_token(self):
+        arguments = ("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4")
+        usual = dsv4_json(*arguments)["token_ids"]
+        plans = {}
+        for tokens in (5, 64, 2048):
+            flag = ("--pass-tokens", str(tokens))
+            self.assertEqual(dsv4_json(*arguments, *flag)["token_ids"], usual)
+            plans[tokens] = dsv4_json("inspect", "--json", *flag)["memory"]
+        for part in ("step_bytes", "sequence_fixed_bytes"):
+            self.assertLess(plans[64][part], plans[2048][part], part)
+        default = dsv4_json("inspect", "--json")["memory"]
+        self.assertEqual(default, dsv4_json("inspect", "--json", "--pass-tokens", "512")["memory"])
+        on_gpu = dsv4_json("inspect", "--json", "--backend", "cuda")["memory"]
+        self.assertEqual(on_gpu, plans[2048])
+        self.expect_usage_error("run", QUESTION, "--pass-tokens", "-1")
+        self.expect_usage_error("serve", "--pass-tokens", "8")  # Fewer than the answers at one time.
+
     def test_model_flags_may_stand_before_the_subcommand(self):
         self.assertEqual(dsv4("-m", TINY, "run", "--raw", "A", "--max-tokens", "1").returncode, 0)
 
