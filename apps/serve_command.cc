@@ -149,10 +149,10 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
 }
 
 // `verifier` may be null.
-int Serve(const ServeOptions& options, model::Model& model, const std::string& backend,
+int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& backend,
           server::ServedModel& served, std::vector<std::string> api_keys, diag::Verifier* verifier) {
   served.vocab_size = model.config().vocab_size;
-  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend);
+  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
   }
@@ -168,7 +168,8 @@ int Serve(const ServeOptions& options, model::Model& model, const std::string& b
                                 .max_state_bytes = options.state_mib << 20,
                                 .prefix_cache_bytes = options.prefix_cache_mib << 20,
                                 .prefix_disk = disk->get(),
-                                .watcher = verifier},
+                                .watcher = verifier,
+                                .threads = &backend.context->threads()},
           AllowedTokens(served.tokenizer, served.vocab_size)),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
@@ -276,7 +277,7 @@ int RunServeCommand(const ServeOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
-  const int exit_code = Serve(options, **model, backend->name, *served, std::move(*api_keys), verifier.get());
+  const int exit_code = Serve(options, **model, *backend, *served, std::move(*api_keys), verifier.get());
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
   fmt::print(stderr, "{}\n", diag::ToText(found));

@@ -50,6 +50,7 @@ struct Engine::Sequence {
   int64_t num_prompt_tokens = 0;
   int64_t max_tokens = 0;
   sampling::Sampler sampler;
+  Result<sampling::SampledToken> sampled = {};  // Of the step that runs.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
   RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
@@ -344,10 +345,14 @@ void Engine::MakeRoom() {
   while (running_.size() > 1 && RunningBytes() > options_.max_state_bytes) PreemptYoungest();
 }
 
-void Engine::Advance(Sequence& sequence, std::span<const float> logits, std::vector<Event>& events) {
+void Engine::Sample(Sequence& sequence, std::span<const float> logits) {
   sampling::TokenConstraint* constraint = sequence.request.constraint.get();
-  Result<sampling::SampledToken> token = sequence.sampler.Sample(
+  sequence.sampled = sequence.sampler.Sample(
       logits, constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>());
+}
+
+void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
+  Result<sampling::SampledToken>& token = sequence.sampled;
   if (!token) {
     Finish(sequence, FinishReason::kError, token.error(), -1, events);
     return;
@@ -356,7 +361,7 @@ void Engine::Advance(Sequence& sequence, std::span<const float> logits, std::vec
     Finish(sequence, FinishReason::kStop, {}, token->id, events);
     return;
   }
-  if (constraint != nullptr) constraint->Accept(token->id);
+  if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token->id);
   sequence.tokens.push_back(token->id);
   ++stats_.num_output_tokens;
   events.push_back({.request = sequence.id, .kind = Event::Kind::kToken, .token = std::move(*token)});
@@ -413,6 +418,20 @@ std::vector<Event> Engine::Step() {
   }
   // The step was taken back; with more memory the next may succeed.
   if (!output && output.error().code() == StatusCode::kResourceExhausted && FreeMemory()) return events;
+  const auto knows_no_more = [&](size_t chunk) {
+    return schedule[chunk].num_tokens == pending[schedule[chunk].sequence].num_tokens;
+  };
+  const auto sample = [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      if (knows_no_more(i)) Sample(*running_[schedule[i].sequence], output->Row(i, output->num_rows(i) - 1));
+    }
+  };
+  const auto num_chunks = static_cast<int64_t>(schedule.size());
+  if (output && options_.threads != nullptr) {
+    options_.threads->ParallelFor(num_chunks, 1, sample);
+  } else if (output) {
+    sample(0, num_chunks);
+  }
   for (size_t i = 0; i < schedule.size(); ++i) {
     Sequence& sequence = *running_[schedule[i].sequence];
     if (!output) {
@@ -428,9 +447,7 @@ std::vector<Event> Engine::Step() {
     if (std::binary_search(sequence.keep_at.begin(), sequence.keep_at.end(), sequence.length())) {
       KeepState(sequence);
     }
-    if (schedule[i].num_tokens == pending[schedule[i].sequence].num_tokens) {
-      Advance(sequence, output->Row(i, output->num_rows(i) - 1), events);
-    }
+    if (knows_no_more(i)) Advance(sequence, events);
   }
   std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
   return events;

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/status.h"
 #include "engine/prefix_disk.h"
 #include "engine/prefix_store.h"
@@ -35,6 +36,9 @@ struct EngineOptions {
   // Keeps them beyond memory and process; wants prefix_cache_bytes > 0. Outlives the engine; null: none.
   PrefixDisk* prefix_disk = nullptr;
   StepWatcher* watcher = nullptr;  // Outlives the engine; null: none.
+  // Samples for several sequences at a time with these, which must be idle between steps of the model: those of its backend. Outlives
+  // the engine; null: one after the other.
+  ThreadPool* threads = nullptr;
   // Sees every tensor of every step, with the logits of all rows instead of the sampled ones. Rows of sequences that run at one
   // time are mixed: for one request at a time. Outlives the engine; null: none.
   model::Observer* observer = nullptr;
@@ -101,8 +105,10 @@ class Engine {
   void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);
-  // Samples from `logits` and decides whether the sequence goes on.
-  void Advance(Sequence& sequence, std::span<const float> logits, std::vector<Event>& events);
+  // Samples into sequence.sampled. For different sequences from several threads.
+  static void Sample(Sequence& sequence, std::span<const float> logits);
+  // Takes what was sampled and decides whether the sequence goes on.
+  void Advance(Sequence& sequence, std::vector<Event>& events);
 
   model::Model& model_;
   EngineOptions options_;

@@ -65,17 +65,21 @@ class Sampler {
   // Shows tokens that were not sampled here (the prompt) to the penalties.
   void SeePrompt(std::span<const int32_t> prompt);
 
-  // Chooses the next token and records it. `permitted` as TokenConstraint::Allowed. Internal error when a logit is NaN or nothing
-  // finite is allowed.
+  // Chooses the next token and records it. `permitted` as TokenConstraint::Allowed. Internal error when a logit is NaN or +infinity
+  // or nothing finite is allowed. Samplers of different sequences may work at one time.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
  private:
+  void See(int32_t token);
+  // scratch_: the logits, -inf where the token may not be chosen.
+  Status TakePermitted(std::span<const float> logits, std::span<const uint64_t> permitted);
+
   SamplingParams params_;
   std::span<const uint8_t> allowed_;
   int num_logprobs_;
   PenaltyWindow seen_;
   uint64_t num_sampled_ = 0;
-  std::vector<float> scratch_;
+  std::vector<float> scratch_;  // One entry per vocabulary id.
 };
 
 }  // namespace dsv4::sampling

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <vector>
 
 namespace dsv4::sampling {
@@ -36,6 +38,14 @@ std::vector<int32_t> Ids(const std::vector<Candidate>& candidates) {
 TEST(Greedy, TakesTheHighestAndTheLowestIdOnTies) {
   EXPECT_EQ(SampleOnce(Greedy(), {0.0F, 3.0F, 1.0F, 3.0F}), 1);
   EXPECT_EQ(SampleOnce(Greedy(), {-5.0F, -5.0F}), 0);
+}
+
+TEST(Greedy, FindsTheHighestAtEveryPlace) {
+  for (size_t i = 0; i < 200; ++i) {
+    std::vector<float> logits(200, -3.0F);
+    logits[i] = logits[199] = -1.0F;
+    ASSERT_EQ(SampleOnce(Greedy(), logits), static_cast<int32_t>(i));
+  }
 }
 
 TEST(Greedy, IgnoresSeedAndFilters) {
@@ -153,6 +163,68 @@ TEST(Draw, FollowsTheDistribution) {
   EXPECT_LT(chi_squared, 16.3);  // 3 degrees of freedom, p = 0.001.
 }
 
+// Logits like a language model's: a few tokens far above many.
+std::vector<float> RandomLogits(size_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0F, 3.0F);
+  std::vector<float> logits(size);
+  for (float& logit : logits) logit = normal(random);
+  for (int i = 0; i < 5; ++i) logits[random() % size] += 10.0F;
+  return logits;
+}
+
+TEST(Draw, OfAWholeVocabularyTakesTheTokenThatTheNumberFallsOn) {
+  // Sizes around the blocks that the loops go in.
+  for (const size_t size : {1U, 63U, 64U, 65U, 5000U}) {
+    std::vector<float> logits = RandomLogits(size, 11);
+    if (size > 10) logits[3] = -std::numeric_limits<float>::infinity();
+    SamplingParams params;
+    params.temperature = 1.7F;
+    params.seed = 5;
+    std::vector<double> ends;  // Token i is drawn by the numbers from ends[i - 1] to ends[i].
+    const double highest = *std::max_element(logits.begin(), logits.end());
+    for (const float logit : logits) {
+      ends.push_back((ends.empty() ? 0.0 : ends.back()) + std::exp((logit - highest) / params.temperature));
+    }
+    Sampler sampler(params, {}, -1);
+    for (uint64_t i = 0; i < 500; ++i) {
+      const auto id = static_cast<size_t>(sampler.Sample(logits)->id);
+      const double number = UniformDraw(params.seed, i);
+      // A weight is off by 3e-7 of itself, so all ends are off by less than this.
+      constexpr double kSlack = 1e-6;
+      EXPECT_LE(number, ends[id] / ends.back() + kSlack) << size << " " << i;
+      EXPECT_GE(number, (id == 0 ? 0.0 : ends[id - 1]) / ends.back() - kSlack) << size << " " << i;
+      EXPECT_TRUE(std::isfinite(logits[id]));
+    }
+  }
+}
+
+TEST(Filters, OfAWholeVocabularyAreThoseOfTheSortedOne) {
+  const std::vector<float> logits = RandomLogits(3000, 4);
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  SamplingParams params;
+  EXPECT_EQ(Ids(FilterCandidates(params, logits)), ids);
+  // Shares of the probability that take one token, tens, and hundreds.
+  for (const float top_p : {0.3F, 0.9F, 0.9999F}) {
+    for (const int top_k : {0, 1, 70, 2999}) {
+      params.top_p = top_p;
+      params.top_k = top_k;
+      const size_t most = top_k > 0 ? static_cast<size_t>(top_k) : ids.size();
+      std::vector<double> sums = {0.0};
+      for (size_t i = 0; i < most; ++i)
+        sums.push_back(sums.back() + std::exp(static_cast<double>(logits[static_cast<size_t>(ids[i])])));
+      size_t kept = 0;
+      while (kept < most && sums[kept] < top_p * sums.back()) ++kept;
+      const std::vector<int32_t> want(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(kept));
+      EXPECT_EQ(Ids(FilterCandidates(params, logits)), want) << "top_p " << top_p << " top_k " << top_k;
+    }
+  }
+}
+
 TEST(Draw, DependsOnSeedAndIndexOnly) {
   EXPECT_EQ(UniformDraw(3, 5), UniformDraw(3, 5));
   EXPECT_NE(UniformDraw(3, 5), UniformDraw(3, 6));
@@ -172,6 +244,18 @@ TEST(Sampler, NeverChoosesAnIdWithoutAString) {
   EXPECT_EQ(sampler.Sample(std::vector<float>{0.0F, 9.0F, 1.0F})->id, 2);
 }
 
+TEST(Sampler, ChoosesOnlyWhatIsPermittedAndHasAString) {
+  // Permitted: 70 and 129, and past the last word nothing. 129 has no string.
+  const std::vector<float> logits(200, 1.0F);
+  const std::vector<uint64_t> permitted = {0, 1U << 6, 1U << 1};
+  std::vector<uint8_t> allowed(200, 1);
+  EXPECT_EQ(Sampler(Greedy(), allowed, -1).Sample(logits, permitted)->id, 70);
+  allowed[70] = 0;
+  EXPECT_EQ(Sampler(Greedy(), allowed, -1).Sample(logits, permitted)->id, 129);
+  allowed[129] = 0;
+  EXPECT_FALSE(Sampler(Greedy(), allowed, -1).Sample(logits, permitted).has_value());
+}
+
 TEST(Sampler, LogprobsAreTheModelsOwn) {
   SamplingParams params = Greedy();
   params.logit_bias = {{0, 100.0F}};
@@ -188,6 +272,8 @@ TEST(Sampler, NanAndAllInfiniteLogitsAreErrorsThatSayWhere) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_THAT(sampler.Sample(std::vector<float>{0.0F, nan}).error().message(), HasSubstr("token 1 is NaN"));
+  EXPECT_THAT(sampler.Sample(std::vector<float>{0.0F, 0.0F, inf}).error().message(),
+              HasSubstr("token 2 is infinite"));
   EXPECT_THAT(sampler.Sample(std::vector<float>{-inf, -inf}).error().message(),
               HasSubstr("no token has a finite logit"));
 }

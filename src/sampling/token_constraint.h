@@ -1,5 +1,5 @@
-// TokenConstraint: what may be sampled next, as a grammar or a forced prefix decides. One per sequence; used by the thread that
-// runs the engine.
+// TokenConstraint: what may be sampled next, as a grammar or a forced prefix decides. One per sequence. The engine
+// calls those of different sequences from several threads at one time.
 #pragma once
 
 #include <cstdint>

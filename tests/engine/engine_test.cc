@@ -93,9 +93,14 @@ TEST(Engine, AGenerationIsTheSameAloneAndInAnyBatch) {
     alone.push_back(RunAlone(MakeRequest(RandomTokens(lengths[i], 5), 6, temperature)).tokens);
     EXPECT_EQ(alone.back().size(), 6U);
   }
+  ThreadPool pool(3);
   for (const int64_t max_step_tokens : {5, 37, 512}) {
     for (const int max_sequences : {2, 16}) {
-      Engine engine(SharedModel(), {.max_step_tokens = max_step_tokens, .max_sequences = max_sequences}, {});
+      Engine engine(SharedModel(),
+                    {.max_step_tokens = max_step_tokens,
+                     .max_sequences = max_sequences,
+                     .threads = max_sequences == 16 ? &pool : nullptr},
+                    {});
       std::vector<RequestId> ids;
       for (size_t i = 0; i < lengths.size(); ++i) {
         const float temperature = i % 2 == 0 ? 0.0F : 1.0F;
