@@ -14,7 +14,7 @@ using WVec = __m512i;
 using X = uint16_t;
 constexpr int kVecs = 4;
 constexpr int kLanes = 32;
-constexpr int kRowsOfOne = 4;
+constexpr int kRowsOfOne = 2;
 constexpr int kPlainRows = 4;
 constexpr int kFreshRows = 2;
 constexpr int kPlainTokens = 4;
@@ -39,6 +39,7 @@ struct Bf16 {
   static constexpr int64_t kBytes = 256;
   static constexpr int64_t kScaleBytes = 0;
   static constexpr int kPartSteps = 1;
+  static constexpr int kRowsOfOne = 4;  // Nothing but dot products: two chains of them are too few.
   static constexpr bool kScaled = false;
   static constexpr bool kLoaded = true;
   struct Scales {};
@@ -109,22 +110,21 @@ struct Fp8 {
   }
 };
 
-// Powers of two: they only add to the exponents, so the look-up tables can carry them. `side`: 256 bytes of tables a chunk
-// of kChunk columns.
+// Powers of two: they only add to the exponents, so the look-up tables can carry them. `side`: 256 bytes of tables a chunk.
 struct Fp8Folded {
-  static constexpr int64_t kColumns = 2 * kChunk;
-  static constexpr int64_t kBytes = 256;
+  static constexpr int64_t kColumns = kChunk;
+  static constexpr int64_t kBytes = 128;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int kPartSteps = 2;
+  static constexpr int kPartSteps = 1;
   static constexpr bool kScaled = false;
   static constexpr bool kLoaded = false;
   using Scales = const uint8_t*;
   static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
-    return static_cast<const uint8_t*>(side) + 512 * chunk;
+    return static_cast<const uint8_t*>(side) + 256 * chunk;
   }
   static inline Vec PartScale(const Scales&, int) { return Zero(); }
-  static inline void Decode(const uint8_t* bytes, int step, const Scales& tables, WVec* w) {
-    DecodeE4m3(bytes + 128 * step, tables + 256 * step, w);
+  static inline void Decode(const uint8_t* bytes, int, const Scales& tables, WVec* w) {
+    DecodeE4m3(bytes, tables, w);
   }
 };
 
@@ -194,8 +194,6 @@ void MultiplyFp8(const MultiplyArgs& args) {
   if (!Foldable(args.chunk_scales, num_chunks)) return MultiplyWith<Fp8>(args, args.chunk_scales);
   uint8_t* const tables = static_cast<uint8_t*>(args.scratch);
   FoldScales(args.chunk_scales, num_chunks, tables);
-  // The last pack may have one chunk only: the other's weights are padding, code 0, and any table of numbers does.
-  if (num_chunks % 2 != 0) FoldScales(args.chunk_scales, 1, tables + 256 * num_chunks);
   if (args.num_tokens <= kMaxStreamTokens) return MultiplyWith<Fp8Folded>(args, tables);
   MultiplyUnpacked<Fp8Folded>(args, tables, tables + (num_chunks + 1) / 2 * kTableBytesPerPack);
 }
