@@ -34,6 +34,9 @@ template <typename T>
 using TaskOf = asio::awaitable<T, asio::io_context::executor_type>;
 constexpr asio::use_awaitable_t<asio::io_context::executor_type> kAwait;
 
+// How often a connection that waits for its reply looks whether its client is there, and for how long it has been silent.
+constexpr std::chrono::seconds kTick(1);
+
 // g++ 12 destroys temporaries of an expression with co_await twice, so nothing that owns memory is made in one here.
 
 // asio::redirect_error with our awaitable.
@@ -115,6 +118,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   TaskOf<bool> ServeOne();
   TaskOf<bool> Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version, const std::string& id,
                     bool head_only);
+  bool WriteAtOnce(std::string_view* bytes);
   TaskOf<bool> Write(std::string_view bytes);
   // What a client is told whose request cannot be read; status 0: nothing, the connection just ends.
   struct Refusal {
@@ -202,7 +206,10 @@ void BodyShare::Return() { server_.body_bytes_ -= std::exchange(num_bytes_, 0); 
 // Connection
 
 Connection::Connection(Server& server, Socket socket, std::string client)
-    : server_(server), stream_(std::move(socket), server.tls_.get()), client_(std::move(client)) {}
+    : server_(server), stream_(std::move(socket), server.tls_.get()), client_(std::move(client)) {
+  error_code ignored;
+  stream_.socket().non_blocking(true, ignored);  // For WriteAtOnce.
+}
 
 void Connection::Start() {
   server_.connections_.insert(this);
@@ -394,7 +401,20 @@ std::string Connection::HeadText(const HttpHead& head, std::optional<size_t> len
   return text;
 }
 
+// Writes what the socket takes without waiting, and moves `bytes` on. A token of a stream is a few bytes: nearly always that is all of
+// it, and costs neither a timer nor a turn of the event loop. False when the connection is broken.
+bool Connection::WriteAtOnce(std::string_view* bytes) {
+  if (stream_.tls() != nullptr || bytes->empty()) return true;
+  error_code error;
+  bytes->remove_prefix(stream_.socket().write_some(asio::buffer(*bytes), error));
+  if (!error || error == asio::error::would_block) return true;
+  LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
+  return false;
+}
+
+// False when the connection is broken or the client took too long.
 TaskOf<bool> Connection::Write(std::string_view bytes) {
+  if (!WriteAtOnce(&bytes)) co_return false;
   if (bytes.empty()) co_return true;
   error_code error;
   stream_.plain().expires_after(server_.options_.client_timeout);
@@ -419,6 +439,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
   bool head_sent = false;
   bool alive = true;
   Clock::time_point silent_since = Clock::now();
+  wakeable->timer.expires_after(kTick);
   while (alive) {
     wakeable->woken = false;
     ReplyOutput out;
@@ -443,15 +464,18 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
       if (!head_only) bytes += body;
     }
     if (!bytes.empty()) {
-      alive = co_await Write(bytes);
+      std::string_view rest = bytes;
+      alive = WriteAtOnce(&rest);
+      if (alive && !rest.empty()) alive = co_await Write(rest);
       silent_since = Clock::now();
     }
     if (out.done) break;
     while (alive && !wakeable->woken) {
       error_code ignored;
-      wakeable->timer.expires_after(std::chrono::seconds(1));
       co_await wakeable->timer.async_wait(AwaitInto(ignored));
-      if (wakeable->peer_left || PeerHasLeft(stream_.socket().native_handle())) {
+      const bool tick = Clock::now() >= wakeable->timer.expiry();
+      if (tick) wakeable->timer.expires_after(kTick);
+      if (wakeable->peer_left || (tick && PeerHasLeft(stream_.socket().native_handle()))) {
         LogInfo(fmt::format("http: {} {} left before the end", id, client_));
         alive = false;
       } else if (streamed && !reply->KeepAlive().empty() &&

@@ -69,27 +69,30 @@ class StreamedChat final : public ChatWriter {
   StreamedChat(const ServedModel& model, const OpenAiChatRequest& request, CallMemory& memory)
       : ChatWriter(model, request, memory),
         include_usage_(request.include_usage),
-        collectors_(num_choices_) {}
+        collectors_(num_choices_),
+        opening_("data: " + JsonText(Document("chat.completion.chunk"))) {
+    opening_.pop_back();  // The brace that closes it.
+  }
 
   bool streamed() const override { return true; }
 
   void Begin(const Usage&, std::string& out) override {
     for (size_t choice = 0; choice < num_choices_; ++choice) {
-      Emit(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr, out);
+      Emit(choice, R"({"role":"assistant","content":""})", "null", "null", out);
     }
   }
 
   void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
              std::string& out) override {
     collectors_[choice].Add(delta);
-    const Json logprobs = wants_logprobs_ && !(tokens.content.empty() && tokens.reasoning.empty())
-                              ? LogprobsJson(tokens)
-                              : Json(nullptr);
+    const std::string logprobs = wants_logprobs_ && !(tokens.content.empty() && tokens.reasoning.empty())
+                                     ? JsonText(LogprobsJson(tokens))
+                                     : "null";
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
-        return Emit(choice, {{"reasoning_content", delta.text}}, logprobs, nullptr, out);
+        return Emit(choice, TextField("reasoning_content", delta.text), logprobs, "null", out);
       case chat::Delta::Kind::kContent:
-        return Emit(choice, {{"content", delta.text}}, logprobs, nullptr, out);
+        return Emit(choice, TextField("content", delta.text), logprobs, "null", out);
       case chat::Delta::Kind::kToolCallBegin:
         return EmitCall(choice,
                         {{"index", delta.index},
@@ -107,7 +110,7 @@ class StreamedChat final : public ChatWriter {
             delta.has_cut_call ? chat::FinishReason::kLength : delta.finish_reason;
         const chat::CollectedCompletion collected = collectors_[choice].Take();
         if (!delta.has_cut_call) Remember(choice, collected.message.tool_calls, reader);
-        return Emit(choice, Json::object(), logprobs, chat::FinishReasonName(reason), out);
+        return Emit(choice, "{}", logprobs, JsonText(chat::FinishReasonName(reason)), out);
       }
     }
   }
@@ -127,20 +130,24 @@ class StreamedChat final : public ChatWriter {
   }
 
  private:
-  void EmitCall(size_t choice, Json call, std::string& out) {
-    Emit(choice, {{"tool_calls", Json::array({std::move(call)})}}, nullptr, nullptr, out);
+  static std::string TextField(std::string_view name, const std::string& text) {
+    return fmt::format(R"({{"{}":{}}})", name, JsonText(text));
   }
-  void Emit(size_t choice, Json delta, Json logprobs, Json finish_reason, std::string& out) {
-    Json chunk = Document("chat.completion.chunk");
-    chunk["choices"] = Json::array({{{"index", choice},
-                                     {"delta", std::move(delta)},
-                                     {"logprobs", std::move(logprobs)},
-                                     {"finish_reason", std::move(finish_reason)}}});
-    out += SseData(chunk);
+  void EmitCall(size_t choice, const Json& call, std::string& out) {
+    Emit(choice, JsonText({{"tool_calls", Json::array({call})}}), "null", "null", out);
+  }
+  // One chunk; what varies, as JSON. Every token comes through here, so no document is built.
+  void Emit(size_t choice, std::string_view delta, std::string_view logprobs, std::string_view finish_reason,
+            std::string& out) {
+    fmt::format_to(
+        std::back_inserter(out),
+        "{},\"choices\":[{{\"index\":{},\"delta\":{},\"logprobs\":{},\"finish_reason\":{}}}]}}\n\n", opening_,
+        choice, delta, logprobs, finish_reason);
   }
 
   bool include_usage_;
   std::vector<chat::CompletionCollector> collectors_;
+  std::string opening_;  // Of every chunk.
 };
 
 class WholeChat final : public ChatWriter {
