@@ -95,13 +95,6 @@ bool HasScoreMma(DType dtype, int64_t num_heads, int64_t width) {
   return dtype == DType::kBF16 && width == kMmaWidth && num_heads % 16 == 0 && num_heads <= kMmaMaxHeads;
 }
 
-// Four matrices of 8 x 8 bf16 numbers as mma wants them; a lane names one row.
-__device__ void LoadMatrices(uint32_t (&matrices)[4], const uint16_t* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
-}
-
 // Two dot products, rounded as the contract rounds them; the first in the low half.
 __device__ uint32_t PackBf16(float low, float high) {
   uint32_t packed;
