@@ -5,6 +5,8 @@ namespace dsv4::backend {
 
 std::vector<CudaDeviceInfo> CudaDevices() { return {}; }
 
+bool HasCodeFor(const CudaDeviceInfo&) { return false; }
+
 Result<ops::Backend> MakeCudaBackend(const CudaOptions&) {
   return Error(FailedPrecondition(
       "backend cuda: not in this build; it has: cpu, reference (./dev build --cuda makes one with it)"));

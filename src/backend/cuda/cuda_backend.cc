@@ -89,6 +89,21 @@ Status PrepareWeightEntry(ops::OpContext& context, const ops::PrepareWeightArgs&
 
 bool Says(const char* value, std::string_view wanted) { return value != nullptr && value == wanted; }
 
+Result<BlockScaledMode> BlockScaledFromOutside() {
+  const char* const value = std::getenv("DSV4_CUDA_BLOCK_SCALED");
+  if (value == nullptr || *value == '\0') return BlockScaledMode::kOff;
+  if (Says(value, "fp8")) return BlockScaledMode::kFp8;
+  if (Says(value, "fp4")) return BlockScaledMode::kFp4;
+  return Error(
+      InvalidArgument(fmt::format("backend cuda: DSV4_CUDA_BLOCK_SCALED is \"{}\", want fp8 or fp4", value)));
+}
+
+#ifdef DSV4_CUDA_BLACKWELL
+constexpr bool kHasBlackwell = true;
+#else
+constexpr bool kHasBlackwell = false;
+#endif
+
 }  // namespace
 }  // namespace cuda
 
@@ -107,6 +122,11 @@ std::vector<CudaDeviceInfo> CudaDevices() {
   return devices;
 }
 
+bool HasCodeFor(const CudaDeviceInfo& device) {
+  if (device.minor != 0) return false;
+  return device.major == 9 || (device.major == 10 && cuda::kHasBlackwell);
+}
+
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   const std::vector<CudaDeviceInfo> devices = CudaDevices();
   if (devices.empty()) {
@@ -120,9 +140,20 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
     return Error(FailedPrecondition(
         fmt::format("backend cuda: device {}, want 0 to {}", options.device, devices.size() - 1)));
   }
-  if (device->major != 9 || device->minor != 0) {
+  if (!HasCodeFor(*device)) {
     return Error(FailedPrecondition(
-        fmt::format("backend cuda: {} has compute capability {}.{}, this build has code for 9.0 (Hopper)",
+        fmt::format("backend cuda: {} has compute capability {}.{}, this build has code for {}", device->name,
+                    device->major, device->minor,
+                    cuda::kHasBlackwell ? "9.0 (Hopper) and 10.0 (Blackwell)" : "9.0 (Hopper)")));
+  }
+  cuda::BlockScaledMode block_scaled = options.block_scaled;
+  if (block_scaled == cuda::BlockScaledMode::kOff) {
+    DSV4_ASSIGN_OR_RETURN(block_scaled, cuda::BlockScaledFromOutside());
+  }
+  if (block_scaled != cuda::BlockScaledMode::kOff && device->major != 10) {
+    return Error(FailedPrecondition(
+        fmt::format("backend cuda: block-scaled products (DSV4_CUDA_BLOCK_SCALED) want a device of compute "
+                    "capability 10.0 (Blackwell), {} has {}.{}",
                     device->name, device->major, device->minor)));
   }
   const cuda::QueueOptions queue_options = {
@@ -133,7 +164,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);
-  backend.context = std::make_shared<cuda::CudaContext>(std::move(queue));
+  backend.context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled);
   using namespace cuda;  // NOLINT: the table reads as a table.
   backend.table = {
       .prepare_weight = PrepareWeightEntry,

@@ -1,5 +1,5 @@
-// The CUDA backend: every op on one NVIDIA GPU of compute capability 9.0 (Hopper). docs/cuda-backend.md says how it is
-// built and what it promises.
+// The CUDA backend: every op on one NVIDIA GPU of compute capability 9.0 (Hopper), or 10.0 (Blackwell, never run) where the
+// build has code for it. docs/cuda-backend.md says how it is built and what it promises.
 //
 // Operands are device memory of the backend's own `Memory`; ops are queued on its stream and return before they are done.
 // What only the device can see (an index outside its table) and what only the device can suffer (a launch that fails) is
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/block_scaled_mode.h"
 #include "ops/op_table.h"
 
 namespace dsv4::backend {
@@ -25,6 +26,9 @@ struct CudaOptions {
   bool graphs = true;
   // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=1 sets it from outside.
   bool overlap = false;
+  // Products on Blackwell's block-scaled matrix unit (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
+  // from outside. A device of another compute capability than 10.0 is refused with it.
+  cuda::BlockScaledMode block_scaled = cuda::BlockScaledMode::kOff;
 };
 
 // What a backend of MakeCudaBackend has launched since it was made; launches that are still collected do not count.
@@ -46,8 +50,12 @@ struct CudaDeviceInfo {
 // Devices the driver shows, the unfit included; empty without a driver.
 std::vector<CudaDeviceInfo> CudaDevices();
 
+// Whether this build has code for the device: compute capability 9.0, and 10.0 where it was built for it.
+bool HasCodeFor(const CudaDeviceInfo& device);
+
 // The name is "cuda" and the card's: "cuda (NVIDIA H200)". FailedPrecondition without a driver, without that device, or
-// when the device is not of compute capability 9.0; the message says which it is.
+// when the build has no code for the device's compute capability; the message says which it is. InvalidArgument for a value of
+// DSV4_CUDA_BLOCK_SCALED that is none.
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
 
 // Memory of a device, in bytes.

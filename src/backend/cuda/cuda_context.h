@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "backend/cuda/block_scaled_mode.h"
 #include "backend/cuda/device_memory.h"
 #include "backend/cuda/expert_tables.h"
 #include "backend/cuda/kernels/device_array.h"
@@ -20,8 +21,12 @@ struct OpenRows;   // kernels/rows.cu
 
 class CudaContext final : public ops::OpContext {
  public:
-  explicit CudaContext(std::shared_ptr<DeviceQueue> queue)
-      : queue_(std::move(queue)), memory_(queue_), scratch_(memory_), expert_tables_(memory_) {}
+  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled)
+      : queue_(std::move(queue)),
+        memory_(queue_),
+        scratch_(memory_),
+        expert_tables_(memory_),
+        block_scaled_(block_scaled) {}
 
   Memory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
@@ -29,6 +34,10 @@ class CudaContext final : public ops::OpContext {
 
   DeviceQueue& queue() { return *queue_; }
   Fault* fault() const { return queue_->fault(); }
+  // Whether there is Hopper's matrix unit: kernels on it are machine code for that generation alone.
+  bool has_wgmma() const { return queue_->compute_capability() == 90; }
+  // Not kOff only on a device of compute capability 10.0.
+  BlockScaledMode block_scaled() const { return block_scaled_; }
 
   // Adds a launch of the op that runs now (DeviceQueue::Launch).
   template <typename... Params, typename... Args>
@@ -76,6 +85,7 @@ class CudaContext final : public ops::OpContext {
   ThreadPool threads_{1};
   Arena scratch_;
   ExpertTables expert_tables_;
+  const BlockScaledMode block_scaled_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenRows> open_rows_;
 };

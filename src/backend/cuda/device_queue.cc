@@ -76,6 +76,13 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
   DSV4_TRY(queue->Check(
       cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, options.device),
       "cudaDeviceGetAttribute"));
+  int major = 0;
+  int minor = 0;
+  DSV4_TRY(queue->Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device),
+                        "cudaDeviceGetAttribute"));
+  DSV4_TRY(queue->Check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device),
+                        "cudaDeviceGetAttribute"));
+  queue->compute_capability_ = 10 * major + minor;
   DSV4_TRY(
       queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
   // A pool of our own that keeps what it is given back: a step then allocates without asking the driver.

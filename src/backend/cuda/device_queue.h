@@ -56,6 +56,7 @@ class DeviceQueue {
   Device device() const { return {DeviceType::kCuda, options_.device}; }
   cudaStream_t stream() const { return stream_; }
   int num_processors() const { return num_processors_; }
+  int compute_capability() const { return compute_capability_; }  // 90 is 9.0.
   // Where kernels report wrong data; device memory.
   Fault* fault() const { return device_fault_; }
 
@@ -119,6 +120,7 @@ class DeviceQueue {
 
   const QueueOptions options_;
   int num_processors_ = 0;
+  int compute_capability_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   Fault* device_fault_ = nullptr;

@@ -195,7 +195,8 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
                             .num_heads = static_cast<int>(args.q.shape[1]),
                             .head_dim = static_cast<int>(head_dim)};
   if (!args.selected.is_null()) DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
-  if (HasAttentionWgmma(args.q.dtype, num_tokens, head_dim)) return AttentionWgmma(context, table, params);
+  if (context.has_wgmma() && HasAttentionWgmma(args.q.dtype, num_tokens, head_dim))
+    return AttentionWgmma(context, table, params);
   if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {

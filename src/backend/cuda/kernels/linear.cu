@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/activations.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/block_scaled.h"
 #include "backend/cuda/kernels/linear_stream.h"
 #include "backend/cuda/kernels/linear_wgmma.h"
 #include "backend/cuda/kernels/matmul_general.cuh"
@@ -103,95 +104,76 @@ void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int
               [&]<typename X>(X*) { context.Launch(GeneralKernel<X>, grid, kMatmulThreads, 0, params); });
 }
 
-}  // namespace
-
-Status Linear(CudaContext& context, const ops::LinearArgs& args) {
-  const int64_t num_tokens = args.x.shape[0];
+// y = x W^T, or group by group: x [num_tokens, num_groups * cols] and y [num_tokens, num_groups * rows / num_groups] with rows
+// x_stride and y_stride apart. Rows of more than one group follow each other without gaps.
+Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, const TensorView& x,
+                int64_t x_stride, const TensorView& y, int64_t y_stride) {
+  const int64_t num_tokens = x.shape[0];
   if (num_tokens == 0) return {};
-  const DeviceWeight weight = MakeDeviceWeight(*args.weight, args.x.dtype);
-  MatmulParams params = {.weight = weight,
-                         .x = args.x.data,
-                         .x_stride = args.x.strides[0],
-                         .x_group_stride = 0,
-                         .y = args.y.data,
-                         .y_stride = args.y.strides[0],
-                         .y_group_stride = 0,
-                         .y_is_bf16 = args.y.dtype == DType::kBF16,
-                         .rows_per_group = weight.rows,
-                         .num_tokens = num_tokens};
-  if (CanStreamLinear(weight, weight.rows, args.x, num_tokens, params.x_stride)) {
-    StreamLinear(context, {.weight = weight,
-                           .x = args.x.as<const uint16_t>(),
-                           .x_stride = params.x_stride,
-                           .y = params.y,
-                           .y_stride = params.y_stride,
-                           .y_is_bf16 = params.y_is_bf16,
-                           .rows_per_group = weight.rows,
-                           .num_tokens = num_tokens});
+  const DeviceWeight weight = MakeDeviceWeight(stored, x.dtype);
+  const int64_t rows_per_group = weight.rows / num_groups;
+  const bool y_is_bf16 = y.dtype == DType::kBF16;
+  const int64_t row_stride = num_groups == 1 ? x_stride : weight.cols;
+  if (HasBlockScaled(context.block_scaled(), weight)) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const BlockScaledRows rows,
+        RoundBlockScaled(context, weight, x.data, x.dtype, row_stride, num_tokens * num_groups));
+    MultiplyBlockScaled(context, {.weight = weight,
+                                  .x = rows,
+                                  .num_tokens = static_cast<int>(num_tokens),
+                                  .num_groups = static_cast<int>(num_groups),
+                                  .rows = static_cast<int>(rows_per_group),
+                                  .y = y.data,
+                                  .y_stride = y_stride,
+                                  .y_group_stride = rows_per_group,
+                                  .y_is_bf16 = y_is_bf16});
     return {};
   }
-  const LinearWgmmaArgs many = {.weight = weight,
-                                .num_groups = 1,
-                                .x = args.x,
-                                .x_stride = params.x_stride,
-                                .y = args.y,
-                                .y_stride = params.y_stride};
-  if (HasLinearWgmma(many)) return LinearWgmma(context, many);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ActivationRows x,
-                               PrepareActivations(context, args.x.data, args.x.dtype, args.x.strides[0],
-                                                  num_tokens, weight.cols, weight.quantized_x, weight.kind));
-  params.x = x.data;
-  params.x_stride = x.stride;
-  Launch(context, params, x.dtype, 1);
-  return {};
-}
-
-Status GroupedLinear(CudaContext& context, const ops::GroupedLinearArgs& args) {
-  const int64_t num_tokens = args.x.shape[0];
-  const int64_t num_groups = args.x.shape[1];
-  const int64_t rank = args.y.shape[2];
-  if (num_tokens == 0) return {};
-  const DeviceWeight weight = MakeDeviceWeight(*args.weight, args.x.dtype);
-  MatmulParams params = {.weight = weight,
-                         .x = args.x.data,
-                         .x_stride = num_groups * weight.cols,
-                         .x_group_stride = weight.cols,
-                         .y = args.y.data,
-                         .y_stride = num_groups * rank,
-                         .y_group_stride = rank,
-                         .y_is_bf16 = args.y.dtype == DType::kBF16,
-                         .rows_per_group = rank,
-                         .num_tokens = num_tokens};
-  if (CanStreamLinear(weight, rank, args.x, num_tokens, weight.cols)) {
+  if (CanStreamLinear(weight, rows_per_group, x, num_tokens, x_stride)) {
     StreamLinear(context, {.weight = weight,
-                           .x = args.x.as<const uint16_t>(),
-                           .x_stride = params.x_stride,
-                           .x_group_stride = params.x_group_stride,
-                           .y = params.y,
-                           .y_stride = params.y_stride,
-                           .y_group_stride = params.y_group_stride,
-                           .y_is_bf16 = params.y_is_bf16,
-                           .rows_per_group = rank,
+                           .x = x.as<const uint16_t>(),
+                           .x_stride = x_stride,
+                           .x_group_stride = weight.cols,
+                           .y = y.data,
+                           .y_stride = y_stride,
+                           .y_group_stride = rows_per_group,
+                           .y_is_bf16 = y_is_bf16,
+                           .rows_per_group = rows_per_group,
                            .num_groups = num_groups,
                            .num_tokens = num_tokens});
     return {};
   }
-  const LinearWgmmaArgs many = {.weight = weight,
-                                .num_groups = num_groups,
-                                .x = args.x,
-                                .x_stride = params.x_stride,
-                                .y = args.y,
-                                .y_stride = params.y_stride};
-  if (HasLinearWgmma(many)) return LinearWgmma(context, many);
+  const LinearWgmmaArgs many = {
+      .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
+  if (context.has_wgmma() && HasLinearWgmma(many)) return LinearWgmma(context, many);
   DSV4_ASSIGN_OR_RETURN_STATUS(
-      const ActivationRows x,
-      PrepareActivations(context, args.x.data, args.x.dtype, weight.cols, num_tokens * num_groups,
-                         weight.cols, weight.quantized_x, weight.kind));
-  params.x = x.data;
-  params.x_stride = num_groups * x.stride;
-  params.x_group_stride = x.stride;
-  Launch(context, params, x.dtype, num_groups);
+      const ActivationRows rows,
+      PrepareActivations(context, x.data, x.dtype, row_stride, num_tokens * num_groups, weight.cols,
+                         weight.quantized_x, weight.kind));
+  const MatmulParams params = {.weight = weight,
+                               .x = rows.data,
+                               .x_stride = num_groups * rows.stride,
+                               .x_group_stride = rows.stride,
+                               .y = y.data,
+                               .y_stride = y_stride,
+                               .y_group_stride = rows_per_group,
+                               .y_is_bf16 = y_is_bf16,
+                               .rows_per_group = rows_per_group,
+                               .num_tokens = num_tokens};
+  Launch(context, params, rows.dtype, num_groups);
   return {};
+}
+
+}  // namespace
+
+Status Linear(CudaContext& context, const ops::LinearArgs& args) {
+  return Multiply(context, *args.weight, 1, args.x, args.x.strides[0], args.y, args.y.strides[0]);
+}
+
+Status GroupedLinear(CudaContext& context, const ops::GroupedLinearArgs& args) {
+  const int64_t num_groups = args.x.shape[1];
+  return Multiply(context, *args.weight, num_groups, args.x, num_groups * args.weight->cols, args.y,
+                  num_groups * args.y.shape[2]);
 }
 
 }  // namespace dsv4::backend::cuda

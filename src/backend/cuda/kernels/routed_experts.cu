@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/activations.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/block_scaled.h"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
@@ -18,12 +19,7 @@ namespace {
 
 // --- Grouping --------------------------------------------------------------------------------------------------------
 
-// Assignments of one expert that meet its weights together: order[begin, begin + count).
-struct Tile {
-  int32_t expert;
-  int32_t begin;
-  int32_t count;  // 0: nothing to do.
-};
+using Tile = ExpertTile;
 
 constexpr int kGroupThreads = 1024;
 
@@ -210,6 +206,7 @@ void SumExperts(CudaContext& context, const ops::RoutedExpertsArgs& args, const 
 
 struct Plan {
   const ExpertTable* table = nullptr;
+  bool block_scaled = false;
   int token_tiles = 1;
   int max_tiles = 0;
   const Tile* tiles = nullptr;
@@ -239,10 +236,38 @@ void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams
   }
 }
 
+// MultiplyExperts on the block-scaled unit, for experts that are alike.
+Status MultiplyBlockScaledExperts(CudaContext& context, const Plan& plan, int first_matrix, int num_matrices,
+                                  const void* x, DType dtype, int64_t num_rows, int x_divisor, void* y,
+                                  int64_t num_assignments) {
+  const DeviceWeight& weight = first_matrix == kDown ? plan.table->w2 : plan.table->w1;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const BlockScaledRows rows,
+                               RoundBlockScaled(context, weight, x, dtype, weight.cols, num_rows));
+  MultiplyBlockScaled(context, {.weight = weight,
+                                .experts = plan.table->weights,
+                                .first_matrix = first_matrix,
+                                .tiles = plan.tiles,
+                                .num_tiles = plan.max_tiles,
+                                .order = plan.order,
+                                .divisor = x_divisor,
+                                .x = rows,
+                                .num_groups = num_matrices,
+                                .rows = static_cast<int>(weight.rows),
+                                .y = y,
+                                .y_stride = weight.rows,
+                                .y_group_stride = num_assignments * weight.rows,
+                                .y_is_bf16 = dtype == DType::kBF16});
+  return {};
+}
+
 // x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
 Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const ExpertVariant> variants,
                        int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
                        int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {
+  if (plan.block_scaled) {
+    return MultiplyBlockScaledExperts(context, plan, first_matrix, num_matrices, x, dtype, num_rows,
+                                      x_divisor, y, num_assignments);
+  }
   for (const auto& [kind, quantized] : variants) {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         const ActivationRows packed,
@@ -271,13 +296,15 @@ Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const E
   return {};
 }
 
-Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
+                      const ops::RoutedExpertsArgs& args) {
   Plan plan;
   plan.table = &table;
+  plan.block_scaled = block_scaled;
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_experts = static_cast<int64_t>(args.experts.size());
   plan.token_tiles = num_assignments > 8 * num_experts ? 4 : 1;
-  const int tokens_per_tile = plan.token_tiles * kTokensPerTile;
+  const int tokens_per_tile = block_scaled ? kBlockScaledTokens : plan.token_tiles * kTokensPerTile;
   plan.max_tiles =
       static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
   DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
@@ -308,17 +335,19 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
                                context.expert_tables().Find(args.experts, args.x.dtype));
-  if (CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
+  const bool block_scaled = table->alike && HasBlockScaled(context.block_scaled(), table->w1) &&
+                            HasBlockScaled(context.block_scaled(), table->w2);
+  if (!block_scaled && CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
   const DType dtype = args.x.dtype;
   const int64_t element = ElementBytes(dtype);
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
                                context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
-  if (HasExpertsWgmma(*table, args)) {
+  if (!block_scaled && context.has_wgmma() && HasExpertsWgmma(*table, args)) {
     DSV4_RETURN_IF_ERROR(ExpertsWgmma(context, *table, args, static_cast<uint16_t*>(rows)));
     SumExperts(context, args, rows);
     return {};
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, *table, args));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, *table, block_scaled, args));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,
