@@ -2,12 +2,16 @@
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 
 from dsv4_process import BINARY, TINY
+
+# How many times slower than the plain build the binary is: what waits for it has that much more patience.
+SLOWNESS = float(os.environ.get("DSV4_TEST_SLOWNESS", "1"))
 
 
 class Server:
@@ -34,7 +38,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=60 * SLOWNESS)
         finally:
             self.process.kill()
             self.log += self.process.stderr.readlines()
@@ -45,11 +49,11 @@ class Server:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     def connect(self):
-        return http.client.HTTPConnection(self.host, self.port, timeout=120)
+        return http.client.HTTPConnection(self.host, self.port, timeout=120 * SLOWNESS)
 
-    def raw(self, data, timeout=30):
+    def raw(self, data):
         """Sends bytes and returns all that comes back until the connection closes."""
-        with socket.create_connection((self.host, self.port), timeout=timeout) as connection:
+        with socket.create_connection((self.host, self.port), timeout=30 * SLOWNESS) as connection:
             connection.sendall(data)
             received = b""
             while chunk := connection.recv(65536):
