@@ -110,13 +110,7 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   report.memory.batch = request.batch;
   report.memory.sequence_bytes = kv::StateBytes(layout, request.context);
   report.memory.fixed_bytes = kv::StateBytes(layout, 0);
-  for (int i = 0; i < static_cast<int>(layout.layers.size()); ++i) {
-    for (const kv::PageKind kind : {kv::PageKind::kEntries, kv::PageKind::kIndexerKeys}) {
-      if (!layout.HasPages(i, kind)) continue;
-      report.memory.growth_per_token += static_cast<double>(layout.PageRowBytes(i, kind)) /
-                                        static_cast<double>(layout.layers[static_cast<size_t>(i)].ratio);
-    }
-  }
+  report.memory.growth_per_token = kv::BytesPerToken(layout);
   return {};
 }
 
@@ -138,6 +132,16 @@ Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::
         model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
     report.ranks.push_back({.place = plan.place, .memory = plan});
   }
+  // The fullest rank decides what all can keep.
+  InspectReport::Capacity& capacity = report.capacity;
+  int64_t sequence = 0;
+  double token = 0;
+  for (const InspectReport::RankPlan& rank : report.ranks) {
+    sequence = std::max(sequence, rank.memory.sequence);
+    token = std::max(token, rank.memory.per_token);
+  }
+  capacity.sequences = static_cast<double>(report.memory.sequence_bytes) / static_cast<double>(sequence);
+  capacity.tokens = token > 0 ? report.memory.growth_per_token / token : 1;
   return {};
 }
 
@@ -314,8 +318,12 @@ Json ToJson(const InspectReport& report) {
                              {"num_layers", rank.place.layers.size()},
                              {"weights_bytes", rank.memory.weights},
                              {"sequence_bytes", rank.memory.sequence},
+                             {"bytes_per_token", rank.memory.per_token},
                              {"step_bytes", rank.memory.step},
                              {"total_bytes", rank.memory.total()}});
+  }
+  if (!report.ranks.empty()) {
+    json["capacity"] = {{"sequences", report.capacity.sequences}, {"tokens", report.capacity.tokens}};
   }
   json["numa"] = {{"interleave", report.numa_plan.interleave}, {"reason", report.numa_plan.reason}};
   json["numa"]["nodes"] = Json::array();
@@ -382,16 +390,24 @@ std::string ToText(const InspectReport& report) {
   out += fmt::format("  {:<26}{}\n", "one step", Bytes(report.memory.step_bytes));
   out += fmt::format("  {:<26}{}\n", "total", Bytes(report.memory.total_bytes()));
   if (!report.ranks.empty()) {
-    out += fmt::format("\n{} ranks, placement {}\n  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}\n",
-                       report.ranks.size(), model::ToString(report.placement), "rank", "stage", "shard",
-                       "layers", "weights", "a sequence", "one step", "total");
+    out +=
+        fmt::format("\n{} ranks, placement {}\n  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
+                    report.ranks.size(), model::ToString(report.placement), "rank", "stage", "shard",
+                    "layers", "weights", "a sequence", "a token", "one step", "total");
   }
   for (const InspectReport::RankPlan& rank : report.ranks) {
-    out += fmt::format("  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}\n", rank.place.rank,
+    out += fmt::format("  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", rank.place.rank,
                        rank.place.stage(), rank.place.shard(),
                        fmt::format("{} to {}", rank.place.layers.begin, rank.place.layers.end - 1),
-                       Bytes(rank.memory.weights), Bytes(rank.memory.sequence), Bytes(rank.memory.step),
-                       Bytes(rank.memory.total()));
+                       Bytes(rank.memory.weights), Bytes(rank.memory.sequence), Bytes(rank.memory.per_token),
+                       Bytes(rank.memory.step), Bytes(rank.memory.total()));
+  }
+  if (!report.ranks.empty()) {
+    out += fmt::format(
+        "  with as much memory for states on each as on one rank: {:.2f} times its sequences of {} tokens, "
+        "{:.2f} times "
+        "its tokens as sequences grow\n",
+        report.capacity.sequences, report.memory.context, report.capacity.tokens);
   }
   out += "\nnuma\n";
   for (const NumaNode& node : report.numa_nodes) {

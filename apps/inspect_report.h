@@ -71,8 +71,14 @@ struct InspectReport {
     model::RankPlace place;
     model::MemoryPlan memory;
   };
+  // What several ranks keep, each in as much memory for states as one rank would have, relative to that one.
+  struct Capacity {
+    double sequences = 1;  // Of the context asked for.
+    double tokens = 1;     // In the limit of long sequences.
+  };
   model::Placement placement;
-  std::vector<RankPlan> ranks;       // Of several.
+  std::vector<RankPlan> ranks;  // Of several.
+  Capacity capacity;
   std::vector<NumaNode> numa_nodes;  // Of this machine.
   NumaPlan numa_plan;                // For this process.
 };

@@ -94,6 +94,36 @@ TEST_P(Ranks, AllGatherPutsRowsSideBySide) {
   }
 }
 
+TEST_P(Ranks, AllToAllGivesEachItsColumns) {
+  for (const int64_t num_rows : {0, 1, 3, 4000}) {
+    testing::RunRanks(GetParam(), [&](Communicator& group) {
+      // Rank r's columns are 7 + 50 r bytes, those of rank 1 none.
+      std::vector<int64_t> row_bytes;
+      int64_t all_bytes = 0;
+      for (int r = 0; r < group.size(); ++r) all_bytes += row_bytes.emplace_back(r == 1 ? 0 : 7 + 50 * r);
+      int64_t first = 0;
+      for (int r = 0; r < group.rank(); ++r) first += row_bytes[static_cast<size_t>(r)];
+      const auto value = [](int r, int64_t row, int64_t column) {
+        return static_cast<std::byte>(r * 31 + row * 7 + column);
+      };
+      std::vector<std::byte> mine;
+      std::vector<std::byte> want;
+      for (int64_t row = 0; row < num_rows; ++row) {
+        for (int64_t c = 0; c < all_bytes; ++c) mine.push_back(value(group.rank(), row, c));
+      }
+      for (int r = 0; r < group.size(); ++r) {
+        for (int64_t row = 0; row < num_rows; ++row) {
+          for (int64_t c = 0; c < row_bytes[static_cast<size_t>(group.rank())]; ++c)
+            want.push_back(value(r, row, first + c));
+        }
+      }
+      std::vector<std::byte> parts(want.size());
+      ASSERT_TRUE(group.AllToAll(mine, num_rows, row_bytes, parts).ok());
+      EXPECT_TRUE(parts == want) << num_rows;
+    });
+  }
+}
+
 TEST_P(Ranks, BroadcastFromEveryRoot) {
   testing::RunRanks(GetParam(), [&](Communicator& group) {
     for (int root = 0; root < group.size(); ++root) {

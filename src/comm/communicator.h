@@ -44,6 +44,10 @@ class Communicator {
   // row the ranks' rows in order. With one row it is the plain all-gather of pieces of any sizes, 0 included.
   virtual Status AllGather(std::span<const std::byte> mine, int64_t num_rows,
                            std::span<const int64_t> row_bytes, std::span<std::byte> all) = 0;
+  // The way back: every rank brings [num_rows, sum of row_bytes] and rank r gets its columns of everybody's,
+  // [size, num_rows, row_bytes[r]] in rank order.
+  virtual Status AllToAll(std::span<const std::byte> mine, int64_t num_rows,
+                          std::span<const int64_t> row_bytes, std::span<std::byte> parts) = 0;
   // In place; of one size.
   virtual Status AllReduceSum(std::span<float> values) = 0;
   // `values` is counts[0] + counts[1] + ... long on every rank; rank r gets the sum of its counts[r] of them.

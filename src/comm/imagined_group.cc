@@ -15,6 +15,10 @@ class ImaginedGroup final : public Communicator {
                    std::span<std::byte>) override {
     return {};
   }
+  Status AllToAll(std::span<const std::byte>, int64_t, std::span<const int64_t>,
+                  std::span<std::byte>) override {
+    return {};
+  }
   Status AllReduceSum(std::span<float>) override { return {}; }
   Status ReduceScatterSum(std::span<const float>, std::span<const int64_t>, std::span<float>) override {
     return {};

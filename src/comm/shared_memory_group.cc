@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSpins =
     200;  // A few microseconds; with more ranks than cores, longer spinning keeps the others waiting.
-constexpr std::chrono::milliseconds kLook(20);  // How often a sleeper looks whether the others live.
+constexpr std::chrono::milliseconds kLook(20);  // How often a sleeper looks whether the others live,
+constexpr std::chrono::milliseconds kLongestLook(
+    500);  // and what between two looks counts as waiting at most.
 
 void SleepOn(std::atomic<uint32_t>& bell, uint32_t value, std::chrono::milliseconds most) {
   const timespec timeout{.tv_sec = most.count() / 1000, .tv_nsec = most.count() % 1000 * 1000000};
@@ -149,6 +152,35 @@ class Group final : public Communicator {
           at += count;
         }
         column += bytes;
+      }
+    }
+    return {};
+  }
+
+  Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
+                  std::span<std::byte> parts) override {
+    DSV4_CHECK(row_bytes.size() == members_.size()) << row_bytes.size() << " of " << members_.size();
+    int64_t all_row_bytes = 0;
+    for (const int64_t bytes : row_bytes) all_row_bytes += bytes;
+    const int64_t first_column = std::accumulate(row_bytes.begin(), row_bytes.begin() + rank_, int64_t{0});
+    const int64_t my_bytes = row_bytes[static_cast<size_t>(rank_)];
+    const int64_t num_bytes = all_row_bytes * num_rows;
+    DSV4_CHECK(static_cast<int64_t>(mine.size()) == num_bytes) << mine.size() << " of " << num_bytes;
+    DSV4_CHECK(static_cast<int64_t>(parts.size()) == size() * my_bytes * num_rows) << parts.size();
+    for (int64_t begin = 0; begin < num_bytes; begin += kChunkBytes) {
+      DSV4_RETURN_IF_ERROR(Announce(Chunk(mine, begin)));
+      DSV4_RETURN_IF_ERROR(WaitForAll(round_, Wait::kDeadline));
+      const int64_t end = std::min(begin + kChunkBytes, num_bytes);
+      for (int r = 0; r < size(); ++r) {
+        // Of the rows that the chunk has a piece of, my columns in it.
+        for (int64_t row = begin / all_row_bytes; row * all_row_bytes < end; ++row) {
+          const int64_t columns = row * all_row_bytes + first_column;
+          const int64_t from = std::max(begin, columns);
+          const int64_t to = std::min(end, columns + my_bytes);
+          if (from >= to) continue;
+          std::memcpy(parts.data() + (r * num_rows + row) * my_bytes + (from - columns),
+                      layout_.buffer(r, round_) + (from - begin), static_cast<size_t>(to - from));
+        }
       }
     }
     return {};
@@ -321,7 +353,9 @@ class Group final : public Communicator {
       if (ready()) return {};
       __builtin_ia32_pause();
     }
-    const Clock::time_point begin = Clock::now();
+    // Time in which this rank looked: one that was itself stopped (a frozen container, a suspended machine) blames nobody.
+    std::chrono::nanoseconds waited(0);
+    Clock::time_point last_look = Clock::now();
     for (;;) {
       const uint32_t bell = me_.bell.load();
       me_.sleeping.store(1);
@@ -334,7 +368,10 @@ class Group final : public Communicator {
       const Status lost = whole_->Lost();
       if (ready()) return {};
       if (!lost.ok()) return whole_->Fail(lost);
-      if (wait == Wait::kDeadline && Clock::now() - begin > whole_->timeout) return Late(missing());
+      const Clock::time_point now = Clock::now();
+      waited += std::min<std::chrono::nanoseconds>(now - last_look, kLongestLook);
+      last_look = now;
+      if (wait == Wait::kDeadline && waited > whole_->timeout) return Late(missing());
     }
   }
 

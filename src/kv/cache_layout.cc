@@ -47,7 +47,7 @@ std::string_view PageKindName(PageKind kind) {
 
 uint64_t CacheLayout::GeometryFingerprint() const {
   std::vector<int64_t> numbers = {window_size, static_cast<int64_t>(row_dtype),
-                                  static_cast<int64_t>(layers.size())};
+                                  static_cast<int64_t>(layers.size()), shard.index, shard.count};
   for (const LayerCacheLayout& layer : layers) {
     numbers.insert(numbers.end(), {layer.ratio, layer.overlap ? 1 : 0, layer.width, layer.indexer_width});
   }
@@ -111,6 +111,8 @@ Status Validate(const CacheLayout& layout) {
   DSV4_RETURN_IF_ERROR(CheckRange("max_chunk_tokens", layout.max_chunk_tokens, 1, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("max_rewind_tokens", layout.max_rewind_tokens, 0, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("rows_per_page", layout.rows_per_page, 1, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("shards", layout.shard.count, 1, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("shard", layout.shard.index, 0, layout.shard.count - 1));
   if (layout.row_dtype != DType::kBF16 && layout.row_dtype != DType::kF32) {
     return InvalidArgument(
         fmt::format("cache layout, row_dtype: got {}, want BF16 or F32", DTypeName(layout.row_dtype)));
@@ -137,11 +139,24 @@ int64_t StateBytes(const CacheLayout& layout, int64_t length) {
       if (layout.HasRing(layer, kind)) bytes += layout.RingBytes(layer, kind);
     }
     const int64_t pages =
-        (layout.NumEntries(layer, length) + layout.rows_per_page - 1) / layout.rows_per_page;
+        (layout.NumEntryRows(layer, length) + layout.rows_per_page - 1) / layout.rows_per_page;
     for (int i = 0; i < kNumPageKinds; ++i) {
       const auto kind = static_cast<PageKind>(i);
       if (layout.HasPages(layer, kind))
         bytes += pages * layout.rows_per_page * layout.PageRowBytes(layer, kind);
+    }
+  }
+  return bytes;
+}
+
+double BytesPerToken(const CacheLayout& layout) {
+  double bytes = 0;
+  for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+    for (int i = 0; i < kNumPageKinds; ++i) {
+      const auto kind = static_cast<PageKind>(i);
+      if (!layout.HasPages(layer, kind)) continue;
+      bytes += static_cast<double>(layout.PageRowBytes(layer, kind)) /
+               static_cast<double>(At(layout, layer).ratio * layout.shard.count);
     }
   }
   return bytes;

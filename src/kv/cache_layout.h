@@ -10,6 +10,8 @@
 // | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | row_dtype |
 // | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | row_dtype |
 //
+// Several ranks may divide a sequence's entries and indexer keys (`shard`); of the rings everybody has all.
+//
 // channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
 // nothing ever moves, and taking tokens back is a change of length.
 #pragma once
@@ -21,6 +23,7 @@
 
 #include "base/status.h"
 #include "tensor/dtype.h"
+#include "tensor/rows.h"
 
 namespace dsv4::kv {
 
@@ -55,6 +58,7 @@ struct CacheLayout {
   int64_t max_chunk_tokens = 0;    // Most tokens of one append.
   int64_t max_rewind_tokens = 0;   // Tokens that can always be taken back.
   int64_t rows_per_page = 64;
+  EntryShard shard;  // Of every paged store.
   // Who computed the rows (weights, numerics). Persisted rows are refused when it differs.
   uint64_t model_fingerprint = 0;
 
@@ -79,8 +83,9 @@ struct CacheLayout {
   bool HasPages(int layer, PageKind kind) const;
   int64_t PageWidth(int layer, PageKind kind) const;
   int64_t PageRowBytes(int layer, PageKind kind) const;
-  // Entries that `length` positions complete.
+  // Entries that `length` positions complete, and how many of them are rows here.
   int64_t NumEntries(int layer, int64_t length) const;
+  int64_t NumEntryRows(int layer, int64_t length) const { return shard.NumRows(NumEntries(layer, length)); }
 };
 
 // InvalidArgument names the layer and the field; afterwards all sizes fit in int64.
@@ -88,5 +93,7 @@ Status Validate(const CacheLayout& layout);
 
 // Bytes a sequence of `length` tokens occupies: all rings, and whole pages.
 int64_t StateBytes(const CacheLayout& layout, int64_t length);
+// What a token adds to a long sequence, on average and without the rest of a page.
+double BytesPerToken(const CacheLayout& layout);
 
 }  // namespace dsv4::kv

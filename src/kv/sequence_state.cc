@@ -101,8 +101,8 @@ Status SequenceState::BeginAppend(int64_t num_tokens) {
     rings_ = std::move(copy);
   }
   for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
-    const int64_t begin = layout_->NumEntries(layer, length_);
-    const int64_t end = layout_->NumEntries(layer, length_ + num_tokens);
+    const int64_t begin = layout_->NumEntryRows(layer, length_);
+    const int64_t end = layout_->NumEntryRows(layer, length_ + num_tokens);
     for (int i = 0; i < kNumPageKinds; ++i) {
       const auto kind = static_cast<PageKind>(i);
       if (!layout_->HasPages(layer, kind)) continue;
@@ -158,7 +158,7 @@ PagedRows SequenceState::Pages(int layer, PageKind kind) const {
   DSV4_CHECK(appending() && layout_->HasPages(layer, kind))
       << "layer " << layer << ", " << PageKindName(kind);
   return {layers_[static_cast<size_t>(layer)].pages[Index(kind)].pages(), layout_->rows_per_page,
-          layout_->NumEntries(layer, length_ + num_appending_), layout_->PageWidth(layer, kind),
+          layout_->NumEntryRows(layer, length_ + num_appending_), layout_->PageWidth(layer, kind),
           layout_->row_dtype};
 }
 
@@ -179,9 +179,14 @@ void SequenceState::EntryRuns(int layer, PageKind kind, int64_t source_begin,
                               std::vector<RowRun>* runs) const {
   DSV4_CHECK(appending() && layout_->HasPages(layer, kind))
       << "layer " << layer << ", " << PageKindName(kind);
-  layers_[static_cast<size_t>(layer)].pages[Index(kind)].AppendRuns(
-      layout_->NumEntries(layer, length_), layout_->NumEntries(layer, length_ + num_appending_), source_begin,
-      runs);
+  const PagedStore& pages = layers_[static_cast<size_t>(layer)].pages[Index(kind)];
+  const EntryShard& shard = layout_->shard;
+  const int64_t first_entry = layout_->NumEntries(layer, length_);
+  const int64_t begin = layout_->NumEntryRows(layer, length_);
+  const int64_t end = layout_->NumEntryRows(layer, length_ + num_appending_);
+  if (shard.count == 1) return pages.AppendRuns(begin, end, source_begin, runs);
+  for (int64_t row = begin; row < end; ++row)  // Neighbours here are none in the source.
+    pages.AppendRuns(row, row + 1, source_begin + shard.Entry(row) - first_entry, runs);
 }
 
 int64_t SequenceState::NumNewEntries(int layer) const {

@@ -66,14 +66,15 @@ class SequenceState {
   // `length` (at most length()), poisoned if rows that it needs are gone.
   void RollBack(int64_t length);
 
-  // During an append (num_rows of a paged store counts the entries that the append completes).
+  // During an append (num_rows of a paged store counts the entries that the append completes). Pages have the rows of the layout's
+  // shard.
   RingRows Ring(int layer, RingKind kind) const;
   PagedRows Pages(int layer, PageKind kind) const;
-  // Where the append's window rows go, and where its completed entries go; source rows count from
-  // `source_begin`. Appends to *runs.
+  // Where the append's window rows go, and where those of its completed entries go that belong here; source rows, one
+  // for every token or completed entry, count from `source_begin`. Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
   void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
-  // Entries of a layer that the append completes.
+  // Entries of a layer that the append completes, on this rank or another.
   int64_t NumNewEntries(int layer) const;
 
   // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition

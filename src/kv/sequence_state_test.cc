@@ -41,6 +41,7 @@ TEST(CacheLayout, ValidateNamesTheField) {
   EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 0: cache layout, indexer_width"));
   layout.row_dtype = DType::kI32;
   EXPECT_THAT(Validate(layout).ToString(), HasSubstr("row_dtype: got I32"));
+  EXPECT_THAT(Validate(testing::SmallLayout({3, 3})).ToString(), HasSubstr("shard: got 3, want 0 to 2"));
 }
 
 TEST(CacheLayout, FingerprintSeesGeometryOnly) {
@@ -51,6 +52,28 @@ TEST(CacheLayout, FingerprintSeesGeometryOnly) {
   EXPECT_EQ(layout.GeometryFingerprint(), other.GeometryFingerprint());
   other.layers[1].overlap = false;
   EXPECT_NE(layout.GeometryFingerprint(), other.GeometryFingerprint());
+  EXPECT_NE(layout.GeometryFingerprint(), testing::SmallLayout({1, 2}).GeometryFingerprint());
+}
+
+// Ranks that divide a sequence have all its rows together, none of them more than one row more than another, at every length.
+TEST(CacheLayout, ShardsAreEvenAtEveryLength) {
+  for (const int64_t count : {2, 3, 4, 7}) {
+    for (int64_t length = 0; length <= 200; ++length) {
+      const CacheLayout whole = testing::SmallLayout();
+      for (const int layer : {1, 2}) {
+        int64_t total = 0;
+        for (int64_t index = 0; index < count; ++index) {
+          const int64_t rows = testing::SmallLayout({index, count}).NumEntryRows(layer, length);
+          EXPECT_LE(rows, testing::SmallLayout({0, count}).NumEntryRows(layer, length));
+          EXPECT_GE(rows + 1, testing::SmallLayout({0, count}).NumEntryRows(layer, length));
+          total += rows;
+        }
+        EXPECT_EQ(total, whole.NumEntries(layer, length));
+      }
+    }
+    EXPECT_DOUBLE_EQ(BytesPerToken(testing::SmallLayout({0, count})) * static_cast<double>(count),
+                     BytesPerToken(testing::SmallLayout()));
+  }
 }
 
 class SequenceStateTest : public ::testing::Test {
@@ -186,10 +209,19 @@ TEST_F(SequenceStateTest, RestoreOfAnotherLayoutIsRefused) {
   EXPECT_EQ(state.Restore(*other->Snapshot()).code(), StatusCode::kInvalidArgument);
 }
 
+// With all entries, and as one of several ranks that divide them; the last of 40 has none for long.
+class ShardedStateTest : public SequenceStateTest, public ::testing::WithParamInterface<EntryShard> {
+ protected:
+  ShardedStateTest() { layout_ = std::make_shared<CacheLayout>(testing::SmallLayout(GetParam())); }
+};
+INSTANTIATE_TEST_SUITE_P(Shards, ShardedStateTest,
+                         ::testing::Values(EntryShard{0, 1}, EntryShard{0, 3}, EntryShard{2, 3},
+                                           EntryShard{1, 2}, EntryShard{39, 40}));
+
 // Any interleaving of appends, failed appends, rewinds, forks, snapshots, restores and resets leaves every
 // sequence with exactly the rows it should have.
-TEST_F(SequenceStateTest, RandomOperationsAgreeWithTheShadow) {
-  for (uint32_t seed = 0; seed < 60; ++seed) {
+TEST_P(ShardedStateTest, RandomOperationsAgreeWithTheShadow) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
     std::vector<SequenceState> states;

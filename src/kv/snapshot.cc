@@ -47,7 +47,7 @@ Status ForEachPart(const CacheLayout& layout, int64_t length, int64_t ring_lengt
     for (int i = 0; i < kNumPageKinds; ++i) {
       const auto kind = static_cast<PageKind>(i);
       if (layout.HasPages(layer, kind))
-        DSV4_RETURN_IF_ERROR(visit_pages(layer, kind, layout.NumEntries(layer, length)));
+        DSV4_RETURN_IF_ERROR(visit_pages(layer, kind, layout.NumEntryRows(layer, length)));
     }
   }
   return {};

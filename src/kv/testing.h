@@ -14,8 +14,9 @@
 
 namespace dsv4::kv::testing {
 
-inline CacheLayout SmallLayout() {
+inline CacheLayout SmallLayout(const EntryShard& shard = {}) {
   CacheLayout layout;
+  layout.shard = shard;
   layout.layers = {{.ratio = 0, .overlap = false, .width = 2, .indexer_width = 0},
                    {.ratio = 4, .overlap = true, .width = 2, .indexer_width = 3},
                    {.ratio = 7, .overlap = false, .width = 2, .indexer_width = 0}};
@@ -77,7 +78,7 @@ inline void BeginAndWrite(SequenceState& state, int64_t num_tokens, int branch) 
                   RowValue(5 + i, layout.NumEntries(layer, begin) + run.source_begin + r, branch));
         }
       }
-      ASSERT_EQ(written, state.NumNewEntries(layer));
+      ASSERT_EQ(written, layout.NumEntryRows(layer, begin + num_tokens) - layout.NumEntryRows(layer, begin));
     }
   }
 }
@@ -147,14 +148,15 @@ inline void ExpectEqual(const SequenceState& original, const Shadow& shadow) {
       const auto kind = static_cast<PageKind>(i);
       if (!layout.HasPages(layer, kind)) continue;
       const PagedRows pages = state->Pages(layer, kind);
-      ASSERT_EQ(pages.num_rows, layout.NumEntries(layer, shadow.length() + 1));
-      for (int64_t j = 0; j < layout.NumEntries(layer, shadow.length()); ++j) {
+      ASSERT_EQ(pages.num_rows, layout.NumEntryRows(layer, shadow.length() + 1));
+      for (int64_t j = 0; j < layout.NumEntryRows(layer, shadow.length()); ++j) {
         const auto* row =
             static_cast<const float*>(pages.pages[static_cast<size_t>(j / pages.rows_per_page)]) +
             j % pages.rows_per_page * pages.width;
         for (int64_t c = 0; c < pages.width; ++c) {
-          ASSERT_EQ(row[c], RowValue(5 + i, j, shadow.entry(layer, j)))
-              << "layer " << layer << ", " << PageKindName(kind) << ", entry " << j;
+          const int64_t entry = layout.shard.Entry(j);
+          ASSERT_EQ(row[c], RowValue(5 + i, entry, shadow.entry(layer, entry)))
+              << "layer " << layer << ", " << PageKindName(kind) << ", entry " << entry;
         }
       }
     }

@@ -61,10 +61,7 @@ Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const Ten
   return step.StoreRows("attn.kv", kv, runs);
 }
 
-// Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
-Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
-                          const TensorView& selected) {
-  const ModelConfig& config = step.config();
+std::vector<ops::AttentionSequence> Sequences(const LayerStep& step) {
   std::vector<ops::AttentionSequence> sequences;
   for (const PassSequence& sequence : step.plan().sequences) {
     sequences.push_back({.token_begin = sequence.token_begin,
@@ -76,17 +73,79 @@ Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, co
       sequences.back().entries = sequence.state->Pages(step.state_layer(), kv::PageKind::kEntries);
     }
   }
+  return sequences;
+}
+
+float SoftmaxScale(const ModelConfig& config) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+}
+
+// Where shards divide the entries: every shard attends with all heads to the entries that it keeps, and gets what all found for its
+// own heads; the window, which everybody has, it adds itself.
+Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                      const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                      const TensorView& o) {
+  const ModelConfig& config = step.config();
+  const Shards& shards = step.context().shards;
+  const int64_t n = q.shape[0];
+  const int64_t num_heads = q.shape[1];
+  const int64_t width = config.head_dim + 2;  // Of a part.
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView parts,
+                               step.NewTensor(DType::kF32, {shards.entries.count + 1, n, num_heads, width}));
+  {
+    const Arena::Scope all_heads(step.context().arena);
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const TensorView all_q,
+        GatherColumns(step, "attn.q", q.Reshaped({n, num_heads * config.head_dim}), weights.splits.heads));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine,
+                                 step.NewTensor(DType::kF32, {n, config.num_attention_heads * width}));
+    DSV4_RETURN_IF_ERROR(step.Run("attn.entries", step.ops().attention_part,
+                                  {.q = all_q.Reshaped({n, config.num_attention_heads, config.head_dim}),
+                                   .selected = selected,
+                                   .part = mine.Reshaped({n, config.num_attention_heads, width}),
+                                   .softmax_scale = SoftmaxScale(config),
+                                   .window_size = 0,
+                                   .ratio = step.layer_config().compress_ratio,
+                                   .shard = shards.entries,
+                                   .sequences = sequences}));
+    ColumnSplit split = weights.splits.heads;
+    for (int64_t& begin : split.begins) begin = begin / config.head_dim * width;
+    DSV4_RETURN_IF_ERROR(ScatterColumns(step, mine, split, parts.Rows(1, shards.entries.count + 1)));
+  }
+  if (num_heads == 0) return {};
+  DSV4_RETURN_IF_ERROR(step.Run("attn.window", step.ops().attention_part,
+                                {.q = q,
+                                 .selected = {},
+                                 .part = parts.Rows(0, 1).Reshaped({n, num_heads, width}),
+                                 .softmax_scale = SoftmaxScale(config),
+                                 .window_size = config.sliding_window,
+                                 .ratio = 0,
+                                 .shard = {},
+                                 .sequences = sequences}));
+  return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
+}
+
+// Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
+Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                          const TensorView& selected) {
+  const ModelConfig& config = step.config();
+  const std::vector<ops::AttentionSequence> sequences = Sequences(step);
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
-  DSV4_TRY(
-      step.Run("attn.o", step.ops().attention,
-               {.q = q,
-                .sink = weights.attn_sink,
-                .selected = selected,
-                .o = o,
-                .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
-                .window_size = config.sliding_window,
-                .ratio = step.layer_config().compress_ratio,
-                .sequences = sequences}));
+  if (step.context().shards.divide_entries() && step.layer_config().compressed()) {
+    DSV4_TRY(AttendTogether(step, weights, q, selected, sequences, o));
+  } else if (q.shape[1] > 0) {
+    DSV4_TRY(step.Run("attn.o", step.ops().attention,
+                      {.q = q,
+                       .sink = weights.attn_sink,
+                       .selected = selected,
+                       .o = o,
+                       .softmax_scale = SoftmaxScale(config),
+                       .window_size = config.sliding_window,
+                       .ratio = step.layer_config().compress_ratio,
+                       .sequences = sequences}));
+  }
+  if (q.shape[1] == 0) return o;
   step.Observe("attn.o", o);
   // Keys are values and carry their rotation; undoing the query's leaves the relative one.
   DSV4_TRY(step.Rope("attn.o_unrotated", o, step.plan().positions, /*inverse=*/true));
@@ -94,13 +153,14 @@ Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, co
   return o;
 }
 
-// [n, the shard's groups * o_lora_rank]
+// [n, the shard's groups * o_lora_rank]; a shard may have none.
 Result<TensorView> LowRankOutput(const LayerStep& step, const LayerWeights& weights, const TensorView& o) {
   const ModelConfig& config = step.config();
   const int64_t n = o.shape[0];
   const int64_t num_groups = weights.wo_a.rows / config.o_lora_rank;
   DSV4_ASSIGN_OR_RETURN(const TensorView o_lora,
                         step.NewTensor(step.dtype(), {n, num_groups, config.o_lora_rank}));
+  if (num_groups == 0) return o_lora.Reshaped({n, 0});
   DSV4_TRY(step.Run(
       "attn.o_lora", step.ops().grouped_linear,
       {.x = o.Reshaped({n, num_groups, config.o_group_dim()}), .weight = &weights.wo_a, .y = o_lora}));
@@ -141,13 +201,8 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
       DSV4_TRY(SelectEntries(step, *weights.indexer, p.indexer, indexer_queries, selected));
     }
   }
-  TensorView o_lora;
-  if (num_heads > 0) {
-    DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
-    DSV4_ASSIGN_OR_RETURN(o_lora, LowRankOutput(step, weights, o));
-  } else {
-    DSV4_ASSIGN_OR_RETURN(o_lora, step.NewTensor(step.dtype(), {n, 0}));
-  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
+  DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));
   DSV4_ASSIGN_OR_RETURN(o_lora, GatherColumns(step, "attn.o_lora", o_lora, weights.splits.o_lora));
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.Linear("attn.out", o_lora, weights.wo_b, step.dtype()));
   return GatherColumns(step, "attn.out", y, weights.splits.attn_out);

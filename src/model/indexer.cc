@@ -31,6 +31,28 @@ Status ScaleHeadWeights(const LayerStep& step, const TensorView& w) {
   return {};
 }
 
+// Every shard scores the keys that it keeps and names its best; all choose from the best of all.
+Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
+                      std::span<const ops::IndexerSequence> sequences, const TensorView& selected) {
+  const Shards& shards = step.context().shards;
+  const int64_t n = selected.shape[0];
+  const int64_t top_k = selected.shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView candidates, step.NewTensor(DType::kI64, {n, top_k}));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.candidates", step.ops().indexer_candidates,
+                                {.q = q,
+                                 .weights = head_weights,
+                                 .candidates = candidates,
+                                 .ratio = step.layer_config().compress_ratio,
+                                 .shard = shards.entries,
+                                 .sequences = sequences}));
+  const ColumnSplit split =
+      SplitColumns(shards.entries.count * top_k, top_k, static_cast<int>(shards.entries.count));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
+                               GatherColumns(step, "attn.indexer.candidates", candidates, split));
+  return step.Run("attn.indexer.selected", step.ops().merge_candidates,
+                  {.candidates = all, .selected = selected});
+}
+
 }  // namespace
 
 Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,
@@ -63,12 +85,16 @@ Status SelectEntries(const LayerStep& step, const IndexerWeights& weights,
                          .first_position = sequence.first_position,
                          .keys = sequence.state->Pages(step.state_layer(), kv::PageKind::kIndexerKeys)});
   }
-  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
-                                {.q = q,
-                                 .weights = projections.head_weights,
-                                 .selected = selected,
-                                 .ratio = step.layer_config().compress_ratio,
-                                 .sequences = sequences}));
+  if (step.context().shards.divide_entries()) {
+    DSV4_RETURN_IF_ERROR(SelectTogether(step, q, projections.head_weights, sequences, selected));
+  } else {
+    DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
+                                  {.q = q,
+                                   .weights = projections.head_weights,
+                                   .selected = selected,
+                                   .ratio = step.layer_config().compress_ratio,
+                                   .sequences = sequences}));
+  }
   step.Observe("attn.indexer.selected", selected);
   return {};
 }

@@ -69,6 +69,7 @@ ops::Backend CountingBackend(const std::shared_ptr<CountingContext>& context) {
   ops::Backend backend{.name = "memory plan", .table = {}, .context = context};
 #define DSV4_SKIP_OP(name, Args) backend.table.name = Skip<ops::Args>;
   DSV4_FOR_EACH_OP(DSV4_SKIP_OP)
+  DSV4_FOR_EACH_SHARD_OP(DSV4_SKIP_OP)
 #undef DSV4_SKIP_OP
   backend.table.prepare_weight = CountWeight;
   return backend;
@@ -112,6 +113,7 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
                   .context = std::min(request.context, config.max_position_embeddings)};
   plan.weights = context->memory().used();
   plan.sequence = kv::StateBytes(model->cache_layout(), plan.context);
+  plan.per_token = kv::BytesPerToken(model->cache_layout());
 
   // Two passes: the arena of the first is in pieces, which the second joins.
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model->NewSequence());

@@ -28,6 +28,7 @@ struct MemoryPlan {
   int64_t weights = 0;   // With rotary tables and everything small.
   int64_t step = 0;      // Of one pass of ModelOptions::max_chunk_tokens with logits of its last row.
   int64_t sequence = 0;  // Of one sequence of `context` tokens.
+  double per_token = 0;  // By which a sequence grows.
 
   int64_t total() const { return weights + step + num_sequences * sequence; }
 };

@@ -27,6 +27,13 @@ Status CheckOps(const ops::Backend& backend) {
                                                   backend.name, fmt::join(missing, ", "))};
 }
 
+Status CheckShardOps(const ops::Backend& backend, const Placement& placement) {
+  const std::vector<std::string> missing = ops::MissingShardOps(backend.table);
+  if (!placement.divide_entries || missing.empty()) return {};
+  return Unimplemented(fmt::format("backend {} lacks ops that placement {} needs: {}", backend.name,
+                                   ToString(placement), fmt::join(missing, ", ")));
+}
+
 Status CheckPositive(std::string_view name, int64_t value) {
   if (value > 0) return {};
   return InvalidArgument(fmt::format("model options, {}: got {}, want at least 1", name, value));
@@ -113,6 +120,7 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
                                                        const ModelOptions& options) {
   auto layout = std::make_shared<kv::CacheLayout>(CacheGeometry(
       config, weights.place.layers, options.numerics, options.max_chunk_tokens, options.max_rewind_tokens));
+  layout->shard = weights.place.entries();
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
   return layout;
 }
@@ -154,6 +162,7 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
   DSV4_TRY(CheckOps(backend));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckGroup(backend, options));
+  DSV4_TRY(CheckShardOps(backend, options.placement));
   LoadOptions load{.numerics = options.numerics,
                    .max_layers = std::nullopt,
                    .placement = options.placement,

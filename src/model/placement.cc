@@ -13,14 +13,15 @@ namespace dsv4::model {
 
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   const auto refuse = [&](std::string_view why) {
-    return Error(InvalidArgument(
-        fmt::format("placement: got '{}', {}; want auto, pipeline, expert, tensor, or pipeline=STAGES with "
-                    "expert or tensor",
-                    text, why)));
+    return Error(InvalidArgument(fmt::format(
+        "placement: got '{}', {}; want auto, pipeline, or expert, expert,entries or tensor, with or "
+        "without pipeline=STAGES",
+        text, why)));
   };
   Placement placement;
   std::optional<int> stages;
   std::optional<ExpertPlacement> experts;
+  bool entries = false;
   for (std::string_view rest = text == "auto" ? "expert" : text; !rest.empty();) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view word = rest.substr(0, comma);
@@ -28,6 +29,9 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
     if (word == "expert" || word == "tensor") {
       if (experts) return refuse("which divides the experts twice");
       experts = word == "expert" ? ExpertPlacement::kById : ExpertPlacement::kByColumns;
+    } else if (word == "entries") {
+      if (entries) return refuse("which divides the entries twice");
+      entries = true;
     } else if (word == "pipeline") {
       if (stages) return refuse("which has two pipelines");
       stages = num_ranks;
@@ -43,6 +47,7 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
       return refuse("which has an unknown word");
     }
   }
+  if (entries && experts != ExpertPlacement::kById) return refuse("whose entries go with expert only");
   if (!stages && !experts) return refuse("which is empty");
   placement.num_stages = stages.value_or(1);
   if (num_ranks % placement.num_stages != 0) {
@@ -51,11 +56,15 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   placement.num_shards = num_ranks / placement.num_stages;
   placement.experts = experts.value_or(ExpertPlacement::kById);
   if (placement.num_shards > 1 && !experts) return refuse("which does not say how a stage is divided");
+  placement.divide_entries =
+      placement.num_shards > 1 && (entries || placement.experts == ExpertPlacement::kByColumns);
   return placement;
 }
 
 std::string ToString(const Placement& placement) {
-  const std::string_view shards = placement.experts == ExpertPlacement::kById ? "expert" : "tensor";
+  std::string_view shards = "tensor";
+  if (placement.experts == ExpertPlacement::kById)
+    shards = placement.divide_entries ? "expert,entries" : "expert";
   if (placement.num_stages == 1) return std::string(shards);
   if (placement.num_shards == 1) return "pipeline";
   return fmt::format("pipeline={},{}", placement.num_stages, shards);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "tensor/rows.h"
 
 namespace dsv4::model {
 
@@ -25,14 +26,16 @@ struct Placement {
   int num_stages = 1;
   int num_shards = 1;  // Of every stage.
   ExpertPlacement experts = ExpertPlacement::kById;
+  // Whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
+  bool divide_entries = false;
 
   int num_ranks() const { return num_stages * num_shards; }
   friend bool operator==(const Placement& a, const Placement& b) = default;
 };
 
-// "pipeline", "expert", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a stage. `pipeline` alone
-// makes every rank a stage; "auto" is "expert". InvalidArgument for other words, or for ranks that do not fill the
-// stages.
+// "pipeline", "expert", "expert,entries", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a stage, where
+// "tensor" divides the entries too and "expert" if it is said. `pipeline` alone makes every rank a stage; "auto" is
+// "expert". InvalidArgument for other words, or for ranks that do not fill the stages.
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.
 std::string ToString(const Placement& placement);
@@ -63,6 +66,10 @@ struct RankPlace {
   int stage() const { return rank / placement.num_shards; }
   int shard() const { return rank % placement.num_shards; }
   int num_shards() const { return placement.num_shards; }
+  // Of a sequence's entries those that this rank keeps.
+  EntryShard entries() const {
+    return placement.divide_entries ? EntryShard{shard(), num_shards()} : EntryShard{};
+  }
   bool first_stage() const { return stage() == 0; }
   bool last_stage() const { return stage() == placement.num_stages - 1; }
 };

@@ -9,6 +9,13 @@ std::span<std::byte> Bytes(const TensorView& tensor) {
   return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
 }
 
+std::vector<int64_t> RowBytes(const ColumnSplit& split, DType dtype, int num_shards) {
+  std::vector<int64_t> row_bytes;
+  for (int shard = 0; shard < num_shards; ++shard)
+    row_bytes.push_back(split.Of(shard).size() * ElementBytes(dtype));
+  return row_bytes;
+}
+
 }  // namespace
 
 ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t width) {
@@ -25,13 +32,16 @@ Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, c
   const Shards& shards = step.context().shards;
   if (shards.alone()) return mine;
   DSV4_ASSIGN_OR_RETURN(const TensorView all, step.NewTensor(mine.dtype, {mine.shape[0], split.total()}));
-  std::vector<int64_t> row_bytes;
-  for (int shard = 0; shard < shards.group->size(); ++shard) {
-    row_bytes.push_back(split.Of(shard).size() * ElementBytes(mine.dtype));
-  }
-  DSV4_TRY(shards.group->AllGather(Bytes(mine), mine.shape[0], row_bytes, Bytes(all)));
+  DSV4_TRY(shards.group->AllGather(Bytes(mine), mine.shape[0],
+                                   RowBytes(split, mine.dtype, shards.group->size()), Bytes(all)));
   step.Observe(name, all);
   return all;
+}
+
+Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
+                      const TensorView& parts) {
+  comm::Communicator& group = *step.context().shards.group;
+  return group.AllToAll(Bytes(all), all.shape[0], RowBytes(split, all.dtype, group.size()), Bytes(parts));
 }
 
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& partial) {

@@ -32,13 +32,18 @@ ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t wi
 // The shards of this rank's stage. `group` is null where a stage is one rank.
 struct Shards {
   comm::Communicator* group = nullptr;
+  EntryShard entries;  // Those of a sequence that this rank keeps.
 
   bool alone() const { return group == nullptr; }
+  bool divide_entries() const { return entries.count > 1; }
 };
 
 // Puts the shards' columns [n, their part of `split`] together: [n, split.total()]. `mine` itself where the stage is one rank.
 Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, const TensorView& mine,
                                  const ColumnSplit& split);
+// The way back: of `all` [n, split.total()] every shard gets its columns of everybody's, [shards, n, its part of `split`].
+Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
+                      const TensorView& parts);
 // The sum of the shards' F32 tensors, in place.
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& partial);
 

@@ -84,6 +84,8 @@ class Loader {
     out.wo_a = group_rows(TensorId::kWoA, config_.o_lora_rank);
     if (place_.num_shards() > 1) {
       out.splits.o_lora = SplitColumns(config_.o_groups, 1, place_.num_shards(), config_.o_lora_rank);
+      out.splits.heads =
+          SplitColumns(config_.o_groups, 1, place_.num_shards(), group_heads * config_.head_dim);
     }
     out.wo_b = LinearPart(TensorId::kWoB, resolved[TensorId::kWoB].linear, &out.splits.attn_out);
     if (layer.compressed()) {

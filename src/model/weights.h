@@ -57,6 +57,7 @@ using ops::ExpertWeights;
 struct LayerSplits {
   ColumnSplit o_lora;         // Of the o_groups * o_lora_rank that wo_a gives.
   ColumnSplit attn_out;       // Of the D that wo_b gives.
+  ColumnSplit heads;          // Of the num_attention_heads * d of all queries.
   ColumnSplit shared_hidden;  // Of the I between the shared expert's linears,
   ColumnSplit shared_out;     // and of the D that it gives.
   ColumnSplit experts;        // kById: of the routed experts.

@@ -11,14 +11,18 @@
 #include <vector>
 
 #include "ops/attention.h"
+#include "ops/attention_part.h"
 #include "ops/compressor_pool.h"
 #include "ops/embed.h"
 #include "ops/grouped_linear.h"
 #include "ops/hadamard_fp4.h"
 #include "ops/head_rms_norm.h"
 #include "ops/hyper_connection.h"
+#include "ops/indexer_candidates.h"
 #include "ops/indexer_select.h"
 #include "ops/linear.h"
+#include "ops/merge_attention.h"
+#include "ops/merge_candidates.h"
 #include "ops/moe_combine.h"
 #include "ops/prepare_weight.h"
 #include "ops/rms_norm.h"
@@ -59,14 +63,23 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(routed_experts, RoutedExpertsArgs)   \
   V(moe_combine, MoeCombineArgs)
 
+// Those that only ranks need which divide a sequence's entries.
+#define DSV4_FOR_EACH_SHARD_OP(V)              \
+  V(indexer_candidates, IndexerCandidatesArgs) \
+  V(merge_candidates, MergeCandidatesArgs)     \
+  V(attention_part, AttentionPartArgs)         \
+  V(merge_attention, MergeAttentionArgs)
+
 struct OpTable {
 #define DSV4_OP_MEMBER(name, Args) OpFunction<Args> name = nullptr;
   DSV4_FOR_EACH_OP(DSV4_OP_MEMBER)
+  DSV4_FOR_EACH_SHARD_OP(DSV4_OP_MEMBER)
 #undef DSV4_OP_MEMBER
 };
 
-// Names of null entries, in table order.
+// Names of null entries, in table order: of the ops that every model needs, and of those for divided entries.
 std::vector<std::string> MissingOps(const OpTable& table);
+std::vector<std::string> MissingShardOps(const OpTable& table);
 
 // A backend as the model sees it: a name for messages, its ops and what they run on.
 struct Backend {

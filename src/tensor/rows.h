@@ -26,6 +26,21 @@ struct PagedRows {
   DType dtype = DType::kBF16;
 };
 
+// Which entries of a sequence lie here when several ranks share them: every `count`th, from `index` on. Each rank then has as many
+// as any other, up to one, at every length, and an entry never moves.
+struct EntryShard {
+  int64_t index = 0;
+  int64_t count = 1;
+
+  bool Has(int64_t entry) const { return entry % count == index; }
+  // The row that an entry is among those here, and back.
+  int64_t Row(int64_t entry) const { return entry / count; }
+  int64_t Entry(int64_t row) const { return row * count + index; }
+  // How many of entries [0, num_entries) lie here.
+  int64_t NumRows(int64_t num_entries) const { return (num_entries + count - 1 - index) / count; }
+  friend bool operator==(const EntryShard& a, const EntryShard& b) = default;
+};
+
 // `num_rows` consecutive rows of the source go to consecutive rows at `destination`.
 struct RowRun {
   int64_t source_begin = 0;

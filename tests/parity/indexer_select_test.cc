@@ -1,8 +1,10 @@
-// indexer_select: exact against a full sort, ties by lowest index, per-query visibility.
+// indexer_select, and the same by ranks that divide the keys: exact against a full sort, ties by lowest index, per-query visibility.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -172,6 +174,60 @@ std::vector<double> FullSort(const SelectCase& c, DType dtype, const SelectInput
   return want;
 }
 
+// What ranks that divide the keys choose together.
+std::vector<double> SelectTogether(const SelectCase& c, DType dtype, const SelectInputs& in,
+                                   int64_t num_shards) {
+  const int64_t num_tokens = static_cast<int64_t>(in.weights.size()) / c.num_heads;
+  const TestTensor q(dtype, {num_tokens, c.num_heads, c.width}, in.q);
+  const TestTensor weights(dtype, {num_tokens, c.num_heads}, in.weights);
+  const auto keys_of = [&](const std::vector<double>& keys, const EntryShard& shard) {
+    std::vector<double> mine;
+    const auto count = static_cast<int64_t>(keys.size()) / c.width;
+    for (int64_t row = 0; row < shard.NumRows(count); ++row) {
+      const auto key = keys.begin() + shard.Entry(row) * c.width;
+      mine.insert(mine.end(), key, key + c.width);
+    }
+    return TestPages(dtype, c.width, c.rows_per_page, mine);
+  };
+  const auto outputs = RunOnAll(
+      [&](const ops::Backend& backend) {
+        TestTensor all(DType::kI64, {num_tokens, num_shards, c.top_k});
+        for (int64_t shard = 0; shard < num_shards; ++shard) {
+          std::vector<TestPages> pages;
+          for (const std::vector<double>& keys : in.keys) pages.push_back(keys_of(keys, {shard, num_shards}));
+          std::vector<ops::IndexerSequence> sequences;
+          int64_t begin = 0;
+          for (size_t i = 0; i < c.lengths.size(); ++i) {
+            sequences.push_back({begin, c.lengths[i], c.first_positions[i], pages[i].rows()});
+            begin += c.lengths[i];
+          }
+          TestTensor candidates(DType::kI64, {num_tokens, c.top_k});
+          Status status = backend.table.indexer_candidates(
+              *backend.context, {q, weights, candidates, c.ratio, {shard, num_shards}, sequences});
+          EXPECT_TRUE(status.ok()) << status.ToString();
+          const auto width = static_cast<size_t>(c.top_k) * sizeof(int64_t);
+          for (int64_t token = 0; token < num_tokens; ++token) {
+            std::memcpy(all.view().as<std::byte>() + static_cast<size_t>(token * num_shards + shard) * width,
+                        candidates.view().as<std::byte>() + static_cast<size_t>(token) * width, width);
+          }
+        }
+        TestTensor selected(DType::kI32, {num_tokens, c.top_k});
+        const Status status = backend.table.merge_candidates(
+            *backend.context, {all.view().Reshaped({num_tokens, num_shards * c.top_k}), selected});
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        return Outputs(std::move(selected));
+      },
+      FastOutputs::kBounded);
+  for (const Runs::Fast& fast : outputs.fast()) {
+    if (AreIntegers(in)) {
+      EXPECT_EQ(fast.outputs[0].Values(), outputs[0].Values()) << fast.backend->name;
+    } else {
+      ExpectBest(c, in, fast.outputs[0].Values(), fast.backend->name);
+    }
+  }
+  return outputs[0].Values();
+}
+
 TEST(IndexerSelectParity, ExactAgainstAFullSortWithTies) {
   const SelectCase cases[] = {
       {1, 32, 4, 1, 1, {0}, {20}},
@@ -236,6 +292,55 @@ TEST(IndexerSelectMutation, TopKRatioWeightsAndPositionsMatter) {
   other.first_positions = {40};
   EXPECT_EQ(RunSelect(other, DType::kBF16, in), FullSort(other, DType::kBF16, in));
   EXPECT_NE(RunSelect(other, DType::kBF16, in), base);
+}
+
+// The choice of ranks that divide the keys is that of one, equal scores included.
+TEST(IndexerCandidatesParity, TogetherAsAlone) {
+  const SelectCase cases[] = {
+      {1, 32, 4, 1, 1, {0}, {20}},
+      {3, 32, 4, 5, 7, {0}, {61}},  // Fewer, as many and more entries than top_k, and fewer than ranks.
+      {4, 64, 4, 8, 53, {0, 3, 126, 400, 17}, {0, 1, 127, 9, 128}},  // Ragged.
+      {2, 32, 4, 512, 61, {2045}, {8}},                              // Around top_k = visible.
+      {2, 32, 1, 3, 8, {10}, {4}},
+  };
+  for (const SelectCase& c : cases) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      for (const bool tied : {true, false}) {
+        if (dtype == DType::kF32 && !tied) continue;
+        const SelectInputs in = MakeInputs(c, dtype, tied);
+        const std::vector<double> want = FullSort(c, dtype, in);
+        for (const int64_t num_shards : {1, 2, 3, 4, 7}) {
+          EXPECT_EQ(SelectTogether(c, dtype, in, num_shards), want)
+              << "top_k " << c.top_k << " tied " << tied << ", " << num_shards << " shards";
+        }
+      }
+    }
+  }
+}
+
+TEST(IndexerCandidatesParity, AllEqualScoresTakeTheLowestIndicesOfAll) {
+  const SelectCase c = {2, 32, 4, 6, 5, {99}, {1}};
+  SelectInputs in = MakeInputs(c, DType::kBF16, true);
+  for (const double key : {0.0, 1.0, std::nan("")}) {
+    std::fill(in.keys[0].begin(), in.keys[0].end(), key);
+    for (const int64_t num_shards : {2, 3, 4})
+      EXPECT_EQ(SelectTogether(c, DType::kBF16, in, num_shards), (std::vector<double>{0, 1, 2, 3, 4, 5}))
+          << key;
+  }
+}
+
+// Numbers whose order is that of scores, then of entries from the last to the first.
+TEST(IndexerCandidatesParity, CandidatesOrderAsTheirScores) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float scores[] = {std::nanf(""), -3.0F, -1e-40F, 0.0F, 1e-40F, 2.0F, kInfinity};
+  EXPECT_EQ(ops::MakeCandidate(scores[0], 4), ops::MakeCandidate(-kInfinity, 4));
+  EXPECT_EQ(ops::MakeCandidate(-0.0F, 4), ops::MakeCandidate(0.0F, 4));
+  for (size_t i = 1; i < std::size(scores); ++i) {
+    EXPECT_GT(ops::MakeCandidate(scores[i], 9), ops::MakeCandidate(scores[i - 1], 0));
+    EXPECT_GT(ops::MakeCandidate(scores[i], 8), ops::MakeCandidate(scores[i], 9));
+    EXPECT_EQ(ops::EntryOfCandidate(ops::MakeCandidate(scores[i], 2147483646)), 2147483646);
+  }
+  EXPECT_GT(ops::MakeCandidate(scores[0], 2147483646), 0U);
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 // A golden or the small model on several ranks, each a thread of this process with a backend of its own.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "comm/ranks_testing.h"
 #include "model/model.h"
@@ -17,7 +20,25 @@ struct RanksRun {
   std::string backend = "reference";
   int num_ranks = 1;
   std::string placement = "auto";
+  // Seeds of mistakes: may change a rank's ops, and stand between a rank and its group.
+  std::function<void(int rank, ops::OpTable&)> edit_ops;
+  std::function<std::shared_ptr<comm::Communicator>(comm::Communicator&)> wrap_group;
 };
+
+// The largest difference as a part of the largest number of `want`; infinity for another size or a NaN.
+inline float RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
+  if (got.size() != want.size()) return std::numeric_limits<float>::infinity();
+  float largest = 0;
+  float worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isnan(got[i])) return std::numeric_limits<float>::infinity();
+    largest = std::max(largest, std::abs(want[i]));
+    worst = std::max(worst, std::abs(got[i] - want[i]));
+  }
+  return worst / largest;
+}
+// What placements that cut sums may differ by in plain numerics: a hundred roundings to fp32, of some ten a layer. Seen: 4e-7.
+inline constexpr float kCutSums = 1e-5F;
 
 // Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end of all.
 inline void RunModel(const RanksRun& run, const std::function<void(model::Model&)>& work) {
@@ -27,20 +48,27 @@ inline void RunModel(const RanksRun& run, const std::function<void(model::Model&
     work(**model);
     return;
   }
-  comm::testing::RunRanks(run.num_ranks, [&](comm::Communicator& group) {
-    model::ModelOptions options = run.options;
-    // The group outlives the model here.
-    options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
-    options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
-    auto model = model::Model::Load(run.directory, MakeGoldenBackend(run.backend, 1), options);
-    ASSERT_TRUE(model.has_value()) << model.error().ToString();
-    if (group.rank() == 0) {
-      work(**model);
-    } else {
-      const dsv4::Status end = (*model)->Follow();
-      EXPECT_TRUE(end.ok()) << end.ToString();
-    }
-  });
+  comm::testing::RunRanks(
+      run.num_ranks,
+      [&](comm::Communicator& group) {
+        model::ModelOptions options = run.options;
+        // The group outlives the model here.
+        options.group = run.wrap_group
+                            ? run.wrap_group(group)
+                            : std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
+        options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
+        ops::Backend backend = MakeGoldenBackend(run.backend, 1);
+        if (run.edit_ops) run.edit_ops(group.rank(), backend.table);
+        auto model = model::Model::Load(run.directory, backend, options);
+        ASSERT_TRUE(model.has_value()) << model.error().ToString();
+        if (group.rank() == 0) {
+          work(**model);
+        } else {
+          const dsv4::Status end = (*model)->Follow();
+          EXPECT_TRUE(end.ok()) << end.ToString();
+        }
+      },
+      std::chrono::minutes(10));
 }
 
 }  // namespace dsv4::testing

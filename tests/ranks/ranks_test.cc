@@ -56,6 +56,24 @@ TEST(Ranks, CopiesOfStatesFollow) {
   }
 }
 
+// The same where every rank keeps a part of a state's entries.
+TEST(Ranks, CopiesOfPartsOfStatesFollow) {
+  RanksRun run{.directory = ModelDirectory(kGolden).string(),
+               .options = {.numerics = model::Numerics::kPlain}};
+  std::vector<std::vector<float>> alone;
+  RunModel(run, [&](model::Model& model) { alone = Wander(model); });
+  for (const char* placement : {"tensor", "expert,entries"}) {
+    run.num_ranks = 3;
+    run.placement = placement;
+    RunModel(run, [&](model::Model& model) {
+      const std::vector<std::vector<float>> seen = Wander(model);
+      ASSERT_EQ(seen.size(), alone.size());
+      for (size_t i = 0; i < seen.size(); ++i)
+        EXPECT_LT(RelativeError(seen[i], alone[i]), kCutSums) << placement << ", step " << i;
+    });
+  }
+}
+
 TEST(Ranks, ARaggedBatchIsTheSame) {
   RanksRun run{.directory = ModelDirectory(kGolden).string(), .options = {.max_chunk_tokens = 8}};
   const auto batch = [](model::Model& model) {
@@ -125,19 +143,22 @@ class ShortContext final : public ops::OpContext {
 // Two ranks with backends of their choice; work(model, group) on rank 0, end(status) on rank 1 when Follow returns.
 void RunTwo(const ops::Backend& one, const std::function<void(model::Model&)>& work,
             const std::function<void(const Status&)>& end) {
-  comm::testing::RunRanks(2, [&](comm::Communicator& group) {
-    model::ModelOptions options;
-    options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
-    options.placement = model::ParsePlacement("pipeline", 2).value();
-    auto model = model::Model::Load(ModelDirectory(kGolden).string(),
-                                    group.rank() == 1 ? one : MakeGoldenBackend("reference", 1), options);
-    ASSERT_TRUE(model.has_value()) << model.error().ToString();
-    if (group.rank() == 0) {
-      work(**model);
-    } else {
-      end((*model)->Follow());
-    }
-  });
+  comm::testing::RunRanks(
+      2,
+      [&](comm::Communicator& group) {
+        model::ModelOptions options;
+        options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
+        options.placement = model::ParsePlacement("pipeline", 2).value();
+        auto model = model::Model::Load(ModelDirectory(kGolden).string(),
+                                        group.rank() == 1 ? one : MakeGoldenBackend("reference", 1), options);
+        ASSERT_TRUE(model.has_value()) << model.error().ToString();
+        if (group.rank() == 0) {
+          work(**model);
+        } else {
+          end((*model)->Follow());
+        }
+      },
+      std::chrono::minutes(10));
 }
 
 TEST(Ranks, WithoutMemoryTheStepFailsAndTheGroupGoesOn) {

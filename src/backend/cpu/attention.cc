@@ -6,15 +6,13 @@
 // slots is therefore the same for every query that sees it, whatever the group, and a query's sums run over its own slots
 // only: a neighbour's slot in a pair at the border has weight 0, which adds nothing. (Unless it holds a NaN or an infinity;
 // such queries are taken one by one.)
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 #include <vector>
 
-#include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/attention_queries.h"
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 
@@ -23,78 +21,6 @@ namespace dsv4::backend::cpu {
 namespace {
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-struct Query {
-  const ops::AttentionSequence* sequence = nullptr;
-  int64_t token = 0;
-  int64_t position = 0;
-  int64_t window_begin = 0;
-  int64_t num_entries = 0;      // It sees [0, num_entries),
-  std::vector<int32_t> chosen;  // or, if not empty, these in ascending order.
-};
-
-// The entries that `selected` names for a query, checked.
-Status TakeSelected(const ops::AttentionArgs& args, int64_t num_visible, Query& query) {
-  const int64_t top_k = args.selected.shape[1];
-  const int32_t* const list = args.selected.as<const int32_t>() + query.token * top_k;
-  // Most often all there are, in order.
-  while (query.num_entries < std::min(top_k, num_visible) &&
-         list[query.num_entries] == static_cast<int32_t>(query.num_entries)) {
-    ++query.num_entries;
-  }
-  if (std::all_of(list + query.num_entries, list + top_k, [](int32_t entry) { return entry == -1; }))
-    return {};
-  for (int64_t i = 0; i < top_k; ++i) {
-    if (list[i] == -1) continue;
-    if (list[i] < 0 || list[i] >= num_visible) {
-      return InvalidArgument(
-          fmt::format("op attention: selected[{}, {}]: {}, want -1 or 0 to {} at position {}", query.token, i,
-                      list[i], num_visible - 1, query.position));
-    }
-    query.chosen.push_back(list[i]);
-  }
-  if (!std::is_sorted(query.chosen.begin(), query.chosen.end()))
-    std::sort(query.chosen.begin(), query.chosen.end());
-  const auto repeat = std::adjacent_find(query.chosen.begin(), query.chosen.end());
-  if (repeat != query.chosen.end()) {
-    return InvalidArgument(fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats",
-                                       query.token, *repeat));
-  }
-  query.num_entries = static_cast<int64_t>(query.chosen.size());
-  return {};
-}
-
-// Every query's visible set, in order of tokens.
-Result<std::vector<Query>> Queries(ops::OpContext& context, const ops::AttentionArgs& args) {
-  std::vector<Query> queries;
-  for (const ops::AttentionSequence& sequence : args.sequences) {
-    for (int64_t i = 0; i < sequence.num_tokens; ++i) {
-      const int64_t position = sequence.first_position + i;
-      queries.push_back({.sequence = &sequence,
-                         .token = sequence.token_begin + i,
-                         .position = position,
-                         .window_begin = std::max<int64_t>(0, position - args.window_size + 1),
-                         .num_entries = 0,
-                         .chosen = {}});
-    }
-  }
-  if (args.ratio == 0) return queries;
-  std::vector<Status> statuses(queries.size());
-  context.threads().ParallelFor(static_cast<int64_t>(queries.size()), 64, [&](int64_t begin, int64_t end) {
-    for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      const int64_t num_visible = (queries[i].position + 1) / args.ratio;
-      if (args.selected.is_null()) {
-        queries[i].num_entries = num_visible;
-      } else {
-        statuses[i] = TakeSelected(args, num_visible, queries[i]);
-      }
-    }
-  });
-  for (Status& status : statuses) {
-    if (!status.ok()) return Error(std::move(status));
-  }
-  return queries;
-}
 
 // Memory of the thread that runs a part.
 struct PartScratch {
@@ -115,20 +41,29 @@ struct GroupScratch {
   Scratch outputs;  // [query, head, column] before the division.
 };
 
+// What becomes of the sums: divided and stored, the sink included, or left as a part.
+struct Outcome {
+  std::vector<float> sink;  // Of the heads; empty for a part.
+  TensorView o;
+  TensorView part;
+
+  bool is_part() const { return !part.is_null(); }
+};
+
 // Neighbouring queries of one sequence, in phases of independent units.
 class Group {
  public:
-  Group(ops::OpContext& context, const ops::AttentionArgs& args, const std::vector<float>& sink,
+  Group(ops::OpContext& context, const AttentionProblem& problem, const Outcome& outcome,
         std::span<const Query> queries, GroupScratch& scratch)
-      : args_(args),
+      : problem_(problem),
         kernels_(KernelsOf(context)),
-        panels_(PanelsFor(kernels_, args.q.dtype)),
-        sink_(sink),
+        panels_(PanelsFor(kernels_, problem.q.dtype)),
+        outcome_(outcome),
         queries_(queries),
         scratch_(scratch),
-        bf16_(args.q.dtype == DType::kBF16),
-        num_heads_(args.q.shape[1]),
-        dim_(args.q.shape[2]),
+        bf16_(problem.q.dtype == DType::kBF16),
+        num_heads_(problem.q.shape[1]),
+        dim_(problem.q.shape[2]),
         head_panels_((num_heads_ + panels_.lanes - 1) / panels_.lanes) {
     AddSegments();
     stride_ = RoundUp(window_slots_ + entry_slots_, panels_.lanes);
@@ -183,8 +118,9 @@ class Group {
   }
 
  private:
-  // Rows of queries [query_begin, query_end), in slots from slot_begin on.
+  // Rows of queries [query_begin, query_end), in slots from slot_begin on: of the window, or entries.
   struct Segment {
+    bool entries;
     int64_t query_begin;
     int64_t query_end;
     int64_t slot_begin;
@@ -197,24 +133,29 @@ class Group {
   };
 
   int64_t num_queries() const { return static_cast<int64_t>(queries_.size()); }
+  bool has_window() const { return problem_.window_size > 0; }
   int64_t NumRows() const { return num_queries() * num_heads_; }
 
-  void AddSegments() {
-    const ops::AttentionSequence& sequence = *queries_[0].sequence;
+  void Add(bool entries, int64_t begin, int64_t end, std::vector<const uint8_t*> rows) {
+    const auto num_panels = (static_cast<int64_t>(rows.size()) + panels_.lanes - 1) / panels_.lanes;
+    segments_.push_back({entries, begin, end, entries ? window_slots_ : 0, std::move(rows), num_panels});
+  }
+
+  void AddWindow() {
+    const ops::RingRows& window = queries_[0].sequence->window;
     first_slot_position_ = queries_[0].window_begin / 2 * 2;
-    const auto add = [&](int64_t begin, int64_t end, int64_t slot, std::vector<const uint8_t*> rows) {
-      const auto num_panels = (static_cast<int64_t>(rows.size()) + panels_.lanes - 1) / panels_.lanes;
-      segments_.push_back({begin, end, slot, std::move(rows), num_panels});
-    };
     std::vector<const uint8_t*> rows;
     if (first_slot_position_ < queries_[0].window_begin) rows.push_back(nullptr);
-    for (int64_t p = queries_[0].window_begin; p <= queries_.back().position; ++p) {
-      rows.push_back(At(sequence.window.data, sequence.window.dtype,
-                        p % sequence.window.capacity * sequence.window.width));
-    }
+    for (int64_t p = queries_[0].window_begin; p < queries_.back().window_end; ++p)
+      rows.push_back(At(window.data, window.dtype, p % window.capacity * window.width));
     window_slots_ = RoundUp(static_cast<int64_t>(rows.size()), std::max<int64_t>(2, panels_.lanes));
-    add(0, num_queries(), 0, std::move(rows));
-    const ops::PagedRows& entries = sequence.entries;
+    Add(false, 0, num_queries(), std::move(rows));
+  }
+
+  void AddSegments() {
+    if (has_window()) AddWindow();
+    std::vector<const uint8_t*> rows;
+    const ops::PagedRows& entries = queries_[0].sequence->entries;
     const auto entry_row = [&](int64_t entry) {
       return At(entries.pages[static_cast<size_t>(entry / entries.rows_per_page)], entries.dtype,
                 entry % entries.rows_per_page * entries.width);
@@ -226,7 +167,7 @@ class Group {
       rows.clear();
       if (!query.chosen.empty()) {
         for (const int32_t entry : query.chosen) rows.push_back(entry_row(entry));
-        add(i, i + 1, window_slots_, std::move(rows));
+        Add(true, i, i + 1, std::move(rows));
         ++i;
         continue;
       }
@@ -236,15 +177,15 @@ class Group {
         count = std::max(count, queries_[static_cast<size_t>(i)].num_entries);
       entry_slots_ = std::max(entry_slots_, RoundUp(count, std::max<int64_t>(2, panels_.lanes)));
       for (int64_t entry = 0; entry < count; ++entry) rows.push_back(entry_row(entry));
-      if (count > 0) add(begin, i, window_slots_, std::move(rows));
+      if (count > 0) Add(true, begin, i, std::move(rows));
     }
   }
 
   // What query i sees of a segment, counted from its first slot.
   Slots Visible(const Segment& segment, int64_t i) const {
     const Query& query = queries_[static_cast<size_t>(i)];
-    if (segment.slot_begin > 0) return {0, query.num_entries};
-    return {query.window_begin - first_slot_position_, query.position + 1 - first_slot_position_};
+    if (segment.entries) return {0, query.num_entries};
+    return {query.window_begin - first_slot_position_, query.window_end - first_slot_position_};
   }
 
   int64_t HeadsOf(int64_t head_panel) const {
@@ -260,7 +201,7 @@ class Group {
     const int64_t row = queries_[static_cast<size_t>(unit / head_panels_)].token * num_heads_ + head;
     std::vector<const uint8_t*> rows;
     for (int64_t h = 0; h < HeadsOf(unit % head_panels_); ++h)
-      rows.push_back(At(args_.q.data, args_.q.dtype, (row + h) * dim_));
+      rows.push_back(At(problem_.q.data, problem_.q.dtype, (row + h) * dim_));
     panels_.pack_lanes(rows.data(), static_cast<int64_t>(rows.size()), bf16_, dim_, PackedQuery(unit));
   }
 
@@ -285,7 +226,7 @@ class Group {
   // The weights r(exp(l - M)) in place of the logits, 0 in the slots that share a step with the first and the last.
   void Softmax(int64_t row) {
     const int64_t i = row / num_heads_;
-    const double scale = static_cast<double>(args_.softmax_scale);
+    const double scale = static_cast<double>(problem_.softmax_scale);
     float low = std::numeric_limits<float>::infinity();
     float high = -low;
     ForEachVisible(i, [&](int64_t begin, int64_t end) {
@@ -297,7 +238,10 @@ class Group {
     });
     // A negative scale turns the order around.
     const double max = scale * static_cast<double>(scale < 0 ? low : high);
-    double sum = std::exp(static_cast<double>(sink_[static_cast<size_t>(row % num_heads_)]) - max);
+    double sum = 0;
+    if (!outcome_.is_part()) {
+      sum = std::exp(static_cast<double>(outcome_.sink[static_cast<size_t>(row % num_heads_)]) - max);
+    }
     ForEachVisible(i, [&](int64_t begin, int64_t end) {
       float* const weights = LogitsOf(row);
       sum += kernels_.rows.exponentials(weights + begin, end - begin, scale, max, bf16_, weights + begin);
@@ -309,7 +253,18 @@ class Group {
         kernels_.narrow_bf16(weights + from, to - from, scratch_.narrow.data() + 2 * (row * stride_ + from));
     });
     normalizers_[static_cast<size_t>(row)] = sum;
+    if (outcome_.is_part()) {
+      float* const part = PartOf(row);
+      part[dim_] = static_cast<float>(max);
+      part[dim_ + 1] = static_cast<float>(sum);
+    }
   }
+
+  // The row of queries and heads as the operands count it.
+  int64_t OperandRow(int64_t row) const {
+    return queries_[static_cast<size_t>(row / num_heads_)].token * num_heads_ + row % num_heads_;
+  }
+  float* PartOf(int64_t row) const { return outcome_.part.as<float>() + OperandRow(row) * (dim_ + 2); }
 
   // Calls run(begin, end) with the slots of a row that query i sees: of the window, then of the entries.
   template <typename Call>
@@ -328,20 +283,27 @@ class Group {
     // Entries are taken so many at a time; a query's runs start with the first, so that no sum depends on it. The window's runs
     // start with each query's own first slot, so it is one block.
     constexpr int64_t kEntriesPerBlock = 2 * kPanelRun;
+    if (!has_window()) {  // Whose values are the first.
+      for (int64_t row = 0; row < NumRows(); ++row)
+        std::fill_n(scratch_.outputs.floats() + row * output_stride_ + begin, end - begin, 0.0F);
+    }
     for (const Segment& segment : segments_) {
       const auto num_slots = static_cast<int64_t>(segment.rows.size());
-      const int64_t block = segment.slot_begin == 0 ? num_slots : kEntriesPerBlock;
+      const int64_t block = segment.entries ? kEntriesPerBlock : num_slots;
       for (int64_t first = 0; first < num_slots; first += block)
         BlockValues(segment, first, std::min(num_slots, first + block), begin, end);
     }
     for (int64_t row = 0; row < NumRows(); ++row) {
       float* const o = scratch_.outputs.floats() + row * output_stride_ + begin;
+      if (outcome_.is_part()) {
+        std::copy_n(o, end - begin, PartOf(row) + begin);
+        continue;
+      }
       kernels_.rows.scale(o, nullptr, end - begin, 1.0 / normalizers_[static_cast<size_t>(row)], o);
-      const int64_t q_row =
-          queries_[static_cast<size_t>(row / num_heads_)].token * num_heads_ + row % num_heads_;
-      StoreFloats(kernels_, o, end - begin,
-                  args_.o.as<uint8_t>() + (q_row * dim_ + begin) * ElementBytes(args_.o.dtype),
-                  args_.o.dtype);
+      StoreFloats(
+          kernels_, o, end - begin,
+          outcome_.o.as<uint8_t>() + (OperandRow(row) * dim_ + begin) * ElementBytes(outcome_.o.dtype),
+          outcome_.o.dtype);
     }
   }
 
@@ -370,16 +332,16 @@ class Group {
         }
         panels_.pack_lanes(rows.data(), HeadsOf(p), panels_.step == 2, to - from, packed_weights);
         panels_.multiply(packed_weights, values + (from - first) / panels_.step * panels_.StepBytes(),
-                         panel_bytes, num_panels, to - from, HeadsOf(p), segment.slot_begin > 0,
+                         panel_bytes, num_panels, to - from, HeadsOf(p), segment.entries,
                          scratch_.outputs.floats() + row * output_stride_ + begin, output_stride_);
       }
     }
   }
 
-  const ops::AttentionArgs& args_;
+  const AttentionProblem& problem_;
   const Kernels& kernels_;
   const PanelKernels& panels_;
-  const std::vector<float>& sink_;
+  const Outcome& outcome_;
   std::span<const Query> queries_;
   GroupScratch& scratch_;
   bool bf16_;
@@ -415,28 +377,22 @@ std::vector<std::span<const Query>> Groups(std::span<const Query> queries, int64
   return groups;
 }
 
-}  // namespace
-
-Status Attention(ops::OpContext& context, const ops::AttentionArgs& args) {
-  DSV4_RETURN_IF_ERROR(Validate(args));
-  const int64_t num_heads = args.q.shape[1];
-  if (args.q.shape[0] == 0 || num_heads == 0 || args.q.shape[2] == 0) return {};
-  const std::vector<float> sink = LoadAll(KernelsOf(context), args.sink);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Query> queries, Queries(context, args));
-  const std::vector<std::span<const Query>> groups = Groups(queries, num_heads, args.window_size);
+// Many groups: each on a thread of its own. Few: every phase of them is shared by all threads.
+Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outcome& outcome) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Query> queries, AttentionQueries(context, problem));
+  const std::vector<std::span<const Query>> groups = Groups(queries, problem.q.shape[1], problem.window_size);
   const auto num_groups = static_cast<int64_t>(groups.size());
 
-  // Many groups: each on a thread of its own. Few: every phase of them is shared by all threads.
   const int64_t num_threads = context.threads().num_threads();
   const auto run_alone = [&](std::span<const Query> some) {
     thread_local GroupScratch scratch;
     const auto run = [&](Group& group) {
       for (int phase = 0; phase < Group::kNumPhases; ++phase) group.Run(phase, 0, 1);
     };
-    Group group(context, args, sink, some, scratch);
+    Group group(context, problem, outcome, some, scratch);
     if (group.Separable()) return run(group);
     for (size_t i = 0; i < some.size(); ++i) {
-      Group single(context, args, sink, some.subspan(i, 1), scratch);
+      Group single(context, problem, outcome, some.subspan(i, 1), scratch);
       run(single);
     }
   };
@@ -450,11 +406,11 @@ Status Attention(ops::OpContext& context, const ops::AttentionArgs& args) {
   if (scratch.size() < queries.size()) scratch.resize(queries.size());
   std::vector<Group> shared;
   for (const std::span<const Query> some : groups) {
-    shared.emplace_back(context, args, sink, some, scratch[shared.size()]);
+    shared.emplace_back(context, problem, outcome, some, scratch[shared.size()]);
     if (shared.back().Separable()) continue;
     shared.pop_back();
     for (size_t i = 0; i < some.size(); ++i)
-      shared.emplace_back(context, args, sink, some.subspan(i, 1), scratch[shared.size()]);
+      shared.emplace_back(context, problem, outcome, some.subspan(i, 1), scratch[shared.size()]);
   }
   for (int phase = 0; phase < Group::kNumPhases; ++phase) {
     context.threads().ParallelFor(
@@ -465,6 +421,36 @@ Status Attention(ops::OpContext& context, const ops::AttentionArgs& args) {
         });
   }
   return {};
+}
+
+}  // namespace
+
+Status Attention(ops::OpContext& context, const ops::AttentionArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  if (args.o.num_elements() == 0) return {};
+  const AttentionProblem problem = {.op = "attention",
+                                    .q = args.q,
+                                    .selected = args.selected,
+                                    .softmax_scale = args.softmax_scale,
+                                    .window_size = args.window_size,
+                                    .ratio = args.ratio,
+                                    .shard = {},
+                                    .sequences = args.sequences};
+  return Run(context, problem, {.sink = LoadAll(KernelsOf(context), args.sink), .o = args.o, .part = {}});
+}
+
+Status AttentionPart(ops::OpContext& context, const ops::AttentionPartArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  if (args.part.num_elements() == 0) return {};
+  const AttentionProblem problem = {.op = "attention_part",
+                                    .q = args.q,
+                                    .selected = args.selected,
+                                    .softmax_scale = args.softmax_scale,
+                                    .window_size = args.window_size,
+                                    .ratio = args.ratio,
+                                    .shard = args.shard,
+                                    .sequences = args.sequences};
+  return Run(context, problem, {.sink = {}, .o = {}, .part = args.part});
 }
 
 }  // namespace dsv4::backend::cpu

@@ -60,6 +60,10 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       .swiglu = cpu::Swiglu,
       .routed_experts = cpu::RoutedExperts,
       .moe_combine = cpu::MoeCombine,
+      .indexer_candidates = cpu::IndexerCandidates,
+      .merge_candidates = cpu::MergeCandidates,
+      .attention_part = cpu::AttentionPart,
+      .merge_attention = cpu::MergeAttention,
   };
   return backend;
 }

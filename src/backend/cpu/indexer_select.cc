@@ -3,10 +3,9 @@
 // where a dot product lies next to a bf16 midpoint.
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
-#include <limits>
+#include <functional>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
@@ -21,22 +20,22 @@ namespace {
 struct Group {
   const ops::IndexerSequence* sequence = nullptr;
   int64_t first_token = 0;
-  std::vector<int64_t> visible;  // Ascending.
+  std::vector<int64_t> visible;  // Of the rows that are here. Ascending.
 
   int64_t num_queries() const { return static_cast<int64_t>(visible.size()); }
 };
 
 class Scorer {
  public:
-  Scorer(const Kernels& kernels, const ops::IndexerSelectArgs& args, const std::vector<float>& weights)
-      : args_(args),
+  Scorer(const Kernels& kernels, const TensorView& q, const std::vector<float>& weights)
+      : q_(q),
         rows_(kernels.rows),
-        panels_(args.q.dtype == DType::kBF16 && kernels.bf16_panels.lanes > 0 ? kernels.bf16_panels
-                                                                              : kernels.float_panels),
+        panels_(q.dtype == DType::kBF16 && kernels.bf16_panels.lanes > 0 ? kernels.bf16_panels
+                                                                         : kernels.float_panels),
         weights_(weights),
-        bf16_(args.q.dtype == DType::kBF16),
-        num_heads_(args.q.shape[1]),
-        width_(args.q.shape[2]),
+        bf16_(q.dtype == DType::kBF16),
+        num_heads_(q.shape[1]),
+        width_(q.shape[2]),
         head_panels_((num_heads_ + panels_.lanes - 1) / panels_.lanes) {}
 
   int64_t QueryBytes() const { return head_panels_ * panels_.PanelBytes(width_); }
@@ -44,7 +43,7 @@ class Scorer {
   void PackQuery(int64_t token, uint8_t* packed) const {
     std::vector<const uint8_t*> rows;
     for (int64_t h = 0; h < num_heads_; ++h)
-      rows.push_back(At(args_.q.data, args_.q.dtype, (token * num_heads_ + h) * width_));
+      rows.push_back(At(q_.data, q_.dtype, (token * num_heads_ + h) * width_));
     for (int64_t p = 0; p < head_panels_; ++p) {
       const int64_t first = p * panels_.lanes;
       panels_.pack_lanes(rows.data() + first, std::min(panels_.lanes, num_heads_ - first), bf16_, width_,
@@ -94,7 +93,7 @@ class Scorer {
   }
 
  private:
-  const ops::IndexerSelectArgs& args_;
+  const TensorView& q_;
   const RowKernels& rows_;
   const PanelKernels& panels_;
   const std::vector<float>& weights_;
@@ -104,19 +103,11 @@ class Scorer {
   int64_t head_panels_;
 };
 
-// Orders as the scores do: NaN as the lowest, both zeros the same.
-uint32_t Rank(float score) {
-  constexpr uint32_t kSign = 0x80000000U;
-  if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0F);
-  return (bits & kSign) != 0 ? ~bits : bits | kSign;
-}
-
 // The `top_k` highest scores, equal ones by lowest index, in ascending order of index. The rank of the last one that is taken
 // is found digit by digit, from the counts of the entries that share the digits before.
 void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
   std::vector<uint32_t> ranks(scores.size());
-  std::transform(scores.begin(), scores.end(), ranks.begin(), Rank);
+  std::transform(scores.begin(), scores.end(), ranks.begin(), ops::ScoreOrder);
   constexpr int kDigitBits = 11;
   constexpr int kShifts[] = {21, 10, 0};
   uint32_t last = 0;
@@ -136,39 +127,49 @@ void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
   }
 }
 
-// Queries with no more than top_k visible entries take them all; the others are returned in groups.
-std::vector<Group> Groups(const ops::IndexerSelectArgs& args) {
+// What is chosen from, and how many.
+struct Problem {
+  const TensorView& q;
+  const TensorView& weights;
+  int64_t ratio;
+  EntryShard shard;
+  int64_t top_k;
+  std::span<const ops::IndexerSequence> sequences;
+};
+
+// Queries with no more than top_k visible entries take them all: take_all(token, rows here). The others are returned in groups.
+template <typename TakeAll>
+std::vector<Group> Groups(const Problem& problem, const TakeAll& take_all) {
   constexpr int64_t kMaxRows = 256;  // Queries times heads that meet a packed key while it is near.
-  const int64_t top_k = args.selected.shape[1];
-  const int64_t max_queries = std::max<int64_t>(1, kMaxRows / std::max<int64_t>(1, args.q.shape[1]));
+  const int64_t max_queries = std::max<int64_t>(1, kMaxRows / std::max<int64_t>(1, problem.q.shape[1]));
   std::vector<Group> groups;
-  for (const ops::IndexerSequence& sequence : args.sequences) {
+  for (const ops::IndexerSequence& sequence : problem.sequences) {
     for (int64_t i = 0; i < sequence.num_tokens; ++i) {
       const int64_t token = sequence.token_begin + i;
-      const int64_t visible = (sequence.first_position + i + 1) / args.ratio;
-      if (visible <= top_k) {
-        int32_t* const selected = args.selected.as<int32_t>() + token * top_k;
-        std::iota(selected, selected + visible, 0);
-        std::fill(selected + visible, selected + top_k, -1);
+      const int64_t visible = (sequence.first_position + i + 1) / problem.ratio;
+      const int64_t num_rows = problem.shard.NumRows(visible);
+      if (visible <= problem.top_k) {
+        take_all(token, num_rows);
         continue;
       }
       if (groups.empty() || groups.back().sequence != &sequence || groups.back().num_queries() == max_queries)
         groups.push_back({.sequence = &sequence, .first_token = token, .visible = {}});
-      groups.back().visible.push_back(visible);
+      groups.back().visible.push_back(num_rows);
     }
   }
   return groups;
 }
 
-}  // namespace
-
-Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
-  DSV4_RETURN_IF_ERROR(Validate(args));
-  const int64_t top_k = args.selected.shape[1];
-  const std::vector<Group> groups = Groups(args);
-  if (groups.empty() || top_k == 0) return {};
-  const std::vector<float> weights = LoadAll(KernelsOf(context), args.weights);
-  const Scorer scorer(KernelsOf(context), args, weights);
+// Calls take_all(token, rows here) for the queries that need no scores and choose(token, scores of the rows here) for the others,
+// the latter on any thread.
+template <typename TakeAll, typename Choose>
+void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll& take_all,
+                  const Choose& choose) {
+  if (problem.top_k == 0) return;
+  const std::vector<Group> groups = Groups(problem, take_all);
+  if (groups.empty()) return;
+  const std::vector<float> weights = LoadAll(KernelsOf(context), problem.weights);
+  const Scorer scorer(KernelsOf(context), problem.q, weights);
 
   // A few groups at a time: their scores fit into memory at any context length, and one group is split by entries.
   struct Task {
@@ -205,11 +206,91 @@ Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args
     context.threads().ParallelFor(static_cast<int64_t>(queries.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         const auto [g, i] = queries[static_cast<size_t>(k)];
-        TopK(scores[g][i], top_k,
-             args.selected.as<int32_t>() + (now[g].first_token + static_cast<int64_t>(i)) * top_k);
+        choose(now[g].first_token + static_cast<int64_t>(i), scores[g][i]);
       }
     });
   }
+}
+
+}  // namespace
+
+Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t top_k = args.selected.shape[1];
+  const Problem problem = {.q = args.q,
+                           .weights = args.weights,
+                           .ratio = args.ratio,
+                           .shard = {},
+                           .top_k = top_k,
+                           .sequences = args.sequences};
+  ForEachQuery(
+      context, problem,
+      [&](int64_t token, int64_t num_rows) {
+        int32_t* const selected = args.selected.as<int32_t>() + token * top_k;
+        std::iota(selected, selected + num_rows, 0);
+        std::fill(selected + num_rows, selected + top_k, -1);
+      },
+      [&](int64_t token, std::span<const float> scores) {
+        TopK(scores, top_k, args.selected.as<int32_t>() + token * top_k);
+      });
+  return {};
+}
+
+Status IndexerCandidates(ops::OpContext& context, const ops::IndexerCandidatesArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t top_k = args.candidates.shape[1];
+  const Problem problem = {.q = args.q,
+                           .weights = args.weights,
+                           .ratio = args.ratio,
+                           .shard = args.shard,
+                           .top_k = top_k,
+                           .sequences = args.sequences};
+  const auto list = [&](int64_t token, std::span<const int32_t> rows, const auto& score) {
+    uint64_t* const candidates = args.candidates.as<uint64_t>() + token * top_k;
+    uint64_t* next = candidates;
+    for (const int32_t row : rows) *next++ = ops::MakeCandidate(score(row), args.shard.Entry(row));
+    std::sort(candidates, next, std::greater<>());
+    std::fill(next, candidates + top_k, uint64_t{0});
+  };
+  const auto all = [](int64_t num_rows) {
+    std::vector<int32_t> rows(static_cast<size_t>(num_rows));
+    std::iota(rows.begin(), rows.end(), 0);
+    return rows;
+  };
+  ForEachQuery(
+      context, problem,
+      [&](int64_t token, int64_t num_rows) { list(token, all(num_rows), [](int32_t) { return 0.0F; }); },
+      [&](int64_t token, std::span<const float> scores) {
+        const auto num_rows = static_cast<int64_t>(scores.size());
+        std::vector<int32_t> rows = all(std::min(top_k, num_rows));
+        if (num_rows > top_k) TopK(scores, top_k, rows.data());
+        list(token, rows, [&](int32_t row) { return scores[static_cast<size_t>(row)]; });
+      });
+  return {};
+}
+
+Status MergeCandidates(ops::OpContext& context, const ops::MergeCandidatesArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  const int64_t count = args.candidates.shape[1];
+  const int64_t top_k = args.selected.shape[1];
+  context.threads().ParallelFor(args.candidates.shape[0], 1, [&](int64_t begin, int64_t end) {
+    std::vector<uint64_t> best;
+    for (int64_t token = begin; token < end; ++token) {
+      const uint64_t* const all = args.candidates.as<const uint64_t>() + token * count;
+      best.assign(all, all + count);
+      if (count > top_k) {
+        std::nth_element(best.begin(), best.begin() + top_k, best.end(), std::greater<>());
+        best.resize(static_cast<size_t>(top_k));
+      }
+      int32_t* const selected = args.selected.as<int32_t>() + token * top_k;
+      int32_t* next = selected;
+      for (const uint64_t candidate : best) {
+        if (candidate != 0) *next++ = ops::EntryOfCandidate(candidate);
+      }
+      std::sort(selected, next);
+      std::fill(next, selected + top_k, -1);
+    }
+  });
   return {};
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -48,34 +49,107 @@ std::vector<int32_t> TopK(const std::vector<double>& scores, int64_t top_k) {
   return order;
 }
 
-void Select(const ops::IndexerSelectArgs& args, const ops::IndexerSequence& sequence, int64_t token) {
-  const int64_t num_heads = args.q.shape[1];
-  const int64_t top_k = args.selected.shape[1];
+// Queries and the keys that are here.
+struct Problem {
+  const TensorView& q;
+  const TensorView& weights;
+  int64_t top_k;
+  int64_t ratio;
+  EntryShard shard;
+};
+
+// What a query sees of the keys that are here, and their scores: empty where it sees no more than top_k of all ranks' entries, which
+// are then chosen without.
+struct Scored {
+  int64_t num_rows = 0;
+  std::vector<double> scores;
+};
+
+Scored Score(const Problem& problem, const ops::IndexerSequence& sequence, int64_t token) {
   const int64_t position = sequence.first_position + token - sequence.token_begin;
-  const int64_t visible = (position + 1) / args.ratio;
-  std::vector<int32_t> chosen;
-  if (visible <= top_k) {
-    chosen.resize(static_cast<size_t>(visible));
-    std::iota(chosen.begin(), chosen.end(), 0);
-  } else {
-    std::vector<double> q(static_cast<size_t>(num_heads * args.q.shape[2]));
-    std::vector<double> weights(static_cast<size_t>(num_heads));
-    LoadRow(args.q, token, q);
-    LoadRow(args.weights, token, weights);
-    chosen = TopK(Scores(q, weights, sequence.keys, visible), top_k);
-  }
+  const int64_t visible = (position + 1) / problem.ratio;
+  Scored scored{.num_rows = problem.shard.NumRows(visible), .scores = {}};
+  if (visible <= problem.top_k) return scored;
+  const int64_t num_heads = problem.q.shape[1];
+  std::vector<double> q(static_cast<size_t>(num_heads * problem.q.shape[2]));
+  std::vector<double> weights(static_cast<size_t>(num_heads));
+  LoadRow(problem.q, token, q);
+  LoadRow(problem.weights, token, weights);
+  scored.scores = Scores(q, weights, sequence.keys, scored.num_rows);
+  return scored;
+}
+
+// The rows that are chosen of those here, in ascending order.
+std::vector<int32_t> Chosen(const Scored& scored, int64_t top_k) {
+  if (scored.num_rows > top_k) return TopK(scored.scores, top_k);
+  std::vector<int32_t> all(static_cast<size_t>(scored.num_rows));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void Select(const ops::IndexerSelectArgs& args, const ops::IndexerSequence& sequence, int64_t token) {
+  const int64_t top_k = args.selected.shape[1];
+  const Problem problem = {
+      .q = args.q, .weights = args.weights, .top_k = top_k, .ratio = args.ratio, .shard = {}};
+  std::vector<int32_t> chosen = Chosen(Score(problem, sequence, token), top_k);
   chosen.resize(static_cast<size_t>(top_k), -1);
   std::copy(chosen.begin(), chosen.end(), args.selected.as<int32_t>() + token * top_k);
+}
+
+void ListCandidates(const ops::IndexerCandidatesArgs& args, const ops::IndexerSequence& sequence,
+                    int64_t token) {
+  const int64_t top_k = args.candidates.shape[1];
+  const Problem problem = {
+      .q = args.q, .weights = args.weights, .top_k = top_k, .ratio = args.ratio, .shard = args.shard};
+  Scored scored = Score(problem, sequence, token);
+  for (double& score : scored.scores) score = static_cast<float>(score);
+  std::vector<uint64_t> candidates;
+  for (const int32_t row : Chosen(scored, top_k)) {
+    const double score = scored.scores.empty() ? 0.0 : scored.scores[static_cast<size_t>(row)];
+    candidates.push_back(ops::MakeCandidate(static_cast<float>(score), args.shard.Entry(row)));
+  }
+  std::sort(candidates.begin(), candidates.end(), std::greater<>());
+  candidates.resize(static_cast<size_t>(top_k), 0);
+  std::copy(candidates.begin(), candidates.end(), args.candidates.as<uint64_t>() + token * top_k);
+}
+
+template <typename Args, typename Visit>
+Status ForEachQuery(ops::OpContext& context, const Args& args, const Visit& visit) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  for (const ops::IndexerSequence& sequence : args.sequences) {
+    context.threads().ParallelFor(sequence.num_tokens, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) visit(args, sequence, sequence.token_begin + i);
+    });
+  }
+  return {};
 }
 
 }  // namespace
 
 Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
+  return ForEachQuery(context, args, Select);
+}
+
+Status IndexerCandidates(ops::OpContext& context, const ops::IndexerCandidatesArgs& args) {
+  return ForEachQuery(context, args, ListCandidates);
+}
+
+Status MergeCandidates(ops::OpContext&, const ops::MergeCandidatesArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
-  for (const ops::IndexerSequence& sequence : args.sequences) {
-    context.threads().ParallelFor(sequence.num_tokens, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) Select(args, sequence, sequence.token_begin + i);
-    });
+  const int64_t count = args.candidates.shape[1];
+  const int64_t top_k = args.selected.shape[1];
+  for (int64_t token = 0; token < args.candidates.shape[0]; ++token) {
+    const uint64_t* const begin = args.candidates.as<const uint64_t>() + token * count;
+    std::vector<uint64_t> best(begin, begin + count);
+    std::sort(best.begin(), best.end(), std::greater<>());
+    best.resize(static_cast<size_t>(top_k), 0);
+    std::vector<int32_t> chosen;
+    for (const uint64_t candidate : best) {
+      if (candidate != 0) chosen.push_back(ops::EntryOfCandidate(candidate));
+    }
+    std::sort(chosen.begin(), chosen.end());
+    chosen.resize(static_cast<size_t>(top_k), -1);
+    std::copy(chosen.begin(), chosen.end(), args.selected.as<int32_t>() + token * top_k);
   }
   return {};
 }

@@ -45,6 +45,10 @@ ops::Backend MakeReferenceBackend(int num_threads) {
       .swiglu = reference::Swiglu,
       .routed_experts = reference::RoutedExperts,
       .moe_combine = reference::MoeCombine,
+      .indexer_candidates = reference::IndexerCandidates,
+      .merge_candidates = reference::MergeCandidates,
+      .attention_part = reference::AttentionPart,
+      .merge_attention = reference::MergeAttention,
   };
   return backend;
 }

@@ -27,5 +27,9 @@ Status Router(ops::OpContext& context, const ops::RouterArgs& args);
 Status Swiglu(ops::OpContext& context, const ops::SwigluArgs& args);
 Status RoutedExperts(ops::OpContext& context, const ops::RoutedExpertsArgs& args);
 Status MoeCombine(ops::OpContext& context, const ops::MoeCombineArgs& args);
+Status IndexerCandidates(ops::OpContext& context, const ops::IndexerCandidatesArgs& args);
+Status MergeCandidates(ops::OpContext& context, const ops::MergeCandidatesArgs& args);
+Status AttentionPart(ops::OpContext& context, const ops::AttentionPartArgs& args);
+Status MergeAttention(ops::OpContext& context, const ops::MergeAttentionArgs& args);
 
 }  // namespace dsv4::backend::reference
