@@ -94,9 +94,7 @@ Status Bench::MakeBackends() {
     ops::OpContext& context = *target.backend->inner().context;
     if (context.stream() == nullptr) {  // It computes on the host.
       if (read_memory_ == nullptr) {
-        DSV4_ASSIGN_OR_RETURN_STATUS(
-            backend::cpu::ReadMemory memory,
-            backend::cpu::ReadMemory::Allocate(backend::cpu::ReadMemory::Pages::kHuge));
+        DSV4_ASSIGN_OR_RETURN_STATUS(backend::cpu::ReadMemory memory, backend::cpu::ReadMemory::Allocate());
         read_memory_ = std::make_shared<const backend::cpu::ReadMemory>(std::move(memory));
       }
       DSV4_ASSIGN_OR_RETURN_STATUS(const backend::cpu::Isa isa, backend::cpu::ChooseIsa(tier));

@@ -35,7 +35,7 @@ class Engine:
         self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.about = self._answer()
 
-    def seconds(self, request: dict) -> list[float]:
+    def answer(self, request: dict) -> dict:
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self._answer()
@@ -112,23 +112,26 @@ def read_anew(*paths: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[str, dict], turns: int) -> dict[str, list[float]]:
-    """Seconds of every counted step, by engine. A turn before the first is not counted: files, caches and threads get warm."""
+def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[str, dict],
+                  turns: int) -> tuple[dict[str, list[float]], list[float]]:
+    """By engine, a number a turn: the seconds of its median step. And the read bandwidth of the machine in each turn. A turn before
+    the first is not counted: files, caches and threads get warm."""
     seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    bandwidths: list[float] = []
     for turn in range(turns + 1):
         for engine in engines:
-            counted = workload.counted(engine.seconds(request_of[engine.name]))
+            answer = engine.answer(request_of[engine.name])
             if turn > 0:
-                # One number a turn: the median of its steps.
-                seconds[engine.name].append(statistics.median(counted))
-    return seconds
+                seconds[engine.name].append(statistics.median(workload.counted(answer["seconds"])))
+                bandwidths += [answer["read_bandwidth"]] if "read_bandwidth" in answer else []
+    return seconds, bandwidths
 
 
-def row(workload: Workload, seconds: dict[str, list[float]]) -> dict:
+def row(workload: Workload, seconds: dict[str, list[float]], bandwidths: list[float]) -> dict:
     tokens = workload.tokens if workload.kind == "prefill" else workload.batch
     ours, theirs = (statistics.median(seconds[name]) for name in ("dsv4", "llama.cpp"))
     turns = [b / a for a, b in zip(seconds["dsv4"], seconds["llama.cpp"])]
-    return {"workload": str(workload), "seconds": seconds, "dsv4_tokens_per_second": tokens / ours,
+    return {"workload": str(workload), "seconds": seconds, "read_bandwidths": bandwidths, "dsv4_tokens_per_second": tokens / ours,
             "llama_cpp_tokens_per_second": tokens / theirs, "ratio": theirs / ours, "ratio_of_turns": [min(turns), max(turns)],
             "goal": GOALS.get(str(workload))}
 
@@ -138,8 +141,9 @@ def print_row(found: dict) -> None:
     goal = ""
     if found["goal"]:
         goal = f"goal {found['goal']}x: {'reached' if found['ratio'] >= found['goal'] else 'MISSED'}"
+    slow, fast = (round(edge(found["read_bandwidths"]) / 1e9) for edge in (min, max))
     print(f"{found['workload']:28}{found['dsv4_tokens_per_second']:10.1f}{found['llama_cpp_tokens_per_second']:12.1f}"
-          f"{found['ratio']:9.2f}x   {low:.2f} to {high:.2f}   {goal}".rstrip(), flush=True)
+          f"{found['ratio']:9.2f}x   {f'{low:.2f} to {high:.2f}':14}{f'{slow} to {fast}':10}{goal}".rstrip(), flush=True)
 
 
 def say(text: str) -> None:
@@ -153,7 +157,8 @@ def main() -> int:
                     "commit": commit()}
     if arguments.only != "time":
         found = agreement.check(BUILD / "dsv4", checkpoint, gguf, arguments.check_tokens, arguments.threads)
-        print(f"Logits of {arguments.check_tokens} random tokens, the last {agreement.DECODED} one by one, dsv4 against llama.cpp:")
+        print(f"Logits of {arguments.check_tokens} random tokens, the last {agreement.DECODED} one by one, dsv4 against llama.cpp; "
+              "yardstick: dsv4's two numerics against each other:")
         for one in found:
             print(f"  {one}")
         report |= {"agreement": agreement.as_json(found), "checked": all(one.ok() for one in found)}
@@ -179,13 +184,13 @@ def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict
     for name, facts in about.items():
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in facts.items())}")
     print(f"{'UNCHECKED: --only time' if arguments.only == 'time' else 'checked above'}; medians of {arguments.turns} turns\n")
-    print(f"{'tokens/s':28}{'dsv4':>10}{'llama.cpp':>12}{'ratio':>10}   turn by turn", flush=True)
+    print(f"{'tokens/s':28}{'dsv4':>10}{'llama.cpp':>12}{'ratio':>10}   {'turn by turn':14}GB/s", flush=True)
     rows = []
     for workload in workloads:
         # State files of dsv4 and llama.cpp stand side by side, each beside its model.
         requests = {"dsv4": workload.request(vocab_size, gguf.with_suffix(".dsv4")),
                     "llama.cpp": workload.request(vocab_size, gguf.with_suffix(".llama"))}
-        rows.append(row(workload, time_in_turns(engines, workload, requests, arguments.turns)))
+        rows.append(row(workload, *time_in_turns(engines, workload, requests, arguments.turns)))
         print_row(rows[-1])
     for engine in engines:
         engine.close()

@@ -1,11 +1,16 @@
 // dsv4_timing: times the model on workloads, for bench/compare. Reads one workload a line on standard input,
 //   {"depth_ids": [id, ...], "state_file": "path", "sequences": 1, "steps": [[[id, ...], ...], ...]}
-// and answers each with one line, the seconds of every step. A step has one list of ids a sequence; all sequences start from
-// the state that has read `depth_ids`, which is kept in `state_file`. llama_timing.py answers the same for llama.cpp.
+// and answers each with one line,
+//   {"seconds": [of every step], "read_bandwidth": bytes a second}
+// A step has one list of ids a sequence; all sequences start from the state that has read `depth_ids`, which is kept in `state_file`.
+// llama_timing.py answers the seconds for llama.cpp. The bandwidth is that of the machine right after the steps: on a shared one it
+// changes from second to second, and figures without it cannot be compared.
 //
 // The time of a step is that of Model::Step: from token ids to logits in memory, without sampling.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +22,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/machine_bounds.h"
 #include "base/json.h"
 #include "model/model.h"
 
@@ -75,6 +81,14 @@ kv::Snapshot StateAfter(model::Model& model, const std::vector<int32_t>& ids, co
   return snapshot;
 }
 
+// Bytes a second, of the median of three passes.
+double ReadBandwidth(const backend::cpu::ReadMemory& memory, ThreadPool& threads) {
+  std::array<double, 3> passes;
+  for (double& pass : passes) pass = memory.Bandwidth(threads);
+  std::ranges::sort(passes);
+  return passes[1];
+}
+
 std::vector<double> Run(model::Model& model, const Json& workload) {
   const auto depth_ids = workload.at("depth_ids").get<std::vector<int32_t>>();
   std::vector<kv::SequenceState> sequences;
@@ -102,9 +116,12 @@ int Main(int argc, char** argv) {
   model::ModelOptions options;
   options.numerics = numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   const auto model = Require(model::Model::Load(argv[1], backend, options));
+  const backend::cpu::ReadMemory memory = Require(backend::cpu::ReadMemory::Allocate());
   std::cout << Json{{"backend", backend.name}, {"numerics", numerics}}.dump() << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << Json(Run(*model, Require(ParseJson(line, "workload")))).dump() << std::endl;
+    const std::vector<double> seconds = Run(*model, Require(ParseJson(line, "workload")));
+    const double read_bandwidth = ReadBandwidth(memory, backend.context->threads());
+    std::cout << Json{{"seconds", seconds}, {"read_bandwidth", read_bandwidth}}.dump() << std::endl;
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-"""Times llama.cpp on workloads, as dsv4_timing.cc does dsv4: one workload a line on standard input, the seconds of its steps as
-the answer. The time of a step is that of llama_decode until logits are in memory, without sampling."""
+"""Times llama.cpp on workloads, as dsv4_timing.cc does dsv4: one workload a line on standard input, {"seconds": [of
+its steps]} as the answer. The time of a step is that of llama_decode until logits are in memory, without sampling."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def main() -> None:
     timer = Timer(arguments.gguf, arguments.threads)
     print(json.dumps(llama.version()), flush=True)
     for line in sys.stdin:
-        print(json.dumps(timer.seconds(json.loads(line))), flush=True)
+        print(json.dumps({"seconds": timer.seconds(json.loads(line))}), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,15 +38,15 @@ void BenchAttention(const Machine& machine, const Wanted& wanted) {
                                      kWindow,
                                      ratio,
                                      std::span(&sequence, 1)};
-    const double seconds =
-        Median([&] { Require(machine.backend.table.attention(*machine.backend.context, args)); });
+    const Timing timing =
+        Time(machine, [&] { Require(machine.backend.table.attention(*machine.backend.context, args)); });
     // Rows of normals: an average of at least 128 of them has a small mean square, but not zero.
     double square = 0;
     for (const uint16_t value : o) square += std::pow(static_cast<double>(FloatFromBf16(value)), 2);
     if (!(square > 0 && square < static_cast<double>(o.size())))
       Fail("attention: the output is not an average");
     const double rows = static_cast<double>(kWindow + entries);
-    Print(machine, what, seconds, rows * kDim * 2, 2 * rows * static_cast<double>(kHeads * kDim));
+    Print(machine, what, timing, rows * kDim * 2, 2 * rows * static_cast<double>(kHeads * kDim));
   }
 }
 

@@ -21,27 +21,35 @@ void Require(const Status& status) {
   if (!status.ok()) Fail(status.ToString());
 }
 
-double Median(const std::function<void()>& run) {
+Timing Time(const Machine& machine, const std::function<void()>& run) {
   using Clock = std::chrono::steady_clock;
   run();
   std::vector<double> seconds;
+  std::vector<double> bandwidths;
   double total = 0;
   while (seconds.size() < 5 || total < 0.5) {
     const auto begin = Clock::now();
     run();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     total += seconds.back();
+    bandwidths.push_back(machine.memory.Bandwidth(machine.backend.context->threads()));
   }
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(seconds.size() / 2),
-                   seconds.end());
-  return seconds[seconds.size() / 2];
+  const auto middle = [](std::vector<double>& values) {
+    const auto at = values.begin() + static_cast<int64_t>(values.size() / 2);
+    std::nth_element(values.begin(), at, values.end());
+    return *at;
+  };
+  return {.seconds = middle(seconds), .read_bandwidth = middle(bandwidths)};
 }
 
-void Print(const Machine& machine, const std::string& what, double seconds, double bytes, double products) {
-  fmt::print("{:<38} {:>9.3f} ms {:>8.1f} MB {:>7.1f} GB/s {:>4.0f} % {:>8.1f} GMAC/s {:>4.0f} %\n", what,
-             seconds * 1e3, bytes / 1e6, bytes / seconds / 1e9,
-             100 * bytes / seconds / machine.read_bandwidth, products / seconds / 1e9,
-             100 * products / seconds / machine.multiply_adds);
+void Print(const Machine& machine, const std::string& what, const Timing& timing, double bytes,
+           double products) {
+  const double seconds = timing.seconds;
+  fmt::print(
+      "{:<38} {:>9.3f} ms {:>8.1f} MB {:>7.1f} GB/s {:>4.0f} % of {:>5.1f} {:>8.1f} GMAC/s {:>4.0f} %\n",
+      what, seconds * 1e3, bytes / 1e6, bytes / seconds / 1e9, 100 * bytes / seconds / timing.read_bandwidth,
+      timing.read_bandwidth / 1e9, products / seconds / 1e9,
+      100 * products / seconds / machine.multiply_adds);
 }
 
 RandomWeight MakeWeight(std::string_view format, int64_t rows, int64_t cols) {
@@ -57,7 +65,7 @@ RandomWeight MakeWeight(std::string_view format, int64_t rows, int64_t cols) {
       std::memcpy(&made.data[i], &word, sizeof(word));
     }
   };
-  const auto view = [](std::vector<uint8_t>& bytes, DType dtype, Shape shape) {
+  const auto view = [](Bytes& bytes, DType dtype, Shape shape) {
     return TensorView::Contiguous(static_cast<void*>(bytes.data()), dtype, shape);
   };
   if (format == "bf16") {

@@ -1,12 +1,16 @@
 // What the op benchmarks share: the machine with its bounds, timing, printing, random operands.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "backend/cpu/machine_bounds.h"
 #include "formats/weight.h"
 #include "ops/op_table.h"
 
@@ -14,25 +18,47 @@ namespace dsv4::bench {
 
 struct Machine {
   ops::Backend backend;
-  double read_bandwidth;  // Bytes a second.
-  double multiply_adds;   // A second.
+  backend::cpu::ReadMemory memory;
+  double multiply_adds;  // A second.
 };
 
 // Ends the program.
 [[noreturn]] void Fail(const std::string& message);
 void Require(const Status& status);
 
-// Median seconds of a call, over at least half a second and five calls, after one that is not counted.
-double Median(const std::function<void()>& run);
+// What calls took, and what the machine read meanwhile.
+struct Timing {
+  double seconds;         // The median call.
+  double read_bandwidth;  // Bytes a second, of the median pass.
+};
+// Calls and passes over the machine's memory in turns, so that a bandwidth that changes from second to second changes for both: at least
+// half a second of calls and five of them, after one that is not counted.
+Timing Time(const Machine& machine, const std::function<void()>& run);
 
 // One line: time, bytes and their rate, multiply-adds and theirs, each in percent of the machine's.
-void Print(const Machine& machine, const std::string& what, double seconds, double bytes, double products);
+void Print(const Machine& machine, const std::string& what, const Timing& timing, double bytes,
+           double products);
+
+// Memory in huge pages, as that of a model is.
+template <typename T>
+struct HugePages {
+  using value_type = T;
+  static T* allocate(size_t count) {
+    constexpr size_t kHugePage = size_t{2} << 20;
+    void* const memory = ::operator new (count * sizeof(T), std::align_val_t{kHugePage});
+    ::madvise(memory, count * sizeof(T), MADV_HUGEPAGE);  // Speed only.
+    return static_cast<T*>(memory);
+  }
+  static void deallocate(T* memory, size_t) { ::operator delete (memory, std::align_val_t{size_t{2} << 20}); }
+  bool operator==(const HugePages&) const = default;
+};
+using Bytes = std::vector<uint8_t, HugePages<uint8_t>>;
 
 // A weight of random codes that owns its bytes.
 struct RandomWeight {
   Weight weight;
-  std::vector<uint8_t> data;
-  std::vector<uint8_t> scale;
+  Bytes data;
+  Bytes scale;
 
   int64_t num_bytes() const { return static_cast<int64_t>(data.size() + scale.size()); }
 };

@@ -99,7 +99,7 @@ void BenchRoutedExperts(const Machine& machine, const Wanted& wanted) {
       const double distinct = static_cast<double>(std::set(indices.begin(), indices.end()).size());
       const double expert_bytes =
           static_cast<double>(made[0].num_bytes() + made[1].num_bytes() + made[2].num_bytes());
-      Print(machine, what, Median(run), distinct * expert_bytes,
+      Print(machine, what, Time(machine, run), distinct * expert_bytes,
             static_cast<double>(3 * tokens * kTopK * kDim * kWidth));
     }
   }

@@ -67,7 +67,7 @@ void BenchLinear(const Machine& machine, const Wanted& wanted) {
                  static_cast<double>(FloatFromBf16(y[static_cast<size_t>(token * weight.rows + row)])), what);
       }
       x = Normals(tokens * kCols);
-      Print(machine, fmt::format("{} [{}, {}]", what, weight.rows, kCols), Median(run),
+      Print(machine, fmt::format("{} [{}, {}]", what, weight.rows, kCols), Time(machine, run),
             static_cast<double>(made.num_bytes()), static_cast<double>(weight.rows * kCols * tokens));
     }
   }
@@ -99,7 +99,7 @@ void BenchGroupedLinear(const Machine& machine, const Wanted& wanted) {
                  static_cast<double>(FloatFromBf16(y[static_cast<size_t>(token * weight.rows + row)])), what);
       }
       x = Normals(tokens * kGroups * kCols);
-      Print(machine, fmt::format("{} [8 x {}, {}]", what, rank, kCols), Median(run),
+      Print(machine, fmt::format("{} [8 x {}, {}]", what, rank, kCols), Time(machine, run),
             static_cast<double>(made.num_bytes()), static_cast<double>(weight.rows * kCols * tokens));
     }
   }

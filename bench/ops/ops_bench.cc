@@ -1,5 +1,5 @@
 // Micro-benchmarks of the CPU backend's large ops: checks each result first, then prints its time, the bytes it has to read
-// as a rate and a percentage of the read bandwidth of this process, and its multiply-adds as a percentage of their peak.
+// as a rate and a percentage of the read bandwidth measured in turns with it, and its multiply-adds as a percentage of their peak.
 //
 //   ops_bench [THREADS [TEXT]]      TEXT: only the lines whose name contains it, such as "linear nvfp4" or "x 512".
 //
@@ -39,10 +39,13 @@ int Main(int argc, char** argv) {
     auto backend = backend::MakeCpuBackend({.num_threads = num_threads, .isa = isa});
     if (!backend.has_value()) Fail(backend.error().ToString());
     ThreadPool& threads = backend->context->threads();
-    const Machine machine = {*backend, backend::cpu::ReadBandwidth(threads),
-                             backend::cpu::MultiplyAddPeak(threads, isa)};
-    fmt::print("{}, {} threads: reads {:.1f} GB/s, {:.1f} GMAC/s; percentages are of these two\n",
-               backend->name, num_threads, machine.read_bandwidth / 1e9, machine.multiply_adds / 1e9);
+    auto memory = backend::cpu::ReadMemory::Allocate();
+    if (!memory.has_value()) Fail(memory.error().ToString());
+    const Machine machine = {*backend, *memory, backend::cpu::MultiplyAddPeak(threads, isa)};
+    fmt::print(
+        "{}, {} threads: {:.1f} GMAC/s; percentages are of the reads measured in turns with each line, and "
+        "of these\n",
+        backend->name, num_threads, machine.multiply_adds / 1e9);
     BenchLinear(machine, wanted);
     BenchGroupedLinear(machine, wanted);
     BenchRoutedExperts(machine, wanted);

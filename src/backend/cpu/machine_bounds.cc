@@ -72,7 +72,7 @@ __attribute__((target("avx512f,avx512bf16"))) double Bf16Loop() {
 
 }  // namespace
 
-Result<ReadMemory> ReadMemory::Allocate(Pages pages) {
+Result<ReadMemory> ReadMemory::Allocate() {
   constexpr size_t kBytes = size_t{512} << 20;
   void* const data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
@@ -82,7 +82,7 @@ Result<ReadMemory> ReadMemory::Allocate(Pages pages) {
   ReadMemory memory;
   memory.mapping_ = std::shared_ptr<void>(data, [](void* mapped) { ::munmap(mapped, kBytes); });
   memory.words_ = {static_cast<uint64_t*>(data), kBytes / sizeof(uint64_t)};
-  ::madvise(data, kBytes, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  ::madvise(data, kBytes, MADV_HUGEPAGE);
   // All different, so that no one keeps equal pages once only, as a hypervisor may.
   for (size_t i = 0; i < memory.words_.size(); ++i) memory.words_[i] = i * 0x9E3779B97F4A7C15;
   return memory;
@@ -100,14 +100,6 @@ double ReadMemory::Bandwidth(ThreadPool& threads) const {
     for (const uint64_t sum : sums) g_integer_sink = sum;
   });
   return static_cast<double>(num_bytes()) / Seconds(begin);
-}
-
-double ReadBandwidth(ThreadPool& threads) {
-  const Result<ReadMemory> memory = ReadMemory::Allocate(ReadMemory::Pages::kSmall);
-  if (!memory) return 0;
-  double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, memory->Bandwidth(threads));
-  return best;
 }
 
 double MultiplyAddRate(ThreadPool& threads, Isa isa) {

@@ -11,15 +11,11 @@
 
 namespace dsv4::backend::cpu {
 
-// 512 MB, far more than the caches, to be read from.
+// 512 MB, far more than the caches, to be read from; in huge pages where the system has them, as weights are.
 class ReadMemory {
  public:
-  enum class Pages : uint8_t {
-    kSmall,
-    kHuge,  // Where the system has them; a little faster to read.
-  };
   // ResourceExhausted without memory.
-  static Result<ReadMemory> Allocate(Pages pages);
+  static Result<ReadMemory> Allocate();
 
   int64_t num_bytes() const { return static_cast<int64_t>(words_.size_bytes()); }
   // Bytes per second of one pass by all threads together.
@@ -29,9 +25,6 @@ class ReadMemory {
   std::span<uint64_t> words_;
   std::shared_ptr<void> mapping_;
 };
-
-// The best of several passes over small pages. 0 without memory.
-double ReadBandwidth(ThreadPool& threads);
 
 // Multiply-adds per second of all threads together, from registers: bf16 dot products on the bf16 tier, fp32 otherwise. A few
 // milliseconds.

@@ -38,7 +38,7 @@ constexpr int64_t kMaxStreamTokens = 16;
 constexpr int64_t kBlockRows = 32;
 // Activations that meet the rows of a block before others do: they share the first-level cache with the rows.
 constexpr int64_t kPanelBytes = 16384;
-// Memory is asked for at least so far ahead.
+// Memory is asked for so far ahead.
 constexpr int64_t kAheadBytes = 8192;
 
 template <class Format>
@@ -64,20 +64,12 @@ struct Source {
       : args(a),
         side(side_data),
         full_chunks(a.cols / Format::kColumns),
-        num_chunks((a.cols + Format::kColumns - 1) / Format::kColumns) {
-    const int64_t tile_bytes = a.row_bytes * kTileRows;
-    const int64_t tiles = tile_bytes < kAheadBytes ? (kAheadBytes + tile_bytes - 1) / tile_bytes : 1;
-    bytes_ahead = tiles * tile_bytes;
-    codes_ahead = tiles * kTileRows * a.scale_bytes;
-  }
+        num_chunks((a.cols + Format::kColumns - 1) / Format::kColumns) {}
 
   const MultiplyArgs& args;
   const void* side;  // What Format::LoadScales wants beside the codes.
   int64_t full_chunks;
   int64_t num_chunks;
-  // From a row to the one whose memory is asked for meanwhile.
-  int64_t bytes_ahead;
-  int64_t codes_ahead;
 };
 
 // Calls step(chunk, bytes, codes) for chunks [begin, end) of kRows rows from `row` on, side by side; `bytes` and `codes` have
@@ -104,13 +96,14 @@ DSV4_INLINE void ForEachChunk(const Source<Format>& source, int64_t row, int64_t
   const int64_t full_end = end < source.full_chunks ? end : source.full_chunks;
   for (int64_t chunk = begin; chunk < full_end; ++chunk) {
     if (ahead) {
-      const uint8_t* const later = start + chunk * kRows * Format::kBytes + source.bytes_ahead;
+      const uint8_t* const later = start + chunk * kRows * Format::kBytes + kAheadBytes;
 #pragma GCC unroll 16
       for (int64_t line = 0; line < kRows * Format::kBytes; line += 64)
         __builtin_prefetch(later + line, 0, 2);
       // The codes of a few rows are a few lines, one after the other.
       if (Format::kScaleBytes > 0)
-        __builtin_prefetch(codes[0] + source.codes_ahead + (kRows - 1) * chunk * Format::kScaleBytes, 0, 2);
+        __builtin_prefetch(
+            codes[0] + (kAheadBytes / Format::kBytes + (kRows - 1) * chunk) * Format::kScaleBytes, 0, 2);
     }
     step(chunk, bytes, codes);
 #pragma GCC unroll 4
