@@ -22,7 +22,10 @@ int RunInspectCommand(const InspectOptions& options) {
       .pass_tokens = PassTokens(options.model),
       .context = options.context,
       .batch = options.batch,
-      .placement = *placement};
+      .placement = *placement,
+      .rank_kind = {.memory = options.rank_memory * 1e9,
+                    .bytes_per_second = options.rank_bandwidth * 1e9,
+                    .seconds_per_exchange = options.rank_wait * 1e-6}};
   const Result<InspectReport> report = Inspect(request);
   if (!report) return Fail(report.error(), LoadExitCode(report.error()));
   fmt::print("{}\n", options.json ? ToJson(*report).dump(2) : ToText(*report));

@@ -145,6 +145,23 @@ Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::
   return {};
 }
 
+// All placements of as many ranks, and the planner's choice; for the numerics' rows and the context asked for.
+void ForecastPlacements(const InspectRequest& request, const model::ResolvedCheckpoint& resolved,
+                        InspectReport& report) {
+  const int num_ranks = request.placement.num_ranks();
+  const model::ForecastRequest one = {.num_layers = report.num_layers,
+                                      .context = request.context,
+                                      .row_bytes = request.numerics == model::Numerics::kRelease ? 2 : 4};
+  for (const model::Placement& placement : model::AllPlacements(num_ranks, report.num_layers))
+    report.forecasts.push_back(model::MakeForecast(resolved, report.config, placement, one));
+  model::RankKind kind = request.rank_kind;
+  if (kind.memory == 0) {
+    for (const NumaNode& node : report.numa_nodes)
+      kind.memory += static_cast<double>(node.memory_bytes) / num_ranks;
+  }
+  report.choice = model::ChoosePlacement(report.forecasts, kind, request.batch * request.context);
+}
+
 Result<InspectReport::TokenizerFacts> ReadTokenizer(const std::string& path) {
   DSV4_ASSIGN_OR_RETURN(const tokenizer::Tokenizer loaded, tokenizer::Tokenizer::Load(path));
   InspectReport::TokenizerFacts facts;
@@ -225,6 +242,21 @@ std::vector<std::pair<std::string_view, int64_t>> Sizes(const model::ModelConfig
           {"hc_mult", c.hc_mult}};
 }
 
+// Every placement of these ranks by arithmetic, with the planner's choice.
+std::string ForecastTable(const InspectReport& report) {
+  std::string out =
+      fmt::format("\nplacements of {} ranks, fullest rank, by arithmetic\n  {:<28}{:>12}{:>12}{:>16}{:>8}\n",
+                  report.ranks.size(), "", "weights", "a token", "read for one", "waits");
+  for (const model::Forecast& forecast : report.forecasts) {
+    out += fmt::format("  {:<28}{:>12}{:>12}{:>16}{:>8}\n", model::ToString(forecast.placement),
+                       Bytes(forecast.weights), Bytes(forecast.per_token), Bytes(forecast.read),
+                       forecast.exchanges);
+  }
+  return out + fmt::format("  the planner takes {}: {}\n",
+                           model::ToString(report.forecasts[report.choice.index].placement),
+                           report.choice.why);
+}
+
 }  // namespace
 
 Result<InspectReport> Inspect(const InspectRequest& request) {
@@ -251,6 +283,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
   DSV4_TRY(PlanRanks(request, checkpoint, report));
   DSV4_ASSIGN_OR_RETURN(report.numa_nodes, ReadNumaNodes());
   report.numa_plan = PlanNuma(report.numa_nodes, ProcessNumaLimits());
+  if (request.placement.num_ranks() > 1) ForecastPlacements(request, resolved, report);
   const std::string tokenizer_path = request.source.text_directory() + "/tokenizer.json";
   std::error_code error;
   if (std::filesystem::exists(tokenizer_path, error)) {
@@ -321,6 +354,17 @@ Json ToJson(const InspectReport& report) {
                              {"bytes_per_token", rank.memory.per_token},
                              {"step_bytes", rank.memory.step},
                              {"total_bytes", rank.memory.total()}});
+  }
+  for (const model::Forecast& forecast : report.forecasts) {
+    json["placements"].push_back({{"placement", model::ToString(forecast.placement)},
+                                  {"weights_bytes", forecast.weights},
+                                  {"bytes_per_token", forecast.per_token},
+                                  {"read_bytes", forecast.read},
+                                  {"exchanges", forecast.exchanges}});
+  }
+  if (!report.forecasts.empty()) {
+    json["choice"] = {{"placement", model::ToString(report.forecasts[report.choice.index].placement)},
+                      {"why", report.choice.why}};
   }
   if (!report.ranks.empty()) {
     json["capacity"] = {{"sequences", report.capacity.sequences}, {"tokens", report.capacity.tokens}};
@@ -408,6 +452,7 @@ std::string ToText(const InspectReport& report) {
         "{:.2f} times "
         "its tokens as sequences grow\n",
         report.capacity.sequences, report.memory.context, report.capacity.tokens);
+    out += ForecastTable(report);
   }
   out += "\nnuma\n";
   for (const NumaNode& node : report.numa_nodes) {

@@ -14,6 +14,7 @@
 #include "base/numa.h"
 #include "base/status.h"
 #include "model/config.h"
+#include "model/forecast.h"
 #include "model/memory_plan.h"
 #include "model/numerics.h"
 
@@ -27,6 +28,8 @@ struct InspectRequest {
   int64_t context = 0;         // Tokens of one sequence; at most max_position_embeddings.
   int64_t batch = 0;           // Sequences at a time.
   model::Placement placement;  // Of one rank or several.
+  // What ranks are like, for the planner; a memory of 0 is this machine's, divided by the ranks.
+  model::RankKind rank_kind;
 };
 
 struct InspectReport {
@@ -77,7 +80,9 @@ struct InspectReport {
     double tokens = 1;     // In the limit of long sequences.
   };
   model::Placement placement;
-  std::vector<RankPlan> ranks;  // Of several.
+  std::vector<RankPlan> ranks;             // Of several.
+  std::vector<model::Forecast> forecasts;  // Of all placements of so many ranks,
+  model::PlacementChoice choice;           // and the planner's choice among them.
   Capacity capacity;
   std::vector<NumaNode> numa_nodes;  // Of this machine.
   NumaPlan numa_plan;                // For this process.

@@ -193,6 +193,17 @@ void AddInspect(CLI::App& app, InspectOptions& options, ModelFlags& flags) {
       ->check(CLI::Range(0, comm::kMaxSharedMemoryRanks))
       ->capture_default_str();
   AddPlacementFlag(inspect, flags);
+  inspect
+      .add_option("--rank-memory", options.rank_memory,
+                  "GB of a rank; 0: this machine's, divided by the ranks")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  inspect.add_option("--rank-bandwidth", options.rank_bandwidth, "GB/s at which a rank reads")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  inspect.add_option("--rank-wait", options.rank_wait, "Microseconds that an exchange among ranks takes")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   inspect.add_flag("--json", options.json, "One JSON document on standard output");
 }
 

@@ -12,6 +12,7 @@
 #include "io/checkpoint.h"
 #include "model/resolved_checkpoint.h"
 #include "model/small_tensors.h"
+#include "model/stages.h"
 #include "model/stored_linear.h"
 #include "model/tensor_table.h"
 
@@ -201,16 +202,6 @@ void LogFindings(const ResolvedCheckpoint& resolved) {
   for (const std::string& disagreement : resolved.disagreements) LogWarning("checkpoint: " + disagreement);
 }
 
-// Bytes of a layer's linears: what a stage pays for it.
-int64_t LayerBytes(const ResolvedLayer& layer) {
-  int64_t num_bytes = 0;
-  for (const ResolvedTensor& tensor : layer.tensors) num_bytes += tensor.linear.num_bytes();
-  for (const ResolvedExpert& expert : layer.experts) {
-    num_bytes += expert.w1.num_bytes() + expert.w2.num_bytes() + expert.w3.num_bytes();
-  }
-  return num_bytes;
-}
-
 Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                             const LoadOptions& options, int64_t num_layers) {
   const Placement& placement = options.placement;
@@ -219,16 +210,9 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
         InvalidArgument(fmt::format("placement {}: rank {} of {}, {} layers; want at least a layer a stage",
                                     ToString(placement), options.rank, placement.num_ranks(), num_layers)));
   }
-  std::vector<int64_t> costs;
-  for (int64_t i = 0; i < num_layers; ++i) {
-    costs.push_back(LayerBytes(resolved.layers[static_cast<size_t>(i)]));
-  }
-  // A token's row of the embedding costs nothing; the table takes memory and the head is read whole.
-  const int64_t ends = (resolved.head_is_tied ? 0 : resolved[TensorId::kHead].linear.num_bytes()) +
-                       resolved[TensorId::kEmbed].linear.num_bytes();
   RankPlace place{.placement = placement, .rank = options.rank};
   const auto stage = static_cast<size_t>(place.stage());
-  place.layers = BalanceLayers(costs, ends, placement.num_stages)[stage];
+  place.layers = StageLayers(resolved, num_layers, placement.num_stages)[stage];
   DSV4_CHECK(config.num_hidden_layers >= place.layers.end) << place.layers.end;
   return place;
 }

@@ -219,5 +219,122 @@ TEST_F(ContractTest, Attention) {
   ExpectOk(window_only);  // Entries are unused without a ratio.
 }
 
+TEST_F(ContractTest, AttentionPart) {
+  void* const pages[] = {New(kBF16, {8, 16}).data};
+  const RingRows ring{New(kBF16, {10, 16}).data, 10, 16, kBF16};
+  // 4 entries in all, of which shard 1 of 3 has one.
+  std::vector<AttentionSequence> sequences = {{0, 3, 13, ring, {pages, 8, 1, 16, kBF16}}};
+  const AttentionPartArgs valid{
+      New(kBF16, {3, 2, 16}), New(kI32, {3, 5}), New(kF32, {3, 2, 18}), 0.25F, 8, 4, {1, 3}, sequences};
+  ExpectOk(valid);
+  using A = AttentionPartArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.part = New(kF32, {3, 2, 16});
+      },
+      "attention_part: part: shape [3, 2, 16], want [3, 2, 18]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.part = New(kBF16, {3, 2, 18});
+      },
+      "part: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid,
+      [](A& a) {
+        a.shard = {3, 3};
+      },
+      "shard: 3, want 0 to 2");
+  ExpectViolation<A>(
+      valid,
+      [](A& a) {
+        a.shard = {0, 0};
+      },
+      "shard: 0, want at least 1 shard");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.window_size = -1; }, "window_size: -1");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.ratio = 0; }, "selected: given, want null when ratio is 0");
+  ExpectViolation<A>(
+      valid,
+      [](A& a) {
+        a.shard = {0, 3};
+      },
+      "sequences[0].entries: 1 rows, want at least 2");
+  A no_window = valid;
+  no_window.window_size = 0;
+  sequences[0].window = {};
+  ExpectOk(no_window);
+  ExpectViolation<A>(
+      valid, [](A&) {}, "sequences[0].window: width 0");
+}
+
+TEST_F(ContractTest, MergeAttention) {
+  const MergeAttentionArgs valid{New(kF32, {4, 3, 2, 18}), New(kF32, {2}), New(kBF16, {3, 2, 16})};
+  ExpectOk(valid);
+  using A = MergeAttentionArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.parts = New(kF32, {4, 3, 2, 16});
+      },
+      "merge_attention: parts: shape [4, 3, 2, 16], want [*, 3, 2, 18]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.sink = New(kF32, {3}); }, "sink: shape [3], want [2]");
+  ExpectViolation<A>(
+      valid,
+      [](A& a) {
+        a.o = TensorView::Contiguous(a.parts.data, kBF16, {3, 2, 16});
+      },
+      "o: overlaps parts");
+}
+
+TEST_F(ContractTest, IndexerCandidates) {
+  void* const pages[] = {New(kBF16, {4, 32}).data};
+  // 5 entries in all, of which shard 0 of 2 has three.
+  std::vector<IndexerSequence> sequences = {{0, 3, 20, {pages, 4, 3, 32, kBF16}}};
+  const IndexerCandidatesArgs valid{
+      New(kBF16, {3, 2, 32}), New(kBF16, {3, 2}), New(DType::kI64, {3, 2}), 4, {0, 2}, sequences};
+  ExpectOk(valid);
+  using A = IndexerCandidatesArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.candidates = New(kI32, {3, 2});
+      },
+      "indexer_candidates: candidates: dtype I32, want I64");
+  ExpectViolation<A>(
+      valid,
+      [](A& a) {
+        a.shard = {-1, 2};
+      },
+      "shard: -1, want 0 to 1");
+  ExpectViolation<A>(
+      valid,
+      [](A& a) {
+        a.shard = {0, 1};
+      },
+      "sequences[0].keys: 3 rows, want at least 5");
+}
+
+TEST_F(ContractTest, MergeCandidates) {
+  const MergeCandidatesArgs valid{New(DType::kI64, {3, 8}), New(kI32, {3, 2})};
+  ExpectOk(valid);
+  using A = MergeCandidatesArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.selected = New(kI32, {4, 2});
+      },
+      "merge_candidates: selected: shape [4, 2], want [3, *]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.candidates = New(kI32, {3, 8});
+      },
+      "candidates: dtype I32, want I64");
+}
+
 }  // namespace
 }  // namespace dsv4::ops

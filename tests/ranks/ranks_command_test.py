@@ -187,6 +187,21 @@ class Usage(unittest.TestCase):
         self.assertTrue(all(weights / 4 < rank["weights_bytes"] < weights for rank in shards), shards)
         self.assertIn("4 ranks, placement expert", dsv4("inspect", "--ranks", "4").stdout)
 
+    def test_the_planner_says_why(self):
+        def choice(*options):
+            return dsv4_json("inspect", "--ranks", "4", "--context", "4096", "--json", *options)
+        plan = choice()
+        names = [placement["placement"] for placement in plan["placements"]]
+        self.assertEqual(names, ["expert", "expert,entries", "tensor", "pipeline=2,expert", "pipeline=2,expert,entries",
+                                 "pipeline=2,tensor", "pipeline"])
+        self.assertIn("of 7 placements 7 fit", plan["choice"]["why"])
+        # Waiting decides for stages, reading for shards.
+        self.assertEqual(choice("--rank-wait", "100000")["choice"]["placement"], "pipeline")
+        self.assertEqual(choice("--rank-wait", "0")["choice"]["placement"], "tensor")
+        small = choice("--rank-memory", "0.000001")["choice"]
+        self.assertIn("none fits", small["why"])
+        self.assertIn("the planner takes", dsv4("inspect", "--ranks", "2").stdout)
+
     def test_capacity_grows_with_the_ranks(self):
         """Tokens in the same memory a rank (issue 7 wants 3.5 times as many on four)."""
         for placement in ("tensor", "expert,entries"):
