@@ -83,7 +83,7 @@ Runs RunParts(const Problem& problem, int64_t num_shards) {
         EXPECT_TRUE(status.ok()) << status.ToString();
         return Outputs(std::move(o), std::move(parts));
       },
-      FastOutputs::kBounded);
+      FastOutputs::kBounded, OpsUsed::kOfShards);
 }
 
 // Every backend's output is the formula's, up to its slack and the parts' roundings to fp32: of a value, its factor, their product
@@ -183,12 +183,14 @@ TEST(MergeAttentionParity, FarApartMaximaAndNothingAtAll) {
                                      0, kNone, 0, /**/ 10, 300,   4, 0,      kNone, 0};
   const TestTensor input(DType::kF32, {3, 1, 2, 3}, parts);
   const TestTensor sink(DType::kF32, {2}, std::vector<double>{300, 5});
-  const Runs runs = RunOnAll([&](const ops::Backend& backend) {
-    TestTensor o(DType::kF32, {1, 2, 1});
-    const Status status = backend.table.merge_attention(*backend.context, {input, sink, o});
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    return Outputs(std::move(o));
-  });
+  const Runs runs = RunOnAll(
+      [&](const ops::Backend& backend) {
+        TestTensor o(DType::kF32, {1, 2, 1});
+        const Status status = backend.table.merge_attention(*backend.context, {input, sink, o});
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        return Outputs(std::move(o));
+      },
+      FastOutputs::kSameBits, OpsUsed::kOfShards);
   EXPECT_EQ(runs[0].Values(), (std::vector<double>{2, 0}));  // 10 / (4 + the sink's 1)
 }
 

@@ -53,10 +53,15 @@ class Runs : public std::vector<TestTensor> {
   mutable bool compared_ = false;
 };
 
+// What a test calls: ops that every backend has, or those for ranks that divide a sequence's entries. Fast backends that have none
+// of the latter are left out.
+enum class OpsUsed { kOfEveryModel, kOfShards };
+
 // Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge twice.
 // Expects intact guards everywhere, and equal bits as said above.
 using RunOp = std::function<std::vector<TestTensor>(const ops::Backend&)>;
-Runs RunOnAll(const RunOp& run, FastOutputs fast = FastOutputs::kSameBits);
+Runs RunOnAll(const RunOp& run, FastOutputs fast = FastOutputs::kSameBits,
+              OpsUsed ops = OpsUsed::kOfEveryModel);
 
 // Roundings that an fp32 sum of `num_terms` products may go through: every tier adds in at least sixteen chains, and 32
 // more for joining them.

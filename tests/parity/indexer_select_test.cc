@@ -217,7 +217,7 @@ std::vector<double> SelectTogether(const SelectCase& c, DType dtype, const Selec
         EXPECT_TRUE(status.ok()) << status.ToString();
         return Outputs(std::move(selected));
       },
-      FastOutputs::kBounded);
+      FastOutputs::kBounded, OpsUsed::kOfShards);
   for (const Runs::Fast& fast : outputs.fast()) {
     if (AreIntegers(in)) {
       EXPECT_EQ(fast.outputs[0].Values(), outputs[0].Values()) << fast.backend->name;
