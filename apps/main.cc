@@ -85,6 +85,15 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
   serve.add_option("--revision", options.revision,
                    "Chat format: v4 or v4-0731 (default: detected from the model)");
+  serve
+      .add_option("--thinking-mode", options.thinking_mode,
+                  "Of requests that do not say: reason before answering, or answer at once")
+      ->check(CLI::IsMember({"thinking", "chat"}))
+      ->capture_default_str();
+  serve.add_option("--effort", options.effort,
+                   "Reasoning effort of requests that name none (default: the model's own)");
+  serve.add_flag("--both-reasoning-fields", options.both_reasoning_fields,
+                 "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
   number("--context", options.context,
          "Tokens of prompt and answer together (0: as many as the model knows)");
   positive("--max-sequences", options.max_sequences, "Answers at one time");

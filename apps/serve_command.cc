@@ -108,6 +108,21 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
                              .trie = trie ? std::move(*trie) : nullptr};
 }
 
+// What requests mean that do not say.
+Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
+  served.both_reasoning_fields = options.both_reasoning_fields;
+  served.default_thinking.mode =
+      options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
+  if (options.effort.empty()) return {};
+  const chat::JsonValue asks =
+      chat::JsonValue::Object({{"reasoning_effort", chat::JsonValue::String(options.effort)}});
+  Result<chat::ThinkingSettings> thinking =
+      chat::ResolveThinking(*served.profile, asks, served.default_thinking);
+  if (!thinking) return thinking.error().WithContext("--effort");
+  served.default_thinking = std::move(*thinking);
+  return {};
+}
+
 server::Verification ToVerification(const diag::VerifySummary& summary) {
   return {.drift = summary.verdict() == diag::VerifyVerdict::kDrift,
           .text = diag::ToText(summary),
@@ -253,6 +268,7 @@ int RunServeCommand(const ServeOptions& options) {
   if (!source) return Fail(source.error(), LoadExitCode(source.error()));
   Result<server::ServedModel> served = LoadServedModel(options, *source);
   if (!served) return Fail(served.error(), LoadExitCode(served.error()));
+  if (const Status status = SetDefaults(options, *served); !status.ok()) return Fail(status, kExitBadUsage);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));

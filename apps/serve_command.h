@@ -13,6 +13,10 @@ struct ServeOptions {
   ModelFlags model;
   std::string version;
   std::string revision;  // Chat format; empty: detected.
+  // Of requests that do not say: thinking or chat; an effort as `reasoning_effort` has it, empty for the model's own.
+  std::string thinking_mode = "thinking";
+  std::string effort;
+  bool both_reasoning_fields = false;
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::string unix_socket;

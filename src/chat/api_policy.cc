@@ -144,6 +144,7 @@ Status ReadEffort(const ChatProfile& profile, const JsonValue& request, Thinking
     std::vector<std::string_view> known = {"none"};
     for (const ApiEffort& effort : profile.api_efforts) {
       if (value->is_string() && effort.name == value->text()) {
+        settings.effort.reset();
         if (!effort.level.empty()) settings.effort = std::string(effort.level);
         return {};
       }
@@ -200,9 +201,9 @@ Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) 
 }
 
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
-                                         ThinkingMode default_mode) {
-  ThinkingSettings settings;
-  DSV4_ASSIGN_OR_RETURN(settings.mode, ReadMode(request, default_mode));
+                                         const ThinkingSettings& defaults) {
+  ThinkingSettings settings = defaults;
+  DSV4_ASSIGN_OR_RETURN(settings.mode, ReadMode(request, defaults.mode));
   DSV4_TRY(ReadEffort(profile, request, settings));
   if (const JsonValue* budget = FindPath(request, "thinking.budget_tokens")) {
     const std::string& digits = budget->text();

@@ -46,10 +46,10 @@ struct ThinkingSettings {
 };
 
 // Reads the thinking switches of a request, in any of the spellings that clients use. The first that is present wins:
-// thinking, think, chat_template_kwargs.thinking, .enable_thinking, enable_thinking, the model alias, `default_mode`.
-// The effort likewise: reasoning_effort, reasoning.effort, output_config.effort, chat_template_kwargs.reasoning_effort;
-// "none" turns thinking off. `request` is the body; a null member is absent. Errors (InvalidArgument) name the field.
+// thinking, think, chat_template_kwargs.thinking, .enable_thinking, enable_thinking, the model alias, `defaults`.
+// The effort likewise: reasoning_effort, reasoning.effort, output_config.effort, chat_template_kwargs.reasoning_effort,
+// `defaults`; "none" turns thinking off. `request` is the body; a null member is absent. Errors (InvalidArgument) name the field.
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
-                                         ThinkingMode default_mode = ThinkingMode::kThinking);
+                                         const ThinkingSettings& defaults = {});
 
 }  // namespace dsv4::chat

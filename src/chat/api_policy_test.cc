@@ -109,9 +109,9 @@ TEST(NormalizeApiMessages, ToolsAndSchemaGoToTheFront) {
 }
 
 std::string Thinking(std::string_view request, std::string_view revision = "v4",
-                     ThinkingMode default_mode = ThinkingMode::kThinking) {
+                     const ThinkingSettings& defaults = {}) {
   const auto settings =
-      ResolveThinking(*FindChatProfile(revision).value(), *ReadJson(request, "test"), default_mode);
+      ResolveThinking(*FindChatProfile(revision).value(), *ReadJson(request, "test"), defaults);
   if (!settings) return settings.error().message();
   std::string text = settings->mode == ThinkingMode::kThinking ? "on" : "off";
   if (settings->effort) text += " " + *settings->effort;
@@ -121,16 +121,16 @@ std::string Thinking(std::string_view request, std::string_view revision = "v4",
 
 TEST(ResolveThinking, TheFirstSwitchThatIsPresentWins) {
   EXPECT_EQ(Thinking("{}"), "on");
-  EXPECT_EQ(Thinking("{}", "v4", ThinkingMode::kChat), "off");
+  EXPECT_EQ(Thinking("{}", "v4", {.mode = ThinkingMode::kChat}), "off");
   EXPECT_EQ(Thinking(R"({"thinking": {"type": "disabled"}, "think": true})"), "off");
-  EXPECT_EQ(Thinking(R"({"thinking": true, "think": false})", "v4", ThinkingMode::kChat), "on");
+  EXPECT_EQ(Thinking(R"({"thinking": true, "think": false})", "v4", {.mode = ThinkingMode::kChat}), "on");
   EXPECT_EQ(Thinking(R"({"thinking": null, "think": false, "enable_thinking": true})"), "off");
   EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"enable_thinking": true, "thinking": false}})"), "off");
   EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"enable_thinking": false}, "enable_thinking": true})"),
             "off");
   EXPECT_EQ(Thinking(R"({"enable_thinking": false, "model": "deepseek-reasoner"})"), "off");
   EXPECT_EQ(Thinking(R"({"model": "deepseek-chat"})"), "off");
-  EXPECT_EQ(Thinking(R"({"model": "deepseek-reasoner"})", "v4", ThinkingMode::kChat), "on");
+  EXPECT_EQ(Thinking(R"({"model": "deepseek-reasoner"})", "v4", {.mode = ThinkingMode::kChat}), "on");
   EXPECT_EQ(Thinking(R"({"thinking": {"type": "enabled", "budget_tokens": 2048}})"), "on 2048");
 }
 
@@ -146,6 +146,15 @@ TEST(ResolveThinking, EffortsAreMappedByRevision) {
   EXPECT_EQ(Thinking(R"({"reasoning": {"effort": "max"}})"), "on max");
   EXPECT_EQ(Thinking(R"({"output_config": {"effort": "max"}})"), "on max");
   EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"reasoning_effort": "max"}})"), "on max");
+}
+
+TEST(ResolveThinking, DefaultsHoldWhereARequestSaysNothing) {
+  const ThinkingSettings defaults = {.mode = ThinkingMode::kChat, .effort = "max"};
+  EXPECT_EQ(Thinking("{}", "v4", defaults), "off max");
+  EXPECT_EQ(Thinking(R"({"thinking": true})", "v4", defaults), "on max");
+  EXPECT_EQ(Thinking(R"({"thinking": true, "reasoning_effort": "high"})", "v4", defaults), "on high");
+  // Which v4 renders as nothing.
+  EXPECT_EQ(Thinking(R"({"thinking": true, "reasoning_effort": "low"})", "v4", defaults), "on");
 }
 
 TEST(ResolveThinking, UnknownValuesAreNamed) {

@@ -397,7 +397,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   call.conversation.continue_final_message = turns.back().role == chat::Role::kAssistant;
   for (chat::Message& turn : turns) call.conversation.messages.push_back(std::move(turn));
   if (tools != nullptr) DSV4_TRY(ReadTools(*tools, call));
-  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
+  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   fields.LogUnknown("messages");
   return request;
 }

@@ -90,7 +90,7 @@ class StreamedChat final : public ChatWriter {
                                      : "null";
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
-        return Emit(choice, TextField("reasoning_content", delta.text), logprobs, "null", out);
+        return Emit(choice, ReasoningFields(delta.text), logprobs, "null", out);
       case chat::Delta::Kind::kContent:
         return Emit(choice, TextField("content", delta.text), logprobs, "null", out);
       case chat::Delta::Kind::kToolCallBegin:
@@ -133,6 +133,10 @@ class StreamedChat final : public ChatWriter {
   static std::string TextField(std::string_view name, const std::string& text) {
     return fmt::format(R"({{"{}":{}}})", name, JsonText(text));
   }
+  std::string ReasoningFields(const std::string& text) const {
+    if (!model_.both_reasoning_fields) return TextField("reasoning_content", text);
+    return fmt::format(R"({{"reasoning_content":{0},"reasoning":{0}}})", JsonText(text));
+  }
   void EmitCall(size_t choice, const Json& call, std::string& out) {
     Emit(choice, JsonText({{"tool_calls", Json::array({call})}}), "null", "null", out);
   }
@@ -172,8 +176,10 @@ class WholeChat final : public ChatWriter {
     if (delta.kind != chat::Delta::Kind::kDone) return;
     const chat::CollectedCompletion collected = collectors_[choice].Take();
     Json message = {{"role", "assistant"}, {"content", collected.message.content}, {"refusal", nullptr}};
-    if (!collected.message.reasoning_content.empty())
-      message["reasoning_content"] = collected.message.reasoning_content;
+    if (const std::string& reasoning = collected.message.reasoning_content; !reasoning.empty()) {
+      message["reasoning_content"] = reasoning;
+      if (model_.both_reasoning_fields) message["reasoning"] = reasoning;
+    }
     const std::vector<chat::ParsedCall>& calls = collected.message.tool_calls;
     if (!calls.empty()) {
       if (collected.message.content.empty()) message["content"] = nullptr;
@@ -241,7 +247,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
       call.tool_rules.push_back(std::move(rule));
     }
   }
-  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
+  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   fields.LogUnknown("chat completions");
   return request;
 }

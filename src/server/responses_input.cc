@@ -241,7 +241,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
       call.tool_rules.push_back(std::move(rule));
     }
   }
-  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body));
+  DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   fields.LogUnknown("responses");
   return request;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "chat/api_policy.h"
 #include "chat/profile.h"
 #include "grammar/token_trie.h"
 #include "tokenizer/special_tokens.h"
@@ -27,7 +28,10 @@ struct ServedModel {
   std::shared_ptr<const grammar::TokenTrie> trie =
       nullptr;  // Null: its tokens cannot write every text, no schemas.
   int64_t vocab_size = 0;
-  int64_t context_length = 0;  // Prompt and answer together.
+  int64_t context_length = 0;                    // Prompt and answer together.
+  chat::ThinkingSettings default_thinking = {};  // For requests that say nothing of it.
+  // In chat completions the reasoning is `reasoning` too, as other servers and their clients call it.
+  bool both_reasoning_fields = false;
 
   bool AnswersTo(std::string_view name) const;
 };

@@ -214,6 +214,26 @@ class Limits(unittest.TestCase):
                 status, headers, _ = server.request("OPTIONS", CHAT, headers={"Origin": "https://example.org"})
                 self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "https://example.org"))
 
+    def test_what_requests_mean_that_do_not_say(self):
+        def message(server, **fields):
+            return server.post(CHAT, {"messages": QUESTION, "temperature": 0, **fields})["choices"][0]["message"]
+        with Server("--thinking-mode", "chat", "--effort", "max", "--both-reasoning-fields") as server:
+            self.assertNotIn("reasoning_content", message(server))
+            whole = message(server, thinking=True)
+            self.assertTrue(whole["reasoning"])
+            self.assertEqual(whole["reasoning"], whole["reasoning_content"])
+            events = server.stream(CHAT, {"messages": QUESTION, "temperature": 0, "thinking": True})
+            deltas = [choice["delta"] for _, chunk in events[:-1] for choice in chunk["choices"]]
+            self.assertEqual("".join(delta.get("reasoning", "") for delta in deltas), whole["reasoning"])
+            self.assertEqual([delta.get("reasoning") for delta in deltas], [delta.get("reasoning_content") for delta in deltas])
+            asked = [server.post("/tokenize", {"messages": QUESTION, "thinking": True, **effort})["tokens"]
+                     for effort in ({}, {"reasoning_effort": "max"}, {"reasoning_effort": "low"})]
+            self.assertEqual(asked[0], asked[1])
+            self.assertNotEqual(asked[0], asked[2])
+        process = dsv4("serve", "--effort", "huge")
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("--effort", process.stderr)
+
     def test_a_full_queue_says_when_to_come_again(self):
         with Server("--max-sequences", 1, "--max-waiting", 1) as server:
             results = []
