@@ -103,6 +103,8 @@ void AddServe(CLI::App& app, ServeOptions& options) {
            "Of those for prompts while others are answering");
   number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");
   number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
+  number("--prefix-cache-every", options.prefix_cache_every,
+         "Keep the state of a long prompt after so many tokens too (0: no)");
   CLI::Option* prefix_cache_dir =
       serve.add_option("--prefix-cache-dir", options.prefix_cache_dir,
                        "Keep states for reuse in files here too, for after a restart");

@@ -182,6 +182,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .max_context = options.context,
                                 .max_state_bytes = options.state_mib << 20,
                                 .prefix_cache_bytes = options.prefix_cache_mib << 20,
+                                .checkpoint_tokens = options.prefix_cache_every,
                                 .prefix_disk = disk->get(),
                                 .watcher = verifier,
                                 .threads = &backend.context->threads()},

@@ -34,7 +34,8 @@ struct ServeOptions {
   int64_t max_prefill_beside_decode = 96;
   int64_t state_mib = 0;  // 0: no limit.
   int64_t prefix_cache_mib = 1024;
-  std::string prefix_cache_dir;  // Empty: nothing outlives the process.
+  int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
+  std::string prefix_cache_dir;       // Empty: nothing outlives the process.
   int64_t prefix_cache_disk_mib = 10240;
   double timeout_seconds = 0.0;  // Of a request; 0: none.
   int64_t max_body_mib = 64;

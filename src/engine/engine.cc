@@ -53,6 +53,7 @@ struct Engine::Sequence {
   Result<sampling::SampledToken> sampled = {};  // Of the step that runs.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
+  int64_t checkpoint_every = 0;                 // > 0: and at the multiples of this within the prompt.
   RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
   int64_t waits_until = 0;  // up to here; 0: waits for nobody.
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
@@ -70,10 +71,21 @@ struct Engine::Sequence {
     const auto place = std::lower_bound(keep_at.begin(), keep_at.end(), position);
     if (place == keep_at.end() || *place != position) keep_at.insert(place, position);
   }
+  bool IsKeptAt(int64_t position) const {
+    return std::binary_search(keep_at.begin(), keep_at.end(), position);
+  }
+  // The last is as far from the prompt's end, which is kept, as from the one before.
+  bool IsCheckpoint(int64_t position) const {
+    return checkpoint_every > 0 && position % checkpoint_every == 0 &&
+           position + checkpoint_every <= num_prompt_tokens;
+  }
   // The next length at which the state is kept, or 0.
   int64_t NextKept() const {
     const auto next = std::upper_bound(keep_at.begin(), keep_at.end(), length());
-    return next == keep_at.end() ? 0 : *next;
+    const int64_t kept = next == keep_at.end() ? 0 : *next;
+    if (checkpoint_every == 0) return kept;
+    const int64_t checkpoint = (length() / checkpoint_every + 1) * checkpoint_every;
+    return IsCheckpoint(checkpoint) && (kept == 0 || checkpoint < kept) ? checkpoint : kept;
   }
 };
 
@@ -124,6 +136,9 @@ Result<RequestId> Engine::Submit(Request request) {
     if (position >= kWorthWaitingFor && !near_end) sequence->KeepAt(position);
   }
   sequence->KeepAt(prompt_tokens);
+  if (store_.enabled() && options_.checkpoint_tokens > 0) {
+    sequence->checkpoint_every = std::max(options_.checkpoint_tokens, prompt_tokens / kMostCheckpoints);
+  }
   sequence->sampler.SeePrompt(sequence->tokens);
   sequence->request = std::move(request);
   waiting_.push_back(std::move(sequence));
@@ -444,8 +459,10 @@ std::vector<Event> Engine::Step() {
                         .kind = Event::Kind::kPrefill,
                         .num_prompt_tokens_done = sequence.length()});
     }
-    if (std::binary_search(sequence.keep_at.begin(), sequence.keep_at.end(), sequence.length())) {
+    if (sequence.IsKeptAt(sequence.length())) {
       KeepState(sequence);
+    } else if (sequence.IsCheckpoint(sequence.length())) {
+      store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
     }
     if (knows_no_more(i)) Advance(sequence, events);
   }

@@ -33,7 +33,10 @@ struct EngineOptions {
   // computed again from what the prefix store has. 0: no limit.
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes = 0;  // Of states kept for reuse; 0: none is kept.
-  // Keeps them beyond memory and process; wants prefix_cache_bytes > 0. Outlives the engine; null: none.
+  // A long prompt's state is kept after every so many tokens too, or every kMostCheckpoints-th part where that is more, for prompts that
+  // leave its path at a place that nothing foretold. In memory only. 0: nowhere but at the ends and branches.
+  int64_t checkpoint_tokens = 0;
+  // Keeps states beyond memory and process; wants prefix_cache_bytes > 0. Outlives the engine; null: none.
   PrefixDisk* prefix_disk = nullptr;
   StepWatcher* watcher = nullptr;  // Outlives the engine; null: none.
   // Samples for several sequences at a time with these, which must be idle between steps of the model: those of its backend. Outlives
@@ -43,6 +46,8 @@ struct EngineOptions {
   // time are mixed: for one request at a time. Outlives the engine; null: none.
   model::Observer* observer = nullptr;
 };
+
+constexpr int64_t kMostCheckpoints = 8;  // Of one prompt: their rings are not shared.
 
 struct EngineStats {
   int64_t num_running = 0;

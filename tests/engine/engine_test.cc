@@ -317,6 +317,33 @@ TEST(Engine, ABranchPointIsKept) {
   EXPECT_EQ(RunToEnd(engine)[id].num_cached_tokens, 130);
 }
 
+TEST(Engine, APromptThatLeavesTheMiddleOfALongOneStartsFromACheckpoint) {
+  // What is cached of a prompt that shares `common` tokens with one of `length` before.
+  const auto cached = [](size_t length, size_t common, int64_t checkpoint_tokens) {
+    Engine engine(SharedModel(),
+                  {.max_step_tokens = 100,
+                   .prefix_cache_bytes = int64_t{1} << 30,
+                   .checkpoint_tokens = checkpoint_tokens},
+                  {});
+    std::vector<int32_t> prompt = RandomTokens(length, 3);
+    static_cast<void>(*engine.Submit(MakeRequest(prompt, 1)));
+    RunToEnd(engine);
+    prompt.resize(common);
+    const std::vector<int32_t> rest = RandomTokens(30, 12);
+    prompt.insert(prompt.end(), rest.begin(), rest.end());
+    const RequestId id = *engine.Submit(MakeRequest(prompt, 4));
+    const Outcome outcome = std::move(RunToEnd(engine)[id]);
+    EXPECT_EQ(outcome.tokens, RunAlone(MakeRequest(prompt, 4)).tokens);
+    return outcome.num_cached_tokens;
+  };
+  EXPECT_EQ(cached(300, 200, 0), 0);
+  EXPECT_EQ(cached(300, 200, 64), 192);
+  EXPECT_EQ(cached(300, 63, 64), 63);  // The state of 64, taken back.
+  EXPECT_EQ(cached(300, 200, 150), 150);
+  EXPECT_EQ(cached(300, 200, 151), 0);  // Too near the end, which is kept.
+  EXPECT_EQ(cached(560, 72, 16), 70);   // Eight of a prompt at most: 70 tokens apart.
+}
+
 TEST(Engine, PreemptedSequencesGiveTheSameTokens) {
   const std::vector<size_t> lengths = {240, 250, 60};  // The first two need another page at 256.
   int64_t at_first = 0;
