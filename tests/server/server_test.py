@@ -256,6 +256,19 @@ class Limits(unittest.TestCase):
             self.assertIn(b": keep-alive\n\n", reply)
             self.assertIn(b"[DONE]", reply)
 
+    def test_a_client_that_leaves_stops_the_reading_of_its_prompt(self):
+        words = 30000
+        with Server("--max-step-tokens", 64) as server:
+            body = json.dumps({"prompt": "word " * words, "max_tokens": 1, "stream": True})
+            with socket.create_connection((server.host, server.port)) as connection:
+                connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+                while server.metric("dsv4_prefill_tokens_total") == 0:
+                    time.sleep(0.02)
+            while server.metric("dsv4_requests_running") > 0:
+                time.sleep(0.02)
+            # It has read for as long as we took to look and leave; all of it would take many seconds.
+            self.assertLess(server.metric("dsv4_prefill_tokens_total"), words / 2)
+
     def test_a_client_that_does_not_read_holds_nobody_up(self):
         with Server() as server:
             body = json.dumps({"messages": QUESTION, "n": 16, "max_tokens": 400, "temperature": 2, "stream": True, "logprobs": True, "top_logprobs": 20})
