@@ -24,6 +24,7 @@ struct CallTags {
   std::string tool_calls = "tool_calls";
   std::string invoke = "invoke";
   std::string parameter = "parameter";
+  bool operator==(const CallTags&) const = default;
 };
 
 struct CallableTool {
@@ -32,6 +33,7 @@ struct CallableTool {
   // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
   bool strict = false;
   std::string label;  // What errors call the schema: "tools[0].function.parameters".
+  bool operator==(const CallableTool&) const = default;
 };
 
 enum class ContentKind : uint8_t {
@@ -50,6 +52,7 @@ struct AnswerRules {
   CallTags tags = {};
   std::vector<CallableTool> tools = {};  // Those that may be called; none: no tag means anything.
   bool parallel_calls = true;
+  bool operator==(const AnswerRules&) const = default;
 };
 
 // Errors begin with the label of the schema that is wrong: InvalidArgument names the place by its JSON pointer; ResourceExhausted

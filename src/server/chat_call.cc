@@ -185,7 +185,7 @@ Result<std::shared_ptr<const grammar::Program>> AnswerGrammar(const ServedModel&
     rules.schema = chat::WriteJson(schema);
     rules.schema_label = call.schema_label;
   }
-  auto program = grammar::CompileAnswer(rules);
+  auto program = model.grammars->Compile(rules);
   // Whatever it is that fails, the request is wrong.
   if (!program) return Error(InvalidArgument(program.error().message()));
   return program;

@@ -1,5 +1,5 @@
-// What the server knows of the model it serves, without its weights: names, tokenizer, chat format, limits. Immutable, so that
-// every thread may read it.
+// What the server knows of the model it serves, without its weights: names, tokenizer, chat format, limits. Immutable but for
+// caches that have a lock, so that every thread may read it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "chat/api_policy.h"
 #include "chat/profile.h"
+#include "grammar/grammar_cache.h"
 #include "grammar/token_trie.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
@@ -27,6 +28,7 @@ struct ServedModel {
   const chat::ChatProfile* profile = nullptr;
   std::shared_ptr<const grammar::TokenTrie> trie =
       nullptr;  // Null: its tokens cannot write every text, no schemas.
+  std::shared_ptr<grammar::GrammarCache> grammars = std::make_shared<grammar::GrammarCache>();
   int64_t vocab_size = 0;
   int64_t context_length = 0;                    // Prompt and answer together.
   chat::ThinkingSettings default_thinking = {};  // For requests that say nothing of it.
