@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <random>
 #include <vector>
 
@@ -27,7 +29,7 @@ Status Work(Communicator& group) {
     const size_t count = 1 + random() % 100000;
     std::vector<float> values(count, 1.0F);
     std::vector<std::byte> bytes(count);
-    switch (random() % 5) {
+    switch (random() % 6) {
       case 0:
         DSV4_RETURN_IF_ERROR(group.AllReduceSum(values));
         break;
@@ -42,7 +44,15 @@ Status Work(Communicator& group) {
         DSV4_RETURN_IF_ERROR(group.AllGather(bytes, 1, sizes, all));
         break;
       }
-      case 3:
+      case 3: {
+        const std::vector<int64_t> sizes(static_cast<size_t>(group.size()), 3);
+        const auto rows = static_cast<int64_t>(count / 100);
+        std::vector<std::byte> all(static_cast<size_t>(rows * 3 * group.size()));
+        std::vector<std::byte> parts(all.size());
+        DSV4_RETURN_IF_ERROR(group.AllToAll(all, rows, sizes, parts));
+        break;
+      }
+      case 4:
         if (group.rank() == 0) {
           DSV4_RETURN_IF_ERROR(group.Send(bytes, 1));
         } else if (group.rank() == 1) {
@@ -55,9 +65,11 @@ Status Work(Communicator& group) {
   }
 }
 
-[[noreturn]] void RunRank(const std::shared_ptr<SharedMemory>& memory, int rank, int size, int victim) {
+// Says on `joined` when it is in the group.
+[[noreturn]] void RunRank(const std::shared_ptr<SharedMemory>& memory, int rank, int size, int victim,
+                          int joined) {
   auto group = JoinSharedMemory(memory, rank, size, std::chrono::seconds(20));
-  if (!group) ::_exit(kOther);
+  if (char byte = 0; !group || ::write(joined, &byte, 1) != 1) ::_exit(kOther);
   const Status status = Work(**group);
   const bool named = status.code() == StatusCode::kUnavailable &&
                      status.message().starts_with(fmt::format("rank {} of {}", victim, size));
@@ -71,14 +83,21 @@ TEST(KilledRank, EndsTheGroupWithItsName) {
     const int victim = static_cast<int>(random() % static_cast<uint32_t>(size));
     const auto memory = SharedMemory::Create(size);
     ASSERT_TRUE(memory.has_value());
+    std::array<int, 2> joined = {};
+    ASSERT_EQ(::pipe(joined.data()), 0);
     std::vector<pid_t> processes;
     for (int rank = 0; rank < size; ++rank) {
       const pid_t process = ::fork();
       ASSERT_GE(process, 0);
-      if (process == 0) RunRank(*memory, rank, size, victim);
+      if (process == 0) RunRank(*memory, rank, size, victim, joined[1]);
       processes.push_back(process);
     }
-    ::usleep(static_cast<useconds_t>(20000 + random() % 60000));
+    // A rank that is killed before it has come is another story: the others wait for it until the deadline.
+    char byte = 0;
+    for (int rank = 0; rank < size; ++rank) ASSERT_EQ(::read(joined[0], &byte, 1), 1);
+    ::close(joined[0]);
+    ::close(joined[1]);
+    ::usleep(static_cast<useconds_t>(random() % 60000));
     ASSERT_EQ(::kill(processes[static_cast<size_t>(victim)], SIGKILL), 0);
     const Clock::time_point killed = Clock::now();
     for (int rank = 0; rank < size; ++rank) {
@@ -94,6 +113,44 @@ TEST(KilledRank, EndsTheGroupWithItsName) {
     // The deadline is 20 s; a death is noticed in a fraction of that.
     EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
   }
+}
+
+// A machine that is suspended, or a container that is frozen, goes on where it was: who has slept through the deadline itself has not
+// waited for it. Rank 0 wakes first, when rank 1 cannot have come.
+TEST(StoppedRanks, BlameNobodyWhenTheyGoOn) {
+  const auto memory = SharedMemory::Create(2);
+  ASSERT_TRUE(memory.has_value());
+  std::array<int, 2> joined = {};
+  std::array<int, 2> go = {};
+  ASSERT_EQ(::pipe(joined.data()), 0);
+  ASSERT_EQ(::pipe(go.data()), 0);
+  std::array<pid_t, 2> processes = {};
+  for (int rank = 0; rank < 2; ++rank) {
+    processes[static_cast<size_t>(rank)] = ::fork();
+    if (processes[static_cast<size_t>(rank)] != 0) continue;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Stopped ones too.
+    const auto group = JoinSharedMemory(*memory, rank, 2, std::chrono::seconds(2));
+    char byte = 0;
+    if (!group || ::write(joined[1], &byte, 1) != 1) ::_exit(kOther);
+    if (rank == 1 && ::read(go[0], &byte, 1) != 1) ::_exit(kOther);
+    const Status met = (*group)->Barrier();
+    ::_exit(met.ok() ? kNamed : kOther);
+  }
+  char byte = 0;
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(::read(joined[0], &byte, 1), 1);
+  ::usleep(100000);  // Rank 0 waits.
+  for (const pid_t process : processes) ASSERT_EQ(::kill(process, SIGSTOP), 0);
+  ::usleep(2500000);
+  ASSERT_EQ(::write(go[1], &byte, 1), 1);
+  ASSERT_EQ(::kill(processes[0], SIGCONT), 0);
+  ::usleep(100000);
+  ASSERT_EQ(::kill(processes[1], SIGCONT), 0);
+  for (const pid_t process : processes) {
+    int state = 0;
+    ASSERT_EQ(::waitpid(process, &state, 0), process);
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == kNamed) << state;
+  }
+  for (const int fd : {joined[0], joined[1], go[0], go[1]}) ::close(fd);
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSpins =
     200;  // A few microseconds; with more ranks than cores, longer spinning keeps the others waiting.
-constexpr std::chrono::milliseconds kLook(20);  // How often a sleeper looks whether the others live,
-constexpr std::chrono::milliseconds kLongestLook(
-    500);  // and what between two looks counts as waiting at most.
+// How often a sleeper looks whether the others live, and what between two looks counts as waiting at most.
+constexpr std::chrono::milliseconds kLook(20);
+constexpr std::chrono::milliseconds kLongestLook(500);
 
 void SleepOn(std::atomic<uint32_t>& bell, uint32_t value, std::chrono::milliseconds most) {
   const timespec timeout{.tv_sec = most.count() / 1000, .tv_nsec = most.count() % 1000 * 1000000};

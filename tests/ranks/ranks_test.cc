@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "comm/collectives.h"
+#include "comm/imagined_group.h"
 #include "tensor/host_memory_testing.h"
 #include "tests/ranks/model_ranks.h"
 
@@ -224,6 +225,21 @@ std::vector<Status> LoadOnRanks(int num_ranks, const std::function<void(int, mod
     if (model && group.rank() > 0) (void)(*model)->Follow();
   });
   return statuses;
+}
+
+TEST(Ranks, OpsForDividedEntriesAreMissedByName) {
+  ops::Backend backend = MakeGoldenBackend("reference", 1);
+  backend.table.merge_attention = nullptr;
+  model::ModelOptions options;
+  options.group = comm::ImagineGroup(0, 2, 2);
+  options.placement = model::ParsePlacement("tensor", 2).value();
+  const auto model = model::Model::Load(ModelDirectory(kGolden).string(), backend, options);
+  ASSERT_FALSE(model.has_value());
+  EXPECT_EQ(model.error().code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(model.error().message(), HasSubstr("lacks ops that placement tensor needs: merge_attention"));
+  options.placement = model::ParsePlacement("expert", 2).value();
+  options.group = comm::ImagineGroup(0, 2, 2);
+  EXPECT_TRUE(model::Model::Load(ModelDirectory(kGolden).string(), backend, options).has_value());
 }
 
 TEST(Ranks, MisfitsFailOnEveryRank) {
