@@ -16,7 +16,7 @@ using InnerOp = std::function<Status(const Args& args)>;
 template <typename Args>
 using OpHook = std::function<Status(const InnerOp<Args>& inner, const Args& args)>;
 
-// Empty: the op as it is.
+// Empty: the op as it is. The ops that only ranks with divided entries call cannot be hooked.
 struct OpHooks {
 #define DSV4_OP_HOOK(name, Args) OpHook<ops::Args> name;
   DSV4_FOR_EACH_OP(DSV4_OP_HOOK)

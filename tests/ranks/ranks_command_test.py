@@ -105,9 +105,10 @@ class SameAnswers(unittest.TestCase):
         self.assertEqual(answers[2:], answers[:2])
 
     def test_bench(self):
-        report = dsv4_json("bench", "--ranks", "2", "--prefill", "16", "--depth", "0", "--batch", "2", "--repeat", "1",
-                           "--check", "off", "--threads", "1", "--json")
-        self.assertEqual(len(report["rows"]), 2)
+        for placement in ("expert", "tensor"):
+            report = dsv4_json("bench", "--ranks", "2", "--placement", placement, "--prefill", "16", "--depth", "0",
+                               "--batch", "2", "--repeat", "1", "--check", "off", "--threads", "1", "--json")
+            self.assertEqual(len(report["rows"]), 2)
 
 
 class Ends(unittest.TestCase):
