@@ -43,6 +43,9 @@ class Server:
             self.process.kill()
             self.log += self.process.stderr.readlines()
             self.process.stderr.close()
+        reports = "".join(self.log)
+        if "Sanitizer" in reports:
+            raise AssertionError(f"a sanitizer's report:\n{reports}")
 
     @property
     def url(self):
