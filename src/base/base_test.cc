@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -58,6 +59,26 @@ TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
       });
       for (const auto& hit : hits) EXPECT_EQ(hit, 1);
     }
+  }
+}
+
+TEST(ThreadPool, LoopsFollowEachOtherAtOnce) {
+  // Workers come late, when the loop that called them is over and others run: whether they spin or sleep, on a core of their own or not.
+  for (const int spin : {0, 20, 1000}) {
+    ThreadPool pool(
+        ThreadPoolOptions{.num_threads = 6, .spin = std::chrono::microseconds(spin), .cpus_of_nodes = {}});
+    std::vector<int64_t> sums(64);  // Not atomic: one range writes an element, and the next loop sees it.
+    for (int64_t loop = 1; loop <= 2000; ++loop) {
+      const auto count = loop % static_cast<int64_t>(sums.size()) + 1;
+      pool.ParallelFor(count, 1, [&sums, loop](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) sums[static_cast<size_t>(i)] += loop;
+      });
+    }
+    int64_t total = 0;
+    for (const int64_t sum : sums) total += sum;
+    int64_t expected = 0;
+    for (int64_t loop = 1; loop <= 2000; ++loop) expected += loop * (loop % 64 + 1);
+    EXPECT_EQ(total, expected) << spin;
   }
 }
 

@@ -54,6 +54,26 @@ void KeepOnNode(const std::vector<std::vector<int>>& cpus_of_nodes, int index, i
   if (!status.ok()) LogWarning(status.message());
 }
 
+// A loop as one word, so that joining one, leaving it and closing it are single atomic steps: how many workers are in it, whether more may
+// come in, and a number by which a worker knows one it was in already.
+class LoopWord {
+ public:
+  explicit LoopWord(uint64_t bits) : bits_(bits) {}
+  LoopWord Next() const { return LoopWord(((bits_ >> kNumberShift) + 1) << kNumberShift | kOpen); }
+
+  uint64_t bits() const { return bits_; }
+  uint64_t number() const { return bits_ >> kNumberShift; }
+  bool open() const { return (bits_ & kOpen) != 0; }
+  uint64_t workers() const { return bits_ & (kOpen - 1); }
+
+  static constexpr uint64_t kWorker = 1;
+  static constexpr int kNumberShift = 17;
+  static constexpr uint64_t kOpen = uint64_t{1} << (kNumberShift - 1);
+
+ private:
+  uint64_t bits_;
+};
+
 }  // namespace
 
 struct ThreadPool::State {
@@ -62,15 +82,17 @@ struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
+  // Of the open loop. Written only while no loop is open and no worker is in one.
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   int64_t count = 0;
   int64_t shortest = 1;  // Range; the last may be shorter.
   std::atomic<int64_t> next{0};
-  // These three are written under the mutex, so that a waiting thread cannot miss a change; read without it by spinning ones. A release of
-  // `generation` publishes the loop above, one of `busy` what a worker computed.
-  std::atomic<uint64_t> generation{0};
-  std::atomic<int> busy{0};
+  // Opening one publishes the loop above, a worker's leaving what it computed. Opened, and `stopping` set, under the mutex, so that a
+  // sleeping worker cannot miss it.
+  std::atomic<uint64_t> loop{0};
   std::atomic<bool> stopping{false};
+
+  LoopWord Loop() const { return LoopWord(loop.load(std::memory_order_acquire)); }
 
   // Ranges shrink with what is left: few to hand out, and all threads are done at nearly the same time.
   void TakeRanges() {
@@ -87,7 +109,8 @@ struct ThreadPool::State {
   void WorkerLoop() {
     uint64_t seen = 0;
     const auto called = [&] {
-      return stopping.load(std::memory_order_acquire) || generation.load(std::memory_order_acquire) != seen;
+      const LoopWord now = Loop();
+      return stopping.load(std::memory_order_acquire) || (now.open() && now.number() != seen);
     };
     for (;;) {
       if (!SpinUntil(spin, called)) {
@@ -95,10 +118,16 @@ struct ThreadPool::State {
         work_ready.wait(lock, called);
       }
       if (stopping) return;
-      seen = generation;
+      uint64_t bits = loop.load(std::memory_order_relaxed);
+      if (const LoopWord now(bits); !now.open() || now.number() == seen) continue;  // Closed meanwhile.
+      if (!loop.compare_exchange_weak(bits, bits + LoopWord::kWorker, std::memory_order_acquire)) continue;
+      seen = LoopWord(bits).number();
       TakeRanges();
-      const std::lock_guard lock(mutex);
-      if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) work_done.notify_one();
+      const LoopWord left(loop.fetch_sub(LoopWord::kWorker, std::memory_order_acq_rel) - LoopWord::kWorker);
+      if (!left.open() && left.workers() == 0) {
+        const std::lock_guard lock(mutex);
+        work_done.notify_one();
+      }
     }
   }
 };
@@ -139,18 +168,19 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     body(0, count);
     return;
   }
+  state_->body = &body;
+  state_->count = count;
+  state_->shortest = std::max(grain, count / (16 * num_threads()));
+  state_->next = 0;
   {
     const std::lock_guard lock(state_->mutex);
-    state_->body = &body;
-    state_->count = count;
-    state_->shortest = std::max(grain, count / (16 * num_threads()));
-    state_->next = 0;
-    state_->busy = static_cast<int>(state_->workers.size());
-    state_->generation.fetch_add(1, std::memory_order_release);
+    state_->loop.store(state_->Loop().Next().bits(), std::memory_order_release);
   }
   state_->work_ready.notify_all();
   state_->TakeRanges();
-  const auto done = [&] { return state_->busy.load(std::memory_order_acquire) == 0; };
+  // Nobody waits for a worker that has not come: the kernel may have given its core to somebody else.
+  state_->loop.fetch_and(~LoopWord::kOpen, std::memory_order_acq_rel);
+  const auto done = [&] { return state_->Loop().workers() == 0; };
   if (SpinUntil(state_->spin, done)) return;
   std::unique_lock lock(state_->mutex);
   state_->work_done.wait(lock, done);
