@@ -20,13 +20,14 @@
 
 #include "base/read_file.h"
 #include "comm/shared_memory.h"
+#include "comm/shared_memory_layout.h"
 
 namespace dsv4::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kHello = 0x324F4C4C45485634;  // "4VHELLO2"
+constexpr uint64_t kHello = 0x334F4C4C45485634;  // "4VHELLO3"
 
 template <size_t kSize>
 void Put(std::array<char, kSize>& field, std::string_view text) {
@@ -43,6 +44,7 @@ struct Hello {
   uint64_t magic = kHello;
   int32_t size = 0;
   int32_t rank = 0;
+  int32_t process = 0;
   std::array<char, 64> machine = {};
   std::array<char, 512> agreement = {};
 };
@@ -132,6 +134,7 @@ Result<int> Number(const char* name, int min, int max) {
 
 struct Guest {
   int rank = 0;
+  pid_t process = 0;
   Socket socket;
 };
 
@@ -161,7 +164,7 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
     Hello hello;
     if (!socket.Read(hello) || hello.magic != kHello) continue;  // A stranger.
     const int rank = hello.rank;
-    guests.push_back({rank, std::move(socket)});
+    guests.push_back({rank, hello.process, std::move(socket)});
     if (hello.size != environment.size || rank < 1 || rank >= environment.size) {
       return InvalidArgument(fmt::format("rank {} of {} came to rank 0 of {}: WORLD_SIZE differs", rank,
                                          hello.size, environment.size));
@@ -190,6 +193,11 @@ Result<std::shared_ptr<SharedMemory>> Receive(const RankEnvironment& environment
   }
   DSV4_ASSIGN_OR_RETURN(auto memory, SharedMemory::Create(environment.size));
   const Status status = TakeIn(environment, *door, options, mine, guests);
+  if (status.ok()) {
+    // From here on all know all: who ends before it opens the memory is missed at once, and not when the deadline has passed.
+    const Layout layout(memory->data(), environment.size);
+    for (const Guest& guest : guests) layout.control(guest.rank).process.store(guest.process);
+  }
   Reply reply{.creator = ::getpid(), .fd = memory->fd(), .code = static_cast<uint32_t>(status.code())};
   Put(reply.message, status.message());
   for (const Guest& guest : guests) (void)guest.socket.Write(reply);
@@ -282,7 +290,7 @@ Door::~Door() {
 
 Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment, std::optional<Door> door,
                                                 const JoinOptions& options) {
-  Hello mine{.size = environment.size, .rank = environment.rank};
+  Hello mine{.size = environment.size, .rank = environment.rank, .process = ::getpid()};
   Put(mine.machine, Machine());
   Put(mine.agreement, options.agreement);
   std::vector<Guest> guests;  // Until all have joined: what they heard is then of use.

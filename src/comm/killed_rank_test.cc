@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "comm/collectives.h"
@@ -21,6 +23,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kNamed = 10;  // Exit codes of a rank: the error names the victim,
 constexpr int kOther = 11;  // or it does not.
+
+// Of the group; and in how much less a death must be found, which is noticed in a fraction of a second by whoever is not kept from
+// the processor.
+constexpr std::chrono::seconds kDeadline(600);
+constexpr std::chrono::seconds kSoon(60);
 
 // Works without end: every collective in turn, in sizes of one and of several chunks.
 Status Work(Communicator& group) {
@@ -68,7 +75,8 @@ Status Work(Communicator& group) {
 // Says on `joined` when it is in the group.
 [[noreturn]] void RunRank(const std::shared_ptr<SharedMemory>& memory, int rank, int size, int victim,
                           int joined) {
-  auto group = JoinSharedMemory(memory, rank, size, std::chrono::seconds(20));
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Also where the test fails before it kills anybody.
+  auto group = JoinSharedMemory(memory, rank, size, kDeadline);
   if (char byte = 0; !group || ::write(joined, &byte, 1) != 1) ::_exit(kOther);
   const Status status = Work(**group);
   const bool named = status.code() == StatusCode::kUnavailable &&
@@ -110,47 +118,54 @@ TEST(KilledRank, EndsTheGroupWithItsName) {
         EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == kNamed) << "rank " << rank << ": " << state;
       }
     }
-    // The deadline is 20 s; a death is noticed in a fraction of that.
-    EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
+    EXPECT_LT(Clock::now() - killed, kSoon);
   }
 }
 
-// A machine that is suspended, or a container that is frozen, goes on where it was: who has slept through the deadline itself has not
-// waited for it. Rank 0 wakes first, when rank 1 cannot have come.
-TEST(StoppedRanks, BlameNobodyWhenTheyGoOn) {
+// Whether two ranks meet when both are stopped for longer than their deadline while one waits for the other. Rank 0 wakes first, when
+// rank 1 cannot have come.
+bool MeetAfterAStop(std::chrono::milliseconds deadline) {
   const auto memory = SharedMemory::Create(2);
-  ASSERT_TRUE(memory.has_value());
   std::array<int, 2> joined = {};
   std::array<int, 2> go = {};
-  ASSERT_EQ(::pipe(joined.data()), 0);
-  ASSERT_EQ(::pipe(go.data()), 0);
+  if (!memory || ::pipe(joined.data()) != 0 || ::pipe(go.data()) != 0) return false;
   std::array<pid_t, 2> processes = {};
   for (int rank = 0; rank < 2; ++rank) {
     processes[static_cast<size_t>(rank)] = ::fork();
     if (processes[static_cast<size_t>(rank)] != 0) continue;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Stopped ones too.
-    const auto group = JoinSharedMemory(*memory, rank, 2, std::chrono::seconds(2));
+    const auto group = JoinSharedMemory(*memory, rank, 2, deadline);
     char byte = 0;
     if (!group || ::write(joined[1], &byte, 1) != 1) ::_exit(kOther);
     if (rank == 1 && ::read(go[0], &byte, 1) != 1) ::_exit(kOther);
     const Status met = (*group)->Barrier();
     ::_exit(met.ok() ? kNamed : kOther);
   }
+  ::close(joined[1]);
   char byte = 0;
-  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(::read(joined[0], &byte, 1), 1);
+  bool good = true;
+  for (int rank = 0; rank < 2; ++rank) good &= ::read(joined[0], &byte, 1) == 1;
   ::usleep(100000);  // Rank 0 waits.
-  for (const pid_t process : processes) ASSERT_EQ(::kill(process, SIGSTOP), 0);
-  ::usleep(2500000);
-  ASSERT_EQ(::write(go[1], &byte, 1), 1);
-  ASSERT_EQ(::kill(processes[0], SIGCONT), 0);
+  for (const pid_t process : processes) ::kill(process, SIGSTOP);
+  std::this_thread::sleep_for(deadline + std::chrono::milliseconds(500));
+  good &= ::write(go[1], &byte, 1) == 1;
+  ::kill(processes[0], SIGCONT);
   ::usleep(100000);
-  ASSERT_EQ(::kill(processes[1], SIGCONT), 0);
+  ::kill(processes[1], SIGCONT);
   for (const pid_t process : processes) {
     int state = 0;
-    ASSERT_EQ(::waitpid(process, &state, 0), process);
-    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == kNamed) << state;
+    good &= ::waitpid(process, &state, 0) == process && WIFEXITED(state) && WEXITSTATUS(state) == kNamed;
   }
-  for (const int fd : {joined[0], joined[1], go[0], go[1]}) ::close(fd);
+  for (const int fd : {joined[0], go[0], go[1]}) ::close(fd);
+  return good;
+}
+
+// A machine that is suspended, or a container that is frozen, goes on where it was: who has slept through the deadline itself has not
+// waited for it. On a busy machine the waits around the stop may themselves take the shorter deadlines; a rank that counts the stop
+// fails with every one.
+TEST(StoppedRanks, BlameNobodyWhenTheyGoOn) {
+  EXPECT_TRUE(MeetAfterAStop(std::chrono::seconds(2)) || MeetAfterAStop(std::chrono::seconds(8)) ||
+              MeetAfterAStop(std::chrono::seconds(32)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -9,14 +10,19 @@
 #include <vector>
 
 #include "comm/shared_memory.h"
+#include "comm/shared_memory_layout.h"
 
 namespace dsv4::comm::testing {
 
 // Calls work(group) on `size` threads, each with its own rank, and returns when all have returned.
 inline void RunRanks(int size, const std::function<void(Communicator&)>& work,
-                     std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+                     std::chrono::milliseconds timeout = std::chrono::seconds(120)) {
   const auto memory = SharedMemory::Create(size);
   ASSERT_TRUE(memory.has_value()) << memory.error().ToString();
+  // All are known from the start, so that a short timeout is not spent on threads that a busy machine starts late.
+  for (int rank = 0; rank < size; ++rank) {
+    Layout((*memory)->data(), size).control(rank).process.store(::getpid());
+  }
   std::vector<std::unique_ptr<Communicator>> groups(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {

@@ -47,7 +47,7 @@ class SharedMemory {
   size_t num_bytes_;
 };
 
-// Takes part as `rank`, and waits until all ranks do. `timeout` is the deadline of this and of every later wait, from the
+// Takes part as `rank`, and waits until the processes of all ranks are known. `timeout` is the deadline of this and of every later wait, from the
 // moment that the waiting begins. Errors: DeadlineExceeded names the ranks that did not come.
 Result<std::unique_ptr<Communicator>> JoinSharedMemory(std::shared_ptr<SharedMemory> memory, int rank,
                                                        int size, std::chrono::milliseconds timeout);

@@ -278,6 +278,10 @@ class Group final : public Communicator {
       memory = offer.fd < 0 ? Error(ResourceExhausted("the first rank of the part has no shared memory"))
                             : SharedMemory::Open(offer.process, offer.fd, part_size);
     }
+    // Who cannot open it says so when all are known to live: nobody comes to the second of these before everybody has tried, so the
+    // memory of a rank that has ended is put down to its end.
+    DSV4_TRY(Barrier(Wait::kDeadline));
+    DSV4_TRY(Barrier(Wait::kDeadline));
     if (!memory) Fail(memory.error());
     DSV4_TRY(Barrier(Wait::kDeadline));
     std::vector<int> members;

@@ -26,7 +26,7 @@ struct alignas(64) RankControl {
   std::atomic<uint64_t> round = 0;  // The last one announced.
   alignas(64) std::atomic<uint32_t> bell = 0;
   std::atomic<uint32_t> sleeping = 0;
-  std::atomic<int32_t> process = 0;  // 0: has not joined.
+  std::atomic<int32_t> process = 0;  // 0: not known yet.
   std::atomic<uint32_t> left = 0;
 };
 
