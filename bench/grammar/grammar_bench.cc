@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 struct Subject {
   const char* name;
   const char* schema;
-  bool is_tool = false;  // Of a tool: reasoning, text and calls.
+  int num_tools = 0;  // Of so many tools with these parameters: reasoning, text and calls.
 };
 
 constexpr Subject kSubjects[] = {
@@ -38,7 +38,10 @@ constexpr Subject kSubjects[] = {
     {"string of 1000", R"({"type":"string","minLength":1,"maxLength":1000})"},
     {"strict tool",
      R"({"type":"object","properties":{"path":{"type":"string"},"text":{"type":"string"},"title":{"type":"string","maxLength":200},"lines":{"type":"array","items":{"type":"integer"}},"mode":{"enum":["read","write"]}},"required":["path","text"],"additionalProperties":false})",
-     true},
+     1},
+    {"20 strict tools",
+     R"({"type":"object","properties":{"path":{"type":"string"},"text":{"type":"string"},"title":{"type":"string","description":"Short"},"note":{"type":"string","maxLength":200},"from":{"type":"integer"},"to":{"type":"integer","minimum":0},"all":{"type":"boolean"},"mode":{"enum":["read","write"]}},"required":["path","text"],"additionalProperties":false})",
+     20},
     {"pattern", R"({"type":"array","items":{"type":"string","pattern":"^[A-Z]{2}-\\d{4,8}( \\w+)*$"}})"},
 };
 
@@ -94,22 +97,21 @@ int main(int argc, char** argv) {
              "p99 us", "mean us", "masks");
   std::vector<double> all;
   for (const Subject& subject : kSubjects) {
+    grammar::AnswerRules rules = {
+        .starts_in_reasoning = true, .content = grammar::ContentKind::kText, .tags = {.marker = "｜DSML｜"}};
+    for (int i = 0; i < subject.num_tools; ++i) {
+      rules.tools.push_back(
+          {.name = fmt::format("edit{}", i), .parameters = subject.schema, .strict = true, .label = "edit"});
+    }
     start = Clock::now();
     const auto program =
-        !subject.is_tool
-            ? grammar::CompileJsonSchema(subject.schema)
-            : grammar::CompileAnswer(
-                  {.starts_in_reasoning = true,
-                   .content = grammar::ContentKind::kText,
-                   .tags = {.marker = "｜DSML｜"},
-                   .tools = {
-                       {.name = "edit", .parameters = subject.schema, .strict = true, .label = "edit"}}});
+        subject.num_tools == 0 ? grammar::CompileJsonSchema(subject.schema) : grammar::CompileAnswer(rules);
     if (!program) return 1;
     const double compile = MillisecondsSince(start);
     grammar::Matcher matcher(*program, *trie, {stop});
     // Nobody writes a tag by chance: walks begin behind it, and what reasoning and text in front of it cost comes on top once.
     double cold = 0;
-    if (subject.is_tool) {
+    if (subject.num_tools > 0) {
       grammar::TokenMask mask(matcher.num_ids());
       for (const char* text : {"So", "\xF8", "Text", "<", "\xF9", "tool_calls>"}) {
         start = Clock::now();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "grammar/matcher.h"
 #include "grammar/testing.h"
@@ -183,6 +184,24 @@ TEST(AnswerGrammar, FreeTextGoesOnUntilACallHoweverItIsSpelled) {
   EXPECT_FALSE(Takes(rules, "so</think>text" + call));
   EXPECT_TRUE(Takes(rules, "so</think>" + call));
   EXPECT_TRUE(Takes(rules, "so" + call));
+}
+
+TEST(AnswerGrammar, ParametersThatAreAlikeShareTheirAutomataHoweverTheyAreDescribed) {
+  const auto sizes = [](const char* first, const char* second) {
+    AnswerRules rules = CallOf(first);
+    rules.tools.push_back({.name = "g", .parameters = second, .strict = true, .label = "tools[1]"});
+    const auto program = CompileAnswer(rules);
+    EXPECT_TRUE(program) << program.error().ToString();
+    return program ? std::pair((*program)->dfas.size(), (*program)->nodes.size())
+                   : std::pair<size_t, size_t>();
+  };
+  const char* plain = R"({"properties":{"a":{"type":"string"},"b":{"type":"string"}}})";
+  const char* described =
+      R"({"properties":{"a":{"type":"string","description":"one","x-y":[1]},"b":{"title":"two","type":"string"}}})";
+  EXPECT_EQ(sizes(plain, plain), sizes(described, plain));
+  EXPECT_EQ(sizes(plain, plain).first, sizes(plain, described).first);
+  EXPECT_LT(sizes(plain, plain).first,
+            sizes(plain, R"({"properties":{"a":{"type":"string"},"b":{"type":"integer"}}})").first);
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 
 namespace dsv4::grammar {
@@ -146,36 +148,42 @@ Result<Dfa> Dfa::Compile(const Regex& regex, DfaLimits& limits) {
   if (!nfa.Add(*regex, start, last)) return Error(TooLarge(limits));
   limits.work_left -= static_cast<int64_t>(nfa.num_states());
 
-  // Bytes that are in the same sets are one class.
+  // Bytes that are in the same sets are one class; numbered by their first bytes.
   Classes classes = {};
+  size_t num_classes = 1;
+  for (const ByteSet& set : nfa.sets()) {
+    std::array<uint16_t, 512> split;  // By old class and whether the set has the byte; 256 is none yet.
+    split.fill(256);
+    num_classes = 0;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      uint16_t& refined = split[2 * size_t{classes[byte]} + (set[byte] ? 1 : 0)];
+      if (refined == 256) refined = static_cast<uint16_t>(num_classes++);
+      classes[byte] = static_cast<uint8_t>(refined);
+    }
+  }
   std::vector<uint8_t> representatives;
-  std::map<std::vector<bool>, uint8_t> class_of_membership;
   for (size_t byte = 0; byte < 256; ++byte) {
-    std::vector<bool> membership;
-    for (const ByteSet& set : nfa.sets()) membership.push_back(set[byte]);
-    const auto [found, is_new] =
-        class_of_membership.try_emplace(membership, static_cast<uint8_t>(representatives.size()));
-    if (is_new) representatives.push_back(static_cast<uint8_t>(byte));
-    classes[byte] = found->second;
+    if (classes[byte] == representatives.size()) representatives.push_back(static_cast<uint8_t>(byte));
   }
 
   Dfa dfa(classes, representatives.size());
   std::unordered_map<std::vector<uint32_t>, uint32_t, HashStates> ids;
   std::vector<const std::vector<uint32_t>*> subsets;
-  const auto id_of = [&](std::vector<uint32_t> subset) {
+  const auto id_of = [&](std::vector<uint32_t>& subset) {
     limits.work_left -= static_cast<int64_t>(nfa.Close(subset));
     const bool accepting = std::binary_search(subset.begin(), subset.end(), Nfa::kFinal);
-    const auto [found, is_new] = ids.try_emplace(std::move(subset), static_cast<uint32_t>(subsets.size()));
+    const auto [found, is_new] = ids.try_emplace(subset, static_cast<uint32_t>(subsets.size()));
     if (is_new) {
       dfa.AddState(accepting);
       subsets.push_back(&found->first);
     }
     return found->second;
   };
-  id_of({start});
+  std::vector<uint32_t> targets = {start};
+  id_of(targets);
   for (uint32_t state = 0; state < subsets.size(); ++state) {
     for (size_t c = 0; c < representatives.size(); ++c) {
-      std::vector<uint32_t> targets;
+      targets.clear();
       for (const uint32_t member : *subsets[state]) {
         const uint32_t set = nfa.set_of(member);
         if (set != Nfa::kNoSet && nfa.sets()[set][representatives[c]]) targets.push_back(nfa.target(member));
@@ -184,7 +192,7 @@ Result<Dfa> Dfa::Compile(const Regex& regex, DfaLimits& limits) {
       if (targets.empty()) continue;
       std::sort(targets.begin(), targets.end());
       targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
-      const uint32_t next = id_of(std::move(targets));
+      const uint32_t next = id_of(targets);
       dfa.next_[state * dfa.num_classes_ + c] = next;
     }
     if (subsets.size() > limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
@@ -303,36 +311,81 @@ void Dfa::Minimize() {
   constexpr size_t kLarge = 512;
   const size_t count = num_states();
   if (count > kLarge) return;
-  // Split groups until all states of a group lead to the same groups.
-  std::vector<uint32_t> group(accepting_.begin(), accepting_.end());
-  size_t num_groups = 0;
-  for (;;) {
-    std::map<std::vector<uint32_t>, uint32_t> ids;
-    std::vector<uint32_t> refined(count);
-    for (size_t state = 0; state < count; ++state) {
-      std::vector<uint32_t> signature = {group[state]};
-      for (size_t c = 0; c < num_classes_; ++c) {
-        const uint32_t next = next_[state * num_classes_ + c];
-        signature.push_back(next == kDead ? kDead : group[next]);
-      }
-      // The start is the first state, hence of group 0.
-      refined[state] = ids.try_emplace(std::move(signature), static_cast<uint32_t>(ids.size())).first->second;
-    }
-    group = std::move(refined);
-    if (ids.size() == num_groups) break;
-    num_groups = ids.size();
+  const Partition groups = SplitStates();
+  // Numbered by their first states, so that the start stays the first.
+  std::vector<uint32_t> new_id(groups.num_groups(), kDead);
+  uint32_t num_new = 0;
+  for (uint32_t state = 0; state < count; ++state) {
+    if (uint32_t& id = new_id[groups.group_of(state)]; id == kDead) id = num_new++;
   }
-  std::vector<uint32_t> next(num_groups * num_classes_, kDead);
-  std::vector<uint8_t> accepting(num_groups);
-  for (size_t state = 0; state < count; ++state) {
-    accepting[group[state]] = accepting_[state];
+  std::vector<uint32_t> next(num_new * num_classes_, kDead);
+  std::vector<uint8_t> accepting(num_new);
+  for (uint32_t state = 0; state < count; ++state) {
+    const uint32_t id = new_id[groups.group_of(state)];
+    accepting[id] = accepting_[state];
     for (size_t c = 0; c < num_classes_; ++c) {
       const uint32_t target = next_[state * num_classes_ + c];
-      next[group[state] * num_classes_ + c] = target == kDead ? kDead : group[target];
+      next[id * num_classes_ + c] = target == kDead ? kDead : new_id[groups.group_of(target)];
     }
   }
   next_ = std::move(next);
   accepting_ = std::move(accepting);
+}
+
+// Hopcroft's algorithm: whatever leads into a group splits the groups it comes from; of two halves the smaller one is enough to look at.
+Partition Dfa::SplitStates() const {
+  const auto count = static_cast<uint32_t>(num_states());
+  const uint32_t dead = count;  // A state like the others here, and alone in its group.
+  const auto next = [&](uint32_t state, size_t c) {
+    return state == dead || next_[state * num_classes_ + c] == kDead ? dead : next_[state * num_classes_ + c];
+  };
+  // The states that lead to `state` by class `c`: sources[first[i]] to sources[first[i + 1]], i = c * (count + 1) + state.
+  std::vector<uint32_t> first(num_classes_ * (count + 1) + 1);
+  std::vector<uint32_t> sources(num_classes_ * (count + 1));
+  for (size_t c = 0; c < num_classes_; ++c) {
+    for (uint32_t state = 0; state <= count; ++state) ++first[c * (count + 1) + next(state, c) + 1];
+  }
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  std::vector<uint32_t> filled(first.begin(), first.end() - 1);
+  for (size_t c = 0; c < num_classes_; ++c) {
+    for (uint32_t state = 0; state <= count; ++state)
+      sources[filled[c * (count + 1) + next(state, c)]++] = state;
+  }
+
+  Partition groups(count + 1);
+  std::vector<uint32_t> pending;  // Groups that may split others; each at most once.
+  std::vector<uint8_t> is_pending(count + 1);
+  const auto add = [&](uint32_t group) {
+    if (is_pending[group] == 0) pending.push_back(group);
+    is_pending[group] = 1;
+  };
+  const auto split_marked = [&] {
+    groups.SplitMarked([&](uint32_t kept, uint32_t made) {
+      add(is_pending[kept] != 0 || groups.size(made) < groups.size(kept) ? made : kept);
+    });
+  };
+  groups.Mark(dead);
+  split_marked();
+  for (uint32_t state = 0; state < count; ++state) {
+    if (accepting_[state] != 0) groups.Mark(state);
+  }
+  split_marked();
+  for (uint32_t group = 0; group < groups.num_groups(); ++group) add(group);
+  std::vector<uint32_t> members;
+  while (!pending.empty()) {
+    const uint32_t group = pending.back();
+    pending.pop_back();
+    is_pending[group] = 0;
+    members.assign(groups.begin(group), groups.end(group));  // As it is now: it may split itself.
+    for (size_t c = 0; c < num_classes_; ++c) {
+      for (const uint32_t member : members) {
+        const size_t i = c * (count + 1) + member;
+        for (uint32_t at = first[i]; at < first[i + 1]; ++at) groups.Mark(sources[at]);
+      }
+      split_marked();
+    }
+  }
+  return groups;
 }
 
 void Dfa::Finish() {

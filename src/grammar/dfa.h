@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "grammar/partition.h"
 #include "grammar/regex.h"
 
 namespace dsv4::grammar {
@@ -56,8 +57,10 @@ class Dfa {
   template <typename Accepts>
   static Result<Dfa> Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Accepts& accepts);
   uint32_t AddState(bool accepting);
-  // Makes one of states that no text tells apart. Of large automata (the work is up to quadratic) states stay apart.
+  // Makes one of states that no text tells apart. Of large automata states stay apart.
   void Minimize();
+  // The states and, behind them, kDead in groups that no text tells apart.
+  Partition SplitStates() const;
   // Drops states that lead nowhere, and fingerprints the rest.
   void Finish();
 

@@ -98,14 +98,15 @@ SchemaCompiler::SchemaCompiler(GrammarParts& parts, const Json& document, ValueP
     : parts_(parts), document_(document), place_(std::move(place)), flattener_(document_, place_.lenient) {}
 
 Result<uint32_t> SchemaCompiler::Rule(const Json& schema, const std::string& pointer, ValuePart part) {
-  std::string key = Dump(schema);
+  Json bare = WithoutAnnotations(schema);
+  std::string key = Dump(bare);
   key.push_back(static_cast<char>('0' + static_cast<int>(part)));
   rule_bytes_ += key.size();
   if (rule_bytes_ > kMaxRuleBytes) return Error(SchemaError(pointer, "the schema becomes too large"));
   const auto [found, is_new] = rules_.try_emplace(std::move(key), 0);
   if (is_new) {
     found->second = parts_.builder.Split({});
-    pending_.push_back({schema, pointer, part, found->second});
+    pending_.push_back({std::move(bare), pointer, part, found->second});
   }
   return found->second;
 }
@@ -276,11 +277,16 @@ std::vector<std::string> SchemaCompiler::Types(const Json& schema) {
 
 Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const std::string& pointer,
                                                       ValuePart part) {
-  DSV4_ASSIGN_OR_RETURN(const std::vector<Dfa> scalars, Scalars(schema, pointer, part));
-  Nodes options;
-  for (const Dfa& dfa : scalars) {
-    DSV4_ASSIGN_OR_RETURN(options.emplace_back(), Terminal(dfa));
+  const std::string key = fmt::format("{}{}{}", static_cast<int>(part), place_.closer, Dump(schema));
+  auto scalars = parts_.scalars.find(key);
+  if (scalars == parts_.scalars.end()) {
+    DSV4_ASSIGN_OR_RETURN(std::vector<Dfa> dfas, Scalars(schema, pointer, part));
+    std::vector<uint32_t> ids;
+    for (Dfa& dfa : dfas) ids.push_back(parts_.builder.AddDfa(std::move(dfa)));
+    scalars = parts_.scalars.emplace(key, std::move(ids)).first;
   }
+  Nodes options;
+  for (const uint32_t dfa : scalars->second) options.push_back(parts_.builder.Terminal(dfa, parts_.end()));
   if (part == ValuePart::kRawString) return options;
   const bool any = !Constrains(schema, "");
   for (const std::string& type : Types(schema)) {

@@ -23,6 +23,8 @@ class GrammarParts {
 
   ProgramBuilder builder;
   DfaLimits limits;
+  // By place and schema, the automata of its strings, numbers and words: most parameters of most tools are alike.
+  std::unordered_map<std::string, std::vector<uint32_t>> scalars;
   uint32_t end() const { return end_; }  // The return of every rule.
 
   Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);

@@ -202,6 +202,15 @@ Json Understood(const Json& schema) {
   return known;
 }
 
+Json WithoutAnnotations(const Json& schema) {
+  if (!schema.is_object()) return schema;
+  Json bare = Json::object();
+  for (const auto& [name, value] : schema.items()) {
+    if (!SaysNothing(name, value)) bare[name] = value;
+  }
+  return bare;
+}
+
 bool Constrains(const Json& schema, std::string_view except) {
   for (const auto& [name, value] : schema.items()) {
     if (name != except && FindKeyword(name) != nullptr) return true;

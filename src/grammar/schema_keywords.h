@@ -20,6 +20,8 @@ Status SchemaError(const std::string& pointer, const std::string& what);
 Status CheckKeywords(const Json& schema, const std::string& pointer);
 // The schema without the keywords that CheckKeywords complains of.
 Json Understood(const Json& schema);
+// The schema without annotations: equal for places that allow the same and are described differently.
+Json WithoutAnnotations(const Json& schema);
 // Whether any keyword but `except` narrows what is allowed.
 bool Constrains(const Json& schema, std::string_view except);
 
