@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/temporary_directory_testing.h"
 
 namespace dsv4 {
 namespace {
@@ -95,8 +96,8 @@ TEST(ParseJson, RefusesDeepNestingButNotBracketsInStrings) {
 }
 
 TEST(ReadFile, ReadsAllBytesAndNamesWhatItCannotRead) {
-  const std::string directory = ::testing::TempDir();
-  const std::string path = directory + "read_file_test";
+  const TemporaryDirectory directory;
+  const std::string path = directory / "file";
   for (const std::string& text : {std::string(), std::string("a\0b", 3), std::string(200000, 'x')}) {
     std::ofstream(path, std::ios::binary) << text;
     EXPECT_EQ(*ReadFile(path), text);
@@ -104,7 +105,7 @@ TEST(ReadFile, ReadsAllBytesAndNamesWhatItCannotRead) {
   EXPECT_THAT(ReadFile(path, FileKind::kRegular, 100).error().message(), HasSubstr("longer than 100 bytes"));
   std::filesystem::remove(path);
   EXPECT_EQ(ReadFile(path).error().code(), StatusCode::kNotFound);
-  EXPECT_THAT(ReadFile(directory).error().message(), HasSubstr("a directory"));
+  EXPECT_THAT(ReadFile(directory / ".").error().message(), HasSubstr("a directory"));
   EXPECT_THAT(ReadFile("/dev/null").error().message(), HasSubstr("not a regular file"));
   EXPECT_EQ(*ReadFile("/dev/null", FileKind::kAny), "");
 }

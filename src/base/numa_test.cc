@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -119,10 +120,14 @@ TEST(Numa, TheKernelTakesThePolicyAndThreadsInheritIt) {
 }
 
 TEST(Numa, PagesInMemoryAreFoundOnTheNodesOfThisProcess) {
-  const std::vector<std::byte> touched(size_t{1} << 20, std::byte{1});
+  std::vector<std::byte> touched(size_t{1} << 20);
   int64_t total = 0;
-  for (const auto& [node, count] : SamplePageNodes(touched, 64)) total += count;
-  if (total == 0) GTEST_SKIP() << "this kernel or container does not tell";
+  for (int i = 0; i < 1000 && total != 64; ++i) {  // A machine short of memory may take a page away at once.
+    std::fill(touched.begin(), touched.end(), std::byte{1});
+    total = 0;
+    for (const auto& [node, count] : SamplePageNodes(touched, 64)) total += count;
+    if (total == 0) GTEST_SKIP() << "this kernel or container does not tell";
+  }
   EXPECT_EQ(total, 64);
   EXPECT_TRUE(SamplePageNodes({touched.data(), 10}, 64).empty());
 }

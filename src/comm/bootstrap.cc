@@ -27,6 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kMaxCallers = size_t{4} * kMaxSharedMemoryRanks;
 constexpr uint64_t kHello = 0x334F4C4C45485634;  // "4VHELLO3"
 
 template <size_t kSize>
@@ -144,6 +145,7 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
   const Clock::time_point begin = Clock::now();
   std::vector<bool> here(static_cast<size_t>(environment.size), false);
   here[0] = true;
+  std::vector<Socket> callers;  // Have not said who they are.
   while (guests.size() + 1 < here.size()) {
     if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
     if (Clock::now() - begin > options.timeout) {
@@ -156,10 +158,22 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
                           here.size(), environment.address, door.port(),
                           static_cast<double>(options.timeout.count()) / 1000.0)};
     }
-    pollfd wanted{.fd = door.socket(), .events = POLLIN, .revents = 0};
-    if (::poll(&wanted, 1, 50) != 1) continue;
-    Socket socket(::accept4(door.socket(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.fd() < 0) continue;
+    // All at once: who is silent keeps nobody waiting, and has as long as the others.
+    std::vector<pollfd> wanted = {{.fd = door.socket(), .events = POLLIN, .revents = 0}};
+    for (const Socket& caller : callers)
+      wanted.push_back({.fd = caller.fd(), .events = POLLIN, .revents = 0});
+    if (::poll(wanted.data(), wanted.size(), 50) < 1) continue;
+    const auto speaks =
+        std::find_if(wanted.begin() + 1, wanted.end(), [](const pollfd& p) { return p.revents != 0; });
+    if (speaks == wanted.end()) {
+      Socket caller(::accept4(door.socket(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (callers.size() == kMaxCallers) callers.erase(callers.begin());
+      if (caller.fd() >= 0) callers.push_back(std::move(caller));
+      continue;
+    }
+    const auto place = callers.begin() + (speaks - wanted.begin() - 1);
+    Socket socket = std::move(*place);
+    callers.erase(place);
     socket.SetTimeout(std::chrono::seconds(2));
     Hello hello;
     if (!socket.Read(hello) || hello.magic != kHello) continue;  // A stranger.

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -116,6 +118,13 @@ void ExpectAllRefused(const std::vector<Joined>& joined, StatusCode code, const 
   }
 }
 
+sockaddr_in Loopback(int port) {
+  return {.sin_family = AF_INET,
+          .sin_port = ::htons(static_cast<uint16_t>(port)),
+          .sin_addr = {::htonl(INADDR_LOOPBACK)},
+          .sin_zero = {}};
+}
+
 void ExpectMissing(const std::vector<Joined>& joined, const char* text) {
   ASSERT_FALSE(joined[0].has_value());
   EXPECT_EQ(joined[0].error().code(), StatusCode::kDeadlineExceeded);
@@ -156,8 +165,7 @@ TEST(JoinRanks, WhoDoesNotComeIsNamed) {
 TEST(JoinRanks, WithoutRankZeroThereIsAnError) {
   // A port that is taken, so that nobody else gets it, and at which nobody listens.
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {
-      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {::htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  sockaddr_in address = Loopback(0);
   socklen_t length = sizeof(address);
   ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), length), 0);
   ASSERT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length), 0);
@@ -198,6 +206,36 @@ TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
   int state = 0;
   ASSERT_EQ(::waitpid(process, &state, 0), process);
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+}
+
+int OpenSocket(int port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in address = Loopback(port);
+  EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return socket;
+}
+
+// A rank may be kept from speaking for seconds (a busy machine, a frozen container) and is then heard; meanwhile the others are.
+TEST(JoinRanks, WhoIsSilentIsNotSentAwayAndKeepsNobodyWaiting) {
+  auto door = Door::Open("127.0.0.1", 0);
+  ASSERT_TRUE(door.has_value());
+  const int port = door->port();
+  const int silent = OpenSocket(port);
+  std::atomic<bool> stop = false;
+  const RankEnvironment environment{.rank = 0, .size = 3, .port = port};
+  std::thread rank_zero([&] {
+    const Joined group =
+        JoinRanks(environment, std::move(*door), {.timeout = kLong, .agreement = "", .still_wanted = [&] {
+                                                    return stop ? Cancelled("told") : Status();
+                                                  }});
+    EXPECT_EQ(group.error().message(), "told");
+  });
+  pollfd left{.fd = silent, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&left, 1, 2500), 0);
+  stop = true;
+  rank_zero.join();
+  EXPECT_EQ(::poll(&left, 1, -1), 1);
+  ::close(silent);
 }
 
 TEST(JoinRanks, RankZeroStopsWaitingWhenTold) {

@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
+#include "base/temporary_directory_testing.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
 #include "tokenizer/stream_decoder.h"
@@ -282,10 +282,10 @@ TEST(TokenizerLoad, NamesTheFile) {
   EXPECT_FALSE(Tokenizer::Load("tests"));
   EXPECT_FALSE(Tokenizer::Load("/dev/zero"));
 
-  const std::string path = std::filesystem::path(::testing::TempDir()) / "dsv4_tokenizer_test.json";
+  const TemporaryDirectory directory;
+  const std::string path = directory / "tokenizer.json";
   std::ofstream(path) << testing::ToyFile().dump();
   const auto tokenizer = Tokenizer::Load(path);
-  std::filesystem::remove(path);
   ASSERT_TRUE(tokenizer) << tokenizer.error().ToString();
   EXPECT_EQ(Ids(*tokenizer, "a the"), Ids(Toy(), "a the"));
 }

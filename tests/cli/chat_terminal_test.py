@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from dsv4_process import BINARY, dsv4
+from dsv4_process import BINARY, PATIENCE, dsv4
 
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 
@@ -32,7 +32,7 @@ class Terminal:
     def send(self, text):
         os.write(self.master, text.encode())
 
-    def wait_for(self, text, seconds=60):
+    def wait_for(self, text, seconds=PATIENCE):
         """Reads until `text` appears after what the last call found; returns what came before it."""
         deadline = time.monotonic() + seconds
         while (found := self.screen.find(text, self.position)) < 0:
@@ -65,20 +65,20 @@ class Chat(unittest.TestCase):
         terminal.send("What is the capital of Japan?\n")
         self.assertIn("Tokyo", terminal.wait_for(" reused, answer"))
         terminal.send("/exit\n")
-        self.assertEqual(terminal.process.wait(timeout=20), 0)
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     def test_ctrl_c_stops_the_answer_and_keeps_the_chat(self):
         # A loop that never ends by itself: the end of sentence and the rest of the vocabulary cannot win against one token.
-        terminal = self.open("--temperature", "0", "--logit-bias", "100=1000")
+        terminal = self.open("--temperature", "0", "--logit-bias", "100=1000", "--max-tokens", "100000")
         terminal.send("Hello\n")
-        terminal.wait_for("\n")
-        time.sleep(1.0)
+        terminal.wait_for(DIM)
+        terminal.wait_for("\N{REPLACEMENT CHARACTER}" * 20)  # What that token is: a piece of a character.
         os.kill(terminal.process.pid, signal.SIGINT)
-        terminal.wait_for("tok/s), answer", seconds=20)
+        terminal.wait_for("tok/s), answer")
         terminal.send("/help\n")
         terminal.wait_for("/clear")
         terminal.send("/exit\n")
-        self.assertEqual(terminal.process.wait(timeout=20), 0)
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     def test_commands(self):
         terminal = self.open("--temperature", "0")
@@ -91,7 +91,7 @@ class Chat(unittest.TestCase):
         terminal.wait_for("> ")
         # The end of input. Typed while the terminal changes mode it arrives as a NUL, which libedit takes for a character of the
         # line; so the line is cleared (Ctrl-U) and the end typed again, as a person would.
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while terminal.process.poll() is None and time.monotonic() < deadline:
             terminal.send("\x15\x04")
             time.sleep(0.2)

@@ -5,11 +5,26 @@ import os
 import pathlib
 import struct
 import subprocess
+import time
 
 BINARY = os.environ["DSV4_BINARY"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 TINY = ROOT / "models" / "tiny"
+# How many times slower than the plain build the binary is.
+SLOWNESS = float(os.environ.get("DSV4_TEST_SLOWNESS", "1"))
+# Seconds after which something that happens at once has not happened. Long, so that a busy machine is not taken for a broken program.
+PATIENCE = 120 * SLOWNESS
+
+
+def wait_until(condition, what):
+    """The first true value of `condition`, asked again and again; an error that says `what` when it never comes."""
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"after {PATIENCE:.0f} s still not: {what}")
+        time.sleep(0.01)
+    return value
 
 
 def dsv4(*arguments, stdin="", env=None):

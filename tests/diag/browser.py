@@ -41,7 +41,7 @@ class Browser:
         """Ends the browser."""
         os.close(self.write_end)
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
         os.close(self.read_end)
         shutil.rmtree(self.profile, ignore_errors=True)
 

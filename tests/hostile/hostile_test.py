@@ -24,7 +24,7 @@ LAYER = "layers.1.attn."
 
 
 def dsv4(*arguments):
-    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False)
 
 
 class Hostile(unittest.TestCase):

@@ -2,7 +2,6 @@
 nothing."""
 
 import json
-import os
 import pathlib
 import random
 import re
@@ -11,11 +10,12 @@ import threading
 import time
 import unittest
 
+from dsv4_process import PATIENCE, wait_until
 from server_process import Server
 
 CHAT = "/v1/chat/completions"
 REQUEST = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "thinking": False}
-CLIENT_SECONDS = 2
+CLIENT_SECONDS = 4  # Long enough for an honest client that a busy machine keeps waiting.
 BODY_MIB = 4
 
 
@@ -34,13 +34,13 @@ class Witness(threading.Thread):
         self.problems, self.answers, self.slowest = [], 0, 0.0
 
     def run(self):
-        while not self.ended.is_set():
+        while self.answers == 0 or not self.ended.is_set():
             start = time.perf_counter()
             try:
                 text = self.server.post(CHAT, REQUEST)["choices"][0]["message"]["content"]
             except Exception as error:  # Whatever it is, the test reports it.
                 self.problems.append(repr(error))
-                continue
+                return
             if text != self.expected:
                 self.problems.append(text)
             self.answers += 1
@@ -69,11 +69,11 @@ class Hostile(unittest.TestCase):
         self.witness.join()
         self.assertEqual(self.witness.problems, [])
         self.assertGreater(self.witness.answers, 0)
-        self.assertLess(self.witness.slowest, 20)
+        self.assertLess(self.witness.slowest, PATIENCE / 2)
         self.assertIsNone(self.server.process.poll())
 
     def memory(self, name):
-        """MiB."""
+        """MiB, of which the model's file may be 20 that come and go."""
         status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text()
         return int(re.search(rf"{name}:\s+(\d+) kB", status).group(1)) / 1024
 
@@ -83,7 +83,7 @@ class Hostile(unittest.TestCase):
         self.assertLess(grown, mebibytes)
 
     def connect(self):
-        return socket.create_connection((self.server.host, self.server.port), timeout=60)
+        return socket.create_connection((self.server.host, self.server.port), timeout=PATIENCE)
 
     def status_of(self, data):
         reply = self.server.raw(data)
@@ -93,15 +93,11 @@ class Hostile(unittest.TestCase):
         return int(match.group(1))
 
     def wait_until_only_the_witness_runs(self):
-        for _ in range(600):
-            if self.server.metric("dsv4_requests_running") <= 1:
-                return
-            time.sleep(0.05)
-        self.fail("still running")
+        wait_until(lambda: self.server.metric("dsv4_requests_running") <= 1, "only the witness runs")
 
-    def closed_within(self, connection, seconds):
+    def closes(self, connection):
         """Reads what comes, until the server closes the connection."""
-        connection.settimeout(seconds)
+        connection.settimeout(PATIENCE)
         try:
             while connection.recv(1 << 20):
                 pass
@@ -112,7 +108,7 @@ class Hostile(unittest.TestCase):
         return True
 
     def test_a_reader_that_stops(self):
-        body = json.dumps({**REQUEST, "n": 16, "max_tokens": 400, "ignore_eos": True, "temperature": 2, "stream": True, "logprobs": True,
+        body = json.dumps({**REQUEST, "n": 16, "max_tokens": 1000, "ignore_eos": True, "temperature": 2, "stream": True, "logprobs": True,
                            "top_logprobs": 20}).encode()
         readers = []
         for _ in range(2):
@@ -121,57 +117,69 @@ class Hostile(unittest.TestCase):
             slow.connect((self.server.host, self.server.port))
             slow.sendall(post_head(len(body)) + body)
             readers.append(slow)
-        time.sleep(1)
-        self.assertGreater(self.server.metric("dsv4_requests_running"), 8)
-        time.sleep(CLIENT_SECONDS)
+        # They run until what nobody reads fills the buffers, and for CLIENT_SECONDS more.
+        wait_until(lambda: self.server.metric("dsv4_requests_running") > 8, "the answers are being written")
         self.wait_until_only_the_witness_runs()
         for slow in readers:
-            self.assertTrue(self.closed_within(slow, 10))
+            self.assertTrue(self.closes(slow))
             slow.close()
-        self.assert_grew_less_than(100)
+        # The states of 32 sequences take 77 MiB at once; what waits of all their answers, were they whole, 25 more on any machine.
+        self.assert_grew_less_than(150)
 
     def test_a_sender_that_dawdles(self):
-        for data in (post_head(100), b"GET /health HTTP/1.1\r\nHost:", post_head(100) + b"{", b""):
-            with self.connect() as slow:
-                started = time.perf_counter()
-                slow.sendall(data)
-                try:  # Now and then a byte: that is not enough.
-                    while time.perf_counter() - started < CLIENT_SECONDS + 1:
-                        if data:
-                            slow.sendall(b"x")
-                        time.sleep(0.2)
-                except ConnectionError:
+        # Now and then a byte is not enough: all the while a connection is open it gets one, but for the last, which says nothing.
+        begun = (post_head(1000), b"GET /health HTTP/1.1\r\nHost:", post_head(1000) + b"{", b"")
+        slow = {data: self.connect() for data in begun}
+        for data, connection in slow.items():
+            connection.sendall(data)
+            connection.setblocking(False)
+
+        def all_closed():
+            for data, connection in list(slow.items()):
+                try:
+                    if connection.recv(4096) == b"":
+                        slow.pop(data).close()
+                except BlockingIOError:
                     pass
-                self.assertTrue(self.closed_within(slow, 5), data)
-                self.assertLess(time.perf_counter() - started, CLIENT_SECONDS + 4)
+                except ConnectionError:
+                    slow.pop(data).close()
+            time.sleep(0.2)
+            for data, connection in slow.items():
+                try:
+                    connection.sendall(b"x" if data else b"")
+                except (ConnectionError, BlockingIOError):
+                    pass
+            return not slow
+        wait_until(all_closed, "dawdlers are sent away")
 
     def test_a_peer_that_vanished(self):
         # Nothing can be cut here, so: the kernel is told to look (a timer of kind 2 runs), which ends such a connection.
         with self.connect() as connection:
             connection.sendall(b"GET /hea")
-            time.sleep(0.2)
             port = connection.getsockname()[1]
-            rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-            timers = [row[5].split(":")[0] for row in rows if row[1].endswith(f":{self.server.port:04X}") and row[2].endswith(f":{port:04X}")]
-            self.assertEqual(timers, ["02"])
+
+            def timers():
+                rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+                return [row[5].split(":")[0] for row in rows if row[1].endswith(f":{self.server.port:04X}") and row[2].endswith(f":{port:04X}")]
+            wait_until(lambda: timers() == ["02"], "the kernel looks after the connection")
 
     def test_a_client_that_closes_half_has_left(self):
         before = self.server.metric("dsv4_output_tokens_total")
-        body = json.dumps({**REQUEST, "max_tokens": 3000, "ignore_eos": True}).encode()
+        body = json.dumps({**REQUEST, "max_tokens": 4000, "ignore_eos": True}).encode()
         with self.connect() as connection:
             connection.sendall(post_head(len(body)) + body)
-            time.sleep(0.3)
+            wait_until(lambda: self.server.metric("dsv4_output_tokens_total") - before > 200, "it is being answered, and not the witness alone")
             connection.shutdown(socket.SHUT_WR)
             self.wait_until_only_the_witness_runs()
-            self.assertTrue(self.closed_within(connection, 5))
-        self.assertLess(self.server.metric("dsv4_output_tokens_total") - before, 2900)
+            self.assertTrue(self.closes(connection))
+        self.assertLess(self.server.metric("dsv4_output_tokens_total") - before, 3900)
 
     def test_headers_without_end(self):
         self.assertEqual(self.status_of(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(10000)) + b"\r\n"), 431)
         self.assertEqual(self.status_of(b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000 + b"\r\n\r\n"), 431)
         self.assertEqual(self.status_of(b"GET /" + b"y" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"), 431)
         self.assertIn(b" 200 OK", self.server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"y" * 10_000 + b"\r\n\r\n"))
-        self.assert_grew_less_than(30)
+        self.assert_grew_less_than(60)
 
     def test_bodies_that_are_too_long(self):
         self.assertEqual(self.status_of(post_head(100 << 20)), 413)
@@ -195,10 +203,12 @@ class Hostile(unittest.TestCase):
     def test_many_long_bodies_at_once(self):
         size = (BODY_MIB << 20) - 1000
         connections = [self.connect() for _ in range(60)]
+        for connection in connections:  # All say how much will come before any of it does, so that they are there together.
+            connection.sendall(post_head(size))
         for connection in connections:
             connection.settimeout(1)
             try:
-                connection.sendall(post_head(size) + b" " * (size - 1))
+                connection.sendall(b" " * (size - 1))
             except (TimeoutError, ConnectionError):
                 pass
         refused = 0
@@ -211,8 +221,7 @@ class Hostile(unittest.TestCase):
             connection.close()
         self.assertGreater(refused, 0)
         self.assert_grew_less_than(16 * BODY_MIB)  # Four at a time, and what a vector needs to grow.
-        time.sleep(0.3)  # The room is free again.
-        self.assertEqual(self.server.request("POST", "/tokenize", {"prompt": "x" * (1 << 20)})[0], 200)
+        wait_until(lambda: self.server.request("POST", "/tokenize", {"prompt": "x" * (1 << 20)})[0] == 200, "the room is free again")
 
     def test_bytes_that_are_no_text(self):
         for body in (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
@@ -253,7 +262,7 @@ class Hostile(unittest.TestCase):
             connection.sendall(one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
             reader.join()
         self.assertEqual(b"".join(received).count(b"HTTP/1.1 200 OK"), 5001)
-        self.assert_grew_less_than(30)
+        self.assert_grew_less_than(60)
 
     def test_two_lengths_are_one_too_many(self):
         body = b'{"prompt": "x"}'
@@ -267,7 +276,7 @@ class Hostile(unittest.TestCase):
         dice = random.Random(3)
         good = post_head(15, "/tokenize") + b'{"prompt": "x"}'
         for i in range(300):
-            data = bytearray(good if i % 2 else os.urandom(dice.randrange(1, 3000)))
+            data = bytearray(good if i % 2 else dice.randbytes(dice.randrange(1, 3000)))
             for _ in range(dice.randrange(1, 4)):
                 data[dice.randrange(len(data))] = dice.randrange(256)
             with self.connect() as connection:
@@ -276,8 +285,8 @@ class Hostile(unittest.TestCase):
                     connection.shutdown(socket.SHUT_WR)
                 except ConnectionError:
                     continue
-                self.assertTrue(self.closed_within(connection, 10), bytes(data))
-        self.assert_grew_less_than(30)
+                self.assertTrue(self.closes(connection), bytes(data))
+        self.assert_grew_less_than(60)
 
 
 if __name__ == "__main__":

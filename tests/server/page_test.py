@@ -10,6 +10,7 @@ import time
 import unittest
 
 import browser
+from dsv4_process import wait_until
 from server_process import Server
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
@@ -37,7 +38,7 @@ class Page(unittest.TestCase):
         self.browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
         self.browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.browser.open(self.server.url + "/")
-        time.sleep(0.2)
+        self.wait("document.title.startsWith('dsv4: ') && document.activeElement.id === 'ask'")
 
     def picture(self, name):
         if PICTURES:
@@ -45,12 +46,7 @@ class Page(unittest.TestCase):
             (pathlib.Path(PICTURES) / f"{name}.png").write_bytes(base64.b64decode(data))
 
     def wait(self, expression):
-        for _ in range(300):
-            value = self.browser.evaluate(expression)
-            if value:
-                return value
-            time.sleep(0.05)
-        self.fail(f"never came true: {expression}")
+        return wait_until(lambda: self.browser.evaluate(expression), expression)
 
     def key(self, key, **modifiers):
         text = {"text": "\r"} if key == "Enter" else {}
@@ -107,7 +103,10 @@ class Page(unittest.TestCase):
         self.wait_for_answer()
         self.assertEqual(self.browser.evaluate("current.turns.length"), 2)
         self.assertTrue(first)
-        self.settings(temperature=3, max_tokens=3000)
+        # One that does not end by itself: one word always wins.
+        word = self.server.post("/tokenize", {"prompt": " house"})["tokens"][-1]
+        self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
+        self.settings(temperature=0, max_tokens=3000)
         self.ask("Tell me a very long story.")
         self.wait("running !== null && current.turns.at(-1).content.length > 0")
         self.key("Escape")

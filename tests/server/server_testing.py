@@ -20,6 +20,8 @@ FORMAT = {"type": "json_schema", "schema": SHAPE}
 STRICT = {"name": "search_ticket", "description": "Search a ticket.", "strict": True, "parameters": SHAPE}
 STRICT_TIME = {"name": "get_time", "strict": True, "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
 ANTHROPIC_STRICT = {"name": "search_ticket", "strict": True, "input_schema": SHAPE}
+# An answer that does not end before its max_tokens: one token always wins, so neither sampling nor the ends of sentences matter.
+ENDLESS = {"temperature": 0, "logit_bias": {"100": 1000}}
 WILD = {"temperature": 1.5, "seed": 3, "max_tokens": 300}
 
 
