@@ -28,7 +28,7 @@ FORMATS = {
 
 
 def dsv4(*arguments):
-    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False)
 
 
 class Synth(unittest.TestCase):

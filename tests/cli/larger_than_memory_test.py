@@ -47,7 +47,7 @@ class MemoryGroup:
         start = time.monotonic()
         process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True,
                                    preexec_fn=lambda: self.write("cgroup.procs", os.getpid()))
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate(timeout=800)
         return process.returncode, errors, time.monotonic() - start
 
 

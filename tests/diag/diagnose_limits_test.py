@@ -6,22 +6,22 @@ import pathlib
 import resource
 import subprocess
 import tempfile
-import time
 import unittest
 
 from dsv4_process import BINARY, dsv4
 
-ALL_LIMIT_SECONDS = 30
+ALL_LIMIT_SECONDS = 60  # Of processor time: what others do on the machine takes none of it.
 NUM_CHECKS = 9
 
 
 class Time(unittest.TestCase):
     def test_all_takes_seconds(self):
-        start = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = dsv4("diagnose", "all", "--threads", "2")
-        seconds = time.monotonic() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         self.assertEqual(process.returncode, 0, process.stdout)
-        print(f"diagnose all on the small model: {seconds:.1f} s on 2 threads, limit {ALL_LIMIT_SECONDS} s")
+        print(f"diagnose all on the small model: {seconds:.1f} s of processor time, limit {ALL_LIMIT_SECONDS} s")
         self.assertLess(seconds, ALL_LIMIT_SECONDS)
 
 
@@ -47,9 +47,14 @@ class Memory(unittest.TestCase):
         self.assertLess(peak, size + limit)
 
     def test_memory_that_runs_out_is_an_error(self):
-        limit = 30 << 20
+        # Half of what it needs, and more than its threads' stacks, which are as large as the limit for stacks says.
+        limit, stack = 60 << 20, 8 << 20
+
+        def set_limits():
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.getrlimit(resource.RLIMIT_STACK)[1]))
         process = subprocess.run([BINARY, "diagnose", "all", "--threads", "2"], capture_output=True, text=True, check=False,
-                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+                                 preexec_fn=set_limits)
         self.assertEqual(process.returncode, 1, process.stderr)
         self.assertRegex(process.stderr, r"dsv4: .*(memory|allocate)")
         self.assertNotIn("terminate called", process.stderr)
