@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -22,12 +23,14 @@ struct Track {
 };
 
 struct Params {
-  Track tracks[kMaxTracks];
   int num_tracks;
   int max_width;
   int max_frequencies;
   Fault* fault;
+  Track tracks[kMaxTracks];  // Last (LaunchList::AddArgument).
 };
+static_assert(offsetof(Params, tracks) + sizeof(Params::tracks) == sizeof(Params));
+static_assert(offsetof(Track, steps) + sizeof(Track::steps) == sizeof(Track));
 
 // This step's last tokens into the compressors' rings, the scores with ape: an fp32 sum, as it is where an entry is made of
 // tokens of this step.
