@@ -169,27 +169,17 @@ TEST_P(Ranks, BarrierHoldsEverybody) {
   });
 }
 
-// The sum of rows by rank equals the sum that one rank takes over all rows in the same order, bit for bit.
-TEST_P(Ranks, AllReduceOfRowsIsTheSumOfOneRank) {
-  constexpr int64_t kWidth = 33;
-  constexpr int64_t kTargets = 5;
-  std::vector<float> want(kTargets * kWidth, 0.0F);
-  const auto rows_of = [](int rank) { return int64_t{7} * rank; };  // Rank 0 brings none.
-  const auto target_of = [](int rank, int64_t row) { return static_cast<int32_t>((rank * 3 + row) % 4); };
-  for (int r = 0; r < GetParam(); ++r) {
-    const std::vector<float> rows = Numbers(rows_of(r) * kWidth, r);
-    for (int64_t i = 0; i < rows_of(r); ++i) {
-      for (int64_t d = 0; d < kWidth; ++d)
-        want[static_cast<size_t>(target_of(r, i) * kWidth + d)] += rows[static_cast<size_t>(i * kWidth + d)];
-    }
-  }
+TEST_P(Ranks, ListsOfAnyLengths) {
+  const auto list_of = [](int rank) {  // Rank 0's is empty.
+    std::vector<int32_t> list;
+    for (int i = 0; i < 7 * rank; ++i) list.push_back(rank * 1000 + i);
+    return list;
+  };
   testing::RunRanks(GetParam(), [&](Communicator& group) {
-    const int64_t count = rows_of(group.rank());
-    std::vector<int32_t> targets;
-    for (int64_t i = 0; i < count; ++i) targets.push_back(target_of(group.rank(), i));
-    std::vector<float> out(kTargets * kWidth, 77.0F);
-    ASSERT_TRUE(AllReduceRows(group, Numbers(count * kWidth, group.rank()), targets, kWidth, out).ok());
-    EXPECT_EQ(out, want);
+    const auto lists = GatherLists(group, list_of(group.rank()));
+    ASSERT_TRUE(lists.has_value()) << lists.error().ToString();
+    ASSERT_EQ(static_cast<int>(lists->size()), group.size());
+    for (int r = 0; r < group.size(); ++r) EXPECT_EQ((*lists)[static_cast<size_t>(r)], list_of(r)) << r;
   });
 }
 

@@ -2,8 +2,8 @@
 //
 // Every member calls the same functions in the same order with matching arguments; who does not is found out only by the
 // deadline. Sums are taken in rank order, ((x0 + x1) + x2) + ..., in fp32, so they are the same on every rank and from run
-// to run. Data lies in memory that the implementation can reach: the host's for shared memory. Buffers may be used again
-// when a call returns.
+// to run. Data lies in memory that the implementation can reach: the host's (shared_memory.h) or a device's (nccl_group.h). Buffers
+// may be used again when a call returns; on a device, by what its stream does after.
 //
 // Failure: a member that ends, that does not come within the deadline, or that calls Fail, ends the group. The call that
 // finds out and all calls after it, on every rank, return one error that names the rank: Unavailable for a rank that ended

@@ -29,7 +29,7 @@ Status CheckOps(const ops::Backend& backend) {
 
 Status CheckShardOps(const ops::Backend& backend, const Placement& placement) {
   const std::vector<std::string> missing = ops::MissingShardOps(backend.table);
-  if (!placement.divide_entries || missing.empty()) return {};
+  if (placement.num_shards == 1 || missing.empty()) return {};
   return Unimplemented(fmt::format("backend {} lacks ops that placement {} needs: {}", backend.name,
                                    ToString(placement), fmt::join(missing, ", ")));
 }
@@ -80,6 +80,7 @@ Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
                                        options.placement.num_ranks(), size));
   }
   const bool reaches_memory = size == 1 || comm::IsImagined(*options.group) ||
+                              options.make_device_group != nullptr ||
                               backend.context->memory().device().type == DeviceType::kHost;
   if (reaches_memory) return {};
   return Unimplemented(fmt::format("backend {}: runs on one rank, got {}", backend.name, size));
@@ -241,8 +242,31 @@ Status Model::EnterGroup() {
   if (options_.placement.num_shards > 1) {
     DSV4_ASSIGN_OR_RETURN_STATUS(shards_, group.Split(place().stage()));
   }
+  if (options_.make_device_group) DSV4_RETURN_IF_ERROR(MakeDeviceGroups());
   if (group.rank() == 0) journal_ = std::make_shared<kv::StateJournal>();
   in_group_ = true;
+  return {};
+}
+
+Status Model::MakeDeviceGroups() {
+  if (shards_ != nullptr) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(device_shards_, options_.make_device_group(*shards_));
+  }
+  if (options_.placement.num_stages > 1) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(device_group_, options_.make_device_group(*options_.group));
+  }
+  return {};
+}
+
+Status Model::EndOnDevice() {
+  if (device_shards_ == nullptr && device_group_ == nullptr) return {};
+  // Nothing that others wait for stays queued here, and what a device exchanged with ranks that are gone is worth nothing.
+  ops::OpContext& context = *backend_.context;
+  float any = 0;
+  DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(&any, rope_buffer_.data(), sizeof(any), context.stream()));
+  for (comm::Communicator* const group : {device_shards_.get(), device_group_.get()}) {
+    if (group != nullptr) DSV4_RETURN_IF_ERROR(group->Check());
+  }
   return {};
 }
 
@@ -434,8 +458,10 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
                        .rope = {.plain = rope_plain_, .compress = rope_compress_},
                        .numerics = options_.numerics,
                        .clamp_shared_expert = options_.clamp_shared_expert,
-                       .group = options_.group.get(),
-                       .shards = shards_.get()};
+                       .group = device_group_ != nullptr ? device_group_.get() : options_.group.get(),
+                       .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
+                                  .hosts = shards_.get(),
+                                  .entries = place().entries()}};
   std::vector<size_t> done(chunks.size(), 0);
   for (;;) {
     // Fills a pass with the tokens that are left, in order of the chunks.
@@ -470,6 +496,7 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);
     status = RunPass(graph, arena_, pass, observer);
+    if (status.ok()) status = EndOnDevice();
     if (!status.ok() && in_group_) {
       options_.group->Fail(status);  // The others wait for what this rank will not give.
       return options_.group->Check();

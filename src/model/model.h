@@ -43,6 +43,9 @@ struct ModelOptions {
   // The ranks that run the model together, each with its part; null: this process runs it alone.
   std::shared_ptr<comm::Communicator> group;
   Placement placement;  // Of as many ranks as the group has.
+  // Makes of ranks that have met on their hosts a group whose data lies in the backend's memory, and which does not outlive theirs; all
+  // of them call it together. Empty: the group reaches that memory itself.
+  std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts)> make_device_group;
 };
 
 // Which rows of a chunk want logits.
@@ -125,6 +128,9 @@ class Model {
                                                  const ops::Backend& backend, const ModelOptions& options);
   Status Prepare();
   Status EnterGroup();
+  Status MakeDeviceGroups();
+  // After a pass whose ranks exchange in the device's order: waits for the device, and says whether the groups are whole.
+  Status EndOnDevice();
   Status UploadRopeTables();
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
   // Tells the other ranks what comes.
@@ -150,8 +156,11 @@ class Model {
 
   // In a group.
   std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.
-  std::shared_ptr<kv::StateJournal> journal_;   // Rank 0's.
-  bool in_group_ = false;                       // All ranks have loaded.
+  // On the device, where that has groups of its own: of this stage, and of all ranks where there are several stages.
+  std::unique_ptr<comm::Communicator> device_shards_;
+  std::unique_ptr<comm::Communicator> device_group_;
+  std::shared_ptr<kv::StateJournal> journal_;  // Rank 0's.
+  bool in_group_ = false;                      // All ranks have loaded.
   // The other ranks' copies of the states, by their numbers; nullopt for one that there was no memory for.
   std::map<uint64_t, std::optional<kv::SequenceState>> copies_;
 };

@@ -64,10 +64,32 @@ Result<TensorView> Column(const LayerStep& step, DType dtype, const std::vector<
   return column;
 }
 
+// y = the sums of everybody's rows [terms, D], which belong to the rows `targets` of y: in order of rank, then as they stand.
+Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t> targets,
+              const TensorView& y) {
+  const Shards& shards = step.context().shards;
+  std::vector<int64_t> row_bytes;
+  if (!comm::IsImagined(*shards.hosts)) {  // A plan's terms are everybody's.
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::vector<int32_t>> lists,
+                                 comm::GatherLists(*shards.hosts, targets));
+    targets.clear();
+    for (const std::vector<int32_t>& list : lists) {
+      targets.insert(targets.end(), list.begin(), list.end());
+      row_bytes.push_back(static_cast<int64_t>(list.size()) * y.shape[1] * ElementBytes(y.dtype));
+    }
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView all, step.NewTensor(DType::kF32, {static_cast<int64_t>(targets.size()), y.shape[1]}));
+  DSV4_RETURN_IF_ERROR(
+      shards.group->AllGather({rows.as<const std::byte>(), static_cast<size_t>(rows.num_bytes())}, 1,
+                              row_bytes, {all.as<std::byte>(), static_cast<size_t>(all.num_bytes())}));
+  return step.Run("ffn.routed", step.ops().sum_rows, {.rows = all, .targets = targets, .out = y});
+}
+
 // Each term by itself, through the op with one expert a row, then the sum over everybody's.
 Status SumTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                 const Routing& routing, const TensorView& y) {
-  comm::Communicator& group = *step.context().shards.group;
+  const comm::Communicator& group = *step.context().shards.hosts;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
   const bool imagined = comm::IsImagined(group);
@@ -95,11 +117,9 @@ Status SumTerms(const LayerStep& step, const LayerWeights& weights, const Tensor
         Column<float>(step, DType::kF32, terms, [](const Term& term) { return term.weight; }));
     DSV4_RETURN_IF_ERROR(RunExperts(step, weights, x, indices, expert_weights, out));
   }
-  if (imagined) return {};
   std::vector<int32_t> targets;
   for (const Term& term : terms) targets.push_back(term.token);
-  return comm::AllReduceRows(group, {out.as<const float>(), static_cast<size_t>(out.num_elements())}, targets,
-                             width, {y.as<float>(), static_cast<size_t>(y.num_elements())});
+  return SumAll(step, out, targets, y);
 }
 
 }  // namespace

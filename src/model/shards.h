@@ -29,9 +29,11 @@ struct ColumnSplit {
 // [0, count) cut at multiples of `unit` (PartOf), each number times `width`.
 ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t width = 1);
 
-// The shards of this rank's stage. `group` is null where a stage is one rank.
+// The shards of this rank's stage. The groups are null where a stage is one rank.
 struct Shards {
-  comm::Communicator* group = nullptr;
+  comm::Communicator* group = nullptr;  // For tensors of the backend.
+  comm::Communicator* hosts =
+      nullptr;         // For numbers on the host; the same where that is the backend's memory.
   EntryShard entries;  // Those of a sequence that this rank keeps.
 
   bool alone() const { return group == nullptr; }

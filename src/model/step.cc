@@ -194,7 +194,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                .arena = arena,
                                .plan = plan,
                                .observer = observer,
-                               .shards = {graph.shards, graph.weights.place.entries()},
+                               .shards = graph.shards,
                                .first_layer = static_cast<int>(graph.weights.place.layers.begin)};
   const LayerStep outside(context, -1);
   if (observer != nullptr) ObservePlan(outside, chunks);

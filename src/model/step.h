@@ -22,9 +22,9 @@ struct Graph {
   RopeTables rope;
   Numerics numerics = Numerics::kRelease;
   bool clamp_shared_expert = true;
-  // Null where the model is on one rank; `shards` where the stage is.
+  // For tensors of the backend; null where the model is on one rank.
   comm::Communicator* group = nullptr;
-  comm::Communicator* shards = nullptr;
+  Shards shards;
 };
 
 struct PassChunk {

@@ -154,5 +154,32 @@ TEST_F(ContractTest, MoeCombine) {
       "y: dtype F32, want BF16");
 }
 
+TEST_F(ContractTest, SumRows) {
+  const std::vector<int32_t> targets = {2, 0, 2};
+  const SumRowsArgs valid{New(kF32, {3, 8}), targets, New(kF32, {4, 8})};
+  ExpectOk(valid);
+  using A = SumRowsArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.rows = New(kF32, {4, 8});
+      },
+      "sum_rows: rows: shape [4, 8], want [3, 8]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.out = New(kBF16, {4, 8});
+      },
+      "out: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.out = a.rows; }, "overlap");
+  for (const int32_t outside : {-1, 4}) {
+    const std::vector<int32_t> wrong = {2, outside, 2};
+    const Status status = Validate(A{valid.rows, wrong, valid.out});
+    EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
+    EXPECT_EQ(status.message(), "op sum_rows: targets[1]: " + std::to_string(outside) + ", want 0 to 3");
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::ops

@@ -32,6 +32,7 @@
 #include "ops/row_store.h"
 #include "ops/scale.h"
 #include "ops/simulate_fp8.h"
+#include "ops/sum_rows.h"
 #include "ops/swiglu.h"
 
 namespace dsv4::ops {
@@ -63,12 +64,13 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(routed_experts, RoutedExpertsArgs)   \
   V(moe_combine, MoeCombineArgs)
 
-// Those that only ranks need which divide a sequence's entries.
+// Those that only ranks need which have a part of every layer: to divide a sequence's entries, and to sum over experts.
 #define DSV4_FOR_EACH_SHARD_OP(V)              \
   V(indexer_candidates, IndexerCandidatesArgs) \
   V(merge_candidates, MergeCandidatesArgs)     \
   V(attention_part, AttentionPartArgs)         \
-  V(merge_attention, MergeAttentionArgs)
+  V(merge_attention, MergeAttentionArgs)       \
+  V(sum_rows, SumRowsArgs)
 
 struct OpTable {
 #define DSV4_OP_MEMBER(name, Args) OpFunction<Args> name = nullptr;
@@ -77,7 +79,7 @@ struct OpTable {
 #undef DSV4_OP_MEMBER
 };
 
-// Names of null entries, in table order: of the ops that every model needs, and of those for divided entries.
+// Names of null entries, in table order: of the ops that every model needs, and of those for several ranks.
 std::vector<std::string> MissingOps(const OpTable& table);
 std::vector<std::string> MissingShardOps(const OpTable& table);
 

@@ -14,7 +14,7 @@ TEST(OpTable, MissingOpsAreNamedInTableOrder) {
   EXPECT_EQ(all.size() + MissingShardOps(table).size(), sizeof(OpTable) / sizeof(OpFunction<EmbedArgs>));
   EXPECT_EQ(all.front(), "prepare_weight");
   EXPECT_EQ(all.back(), "moe_combine");
-  EXPECT_EQ(MissingShardOps(table).back(), "merge_attention");
+  EXPECT_EQ(MissingShardOps(table).back(), "sum_rows");
   table.rms_norm = NoOp;
   EXPECT_EQ(MissingOps(table).size(), all.size() - 1);
   EXPECT_THAT(MissingOps(table), ::testing::Not(::testing::Contains("rms_norm")));

@@ -218,6 +218,27 @@ Status VisitOperands(ops::MoeCombineArgs& a, Visit& visit) {
   return visit(a.routed, a.shared, a.y);
 }
 
+template <typename Visit>
+Status VisitOperands(ops::IndexerCandidatesArgs& a, Visit& visit) {
+  return visit(a.q, a.weights, a.candidates, a.sequences);
+}
+template <typename Visit>
+Status VisitOperands(ops::MergeCandidatesArgs& a, Visit& visit) {
+  return visit(a.candidates, a.selected);
+}
+template <typename Visit>
+Status VisitOperands(ops::AttentionPartArgs& a, Visit& visit) {
+  return visit(a.q, a.selected, a.part, a.sequences);
+}
+template <typename Visit>
+Status VisitOperands(ops::MergeAttentionArgs& a, Visit& visit) {
+  return visit(a.parts, a.sink, a.o);
+}
+template <typename Visit>
+Status VisitOperands(ops::SumRowsArgs& a, Visit& visit) {
+  return visit(a.rows, a.out);
+}
+
 struct Adder {
   Mirror& mirror;
   int64_t run_row_bytes = 0;  // Of store_rows' source, which comes before its runs.
@@ -351,6 +372,7 @@ Status RunMirrored(const ops::Backend&, ops::OpFunction<ops::PrepareWeightArgs>,
     return RunMirrored(inner, inner.table.name, args);                        \
   }
 DSV4_FOR_EACH_OP(DSV4_MIRRORED_OP)
+DSV4_FOR_EACH_SHARD_OP(DSV4_MIRRORED_OP)
 #undef DSV4_MIRRORED_OP
 
 }  // namespace
@@ -361,6 +383,7 @@ ops::Backend MakeDeviceMirror(ops::Backend device) {
 #define DSV4_MIRRORED_ENTRY(name, Args) \
   if (device.table.name != nullptr) backend.table.name = Mirrored_##name;
   DSV4_FOR_EACH_OP(DSV4_MIRRORED_ENTRY)
+  DSV4_FOR_EACH_SHARD_OP(DSV4_MIRRORED_ENTRY)
 #undef DSV4_MIRRORED_ENTRY
   backend.context = std::make_shared<MirrorContext>(std::move(device));
   return backend;

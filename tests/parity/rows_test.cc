@@ -1,4 +1,4 @@
-// Ops that treat rows or elements one by one: rms_norm, head_rms_norm, scale, swiglu, moe_combine, embed, store_rows.
+// Ops that treat rows or elements one by one: rms_norm, head_rms_norm, scale, swiglu, moe_combine, embed, store_rows, sum_rows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -275,6 +275,40 @@ TEST(StoreRowsParity, EveryRunGoesWhereItShould) {
   for (size_t i = 3; i < 6; ++i) EXPECT_EQ(got(outputs[0], i), untouched);
   EXPECT_EQ(got(outputs[1], 0), untouched);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(got(outputs[1], 1 + i), row(7 + i));
+}
+
+// Every row is added once, to its target, in the order given; fp32 additions in that order have one result.
+TEST(SumRowsParity, InOrderByTarget) {
+  struct Case {
+    int64_t num_targets;
+    int64_t dim;
+    std::vector<int32_t> targets;
+  };
+  std::vector<int32_t> many;
+  for (int32_t i = 0; i < 300; ++i) many.push_back(i * 7 % 50);
+  for (const Case& c : {Case{0, 5, {}}, Case{3, 4, {}}, Case{1, 1, {0}}, Case{1, 4096, {0, 0, 0, 0, 0, 0}},
+                        Case{4, 255, {3, 0, 3, 1, 3, 0}}, Case{60, 257, many}}) {
+    Random random(11);
+    const auto num_rows = static_cast<int64_t>(c.targets.size());
+    const std::vector<double> rows = Rounded(DType::kF32, random.Spread(num_rows * c.dim));
+    const TestTensor rows_tensor(DType::kF32, {num_rows, c.dim}, rows);
+    const auto outputs = RunOnAll(
+        [&](const ops::Backend& backend) {
+          TestTensor out(DType::kF32, {c.num_targets, c.dim});
+          const Status status = backend.table.sum_rows(*backend.context, {rows_tensor, c.targets, out});
+          EXPECT_TRUE(status.ok()) << status.ToString();
+          return Outputs(std::move(out));
+        },
+        FastOutputs::kSameBits, OpsUsed::kOfShards);
+    std::vector<double> want(static_cast<size_t>(c.num_targets * c.dim), 0.0);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto row = i / static_cast<size_t>(c.dim);
+      double& sum = want[static_cast<size_t>(c.targets[row]) * static_cast<size_t>(c.dim) +
+                         i % static_cast<size_t>(c.dim)];
+      sum = static_cast<double>(static_cast<float>(sum) + static_cast<float>(rows[i]));
+    }
+    EXPECT_EQ(outputs[0].Values(), want) << c.num_targets << " targets of " << c.dim;
+  }
 }
 
 }  // namespace

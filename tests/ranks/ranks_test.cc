@@ -227,7 +227,7 @@ std::vector<Status> LoadOnRanks(int num_ranks, const std::function<void(int, mod
   return statuses;
 }
 
-TEST(Ranks, OpsForDividedEntriesAreMissedByName) {
+TEST(Ranks, OpsForShardsAreMissedByName) {
   ops::Backend backend = MakeGoldenBackend("reference", 1);
   backend.table.merge_attention = nullptr;
   model::ModelOptions options;
@@ -237,8 +237,8 @@ TEST(Ranks, OpsForDividedEntriesAreMissedByName) {
   ASSERT_FALSE(model.has_value());
   EXPECT_EQ(model.error().code(), StatusCode::kUnimplemented);
   EXPECT_THAT(model.error().message(), HasSubstr("lacks ops that placement tensor needs: merge_attention"));
-  options.placement = model::ParsePlacement("expert", 2).value();
-  options.group = comm::ImagineGroup(0, 2, 2);
+  options.placement = model::ParsePlacement("pipeline", 2).value();
+  options.group = comm::ImagineGroup(0, 2, 1);
   EXPECT_TRUE(model::Model::Load(ModelDirectory(kGolden).string(), backend, options).has_value());
 }
 

@@ -64,6 +64,7 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       .merge_candidates = cpu::MergeCandidates,
       .attention_part = cpu::AttentionPart,
       .merge_attention = cpu::MergeAttention,
+      .sum_rows = cpu::SumRows,
   };
   return backend;
 }

@@ -41,6 +41,15 @@ OpRecord Record(const ops::RoutedExpertsArgs& a) {
   return {"routed_experts", {a.x.shape, a.indices.shape, {static_cast<int64_t>(a.experts.size())}}};
 }
 OpRecord Record(const ops::MoeCombineArgs& a) { return {"moe_combine", {a.routed.shape}}; }
+OpRecord Record(const ops::IndexerCandidatesArgs& a) {
+  return {"indexer_candidates", {a.q.shape, a.candidates.shape}};
+}
+OpRecord Record(const ops::MergeCandidatesArgs& a) {
+  return {"merge_candidates", {a.candidates.shape, a.selected.shape}};
+}
+OpRecord Record(const ops::AttentionPartArgs& a) { return {"attention_part", {a.q.shape, a.selected.shape}}; }
+OpRecord Record(const ops::MergeAttentionArgs& a) { return {"merge_attention", {a.parts.shape}}; }
+OpRecord Record(const ops::SumRowsArgs& a) { return {"sum_rows", {a.rows.shape, a.out.shape}}; }
 
 const TensorView& Operand(const ops::EmbedArgs& a) { return a.streams; }
 const TensorView& Operand(const ops::RmsNormArgs& a) { return a.x; }
@@ -62,6 +71,11 @@ const TensorView& Operand(const ops::RouterArgs& a) { return a.logits; }
 const TensorView& Operand(const ops::SwigluArgs& a) { return a.gate; }
 const TensorView& Operand(const ops::RoutedExpertsArgs& a) { return a.x; }
 const TensorView& Operand(const ops::MoeCombineArgs& a) { return a.routed; }
+const TensorView& Operand(const ops::IndexerCandidatesArgs& a) { return a.q; }
+const TensorView& Operand(const ops::MergeCandidatesArgs& a) { return a.candidates; }
+const TensorView& Operand(const ops::AttentionPartArgs& a) { return a.part; }
+const TensorView& Operand(const ops::MergeAttentionArgs& a) { return a.o; }
+const TensorView& Operand(const ops::SumRowsArgs& a) { return a.out; }
 
 // The table's entry for an op: validation, the checks every op needs, then the op.
 template <typename Args, Status (*kRun)(CudaContext&, const Args&)>
@@ -188,6 +202,11 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .swiglu = Entry<ops::SwigluArgs, Swiglu>,
       .routed_experts = RoutedExpertsEntry,
       .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
+      .indexer_candidates = Entry<ops::IndexerCandidatesArgs, IndexerCandidates>,
+      .merge_candidates = Entry<ops::MergeCandidatesArgs, MergeCandidates>,
+      .attention_part = Entry<ops::AttentionPartArgs, AttentionPart>,
+      .merge_attention = Entry<ops::MergeAttentionArgs, MergeAttention>,
+      .sum_rows = Entry<ops::SumRowsArgs, SumRows>,
   };
   return backend;
 }

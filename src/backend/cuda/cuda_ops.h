@@ -28,5 +28,10 @@ Status Router(CudaContext& context, const ops::RouterArgs& args);
 Status Swiglu(CudaContext& context, const ops::SwigluArgs& args);
 Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args);
 Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args);
+Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args);
+Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args);
+Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args);
+Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args);
+Status SumRows(CudaContext& context, const ops::SumRowsArgs& args);
 
 }  // namespace dsv4::backend::cuda

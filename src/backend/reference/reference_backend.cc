@@ -49,6 +49,7 @@ ops::Backend MakeReferenceBackend(int num_threads) {
       .merge_candidates = reference::MergeCandidates,
       .attention_part = reference::AttentionPart,
       .merge_attention = reference::MergeAttention,
+      .sum_rows = reference::SumRows,
   };
   return backend;
 }

@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/indexer_scores.h"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
@@ -15,19 +16,6 @@ namespace {
 constexpr int kKeysPerBlock = 32;
 constexpr int kHeadGroups = 8;
 constexpr int kScoreThreads = kKeysPerBlock * kHeadGroups;
-
-struct ScoreParams {
-  const void* q;
-  const void* weights;
-  float* scores;  // [tokens of this launch, max_visible]
-  int64_t first_token;
-  int64_t max_visible;
-  int64_t top_k;
-  int64_t ratio;
-  int num_heads;
-  int width;
-  int tiles_per_block;  // Of keys; the tensor-core kernel's.
-};
 
 // 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs over the width
 // in one order, the heads' terms are added in double.
@@ -204,7 +192,37 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   }
 }
 
+// Of the kernel without tensor cores.
+size_t SharedBytes(int64_t num_heads, int64_t width) {
+  return static_cast<size_t>(num_heads * width + kKeysPerBlock * (width + 1) + 1) * sizeof(float) +
+         kScoreThreads * sizeof(double);
+}
+
 }  // namespace
+
+bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible) {
+  constexpr size_t kMaxSharedBytes = 227 * 1024;
+  constexpr int64_t kMaxVisible = int64_t{65535} * kKeysPerBlock;  // The grid's second dimension.
+  return SharedBytes(num_heads, width) <= kMaxSharedBytes && max_visible <= kMaxVisible;
+}
+
+void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
+                  unsigned num_tokens) {
+  if (HasScoreMma(dtype, params.num_heads, params.width)) {
+    const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
+    params.tiles_per_block = static_cast<int>(
+        std::clamp<int64_t>(CeilDiv(num_tokens * num_tiles, kScoreBlocks), 1, kMaxTilesPerBlock));
+    const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
+    context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
+                   static_cast<size_t>(params.num_heads * (kMmaWidth + 8)) * sizeof(uint16_t), table, params);
+    return;
+  }
+  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_visible, kKeysPerBlock)));
+  WithElement(dtype, [&]<typename T>(T*) {
+    context.Launch(ScoreKernel<T>, grid, kScoreThreads, SharedBytes(params.num_heads, params.width), table,
+                   params);
+  });
+}
 
 Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   const int64_t num_tokens = args.q.shape[0];
@@ -227,12 +245,7 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
         static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
 
-  const auto shared_bytes =
-      static_cast<size_t>(num_heads * width + kKeysPerBlock * (width + 1) + 1) * sizeof(float) +
-      kScoreThreads * sizeof(double);
-  constexpr size_t kMaxSharedBytes = 227 * 1024;
-  constexpr int64_t kMaxVisible = int64_t{65535} * kKeysPerBlock;  // The grid's second dimension.
-  if (shared_bytes > kMaxSharedBytes || max_visible > kMaxVisible) {
+  if (!CanScore(num_heads, width, max_visible)) {
     return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +
                          std::to_string(max_visible) +
                          " entries, this backend takes up to 50000 elements a token and 2097120 entries");
@@ -248,29 +261,17 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
     if (scores != nullptr) {
-      ScoreParams params = {.q = args.q.data,
-                            .weights = args.weights.data,
-                            .scores = scores,
-                            .first_token = begin,
-                            .max_visible = max_visible,
-                            .top_k = top_k,
-                            .ratio = args.ratio,
-                            .num_heads = static_cast<int>(num_heads),
-                            .width = static_cast<int>(width),
-                            .tiles_per_block = 1};
-      if (HasScoreMma(args.q.dtype, num_heads, width)) {
-        const int64_t num_tiles = CeilDiv(max_visible, kMmaKeys);
-        params.tiles_per_block = static_cast<int>(
-            std::clamp<int64_t>(CeilDiv(count * num_tiles, kScoreBlocks), 1, kMaxTilesPerBlock));
-        const dim3 grid(count, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
-        context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
-                       static_cast<size_t>(num_heads * (kMmaWidth + 8)) * sizeof(uint16_t), table, params);
-      } else {
-        const dim3 grid(count, static_cast<unsigned>(CeilDiv(max_visible, kKeysPerBlock)));
-        WithElement(args.q.dtype, [&]<typename T>(T*) {
-          context.Launch(ScoreKernel<T>, grid, kScoreThreads, shared_bytes, table, params);
-        });
-      }
+      ScoreEntries(context, table,
+                   {.q = args.q.data,
+                    .weights = args.weights.data,
+                    .scores = scores,
+                    .first_token = begin,
+                    .max_visible = max_visible,
+                    .top_k = top_k,
+                    .ratio = args.ratio,
+                    .num_heads = static_cast<int>(num_heads),
+                    .width = static_cast<int>(width)},
+                   args.q.dtype, count);
     }
     SelectTopK(context, table,
                {.scores = scores,

@@ -1,0 +1,80 @@
+// A model whose tensors travel by the group over NCCL has the bits of one whose tensors travel through shared memory.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/golden/model_runs.h"
+#include "tests/ranks/model_ranks.h"
+#include "tests/ranks/nccl_testing.h"
+
+namespace dsv4::testing {
+namespace {
+
+// Prefill in two passes, then a few tokens.
+std::vector<float> Answer(model::Model& model) {
+  auto state = model.NewSequence().value();
+  std::vector<float> seen;
+  for (const std::vector<int32_t>& tokens :
+       {std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21},
+        {5},
+        {6}}) {
+    const model::SequenceChunk chunk{.state = &state, .tokens = tokens, .logits = model::LogitsRows::kAll};
+    auto output = model.Step({&chunk, 1});
+    EXPECT_TRUE(output.has_value()) << output.error().ToString();
+    if (!output) return {};
+    seen.insert(seen.end(), output->logits.begin(), output->logits.end());
+  }
+  return seen;
+}
+
+std::vector<float> AnswerByNccl(RanksRun run, std::atomic<int>& groups_made) {
+  std::vector<float> seen;
+  comm::testing::RunRanks(
+      run.num_ranks,
+      [&](comm::Communicator& hosts) {
+        FakeDevice device(/*waits=*/true);
+        model::ModelOptions options = run.options;
+        options.group = {&hosts, [](comm::Communicator*) {}};
+        options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
+        options.make_device_group = [&](comm::Communicator& group) {
+          ++groups_made;
+          return comm::JoinNccl(group, device, OpenFakeNccl(), {});
+        };
+        auto model = model::Model::Load(run.directory, MakeGoldenBackend(run.backend, 1), options);
+        ASSERT_TRUE(model.has_value()) << model.error().ToString();
+        if (hosts.rank() == 0) {
+          seen = Answer(**model);
+        } else {
+          const Status end = (*model)->Follow();
+          EXPECT_TRUE(end.ok()) << end.ToString();
+        }
+      },
+      std::chrono::minutes(10));
+  return seen;
+}
+
+struct Case {
+  const char* placement;
+  int num_ranks;
+  int num_groups;  // Of a rank, on its device: its stage's, and that of all stages.
+};
+
+TEST(NcclModel, EveryPlacementHasTheBitsOfSharedMemory) {
+  for (const Case& c :
+       {Case{"pipeline", 2, 1}, Case{"expert", 3, 1}, Case{"tensor", 2, 1}, Case{"tensor", 3, 1},
+        Case{"expert,entries", 2, 1}, Case{"pipeline=2,expert", 4, 2}, Case{"pipeline=2,tensor", 4, 2}}) {
+    const RanksRun run{.directory = ModelDirectory("fp8_mxfp4").string(),
+                       .options = {.max_chunk_tokens = 16},
+                       .num_ranks = c.num_ranks,
+                       .placement = c.placement};
+    std::vector<float> want;
+    RunModel(run, [&](model::Model& model) { want = Answer(model); });
+    std::atomic<int> groups_made = 0;
+    ASSERT_FALSE(want.empty());
+    EXPECT_EQ(AnswerByNccl(run, groups_made), want) << c.placement << " on " << c.num_ranks;
+    EXPECT_EQ(groups_made, c.num_groups * c.num_ranks) << c.placement;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::testing
