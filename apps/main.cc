@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "apps/bench_command.h"
@@ -447,11 +448,10 @@ int Main(int argc, char** argv) {
 
 namespace {
 
-// Of all exceptions only this one may come from any place and any thread. Says so without asking for memory.
-void SayThatMemoryRanOut() {
-  constexpr std::string_view kText = "dsv4: memory ran out\n";
-  static_cast<void>(!::write(STDERR_FILENO, kText.data(), kText.size()));
-}
+// Of all exceptions only two may come from any place and any thread: this one, and that of a thread that cannot be started. Says so
+// without asking for memory.
+void Say(std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); }
+void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }
 
 std::terminate_handler default_terminate = nullptr;
 
@@ -461,6 +461,11 @@ std::terminate_handler default_terminate = nullptr;
   } catch (const std::bad_alloc&) {
     SayThatMemoryRanOut();
     ::_exit(dsv4::apps::kExitRunFailed);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      Say("dsv4: no thread could be started: no memory for its stack, or too many threads\n");
+      ::_exit(dsv4::apps::kExitRunFailed);
+    }
   } catch (...) {  // A bug: as ever.
   }
   default_terminate();

@@ -48,16 +48,15 @@ class Memory(unittest.TestCase):
 
     def test_memory_that_runs_out_is_an_error(self):
         # Half of what it needs, and more than its threads' stacks, which are as large as the limit for stacks says.
-        limit, stack = 60 << 20, 8 << 20
-
-        def set_limits():
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-            resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.getrlimit(resource.RLIMIT_STACK)[1]))
-        process = subprocess.run([BINARY, "diagnose", "all", "--threads", "2"], capture_output=True, text=True, check=False,
-                                 preexec_fn=set_limits)
-        self.assertEqual(process.returncode, 1, process.stderr)
-        self.assertRegex(process.stderr, r"dsv4: .*(memory|allocate)")
-        self.assertNotIn("terminate called", process.stderr)
+        for limit, stack, text in ((60 << 20, 8 << 20, "dsv4: .*(memory|allocate)"), (60 << 20, 64 << 20, "dsv4: no thread could be started")):
+            def set_limits(limit=limit, stack=stack):
+                resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+                resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+            process = subprocess.run([BINARY, "diagnose", "all", "--threads", "2"], capture_output=True, text=True, check=False,
+                                     preexec_fn=set_limits)
+            self.assertEqual(process.returncode, 1, process.stderr)
+            self.assertRegex(process.stderr, text)
+            self.assertNotIn("terminate called", process.stderr)
 
     def test_a_dump_is_never_in_memory(self):
         """Anonymous memory (a limit on it, so nothing is missed) stays below the dump's size, on disk and back."""
