@@ -40,6 +40,69 @@ TEST(CudaManyTokens, LinearGivesTheBitsOfFewTokens) {
   }
 }
 
+// Linears of a few tokens that follow each other and read the same activations are one launch; each gives what it gives alone.
+TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
+  struct Product {
+    Format format;
+    int64_t rows;
+    DType y;
+  };
+  constexpr int64_t kCols = 1024;
+  const std::vector<std::vector<Product>> lists = {
+      {{Format::kBf16, 64, DType::kF32}, {Format::kBf16, 4112, DType::kBF16}},
+      {{Format::kFp8, 1024, DType::kBF16}, {Format::kFp8, 512, DType::kBF16}},
+      {{Format::kMxFp4, 48, DType::kBF16},
+       {Format::kMxFp4, 2048, DType::kF32},
+       {Format::kMxFp4, 16, DType::kBF16}},
+      {{Format::kNvFp4, 512, DType::kF32}, {Format::kNvFp4Divides, 512, DType::kBF16}},
+      // What stands in front of the release's attention, and of its experts.
+      {{Format::kFp8, 1024, DType::kBF16},
+       {Format::kFp8, 512, DType::kBF16},
+       {Format::kBf16, 64, DType::kBF16},
+       {Format::kBf16, 256, DType::kF32},
+       {Format::kBf16, 256, DType::kF32},
+       {Format::kBf16, 1024, DType::kF32},
+       {Format::kBf16, 1024, DType::kF32}},
+      {{Format::kBf16, 256, DType::kF32},
+       {Format::kFp8, 2048, DType::kBF16},
+       {Format::kFp8, 2048, DType::kBF16}},
+  };
+  for (size_t list = 0; list < lists.size(); ++list) {
+    for (const int64_t tokens : {int64_t{1}, int64_t{3}, int64_t{8}}) {
+      const std::string what = "list " + std::to_string(list) + ", " + std::to_string(tokens) + " tokens";
+      Device device;
+      const DeviceTensor x = device.Copy(DType::kBF16, {tokens, kCols}, Bf16s(Normals(tokens * kCols, 4)));
+      std::vector<Weight> weights;
+      std::vector<DeviceTensor> y;
+      for (const Product& product : lists[list]) {
+        weights.push_back(RandomWeight(device, product.format, product.rows, kCols,
+                                       static_cast<uint32_t>(7 + weights.size())));
+        y.push_back(device.New(product.y, {tokens, product.rows}));
+      }
+      const auto run = [&](size_t i) {
+        const Status status =
+            device.table().linear(device.context(), {.x = x.view, .weight = &weights[i], .y = y[i].view});
+        EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
+      };
+      // Each alone: reading its result hands its launch to the device.
+      std::vector<std::vector<std::byte>> alone;
+      for (size_t i = 0; i < weights.size(); ++i) {
+        run(i);
+        alone.push_back(device.Bytes(y[i].view));
+        const std::vector<std::byte> other(alone.back().size(), std::byte{0x5A});
+        ASSERT_TRUE(device.memory().CopyFromHost(y[i].view.data, other.data(), other.size(), nullptr).ok());
+      }
+      device.Bytes(x.view);
+      const int64_t launches_before = device.launches();
+      for (size_t i = 0; i < weights.size(); ++i) run(i);
+      device.Bytes(x.view);
+      EXPECT_EQ(device.launches() - launches_before, 1) << what;
+      for (size_t i = 0; i < weights.size(); ++i)
+        EXPECT_EQ(device.Bytes(y[i].view) == alone[i], true) << what << ", product " << i;
+    }
+  }
+}
+
 TEST(CudaManyTokens, GroupedLinearGivesTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 200;

@@ -36,6 +36,7 @@ class Device {
   const ops::OpTable& table() const { return backend_.table; }
   ops::OpContext& context() { return *backend_.context; }
   Memory& memory() { return context().memory(); }
+  int64_t launches() const { return backend::CountersOf(backend_).launches; }
 
   DeviceTensor New(DType dtype, const Shape& shape) {
     const auto num_bytes = static_cast<size_t>(shape.num_elements() * ElementBytes(dtype));

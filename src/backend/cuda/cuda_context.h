@@ -16,8 +16,9 @@
 
 namespace dsv4::backend::cuda {
 
-struct OpenHcPre;  // kernels/hyper_connection.cu
-struct OpenRows;   // kernels/rows.cu
+struct OpenHcPre;   // kernels/hyper_connection.cu
+struct OpenLinear;  // kernels/linear_stream.cu
+struct OpenRows;    // kernels/rows.cu
 
 class CudaContext final : public ops::OpContext {
  public:
@@ -75,6 +76,7 @@ class CudaContext final : public ops::OpContext {
   ExpertTables& expert_tables() { return expert_tables_; }
   // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
+  std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
   std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
 
  private:
@@ -87,6 +89,7 @@ class CudaContext final : public ops::OpContext {
   ExpertTables expert_tables_;
   const BlockScaledMode block_scaled_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;
+  std::shared_ptr<OpenLinear> open_linear_;
   std::shared_ptr<OpenRows> open_rows_;
 };
 

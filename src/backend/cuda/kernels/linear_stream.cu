@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <optional>
 
 #include "backend/cuda/kernels/hc_mix.cuh"
@@ -11,38 +13,58 @@ namespace {
 constexpr int kStages = 4;                        // 72 KB of weights that a block has under way.
 constexpr int kBlocks = 2;                        // A processor.
 constexpr uint32_t kPrefetchedBytes = 96 * 1024;  // Of a block's weights, into L2.
+constexpr int kMaxMatrices = 8;                   // Of a launch.
 
-struct Params {
+// A weight, and where its products go.
+struct Matrix {
   StreamShape shape;
-  StreamForms forms;  // One.
   const uint8_t* data;
   const uint8_t* scale;
+  void* y;
+  int64_t y_stride;
+  int64_t y_group_stride;
   float global_scale;
-  int rows;        // Of a group,
-  int num_tiles;   // and their tiles.
-  int num_blocks;  // That share them; the others do `mix`.
+  int form;        // Of the activations, in Params::forms.
+  int first_tile;  // Of the launch's tiles.
+  int rows;        // Of a group.
+  bool y_is_bf16;
+};
+
+struct Params {
+  int num_matrices;
+  StreamForms forms;
+  int num_tiles;      // Of a group, all matrices together,
+  int num_blocks;     // that share them; the others do `mix`.
+  int scales_stride;  // Of a tile: the most blocks of columns that any FP8 matrix has.
   HcPreParams mix;
   int mix_tokens;
   int cols;
   int num_tokens;
-  bool y_is_bf16;
   const uint16_t* x;
   int64_t x_stride;
   int64_t x_group_stride;
-  void* y;
-  int64_t y_stride;
-  int64_t y_group_stride;
+  Matrix matrices
+      [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind num_matrices are zero: equal launches are equal bytes.
 };
+static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
 
-// Grid: blocks that share a group's row tiles, groups.
-template <StreamKind kKind>
+// The matrix of a tile.
+__device__ __forceinline__ int MatrixOf(const Params& p, int tile) {
+  int matrix = 0;
+  while (matrix + 1 < p.num_matrices && tile >= p.matrices[matrix + 1].first_tile) ++matrix;
+  return matrix;
+}
+
+// Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
+template <StreamKind... kKinds>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks) StreamKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
   const int x_stride = static_cast<int>(StreamRow(p.cols));
   const auto groups = static_cast<int>(StreamGroups(p.cols));
-  auto* const x_scales = reinterpret_cast<float*>(shared_x + p.num_tokens * x_stride);
+  // All forms of the rows lie before the scales.
+  auto* const x_scales = reinterpret_cast<float*>(shared_x + p.forms.count * p.num_tokens * x_stride);
   float* const fp8_scales = x_scales + p.num_tokens * groups;
   const int64_t group = blockIdx.y;
   const int num_blocks = p.num_blocks;
@@ -52,11 +74,17 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) StreamKernel(const __
     WaitForKernelsBefore();
     return HcMixOfToken<kMatmulThreads>(p.mix, block - num_blocks);
   }
-  const int group_begin = static_cast<int>(group) * p.rows;
+  const auto tile_of = [&](int i) { return block + i * num_blocks; };
   const auto item = [&](int i) {
-    return StreamItem{
-        p.shape,  p.data,  p.scale, p.global_scale, group_begin + (block + i * num_blocks) * kTileRows,
-        shared_x, x_scales};
+    const int tile = tile_of(i);
+    const Matrix& m = p.matrices[MatrixOf(p, tile)];
+    return StreamItem{m.shape,
+                      m.data,
+                      m.scale,
+                      m.global_scale,
+                      static_cast<int>(group) * m.rows + (tile - m.first_tile) * kTileRows,
+                      shared_x + m.form * p.num_tokens * x_stride,
+                      x_scales};
   };
   const int num_items = (p.num_tiles - block + num_blocks - 1) / num_blocks;
   const auto prepare = [&] {
@@ -67,26 +95,31 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) StreamKernel(const __
       if (threadIdx.x * bytes < kPrefetchedBytes)
         PrefetchToL2(next.data + static_cast<int64_t>(next.first_row) * next.shape.row_bytes, bytes);
     }
-    LoadFp8Scales(fp8_scales, p.shape.scale_cols, num_items, item);
+    LoadFp8Scales(fp8_scales, p.scales_stride, num_items, item);
     WaitForKernelsBefore();
     const uint16_t* const x = p.x + group * p.x_group_stride;
     LoadStreamRows(shared_x, x_scales, p.num_tokens, p.cols, p.forms,
                    [&](int token) { return x + token * p.x_stride; });
     __syncthreads();
   };
-  StreamItems<kStages, kKind>(
-      ring, fp8_scales, p.shape.scale_cols, num_items, 1, {p.num_tokens, x_stride, groups}, item, prepare,
-      [&](int, const StreamItem&, int token, int row, float sum) {
-        const int64_t place = group * p.y_group_stride + token * p.y_stride + row - group_begin;
-        if (p.y_is_bf16) {
-          static_cast<uint16_t*>(p.y)[place] = Bf16FromFloat(sum);
-        } else {
-          static_cast<float*>(p.y)[place] = sum;
-        }
-      });
+  StreamItems<kStages, kKinds...>(ring, fp8_scales, p.scales_stride, num_items, 1,
+                                  {p.num_tokens, x_stride, groups}, item, prepare,
+                                  [&](int i, const StreamItem&, int token, int row, float sum) {
+                                    const Matrix& m = p.matrices[MatrixOf(p, tile_of(i))];
+                                    const int64_t place = group * m.y_group_stride + token * m.y_stride +
+                                                          row - static_cast<int>(group) * m.rows;
+                                    if (m.y_is_bf16) {
+                                      static_cast<uint16_t*>(m.y)[place] = Bf16FromFloat(sum);
+                                    } else {
+                                      static_cast<float*>(m.y)[place] = sum;
+                                    }
+                                  });
 }
 
-void (*KernelOf(StreamKind kind))(Params) {
+using Kernel = void (*)(Params);
+
+// For a matrix, or several of that kind.
+Kernel KernelOf(StreamKind kind) {
   switch (kind) {
     case StreamKind::kBf16:
       return StreamKernel<StreamKind::kBf16>;
@@ -102,6 +135,106 @@ void (*KernelOf(StreamKind kind))(Params) {
   return StreamKernel<StreamKind::kNvFp4>;
 }
 
+// The kernel for these matrices; null where they do not go together. The release's own mixture is FP8 and BF16.
+Kernel KernelOf(const Params& params) {
+  const StreamKind first = params.matrices[0].shape.kind;
+  bool alike = true;
+  bool fp8_or_bf16 = true;
+  for (int i = 0; i < params.num_matrices; ++i) {
+    const StreamKind kind = params.matrices[i].shape.kind;
+    alike = alike && kind == first;
+    fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
+  }
+  if (alike) return KernelOf(first);
+  return fp8_or_bf16 ? static_cast<Kernel>(StreamKernel<StreamKind::kFp8, StreamKind::kBf16>) : nullptr;
+}
+
+// Adds a weight's tiles to a launch.
+void AddMatrix(Params& params, const StreamLinearArgs& args) {
+  Matrix& matrix = params.matrices[params.num_matrices++];
+  matrix.shape = ShapeOf(args.weight);
+  matrix.data = args.weight.data;
+  matrix.scale = static_cast<const uint8_t*>(args.weight.scale);
+  matrix.y = args.y;
+  matrix.y_stride = args.y_stride;
+  matrix.y_group_stride = args.y_group_stride;
+  matrix.global_scale = args.weight.global_scale;
+  matrix.form = params.forms.Add(FormOf(args.weight));
+  matrix.first_tile = params.num_tiles;
+  matrix.rows = static_cast<int>(args.rows_per_group);
+  matrix.y_is_bf16 = args.y_is_bf16;
+  params.num_tiles += static_cast<int>(CeilDiv(args.rows_per_group, kTileRows));
+  params.scales_stride = std::max(params.scales_stride, matrix.shape.scale_cols);
+}
+
+// Bytes from the first element that a product writes to behind its last.
+struct Written {
+  const std::byte* begin;
+  const std::byte* end;
+};
+Written BytesOf(const void* y, int64_t y_stride, int64_t rows, bool y_is_bf16, int64_t num_tokens) {
+  const int64_t element = y_is_bf16 ? 2 : 4;
+  const auto* const begin = static_cast<const std::byte*>(y);
+  return {begin, begin + ((num_tokens - 1) * y_stride + rows) * element};
+}
+bool Overlap(const Written& a, const Written& b) { return a.begin < b.end && b.begin < a.end; }
+
+}  // namespace
+
+// A launch that the next linear of the same activations may join.
+struct OpenLinear {
+  uint64_t launch = 0;
+  Params params;
+};
+
+namespace {
+
+// Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
+uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64_t before) {
+  const int64_t max_blocks =
+      std::max<int64_t>(1, context.queue().num_processors() * kBlocks / num_groups - params.mix_tokens);
+  const int64_t items = CeilDiv(params.num_tiles, max_blocks);  // Of a block.
+  params.num_blocks = static_cast<int>(CeilDiv(params.num_tiles, items));
+  const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
+                  static_cast<unsigned>(num_groups));
+  const size_t shared_bytes =
+      sizeof(StreamRing<kStages>) +
+      static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) +
+      StreamScalesBytes(params.cols, params.num_tokens) +
+      static_cast<size_t>(items * params.scales_stride) * sizeof(float);
+  return context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kMatmulThreads, shared_bytes,
+                                         params);
+}
+
+// Whether this linear has become part of the last launch, which was one of the same activations.
+bool Joins(CudaContext& context, const StreamLinearArgs& args) {
+  const std::shared_ptr<OpenLinear> open = context.open_linear();
+  if (open == nullptr || args.num_groups != 1 || !context.queue().IsLastLaunch(open->launch)) return false;
+  const Params& before = open->params;
+  if (before.x != args.x || before.num_tokens != args.num_tokens || before.cols != args.weight.cols ||
+      (args.num_tokens > 1 && before.x_stride != args.x_stride) || before.num_matrices == kMaxMatrices) {
+    return false;
+  }
+  // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
+  const Written y = BytesOf(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
+  if (Overlap(y, BytesOf(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) return false;
+  for (int i = 0; i < before.num_matrices; ++i) {
+    const Matrix& m = before.matrices[i];
+    if (Overlap(y, BytesOf(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens))) return false;
+  }
+  Params params = before;
+  AddMatrix(params, args);
+  if (KernelOf(params) == nullptr ||
+      static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) >
+          kMaxStreamRowsBytes) {
+    return false;
+  }
+  const uint64_t launch = Launch(context, params, 1, open->launch);
+  if (launch == 0) return false;
+  *open = {launch, params};
+  return true;
+}
+
 }  // namespace
 
 bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const TensorView& x,
@@ -111,41 +244,23 @@ bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const T
 }
 
 void StreamLinear(CudaContext& context, const StreamLinearArgs& args) {
-  Params params = {.shape = ShapeOf(args.weight),
-                   .forms = FormsOf(args.weight),
-                   .data = args.weight.data,
-                   .scale = static_cast<const uint8_t*>(args.weight.scale),
-                   .global_scale = args.weight.global_scale,
-                   .rows = static_cast<int>(args.rows_per_group),
-                   .num_tiles = static_cast<int>(CeilDiv(args.rows_per_group, kTileRows)),
-                   .num_blocks = 0,
-                   .mix = {},
-                   .mix_tokens = 0,
-                   .cols = static_cast<int>(args.weight.cols),
-                   .num_tokens = static_cast<int>(args.num_tokens),
-                   .y_is_bf16 = args.y_is_bf16,
-                   .x = args.x,
-                   .x_stride = args.x_stride,
-                   .x_group_stride = args.x_group_stride,
-                   .y = args.y,
-                   .y_stride = args.y_stride,
-                   .y_group_stride = args.y_group_stride};
+  if (Joins(context, args)) return;
+  Params params = {};
+  params.cols = static_cast<int>(args.weight.cols);
+  params.num_tokens = static_cast<int>(args.num_tokens);
+  params.x = args.x;
+  params.x_stride = args.x_stride;
+  params.x_group_stride = args.x_group_stride;
+  AddMatrix(params, args);
   if (args.num_groups == 1) {
     if (const std::optional<HcMixWork> mix = TakeHcMix(context); mix.has_value()) {
       params.mix = mix->params;
       params.mix_tokens = mix->num_tokens;
     }
   }
-  const int64_t max_blocks =
-      std::max<int64_t>(1, context.queue().num_processors() * kBlocks / args.num_groups - params.mix_tokens);
-  const int64_t items = CeilDiv(params.num_tiles, max_blocks);  // Of a block.
-  params.num_blocks = static_cast<int>(CeilDiv(params.num_tiles, items));
-  const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
-                  static_cast<unsigned>(args.num_groups));
-  const size_t shared_bytes = sizeof(StreamRing<kStages>) + StreamRowsBytes(params.cols, params.num_tokens) +
-                              StreamScalesBytes(params.cols, params.num_tokens) +
-                              static_cast<size_t>(items * params.shape.scale_cols) * sizeof(float);
-  context.queue().Launch(KernelOf(params.shape.kind), grid, kMatmulThreads, shared_bytes, params);
+  const uint64_t launch = Launch(context, params, args.num_groups, 0);
+  context.open_linear() =
+      args.num_groups == 1 ? std::make_shared<OpenLinear>(OpenLinear{launch, params}) : nullptr;
 }
 
 }  // namespace dsv4::backend::cuda
