@@ -198,15 +198,15 @@ TEST(CudaManyTokens, HyperConnectionsGiveTheBitsOfFewTokens) {
   }
 }
 
-// Attention of tokens that follow kFirst others, over a window and compressed entries in pages.
-TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
+// Attention of tokens that follow kFirst others, over a window and top_k compressed entries in pages.
+void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
+                            const std::vector<int64_t>& all_heads) {
   Device device;
   constexpr int64_t kTokens = 150;
-  constexpr int64_t kFirst = 1500;
+  constexpr int64_t kFirst = 8200;
   constexpr int64_t kDim = 512;
   constexpr int64_t kWindow = 128;
   constexpr int64_t kRowsPerPage = 64;
-  constexpr int64_t kTopK = 200;
   const DeviceTensor ring =
       device.Copy(DType::kBF16, {kWindow + kTokens, kDim}, Bf16s(Normals((kWindow + kTokens) * kDim, 1)));
   std::vector<DeviceTensor> pages;
@@ -222,19 +222,21 @@ TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
     std::vector<int32_t> entries;
     for (int32_t e = 0; e < (kFirst + t + 1) / 4; ++e) entries.push_back(e);
     std::shuffle(entries.begin(), entries.end(), random);
-    entries.resize(kTopK);
+    entries.resize(static_cast<size_t>(top_k));
     if (t % 3 == 0) std::fill(entries.begin() + 70 + t % 50, entries.end(), -1);
     chosen.insert(chosen.end(), entries.begin(), entries.end());
   }
-  const DeviceTensor selected = device.Copy(DType::kI32, {kTokens, kTopK}, chosen);
-  for (const int64_t heads : {int64_t{64}, int64_t{24}, int64_t{128}}) {
+  const DeviceTensor selected = device.Copy(DType::kI32, {kTokens, top_k}, chosen);
+  for (const int64_t heads : all_heads) {
     const DeviceTensor q =
         device.Copy(DType::kBF16, {kTokens, heads, kDim}, Bf16s(Normals(kTokens * heads * kDim, 2)));
     const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 3));
     const DeviceTensor o = device.New(DType::kBF16, {kTokens, heads, kDim});
-    for (const int64_t ratio : {int64_t{0}, int64_t{4}, int64_t{128}}) {
+    for (const int64_t ratio : ratios) {
       ExpectTheSameInAnyCut(
-          device, o.view, "heads " + std::to_string(heads) + ", ratio " + std::to_string(ratio),
+          device, o.view,
+          "top " + std::to_string(top_k) + ", heads " + std::to_string(heads) + ", ratio " +
+              std::to_string(ratio),
           [&](const Cut& cut) {
             const ops::AttentionSequence sequence = {
                 .token_begin = 0,
@@ -257,6 +259,16 @@ TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
           });
     }
   }
+}
+
+TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
+  ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24, 128});
+}
+
+// A cluster's blocks take one to four tiles of 64 keys each; more keys than that are for the kernels without clusters.
+TEST(CudaManyTokens, AttentionOverAnyNumberOfTilesGivesTheBitsOfFewTokens) {
+  for (const int64_t top_k : {320, 384, 448, 832, 1344, 1408, 1920, 1984})
+    ExpectAttentionTheSame(top_k, {4}, {64, 20});
 }
 
 }  // namespace

@@ -7,47 +7,23 @@
 // grows with the context.
 #include <algorithm>
 
-#include "backend/cuda/kernels/attention_keys.cuh"
+#include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/attention_mma.h"
+#include "backend/cuda/kernels/attention_tile.cuh"
 #include "backend/cuda/kernels/begin_kernel.cuh"
-#include "backend/cuda/kernels/device_numbers.cuh"
-#include "backend/cuda/kernels/matmul_mma.cuh"
-#include "backend/cuda/kernels/reduce.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kHeads = 16;
-constexpr int kKeys = 64;
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kPad = 8;  // Elements behind a row, so that eight rows lie in different banks.
-
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SharedAddress(row))
-               : "memory");
-}
-__device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
-               : "memory");
-}
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-}
-
 template <int kDim>
 struct TileMemory {
-  uint16_t keys[kKeys][kDim + kPad];
-  uint16_t q[kHeads][kDim + kPad];
-  float logits[kHeads][kKeys + 4];
-  uint16_t weights[kHeads][kKeys + kPad];
-  const uint16_t* rows[kKeys];
+  AttentionTile<kDim> tile;
+  AttentionLogits logits;
 };
+
+constexpr int kHeads = kAttentionHeads;
+constexpr int kKeys = kAttentionKeys;
+constexpr int kThreads = kAttentionThreads;
 
 struct PartialResults {
   float* values;  // [tokens, num_heads, max_tiles, head_dim]
@@ -79,61 +55,11 @@ __global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant_
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int num_heads = min(kHeads, p.num_heads - first_head);
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int place = lane % 4;
 
-  if (thread < num_keys) m.rows[thread] = keys.template Row<uint16_t>(first_key + thread);
-  __syncthreads();
-  constexpr int kPieces = kDim / 8;  // Of 16 bytes in a row.
-  const auto* const q = static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim;
-  for (int i = thread; i < kHeads * kPieces; i += kThreads) {
-    const int head = i / kPieces;
-    const int piece = i % kPieces * 8;
-    if (head < num_heads) {
-      CopyAsync(&m.q[head][piece], q + head * kDim + piece);
-    } else {
-      *reinterpret_cast<uint4*>(&m.q[head][piece]) = make_uint4(0, 0, 0, 0);
-    }
-  }
-  for (int i = thread; i < kKeys * kPieces; i += kThreads) {
-    const int key = i / kPieces;
-    const int piece = i % kPieces * 8;
-    if (key < num_keys) {
-      CopyAsync(&m.keys[key][piece], m.rows[key] + piece);
-    } else {
-      *reinterpret_cast<uint4*>(&m.keys[key][piece]) = make_uint4(0, 0, 0, 0);
-    }
-  }
-  WaitForCopies();
-  __syncthreads();
-
-  // Logits of 16 keys a warp.
-  {
-    float sums[2][4] = {};
-    const int matrix = lane / 8;
-    const uint16_t* const q_row = m.q[lane % 8 + matrix % 2 * 8] + matrix / 2 * 8;
-    const uint16_t* const key_row = m.keys[warp * 16 + lane % 8 + matrix / 2 * 8] + matrix % 2 * 8;
-#pragma unroll 4
-    for (int d = 0; d < kDim; d += 16) {
-      uint32_t a[4];
-      uint32_t b[4];
-      LoadMatrices(a, q_row + d);
-      LoadMatrices(b, key_row + d);
-      Mma(sums[0], a, b[0], b[1]);
-      Mma(sums[1], a, b[2], b[3]);
-    }
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = warp * 16 + tile * 8 + place * 2 + i % 2;
-        m.logits[group + i / 2 * 8][key] = key < num_keys ? sums[tile][i] * p.softmax_scale : -INFINITY;
-      }
-    }
-  }
-  __syncthreads();
+  LoadQueries(m.tile, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim,
+              num_heads);
+  LoadKeys(m.tile, keys, first_key, num_keys);
+  ComputeLogits(m.tile, m.logits, num_keys, p.softmax_scale);
 
   // Eight threads a head, eight keys a thread.
   {
@@ -150,51 +76,17 @@ __global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant_
     }
     const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
     const float max = head < num_heads ? HeadMax(out.maxima + place_of_head, num_tiles) : 0.0F;
-    float sum = 0.0F;
-    for (int i = 0; i < 8; ++i) {
-      const float weight = expf(m.logits[head][first + i] - max);
-      sum += weight;
-      m.weights[head][first + i] = Bf16FromFloat(weight);  // Rounded for the value product only.
-    }
-    for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
+    const float sum = WeighKeys(m.tile, m.logits, max);
     if (thread % 8 == 0 && head < num_heads) out.sums[place_of_head + blockIdx.x] = sum;
   }
   __syncthreads();
 
-  // Values: a quarter of the columns a warp.
-  constexpr int kColumns = kDim / kWarps;
-  constexpr int kTiles = kColumns / 8;
-  static_assert(kTiles % 2 == 0);
-  float o[kTiles][4] = {};
-  {
-    const int matrix = lane / 8;
-    const int row = lane % 8 + matrix % 2 * 8;
-    const uint16_t* const weight_row = m.weights[row] + matrix / 2 * 8;
-#pragma unroll
-    for (int key = 0; key < kKeys; key += 16) {
-      uint32_t a[4];
-      LoadMatrices(a, weight_row + key);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; tile += 2) {
-        uint32_t b[4];
-        LoadMatricesTransposed(b, m.keys[key + row] + warp * kColumns + tile * 8 + matrix / 2 * 8);
-        Mma(o[tile], a, b[0], b[1]);
-        Mma(o[tile + 1], a, b[2], b[3]);
-      }
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int head = group + half * 8;
-    if (head >= num_heads) continue;
+  SumValues(m.tile, [&](int head, int column, float first, float second) {
+    if (head >= num_heads) return;
     float* const values =
         out.values + ((local_token * p.num_heads + first_head + head) * out.max_tiles + blockIdx.x) * kDim;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      *reinterpret_cast<float2*>(values + warp * kColumns + tile * 8 + place * 2) =
-          make_float2(o[tile][half * 2], o[tile][half * 2 + 1]);
-    }
-  }
+    *reinterpret_cast<float2*>(values + column) = make_float2(first, second);
+  });
 }
 
 // One block a head of a token. The sink is one more logit without value.
@@ -262,6 +154,10 @@ bool HasAttentionMma(DType dtype, int64_t head_dim) {
 
 Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
                     int64_t max_keys) {
+  if (HasAttentionCluster(params, max_keys)) {
+    AttentionCluster(context, table, params, max_keys);
+    return {};
+  }
   return params.head_dim == 512 ? Run<512>(context, table, params, max_keys)
                                 : Run<128>(context, table, params, max_keys);
 }
