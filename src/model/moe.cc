@@ -27,42 +27,32 @@ Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const 
   return routing;
 }
 
-// Both projections of the shared expert, [n, the width of this shard].
-struct SharedHidden {
-  TensorView gate;
-  TensorView up;
-};
-
-Result<SharedHidden> ProjectShared(const LayerStep& step, const ExpertWeights& expert, const TensorView& u) {
-  SharedHidden hidden;
-  DSV4_ASSIGN_OR_RETURN(hidden.gate, step.NewTensor(step.dtype(), {u.shape[0], expert.w1.rows}));
-  DSV4_ASSIGN_OR_RETURN(hidden.up, step.NewTensor(step.dtype(), {u.shape[0], expert.w3.rows}));
-  if (expert.w1.rows == 0) return hidden;
-  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w1, .y = hidden.gate}));
-  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w3, .y = hidden.up}));
-  return hidden;
-}
-
-// Writes y [n, D]; `hidden` is used up.
-Status SharedExpert(const LayerStep& step, const LayerWeights& weights, const SharedHidden& hidden,
-                    const TensorView& y) {
-  const ExpertWeights& expert = weights.shared_expert;
+// What the shared expert's down projection reads, [n, the width of this shard].
+Result<TensorView> SharedHidden(const LayerStep& step, const ExpertWeights& expert, const TensorView& u) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView gate, step.NewTensor(step.dtype(), {u.shape[0], expert.w1.rows}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView up, step.NewTensor(step.dtype(), {u.shape[0], expert.w3.rows}));
+  if (expert.w1.rows == 0) return gate;
+  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w1, .y = gate}));
+  DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = u, .weight = &expert.w3, .y = up}));
   const float limit = step.context().clamp_shared_expert ? SwigluLimit(step.config())
                                                          : std::numeric_limits<float>::infinity();
-  if (expert.w1.rows > 0) {
-    DSV4_RETURN_IF_ERROR(step.Run(
-        "ffn.shared", step.ops().swiglu,
-        {.gate = hidden.gate, .up = hidden.up, .row_weights = {}, .y = hidden.gate, .limit = limit}));
-  }
+  DSV4_TRY(step.Run("ffn.shared", step.ops().swiglu,
+                    {.gate = gate, .up = up, .row_weights = {}, .y = gate, .limit = limit}));
+  return gate;
+}
+
+// Writes y [n, D].
+Status SharedExpert(const LayerStep& step, const LayerWeights& weights, const TensorView& hidden,
+                    const TensorView& y) {
+  const ExpertWeights& expert = weights.shared_expert;
   if (step.context().shards.alone()) {
     DSV4_RETURN_IF_ERROR(
-        step.Run("ffn.shared", step.ops().linear, {.x = hidden.gate, .weight = &expert.w2, .y = y}));
+        step.Run("ffn.shared", step.ops().linear, {.x = hidden, .weight = &expert.w2, .y = y}));
     step.Observe("ffn.shared", y);
     return {};
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const TensorView all_hidden,
-      GatherColumns(step, "ffn.shared.hidden", hidden.gate, weights.splits.shared_hidden));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all_hidden, GatherColumns(step, "ffn.shared.hidden", hidden,
+                                                                          weights.splits.shared_hidden));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part,
                                step.Linear("ffn.shared", all_hidden, expert.w2, step.dtype()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
@@ -76,10 +66,10 @@ Status SharedExpert(const LayerStep& step, const LayerWeights& weights, const Sh
 Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), u.shape));
   const Arena::Scope scope(step.context().arena);
-  // Products of the same tokens follow each other, so that a backend can do them at once.
+  // Products of the same tokens follow each other, and the activation stands beside the router, so that a backend can do them at once.
   DSV4_ASSIGN_OR_RETURN(const TensorView logits,
                         step.Linear("ffn.router.logits", u, weights.gate, DType::kF32));
-  DSV4_ASSIGN_OR_RETURN(const SharedHidden shared, ProjectShared(step, weights.shared_expert, u));
+  DSV4_ASSIGN_OR_RETURN(const TensorView shared, SharedHidden(step, weights.shared_expert, u));
   DSV4_ASSIGN_OR_RETURN(const Routing routing, Route(step, weights, logits));
   DSV4_ASSIGN_OR_RETURN(const TensorView routed, RoutedExperts(step, weights, u, routing));
   step.Observe("ffn.routed", routed);

@@ -16,6 +16,8 @@
 
 namespace dsv4::backend::cuda {
 
+struct OpenCombine;  // kernels/open_launches.h
+struct OpenSwiglu;
 struct OpenHcPre;   // kernels/hyper_connection.cu
 struct OpenLinear;  // kernels/linear_stream.cu
 struct OpenRows;    // kernels/rows.cu
@@ -75,6 +77,8 @@ class CudaContext final : public ops::OpContext {
 
   ExpertTables& expert_tables() { return expert_tables_; }
   // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
+  std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
+  std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
   std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
   std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
@@ -88,6 +92,8 @@ class CudaContext final : public ops::OpContext {
   Arena scratch_;
   ExpertTables expert_tables_;
   const BlockScaledMode block_scaled_;
+  std::shared_ptr<OpenCombine> open_combine_;
+  std::shared_ptr<OpenSwiglu> open_swiglu_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenLinear> open_linear_;
   std::shared_ptr<OpenRows> open_rows_;

@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
@@ -24,10 +25,7 @@ template <typename T>
 __global__ void SwigluKernel(const T* gate, const T* up, const float* row_weights, T* y, int64_t count,
                              int64_t width, float limit) {
   BeginKernel();
-  const int64_t i = ElementIndex();
-  if (i >= count) return;
-  const double weight = row_weights == nullptr ? 1.0 : static_cast<double>(row_weights[i / width]);
-  Store(y, i, ClampedSwiglu(Load(gate, i), Load(up, i), static_cast<double>(limit), weight));
+  SwigluElement(gate, up, row_weights, y, ElementIndex(), count, width, limit);
 }
 
 template <typename T>
@@ -66,21 +64,37 @@ Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
 Status Swiglu(CudaContext& context, const ops::SwigluArgs& args) {
   const int64_t count = args.gate.num_elements();
   if (count == 0) return {};
+  OpenSwiglu open = {.gate = args.gate.data,
+                     .up = args.up.data,
+                     .row_weights = args.row_weights.as<const float>(),
+                     .y = args.y.data,
+                     .count = count,
+                     .width = args.gate.shape[1],
+                     .limit = args.limit,
+                     .dtype = args.gate.dtype};
   WithElement(args.gate.dtype, [&]<typename T>(T*) {
-    context.Launch(SwigluKernel<T>, Blocks(count), kThreads, 0, args.gate.as<const T>(),
-                   args.up.as<const T>(), args.row_weights.as<const float>(), args.y.as<T>(), count,
-                   args.gate.shape[1], args.limit);
+    open.launch = context.queue().Launch(SwigluKernel<T>, Blocks(count), kThreads, 0, args.gate.as<const T>(),
+                                         args.up.as<const T>(), args.row_weights.as<const float>(),
+                                         args.y.as<T>(), count, args.gate.shape[1], args.limit);
   });
+  context.open_swiglu() = std::make_shared<OpenSwiglu>(open);
   return {};
 }
 
 Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
   const int64_t count = args.routed.num_elements();
   if (count == 0) return {};
+  OpenCombine open = {.routed = args.routed.as<const float>(),
+                      .shared = args.shared.data,
+                      .y = args.y.data,
+                      .count = count,
+                      .dtype = args.shared.dtype};
   WithElement(args.shared.dtype, [&]<typename T>(T*) {
-    context.Launch(MoeCombineKernel<T>, Blocks(count), kThreads, 0, args.routed.as<const float>(),
-                   args.shared.as<const T>(), args.y.as<T>(), count);
+    open.launch =
+        context.queue().Launch(MoeCombineKernel<T>, Blocks(count), kThreads, 0, args.routed.as<const float>(),
+                               args.shared.as<const T>(), args.y.as<T>(), count);
   });
+  context.open_combine() = std::make_shared<OpenCombine>(open);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/hc_mix.cuh"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/row_steps.cuh"
 
@@ -296,17 +297,37 @@ __device__ __forceinline__ void StoreEight(Bf16* data, const float (&values)[8])
   *reinterpret_cast<uint4*>(data) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-template <typename T>
+// What moe_combine left for hc_post to do.
+struct Combined {
+  const float* routed;
+  const void* shared;
+  void* y;
+};
+
+// kCombines: y is what moe_combine gives, and is written too.
+template <typename T, bool kCombines>
 __global__ void __launch_bounds__(kPostThreads)
     HcPostOfFourKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
-                       int64_t dim) {
+                       int64_t dim, const Combined combined) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int64_t d = (blockIdx.y * int64_t{kPostThreads} + threadIdx.x) * kPostColumns;
   if (d >= dim) return;
   float values[kPostColumns];
   float streams[4][kPostColumns];
-  LoadEight(y + token * dim + d, values);
+  if constexpr (kCombines) {
+    float routed[kPostColumns];
+    LoadEight(combined.routed + token * dim + d, routed);
+    LoadEight(static_cast<const T*>(combined.shared) + token * dim + d, values);
+#pragma unroll
+    for (int k = 0; k < kPostColumns; ++k) {
+      const double sum = static_cast<double>(values[k]) + static_cast<double>(routed[k]);
+      values[k] = ToFloat(FromFloat<T>(static_cast<float>(sum)));
+    }
+    StoreEight(static_cast<T*>(combined.y) + token * dim + d, values);
+  } else {
+    LoadEight(y + token * dim + d, values);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) LoadEight(residual + (token * 4 + i) * dim + d, streams[i]);
 #pragma unroll
@@ -443,6 +464,32 @@ std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
   return HcMixWork{open->params, static_cast<int>(open->streams.shape[0])};
 }
 
+namespace {
+
+// The launch in front of hc_post of four streams, if it is moe_combine's that makes y and its work can be done element by element
+// with hc_post's.
+const OpenCombine* CombineBefore(CudaContext& context, const ops::HcPostArgs& args) {
+  const OpenCombine* const open = context.open_combine().get();
+  if (open == nullptr || open->y != args.y.data || open->count != args.y.num_elements() ||
+      open->dtype != args.y.dtype || args.y.dtype != args.residual.dtype) {
+    return nullptr;
+  }
+  if ((reinterpret_cast<uintptr_t>(open->routed) | reinterpret_cast<uintptr_t>(open->shared)) % 16 != 0)
+    return nullptr;
+  const int64_t out_bytes = args.out.num_bytes();
+  const int64_t y_bytes = args.y.num_bytes();
+  if (BytesOverlap(args.out.data, out_bytes, open->routed,
+                   open->count * static_cast<int64_t>(sizeof(float))) ||
+      BytesOverlap(args.out.data, out_bytes, open->shared, y_bytes) ||
+      BytesOverlap(args.out.data, out_bytes, open->y, y_bytes) ||
+      BytesOverlap(args.residual.data, args.residual.num_bytes(), open->y, y_bytes)) {
+    return nullptr;
+  }
+  return open;
+}
+
+}  // namespace
+
 Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   if (args.residual.num_elements() == 0) return {};
   const int64_t dim = args.residual.shape[2];
@@ -457,9 +504,16 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
     if (eights) {
       const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kPostColumns)));
-      context.Launch(HcPostOfFourKernel<T>, blocks, kPostThreads, 0, args.y.as<const T>(),
-                     args.residual.as<const T>(), args.post.as<const float>(), args.comb.as<const float>(),
-                     args.out.as<T>(), dim);
+      const auto launch = [&](auto kernel, uint64_t before, const Combined& combined) {
+        return context.queue().LaunchInPlaceOf(before, kernel, blocks, kPostThreads, 0, args.y.as<const T>(),
+                                               args.residual.as<const T>(), args.post.as<const float>(),
+                                               args.comb.as<const float>(), args.out.as<T>(), dim, combined);
+      };
+      if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
+        const Combined combined = {open->routed, open->shared, open->y};
+        if (launch(HcPostOfFourKernel<T, true>, open->launch, combined) != 0) return;
+      }
+      launch(HcPostOfFourKernel<T, false>, 0, {});
       return;
     }
     context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),

@@ -2,7 +2,9 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/swiglu.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -47,13 +49,11 @@ __device__ Candidate WarpBest(Candidate best) {
   return best;
 }
 
-// One block a token: the k best by k searches for the next best.
-__global__ void RouterKernel(const Params p, Fault* fault) {
-  BeginKernel();
+// By a block: the k best by k searches for the next best.
+__device__ void RouteToken(const Params& p, int64_t token, Fault* fault) {
   extern __shared__ double affinities[];  // [num_experts], then the steered ones.
   double* const steered = affinities + p.num_experts;
   __shared__ Candidate bests[kThreads / 32];
-  const int64_t token = blockIdx.x;
   const float* const logits = p.logits + token * p.num_experts;
   int32_t* const indices = p.indices + token * p.top_k;
 
@@ -110,6 +110,44 @@ __global__ void RouterKernel(const Params p, Fault* fault) {
   }
 }
 
+__global__ void RouterKernel(const Params p, Fault* fault) {
+  BeginKernel();
+  RouteToken(p, blockIdx.x, fault);
+}
+
+// Blocks behind those of the tokens do a swiglu that was launched before.
+template <typename T>
+__global__ void RouterAndSwigluKernel(const Params p, Fault* fault, const OpenSwiglu swiglu, int num_tokens) {
+  BeginKernel();
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < num_tokens) return RouteToken(p, block, fault);
+  const int64_t i = int64_t{block - num_tokens} * kThreads + threadIdx.x;
+  SwigluElement(static_cast<const T*>(swiglu.gate), static_cast<const T*>(swiglu.up), swiglu.row_weights,
+                static_cast<T*>(swiglu.y), i, swiglu.count, swiglu.width, swiglu.limit);
+}
+
+// The swiglu in front, if all that either reads the other does not write.
+const OpenSwiglu* SwigluBefore(CudaContext& context, const ops::RouterArgs& args) {
+  constexpr int64_t kMaxTokens = 8;  // Many fill the device without.
+  const OpenSwiglu* const open = context.open_swiglu().get();
+  if (open == nullptr || args.logits.shape[0] > kMaxTokens) return nullptr;
+  const int64_t bytes = open->count * ElementBytes(open->dtype);
+  const int64_t rows = open->count / open->width;
+  for (const TensorView* const written : {&args.indices, &args.weights}) {
+    if (BytesOverlap(written->data, written->num_bytes(), open->gate, bytes) ||
+        BytesOverlap(written->data, written->num_bytes(), open->up, bytes) ||
+        BytesOverlap(written->data, written->num_bytes(), open->y, bytes) ||
+        (open->row_weights != nullptr &&
+         BytesOverlap(written->data, written->num_bytes(), open->row_weights, rows * 4))) {
+      return nullptr;
+    }
+  }
+  for (const TensorView* const read : {&args.logits, &args.bias, &args.hash_table, &args.token_ids}) {
+    if (!read->is_null() && BytesOverlap(read->data, read->num_bytes(), open->y, bytes)) return nullptr;
+  }
+  return open;
+}
+
 }  // namespace
 
 Status Router(CudaContext& context, const ops::RouterArgs& args) {
@@ -132,8 +170,21 @@ Status Router(CudaContext& context, const ops::RouterArgs& args) {
                          .num_experts = static_cast<int>(num_experts),
                          .top_k = static_cast<int>(args.indices.shape[1]),
                          .route_scale = args.route_scale};
-  context.Launch(RouterKernel, static_cast<unsigned>(num_tokens), kThreads,
-                 static_cast<size_t>(2 * num_experts) * sizeof(double), params, context.fault());
+  const size_t shared_bytes = static_cast<size_t>(2 * num_experts) * sizeof(double);
+  if (const OpenSwiglu* const open = SwigluBefore(context, args); open != nullptr) {
+    OpenSwiglu swiglu = *open;
+    swiglu.launch = 0;  // Equal steps are equal bytes.
+    const auto blocks = static_cast<unsigned>(num_tokens + CeilDiv(open->count, kThreads));
+    uint64_t launch = 0;
+    WithElement(open->dtype, [&]<typename T>(T*) {
+      launch = context.queue().LaunchInPlaceOf(open->launch, RouterAndSwigluKernel<T>, blocks, kThreads,
+                                               shared_bytes, params, context.fault(), swiglu,
+                                               static_cast<int>(num_tokens));
+    });
+    if (launch != 0) return {};
+  }
+  context.Launch(RouterKernel, static_cast<unsigned>(num_tokens), kThreads, shared_bytes, params,
+                 context.fault());
   return {};
 }
 

@@ -1,0 +1,120 @@
+// Ops that run as one launch when they follow each other: the results are those of each alone.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/device_tensors.h"
+
+namespace dsv4::testing {
+namespace {
+
+// `first` and `second`, one launch if nothing comes between, must write what they write one by one.
+void ExpectOneLaunch(Device& device, const std::string& what, const std::function<Status()>& first,
+                     const std::function<Status()>& second, const std::vector<const DeviceTensor*>& written) {
+  const auto all = [&] {
+    std::vector<std::vector<std::byte>> bytes;
+    for (const DeviceTensor* tensor : written) bytes.push_back(device.Bytes(tensor->view));
+    return bytes;
+  };
+  const auto before = all();
+  const auto restore = [&] {
+    for (size_t i = 0; i < written.size(); ++i) {
+      const Status status =
+          device.memory().CopyFromHost(written[i]->view.data, before[i].data(), before[i].size(), nullptr);
+      ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+    }
+    all();  // Hands what is queued to the device.
+  };
+  Status status = first();
+  ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+  all();
+  status = second();
+  ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+  const auto alone = all();
+  EXPECT_NE(alone, before) << what;
+  restore();
+  const int64_t launches = device.launches();
+  status = first();
+  ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+  status = second();
+  ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+  const auto together = all();
+  EXPECT_EQ(device.launches() - launches, 1) << what;
+  for (size_t i = 0; i < written.size(); ++i)
+    EXPECT_EQ(together[i] == alone[i], true) << what << ", output " << i;
+}
+
+TEST(CudaFused, CombineAndHcPost) {
+  constexpr int64_t kMult = 4;
+  for (const int64_t dim : {int64_t{1024}, int64_t{4096}, int64_t{1080}}) {
+    for (const int64_t tokens : {int64_t{1}, int64_t{7}, int64_t{100}}) {
+      for (const bool in_place : {true, false}) {
+        Device device;
+        const DeviceTensor routed = device.Copy(DType::kF32, {tokens, dim}, Normals(tokens * dim, 1));
+        const DeviceTensor shared = device.Copy(DType::kBF16, {tokens, dim}, Bf16s(Normals(tokens * dim, 2)));
+        const DeviceTensor y = device.New(DType::kBF16, {tokens, dim});
+        const DeviceTensor streams =
+            device.Copy(DType::kBF16, {tokens, kMult, dim}, Bf16s(Normals(tokens * kMult * dim, 3)));
+        const DeviceTensor out = device.New(DType::kBF16, {tokens, kMult, dim});
+        const DeviceTensor post = device.Copy(DType::kF32, {tokens, kMult}, Normals(tokens * kMult, 4));
+        const DeviceTensor comb =
+            device.Copy(DType::kF32, {tokens, kMult, kMult}, Normals(tokens * kMult * kMult, 5));
+        const DeviceTensor& sum = in_place ? shared : y;
+        ExpectOneLaunch(
+            device, "dim " + std::to_string(dim) + ", " + std::to_string(tokens) + " tokens",
+            [&] {
+              return device.table().moe_combine(
+                  device.context(), {.routed = routed.view, .shared = shared.view, .y = sum.view});
+            },
+            [&] {
+              return device.table().hc_post(device.context(), {.y = sum.view,
+                                                               .residual = streams.view,
+                                                               .post = post.view,
+                                                               .comb = comb.view,
+                                                               .out = out.view});
+            },
+            {&sum, &out});
+      }
+    }
+  }
+}
+
+TEST(CudaFused, SwigluAndRouter) {
+  constexpr int64_t kExperts = 256;
+  constexpr int64_t kTopK = 6;
+  for (const int64_t width : {int64_t{2048}, int64_t{130}}) {
+    for (const int64_t tokens : {int64_t{1}, int64_t{8}}) {
+      Device device;
+      const DeviceTensor gate =
+          device.Copy(DType::kBF16, {tokens, width}, Bf16s(Normals(tokens * width, 1, 4.0F)));
+      const DeviceTensor up =
+          device.Copy(DType::kBF16, {tokens, width}, Bf16s(Normals(tokens * width, 2, 4.0F)));
+      const DeviceTensor logits = device.Copy(DType::kF32, {tokens, kExperts}, Normals(tokens * kExperts, 3));
+      const DeviceTensor bias = device.Copy(DType::kF32, {kExperts}, Normals(kExperts, 4, 0.1F));
+      const DeviceTensor indices = device.New(DType::kI32, {tokens, kTopK});
+      const DeviceTensor weights = device.New(DType::kF32, {tokens, kTopK});
+      ExpectOneLaunch(
+          device, "width " + std::to_string(width) + ", " + std::to_string(tokens) + " tokens",
+          [&] {
+            return device.table().swiglu(
+                device.context(),
+                {.gate = gate.view, .up = up.view, .row_weights = {}, .y = gate.view, .limit = 10.0F});
+          },
+          [&] {
+            return device.table().router(device.context(), {.logits = logits.view,
+                                                            .bias = bias.view,
+                                                            .hash_table = {},
+                                                            .token_ids = {},
+                                                            .indices = indices.view,
+                                                            .weights = weights.view,
+                                                            .route_scale = 2.5F});
+          },
+          {&gate, &indices, &weights});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::testing
