@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,53 @@ TEST(CudaFused, CombineAndHcPost) {
             },
             {&sum, &out});
       }
+    }
+  }
+}
+
+TEST(CudaFused, AttentionAndTheRotationOfItsOutput) {
+  constexpr int64_t kDim = 512;
+  constexpr int64_t kWindow = 128;
+  constexpr int64_t kFirst = 700;
+  constexpr int64_t kFrequencies = 32;
+  for (const int64_t heads : {int64_t{64}, int64_t{20}}) {
+    for (const int64_t tokens : {int64_t{1}, int64_t{8}}) {
+      Device device;
+      const DeviceTensor ring =
+          device.Copy(DType::kBF16, {kWindow + tokens, kDim}, Bf16s(Normals((kWindow + tokens) * kDim, 1)));
+      const DeviceTensor q =
+          device.Copy(DType::kBF16, {tokens, heads, kDim}, Bf16s(Normals(tokens * heads * kDim, 2)));
+      const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 3));
+      const DeviceTensor o = device.New(DType::kBF16, {tokens, heads, kDim});
+      std::vector<int32_t> positions;
+      for (int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<int32_t>(kFirst + t));
+      const DeviceTensor device_positions = device.Copy(DType::kI32, {tokens}, positions);
+      const DeviceTensor frequencies = device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 4));
+      const ops::AttentionSequence sequence = {
+          .token_begin = 0,
+          .num_tokens = tokens,
+          .first_position = kFirst,
+          .window = {.data = ring.view.data, .capacity = kWindow + tokens, .width = kDim},
+          .entries = {}};
+      ExpectOneLaunch(
+          device, std::to_string(heads) + " heads, " + std::to_string(tokens) + " tokens",
+          [&] {
+            return device.table().attention(device.context(), {.q = q.view,
+                                                               .sink = sink.view,
+                                                               .selected = {},
+                                                               .o = o.view,
+                                                               .softmax_scale = 0.0442F,
+                                                               .window_size = kWindow,
+                                                               .ratio = 0,
+                                                               .sequences = std::span(&sequence, 1)});
+          },
+          [&] {
+            return device.table().rope(device.context(), {.x = o.view,
+                                                          .positions = device_positions.view,
+                                                          .frequencies = frequencies.view,
+                                                          .inverse = true});
+          },
+          {&o});
     }
   }
 }

@@ -16,7 +16,8 @@
 
 namespace dsv4::backend::cuda {
 
-struct OpenCombine;  // kernels/open_launches.h
+struct OpenAttention;  // kernels/attention_cluster.cu
+struct OpenCombine;    // kernels/open_launches.h
 struct OpenSwiglu;
 struct OpenHcPre;   // kernels/hyper_connection.cu
 struct OpenLinear;  // kernels/linear_stream.cu
@@ -77,6 +78,7 @@ class CudaContext final : public ops::OpContext {
 
   ExpertTables& expert_tables() { return expert_tables_; }
   // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
+  std::shared_ptr<OpenAttention>& open_attention() { return open_attention_; }
   std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
   std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
@@ -92,6 +94,7 @@ class CudaContext final : public ops::OpContext {
   Arena scratch_;
   ExpertTables expert_tables_;
   const BlockScaledMode block_scaled_;
+  std::shared_ptr<OpenAttention> open_attention_;
   std::shared_ptr<OpenCombine> open_combine_;
   std::shared_ptr<OpenSwiglu> open_swiglu_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;

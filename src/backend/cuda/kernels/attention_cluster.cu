@@ -3,6 +3,9 @@
 #include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/attention_tile.cuh"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/open_launches.h"
+#include "backend/cuda/kernels/row_steps.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -13,6 +16,15 @@ constexpr int kBlocks = 8;    // Of a cluster; tile t is block t % 8's.
 constexpr int kMaxTiles = 4;  // Of a block: what its shared memory holds.
 constexpr int64_t kMaxTokens = 8;
 constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
+
+// The op rope on what attention gives; no frequencies: not asked for.
+struct OutputRotation {
+  const float* frequencies;
+  const int32_t* positions;
+  Fault* fault;
+  int num_frequencies;
+  bool inverse;
+};
 
 // What a tile gave. Its logits lie where its values come.
 template <int kDim>
@@ -39,7 +51,8 @@ size_t SharedBytes(int64_t tiles_of_block) {
 // Grid: blocks of a cluster, groups of heads, tokens.
 template <int kDim>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
-    ClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
+    ClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                  const OutputRotation rotation) {
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
@@ -72,6 +85,21 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   if (thread % 8 == 0) m.maxima[head] = max;
   cluster.sync();
 
+  // Columns i * kAttentionThreads + thread of a row are this thread's; those that are rotated lie among the last.
+  constexpr int kColumns = kDim / kAttentionThreads;
+  const int place = thread - kAttentionThreads + 2 * rotation.num_frequencies;
+  bool rotates = place >= 0;
+  double2 turn = make_double2(1.0, 0.0);
+  if (rotation.num_frequencies > 0) {
+    const int32_t position = rotation.positions[token];
+    if (position < 0) {
+      rotates = false;
+      if (rank == 0 && blockIdx.y == 0 && thread == 0)
+        ReportFault(rotation.fault, FaultKind::kPosition, token, 0, position, 0);
+    }
+    if (rotates) turn = Rotation(position, rotation.frequencies[place / 2], rotation.inverse);
+  }
+
   // The largest logit of a head among all tiles.
   const auto max_of = [&](int of) {
     float largest = -INFINITY;
@@ -97,20 +125,56 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     const int of = rank * kHeadsOfBlock + h;
     if (of >= num_heads) break;
     float normalizer = expf(p.sink[first_head + of] - max_of(of));
-    float o[kDim / kAttentionThreads] = {};
+    float o[kColumns] = {};
     for (int t = 0; t < num_tiles; ++t) {
       const TileResults<kDim>& results = cluster.map_shared_rank(m.results, t % kBlocks)[t / kBlocks];
       normalizer += results.sums[of];
 #pragma unroll
-      for (int i = 0; i < kDim / kAttentionThreads; ++i)
-        o[i] += results.values[of][i * kAttentionThreads + thread];
+      for (int i = 0; i < kColumns; ++i) o[i] += results.values[of][i * kAttentionThreads + thread];
     }
     auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + of) * kDim;
 #pragma unroll
-    for (int i = 0; i < kDim / kAttentionThreads; ++i)
-      row[i * kAttentionThreads + thread] = Bf16FromFloat(o[i] / normalizer);
+    for (int i = 0; i < kColumns; ++i) o[i] = RoundToBf16(o[i] / normalizer);
+    if (rotation.num_frequencies > 0) {
+      // Pairs of columns are neighbours in a warp.
+      float& value = o[kColumns - 1];
+      const float other = __shfl_xor_sync(kWholeWarp, value, 1);
+      if (rotates) {
+        const bool odd = thread % 2 != 0;
+        const float2 pair = Rotated(odd ? other : value, odd ? value : other, turn, true);
+        value = odd ? pair.y : pair.x;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[i]);
   }
   cluster.sync();  // Nobody leaves while its results may still be read.
+}
+
+}  // namespace
+
+// The last launch, which a rotation of its output may join.
+struct OpenAttention {
+  uint64_t launch = 0;
+  SequenceTable table;
+  AttentionParams params;
+  int64_t tiles_of_block = 0;
+};
+
+namespace {
+
+// In place of `before` unless that is 0; the launch's number, 0 if it is too late.
+uint64_t Launch(CudaContext& context, const OpenAttention& attention, const OutputRotation& rotation,
+                uint64_t before) {
+  const AttentionParams& p = attention.params;
+  const dim3 grid(kBlocks, static_cast<unsigned>(CeilDiv(p.num_heads, kAttentionHeads)),
+                  static_cast<unsigned>(p.num_tokens));
+  const auto launch = [&]<int kDim>() {
+    return context.queue().LaunchInPlaceOf(before, ClusterKernel<kDim>, grid, kAttentionThreads,
+                                           SharedBytes<kDim>(attention.tiles_of_block), attention.table, p,
+                                           rotation);
+  };
+  return p.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
 }
 
 }  // namespace
@@ -125,17 +189,31 @@ void AttentionCluster(CudaContext& context, const SequenceTable& table, const At
   // In steps, so that the launches of one step after another are alike.
   const int64_t tiles_of_block =
       CeilDiv(InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})), int64_t{kBlocks});
-  const dim3 grid(kBlocks, static_cast<unsigned>(CeilDiv(params.num_heads, kAttentionHeads)),
-                  static_cast<unsigned>(params.num_tokens));
-  const auto launch = [&]<int kDim>() {
-    context.Launch(ClusterKernel<kDim>, grid, kAttentionThreads, SharedBytes<kDim>(tiles_of_block), table,
-                   params);
-  };
-  if (params.head_dim == 512) {
-    launch.template operator()<512>();
-  } else {
-    launch.template operator()<128>();
+  OpenAttention open = {.table = table, .params = params, .tiles_of_block = tiles_of_block};
+  open.launch = Launch(context, open, {}, 0);
+  context.open_attention() = std::make_shared<OpenAttention>(open);
+}
+
+bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args) {
+  const OpenAttention* const open = context.open_attention().get();
+  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
+  const AttentionParams& p = open->params;
+  const int64_t num_frequencies = args.frequencies.shape[0];
+  if (args.x.data != p.o || args.x.dtype != DType::kBF16 ||
+      args.x.shape != Shape{p.num_tokens, p.num_heads, p.head_dim} ||
+      2 * num_frequencies > kAttentionThreads ||
+      BytesOverlap(args.x.data, args.x.num_bytes(), args.frequencies.data, args.frequencies.num_bytes()) ||
+      BytesOverlap(args.x.data, args.x.num_bytes(), args.positions.data, args.positions.num_bytes())) {
+    return false;
   }
+  const OutputRotation rotation = {.frequencies = args.frequencies.as<const float>(),
+                                   .positions = args.positions.as<const int32_t>(),
+                                   .fault = context.fault(),
+                                   .num_frequencies = static_cast<int>(num_frequencies),
+                                   .inverse = args.inverse};
+  if (Launch(context, *open, rotation, open->launch) == 0) return false;
+  context.open_attention() = nullptr;
+  return true;
 }
 
 }  // namespace dsv4::backend::cuda

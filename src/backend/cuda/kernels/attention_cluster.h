@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/attention_params.h"
+#include "ops/rope.h"
 
 namespace dsv4::backend::cuda {
 
@@ -11,5 +12,8 @@ namespace dsv4::backend::cuda {
 bool HasAttentionCluster(const AttentionParams& params, int64_t max_keys);
 void AttentionCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
                       int64_t max_keys);
+
+// Whether a rotation of attention's output has become part of its launch, which is the last.
+bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args);
 
 }  // namespace dsv4::backend::cuda

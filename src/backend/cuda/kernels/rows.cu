@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/row_steps.cuh"
@@ -321,6 +322,7 @@ Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
 
 Status Rope(CudaContext& context, const ops::RopeArgs& args) {
   if (args.x.num_elements() == 0 || args.frequencies.shape[0] == 0) return {};
+  if (RopeJoinsAttention(context, args)) return {};
   return AddRowStep(context, InPlace(args.x, args.x.shape[2]),
                     {.kind = RowStepKind::kRope,
                      .inverse = args.inverse,
