@@ -129,6 +129,95 @@ TEST(CudaFused, AttentionAndTheRotationOfItsOutput) {
   }
 }
 
+// Attention takes the indexer's lists as they are if nothing comes between.
+TEST(CudaFused, TheIndexersListsNeedNoSorting) {
+  constexpr int64_t kHeads = 64;
+  constexpr int64_t kIndexerHeads = 64;
+  constexpr int64_t kIndexerDim = 128;
+  constexpr int64_t kDim = 512;
+  constexpr int64_t kWindow = 128;
+  constexpr int64_t kRowsPerPage = 64;
+  constexpr int64_t kTopK = 512;
+  // Fewer visible entries than are chosen, about as many, and more.
+  for (const int64_t first : {int64_t{5}, int64_t{2045}, int64_t{9000}}) {
+    for (const int64_t tokens : {int64_t{1}, int64_t{8}, int64_t{40}}) {
+      Device device;
+      std::vector<DeviceTensor> pages;
+      std::vector<void*> keys;
+      std::vector<void*> entries;
+      for (uint32_t i = 0; i * kRowsPerPage * 4 < first + tokens; ++i) {
+        pages.push_back(device.Copy(DType::kBF16, {kRowsPerPage, kIndexerDim},
+                                    Bf16s(Normals(kRowsPerPage * kIndexerDim, 300 + i))));
+        keys.push_back(pages.back().view.data);
+        pages.push_back(
+            device.Copy(DType::kBF16, {kRowsPerPage, kDim}, Bf16s(Normals(kRowsPerPage * kDim, 100 + i))));
+        entries.push_back(pages.back().view.data);
+      }
+      const auto num_rows = static_cast<int64_t>(keys.size()) * kRowsPerPage;
+      const DeviceTensor ring =
+          device.Copy(DType::kBF16, {kWindow + tokens, kDim}, Bf16s(Normals((kWindow + tokens) * kDim, 1)));
+      const DeviceTensor indexer_q = device.Copy(DType::kBF16, {tokens, kIndexerHeads, kIndexerDim},
+                                                 Bf16s(Normals(tokens * kIndexerHeads * kIndexerDim, 2)));
+      const DeviceTensor head_weights = device.Copy(DType::kBF16, {tokens, kIndexerHeads},
+                                                    Bf16s(Normals(tokens * kIndexerHeads, 3, 0.01F)));
+      const DeviceTensor selected = device.New(DType::kI32, {tokens, kTopK});
+      const DeviceTensor q =
+          device.Copy(DType::kBF16, {tokens, kHeads, kDim}, Bf16s(Normals(tokens * kHeads * kDim, 4)));
+      const DeviceTensor sink = device.Copy(DType::kF32, {kHeads}, Normals(kHeads, 5));
+      const DeviceTensor o = device.New(DType::kBF16, {tokens, kHeads, kDim});
+      const ops::IndexerSequence indexed = {
+          .token_begin = 0,
+          .num_tokens = tokens,
+          .first_position = first,
+          .keys = {.pages = keys, .rows_per_page = kRowsPerPage, .num_rows = num_rows, .width = kIndexerDim}};
+      const ops::AttentionSequence attended = {
+          .token_begin = 0,
+          .num_tokens = tokens,
+          .first_position = first,
+          .window = {.data = ring.view.data, .capacity = kWindow + tokens, .width = kDim},
+          .entries = {.pages = entries, .rows_per_page = kRowsPerPage, .num_rows = num_rows, .width = kDim}};
+      const auto select = [&] {
+        const Status status =
+            device.table().indexer_select(device.context(), {.q = indexer_q.view,
+                                                             .weights = head_weights.view,
+                                                             .selected = selected.view,
+                                                             .ratio = 4,
+                                                             .sequences = std::span(&indexed, 1)});
+        EXPECT_TRUE(status.ok()) << status.ToString();
+      };
+      const auto attend = [&] {
+        const Status status =
+            device.table().attention(device.context(), {.q = q.view,
+                                                        .sink = sink.view,
+                                                        .selected = selected.view,
+                                                        .o = o.view,
+                                                        .softmax_scale = 0.0442F,
+                                                        .window_size = kWindow,
+                                                        .ratio = 4,
+                                                        .sequences = std::span(&attended, 1)});
+        EXPECT_TRUE(status.ok()) << status.ToString();
+      };
+      const std::string what =
+          "position " + std::to_string(first) + ", " + std::to_string(tokens) + " tokens";
+      device.Bytes(selected.view);  // Hands what is queued to the device.
+      int64_t begin = device.launches();
+      select();
+      device.Bytes(selected.view);
+      attend();
+      const std::vector<std::byte> apart = device.Bytes(o.view);
+      const int64_t launches_apart = device.launches() - begin;
+      const std::vector<std::byte> other(apart.size(), std::byte{0x5A});
+      ASSERT_TRUE(device.memory().CopyFromHost(o.view.data, other.data(), other.size(), nullptr).ok());
+      device.Bytes(selected.view);
+      begin = device.launches();
+      select();
+      attend();
+      EXPECT_EQ(device.Bytes(o.view) == apart, true) << what;
+      EXPECT_EQ(device.launches() - begin, launches_apart - 1) << what;
+    }
+  }
+}
+
 TEST(CudaFused, SwigluAndRouter) {
   constexpr int64_t kExperts = 256;
   constexpr int64_t kTopK = 6;

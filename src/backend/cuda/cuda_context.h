@@ -18,6 +18,7 @@ namespace dsv4::backend::cuda {
 
 struct OpenAttention;  // kernels/attention_cluster.cu
 struct OpenCombine;    // kernels/open_launches.h
+struct OpenSelection;
 struct OpenSwiglu;
 struct OpenHcPre;   // kernels/hyper_connection.cu
 struct OpenLinear;  // kernels/linear_stream.cu
@@ -80,6 +81,7 @@ class CudaContext final : public ops::OpContext {
   // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
   std::shared_ptr<OpenAttention>& open_attention() { return open_attention_; }
   std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
+  std::shared_ptr<OpenSelection>& open_selection() { return open_selection_; }
   std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
   std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
@@ -96,6 +98,7 @@ class CudaContext final : public ops::OpContext {
   const BlockScaledMode block_scaled_;
   std::shared_ptr<OpenAttention> open_attention_;
   std::shared_ptr<OpenCombine> open_combine_;
+  std::shared_ptr<OpenSelection> open_selection_;
   std::shared_ptr<OpenSwiglu> open_swiglu_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenLinear> open_linear_;

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace dsv4::backend::cuda {
@@ -91,6 +92,16 @@ Status SortEntries(CudaContext& context, const SequenceTable& table, const ops::
   params.num_entries = counts;
   params.top_k = top_k;
   return {};
+}
+
+// Whether `selected` is what the last launch, indexer_select's for the same tokens, has just written: then its lists are in order and
+// need no checks.
+bool IsIndexersList(CudaContext& context, const ops::AttentionArgs& args) {
+  const OpenSelection* const open = context.open_selection().get();
+  return open != nullptr && !args.selected.is_null() && context.queue().IsLastLaunch(open->launch) &&
+         open->selected == args.selected.data && open->num_tokens == args.selected.shape[0] &&
+         open->top_k == args.selected.shape[1] && open->ratio == args.ratio &&
+         open->sequences == TokensOf(args.sequences);
 }
 
 // --- Any shape -------------------------------------------------------------------------------------------------------
@@ -194,7 +205,12 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
                             .num_tokens = static_cast<int>(num_tokens),
                             .num_heads = static_cast<int>(args.q.shape[1]),
                             .head_dim = static_cast<int>(head_dim)};
-  if (!args.selected.is_null()) DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
+  if (IsIndexersList(context, args)) {
+    params.entries = args.selected.as<const int32_t>();
+    params.top_k = args.selected.shape[1];
+  } else if (!args.selected.is_null()) {
+    DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
+  }
   if (context.has_wgmma() && HasAttentionWgmma(args.q.dtype, num_tokens, head_dim))
     return AttentionWgmma(context, table, params);
   if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);

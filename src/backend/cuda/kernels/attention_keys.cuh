@@ -19,8 +19,13 @@ struct VisibleKeys {
     window_begin = position + 1 > p.window_size ? position + 1 - p.window_size : 0;
     num_window = position + 1 - window_begin;
     entries = p.entries == nullptr ? nullptr : p.entries + token * p.top_k;
-    const int64_t num_entries =
-        p.ratio == 0 ? 0 : (entries != nullptr ? p.num_entries[token] : (position + 1) / p.ratio);
+    int64_t num_entries = 0;
+    if (p.ratio != 0) {
+      num_entries = (position + 1) / p.ratio;
+      if (entries != nullptr) {
+        num_entries = p.num_entries != nullptr ? int64_t{p.num_entries[token]} : min(num_entries, p.top_k);
+      }
+    }
     num_keys = num_window + num_entries;
   }
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/indexer_scores.h"
 #include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
 #include "backend/cuda/kernels/top_k.h"
@@ -258,6 +259,7 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   if (max_visible > top_k) {
     DSV4_ASSIGN_OR_RETURN_STATUS(scores, context.Scratch<float>(tokens_at_once * max_visible));
   }
+  uint64_t launch = 0;
   for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
     if (scores != nullptr) {
@@ -273,16 +275,23 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                     .width = static_cast<int>(width)},
                    args.q.dtype, count);
     }
-    SelectTopK(context, table,
-               {.scores = scores,
-                .selected = args.selected.as<int32_t>(),
-                .first_token = begin,
-                .max_visible = max_visible,
-                .top_k = top_k,
-                .ratio = args.ratio,
-                .rounded = args.q.dtype == DType::kBF16},
-               count);
+    launch = SelectTopK(context, table,
+                        {.scores = scores,
+                         .selected = args.selected.as<int32_t>(),
+                         .first_token = begin,
+                         .max_visible = max_visible,
+                         .top_k = top_k,
+                         .ratio = args.ratio,
+                         .rounded = args.q.dtype == DType::kBF16},
+                        count);
   }
+  context.open_selection() =
+      std::make_shared<OpenSelection>(OpenSelection{.launch = launch,
+                                                    .selected = args.selected.data,
+                                                    .num_tokens = num_tokens,
+                                                    .top_k = top_k,
+                                                    .ratio = args.ratio,
+                                                    .sequences = TokensOf(args.sequences)});
   return {};
 }
 

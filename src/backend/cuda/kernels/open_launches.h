@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tensor/dtype.h"
 
@@ -30,6 +31,33 @@ struct OpenSwiglu {
   float limit = 0.0F;
   DType dtype = DType::kBF16;
 };
+
+// indexer_select, for attention: lists in ascending order, of all visible entries up to top_k, then -1. As long as its launch is
+// the last, they are what it wrote.
+struct OpenSelection {
+  struct Tokens {
+    int64_t begin;
+    int64_t count;
+    int64_t first_position;
+    friend bool operator==(const Tokens&, const Tokens&) = default;
+  };
+  uint64_t launch = 0;
+  const void* selected = nullptr;  // [num_tokens, top_k]
+  int64_t num_tokens = 0;
+  int64_t top_k = 0;
+  int64_t ratio = 1;
+  std::vector<Tokens> sequences;  // That have tokens, in order.
+};
+
+// The tokens of an op's sequences as OpenSelection holds them.
+template <typename Sequences>
+std::vector<OpenSelection::Tokens> TokensOf(const Sequences& sequences) {
+  std::vector<OpenSelection::Tokens> tokens;
+  for (const auto& s : sequences) {
+    if (s.num_tokens > 0) tokens.push_back({s.token_begin, s.num_tokens, s.first_position});
+  }
+  return tokens;
+}
 
 // Whether [a, a + a_bytes) and [b, b + b_bytes) have a byte in common.
 inline bool BytesOverlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {

@@ -252,25 +252,24 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
 }
 
 template <typename Key>
-void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
-                   int64_t num_tokens) {
+uint64_t LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+                       int64_t num_tokens) {
   constexpr int64_t kMaxSharedBytes = 128 * 1024;
   const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
   const int64_t held = std::min(piece, kMaxSharedBytes / static_cast<int64_t>(sizeof(Key)));
-  context.Launch(ClusterTopKKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks), kThreads,
-                 static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
+  return context.queue().Launch(ClusterTopKKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks),
+                                kThreads, static_cast<size_t>(held) * sizeof(Key), table, p,
+                                static_cast<int>(held));
 }
 
 }  // namespace
 
-void SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p, int64_t num_tokens) {
-  if (p.scores == nullptr || p.max_visible < kClusterFrom) {
-    context.Launch(BlockTopKKernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
-  } else if (p.rounded) {
-    LaunchCluster<uint16_t>(context, table, p, num_tokens);
-  } else {
-    LaunchCluster<uint32_t>(context, table, p, num_tokens);
-  }
+uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+                    int64_t num_tokens) {
+  if (p.scores == nullptr || p.max_visible < kClusterFrom)
+    return context.queue().Launch(BlockTopKKernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
+  if (p.rounded) return LaunchCluster<uint16_t>(context, table, p, num_tokens);
+  return LaunchCluster<uint32_t>(context, table, p, num_tokens);
 }
 
 }  // namespace dsv4::backend::cuda

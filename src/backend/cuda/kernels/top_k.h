@@ -23,7 +23,8 @@ __host__ __device__ inline int64_t NumVisible(const SequenceRows& sequence, int6
   return (sequence.first_position + token - sequence.token_begin + 1) / ratio;
 }
 
-void SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params,
-                int64_t num_tokens);
+// The number of its launch.
+uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params,
+                    int64_t num_tokens);
 
 }  // namespace dsv4::backend::cuda
