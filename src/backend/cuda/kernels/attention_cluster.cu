@@ -39,8 +39,8 @@ struct TileResults {
 template <int kDim>
 struct ClusterMemory {
   AttentionTile<kDim> tile;
-  float maxima[kAttentionHeads];  // Of the logits of this block's tiles.
-  TileResults<kDim> results[1];   // As many as a block has tiles.
+  float maxima[kAttentionHeads];    // Of the logits of this block's tiles.
+  TileResults<kDim> first_results;  // As many as a block has tiles follow each other.
 };
 
 template <int kDim>
@@ -56,6 +56,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
+  TileResults<kDim>* const results = &m.first_results;
   const cg::cluster_group cluster = cg::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank());
   const int64_t token = blockIdx.z;
@@ -73,13 +74,16 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     return num_keys;
   };
 
-  LoadQueries(m.tile, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim,
-              num_heads);
+  // A block without tiles asks for nothing that it would not wait for.
+  if (mine > 0) {
+    LoadQueries(m.tile, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim,
+                num_heads);
+  }
   float max = -INFINITY;
   for (int i = 0; i < mine; ++i) {
     const int num_keys = load_keys(i);
-    ComputeLogits(m.tile, m.results[i].logits, num_keys, p.softmax_scale);
-    for (int key = 0; key < 8; ++key) max = fmaxf(max, m.results[i].logits[head][thread % 8 * 8 + key]);
+    ComputeLogits(m.tile, results[i].logits, num_keys, p.softmax_scale);
+    for (int key = 0; key < 8; ++key) max = fmaxf(max, results[i].logits[head][thread % 8 * 8 + key]);
   }
   for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
   if (thread % 8 == 0) m.maxima[head] = max;
@@ -110,34 +114,45 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   // The last tile's keys are still there.
   for (int i = mine - 1; i >= 0; --i) {
     if (i + 1 < mine) load_keys(i);
-    const float sum = WeighKeys(m.tile, m.results[i].logits, max);
-    if (thread % 8 == 0) m.results[i].sums[head] = sum;
+    const float sum = WeighKeys(m.tile, results[i].logits, max);
+    if (thread % 8 == 0) results[i].sums[head] = sum;
     __syncthreads();  // Logits have been read: values may take their place.
     SumValues(m.tile, [&](int of, int column, float first, float second) {
-      *reinterpret_cast<float2*>(&m.results[i].values[of][column]) = make_float2(first, second);
+      *reinterpret_cast<float2*>(&results[i].values[of][column]) = make_float2(first, second);
     });
     __syncthreads();
   }
   cluster.sync();
 
-  // Tiles in order. The sink is one more logit without value.
+  // Tiles in order, all heads of this block beside each other. The sink is one more logit without value.
+  const int first_of = rank * kHeadsOfBlock;
+  float normalizers[kHeadsOfBlock];
+  float o[kHeadsOfBlock][kColumns] = {};
+#pragma unroll
   for (int h = 0; h < kHeadsOfBlock; ++h) {
-    const int of = rank * kHeadsOfBlock + h;
-    if (of >= num_heads) break;
-    float normalizer = expf(p.sink[first_head + of] - max_of(of));
-    float o[kColumns] = {};
-    for (int t = 0; t < num_tiles; ++t) {
-      const TileResults<kDim>& results = cluster.map_shared_rank(m.results, t % kBlocks)[t / kBlocks];
-      normalizer += results.sums[of];
+    const bool exists = first_of + h < num_heads;
+    normalizers[h] = exists ? expf(p.sink[first_head + first_of + h] - max_of(first_of + h)) : 1.0F;
+  }
+#pragma unroll 2
+  for (int t = 0; t < num_tiles; ++t) {
+    const TileResults<kDim>& of_tile = cluster.map_shared_rank(results, t % kBlocks)[t / kBlocks];
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) o[i] += results.values[of][i * kAttentionThreads + thread];
+    for (int h = 0; h < kHeadsOfBlock; ++h) {
+      normalizers[h] += of_tile.sums[first_of + h];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i)
+        o[h][i] += of_tile.values[first_of + h][i * kAttentionThreads + thread];
     }
-    auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + of) * kDim;
+  }
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) o[i] = RoundToBf16(o[i] / normalizer);
+  for (int h = 0; h < kHeadsOfBlock; ++h) {
+    if (first_of + h >= num_heads) break;
+    auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + first_of + h) * kDim;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) o[h][i] = RoundToBf16(o[h][i] / normalizers[h]);
     if (rotation.num_frequencies > 0) {
       // Pairs of columns are neighbours in a warp.
-      float& value = o[kColumns - 1];
+      float& value = o[h][kColumns - 1];
       const float other = __shfl_xor_sync(kWholeWarp, value, 1);
       if (rotates) {
         const bool odd = thread % 2 != 0;
@@ -146,7 +161,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[i]);
+    for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[h][i]);
   }
   cluster.sync();  // Nobody leaves while its results may still be read.
 }
