@@ -188,7 +188,7 @@ Status DeviceQueue::EndOp() {
       status = Flush();
       for (void* const data : large_arrays_) cudaFreeAsync(data, stream_);
       large_arrays_.clear();
-    } else if (list_.size() >= kMaxListLaunches) {
+    } else if (list_.size() >= MaxListLaunches()) {
       status = Flush();
     }
     if (status.ok()) std::swap(status, refused_);
@@ -218,6 +218,7 @@ Status DeviceQueue::Flush() {
                      : fmt::format("a graph of {} launches", list_.size()));
     }
   }
+  ++lists_since_wait_;
   list_.Clear();
   list_ops_.clear();
   launches_before_.clear();
@@ -295,6 +296,7 @@ Status DeviceQueue::FinishWait(std::string_view what) {
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(Check(error, what));
   num_recorded_ = 0;
+  lists_since_wait_ = 0;
   if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
   if (host_fault_->kind != FaultKind::kNone) {
     DSV4_RETURN_IF_ERROR(

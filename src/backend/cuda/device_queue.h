@@ -14,6 +14,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -113,8 +114,13 @@ class DeviceQueue {
   Status Wait(std::string_view what);
   Status FinishWait(std::string_view what);
 
-  // As many launches at most as the device is kept waiting for; a few layers.
+  // As many launches at most as the device is kept waiting for: about a layer where it has nothing to do, since somebody has just
+  // waited for it, then a few layers.
+  static constexpr size_t kFirstListLaunches = 20;
   static constexpr size_t kMaxListLaunches = 160;
+  size_t MaxListLaunches() const {
+    return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 3));
+  }
   static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
   static constexpr size_t kJournalLength = 8;
 
@@ -135,6 +141,7 @@ class DeviceQueue {
 
   LaunchList list_;
   uint64_t num_launches_ = 0;            // Ever.
+  uint64_t lists_since_wait_ = 0;        // That were handed to the device.
   std::vector<OpRecord> list_ops_;       // Those with launches in list_,
   std::vector<size_t> launches_before_;  // and how many launches were in front of each.
   Status refused_;                       // What went wrong with the list, until somebody has been told.
