@@ -157,6 +157,51 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
   }
 }
 
+// Some tens of tokens, most of whose experts are chosen once or twice: experts are streamed past the tokens that chose them.
+TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 150;
+  constexpr int64_t kTopK = 3;
+  constexpr int64_t kExperts = 48;
+  constexpr uint32_t kDifferent = 5;
+  std::mt19937 random(9);
+  std::vector<int32_t> chosen;
+  for (int64_t i = 0; i < kTokens * kTopK; ++i) {
+    // One expert that many choose, one that nobody does; a token may choose an expert twice.
+    const auto expert = static_cast<int32_t>(random() % (kExperts + 12));
+    chosen.push_back(expert >= kExperts || expert == 5 ? 2 : expert);
+  }
+  const DeviceTensor indices = device.Copy(DType::kI32, {kTokens, kTopK}, chosen);
+  const DeviceTensor routing = device.Copy(DType::kF32, {kTokens, kTopK}, Normals(kTokens * kTopK, 10, 0.3F));
+  struct ExpertShape {
+    int64_t dim;
+    int64_t width;
+  };
+  // Tiles of four tokens and of two; rows that leave the last block with fewer.
+  for (const auto& [dim, width] : {ExpertShape{1024, 768}, ExpertShape{5120, 256}, ExpertShape{384, 2176}}) {
+    const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
+    const DeviceTensor y = device.New(DType::kF32, {kTokens, dim});
+    for (const Format format : kFormats) {
+      std::vector<ops::ExpertWeights> experts;
+      for (uint32_t e = 0; e < kDifferent; ++e) {
+        experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
+                           .w2 = RandomWeight(device, format, dim, width, 40 + e),
+                           .w3 = RandomWeight(device, format, width, dim, 60 + e)});
+      }
+      while (std::ssize(experts) < kExperts) experts.push_back(experts[experts.size() % kDifferent]);
+      ExpectTheSameInAnyCut(
+          device, y.view, FormatText(format) + ", dim " + std::to_string(dim), [&](const Cut& cut) {
+            return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
+                                                                    .indices = Rows(indices.view, cut),
+                                                                    .weights = Rows(routing.view, cut),
+                                                                    .experts = experts,
+                                                                    .limit = 7.0F,
+                                                                    .y = Rows(y.view, cut)});
+          });
+    }
+  }
+}
+
 TEST(CudaManyTokens, HyperConnectionsGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 331;

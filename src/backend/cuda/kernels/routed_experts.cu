@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/routed_experts_grouped.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/routed_experts_wgmma.h"
 #include "backend/cuda/kernels/swiglu.cuh"
@@ -296,6 +297,24 @@ Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const E
   return {};
 }
 
+// Assignments by expert, in tiles of up to tokens_per_tile.
+Result<ExpertGroups> Group(CudaContext& context, const ops::RoutedExpertsArgs& args, int tokens_per_tile) {
+  const int64_t num_assignments = args.indices.num_elements();
+  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  ExpertGroups groups = {.tokens_per_tile = tokens_per_tile};
+  groups.max_tiles =
+      static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
+  DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
+  DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(groups.max_tiles));
+  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t),
+                 args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
+                 static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile,
+                 groups.max_tiles, order, tiles, context.fault());
+  groups.order = order;
+  groups.tiles = tiles;
+  return groups;
+}
+
 Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
                       const ops::RoutedExpertsArgs& args) {
   Plan plan;
@@ -305,16 +324,10 @@ Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, bool block
   const auto num_experts = static_cast<int64_t>(args.experts.size());
   plan.token_tiles = num_assignments > 8 * num_experts ? 4 : 1;
   const int tokens_per_tile = block_scaled ? kBlockScaledTokens : plan.token_tiles * kTokensPerTile;
-  plan.max_tiles =
-      static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
-  DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
-  DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(plan.max_tiles));
-  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t),
-                 args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
-                 static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile,
-                 plan.max_tiles, order, tiles, context.fault());
-  plan.order = order;
-  plan.tiles = tiles;
+  DSV4_ASSIGN_OR_RETURN(const ExpertGroups groups, Group(context, args, tokens_per_tile));
+  plan.max_tiles = groups.max_tiles;
+  plan.order = groups.order;
+  plan.tiles = groups.tiles;
   return plan;
 }
 
@@ -344,6 +357,13 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
                                context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
   if (!block_scaled && context.has_wgmma() && HasExpertsWgmma(*table, args)) {
     DSV4_RETURN_IF_ERROR(ExpertsWgmma(context, *table, args, static_cast<uint16_t*>(rows)));
+    SumExperts(context, args, rows);
+    return {};
+  }
+  const int tokens_per_tile = block_scaled ? 0 : GroupedTokensPerTile(*table, args);
+  if (tokens_per_tile > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, Group(context, args, tokens_per_tile));
+    DSV4_RETURN_IF_ERROR(StreamGroupedExperts(context, *table, groups, args, static_cast<uint16_t*>(rows)));
     SumExperts(context, args, rows);
     return {};
   }

@@ -172,23 +172,6 @@ void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t sh
   context.Launch(DownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
 }
 
-// Calls f<kKind>() for `kind`.
-template <typename F>
-void WithKind(StreamKind kind, F&& f) {
-  switch (kind) {
-    case StreamKind::kBf16:
-      return f.template operator()<StreamKind::kBf16>();
-    case StreamKind::kFp8:
-      return f.template operator()<StreamKind::kFp8>();
-    case StreamKind::kFp8Plain:
-      return f.template operator()<StreamKind::kFp8Plain>();
-    case StreamKind::kMxFp4:
-      return f.template operator()<StreamKind::kMxFp4>();
-    case StreamKind::kNvFp4:
-      return f.template operator()<StreamKind::kNvFp4>();
-  }
-}
-
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
 dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens) {
   const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_processors() * kBlocks / num_tokens);
@@ -231,7 +214,7 @@ Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::
   const int64_t pairs = CeilDiv(width, kTileRows) * top_k;
   const dim3 pair_grid = Grid(context, pairs, num_tokens);
   const auto rounds = static_cast<size_t>(CeilDiv(pairs, pair_grid.x));
-  WithKind(params.shape.kind, [&]<StreamKind kKind>() {
+  ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
     LaunchGateUp<kKind>(context, params, pair_grid,
                         kRingBytes + StreamRowsBytes(table.w1.cols, 1) + rounds * kTileRows * sizeof(float2) +
                             StreamScalesBytes(table.w1.cols, 1) + 2 * rounds * ScaleBytes(params.shape));
@@ -243,7 +226,7 @@ Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::
   params.x = hidden;
   params.x_stride = width;
   params.y = args.y.data;
-  WithKind(params.shape.kind, [&]<StreamKind kKind>() {
+  ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
     const int64_t tiles = CeilDiv(table.w2.rows, kTileRows);
     const dim3 grid = Grid(context, tiles, num_tokens);
     LaunchDown<kKind>(context, params, grid,

@@ -45,6 +45,23 @@ inline StreamKind StreamKindOf(const DeviceWeight& weight) {
   }
 }
 
+// Calls f<kKind>() for `kind`.
+template <typename F>
+void ForStreamKind(StreamKind kind, F&& f) {
+  switch (kind) {
+    case StreamKind::kBf16:
+      return f.template operator()<StreamKind::kBf16>();
+    case StreamKind::kFp8:
+      return f.template operator()<StreamKind::kFp8>();
+    case StreamKind::kFp8Plain:
+      return f.template operator()<StreamKind::kFp8Plain>();
+    case StreamKind::kMxFp4:
+      return f.template operator()<StreamKind::kMxFp4>();
+    case StreamKind::kNvFp4:
+      return f.template operator()<StreamKind::kNvFp4>();
+  }
+}
+
 // How a weight wants its activations.
 enum class StreamForm : uint8_t {
   kPlain,         // As they are.

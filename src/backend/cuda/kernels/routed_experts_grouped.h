@@ -1,0 +1,26 @@
+// routed_experts for some tens of tokens: assignments are grouped by expert, and the blocks of an expert's tile stream its weights
+// (matmul_stream.cuh) past the few tokens that chose it. Most experts are read once, at the speed of reading.
+#pragma once
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/block_scaled.h"
+
+namespace dsv4::backend::cuda {
+
+// Assignments that a tile takes; 0: not for these kernels. Too many tokens for those that read an expert for each token, too few
+// for the matrix unit, experts that are stored alike and are chosen by few tokens each.
+int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+
+// The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no assignments come last.
+struct ExpertGroups {
+  const ExpertTile* tiles = nullptr;
+  int max_tiles = 0;
+  int tokens_per_tile = 0;
+  const int32_t* order = nullptr;
+};
+
+// What down gives for every assignment: rows [num_assignments, dim] of bf16.
+Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                            const ops::RoutedExpertsArgs& args, uint16_t* rows);
+
+}  // namespace dsv4::backend::cuda
