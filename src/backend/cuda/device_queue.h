@@ -44,6 +44,7 @@ struct QueueOptions {
   bool synchronous = false;  // Every op waits for itself.
   bool graphs = true;        // Lists of launches that come again run as graphs.
   bool overlap = false;      // Kernels may start before the one in front of them has ended.
+  bool prefetch = false;     // Graphs ask for weights ahead of the launches that read them.
 };
 
 // Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
@@ -81,6 +82,11 @@ class DeviceQueue {
     (list_.AddArgument<Params>(args), ...);
     return ++num_launches_;
   }
+  // The launch of that number, which is the last, reads these weights (LaunchList::NoteReader).
+  void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) {
+    const std::lock_guard lock(mutex_);
+    if (launch != 0 && launch == num_launches_ && list_.size() > 0) list_.NoteReader(std::move(ranges));
+  }
   // Whether the launch of that number is the last, and LaunchInPlaceOf would replace it.
   bool IsLastLaunch(uint64_t launch) const {
     const std::lock_guard lock(mutex_);
@@ -101,7 +107,7 @@ class DeviceQueue {
   LaunchCounters counters() const;
 
  private:
-  explicit DeviceQueue(const QueueOptions& options) : options_(options) {}
+  explicit DeviceQueue(const QueueOptions& options) : options_(options), graphs_(options.prefetch) {}
   // These want mutex_ held, except in Create.
   Status Check(cudaError_t error, std::string_view what);
   Status Enter();

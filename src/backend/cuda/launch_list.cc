@@ -29,6 +29,7 @@ bool LaunchList::RemoveLast() {
   bytes_.resize(launches_.back().header);
   arguments_.resize(launches_.back().first_argument);
   launches_.pop_back();
+  if (!readers_.empty() && readers_.back().launch == launches_.size()) readers_.pop_back();
   return header.overlaps != 0;
 }
 
@@ -36,9 +37,11 @@ void LaunchList::Clear() {
   bytes_.clear();
   launches_.clear();
   arguments_.clear();
+  readers_.clear();
 }
 
-cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed) const {
+cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed,
+                                const std::function<cudaError_t(size_t)>& in_front) const {
   std::vector<void*> pointers;
   pointers.reserve(arguments_.size());
   // CUDA takes the arguments as pointers to what it only reads.
@@ -57,8 +60,10 @@ cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed) const {
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = header.overlaps;
-    const cudaError_t error =
-        cudaLaunchKernelExC(&config, header.kernel, pointers.data() + launches_[i].first_argument);
+    cudaError_t error = in_front ? in_front(i) : cudaSuccess;
+    if (error == cudaSuccess) {
+      error = cudaLaunchKernelExC(&config, header.kernel, pointers.data() + launches_[i].first_argument);
+    }
     if (error != cudaSuccess) {
       *failed = i;
       return error;

@@ -7,9 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <type_traits>
 #include <vector>
+
+#include "backend/cuda/prefetch_plan.h"
 
 namespace dsv4::backend::cuda {
 
@@ -30,6 +33,11 @@ class LaunchList {
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }
 
+  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from its kernel and
+  // arguments, and are no part of bytes().
+  void NoteReader(std::vector<ReadRange> ranges) { readers_.push_back({size() - 1, std::move(ranges)}); }
+  std::span<const WeightReader> readers() const { return readers_; }
+
   // Takes the last launch back; whether it overlaps.
   bool RemoveLast();
 
@@ -37,8 +45,10 @@ class LaunchList {
   std::span<const std::byte> bytes() const { return bytes_; }
   void Clear();
 
-  // Launches everything on `stream`. On an error *failed is the number of the launch that was refused.
-  cudaError_t Enqueue(cudaStream_t stream, size_t* failed) const;
+  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch i. On an error *failed is
+  // the number of the launch that was refused.
+  cudaError_t Enqueue(cudaStream_t stream, size_t* failed,
+                      const std::function<cudaError_t(size_t)>& in_front = {}) const;
 
  private:
   static constexpr size_t kAlignment = 16;
@@ -61,6 +71,7 @@ class LaunchList {
   std::vector<std::byte> bytes_;
   std::vector<Place> launches_;
   std::vector<size_t> arguments_;  // Where each lies in bytes_.
+  std::vector<WeightReader> readers_;
 };
 
 }  // namespace dsv4::backend::cuda

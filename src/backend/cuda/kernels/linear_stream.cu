@@ -2,6 +2,8 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/linear_stream.h"
@@ -202,8 +204,21 @@ uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64
       static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) +
       StreamScalesBytes(params.cols, params.num_tokens) +
       static_cast<size_t>(items * params.scales_stride) * sizeof(float);
-  return context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kMatmulThreads, shared_bytes,
-                                         params);
+  const uint64_t launch =
+      context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kMatmulThreads, shared_bytes, params);
+  std::vector<ReadRange> ranges;
+  for (int i = 0; i < params.num_matrices; ++i) {
+    const Matrix& m = params.matrices[i];
+    const auto rows = static_cast<size_t>(num_groups * m.rows);
+    ranges.push_back(
+        {reinterpret_cast<const std::byte*>(m.data), rows * static_cast<size_t>(m.shape.row_bytes)});
+    if (m.shape.scale_row_bytes > 0) {
+      ranges.push_back(
+          {reinterpret_cast<const std::byte*>(m.scale), rows * static_cast<size_t>(m.shape.scale_row_bytes)});
+    }
+  }
+  context.queue().NoteReader(launch, std::move(ranges));
+  return launch;
 }
 
 // Whether this linear has become part of the last launch, which was one of the same activations.

@@ -181,7 +181,8 @@ template <typename Kernel>
 void Launch(CudaContext& context, Kernel kernel, const Params& params, size_t shared_bytes) {
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.rows / kTileRows, params.rounds)),
                   static_cast<unsigned>(params.groups.max_tiles));
-  context.Launch(kernel, grid, kMatmulThreads, shared_bytes, params);
+  const uint64_t launch = context.queue().Launch(kernel, grid, kMatmulThreads, shared_bytes, params);
+  context.queue().NoteReader(launch, {});
 }
 
 }  // namespace

@@ -165,11 +165,15 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __gr
 
 template <StreamKind kKind>
 void LaunchGateUp(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
-  context.Launch(GateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+  const uint64_t launch =
+      context.queue().Launch(GateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+  context.queue().NoteReader(launch, {});
 }
 template <StreamKind kKind>
 void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
-  context.Launch(DownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+  const uint64_t launch =
+      context.queue().Launch(DownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+  context.queue().NoteReader(launch, {});
 }
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
