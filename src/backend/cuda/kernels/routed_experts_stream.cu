@@ -29,6 +29,9 @@ struct Params {
   int num_experts;
   int top_k;
   float limit;
+  // Gate and up: bytes of each chosen w2, of data and of scales, that are asked for ahead.
+  uint32_t next_data_bytes;
+  uint32_t next_scale_bytes;
   Fault* fault;
 };
 
@@ -38,6 +41,14 @@ __device__ int ExpertOf(const Params& p, int64_t token, int slot) {
   if (expert >= 0 && expert < p.num_experts) return expert;
   if (blockIdx.x == 0) ReportFault(p.fault, FaultKind::kExpertIndex, token, slot, expert, p.num_experts);
   return 0;
+}
+
+// Pieces of `num_bytes` at `data`, every num_threads-th one from number `thread` on, are asked for in L2.
+__device__ __forceinline__ void PrefetchShare(const uint8_t* data, uint32_t num_bytes, uint32_t thread,
+                                              uint32_t num_threads) {
+  constexpr uint32_t kPiece = 4096;
+  for (uint32_t i = thread; i * kPiece < num_bytes; i += num_threads)
+    PrefetchToL2(data + i * kPiece, min(kPiece, num_bytes - i * kPiece));
 }
 
 // A matrix among those of one shape.
@@ -62,7 +73,8 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
-  __shared__ Matrix matrices[kMaxTopK][2];
+  __shared__ Matrix matrices[kMaxTopK][3];  // Gate, up, and down for the launch behind this one.
+  static_assert(3 * kMaxTopK <= kMatmulThreads);
   __shared__ float routing[kMaxTopK];
   WaitForKernelsBefore();
   const int64_t token = blockIdx.y;
@@ -72,9 +84,9 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __
   const int num_blocks = static_cast<int>(gridDim.x);
   const int block = static_cast<int>(blockIdx.x);
   const int t = static_cast<int>(threadIdx.x);
-  if (t < 2 * p.top_k) {
-    matrices[t / 2][t % 2] = MatrixOf(p.weights[ExpertOf(p, token, t / 2) * 3 + t % 2]);
-    routing[t / 2] = p.routing[token * p.top_k + t / 2];
+  if (t < 3 * p.top_k) {
+    matrices[t / 3][t % 3] = MatrixOf(p.weights[ExpertOf(p, token, t / 3) * 3 + t % 3]);
+    routing[t / 3] = p.routing[token * p.top_k + t / 3];
   }
   __syncthreads();
   auto* const hidden = static_cast<uint16_t*>(p.y) + token * p.top_k * width;
@@ -93,6 +105,13 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __
       [&] {
         LoadFp8Scales(fp8_scales, p.shape.scale_cols, 2 * rounds, item);
         LoadStreamRows(shared_x, x_scales, 1, p.cols, p.forms, [&](int) { return p.x + token * p.x_stride; });
+        // Memory has time beside the widening of four bits, and only here is it known early which experts come next.
+        for (int slot = t / 32; slot < p.top_k; slot += kMatmulThreads / 32) {
+          const auto lane = static_cast<uint32_t>(t % 32 * num_blocks + block);
+          const auto lanes = static_cast<uint32_t>(num_blocks * 32);
+          PrefetchShare(matrices[slot][2].data, p.next_data_bytes, lane, lanes);
+          PrefetchShare(matrices[slot][2].scale, p.next_scale_bytes, lane, lanes);
+        }
         __syncthreads();
       },
       [&](int i, const StreamItem&, int, int row, float sum) {
@@ -201,20 +220,29 @@ Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
   constexpr size_t kRingBytes = sizeof(StreamRing<kStages>);
-  Params params = {.shape = ShapeOf(table.w1),
-                   .forms = FormsOf(table.w1),
-                   .rows = static_cast<int>(width),
-                   .cols = static_cast<int>(table.w1.cols),
-                   .weights = table.weights,
-                   .indices = args.indices.as<const int32_t>(),
-                   .routing = args.weights.as<const float>(),
-                   .x = args.x.as<const uint16_t>(),
-                   .x_stride = args.x.shape[1],
-                   .y = hidden,
-                   .num_experts = static_cast<int>(args.experts.size()),
-                   .top_k = static_cast<int>(top_k),
-                   .limit = args.limit,
-                   .fault = context.fault()};
+  // Down's weights, as far as the cache holds them beside what passes through it.
+  constexpr int64_t kMaxAheadBytes = int64_t{32} << 20;
+  const StreamShape down = ShapeOf(table.w2);
+  const int64_t share = kMaxAheadBytes / (num_tokens * top_k);
+  const int64_t data_bytes = std::min(share / 4096 * 4096, table.w2.rows * down.row_bytes);
+  const int64_t scale_bytes = table.w2.rows * down.scale_row_bytes;
+  Params params = {
+      .shape = ShapeOf(table.w1),
+      .forms = FormsOf(table.w1),
+      .rows = static_cast<int>(width),
+      .cols = static_cast<int>(table.w1.cols),
+      .weights = table.weights,
+      .indices = args.indices.as<const int32_t>(),
+      .routing = args.weights.as<const float>(),
+      .x = args.x.as<const uint16_t>(),
+      .x_stride = args.x.shape[1],
+      .y = hidden,
+      .num_experts = static_cast<int>(args.experts.size()),
+      .top_k = static_cast<int>(top_k),
+      .limit = args.limit,
+      .next_data_bytes = static_cast<uint32_t>(data_bytes),
+      .next_scale_bytes = static_cast<uint32_t>(data_bytes + scale_bytes <= share ? scale_bytes : 0),
+      .fault = context.fault()};
   const int64_t pairs = CeilDiv(width, kTileRows) * top_k;
   const dim3 pair_grid = Grid(context, pairs, num_tokens);
   const auto rounds = static_cast<size_t>(CeilDiv(pairs, pair_grid.x));
