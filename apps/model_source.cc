@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "apps/terminal.h"
-#include "base/parallel.h"
 #include "model/synthetic.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
@@ -103,13 +101,7 @@ Result<std::shared_ptr<const io::Checkpoint>> ModelSource::Checkpoint() const {
     return checkpoint;
   }
   if (made_ == nullptr) {
-    ThreadPool threads(num_threads_);
-    ProgressBar bar("making weights");
-    DSV4_ASSIGN_OR_RETURN(
-        made_, model::MakeSyntheticCheckpoint(name_, *synthetic_, {threads, [&](int64_t done, int64_t total) {
-                                                                     bar.Update(done, total);
-                                                                   }}));
-    bar.Clear();
+    DSV4_ASSIGN_OR_RETURN(made_, model::MakeSyntheticCheckpoint(name_, *synthetic_, num_threads_));
   }
   return made_;
 }

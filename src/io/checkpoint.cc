@@ -50,8 +50,10 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
 }
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::FromFiles(const std::string& name,
-                                                                std::vector<MappedFile> files) {
+                                                                std::vector<MappedFile> files,
+                                                                std::unique_ptr<NumberSource> source) {
   std::shared_ptr<Checkpoint> checkpoint(new Checkpoint(name));
+  checkpoint->source_ = std::move(source);
   for (MappedFile& file : files) DSV4_TRY(checkpoint->AddFile(std::move(file)));
   DSV4_TRY(checkpoint->BuildNameMap());
   DSV4_TRY(checkpoint->CheckNotEmpty());

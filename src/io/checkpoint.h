@@ -19,6 +19,17 @@
 
 namespace dsv4::io {
 
+// Makes numbers when they are wanted, for a checkpoint whose bytes are in no file. Thread-safe.
+class NumberSource {
+ public:
+  using Ranges = std::span<const std::span<const std::byte>>;  // Of the mapped files.
+
+  virtual ~NumberSource() = default;
+  // The numbers of these ranges are there when it returns, until as many calls of Release.
+  virtual void Fetch(Ranges ranges) = 0;
+  virtual void Release(Ranges ranges) = 0;
+};
+
 class Checkpoint {
  public:
   // Errors name the file and tensor: a missing directory, file or shard (NotFound), a corrupt file (DataLoss), an index
@@ -26,8 +37,10 @@ class Checkpoint {
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
 
   // The same from files that are mapped already, every one of them a shard. `name` stands for the directory in messages.
+  // With a `source` their headers are there, and numbers when they were fetched.
   static Result<std::shared_ptr<const Checkpoint>> FromFiles(const std::string& name,
-                                                             std::vector<MappedFile> files);
+                                                             std::vector<MappedFile> files,
+                                                             std::unique_ptr<NumberSource> source = nullptr);
 
   const std::string& directory() const { return directory_; }
   std::span<const MappedFile> files() const { return files_; }
@@ -36,6 +49,13 @@ class Checkpoint {
   const StoredTensor* Find(std::string_view name) const;
   // "<path>/model-00001-of-00002.safetensors: tensor layers.0.ffn_norm.weight", for messages.
   std::string Describe(const StoredTensor& tensor) const;
+  // Whoever reads numbers of tensors fetches them before, and may say when it is done. Files need neither.
+  void Fetch(NumberSource::Ranges ranges) const {
+    if (source_ != nullptr) source_->Fetch(ranges);
+  }
+  void Release(NumberSource::Ranges ranges) const {
+    if (source_ != nullptr) source_->Release(ranges);
+  }
   // Bytes of all files.
   int64_t num_bytes() const;
 
@@ -49,6 +69,7 @@ class Checkpoint {
 
   std::string directory_;
   std::vector<MappedFile> files_;
+  std::unique_ptr<NumberSource> source_;
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;  // Keys borrow from tensors_.
 };

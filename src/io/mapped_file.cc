@@ -55,21 +55,18 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
 }
 
 Result<MappedFile> MappedFile::InMemory(const std::string& name, size_t num_bytes,
-                                        const std::function<void(std::span<std::byte>)>& fill) {
+                                        std::span<std::byte>& writable) {
+  writable = {};
   if (num_bytes == 0) return MappedFile(name, {});
-  void* data = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* data =
+      ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     return Error(
         ResourceExhausted(fmt::format("{}: cannot get {} bytes: {}", name, num_bytes, std::strerror(errno))));
   }
-  MappedFile file(name, {static_cast<const std::byte*>(data), num_bytes});
   ::madvise(data, num_bytes, MADV_HUGEPAGE);  // Speed only: without them pages are small.
-  fill({static_cast<std::byte*>(data), num_bytes});
-  if (::mprotect(data, num_bytes, PROT_READ) != 0) {
-    return Error(
-        ResourceExhausted(fmt::format("{}: cannot make it read-only: {}", name, std::strerror(errno))));
-  }
-  return file;
+  writable = {static_cast<std::byte*>(data), num_bytes};
+  return MappedFile(name, writable);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

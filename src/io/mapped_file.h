@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <span>
 #include <string>
 
@@ -19,10 +18,11 @@ class MappedFile {
   // NotFound when there is no such file; InvalidArgument when it is not a regular file or cannot be opened (a symbolic
   // link that leads back to itself, missing permission). An empty file maps to an empty span.
   static Result<MappedFile> Open(const std::string& path);
-  // A file that exists only in this process: `fill` writes all of its bytes, which begin zero and on a page, in huge pages
-  // where the kernel has them; then they are read-only like a file's. ResourceExhausted without memory.
+  // A file that exists only in this process. Its bytes begin zero and on a page, take memory, in huge pages where the kernel has them,
+  // when they are written, which is by way of `writable`, and give it back to AdviseDontNeed, after which they are zero again.
+  // ResourceExhausted without addresses.
   static Result<MappedFile> InMemory(const std::string& name, size_t num_bytes,
-                                     const std::function<void(std::span<std::byte>)>& fill);
+                                     std::span<std::byte>& writable);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

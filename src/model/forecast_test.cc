@@ -19,8 +19,7 @@ class ForecastTest : public ::testing::Test {
     const SyntheticOptions synthetic{
         .shape = "tiny", .num_layers = {}, .vocab_size = {}, .format = SyntheticFormat::kNvFp4Experts};
     config_ = *ParseModelConfig(*SyntheticConfig(synthetic), "test");
-    ThreadPool threads(1);
-    checkpoint_ = *MakeSyntheticCheckpoint("test", synthetic, {.threads = threads, .progress = {}});
+    checkpoint_ = *MakeSyntheticCheckpoint("test", synthetic, 1);
     resolved_ = *ResolveCheckpoint(*checkpoint_, config_);
   }
   Forecast Of(const Placement& placement, int64_t context = 0) const {

@@ -105,6 +105,7 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   const auto context = std::make_shared<CountingContext>();
   ModelOptions quiet = options;
   quiet.progress = {};
+  quiet.sizes_only = true;
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                         Model::FromCheckpoint(config, checkpoint, CountingBackend(context), quiet));
   MemoryPlan plan{.num_layers = model->num_layers(),

@@ -102,19 +102,18 @@ std::string Facts(const ModelConfig& config, const ModelOptions& options) {
 // Whoever computed rows that a sequence keeps: what changes them changes this.
 uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
                           const ModelOptions& options) {
-  const std::string facts = fmt::format("{:016x}|{}|{}", WeightsFingerprint(weights), weights.layers.size(),
-                                        Facts(config, options));
+  const std::string facts =
+      fmt::format("{:016x}|{}|{}", weights.fingerprint, weights.layers.size(), Facts(config, options));
   return XXH3_64bits(facts.data(), facts.size());
 }
 
-// The same on all ranks that run one model in one way, whatever part of it they have. `norm` is the final one, on the host.
-uint64_t GroupFingerprint(const ModelConfig& config, const TensorView& norm, int64_t num_layers,
+// The same on all ranks that run one model in one way, whatever part of it they have.
+uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
                           const ModelOptions& options) {
   const std::string facts =
       fmt::format("{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
                   options.max_rewind_tokens, ToString(options.placement), config.vocab_size);
-  const uint64_t seed = XXH3_64bits(norm.data, static_cast<size_t>(norm.num_bytes()));
-  return XXH3_64bits_withSeed(facts.data(), facts.size(), seed);
+  return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
 }
 
 std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config, const ModelWeights& weights,
@@ -168,6 +167,9 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
                    .max_layers = std::nullopt,
                    .placement = options.placement,
                    .rank = options.group == nullptr ? 0 : options.group->rank(),
+                   .loaded = [&](ModelWeights& weights) { return PlaceLoaded(backend, weights); },
+                   .numbers_pass = backend.context->memory().device().type != DeviceType::kHost,
+                   .sizes_only = options.sizes_only,
                    .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
   DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(std::move(checkpoint), config, load));
@@ -202,6 +204,7 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
         InvalidArgument(fmt::format("weights in memory: got {} layers and max_layers {}, want {} and 0",
                                     num_layers, options.max_layers, config.num_hidden_layers)));
   }
+  DSV4_TRY(PlaceLoaded(backend, weights));
   std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
   DSV4_TRY(model->Prepare());
   return model;
@@ -218,12 +221,10 @@ Status Model::Prepare() {
   num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
   layout_ = MakeCacheLayout(config_, weights_, options_);
   if (options_.group != nullptr) {
-    fingerprint_ = GroupFingerprint(config_, weights_.norm, num_layers_, options_);
+    fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_);
   }
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
   DSV4_RETURN_IF_ERROR(UploadRopeTables());
-  DSV4_RETURN_IF_ERROR(PlaceWeights(backend_, weights_));
-  // On a device everything is a copy; the host's memory is better used otherwise.
   if (backend_.context->memory().device().type != DeviceType::kHost) weights_.checkpoint.reset();
   return {};
 }

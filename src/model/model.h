@@ -38,6 +38,8 @@ struct ModelOptions {
   bool clamp_shared_expert = true;
   int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
+  // The backend looks at no number, so none is loaded.
+  bool sizes_only = false;
   // Called while loading with (layers done, layers to load). May be empty.
   std::function<void(int64_t, int64_t)> progress;
   // The ranks that run the model together, each with its part; null: this process runs it alone.

@@ -4,8 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-
-#include "base/check.h"
+#include <utility>
 
 namespace dsv4::model {
 namespace {
@@ -70,15 +69,11 @@ Status VisitLayer(const std::string& name, Weights& layer, Visit& visit) {
 }
 
 template <typename Weights, typename Visit>
-Status VisitModel(Weights& weights, Visit visit) {
+Status VisitOutside(Weights& weights, Visit visit) {
   DSV4_RETURN_IF_ERROR(visit("embed", weights.embed.data));
   DSV4_RETURN_IF_ERROR(visit("head", weights.head));
   DSV4_RETURN_IF_ERROR(visit("norm", weights.norm));
-  DSV4_RETURN_IF_ERROR(VisitHyperConnection("hc_head", weights.hc_head, visit));
-  for (size_t i = 0; i < weights.layers.size(); ++i) {
-    DSV4_RETURN_IF_ERROR(VisitLayer(fmt::format("layers.{}", i), weights.layers[i], visit));
-  }
-  return {};
+  return VisitHyperConnection("hc_head", weights.hc_head, visit);
 }
 
 struct Placer {
@@ -109,10 +104,10 @@ struct Placer {
   }
 };
 
+// On host memory. Touching every large weight would page in a whole checkpoint.
 struct Fingerprinter {
   uint64_t& hash;
 
-  // Touching every large weight would page in a whole checkpoint.
   Status operator()(const std::string&, const Weight&) const { return {}; }
   Status operator()(const std::string&, const TensorView& tensor) const {
     constexpr int64_t kMaxBytes = 4096;
@@ -125,15 +120,26 @@ struct Fingerprinter {
 
 }  // namespace
 
-Status PlaceWeights(const ops::Backend& backend, ModelWeights& weights) {
-  return VisitModel(weights, Placer{backend, weights.copies});
-}
-
-uint64_t WeightsFingerprint(const ModelWeights& weights) {
-  uint64_t hash = 0;
-  const Status status = VisitModel(weights, Fingerprinter{hash});
-  DSV4_CHECK(status.ok()) << status.ToString();
-  return hash;
+Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights) {
+  const Fingerprinter fingerprint{weights.fingerprint};
+  const Placer place{backend, weights.copies};
+  if (!std::exchange(weights.outside_placed, true)) {
+    DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
+    weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));
+    DSV4_RETURN_IF_ERROR(VisitOutside(weights, place));
+  }
+  for (; weights.num_layers_placed < weights.layers.size(); ++weights.num_layers_placed) {
+    const std::string name = fmt::format("layers.{}", weights.num_layers_placed);
+    LayerWeights& layer = weights.layers[weights.num_layers_placed];
+    DSV4_RETURN_IF_ERROR(VisitLayer(name, std::as_const(layer), fingerprint));
+    DSV4_RETURN_IF_ERROR(VisitLayer(name, layer, place));
+  }
+  // On a device everything is a copy; the host's memory is better used otherwise.
+  if (backend.context->memory().device().type != DeviceType::kHost) {
+    std::erase_if(weights.copies,
+                  [](const Buffer& buffer) { return buffer.device().type == DeviceType::kHost; });
+  }
+  return {};
 }
 
 }  // namespace dsv4::model

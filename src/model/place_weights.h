@@ -1,4 +1,4 @@
-// PlaceWeights: hands loaded weights to a backend. Linear weights go through its PrepareWeight op; small tensors move to its
+// PlaceLoaded: hands weights to a backend as they are loaded. Linear weights go through its PrepareWeight op; small tensors move to its
 // memory (on the host they stay where they are).
 #pragma once
 
@@ -7,11 +7,9 @@
 
 namespace dsv4::model {
 
-// In place. Errors name the weight.
-Status PlaceWeights(const ops::Backend& backend, ModelWeights& weights);
-
-// Identifies the weights by their small tensors and the embedding of a few tokens, so that rows computed by another model
-// of the same shape are recognised. Host memory: call it before PlaceWeights.
-uint64_t WeightsFingerprint(const ModelWeights& weights);
+// What has been loaded since the last call, in place; where the backend's memory is a device's, copies on the host end with it. Before a
+// tensor goes anywhere ModelWeights::fingerprint takes note of it, so that rows computed by another model of the same shape are
+// recognised. Errors name the weight.
+Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights);
 
 }  // namespace dsv4::model

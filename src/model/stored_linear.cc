@@ -224,25 +224,19 @@ int64_t StoredLinear::column_unit() const {
   return 1;
 }
 
-Result<StoredLinear> StoredLinear::Columns(int64_t begin, int64_t end, std::vector<Buffer>& copies) const {
+// `take` makes of bytes of `num_rows` rows the part of every row that columns [from, to) of `total` are: count bytes from byte `first` on.
+template <typename Take>
+Result<StoredLinear> StoredLinear::ColumnsBy(int64_t begin, int64_t end, const Take& take) const {
   if (begin % column_unit() != 0) {
     return Error(InvalidArgument(fmt::format("tensor {}: columns begin at {}, inside a block of {} columns",
                                              weight_tensor->name, begin, column_unit())));
   }
-  // Of every row of `bytes`, the part that columns [from, to) of `total` are.
   const auto columns_of = [&](std::span<const std::byte>& bytes, int64_t num_rows, int64_t total,
                               int64_t from, int64_t to) -> Status {
     const size_t row_bytes = bytes.size() / static_cast<size_t>(num_rows);
     const size_t first = row_bytes * static_cast<size_t>(from) / static_cast<size_t>(total);
     const size_t count = row_bytes * static_cast<size_t>(to) / static_cast<size_t>(total) - first;
-    DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, HostMemory().Allocate(count * static_cast<size_t>(num_rows)));
-    for (size_t row = 0; row < static_cast<size_t>(num_rows); ++row) {
-      std::memcpy(static_cast<std::byte*>(copy.data()) + row * count, bytes.data() + row * row_bytes + first,
-                  count);
-    }
-    bytes = {static_cast<const std::byte*>(copy.data()), copy.num_bytes()};
-    copies.push_back(std::move(copy));
-    return {};
+    return take(bytes, static_cast<size_t>(num_rows), first, count);
   };
   StoredLinear part = *this;
   part.cols = end - begin;
@@ -257,6 +251,30 @@ Result<StoredLinear> StoredLinear::Columns(int64_t begin, int64_t end, std::vect
   DSV4_TRY(columns_of(part.scale, scale_rows, scale_cols, begin / unit, scale_end));
   part.scale_cols = scale_end - begin / unit;
   return part;
+}
+
+Result<StoredLinear> StoredLinear::Columns(int64_t begin, int64_t end, std::vector<Buffer>& copies) const {
+  return ColumnsBy(
+      begin, end,
+      [&](std::span<const std::byte>& bytes, size_t num_rows, size_t first, size_t count) -> Status {
+        const size_t row_bytes = bytes.size() / num_rows;
+        DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, HostMemory().Allocate(count * num_rows));
+        for (size_t row = 0; row < num_rows; ++row) {
+          std::memcpy(static_cast<std::byte*>(copy.data()) + row * count,
+                      bytes.data() + row * row_bytes + first, count);
+        }
+        bytes = {static_cast<const std::byte*>(copy.data()), copy.num_bytes()};
+        copies.push_back(std::move(copy));
+        return {};
+      });
+}
+
+Result<StoredLinear> StoredLinear::SizesOfColumns(int64_t begin, int64_t end) const {
+  return ColumnsBy(begin, end,
+                   [](std::span<const std::byte>& bytes, size_t num_rows, size_t, size_t count) -> Status {
+                     bytes = bytes.first(count * num_rows);
+                     return {};
+                   });
 }
 
 Result<StoredLinear> DescribeLinear(const LinearParts& parts, int64_t rows, int64_t cols,
@@ -327,16 +345,22 @@ Weight WeightOf(const StoredLinear& stored) {
   return weight;
 }
 
-Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
-                          std::vector<Buffer>& copies) {
+Result<Weight> LoadSizes(const StoredLinear& stored, ActivationQuant activation,
+                         std::vector<Buffer>& copies) {
   Weight weight = WeightOf(stored);
   weight.activation = activation;
   DSV4_ASSIGN_OR_RETURN(weight.data, Align(stored.data, stored.data_dtype, weight.data.shape, copies));
-  const std::string& name = stored.weight_tensor->name;
   if (stored.format != WeightFormat::kPlain) {
     DSV4_ASSIGN_OR_RETURN(weight.scale, Align(stored.scale, stored.scale_dtype, weight.scale.shape, copies));
-    DSV4_TRY(ValidateScaleValues(weight, name));
   }
+  return weight;
+}
+
+Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
+                          std::vector<Buffer>& copies) {
+  DSV4_ASSIGN_OR_RETURN(const Weight weight, LoadSizes(stored, activation, copies));
+  const std::string& name = stored.weight_tensor->name;
+  if (stored.format != WeightFormat::kPlain) DSV4_TRY(ValidateScaleValues(weight, name));
   DSV4_TRY(ValidateWeight(weight, name));
   return weight;
 }

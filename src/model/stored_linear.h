@@ -76,9 +76,15 @@ struct StoredLinear {
   Result<StoredLinear> RowsFrom(int64_t begin, int64_t end, std::vector<Buffer>& copies) const;
   // Columns [begin, end), copied; `copies` then owns them. InvalidArgument where `begin` lies inside a scale block or a byte.
   Result<StoredLinear> Columns(int64_t begin, int64_t end, std::vector<Buffer>& copies) const;
+  // The same as far as sizes go; its numbers are others.
+  Result<StoredLinear> SizesOfColumns(int64_t begin, int64_t end) const;
   // Rows and columns that the format keeps together: cuts at multiples of them are always possible.
   int64_t row_unit() const { return scale_rows > 1 ? block_rows : 1; }
   int64_t column_unit() const;
+
+ private:
+  template <typename Take>
+  Result<StoredLinear> ColumnsBy(int64_t begin, int64_t end, const Take& take) const;
 };
 
 // Decides the format of a linear of [rows, cols]. Errors name the tensor, what it holds and what the format wants.
@@ -97,5 +103,7 @@ Weight WeightOf(const StoredLinear& stored);
 // read and must be numbers (ValidateScaleValues); elements are not touched.
 Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
                           std::vector<Buffer>& copies);
+// The same without a look at its numbers.
+Result<Weight> LoadSizes(const StoredLinear& stored, ActivationQuant activation, std::vector<Buffer>& copies);
 
 }  // namespace dsv4::model

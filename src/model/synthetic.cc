@@ -6,12 +6,16 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "base/check.h"
 #include "base/json.h"
+#include "base/parallel.h"
 #include "io/safetensors_writer.h"
 #include "model/synthetic_numbers.h"
 #include "model/synthetic_tensors.h"
@@ -88,41 +92,89 @@ Status WriteShards(const std::string& directory, std::vector<SyntheticTensor> te
                   weight_map));
 }
 
-// Writes the data section behind the header. The tensors are handed out one by one: they differ a thousandfold in size.
-void FillImage(std::span<std::byte> data, std::span<const SyntheticTensor* const> tensors, uint64_t seed,
-               const CodeTables& tables, const InMemory& how) {
-  std::vector<size_t> begins = {0};
-  for (const SyntheticTensor* tensor : tensors) {
-    begins.push_back(begins.back() + static_cast<size_t>(tensor->spec.num_bytes()));
+// Makes whole tensors: those that a range touches.
+class SyntheticNumbers final : public io::NumberSource {
+ public:
+  // `tensors` lie one behind the other in `data`.
+  SyntheticNumbers(std::vector<SyntheticTensor> tensors, uint64_t seed, int num_threads,
+                   std::span<std::byte> data)
+      : tensors_(std::move(tensors)), tables_(tensors_), seed_(seed), threads_(num_threads), data_(data) {
+    begins_.push_back(0);
+    for (const SyntheticTensor& tensor : tensors_)
+      begins_.push_back(begins_.back() + static_cast<size_t>(tensor.spec.num_bytes()));
+    num_users_.resize(tensors_.size());
   }
-  std::atomic<size_t> next = 0;
-  std::atomic<int64_t> written = 0;
-  const std::thread::id caller = std::this_thread::get_id();
-  how.threads.ParallelFor(how.threads.num_threads(), 1, [&](int64_t, int64_t) {
-    for (size_t i = next++; i < tensors.size(); i = next++) {
-      TensorBytes bytes(tables, seed, *tensors[i]);
-      for (size_t at = begins[i]; bytes.next_size() > 0;) {
-        const auto size = static_cast<size_t>(bytes.next_size());
-        bytes.Next(data.subspan(at, size));
-        at += size;
-      }
-      written += tensors[i]->spec.num_bytes();
-      if (how.progress && std::this_thread::get_id() == caller) {
-        how.progress(written, static_cast<int64_t>(data.size()));
-      }
+
+  void Fetch(Ranges ranges) override {
+    const std::lock_guard lock(mutex_);
+    std::vector<size_t> absent;
+    for (const size_t i : Touched(ranges)) {
+      if (num_users_[i]++ == 0) absent.push_back(i);
     }
-  });
-}
+    Make(absent);
+  }
+
+  void Release(Ranges ranges) override {
+    const std::lock_guard lock(mutex_);
+    for (const size_t i : Touched(ranges)) {
+      DSV4_CHECK(num_users_[i] > 0) << tensors_[i].spec.name;
+      if (--num_users_[i] == 0) io::AdviseDontNeed(BytesOf(i));
+    }
+  }
+
+ private:
+  std::span<std::byte> BytesOf(size_t i) const {
+    return data_.subspan(begins_[i], begins_[i + 1] - begins_[i]);
+  }
+
+  std::set<size_t> Touched(Ranges ranges) const {
+    std::set<size_t> touched;
+    for (const std::span<const std::byte> range : ranges) {
+      if (range.empty()) continue;
+      DSV4_CHECK(data_.data() <= range.data() && range.data() + range.size() <= data_.data() + data_.size());
+      const auto begin = static_cast<size_t>(range.data() - data_.data());
+      // The last that begins at or before the range; one of 0 bytes is never it.
+      const auto after = std::ranges::upper_bound(begins_, begin);
+      for (auto i = static_cast<size_t>(after - begins_.begin()) - 1; begins_[i] < begin + range.size(); ++i)
+        touched.insert(i);
+    }
+    return touched;
+  }
+
+  // Tensors are handed out one by one: they differ a thousandfold in size.
+  void Make(std::span<const size_t> wanted) {
+    if (wanted.empty()) return;
+    std::atomic<size_t> next = 0;
+    threads_.ParallelFor(threads_.num_threads(), 1, [&](int64_t, int64_t) {
+      for (size_t n = next++; n < wanted.size(); n = next++) {
+        std::span<std::byte> rest = BytesOf(wanted[n]);
+        for (TensorBytes bytes(tables_, seed_, tensors_[wanted[n]]); bytes.next_size() > 0;) {
+          const auto size = static_cast<size_t>(bytes.next_size());
+          bytes.Next(rest.first(size));
+          rest = rest.subspan(size);
+        }
+      }
+    });
+  }
+
+  const std::vector<SyntheticTensor> tensors_;
+  const CodeTables tables_;
+  const uint64_t seed_;
+  std::vector<size_t> begins_;  // In data_, and its end.
+  std::mutex mutex_;
+  ThreadPool threads_;
+  const std::span<std::byte> data_;
+  std::vector<int> num_users_;
+};
 
 }  // namespace
 
 Result<std::shared_ptr<const io::Checkpoint>> MakeSyntheticCheckpoint(const std::string& name,
                                                                       const SyntheticOptions& options,
-                                                                      const InMemory& how) {
+                                                                      int num_threads) {
   DSV4_ASSIGN_OR_RETURN(const std::string config_json, SyntheticConfig(options));
   DSV4_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_json, name));
-  const std::vector<SyntheticTensor> tensors = PlanSyntheticTensors(config, options.format);
-  const CodeTables tables(tensors);
+  std::vector<SyntheticTensor> tensors = PlanSyntheticTensors(config, options.format);
   std::vector<io::TensorSpec> specs;
   std::unordered_map<std::string_view, const SyntheticTensor*> by_name;
   for (const SyntheticTensor& tensor : tensors) {
@@ -130,18 +182,18 @@ Result<std::shared_ptr<const io::Checkpoint>> MakeSyntheticCheckpoint(const std:
     by_name.emplace(tensor.spec.name, &tensor);
   }
   DSV4_ASSIGN_OR_RETURN(const std::string header, io::LayOutSpecs(name, specs));
-  std::vector<const SyntheticTensor*> in_order;
-  for (const io::TensorSpec& spec : specs) in_order.push_back(by_name.at(spec.name));
+  std::vector<SyntheticTensor> in_order;
+  for (const io::TensorSpec& spec : specs) in_order.push_back(*by_name.at(spec.name));
+  std::span<std::byte> bytes;
   DSV4_ASSIGN_OR_RETURN(
       io::MappedFile file,
-      io::MappedFile::InMemory(name, header.size() + static_cast<size_t>(TotalBytes(tensors)),
-                               [&](std::span<std::byte> bytes) {
-                                 std::memcpy(bytes.data(), header.data(), header.size());
-                                 FillImage(bytes.subspan(header.size()), in_order, options.seed, tables, how);
-                               }));
+      io::MappedFile::InMemory(name, header.size() + static_cast<size_t>(TotalBytes(tensors)), bytes));
+  std::memcpy(bytes.data(), header.data(), header.size());
+  auto numbers = std::make_unique<SyntheticNumbers>(std::move(in_order), options.seed, num_threads,
+                                                    bytes.subspan(header.size()));
   std::vector<io::MappedFile> files;
   files.push_back(std::move(file));
-  return io::Checkpoint::FromFiles(name, std::move(files));
+  return io::Checkpoint::FromFiles(name, std::move(files), std::move(numbers));
 }
 
 Status WriteSyntheticCheckpoint(const std::string& directory, const SyntheticOptions& options,

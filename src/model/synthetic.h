@@ -10,7 +10,6 @@
 #include <memory>
 #include <string>
 
-#include "base/parallel.h"
 #include "base/status.h"
 #include "io/checkpoint.h"
 #include "model/synthetic_shape.h"
@@ -30,16 +29,12 @@ struct SyntheticFiles {
 Status WriteSyntheticCheckpoint(const std::string& directory, const SyntheticOptions& options,
                                 const SyntheticFiles& files = {});
 
-struct InMemory {
-  ThreadPool& threads;
-  SyntheticProgress progress;  // On the calling thread.
-};
-
 // The same weights as one file that exists in this process only, byte for byte what WriteSyntheticCheckpoint writes into
-// one shard; its configuration is SyntheticConfig. `name` stands for the file in messages. The errors of SyntheticConfig;
-// ResourceExhausted without memory.
+// one shard; its configuration is SyntheticConfig. Numbers are made when they are fetched, on `num_threads` threads, so that a model
+// may be larger than memory where only a part of it is loaded, or where what is loaded goes to a device. `name` stands for the file in
+// messages. The errors of SyntheticConfig; ResourceExhausted without addresses.
 Result<std::shared_ptr<const io::Checkpoint>> MakeSyntheticCheckpoint(const std::string& name,
                                                                       const SyntheticOptions& options,
-                                                                      const InMemory& how);
+                                                                      int num_threads);
 
 }  // namespace dsv4::model

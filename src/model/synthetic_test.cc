@@ -1,5 +1,6 @@
 #include "model/synthetic.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,11 +13,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-int64_t TotalBytes(const io::Checkpoint& checkpoint) {
-  int64_t bytes = 0;
-  for (const io::StoredTensor& tensor : checkpoint.tensors())
-    bytes += static_cast<int64_t>(tensor.bytes.size());
-  return bytes;
+bool AllZero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 TEST(SyntheticCheckpoint, InMemoryIsByteForByteTheFile) {
@@ -27,27 +25,122 @@ TEST(SyntheticCheckpoint, InMemoryIsByteForByteTheFile) {
     ASSERT_TRUE(WriteSyntheticCheckpoint(temporary / "m", options).ok()) << format;
     const auto written = io::Checkpoint::Open(temporary / "m");
     for (const int num_threads : {1, 3}) {
-      ThreadPool threads(num_threads);
-      int64_t last_progress = 0;
-      const auto made = MakeSyntheticCheckpoint(
-          "synthetic", options, {threads, [&](int64_t done, int64_t) { last_progress = done; }});
+      const auto made = MakeSyntheticCheckpoint("synthetic", options, num_threads);
       ASSERT_TRUE(made.has_value()) << made.error().message();
       ASSERT_EQ((*made)->files().size(), 1U);
       const auto got = (*made)->files()[0].bytes();
       const auto want = (*written)->files()[0].bytes();
+      std::vector<std::span<const std::byte>> all;
+      for (const io::StoredTensor& tensor : (*made)->tensors()) all.push_back(tensor.bytes);
+      (*made)->Fetch(all);
       EXPECT_TRUE(std::ranges::equal(got, want)) << format << ", " << num_threads << " threads";
-      if (num_threads == 1) {
-        EXPECT_EQ(last_progress, TotalBytes(**made));
-      }
     }
   }
 }
 
+TEST(SyntheticCheckpoint, NumbersAreThereFromFetchToRelease) {
+  const auto checkpoint = *MakeSyntheticCheckpoint("synthetic:mini", {.shape = "mini"}, 2);
+  const io::StoredTensor& tensor = *checkpoint->Find("embed.weight");
+  const io::StoredTensor& other = *checkpoint->Find("head.weight");
+  const std::span<const std::byte> all[] = {tensor.bytes};
+  const std::span<const std::byte> part[] = {tensor.bytes.subspan(100, 7)};
+  EXPECT_TRUE(AllZero(tensor.bytes));
+  checkpoint->Fetch(part);  // Makes all of it.
+  const std::vector<std::byte> made(tensor.bytes.begin(), tensor.bytes.end());
+  EXPECT_FALSE(AllZero(std::span(made).last(1000)));
+  EXPECT_TRUE(AllZero(other.bytes));
+
+  checkpoint->Fetch(all);
+  checkpoint->Release(part);  // One user is left.
+  EXPECT_TRUE(std::ranges::equal(tensor.bytes, made));
+  checkpoint->Release(all);
+  // Whole pages have gone; the rest of the first and the last lies with other tensors.
+  EXPECT_TRUE(AllZero(tensor.bytes.subspan(4096, tensor.bytes.size() - 8192)));
+  checkpoint->Fetch(all);
+  EXPECT_TRUE(std::ranges::equal(tensor.bytes, made));
+}
+
+// Of what is in no memory before: the numbers that a rank loads, and no others.
+TEST(SyntheticCheckpoint, ARankMakesItsOwnNumbers) {
+  const SyntheticOptions options{.shape = "mini"};
+  const auto config = ParseModelConfig(*SyntheticConfig(options), "config");
+  const auto is_there = [](const io::Checkpoint& checkpoint, const std::string& name) {
+    const io::StoredTensor* const tensor = checkpoint.Find(name);
+    EXPECT_NE(tensor, nullptr) << name;
+    return tensor != nullptr && !AllZero(tensor->bytes);
+  };
+  const std::string first = "layers.0.ffn.experts.0.w1.weight";
+  const std::string last = fmt::format("layers.0.ffn.experts.{}.w1.weight", config->n_routed_experts - 1);
+  const std::string last_layer = fmt::format("layers.{}.attn.wq_a.weight", config->num_hidden_layers - 1);
+  struct Case {
+    Placement placement;
+    int rank;
+    bool first, last, last_layer, embed;
+  };
+  const Case cases[] = {
+      {.placement = {.num_shards = 2},
+       .rank = 0,
+       .first = true,
+       .last = false,
+       .last_layer = true,
+       .embed = true},
+      {.placement = {.num_shards = 2},
+       .rank = 1,
+       .first = false,
+       .last = true,
+       .last_layer = true,
+       .embed = true},
+      {.placement = {.num_stages = 2},
+       .rank = 0,
+       .first = true,
+       .last = true,
+       .last_layer = false,
+       .embed = true},
+      {.placement = {.num_stages = 2},
+       .rank = 1,
+       .first = false,
+       .last = false,
+       .last_layer = true,
+       .embed = false},
+  };
+  for (const Case& c : cases) {
+    const auto checkpoint = *MakeSyntheticCheckpoint("synthetic:mini", options, 2);
+    ASSERT_TRUE(LoadWeights(checkpoint, *config, {.placement = c.placement, .rank = c.rank}).has_value());
+    SCOPED_TRACE(fmt::format("{}, rank {}", ToString(c.placement), c.rank));
+    EXPECT_EQ(is_there(*checkpoint, first), c.first);
+    EXPECT_EQ(is_there(*checkpoint, last), c.last);
+    EXPECT_EQ(is_there(*checkpoint, last_layer), c.last_layer);
+    EXPECT_EQ(is_there(*checkpoint, "embed.weight"), c.embed);
+  }
+}
+
+TEST(SyntheticCheckpoint, NumbersThatWereSeenPassOn) {
+  const SyntheticOptions options{.shape = "mini"};
+  const auto config = ParseModelConfig(*SyntheticConfig(options), "config");
+  const auto checkpoint = *MakeSyntheticCheckpoint("synthetic:mini", options, 2);
+  const auto bytes_of = [&](size_t layer) {
+    return checkpoint->Find(fmt::format("layers.{}.attn.wq_b.weight", layer))->bytes;
+  };
+  size_t num_layers = 0;
+  const auto loaded = [&](ModelWeights& weights) -> Status {
+    num_layers = weights.layers.size();
+    for (size_t layer = 0; layer < num_layers; ++layer)  // Inner pages.
+      EXPECT_EQ(AllZero(bytes_of(layer).subspan(4096).first(4096)), layer + 1 < num_layers) << layer;
+    return {};
+  };
+  ASSERT_TRUE(LoadWeights(checkpoint, *config, {.loaded = loaded, .numbers_pass = true}).has_value());
+  EXPECT_EQ(num_layers, static_cast<size_t>(config->num_hidden_layers));
+  EXPECT_TRUE(AllZero(bytes_of(num_layers - 1).subspan(4096).first(4096)));
+
+  const auto nothing = *MakeSyntheticCheckpoint("synthetic:mini", options, 2);
+  ASSERT_TRUE(LoadWeights(nothing, *config, {.sizes_only = true}).has_value());
+  EXPECT_TRUE(AllZero(nothing->Find("embed.weight")->bytes));
+}
+
 TEST(SyntheticCheckpoint, InMemoryGoesThroughTheLoader) {
-  ThreadPool threads(2);
   const SyntheticOptions options;
   const auto config = ParseModelConfig(*SyntheticConfig(options), "config");
-  const auto checkpoint = MakeSyntheticCheckpoint("synthetic:tiny", options, {threads, {}});
+  const auto checkpoint = MakeSyntheticCheckpoint("synthetic:tiny", options, 2);
   ASSERT_TRUE(checkpoint.has_value());
   EXPECT_TRUE(LoadWeights(*checkpoint, *config, {}).has_value());
 

@@ -19,17 +19,64 @@
 namespace dsv4::model {
 namespace {
 
+// The experts of which a shard has something.
+Range ExpertsOf(const RankPlace& place, int64_t num_experts) {
+  if (place.placement.experts == ExpertPlacement::kByColumns) return {0, num_experts};
+  return PartOf(num_experts, 1, place.shard(), place.num_shards());
+}
+
+// Where the numbers of tensors lie that are loaded together. Whole tensors: a part of most of them is wanted.
+class Numbers {
+ public:
+  explicit Numbers(const io::Checkpoint& checkpoint, const LoadOptions& options)
+      : checkpoint_(checkpoint), options_(options) {}
+  ~Numbers() {
+    if (fetched_ && options_.numbers_pass) checkpoint_.Release(ranges_);
+  }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+
+  void Add(const StoredLinear& linear) {
+    for (const auto& bytes : {linear.data, linear.scale, linear.global_scale}) ranges_.push_back(bytes);
+  }
+  void Add(const ResolvedTensor& tensor) {
+    Add(tensor.linear);
+    if (tensor.tensor != nullptr) ranges_.push_back(tensor.tensor->bytes);
+  }
+  void Add(const ResolvedLayer& layer, const RankPlace& place) {
+    for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
+    const Range mine = ExpertsOf(place, static_cast<int64_t>(layer.experts.size()));
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const ResolvedExpert& expert = layer.experts[static_cast<size_t>(i)];
+      for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) Add(*linear);
+    }
+  }
+  void Fetch() {
+    if (options_.sizes_only) return;
+    checkpoint_.Fetch(ranges_);
+    fetched_ = true;
+  }
+
+ private:
+  const io::Checkpoint& checkpoint_;
+  const LoadOptions& options_;
+  std::vector<std::span<const std::byte>> ranges_;
+  bool fetched_ = false;
+};
+
 // Fills the structs from resolved tensors. The first error sticks in status(); later loads do nothing.
 class Loader {
  public:
-  Loader(const ModelConfig& config, Numerics numerics, const RankPlace& place, std::vector<Buffer>& copies)
-      : config_(config), numerics_(numerics), place_(place), copies_(copies) {}
+  Loader(const ModelConfig& config, const LoadOptions& options, const RankPlace& place,
+         std::vector<Buffer>& copies)
+      : config_(config), options_(options), place_(place), copies_(copies) {}
 
   const Status& status() const { return status_; }
 
   Weight Linear(TensorId id, const StoredLinear& stored) {
     if (!status_.ok()) return {};
-    return Keep(LoadLinear(stored, ActivationOf(RowOf(id), stored.format), copies_));
+    const auto load = options_.sizes_only ? LoadSizes : LoadLinear;
+    return Keep(load(stored, ActivationOf(RowOf(id), stored.format), copies_));
   }
 
   // Some rows of a linear.
@@ -111,7 +158,7 @@ class Loader {
       LoadExpertColumns(resolved.experts, out.experts);
     } else {
       const auto num_experts = static_cast<int64_t>(resolved.experts.size());
-      const Range mine = PartOf(num_experts, 1, place_.shard(), place_.num_shards());
+      const Range mine = ExpertsOf(place_, num_experts);
       if (place_.num_shards() > 1) out.splits.experts = SplitColumns(num_experts, 1, place_.num_shards());
       out.experts.reserve(static_cast<size_t>(mine.size()));
       for (int64_t i = mine.begin; i < mine.end; ++i) {
@@ -159,8 +206,9 @@ class Loader {
     out.reserve(resolved.size());
     for (const ResolvedExpert& expert : resolved) {
       if (!status_.ok()) return;
-      const StoredLinear w2 = hidden == Range{0, expert.w2.cols}
-                                  ? expert.w2
+      const StoredLinear w2 = hidden == Range{0, expert.w2.cols} ? expert.w2
+                              : options_.sizes_only
+                                  ? Keep(expert.w2.SizesOfColumns(hidden.begin, hidden.end))
                                   : Keep(expert.w2.Columns(hidden.begin, hidden.end, copies_));
       out.push_back({LinearRows(TensorId::kExpertW1, expert.w1, hidden), Linear(TensorId::kExpertW2, w2),
                      LinearRows(TensorId::kExpertW3, expert.w3, hidden)});
@@ -171,7 +219,7 @@ class Loader {
   // are: its checkpoints were made from the release afterwards (decisions.md 5).
   ActivationQuant ActivationOf(const TensorRow& row, WeightFormat format) const {
     const bool fp8_operand = format == WeightFormat::kFp8Block || format == WeightFormat::kMxFp4;
-    return numerics_ == Numerics::kRelease && row.quantised_activations && fp8_operand
+    return options_.numerics == Numerics::kRelease && row.quantised_activations && fp8_operand
                ? ActivationQuant::kFp8Block
                : ActivationQuant::kNone;
   }
@@ -186,7 +234,7 @@ class Loader {
   }
 
   const ModelConfig& config_;
-  Numerics numerics_;
+  const LoadOptions& options_;
   const RankPlace& place_;
   std::vector<Buffer>& copies_;
   Status status_;
@@ -217,6 +265,29 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
   return place;
 }
 
+// All but the layers.
+Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& checkpoint,
+                   const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+  const bool first_stage = weights.place.first_stage();
+  Numbers numbers(checkpoint, options);
+  for (const TensorId id : {TensorId::kNorm, TensorId::kEmbed, TensorId::kHead, TensorId::kHcHeadFn,
+                            TensorId::kHcHeadBase, TensorId::kHcHeadScale}) {
+    if (first_stage || id == TensorId::kNorm) numbers.Add(resolved[id]);
+  }
+  numbers.Fetch();
+  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+  weights.norm = vector(TensorId::kNorm);
+  if (first_stage) {
+    weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);
+    const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
+    weights.head = loader.LinearPart(head, resolved[head].linear, &weights.head_split);
+    weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
+                       vector(TensorId::kHcHeadScale)};
+  }
+  DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
+  return options.loaded ? options.loaded(weights) : Status();
+}
+
 }  // namespace
 
 Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
@@ -232,20 +303,16 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   ModelWeights weights;
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
   const RankPlace& place = weights.place;
-  Loader loader(config, options.numerics, place, weights.copies);
-  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
-  weights.norm = vector(TensorId::kNorm);
-  if (place.first_stage()) {
-    weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);
-    const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
-    weights.head = loader.LinearPart(head, resolved[head].linear, &weights.head_split);
-    weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
-                       vector(TensorId::kHcHeadScale)};
-  }
+  Loader loader(config, options, place, weights.copies);
+  DSV4_TRY(LoadOutside(resolved, *checkpoint, options, loader, weights));
   for (int64_t i = place.layers.begin; i < place.layers.end; ++i) {
     const auto index = static_cast<size_t>(i);
+    Numbers numbers(*checkpoint, options);
+    numbers.Add(resolved.layers[index], place);
+    numbers.Fetch();
     weights.layers.push_back(loader.Layer(resolved.layers[index], config.layers[index]));
     DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
+    if (options.loaded) DSV4_TRY(options.loaded(weights));
     if (options.progress) options.progress(i + 1 - place.layers.begin, place.layers.size());
   }
   weights.checkpoint = std::move(checkpoint);

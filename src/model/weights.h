@@ -104,6 +104,12 @@ struct ModelWeights {
 
   std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
   std::vector<Buffer> copies;                        // Converted or realigned tensors.
+
+  // What PlaceLoaded (place_weights.h) has done so far.
+  bool outside_placed = false;
+  size_t num_layers_placed = 0;
+  uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
+  uint64_t norm_fingerprint = 0;
 };
 
 struct LoadOptions {
@@ -113,6 +119,12 @@ struct LoadOptions {
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;
   int rank = 0;
+  // Called with what has been loaded so far when all but the layers is there, and after every layer. May be empty.
+  std::function<Status(ModelWeights&)> loaded;
+  // Whether the numbers that `loaded` has seen are not read again, so that a checkpoint may drop them (Checkpoint::Release).
+  bool numbers_pass = false;
+  // No number is fetched, read or checked; what would be copied has its size and no numbers.
+  bool sizes_only = false;
   // Called on the loading thread after each layer with (layers done, layers to load). May be empty.
   std::function<void(int64_t, int64_t)> progress;
 };

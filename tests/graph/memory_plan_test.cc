@@ -48,8 +48,7 @@ class MemoryPlanTest : public ::testing::Test {
   MemoryPlanTest() {
     SyntheticOptions synthetic{.num_layers = {}, .vocab_size = {}, .format = SyntheticFormat::kRelease};
     config_ = *ParseModelConfig(*SyntheticConfig(synthetic), "test");
-    ThreadPool threads(1);
-    checkpoint_ = *MakeSyntheticCheckpoint("test", synthetic, {.threads = threads, .progress = {}});
+    checkpoint_ = *MakeSyntheticCheckpoint("test", synthetic, 1);
     options_.max_chunk_tokens = 96;
   }
 
