@@ -132,7 +132,8 @@ Status Bench::Load() {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         target.model, LoadModel(
                           options_.model, source_, target.backend->backend(),
-                          [&](int64_t done, int64_t total) { bar.Update(done, total); }, LargestRow(plan_)));
+                          [&](int64_t done, int64_t total) { bar.Update(done, total); }, LargestRow(plan_),
+                          &target.backend->inner()));
     bar.Clear();
     target.runs = std::make_unique<BenchRuns>(
         *target.model, *target.backend, target.meter,

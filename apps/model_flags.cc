@@ -12,8 +12,10 @@
 #include "apps/printable.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_group.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
+#include "comm/imagined_group.h"
 
 namespace dsv4::apps {
 namespace {
@@ -24,11 +26,16 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
                    const ops::Backend& backend) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room,
                                backend::RoomOf(backend.context->memory().device().index));
+  model::ModelOptions planned = options;
+  if (options.group != nullptr) {  // This rank's part; what it counts is exchanged with nobody.
+    planned.group =
+        comm::ImagineGroup(options.group->rank(), options.group->size(), options.placement.num_shards);
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
-                               model::PlanMemory(config, checkpoint, options, request));
+                               model::PlanMemory(config, checkpoint, planned, request));
   const model::DeviceRoom device{.name = backend.name, .free = room.free, .reserved = room.scratch};
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
-  return model::CheckRoom(config, checkpoint, options, plan, device);
+  return model::CheckRoom(config, checkpoint, planned, plan, device);
 }
 
 }  // namespace
@@ -46,7 +53,7 @@ int64_t PassTokens(const ModelFlags& flags) {
 
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   const int num_threads = NumThreads(flags);
-  if (flags.backend == "cuda") return backend::MakeCudaBackend({});
+  if (flags.backend == "cuda") return backend::MakeCudaBackend({.device = flags.device});
   DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
   return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});
@@ -70,7 +77,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadProgress& progress,
-                                                const model::MemoryRequest& memory) {
+                                                const model::MemoryRequest& memory,
+                                                const ops::Backend* wrapped) {
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
   model::ModelOptions options = MakeModelOptions(flags);
@@ -81,6 +89,18 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
     DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
+    if (flags.group != nullptr) {
+      const backend::CudaGroupOptions of_group{
+          .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
+          .peers = flags.peers,
+          .without_peers = [](const std::string& why) {
+            LogWarning("small exchanges between GPUs go by NCCL, which takes longer: " + why);
+          }};
+      options.make_device_group = [device = wrapped != nullptr ? *wrapped : backend,
+                                   of_group](comm::Communicator& hosts) {
+        return backend::MakeCudaGroup(device, hosts, of_group);
+      };
+    }
   } else {
     DSV4_TRY(CheckPlacement(flags, *checkpoint));
   }

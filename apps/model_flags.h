@@ -32,6 +32,8 @@ struct ModelFlags {
   int64_t pass_tokens = 0;    // Most tokens of one pass through the layers; 0: what suits the backend.
 
   int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
+  int device = 0;     // Of this machine, for --backend cuda: a rank's is its LOCAL_RANK.
+  bool peers = true;  // --peer-exchange
   std::string placement = "auto";     // model::ParsePlacement
   double rank_timeout_seconds = 120;  // For which a rank waits for another.
   // What RankGroup::Enter made of them; null for one rank.
@@ -57,10 +59,12 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
 // Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included. On a device the memory
-// for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit.
+// for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
+// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadProgress& progress,
-                                                const model::MemoryRequest& memory = {});
+                                                const model::MemoryRequest& memory = {},
+                                                const ops::Backend* wrapped = nullptr);
 // The same on the backend that --backend names.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const LoadProgress& progress,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/model_source.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/log.h"
 #include "comm/bootstrap.h"
 
@@ -24,7 +25,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
   if (size == 1) return ranks;
   if (flags.backend == "cuda") {
-    return Error(InvalidArgument("--backend cuda: runs on one rank; want cpu or reference for several"));
+    const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);
+    const size_t devices = backend::CudaDevices().size();
+    if (devices < wanted) {
+      return Error(InvalidArgument(
+          fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices", wanted, devices)));
+    }
   }
 
   comm::JoinOptions options{
@@ -42,6 +48,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   }
   DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(door), options));
   flags.group = ranks->group_;
+  flags.device = environment->local_rank;
   return ranks;
 }
 

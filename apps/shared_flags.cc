@@ -58,6 +58,19 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
          "Processes that run the model together, started here (0: as RANK and WORLD_SIZE say, else 1)")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
+  app.add_option_function<int>(
+         "--gpus",
+         [&flags](int count) {
+           flags.num_ranks = count;
+           flags.backend = "cuda";
+         },
+         "As many ranks, each on a GPU of this machine")
+      ->check(CLI::Range(1, 64))
+      ->excludes("--ranks")
+      ->excludes(app.get_parent()->get_option("--backend"));
+  app.add_flag(
+      "--peer-exchange,!--no-peer-exchange", flags.peers,
+      "What is small goes between GPUs by a kernel over peer memory, not by NCCL (default: where it can)");
   AddPlacementFlag(app, flags);
   app.add_option("--rank-timeout", flags.rank_timeout_seconds,
                  "Seconds for which a rank waits for another before the group ends")

@@ -27,8 +27,8 @@ class DeviceStream {
                           int64_t row_bytes, int64_t num_rows) = 0;
   // sum[i] = ((parts[0][i] + parts[1][i]) + ...) in fp32; parts [num_parts, count]. `sum` may be one of them.
   virtual Status SumParts(const float* parts, int num_parts, int64_t count, float* sum) = 0;
-  // Reached() becomes `number` when the stream gets here.
-  virtual Status Mark(uint64_t number) = 0;
+  // A number, greater than all before, that Reached() becomes when the stream gets here.
+  virtual Result<uint64_t> Mark() = 0;
 
   // From any thread, without waiting.
   virtual uint64_t Reached() const = 0;

@@ -24,6 +24,8 @@ Result<NcclLibrary> NcclLibrary::Open(const std::string& path) {
     const char* const named = std::getenv("DSV4_NCCL_LIBRARY");
     nccl.path = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
   }
+  // NVLink multicast, which we have no use for, can take a host's GPUs out of service.
+  (void)::setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
   void* const library = ::dlopen(nccl.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = ::dlerror();

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <thread>
 
 #include "base/check.h"
 #include "comm/collectives.h"
@@ -19,6 +21,9 @@
 
 namespace dsv4::model {
 namespace {
+
+// For which a process that was killed may still be there: its memory on a device goes first.
+constexpr std::chrono::seconds kProcessEnds(3);
 
 Status CheckOps(const ops::Backend& backend) {
   const std::vector<std::string> missing = ops::MissingOps(backend.table);
@@ -271,6 +276,13 @@ Status Model::EndOnDevice() {
   return {};
 }
 
+void Model::AwaitCause() {
+  if (device_shards_ == nullptr && device_group_ == nullptr) return;
+  const auto end = std::chrono::steady_clock::now() + kProcessEnds;
+  while (options_.group->Check().ok() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
 Status Model::UploadRopeTables() {
   Memory& memory = backend_.context->memory();
   std::vector<float> tables = RopeFrequencies(config_.rope, config_.qk_rope_head_dim);
@@ -499,6 +511,7 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     status = RunPass(graph, arena_, pass, observer);
     if (status.ok()) status = EndOnDevice();
     if (!status.ok() && in_group_) {
+      AwaitCause();
       options_.group->Fail(status);  // The others wait for what this rank will not give.
       return options_.group->Check();
     }

@@ -133,6 +133,8 @@ class Model {
   Status MakeDeviceGroups();
   // After a pass whose ranks exchange in the device's order: waits for the device, and says whether the groups are whole.
   Status EndOnDevice();
+  // A device fails where another rank ended a moment ago, which is then what the group is to hear: waits a little for that.
+  void AwaitCause();
   Status UploadRopeTables();
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
   // Tells the other ranks what comes.

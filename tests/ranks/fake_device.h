@@ -96,15 +96,16 @@ class FakeDevice final : public comm::DeviceStream {
     });
     return {};
   }
-  Status Mark(uint64_t number) override {
-    stream_.Put([this, number] { reached_ = number; });
-    return {};
+  Result<uint64_t> Mark() override {
+    stream_.Put([this, number = ++marked_] { reached_ = number; });
+    return marked_;
   }
   uint64_t Reached() const override { return reached_; }
 
  private:
   const bool waits_;
   std::vector<std::byte> scratch_;
+  uint64_t marked_ = 0;
   std::atomic<uint64_t> reached_ = 0;
   FakeStream stream_;  // The last, so that nobody works on the others when they go.
 };

@@ -1,5 +1,6 @@
 // What stands for the CUDA backend in a build without it.
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_group.h"
 
 namespace dsv4::backend {
 
@@ -10,6 +11,11 @@ bool HasCodeFor(const CudaDeviceInfo&) { return false; }
 Result<ops::Backend> MakeCudaBackend(const CudaOptions&) {
   return Error(FailedPrecondition(
       "backend cuda: not in this build; it has: cpu, reference (./dev build --cuda makes one with it)"));
+}
+
+Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend&, comm::Communicator&,
+                                                          const CudaGroupOptions&) {
+  return Error(FailedPrecondition("backend cuda: not in this build, so it has no groups of devices"));
 }
 
 Result<CudaRoom> RoomOf(int) {

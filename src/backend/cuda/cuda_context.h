@@ -38,6 +38,8 @@ class CudaContext final : public ops::OpContext {
   Stream stream() override { return queue_->stream(); }
 
   DeviceQueue& queue() { return *queue_; }
+  // For those that may outlive the context.
+  const std::shared_ptr<DeviceQueue>& shared_queue() const { return queue_; }
   Fault* fault() const { return queue_->fault(); }
   // Whether there is Hopper's matrix unit: kernels on it are machine code for that generation alone.
   bool has_wgmma() const { return queue_->compute_capability() == 90; }

@@ -283,6 +283,12 @@ Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t n
                "copy to the device");
 }
 
+Status DeviceQueue::OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
+  return work(stream_);
+}
+
 Status DeviceQueue::StartWait(std::string_view what) {
   DSV4_RETURN_IF_ERROR(Flush());
   return Check(cudaMemcpyAsync(host_fault_, device_fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -103,6 +104,9 @@ class DeviceQueue {
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
   // Waits for it, and reports faults and errors of everything before.
   Status CopyToHost(void* destination, const void* source, size_t num_bytes);
+
+  // Calls `work` with the device current, what was collected on the stream, and nothing else on its way there.
+  Status OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work);
 
   LaunchCounters counters() const;
 

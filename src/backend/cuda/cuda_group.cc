@@ -1,0 +1,94 @@
+#include "backend/cuda/cuda_group.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/cuda_stream.h"
+#include "backend/cuda/peer_group.h"
+#include "comm/collectives.h"
+#include "comm/nccl_group.h"
+
+namespace dsv4::backend {
+namespace {
+
+bool PackedIsOff() {
+  const char* const value = std::getenv("DSV4_CUDA_PACKED_EXCHANGE");
+  return value != nullptr && std::string_view(value) == "0";
+}
+
+// A group with the stream that it works on.
+class CudaGroup final : public comm::Communicator {
+ public:
+  CudaGroup(comm::Communicator& hosts, std::shared_ptr<ops::OpContext> context,
+            std::unique_ptr<cuda::CudaStream> stream)
+      : hosts_(hosts), context_(std::move(context)), stream_(std::move(stream)) {}
+
+  Status Join(const CudaGroupOptions& options) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        group_, comm::JoinNccl(hosts_, *stream_, comm::NcclLibrary::Open(), {.timeout = options.timeout}));
+    if (!options.peers) return {};
+    auto& context = static_cast<cuda::CudaContext&>(*context_);
+    auto peers = cuda::JoinPeers(hosts_, group_, context.shared_queue(),
+                                 {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
+    if (peers) {
+      group_ = std::move(*peers);
+    } else if (!hosts_.Check().ok()) {
+      return hosts_.Check();
+    } else if (options.without_peers) {
+      options.without_peers(peers.error().message());
+    }
+    return {};
+  }
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  Status Barrier(comm::Wait wait) override { return group_->Barrier(wait); }
+  Status Broadcast(std::span<std::byte> data, int root, comm::Wait wait) override {
+    return group_->Broadcast(data, root, wait);
+  }
+  Status AllGather(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
+                   std::span<std::byte> all) override {
+    return group_->AllGather(mine, num_rows, row_bytes, all);
+  }
+  Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
+                  std::span<std::byte> parts) override {
+    return group_->AllToAll(mine, num_rows, row_bytes, parts);
+  }
+  Status AllReduceSum(std::span<float> values) override { return group_->AllReduceSum(values); }
+  Status ReduceScatterSum(std::span<const float> values, std::span<const int64_t> counts,
+                          std::span<float> mine) override {
+    return group_->ReduceScatterSum(values, counts, mine);
+  }
+  Status Send(std::span<const std::byte> data, int to) override { return group_->Send(data, to); }
+  Status Recv(std::span<std::byte> data, int from) override { return group_->Recv(data, from); }
+  Status Check() override { return group_->Check(); }
+  void Fail(const Status& why) override { group_->Fail(why); }
+  Result<std::unique_ptr<comm::Communicator>> Split(int colour) override { return group_->Split(colour); }
+
+ private:
+  comm::Communicator& hosts_;
+  std::shared_ptr<ops::OpContext> context_;
+  std::unique_ptr<cuda::CudaStream> stream_;
+  std::unique_ptr<comm::Communicator> group_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& backend,
+                                                          comm::Communicator& hosts,
+                                                          const CudaGroupOptions& options) {
+  auto* const context = dynamic_cast<cuda::CudaContext*>(backend.context.get());
+  Result<std::unique_ptr<cuda::CudaStream>> stream =
+      Error(InvalidArgument(fmt::format("backend {}: wraps another; want what it wraps", backend.name)));
+  if (context != nullptr) stream = cuda::CudaStream::Create(context->shared_queue());
+  DSV4_TRY(comm::Agree(hosts, stream ? Status() : stream.error()));
+  auto group = std::make_unique<CudaGroup>(hosts, backend.context, std::move(*stream));
+  DSV4_TRY(group->Join(options));
+  return group;
+}
+
+}  // namespace dsv4::backend

@@ -1,0 +1,299 @@
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/peer_exchange.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+__device__ void StoreRelease(uint64_t* flag, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+__device__ uint64_t LoadAcquire(const uint64_t* flag) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+  return value;
+}
+__device__ int64_t Nanoseconds() {
+  int64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+__device__ MailboxHead& Head(std::byte* mailbox) { return *reinterpret_cast<MailboxHead*>(mailbox); }
+__device__ std::byte* Slot(std::byte* mailbox, uint64_t round, int source) {
+  return mailbox + sizeof(MailboxHead) + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kSlotBytes;
+}
+
+// Two words of four bytes, each with its round, which arrive each as a whole.
+__device__ void StorePacked(std::byte* place, uint2 words, uint32_t mark) {
+  const uint64_t low = uint64_t{mark} << 32 | words.x;
+  const uint64_t high = uint64_t{mark} << 32 | words.y;
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(place), "l"(low), "l"(high) : "memory");
+}
+__device__ bool LoadPacked(const std::byte* place, uint32_t mark, uint2& words) {
+  uint64_t low;
+  uint64_t high;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(low), "=l"(high)
+               : "l"(place)
+               : "memory");
+  words = {static_cast<uint32_t>(low), static_cast<uint32_t>(high)};
+  return static_cast<uint32_t>(low >> 32) == mark && static_cast<uint32_t>(high >> 32) == mark;
+}
+__device__ std::byte* PackedSlot(std::byte* mailbox, uint64_t round, int source) {
+  return mailbox + kPackedBegin + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kPackedSlotBytes;
+}
+
+// This block's part of a piece.
+struct Share {
+  int64_t begin;
+  int64_t end;
+};
+__device__ Share ShareOf(const ExchangeParams& p, int64_t num_bytes) {
+  const int64_t begin = min(num_bytes, blockIdx.x * p.share);
+  return {begin, min(num_bytes, begin + p.share)};
+}
+
+// Where byte `at` of a piece lies that is counted without its gaps.
+__device__ std::byte* Place(const ExchangePiece& piece, int64_t at) {
+  if (piece.stride == piece.row_bytes) return piece.data + at;
+  return piece.data + at / piece.row_bytes * piece.stride + at % piece.row_bytes;
+}
+
+// Looks until `seen` is true; false where the wait was ended.
+template <typename Seen>
+__device__ bool WaitUntil(const ExchangeParams& p, int source, const Seen& seen) {
+  if (seen()) return true;
+  const int64_t begin = Nanoseconds();
+  for (uint32_t looks = 1;; ++looks) {
+    if (seen()) return true;
+    if (looks % 1024 != 0) continue;  // The host's memory is far.
+    if (p.words->abort != 0) return false;
+    if (Nanoseconds() - begin > p.deadline_ns) {
+      p.words->late = static_cast<uint32_t>(source) + 1;
+      __threadfence_system();
+      return false;
+    }
+  }
+}
+
+// Whether `source` has raised its flag for the round.
+__device__ bool WaitForFlag(const ExchangeParams& p, int source, uint64_t round) {
+  const uint64_t* const flag = &Head(p.mailboxes[p.rank]).flags[source][blockIdx.x];
+  return WaitUntil(p, source, [&] { return LoadAcquire(flag) >= round; });
+}
+
+// The exchange is over for this block; the last one ends the round, which all have read.
+__device__ void EndBlock(const ExchangeParams& p, uint64_t round, bool stopped) {
+  if (stopped) atomicExch(&p.state->broken, 1);
+  __threadfence();
+  if (atomicAdd(&p.state->num_done, 1) == static_cast<int>(gridDim.x) - 1) {
+    p.state->num_done = 0;
+    p.state->round = round;
+  }
+}
+
+template <typename Unit>
+struct Mover {
+  static constexpr int64_t kBytes = sizeof(Unit);
+
+  __device__ static void Send(const ExchangePiece& piece, Share share, std::byte* slot) {
+    for (int64_t at = share.begin + threadIdx.x * kBytes; at < share.end; at += kExchangeThreads * kBytes)
+      *reinterpret_cast<Unit*>(slot + at) = *reinterpret_cast<const Unit*>(Place(piece, at));
+  }
+  // From a slot, which others have written: not by way of the first cache.
+  __device__ static void Take(const std::byte* slot, Share share, const ExchangePiece& piece) {
+    for (int64_t at = share.begin + threadIdx.x * kBytes; at < share.end; at += kExchangeThreads * kBytes)
+      *reinterpret_cast<Unit*>(Place(piece, at)) = __ldcg(reinterpret_cast<const Unit*>(slot + at));
+  }
+  __device__ static void Keep(const ExchangePiece& from, Share share, const ExchangePiece& to) {
+    for (int64_t at = share.begin + threadIdx.x * kBytes; at < share.end; at += kExchangeThreads * kBytes)
+      *reinterpret_cast<Unit*>(Place(to, at)) = *reinterpret_cast<const Unit*>(Place(from, at));
+  }
+};
+
+__device__ void Sum(const ExchangeParams& p, uint64_t round, Share share) {
+  const auto* const mine = reinterpret_cast<const float*>(p.send[p.rank].data);
+  constexpr int64_t kBytes = sizeof(float);
+  for (int64_t at = share.begin + threadIdx.x * kBytes; at < share.end; at += kExchangeThreads * kBytes) {
+    const int64_t i = at / kBytes;
+    float sum = 0.0F;
+    for (int r = 0; r < p.size; ++r) {
+      const float part =
+          r == p.rank ? mine[i]
+                      : __ldcg(reinterpret_cast<const float*>(Slot(p.mailboxes[p.rank], round, r) + at));
+      sum = r == 0 ? part : sum + part;
+    }
+    p.sum[i] = sum;
+  }
+}
+
+template <typename Unit, bool kSum>
+__global__ void __launch_bounds__(kExchangeThreads)
+    PeerExchangeKernel(const __grid_constant__ ExchangeParams p) {
+  __shared__ int stopped;
+  BeginKernel();
+  const int t = static_cast<int>(threadIdx.x);
+  const uint64_t round = p.state->round + 1;
+  if (t == 0) stopped = p.state->broken;
+  __syncthreads();
+  if (stopped != 0) return;  // Broken before this kernel began, so all blocks return.
+
+  for (int i = 1; i < p.size; ++i) {
+    const int peer = (p.rank + i) % p.size;  // Not all to the same one first.
+    const ExchangePiece& piece = p.send[peer];
+    Mover<Unit>::Send(piece, ShareOf(p, piece.row_bytes * p.num_rows),
+                      Slot(p.mailboxes[peer], round, p.rank));
+  }
+  __threadfence_system();
+  __syncthreads();
+  if (t < p.size && t != p.rank) {
+    StoreRelease(&Head(p.mailboxes[t]).flags[p.rank][blockIdx.x], round);
+    if (!WaitForFlag(p, t, round)) atomicExch(&stopped, 1);
+  }
+  __syncthreads();
+  if (stopped == 0) {
+    if constexpr (kSum) {
+      Sum(p, round, ShareOf(p, p.send[p.rank].row_bytes));
+    } else {
+      const int64_t kept = p.send[p.rank].row_bytes * p.num_rows;
+      Mover<Unit>::Keep(p.send[p.rank], ShareOf(p, kept), p.receive[p.rank]);
+      for (int r = 0; r < p.size; ++r) {
+        if (r == p.rank) continue;
+        const ExchangePiece& piece = p.receive[r];
+        Mover<Unit>::Take(Slot(p.mailboxes[p.rank], round, r), ShareOf(p, piece.row_bytes * p.num_rows),
+                          piece);
+      }
+    }
+  }
+  __syncthreads();
+  if (t == 0) EndBlock(p, round, stopped != 0);
+}
+
+constexpr int64_t kPackedUnit = sizeof(uint2);
+
+// Waits for the words at byte `at` of what `source` has sent, and clears them.
+__device__ bool TakePacked(const ExchangeParams& p, uint64_t round, uint32_t mark, int source, int64_t at,
+                           uint2& words) {
+  std::byte* const place = PackedSlot(p.mailboxes[p.rank], round, source) + 2 * at;
+  if (!WaitUntil(p, source, [&] { return LoadPacked(place, mark, words); })) return false;
+  *reinterpret_cast<uint4*>(place) = {};
+  return true;
+}
+
+// Of sums, whose last unit may be half one.
+__device__ uint2 LoadFloats(const std::byte* data, int64_t at, int64_t end) {
+  const auto* const words = reinterpret_cast<const uint32_t*>(data + at);
+  return {words[0], end - at < kPackedUnit ? 0 : words[1]};
+}
+
+// Two words of a piece, from and to where they may not be aligned.
+template <typename Unit>
+__device__ uint2 LoadWords(const std::byte* from) {
+  uint2 words = {};
+  if constexpr (std::is_same_v<Unit, uint2>) {
+    words = *reinterpret_cast<const uint2*>(from);
+  } else {
+    for (int i = 0; i < 4; ++i) {
+      words.x |= static_cast<uint32_t>(from[i]) << (8 * i);
+      words.y |= static_cast<uint32_t>(from[i + 4]) << (8 * i);
+    }
+  }
+  return words;
+}
+template <typename Unit>
+__device__ void StoreWords(std::byte* to, uint2 words) {
+  if constexpr (std::is_same_v<Unit, uint2>) {
+    *reinterpret_cast<uint2*>(to) = words;
+  } else {
+    for (int i = 0; i < 4; ++i) {
+      to[i] = static_cast<std::byte>(words.x >> (8 * i));
+      to[i + 4] = static_cast<std::byte>(words.y >> (8 * i));
+    }
+  }
+}
+
+template <typename Unit, bool kSum>
+__global__ void __launch_bounds__(kExchangeThreads)
+    PackedExchangeKernel(const __grid_constant__ ExchangeParams p) {
+  BeginKernel();
+  const uint64_t round = p.state->round + 1;
+  if (__syncthreads_or(p.state->broken) != 0) return;
+  const uint32_t mark = static_cast<uint32_t>(round) | 0x80000000U;  // Not 0, which is a cleared word's.
+  constexpr int64_t kStep = kExchangeThreads * kPackedUnit;
+  const int64_t first = threadIdx.x * kPackedUnit;
+
+  for (int i = 1; i < p.size; ++i) {
+    const int peer = (p.rank + i) % p.size;  // Not all to the same one first.
+    const ExchangePiece& piece = p.send[peer];
+    const int64_t num_bytes = piece.row_bytes * p.num_rows;
+    const Share share = ShareOf(p, num_bytes);
+    std::byte* const slot = PackedSlot(p.mailboxes[peer], round, p.rank);
+    for (int64_t at = share.begin + first; at < share.end; at += kStep) {
+      const uint2 words = kSum ? LoadFloats(piece.data, at, num_bytes) : LoadWords<Unit>(Place(piece, at));
+      StorePacked(slot + 2 * at, words, mark);
+    }
+  }
+
+  bool whole = true;
+  if constexpr (kSum) {
+    const ExchangePiece& mine = p.send[p.rank];
+    const Share share = ShareOf(p, mine.row_bytes);
+    for (int64_t at = share.begin + first; at < share.end && whole; at += kStep) {
+      float2 sum = {};
+      for (int r = 0; r < p.size && whole; ++r) {
+        uint2 words = {};
+        if (r == p.rank) {
+          words = LoadFloats(mine.data, at, mine.row_bytes);
+        } else {
+          whole = TakePacked(p, round, mark, r, at, words);
+        }
+        const float2 part = {__uint_as_float(words.x), __uint_as_float(words.y)};
+        sum = r == 0 ? part : float2{sum.x + part.x, sum.y + part.y};
+      }
+      if (!whole) break;
+      float* const out = p.sum + at / static_cast<int64_t>(sizeof(float));
+      out[0] = sum.x;
+      if (mine.row_bytes - at >= kPackedUnit) out[1] = sum.y;
+    }
+  } else {
+    const int64_t kept = p.send[p.rank].row_bytes * p.num_rows;
+    Mover<Unit>::Keep(p.send[p.rank], ShareOf(p, kept), p.receive[p.rank]);
+    for (int i = 1; i < p.size && whole; ++i) {
+      const int source = (p.rank + p.size - i) % p.size;
+      const ExchangePiece& piece = p.receive[source];
+      const Share share = ShareOf(p, piece.row_bytes * p.num_rows);
+      for (int64_t at = share.begin + first; at < share.end; at += kStep) {
+        uint2 words = {};
+        whole = TakePacked(p, round, mark, source, at, words);
+        if (!whole) break;
+        StoreWords<Unit>(Place(piece, at), words);
+      }
+    }
+  }
+  const int stopped = __syncthreads_or(whole ? 0 : 1);
+  if (threadIdx.x == 0) EndBlock(p, round, stopped != 0);
+}
+
+}  // namespace
+
+ExchangeKernel ExchangeKernelFor(int unit) {
+  switch (unit) {
+    case 16:
+      return PeerExchangeKernel<uint4, false>;
+    case 8:
+      return PeerExchangeKernel<uint2, false>;
+    case 4:
+      return PeerExchangeKernel<uint32_t, false>;
+    case 0:
+      return PeerExchangeKernel<uint32_t, true>;
+    default:
+      return PeerExchangeKernel<uint8_t, false>;
+  }
+}
+
+ExchangeKernel PackedKernelFor(int unit) {
+  if (unit == 0) return PackedExchangeKernel<uint8_t, true>;
+  return unit >= kPackedUnit ? PackedExchangeKernel<uint2, false> : PackedExchangeKernel<uint8_t, false>;
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,85 @@
+// One-shot exchange: every rank writes what it has for each of the others into memory of theirs, raises a flag there, and waits for
+// the flags in its own. A kernel like any other: collected, and replayed in graphs.
+//
+//   mailbox  one a rank, mapped by all: a flag for every source and block, and two halves of a slot for every source, used in
+//            turn. A rank raises the flags of round n + 1 after its kernel of round n has ended, so whoever sees them may write again
+//            what was read in round n: one wait a round, as in shared memory on the host.
+//   round    counted in device memory, so that the kernel's arguments are the same every time
+//
+// What is small goes packed: every four bytes with their round beside them, as one number of 64 bits that arrives as a whole, so who
+// reads it needs no flag, and who writes it no fence, which would wait until everything before it had crossed the link. Packed words have
+// slots of their own, where nothing else is ever written, and are cleared by whoever has read them. Since a packed word is also what
+// says that its sender's last kernel has ended, every rank must have something for every other.
+//
+// A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after the deadline; the
+// last two break the exchange for good: later kernels return at once, and the host finds the late word written.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int kMaxPeers = 8;
+inline constexpr int kMaxExchangeBlocks = 16;
+inline constexpr int kExchangeThreads = 512;
+inline constexpr int64_t kSlotBytes = int64_t{256} << 10;
+
+struct alignas(256) MailboxHead {
+  uint64_t flags[kMaxPeers][kMaxExchangeBlocks] = {};  // By source: the last round whose data is there.
+};
+inline constexpr int64_t kMaxPackedBytes = int64_t{64} << 10;  // Of a piece.
+inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
+inline constexpr int64_t kPackedBegin =
+    static_cast<int64_t>(sizeof(MailboxHead)) + 2 * kMaxPeers * kSlotBytes;
+inline constexpr int64_t kMailboxBytes = kPackedBegin + 2 * kMaxPeers * kPackedSlotBytes;
+
+// Of one rank's group, in its own device memory.
+struct ExchangeState {
+  uint64_t round = 0;  // Of the last exchange that ended.
+  int32_t num_done = 0;
+  int32_t broken = 0;
+};
+
+// Mapped host memory.
+struct ExchangeWords {
+  uint32_t abort = 0;  // The host's: 1 ends every wait.
+  uint32_t late = 0;   // The device's: 1 + the rank that was not there within the deadline.
+};
+
+// Rows of some bytes each; one after the other where the stride is that many bytes.
+struct ExchangePiece {
+  std::byte* data = nullptr;
+  int64_t stride = 0;
+  int64_t row_bytes = 0;
+};
+
+struct ExchangeParams {
+  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
+  ExchangePiece send[kMaxPeers];         // To every rank; this one's own goes to its `receive`.
+  ExchangePiece receive[kMaxPeers];      // Not for sums.
+  ExchangeState* state = nullptr;
+  volatile ExchangeWords* words = nullptr;
+  float* sum = nullptr;  // Sums: every rank sends the same numbers, and this is the sum of all in rank order.
+  int64_t num_rows = 0;
+  int64_t share = 0;  // Bytes of a piece a block, a multiple of 16.
+  int64_t deadline_ns = 0;
+  int rank = 0;
+  int size = 0;
+};
+
+static_assert(
+    std::has_unique_object_representations_v<ExchangeParams>);  // No padding (LaunchList::AddArgument).
+
+// The kernel that moves `unit` bytes at once (16, 8, 4 or 1), which every address, stride and length is a multiple of; for sums, which
+// move floats, unit is 0.
+using ExchangeKernel = void (*)(ExchangeParams);
+ExchangeKernel ExchangeKernelFor(int unit);
+// The same with packed words, for rows of more than 0 bytes, multiples of 8 unless they are to be summed, and pieces of at most
+// kMaxPackedBytes. Who sends with one `unit` is understood by who receives with another.
+ExchangeKernel PackedKernelFor(int unit);
+
+}  // namespace dsv4::backend::cuda

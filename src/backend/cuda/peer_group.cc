@@ -1,0 +1,272 @@
+#include "backend/cuda/peer_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/kernels/peer_exchange.h"
+#include "base/check.h"
+#include "comm/collectives.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kLook(20);
+constexpr int64_t kMinShare = 4096;  // Bytes of a piece a block, unless there would be too many blocks.
+
+Status ToStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  return FailedPrecondition(fmt::format("{}: {}", what, cudaGetErrorString(error)));
+}
+
+// The largest unit of the kernels' that divides all numbers.
+int UnitOf(int64_t all_bits) {
+  for (const int unit : {16, 8, 4}) {
+    if (all_bits % unit == 0) return unit;
+  }
+  return 1;
+}
+int64_t Address(const void* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)); }
+
+class PeerGroup final : public comm::Communicator {
+ public:
+  PeerGroup(comm::Communicator& hosts, std::shared_ptr<DeviceQueue> queue, const PeerOptions& options)
+      : hosts_(hosts), queue_(std::move(queue)), timeout_(options.timeout), packed_(options.packed) {}
+
+  ~PeerGroup() override {
+    {
+      const std::lock_guard lock(watch_mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    if (watcher_.joinable()) watcher_.join();
+    // Whoever waits for nobody's flag is let go; a group that ended in good order has nothing queued.
+    if (words_ != nullptr) __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);
+    inside_.reset();
+    (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t stream) {
+      cudaStreamSynchronize(stream);
+      for (int r = 0; r < size(); ++r) {
+        if (r != rank() && params_.mailboxes[r] != nullptr) cudaIpcCloseMemHandle(params_.mailboxes[r]);
+      }
+      return Status();
+    });
+    // Memory must not go while another rank has it mapped; in a group that failed the others' processes end.
+    if (hosts_.Check().ok()) (void)hosts_.Barrier();
+    (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t) {
+      if (params_.mailboxes[rank()] != nullptr) cudaFree(params_.mailboxes[rank()]);
+      if (params_.state != nullptr) cudaFree(params_.state);
+      if (words_ != nullptr) cudaFreeHost(words_);
+      return Status();
+    });
+  }
+
+  // Maps everybody's mailbox. Who is not there for the others says so before anyone relies on it.
+  Status Join() {
+    struct Offer {
+      cudaIpcMemHandle_t handle = {};
+      char device[32] = {};  // Its bus address.
+      bool packed = true;
+    };
+    Offer mine;
+    mine.packed = packed_;
+    Status status = queue_->OnStream("memory of a group of peers", [&](cudaStream_t) {
+      std::byte*& mailbox = params_.mailboxes[rank()];
+      DSV4_RETURN_IF_ERROR(
+          ToStatus(cudaMalloc(reinterpret_cast<void**>(&mailbox), kMailboxBytes), "cudaMalloc"));
+      DSV4_RETURN_IF_ERROR(ToStatus(cudaMemset(mailbox, 0, kMailboxBytes), "cudaMemset"));
+      DSV4_RETURN_IF_ERROR(ToStatus(
+          cudaMalloc(reinterpret_cast<void**>(&params_.state), sizeof(ExchangeState)), "cudaMalloc"));
+      DSV4_RETURN_IF_ERROR(ToStatus(cudaMemset(params_.state, 0, sizeof(ExchangeState)), "cudaMemset"));
+      DSV4_RETURN_IF_ERROR(ToStatus(
+          cudaHostAlloc(reinterpret_cast<void**>(&words_), sizeof(ExchangeWords), cudaHostAllocMapped),
+          "cudaHostAlloc"));
+      *words_ = {};
+      params_.words = words_;
+      DSV4_RETURN_IF_ERROR(ToStatus(cudaIpcGetMemHandle(&mine.handle, mailbox), "cudaIpcGetMemHandle"));
+      DSV4_RETURN_IF_ERROR(
+          ToStatus(cudaDeviceGetPCIBusId(mine.device, sizeof(mine.device), queue_->device().index),
+                   "cudaDeviceGetPCIBusId"));
+      // The memsets are done before anybody writes.
+      return ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    });
+    if (size() > kMaxPeers)
+      status = FailedPrecondition(fmt::format("{} ranks, want at most {}", size(), kMaxPeers));
+    DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, status));
+    std::vector<Offer> offers(static_cast<size_t>(size()));
+    const std::vector<int64_t> sizes(offers.size(), sizeof(Offer));
+    DSV4_RETURN_IF_ERROR(hosts_.AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes,
+                                          std::as_writable_bytes(std::span(offers))));
+    status = queue_->OnStream("mapping the memory of peers", [&](cudaStream_t) {
+      for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        const Offer& offer = offers[static_cast<size_t>(r)];
+        if (std::string_view(offer.device) == mine.device)
+          return FailedPrecondition(fmt::format("rank {} has the same device, {}", r, offer.device));
+        DSV4_RETURN_IF_ERROR(ToStatus(cudaIpcOpenMemHandle(reinterpret_cast<void**>(&params_.mailboxes[r]),
+                                                           offer.handle, cudaIpcMemLazyEnablePeerAccess),
+                                      "cudaIpcOpenMemHandle")
+                                 .WithContext(fmt::format("memory of rank {} on {}", r, offer.device)));
+      }
+      return Status();
+    });
+    DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, status));
+    packed_ = std::ranges::all_of(offers, [](const Offer& offer) { return offer.packed; });
+    params_.rank = rank();
+    params_.size = size();
+    params_.deadline_ns = std::chrono::nanoseconds(timeout_).count();
+    return {};
+  }
+
+  // From here on nothing can fail: the group has all that it needs.
+  void Begin(std::unique_ptr<comm::Communicator> inside) {
+    inside_ = std::move(inside);
+    watcher_ = std::thread([this] { Watch(); });
+  }
+
+  int rank() const override { return hosts_.rank(); }
+  int size() const override { return hosts_.size(); }
+
+  Status Barrier(comm::Wait wait) override { return hosts_.Barrier(wait); }
+  Status Broadcast(std::span<std::byte> data, int root, comm::Wait wait) override {
+    return inside_->Broadcast(data, root, wait);
+  }
+  Status AllGather(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
+                   std::span<std::byte> all) override {
+    if (!Fits(num_rows, row_bytes)) return inside_->AllGather(mine, num_rows, row_bytes, all);
+    const int64_t all_row_bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
+    DSV4_CHECK(static_cast<int64_t>(all.size()) == all_row_bytes * num_rows) << all.size();
+    ExchangeParams p = params_;
+    int64_t begin = 0;
+    for (int r = 0; r < size(); ++r) {
+      const int64_t bytes = row_bytes[At(r)];
+      p.send[r] = {const_cast<std::byte*>(mine.data()), row_bytes[At(rank())], row_bytes[At(rank())]};
+      p.receive[r] = {all.data() + begin, all_row_bytes, bytes};
+      begin += bytes;
+    }
+    return Launch("all-gather", p, num_rows, row_bytes);
+  }
+  Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
+                  std::span<std::byte> parts) override {
+    if (!Fits(num_rows, row_bytes)) return inside_->AllToAll(mine, num_rows, row_bytes, parts);
+    const int64_t all_row_bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
+    const int64_t my_bytes = row_bytes[At(rank())];
+    DSV4_CHECK(static_cast<int64_t>(parts.size()) == size() * my_bytes * num_rows) << parts.size();
+    ExchangeParams p = params_;
+    int64_t begin = 0;
+    for (int r = 0; r < size(); ++r) {
+      const int64_t bytes = row_bytes[At(r)];
+      p.send[r] = {const_cast<std::byte*>(mine.data()) + begin, all_row_bytes, bytes};
+      p.receive[r] = {parts.data() + r * my_bytes * num_rows, my_bytes, my_bytes};
+      begin += bytes;
+    }
+    return Launch("all-to-all", p, num_rows, row_bytes);
+  }
+  Status AllReduceSum(std::span<float> values) override {
+    const auto bytes = static_cast<int64_t>(values.size_bytes());
+    const std::vector<int64_t> row_bytes(At(size()), bytes);
+    if (!Fits(1, row_bytes)) return inside_->AllReduceSum(values);
+    ExchangeParams p = params_;
+    for (int r = 0; r < size(); ++r) p.send[r] = {reinterpret_cast<std::byte*>(values.data()), bytes, bytes};
+    p.sum = values.data();
+    return Launch("all-reduce", p, 1, row_bytes);
+  }
+  Status ReduceScatterSum(std::span<const float> values, std::span<const int64_t> counts,
+                          std::span<float> mine) override {
+    return inside_->ReduceScatterSum(values, counts, mine);
+  }
+  Status Send(std::span<const std::byte> data, int to) override { return inside_->Send(data, to); }
+  Status Recv(std::span<std::byte> data, int from) override { return inside_->Recv(data, from); }
+  Status Check() override { return hosts_.Check(); }
+  void Fail(const Status& why) override { hosts_.Fail(why); }
+  // Parts go the way of the whole: their hosts first.
+  Result<std::unique_ptr<comm::Communicator>> Split(int) override {
+    return Error(Unimplemented("a group of peers: make the parts of the hosts' parts"));
+  }
+
+ private:
+  static size_t At(int r) { return static_cast<size_t>(r); }
+
+  // Whether every rank's piece for another one fits into a slot: the same on all ranks, which all know all sizes.
+  bool Fits(int64_t num_rows, std::span<const int64_t> row_bytes) const {
+    DSV4_CHECK(static_cast<int>(row_bytes.size()) == size()) << row_bytes.size() << " of " << size();
+    return std::ranges::all_of(row_bytes, [&](int64_t bytes) { return bytes * num_rows <= kSlotBytes; });
+  }
+
+  Status Launch(const char* name, ExchangeParams p, int64_t num_rows, std::span<const int64_t> row_bytes) {
+    DSV4_RETURN_IF_ERROR(Check());
+    const int64_t most = *std::ranges::max_element(row_bytes) * num_rows;
+    if (most == 0) return {};
+    p.num_rows = num_rows;
+    // Blocks are as many on all ranks: each waits for its namesakes.
+    p.share = std::max(kMinShare, (most + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
+    p.share = (p.share + 15) / 16 * 16;
+    const auto blocks = static_cast<unsigned>((most + p.share - 1) / p.share);
+    int unit = 0;
+    if (p.sum == nullptr) {
+      int64_t bits = 0;
+      for (int r = 0; r < size(); ++r) {
+        for (const ExchangePiece& piece : {p.send[r], p.receive[r]})
+          bits |= Address(piece.data) | piece.stride | piece.row_bytes;
+      }
+      unit = UnitOf(bits);
+    }
+    // Ranks decide alike: by sizes, which all know.
+    const bool packed =
+        packed_ && most <= kMaxPackedBytes && std::ranges::all_of(row_bytes, [&](int64_t bytes) {
+          return bytes > 0 && (p.sum != nullptr || bytes % 8 == 0);
+        });
+    DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{num_rows, most}}}));
+    queue_->Launch(packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit), dim3(blocks),
+                   dim3(kExchangeThreads), 0, p);
+    return queue_->EndOp();
+  }
+
+  void Watch() {
+    std::unique_lock lock(watch_mutex_);
+    while (!wake_.wait_for(lock, kLook, [&] { return stop_; })) {
+      if (const uint32_t late = __atomic_load_n(&words_->late, __ATOMIC_ACQUIRE); late != 0) {
+        hosts_.Fail({StatusCode::kDeadlineExceeded,
+                     fmt::format("the device of rank {} was not there within {} s", late - 1,
+                                 static_cast<double>(timeout_.count()) / 1000.0)});
+      }
+      if (hosts_.Check().ok()) continue;
+      __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);
+      return;
+    }
+  }
+
+  comm::Communicator& hosts_;
+  std::shared_ptr<DeviceQueue> queue_;
+  const std::chrono::milliseconds timeout_;
+  bool packed_;
+  std::unique_ptr<comm::Communicator> inside_;
+  ExchangeParams params_;  // What all exchanges have alike.
+  ExchangeWords* words_ = nullptr;
+
+  std::mutex watch_mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
+                                                      std::unique_ptr<comm::Communicator>& inside,
+                                                      std::shared_ptr<DeviceQueue> queue,
+                                                      const PeerOptions& options) {
+  auto group = std::make_unique<PeerGroup>(hosts, std::move(queue), options);
+  DSV4_TRY(group->Join());
+  group->Begin(std::move(inside));
+  return group;
+}
+
+}  // namespace dsv4::backend::cuda

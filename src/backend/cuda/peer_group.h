@@ -1,0 +1,25 @@
+// A group of GPUs of one machine that map each other's memory: what is small is exchanged by one kernel (kernels/peer_exchange.h), the
+// rest by the group inside, whose failures are also its own.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "backend/cuda/device_queue.h"
+#include "comm/communicator.h"
+
+namespace dsv4::backend::cuda {
+
+struct PeerOptions {
+  std::chrono::milliseconds timeout{120000};
+  bool packed = true;  // What is smallest goes packed, where all ranks say so.
+};
+
+// All ranks of `hosts` call it, each with its device; `hosts` outlives the group. FailedPrecondition, on all ranks alike, where
+// there are more than eight, two of them share a device, or one cannot map another's memory, with the rank and the reason.
+Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
+                                                      std::unique_ptr<comm::Communicator>& inside,
+                                                      std::shared_ptr<DeviceQueue> queue,
+                                                      const PeerOptions& options);
+
+}  // namespace dsv4::backend::cuda
