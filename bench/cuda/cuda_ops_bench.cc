@@ -207,7 +207,8 @@ void Experts(Bench& bench) {
   constexpr int64_t kTopK = 6;
   for (const auto& format : kFormats) {
     std::vector<ops::ExpertWeights> experts;
-    for (const int64_t num_tokens : {1, 8, 64, 512}) {
+    std::mt19937 random(3);
+    for (const int64_t num_tokens : {1, 8, 64, 512, 2048, 8192}) {
       const std::string name = fmt::format("routed_experts {} {} x [{}, {}], top {}, {} tokens", format.name,
                                            kExperts, kInter, kDim, kTopK, num_tokens);
       if (!bench.Wanted(name)) continue;
@@ -220,15 +221,22 @@ void Experts(Bench& bench) {
       const TensorView x = bench.Tensor(DType::kBF16, {num_tokens, kDim});
       const TensorView y = bench.Tensor(DType::kF32, {num_tokens, kDim}, false);
       const TensorView weights = bench.Tensor(DType::kF32, {num_tokens, kTopK});
-      // Every call chooses others, all different within a token.
+      // Every call chooses others, all different within a token; many tokens choose at random.
       std::vector<TensorView> choices;
       int64_t num_chosen = 0;
       for (int64_t set = 0; set < 16; ++set) {
         std::vector<int32_t> indices;
         std::vector<bool> seen(kExperts, false);
         for (int64_t t = 0; t < num_tokens; ++t) {
+          const auto first = std::ssize(indices);
           for (int64_t k = 0; k < kTopK; ++k) {
-            indices.push_back(static_cast<int32_t>((set * 89 + t * 37 + k * 43) % kExperts));
+            auto expert = static_cast<int32_t>((set * 89 + t * 37 + k * 43) % kExperts);
+            if (num_tokens > 512) {
+              do {
+                expert = static_cast<int32_t>(random() % kExperts);
+              } while (std::find(indices.begin() + first, indices.end(), expert) != indices.end());
+            }
+            indices.push_back(expert);
             seen[static_cast<size_t>(indices.back())] = true;
           }
         }
@@ -250,6 +258,34 @@ void Experts(Bench& bench) {
     }
     experts.clear();
     bench.Forget();
+  }
+}
+
+// What prefill does: products of the Flash shape's matrices for the tokens of a pass, experts chosen at random.
+void ManyTokens(Bench& bench) {
+  struct MatrixShape {
+    int64_t rows;
+    int64_t cols;
+  };
+  for (const auto& format : kFormats) {
+    for (const auto& [rows, cols] : {MatrixShape{32768, 1024}, MatrixShape{4096, 8192},
+                                     MatrixShape{4096, 4096}, MatrixShape{2048, 4096}}) {
+      std::vector<Weight> weights;
+      for (const int64_t num_tokens : {2048, 8192}) {
+        const std::string name =
+            fmt::format("many linear {} [{}, {}], {} tokens", format.name, rows, cols, num_tokens);
+        if (!bench.Wanted(name)) continue;
+        if (weights.empty()) weights = bench.Weights(format.format, rows, cols, 2);
+        const TensorView x = bench.Tensor(DType::kBF16, {num_tokens, cols});
+        const TensorView y = bench.Tensor(DType::kBF16, {num_tokens, rows}, false);
+        bench.Report(name, Bench::Bytes(weights[0]) + x.num_bytes() + y.num_bytes(),
+                     2.0 * static_cast<double>(num_tokens * rows * cols), [&](int i) {
+                       const Weight& weight = weights[static_cast<size_t>(i) % weights.size()];
+                       Must(bench.ops().linear(bench.context(), {.x = x, .weight = &weight, .y = y}));
+                     });
+      }
+      bench.Forget();
+    }
   }
 }
 
@@ -383,6 +419,7 @@ int main(int argc, char** argv) {
   bench.MeasureCopy();
   Linear(bench);
   Experts(bench);
+  ManyTokens(bench);
   for (const int64_t batch : {1, 64}) {
     Attention(bench, batch, 8191, 0, 0);
     Attention(bench, batch, 8191, 4, 512);
@@ -390,7 +427,7 @@ int main(int argc, char** argv) {
   Attention(bench, 1, 131071, 128, 0);
   Attention(bench, 1, 1048575, 128, 0);
   for (const int64_t position : {8191, 131071, 1048575}) Indexer(bench, position);
-  for (const int64_t num_tokens : {1, 512}) HyperConnection(bench, num_tokens);
+  for (const int64_t num_tokens : {1, 512, 8192}) HyperConnection(bench, num_tokens);
   for (const int64_t num_tokens : {1, 512}) SmallOps(bench, num_tokens);
   return 0;
 }

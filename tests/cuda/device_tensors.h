@@ -150,10 +150,28 @@ void ExpectTheSameInAnyCut(Device& device, const TensorView& y, const std::strin
   }
   const std::vector<std::byte> pieces = device.Bytes(y);
   const auto row_bytes = whole.size() / static_cast<size_t>(num_tokens);
+  const auto element = static_cast<size_t>(ElementBytes(y.dtype));
+  const auto bits = [element](const std::byte* at) {
+    uint32_t value = 0;
+    std::memcpy(&value, at, element);
+    return value;
+  };
   int64_t different = 0;
-  for (size_t t = 0; t < static_cast<size_t>(num_tokens); ++t)
-    different += std::memcmp(&whole[t * row_bytes], &pieces[t * row_bytes], row_bytes) != 0 ? 1 : 0;
-  EXPECT_EQ(different, 0) << what << ": of " << num_tokens << " tokens";
+  std::string first;
+  for (size_t t = 0; t < static_cast<size_t>(num_tokens); ++t) {
+    if (std::memcmp(&whole[t * row_bytes], &pieces[t * row_bytes], row_bytes) == 0) continue;
+    if (different++ > 0) continue;
+    size_t elements = 0;
+    for (size_t i = 0; i < row_bytes; i += element) {
+      const uint32_t at_once = bits(&whole[t * row_bytes + i]);
+      const uint32_t in_pieces = bits(&pieces[t * row_bytes + i]);
+      if (at_once == in_pieces || ++elements > 1) continue;
+      first = "; first token " + std::to_string(t) + ", element " + std::to_string(i / element) + ": bits " +
+              std::to_string(at_once) + " at once, " + std::to_string(in_pieces) + " in pieces";
+    }
+    first += "; " + std::to_string(elements) + " elements of that token";
+  }
+  EXPECT_EQ(different, 0) << what << ": of " << num_tokens << " tokens" << first;
 }
 
 }  // namespace dsv4::testing

@@ -17,23 +17,36 @@ namespace {
 constexpr int kDotThreads = 256;
 constexpr int kMixThreads = 256;
 
+// Four columns as they are read, and as numbers.
 template <typename T>
-__device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]);
+struct Four;
 template <>
-__device__ __forceinline__ void LoadFour<float>(const float* data, double (&values)[4]) {
-  const float4 four = *reinterpret_cast<const float4*>(data);
-  values[0] = static_cast<double>(four.x);
-  values[1] = static_cast<double>(four.y);
-  values[2] = static_cast<double>(four.z);
-  values[3] = static_cast<double>(four.w);
-}
+struct Four<float> {
+  float4 raw;
+  Four() = default;
+  __device__ __forceinline__ explicit Four(const float* data) : raw(*reinterpret_cast<const float4*>(data)) {}
+  __device__ __forceinline__ void Widen(double (&values)[4]) const {
+    values[0] = static_cast<double>(raw.x);
+    values[1] = static_cast<double>(raw.y);
+    values[2] = static_cast<double>(raw.z);
+    values[3] = static_cast<double>(raw.w);
+  }
+};
 template <>
-__device__ __forceinline__ void LoadFour<Bf16>(const Bf16* data, double (&values)[4]) {
-  const uint2 four = *reinterpret_cast<const uint2*>(data);
-  values[0] = static_cast<double>(__uint_as_float(four.x << 16));
-  values[1] = static_cast<double>(__uint_as_float(four.x & 0xFFFF0000U));
-  values[2] = static_cast<double>(__uint_as_float(four.y << 16));
-  values[3] = static_cast<double>(__uint_as_float(four.y & 0xFFFF0000U));
+struct Four<Bf16> {
+  uint2 raw;
+  Four() = default;
+  __device__ __forceinline__ explicit Four(const Bf16* data) : raw(*reinterpret_cast<const uint2*>(data)) {}
+  __device__ __forceinline__ void Widen(double (&values)[4]) const {
+    values[0] = static_cast<double>(__uint_as_float(raw.x << 16));
+    values[1] = static_cast<double>(__uint_as_float(raw.x & 0xFFFF0000U));
+    values[2] = static_cast<double>(__uint_as_float(raw.y << 16));
+    values[3] = static_cast<double>(__uint_as_float(raw.y & 0xFFFF0000U));
+  }
+};
+template <typename T>
+__device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
+  Four<T>(data).Widen(values);
 }
 
 // Parts of dots[token][k] = fn[k] . x for k < num_rows; of x . x for k = num_rows. Grid: tokens, rows, parts.
@@ -97,25 +110,51 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   const int64_t begin = blockIdx.z * part_width;
   const int64_t end = min(width, begin + part_width);
   const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * kTokensPerBlock);
+  // Tokens are read one step ahead.
+  Four<T> next[kTokensAtOnce];
+  const int64_t first_col = begin + 4 * thread;
+  const auto ask = [&](int64_t first, int64_t i) {
+#pragma unroll
+    for (int t = 0; t < kTokensAtOnce; ++t)
+      next[t] = Four<T>(streams + min(first + t, last_token - 1) * width + i);
+  };
+  int64_t first = blockIdx.x * int64_t{kTokensPerBlock};
+  if (first_col < end) ask(first, first_col);
   int buffer = 0;
-  for (int64_t first = blockIdx.x * int64_t{kTokensPerBlock}; first < last_token; first += kTokensAtOnce) {
+  for (; first < last_token; first += kTokensAtOnce) {
     double sums[kValues] = {};  // By token, then row.
-    for (int64_t i = begin + 4 * thread; i < end; i += 4 * kDotThreads) {
-      double a[kRowsAtOnce][4];
+    const auto add = [&]<bool kNorm>() {
+      for (int64_t i = first_col; i < end; i += 4 * kDotThreads) {
+        Four<T> now[kTokensAtOnce];
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) LoadFour(fn + min(first_row + r, num_rows - 1) * width + i, a[r]);
+        for (int t = 0; t < kTokensAtOnce; ++t) now[t] = next[t];
+        if (i + 4 * kDotThreads < end) {
+          ask(first, i + 4 * kDotThreads);
+        } else if (first + kTokensAtOnce < last_token) {
+          ask(first + kTokensAtOnce, first_col);
+        }
+        double a[kRowsAtOnce][4];
 #pragma unroll
-      for (int t = 0; t < kTokensAtOnce; ++t) {
-        double b[4];
-        LoadFour(streams + min(first + t, last_token - 1) * width + i, b);
+        for (int r = 0; r < kRowsAtOnce; ++r)
+          LoadFour(fn + min(first_row + r, num_rows - 1) * width + i, a[r]);
 #pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          const bool norm = first_row + r == num_rows;
+        for (int t = 0; t < kTokensAtOnce; ++t) {
+          double b[4];
+          now[t].Widen(b);
 #pragma unroll
-          for (int j = 0; j < 4; ++j)
-            sums[t * kRowsAtOnce + r] = fma(norm ? b[j] : a[r][j], b[j], sums[t * kRowsAtOnce + r]);
+          for (int r = 0; r < kRowsAtOnce; ++r) {
+            const bool norm = kNorm && first_row + r == num_rows;
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              sums[t * kRowsAtOnce + r] = fma(norm ? b[j] : a[r][j], b[j], sums[t * kRowsAtOnce + r]);
+          }
         }
       }
+    };
+    if (first_row + kRowsAtOnce <= num_rows) {
+      add.template operator()<false>();
+    } else {
+      add.template operator()<true>();
     }
     // WarpSum of all of them at once: lanes exchange what the other keeps, and lane i ends with sum i.
     const auto exchange = [&]<int kOffset>() {
