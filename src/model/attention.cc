@@ -203,6 +203,13 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));
+  if (!step.context().shards.alone() && weights.splits.attn_out.total() == 0) {
+    DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), {n, config.hidden_size}));
+    DSV4_ASSIGN_OR_RETURN(const TensorView part,
+                          PartOfSum(step, "attn.out", o_lora, weights.wo_b, config.hidden_size));
+    DSV4_TRY(SumShards(step, "attn.out", part, y));
+    return y;
+  }
   DSV4_ASSIGN_OR_RETURN(o_lora, GatherColumns(step, "attn.o_lora", o_lora, weights.splits.o_lora));
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.Linear("attn.out", o_lora, weights.wo_b, step.dtype()));
   return GatherColumns(step, "attn.out", y, weights.splits.attn_out);

@@ -26,18 +26,32 @@ double RowShare(const StoredLinear& linear, int num_shards) {
   return FirstShare(linear.rows, RowUnit(linear), num_shards);
 }
 
+// Of the shared expert's width, where w2 is divided by columns.
+double HiddenShare(const ResolvedLayer& layer, int num_shards) {
+  const StoredLinear& w1 = layer[TensorId::kSharedW1].linear;
+  const StoredLinear& w2 = layer[TensorId::kSharedW2].linear;
+  int64_t unit = std::lcm(RowUnit(w1), w2.column_unit());
+  if (w2.format == WeightFormat::kFp8Block || w2.format == WeightFormat::kMxFp4)
+    unit = std::lcm(unit, kActivationBlock);
+  return FirstShare(w1.rows, unit, num_shards);
+}
+
 // What the first shard has of a layer's tensor, experts apart.
-double ShareOf(TensorId id, const ResolvedTensor& tensor, const ModelConfig& config, int num_shards) {
+double ShareOf(TensorId id, const ResolvedLayer& layer, const ModelConfig& config,
+               const Placement& placement) {
+  const int num_shards = placement.num_shards;
+  const bool by_columns = placement.experts == ExpertPlacement::kByColumns;
   switch (id) {
     case TensorId::kWqB:
     case TensorId::kWoA:
     case TensorId::kAttnSink:
       return FirstShare(config.o_groups, 1, num_shards);
     case TensorId::kWoB:
+      return by_columns ? FirstShare(config.o_groups, 1, num_shards) : RowShare(layer[id].linear, num_shards);
     case TensorId::kSharedW1:
     case TensorId::kSharedW2:
     case TensorId::kSharedW3:
-      return RowShare(tensor.linear, num_shards);
+      return by_columns ? HiddenShare(layer, num_shards) : RowShare(layer[id].linear, num_shards);
     default:
       return 1;
   }
@@ -82,7 +96,7 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
     const auto id = static_cast<TensorId>(i);
     const auto bytes = static_cast<double>(BytesOf(layer.tensors[i]));
     if (bytes == 0 || RowOf(id).kind == TensorKind::kVision) continue;
-    const double mine = bytes * ShareOf(id, layer.tensors[i], config, shards);
+    const double mine = bytes * ShareOf(id, layer, config, placement);
     cost.weights += mine;
     if (RowOf(id).kind != TensorKind::kExpertIds)
       cost.read += mine;  // Of a table of ids a token reads one row.
@@ -123,8 +137,8 @@ double StateRead(const LayerConfig& layer, const ModelConfig& config, const Plac
 // Collectives of a layer among shards, as attention.cc, indexer.cc, moe.cc and routed.cc call them one after another.
 int ExchangesOf(const LayerConfig& layer, const Placement& placement) {
   if (placement.num_shards == 1) return 0;
-  int exchanges = 4;  // Attention's two gathers, and the shared expert's.
-  exchanges += placement.experts == ExpertPlacement::kByColumns ? 1 : 3;
+  // Columns: a sum of attention's parts, and one of the experts'. Else attention's two gathers, the shared expert's, and the terms.
+  int exchanges = placement.experts == ExpertPlacement::kByColumns ? 2 : 7;
   if (placement.divide_entries && layer.compressed()) exchanges += layer.kind == LayerKind::kCsa ? 3 : 2;
   return exchanges;
 }

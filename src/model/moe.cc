@@ -61,6 +61,17 @@ Status SharedExpert(const LayerStep& step, const LayerWeights& weights, const Te
   return context.memory().Copy(y.data, all.data, static_cast<size_t>(y.num_bytes()), context.stream());
 }
 
+// Where columns are divided: the parts of both sums are added up together.
+Status SumOfParts(const LayerStep& step, const LayerWeights& weights, const TensorView& hidden,
+                  const TensorView& routed, const TensorView& y) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView shared,
+      PartOfSum(step, "ffn.shared", hidden, weights.shared_expert.w2, step.config().hidden_size));
+  DSV4_RETURN_IF_ERROR(
+      step.Run("ffn.out", step.ops().moe_combine, {.routed = routed, .shared = shared, .y = shared}));
+  return SumShards(step, "ffn.out", shared, y);
+}
+
 }  // namespace
 
 Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
@@ -72,6 +83,10 @@ Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& w
   DSV4_ASSIGN_OR_RETURN(const TensorView shared, SharedHidden(step, weights.shared_expert, u));
   DSV4_ASSIGN_OR_RETURN(const Routing routing, Route(step, weights, logits));
   DSV4_ASSIGN_OR_RETURN(const TensorView routed, RoutedExperts(step, weights, u, routing));
+  if (!step.context().shards.alone() && weights.splits.shared_out.total() == 0) {
+    DSV4_TRY(SumOfParts(step, weights, shared, routed, y));
+    return y;
+  }
   step.Observe("ffn.routed", routed);
   DSV4_TRY(SharedExpert(step, weights, shared, y));
   DSV4_TRY(step.Run("ffn.out", step.ops().moe_combine, {.routed = routed, .shared = y, .y = y}));

@@ -137,13 +137,10 @@ Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weig
     return y;
   }
   if (weights.experts.empty()) {  // The columns are fewer than the shards.
-    const std::vector<std::byte> zeros(static_cast<size_t>(y.num_bytes()));
-    ops::OpContext& context = *step.context().backend.context;
-    DSV4_TRY(context.memory().CopyFromHost(y.data, zeros.data(), zeros.size(), context.stream()));
+    DSV4_TRY(step.Clear(y));
   } else {
     DSV4_TRY(RunExperts(step, weights, u, routing.indices, routing.weights, y));
   }
-  DSV4_TRY(SumShards(step, "ffn.routed", y));
   return y;
 }
 

@@ -14,10 +14,11 @@ struct Routing {
 // The SwiGLU clamp; 0 in the configuration means none, which is infinity here.
 float SwigluLimit(const ModelConfig& config);
 
-// F32 [n, D]: the sum over each token's experts, the same on every shard.
+// F32 [n, D]: the sum over each token's experts, or this shard's part of it.
 //   kById       a shard computes the terms of its experts, and all take the sum over all terms in ascending order of expert, as
 //               the op does on one rank: bit for bit its result.
-//   kByColumns  a shard computes all terms from its columns, each rounded; the sum runs over the shards last.
+//   kByColumns  a shard computes all terms from its columns, each rounded, and adds them up: its part. The sum over the shards is
+//               the caller's.
 Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                                  const Routing& routing);
 

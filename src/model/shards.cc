@@ -44,12 +44,22 @@ Status ScatterColumns(const LayerStep& step, const TensorView& all, const Column
   return group.AllToAll(Bytes(all), all.shape[0], RowBytes(split, all.dtype, group.size()), Bytes(parts));
 }
 
-Status SumShards(const LayerStep& step, std::string_view name, const TensorView& partial) {
-  const Shards& shards = step.context().shards;
-  if (shards.alone()) return {};
-  DSV4_RETURN_IF_ERROR(
-      shards.group->AllReduceSum({partial.as<float>(), static_cast<size_t>(partial.num_elements())}));
-  step.Observe(name, partial);
+Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const TensorView& x,
+                             const Weight& weight, int64_t width) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView part, step.NewTensor(DType::kF32, {x.shape[0], width}));
+  if (weight.rows > 0) {
+    DSV4_TRY(step.Run(name, step.ops().linear, {.x = x, .weight = &weight, .y = part}));
+  } else {
+    DSV4_TRY(step.Clear(part));
+  }
+  return part;
+}
+
+Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y) {
+  DSV4_RETURN_IF_ERROR(step.context().shards.group->AllReduceSum(
+      {part.as<float>(), static_cast<size_t>(part.num_elements())}));
+  DSV4_RETURN_IF_ERROR(step.Run(name, step.ops().moe_combine, {.routed = part, .shared = {}, .y = y}));
+  step.Observe(name, y);
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "formats/weight.h"
 #include "model/placement.h"
 #include "tensor/tensor.h"
 
@@ -46,7 +47,10 @@ Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, c
 // The way back: of `all` [n, split.total()] every shard gets its columns of everybody's, [shards, n, its part of `split`].
 Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
                       const TensorView& parts);
-// The sum of the shards' F32 tensors, in place.
-Status SumShards(const LayerStep& step, std::string_view name, const TensorView& partial);
+// This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.
+Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const TensorView& x,
+                             const Weight& weight, int64_t width);
+// y = the sum of the shards' F32 parts in rank order, which `part` becomes, in the dtype of y.
+Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y);
 
 }  // namespace dsv4::model

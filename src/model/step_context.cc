@@ -20,6 +20,12 @@ Status LayerStep::WithPlace(std::string_view name, const Status& status) const {
   return status.WithContext(layer_ < 0 ? std::string(name) : fmt::format("layer {}, {}", layer_, name));
 }
 
+Status LayerStep::Clear(const TensorView& tensor) const {
+  const std::vector<std::byte> zeros(static_cast<size_t>(tensor.num_bytes()));
+  ops::OpContext& context = *context_.backend.context;
+  return context.memory().CopyFromHost(tensor.data, zeros.data(), zeros.size(), context.stream());
+}
+
 Result<TensorView> LayerStep::Linear(std::string_view name, const TensorView& x, const Weight& weight,
                                      DType out) const {
   DSV4_ASSIGN_OR_RETURN(const TensorView y, NewTensor(out, {x.shape[0], weight.rows}));

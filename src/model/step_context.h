@@ -79,6 +79,9 @@ class LayerStep {
     return context_.arena.Allocate(dtype, shape);
   }
 
+  // Of a tensor that nothing writes.
+  Status Clear(const TensorView& tensor) const;
+
   void Observe(std::string_view name, const TensorView& tensor) const {
     if (context_.observer != nullptr) context_.observer->OnTensor(layer_, name, tensor);
   }

@@ -135,7 +135,13 @@ class Loader {
       out.splits.heads =
           SplitColumns(config_.o_groups, 1, place_.num_shards(), group_heads * config_.head_dim);
     }
-    out.wo_b = LinearPart(TensorId::kWoB, resolved[TensorId::kWoB].linear, &out.splits.attn_out);
+    const StoredLinear& wo_b = resolved[TensorId::kWoB].linear;
+    if (by_columns() && config_.o_lora_rank % ColumnUnit(TensorId::kWoB, wo_b) == 0) {
+      out.wo_b = LinearColumns(TensorId::kWoB, wo_b,
+                               {groups.begin * config_.o_lora_rank, groups.end * config_.o_lora_rank});
+    } else {
+      out.wo_b = LinearPart(TensorId::kWoB, wo_b, &out.splits.attn_out);
+    }
     if (layer.compressed()) {
       out.compressor = CompressorWeights{linear(TensorId::kCompressorWkv), linear(TensorId::kCompressorWgate),
                                          vector(TensorId::kCompressorApe), vector(TensorId::kCompressorNorm)};
@@ -154,7 +160,7 @@ class Loader {
     else
       out.gate_bias = vector(TensorId::kGateBias);
     LoadSharedExpert(resolved, out);
-    if (place_.placement.experts == ExpertPlacement::kByColumns && place_.num_shards() > 1) {
+    if (by_columns()) {
       LoadExpertColumns(resolved.experts, out.experts);
     } else {
       const auto num_experts = static_cast<int64_t>(resolved.experts.size());
@@ -177,15 +183,36 @@ class Loader {
     return std::lcm(stored.row_unit(), kTile);
   }
 
+  // Columns that stay together: whole blocks of scales, and of activations that are rounded together.
+  int64_t ColumnUnit(TensorId id, const StoredLinear& stored) const {
+    const bool quantised = ActivationOf(RowOf(id), stored.format) == ActivationQuant::kFp8Block;
+    return std::lcm(stored.column_unit(), quantised ? kActivationBlock : 1);
+  }
+
+  // Whether sums may be cut: each shard then has some columns of what gives a layer's outputs.
+  bool by_columns() const {
+    return place_.placement.experts == ExpertPlacement::kByColumns && place_.num_shards() > 1;
+  }
+
+  // Some columns of a linear; no rows at all where it is none.
+  Weight LinearColumns(TensorId id, const StoredLinear& stored, const Range& columns) {
+    if (!status_.ok() || columns.empty()) return {};
+    if (columns == Range{0, stored.cols}) return Linear(id, stored);
+    return Linear(id, Keep(options_.sizes_only ? stored.SizesOfColumns(columns.begin, columns.end)
+                                               : stored.Columns(columns.begin, columns.end, copies_)));
+  }
+
   void LoadSharedExpert(const ResolvedLayer& resolved, LayerWeights& out) {
     const StoredLinear& w1 = resolved[TensorId::kSharedW1].linear;
+    const StoredLinear& w2 = resolved[TensorId::kSharedW2].linear;
     const StoredLinear& w3 = resolved[TensorId::kSharedW3].linear;
-    const int64_t unit = std::lcm(RowUnit(w1), RowUnit(w3));
+    int64_t unit = std::lcm(RowUnit(w1), RowUnit(w3));
+    if (by_columns()) unit = std::lcm(unit, ColumnUnit(TensorId::kSharedW2, w2));
     const Range hidden = PartOf(config_.moe_intermediate_size, unit, place_.shard(), place_.num_shards());
     out.shared_expert.w1 = LinearRows(TensorId::kSharedW1, w1, hidden);
     out.shared_expert.w3 = LinearRows(TensorId::kSharedW3, w3, hidden);
-    out.shared_expert.w2 =
-        LinearPart(TensorId::kSharedW2, resolved[TensorId::kSharedW2].linear, &out.splits.shared_out);
+    out.shared_expert.w2 = by_columns() ? LinearColumns(TensorId::kSharedW2, w2, hidden)
+                                        : LinearPart(TensorId::kSharedW2, w2, &out.splits.shared_out);
     if (place_.num_shards() > 1) {
       out.splits.shared_hidden = SplitColumns(config_.moe_intermediate_size, unit, place_.num_shards());
     }
@@ -196,21 +223,15 @@ class Loader {
     int64_t unit = 1;
     for (const ResolvedExpert& expert : resolved) {
       unit = std::lcm(unit, std::lcm(RowUnit(expert.w1), RowUnit(expert.w3)));
-      unit = std::lcm(unit, expert.w2.column_unit());
-      const bool quantised =
-          ActivationOf(RowOf(TensorId::kExpertW2), expert.w2.format) == ActivationQuant::kFp8Block;
-      if (quantised) unit = std::lcm(unit, kActivationBlock);
+      unit = std::lcm(unit, ColumnUnit(TensorId::kExpertW2, expert.w2));
     }
     const Range hidden = PartOf(config_.moe_intermediate_size, unit, place_.shard(), place_.num_shards());
     if (hidden.empty()) return;
     out.reserve(resolved.size());
     for (const ResolvedExpert& expert : resolved) {
       if (!status_.ok()) return;
-      const StoredLinear w2 = hidden == Range{0, expert.w2.cols} ? expert.w2
-                              : options_.sizes_only
-                                  ? Keep(expert.w2.SizesOfColumns(hidden.begin, hidden.end))
-                                  : Keep(expert.w2.Columns(hidden.begin, hidden.end, copies_));
-      out.push_back({LinearRows(TensorId::kExpertW1, expert.w1, hidden), Linear(TensorId::kExpertW2, w2),
+      out.push_back({LinearRows(TensorId::kExpertW1, expert.w1, hidden),
+                     LinearColumns(TensorId::kExpertW2, expert.w2, hidden),
                      LinearRows(TensorId::kExpertW3, expert.w3, hidden)});
     }
   }

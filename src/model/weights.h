@@ -55,16 +55,16 @@ using ops::ExpertWeights;
 
 // Which columns the shards of a stage compute (shards.h); empty where the stage is one rank.
 struct LayerSplits {
-  ColumnSplit o_lora;         // Of the o_groups * o_lora_rank that wo_a gives.
-  ColumnSplit attn_out;       // Of the D that wo_b gives.
-  ColumnSplit heads;          // Of the num_attention_heads * d of all queries.
+  ColumnSplit o_lora;    // Of the o_groups * o_lora_rank that wo_a gives.
+  ColumnSplit attn_out;  // Of the D that wo_b gives; empty where its columns are divided, as wo_a's rows are.
+  ColumnSplit heads;     // Of the num_attention_heads * d of all queries.
   ColumnSplit shared_hidden;  // Of the I between the shared expert's linears,
-  ColumnSplit shared_out;     // and of the D that it gives.
+  ColumnSplit shared_out;     // and of the D that it gives; empty where w2's columns are divided.
   ColumnSplit experts;        // kById: of the routed experts.
 };
 
 // A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b and the shared
-// expert, and of the routed experts. A weight of which it has none has 0 rows.
+// expert, and of the routed experts; kByColumns: columns of wo_b and of the shared w2. A weight of which it has none has 0 rows.
 struct LayerWeights {
   TensorView attn_norm;  // F32 [D]
   TensorView ffn_norm;   // F32 [D]

@@ -133,7 +133,19 @@ TEST_F(ContractTest, MoeCombine) {
   MoeCombineArgs in_place = valid;
   in_place.y = in_place.shared;
   ExpectOk(in_place);
+  MoeCombineArgs alone = valid;
+  alone.shared = {};
+  ExpectOk(alone);
+  alone.y = alone.routed;
+  ExpectOk(alone);
   using A = MoeCombineArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.shared = {};
+        a.y = New(kBF16, {3, 4});
+      },
+      "y: shape [3, 4], want [3, 8]");
   ExpectViolation<A>(
       valid,
       [&](A& a) {

@@ -1,7 +1,7 @@
 // MoeCombine: y = round(routed + shared).
 //   routed  [num_tokens, dim]  f32, contiguous: the sum over routed experts
-//   shared  [num_tokens, dim]  bf16 or f32, contiguous: the shared expert's output
-//   y       [num_tokens, dim]  dtype of shared, contiguous, may alias shared
+//   shared  [num_tokens, dim]  bf16 or f32, contiguous: the shared expert's output; or null: 0, where `routed` has it already
+//   y       [num_tokens, dim]  dtype of shared, or bf16 or f32, contiguous, may alias shared, and as f32 routed
 // One rounding point: the store to y.
 // Errors: InvalidArgument if dims or dtypes disagree. num_tokens == 0 does nothing.
 // Source: release inference code, MoE.forward (architecture.md 8.3).

@@ -184,21 +184,26 @@ TEST(SwigluParity, OutputMayBeGateOrUp) {
 TEST(MoeCombineParity, RoundsTheFp32SumOnce) {
   for (const DType dtype : kActivations) {
     for (const RowCase& c : kRowCases) {
-      Random random(11);
-      const std::vector<double> routed = Rounded(DType::kF32, random.Spread(c.num_rows * c.dim));
-      const std::vector<double> shared = Rounded(dtype, random.Spread(c.num_rows * c.dim));
-      const TestTensor routed_tensor(DType::kF32, {c.num_rows, c.dim}, routed);
-      const TestTensor shared_tensor(dtype, {c.num_rows, c.dim}, shared);
-      const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-        TestTensor y(dtype, {c.num_rows, c.dim});
-        EXPECT_TRUE(backend.table.moe_combine(*backend.context, {routed_tensor, shared_tensor, y}).ok());
-        return Outputs(std::move(y));
-      });
-      std::vector<double> want;
-      for (size_t i = 0; i < routed.size(); ++i) {
-        want.push_back(static_cast<double>(static_cast<float>(routed[i]) + static_cast<float>(shared[i])));
+      for (const bool alone : {false, true}) {
+        Random random(11);
+        const std::vector<double> routed = Rounded(DType::kF32, random.Spread(c.num_rows * c.dim));
+        const std::vector<double> shared = Rounded(dtype, random.Spread(c.num_rows * c.dim));
+        const TestTensor routed_tensor(DType::kF32, {c.num_rows, c.dim}, routed);
+        const TestTensor shared_tensor(dtype, {c.num_rows, c.dim}, shared);
+        const auto outputs = RunOnAll([&](const ops::Backend& backend) {
+          TestTensor y(dtype, {c.num_rows, c.dim});
+          ops::MoeCombineArgs args{.routed = routed_tensor, .shared = {}, .y = y};
+          if (!alone) args.shared = shared_tensor;
+          EXPECT_TRUE(backend.table.moe_combine(*backend.context, args).ok());
+          return Outputs(std::move(y));
+        });
+        std::vector<double> want;
+        for (size_t i = 0; i < routed.size(); ++i) {
+          const float other = alone ? 0.0F : static_cast<float>(shared[i]);
+          want.push_back(static_cast<double>(static_cast<float>(routed[i]) + other));
+        }
+        EXPECT_EQ(outputs[0].Values(), Rounded(dtype, want));
       }
-      EXPECT_EQ(outputs[0].Values(), Rounded(dtype, want));
     }
   }
 }

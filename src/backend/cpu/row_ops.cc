@@ -121,14 +121,18 @@ Status Swiglu(ops::OpContext& context, const ops::SwigluArgs& args) {
 Status MoeCombine(ops::OpContext& context, const ops::MoeCombineArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   const int64_t dim = args.routed.shape[1];
-  const DType dtype = args.shared.dtype;
+  const DType dtype = args.y.dtype;
   const Kernels& kernels = KernelsOf(context);
   context.threads().ParallelFor(args.routed.shape[0], RowGrain(dim), [&](int64_t begin, int64_t end) {
     std::vector<float> routed(static_cast<size_t>(dim));
     std::vector<float> shared(routed.size());
     for (int64_t t = begin; t < end; ++t) {
       LoadFloats(kernels, At(args.routed.data, DType::kF32, t * dim), DType::kF32, dim, routed.data());
-      LoadFloats(kernels, At(args.shared.data, dtype, t * dim), dtype, dim, shared.data());
+      if (args.shared.is_null()) {
+        std::ranges::fill(shared, 0.0F);
+      } else {
+        LoadFloats(kernels, At(args.shared.data, dtype, t * dim), dtype, dim, shared.data());
+      }
       for (size_t i = 0; i < shared.size(); ++i) shared[i] += routed[i];
       StoreFloats(kernels, shared.data(), dim, args.y.as<uint8_t>() + t * dim * ElementBytes(dtype), dtype);
     }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <vector>
 
 #include "backend/reference/reference_ops.h"
@@ -12,7 +13,8 @@ Status MoeCombine(ops::OpContext&, const ops::MoeCombineArgs& args) {
   std::vector<double> shared(static_cast<size_t>(dim));
   for (int64_t t = 0; t < args.routed.shape[0]; ++t) {
     LoadRow(args.routed, t, routed);
-    LoadRow(args.shared, t, shared);
+    std::ranges::fill(shared, 0.0);
+    if (!args.shared.is_null()) LoadRow(args.shared, t, shared);
     AddScaled(1.0, routed, shared);
     StoreRow(shared, args.y, t);
   }

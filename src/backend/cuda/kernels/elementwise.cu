@@ -32,7 +32,7 @@ template <typename T>
 __global__ void MoeCombineKernel(const float* routed, const T* shared, T* y, int64_t count) {
   BeginKernel();
   const int64_t i = ElementIndex();
-  if (i < count) Store(y, i, Load(shared, i) + Load(routed, i));
+  if (i < count) Store(y, i, (shared == nullptr ? 0.0F : Load(shared, i)) + Load(routed, i));
 }
 
 }  // namespace
@@ -88,8 +88,8 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
                       .shared = args.shared.data,
                       .y = args.y.data,
                       .count = count,
-                      .dtype = args.shared.dtype};
-  WithElement(args.shared.dtype, [&]<typename T>(T*) {
+                      .dtype = args.y.dtype};
+  WithElement(args.y.dtype, [&]<typename T>(T*) {
     open.launch =
         context.queue().Launch(MoeCombineKernel<T>, Blocks(count), kThreads, 0, args.routed.as<const float>(),
                                args.shared.as<const T>(), args.y.as<T>(), count);

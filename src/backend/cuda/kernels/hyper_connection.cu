@@ -339,7 +339,7 @@ __device__ __forceinline__ void StoreEight(Bf16* data, const float (&values)[8])
 // What moe_combine left for hc_post to do.
 struct Combined {
   const float* routed;
-  const void* shared;
+  const void* shared;  // Null: 0.
   void* y;
 };
 
@@ -357,7 +357,12 @@ __global__ void __launch_bounds__(kPostThreads)
   if constexpr (kCombines) {
     float routed[kPostColumns];
     LoadEight(combined.routed + token * dim + d, routed);
-    LoadEight(static_cast<const T*>(combined.shared) + token * dim + d, values);
+    if (combined.shared != nullptr) {
+      LoadEight(static_cast<const T*>(combined.shared) + token * dim + d, values);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPostColumns; ++k) values[k] = 0;
+    }
 #pragma unroll
     for (int k = 0; k < kPostColumns; ++k) {
       const double sum = static_cast<double>(values[k]) + static_cast<double>(routed[k]);
