@@ -10,9 +10,7 @@ __device__ __forceinline__ void LetNextKernelStart() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 // Everything that was launched before has ended, and its writes are seen.
-__device__ __forceinline__ void WaitForKernelsBefore() {
-  asm volatile("griddepcontrol.wait;\nfence.proxy.async;" ::: "memory");
-}
+__device__ __forceinline__ void WaitForKernelsBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ __forceinline__ void BeginKernel() {
   LetNextKernelStart();

@@ -34,18 +34,42 @@ __device__ __forceinline__ __half2 RoundPairToFp8(uint32_t pair, float reciproca
   const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
   return __half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
 }
-// The same times that power again, which is exact in bf16: the high half of the float.
-__device__ __forceinline__ uint32_t RoundedPair(uint32_t pair, float scale, float reciprocal) {
-  const float2 wide = __half22float2(RoundPairToFp8(pair, reciprocal));
-  return __byte_perm(__float_as_uint(wide.x * scale), __float_as_uint(wide.y * scale), 0x7632);
+// Halves times the power of two that they were divided by, which is exact in bf16: the high half of the float.
+__device__ __forceinline__ uint32_t TimesPower(__half2 rounded, float power) {
+  const float2 wide = __half22float2(rounded);
+  return __byte_perm(__float_as_uint(wide.x * power), __float_as_uint(wide.y * power), 0x7632);
 }
-__device__ __forceinline__ uint32_t HalfPair(uint32_t pair, float reciprocal) {
-  const __half2 rounded = RoundPairToFp8(pair, reciprocal);
-  return *reinterpret_cast<const uint32_t*>(&rounded);
+
+// The reciprocal of a power of two from 2^-126 on, or of infinity.
+__device__ __forceinline__ float ReciprocalOfPower(float power) {
+  const int exponent = 254 - static_cast<int>(__float_as_uint(power) >> 23);
+  if (exponent > 0) return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
+  return __uint_as_float(exponent == 0 ? 0x00400000U : 0U);
+}
+
+// Eight columns from `col` on of a row in one of the forms; where a form has a scale, *scale is it.
+__device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* scale) {
+  if (form == StreamForm::kHalves || form == StreamForm::kRoundedFours) {
+    *scale = Fp8GroupScale(GroupMax(value));
+    const float reciprocal = ReciprocalOfPower(*scale);
+    uint32_t* const words = &value.x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __half2 rounded = RoundPairToFp8(words[i], reciprocal);
+      words[i] = form == StreamForm::kHalves ? *reinterpret_cast<const uint32_t*>(&rounded)
+                                             : TimesPower(rounded, *scale);
+    }
+  }
+  if (form == StreamForm::kTwos) return InWeightOrder<MatmulKind::kMmaFp8>(value);
+  if (form == StreamForm::kFours || form == StreamForm::kRoundedFours)
+    return InWeightOrder<MatmulKind::kMmaNvFp4>(value);
+  return value;
 }
 
 // Rows of bf16, row(i) each, to shared memory in every form that is wanted, form by form; of StreamForm::kHalves also the
 // scales, [num_rows, groups of 128]. cols is a multiple of eight and rows are aligned to 16 bytes.
+//
+// A launch comes to this code once, and seldom finds it in a cache of instructions: it is short rather than unrolled.
 template <typename Row>
 __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, int cols,
                                const StreamForms& forms, Row&& row) {
@@ -53,6 +77,7 @@ __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, in
   const int stride = static_cast<int>(StreamRow(cols));
   const int chunks = (stride - 8) / 8;  // A multiple of 16: half a warp is a group.
   const int total = num_rows * chunks;
+#pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < total; first += kAtOnce * kMatmulThreads) {
     uint4 x[kAtOnce];
 #pragma unroll
@@ -62,33 +87,29 @@ __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, in
       x[k] = make_uint4(0, 0, 0, 0);
       if (i < total && col < cols) x[k] = *reinterpret_cast<const uint4*>(row(i / chunks) + col);
     }
+    // In the place of the first form, which is made last.
 #pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = first + k * kMatmulThreads;
+      if (i < total) *reinterpret_cast<uint4*>(shared + i / chunks * stride + i % chunks * 8) = x[k];
+    }
+#pragma unroll 1
     for (int k = 0; k < kAtOnce; ++k) {
       const int i = first + k * kMatmulThreads;
       if (i >= total) break;
       const int col = i % chunks * 8;
-      for (int f = 0; f < forms.count; ++f) {
+      uint16_t* const place = shared + i / chunks * stride + col;
+      const uint4 raw = *reinterpret_cast<const uint4*>(place);
+#pragma unroll 1
+      for (int f = forms.count - 1; f >= 0; --f) {
         const StreamForm form = forms.forms[f];
-        uint4 value = x[k];
-        if (form == StreamForm::kHalves || form == StreamForm::kRoundedFours) {
-          const float scale = Fp8GroupScale(GroupMax(value));
-          const float reciprocal = 1.0F / scale;
-          if (form == StreamForm::kHalves) {
-            value = make_uint4(HalfPair(value.x, reciprocal), HalfPair(value.y, reciprocal),
-                               HalfPair(value.z, reciprocal), HalfPair(value.w, reciprocal));
-            if (col % 128 == 0) scales[i / chunks * (chunks / 16) + col / 128] = scale;
-          } else {
-            value =
-                make_uint4(RoundedPair(value.x, scale, reciprocal), RoundedPair(value.y, scale, reciprocal),
-                           RoundedPair(value.z, scale, reciprocal), RoundedPair(value.w, scale, reciprocal));
-          }
-          // What lies past the last column stays zero, also when the scale is infinite.
-          if (col >= cols) value = make_uint4(0, 0, 0, 0);
-        }
-        if (form == StreamForm::kTwos) value = InWeightOrder<MatmulKind::kMmaFp8>(value);
-        if (form == StreamForm::kFours || form == StreamForm::kRoundedFours)
-          value = InWeightOrder<MatmulKind::kMmaNvFp4>(value);
-        *reinterpret_cast<uint4*>(shared + (f * num_rows + i / chunks) * stride + col) = value;
+        float scale = 1.0F;
+        uint4 value = InForm(raw, form, &scale);
+        if (form == StreamForm::kHalves && col % 128 == 0)
+          scales[i / chunks * (chunks / 16) + col / 128] = scale;
+        // What lies past the last column stays zero, also when the scale is infinite.
+        if (col >= cols) value = make_uint4(0, 0, 0, 0);
+        *reinterpret_cast<uint4*>(place + f * num_rows * stride) = value;
       }
     }
   }
@@ -111,8 +132,16 @@ struct StreamRing {
 __device__ __forceinline__ uint32_t SharedPlace(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-__device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+// What is read once makes room in L2 before anything else does: activations and instructions stay there.
+__device__ __forceinline__ uint64_t EvictFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* global, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(shared),
+               "l"(global), "l"(policy)
+               : "memory");
 }
 __device__ __forceinline__ void CopyToShared4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
@@ -366,15 +395,16 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
       fp4 = IsFp4(next.shape.kind);
     } while (cursor.units <= 0);
   };
+  const uint64_t policy = EvictFirst();
   const auto load = [&] {
     if (next_item < num_items) {
       const uint32_t to = data_begin + next_slot * kStageBytes;
       const bool two = cursor.units > 1;
-      CopyToShared16(to, cursor.data[0]);
-      CopyToShared16(to + 2 * kMatmulThreads * 16, cursor.data[1]);
+      CopyToShared16(to, cursor.data[0], policy);
+      CopyToShared16(to + 2 * kMatmulThreads * 16, cursor.data[1], policy);
       if (two) {
-        CopyToShared16(to + kMatmulThreads * 16, cursor.data[0] + kUnitBytes);
-        CopyToShared16(to + 3 * kMatmulThreads * 16, cursor.data[1] + kUnitBytes);
+        CopyToShared16(to + kMatmulThreads * 16, cursor.data[0] + kUnitBytes, policy);
+        CopyToShared16(to + 3 * kMatmulThreads * 16, cursor.data[1] + kUnitBytes, policy);
       }
       cursor.data[0] += 2 * kUnitBytes;
       cursor.data[1] += 2 * kUnitBytes;
