@@ -82,6 +82,126 @@ TEST(CudaFused, CombineAndHcPost) {
   }
 }
 
+// What stands between two sub-layers of a few tokens, the next one's first linear included: bits of the ops one by one, and of the
+// kernels for more tokens.
+void ExpectHyperConnectionsOneLaunch(int64_t dim, bool combines, bool post_in_place) {
+  constexpr int64_t kMult = 4;
+  constexpr int64_t kMixRows = (2 + kMult) * kMult;
+  constexpr int64_t kTokens = 11;  // More than a cluster each.
+  constexpr int64_t kLinearRows = 64;
+  Device device;
+  const DeviceTensor routed = device.Copy(DType::kF32, {kTokens, dim}, Normals(kTokens * dim, 1));
+  const DeviceTensor y = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 2)));
+  const DeviceTensor streams =
+      device.Copy(DType::kBF16, {kTokens, kMult, dim}, Bf16s(Normals(kTokens * kMult * dim, 3)));
+  const DeviceTensor post = device.Copy(DType::kF32, {kTokens, kMult}, Normals(kTokens * kMult, 4));
+  const DeviceTensor comb =
+      device.Copy(DType::kF32, {kTokens, kMult, kMult}, Normals(kTokens * kMult * kMult, 5, 0.4F));
+  const DeviceTensor fn =
+      device.Copy(DType::kF32, {kMixRows, kMult * dim}, Normals(kMixRows * kMult * dim, 6, 0.02F));
+  const DeviceTensor scale = device.Copy(DType::kF32, {3}, Normals(3, 7));
+  const DeviceTensor base = device.Copy(DType::kF32, {kMixRows}, Normals(kMixRows, 8));
+  const DeviceTensor gains = device.Copy(DType::kF32, {dim}, Normals(dim, 9));
+  const DeviceTensor u = device.New(DType::kBF16, {kTokens, dim});
+  const DeviceTensor other_post = device.New(DType::kF32, {kTokens, kMult});
+  const DeviceTensor other_comb = device.New(DType::kF32, {kTokens, kMult, kMult});
+  const DeviceTensor& new_post = post_in_place ? post : other_post;
+  const DeviceTensor& new_comb = post_in_place ? comb : other_comb;
+  const Weight weight = RandomWeight(device, Format::kFp8, kLinearRows, dim, 10);
+  const DeviceTensor product = device.New(DType::kBF16, {kTokens, kLinearRows});
+  const std::vector<const DeviceTensor*> written = {&y, &streams,    &post,       &comb,
+                                                    &u, &other_post, &other_comb, &product};
+  const std::vector<std::string> names = {"y", "streams",    "post",       "comb",
+                                          "u", "other post", "other comb", "product"};
+  const auto all = [&](const Cut& cut) {
+    std::vector<std::vector<std::byte>> bytes;
+    for (const DeviceTensor* tensor : written) bytes.push_back(device.Bytes(Rows(tensor->view, cut)));
+    return bytes;
+  };
+  const Cut whole = {0, kTokens};
+  const auto before = all(whole);
+  // One by one: somebody waits behind each. After it, the counters are those from before its ops.
+  int64_t launches = 0;
+  int64_t replayed_lists = 0;
+  const auto run = [&](const Cut& cut, bool one_by_one, int times = 1) {
+    for (size_t i = 0; i < written.size(); ++i) {
+      const Status status =
+          device.memory().CopyFromHost(written[i]->view.data, before[i].data(), before[i].size(), nullptr);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    device.Bytes(u.view);
+    launches = device.launches();
+    replayed_lists = device.replayed_lists();
+    const auto rows = [&](const DeviceTensor& tensor) { return Rows(tensor.view, cut); };
+    const ops::OpTable& table = device.table();
+    ops::OpContext& context = device.context();
+    const auto done = [&](const Status& status) {
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      if (one_by_one) device.Bytes(u.view);
+    };
+    for (int i = 0; i < times; ++i) {
+      if (combines) {
+        done(table.moe_combine(context, {.routed = rows(routed), .shared = rows(y), .y = rows(y)}));
+      }
+      done(table.hc_post(context, {.y = rows(y),
+                                   .residual = rows(streams),
+                                   .post = rows(post),
+                                   .comb = rows(comb),
+                                   .out = rows(streams)}));
+      done(table.hc_pre(context, {.streams = rows(streams),
+                                  .fn = fn.view,
+                                  .scale = scale.view,
+                                  .base = base.view,
+                                  .u = rows(u),
+                                  .post = rows(new_post),
+                                  .comb = rows(new_comb),
+                                  .norm_eps = 1e-6F,
+                                  .hc_eps = 1e-6F,
+                                  .sinkhorn_iters = 20}));
+      done(table.rms_norm(context, {.x = rows(u), .weight = gains.view, .y = rows(u), .eps = 1e-6F}));
+      done(table.linear(context, {.x = rows(u), .weight = &weight, .y = rows(product)}));
+    }
+  };
+  for (const int64_t tokens : {int64_t{1}, int64_t{3}, int64_t{8}}) {
+    const std::string what = "dim " + std::to_string(dim) + ", " + std::to_string(tokens) + " tokens" +
+                             (combines ? ", combines" : "") + (post_in_place ? ", in place" : "");
+    const Cut cut = {0, tokens};
+    run(whole, false);
+    const auto of_many = all(cut);
+    run(cut, true);
+    const auto alone = all(cut);
+    run(cut, false);
+    const auto together = all(cut);
+    // The linear of many long rows is not a stream of weights, and leaves post and comb to hc_pre.
+    constexpr int64_t kMaxStreamed = 8 * 4096;
+    EXPECT_EQ(device.launches() - launches, dim * tokens > kMaxStreamed ? 3 : 2) << what;
+    for (size_t i = 0; i < written.size(); ++i) {
+      EXPECT_EQ(together[i] == alone[i], true) << what << ", together, " << names[i];
+      EXPECT_EQ(alone[i] == of_many[i], true) << what << ", of many, " << names[i];
+    }
+    // A list that comes again is the same list: captured the second time, replayed from then on. Twice, since short ones never are.
+    run(cut, false, 2);
+    const auto twice = all(cut);
+    for (int again = 0; again < 2; ++again) {
+      run(cut, false, 2);
+      EXPECT_EQ(all(cut) == twice, true) << what << ", again";
+    }
+    EXPECT_GT(device.replayed_lists(), replayed_lists) << what;
+    EXPECT_NE(together[1],
+              std::vector<std::byte>(before[1].begin(),
+                                     before[1].begin() + static_cast<std::ptrdiff_t>(together[1].size())))
+        << what;
+  }
+}
+
+TEST(CudaFused, HyperConnectionsTheirNormAndALinear) {
+  // Clusters of 4 blocks, and of 16 with few runs of columns, with eight, and with as many as the largest release has.
+  for (const int64_t dim : {int64_t{256}, int64_t{1024}, int64_t{1536}, int64_t{4096}, int64_t{7168}}) {
+    for (const bool combines : {false, true}) ExpectHyperConnectionsOneLaunch(dim, combines, combines);
+  }
+  ExpectHyperConnectionsOneLaunch(4096, true, false);
+}
+
 TEST(CudaFused, AttentionAndTheRotationOfItsOutput) {
   constexpr int64_t kDim = 512;
   constexpr int64_t kWindow = 128;

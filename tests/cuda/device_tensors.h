@@ -37,6 +37,7 @@ class Device {
   ops::OpContext& context() { return *backend_.context; }
   Memory& memory() { return context().memory(); }
   int64_t launches() const { return backend::CountersOf(backend_).launches; }
+  int64_t replayed_lists() const { return backend::CountersOf(backend_).replayed_lists; }
 
   DeviceTensor New(DType dtype, const Shape& shape) {
     const auto num_bytes = static_cast<size_t>(shape.num_elements() * ElementBytes(dtype));

@@ -18,9 +18,10 @@ namespace dsv4::backend::cuda {
 
 struct OpenAttention;  // kernels/attention_cluster.cu
 struct OpenCombine;    // kernels/open_launches.h
+struct OpenHcPost;
 struct OpenSelection;
 struct OpenSwiglu;
-struct OpenHcPre;   // kernels/hyper_connection.cu
+struct OpenHcPre;   // kernels/hc_cluster.cu
 struct OpenLinear;  // kernels/linear_stream.cu
 struct OpenRows;    // kernels/rows.cu
 
@@ -85,6 +86,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
   std::shared_ptr<OpenSelection>& open_selection() { return open_selection_; }
   std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
+  std::shared_ptr<OpenHcPost>& open_hc_post() { return open_hc_post_; }
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
   std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
   std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
@@ -102,6 +104,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenCombine> open_combine_;
   std::shared_ptr<OpenSelection> open_selection_;
   std::shared_ptr<OpenSwiglu> open_swiglu_;
+  std::shared_ptr<OpenHcPost> open_hc_post_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenLinear> open_linear_;
   std::shared_ptr<OpenRows> open_rows_;

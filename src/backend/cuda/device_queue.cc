@@ -162,6 +162,33 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   after_copy_ = false;
 }
 
+bool DeviceQueue::HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto [known, is_new] = has_cluster_.try_emplace(kernel, false);
+  if (!is_new) return known->second;
+  if (!Enter().ok()) return false;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = blocks;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int count = 0;
+  const bool ok =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shared_bytes)) == cudaSuccess &&
+      cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess;
+  if (!ok) cudaGetLastError();  // A no, not an error: there are other kernels.
+  known->second = ok && count > 0;
+  return known->second;
+}
+
 Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   if (num_bytes > Staging::kMaxArrayBytes) {

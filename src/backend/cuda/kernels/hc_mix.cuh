@@ -9,29 +9,39 @@
 
 namespace dsv4::backend::cuda {
 
-// A dot product is cut into so many parts, each a block's, whose sums are added in order.
-inline constexpr int kParts = 4;
-
 __device__ inline double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-__device__ inline double Dot(const double* dots, int k) {
-  double sum = dots[k * kParts];
-#pragma unroll
-  for (int part = 1; part < kParts; ++part) sum += dots[k * kParts + part];
-  return sum;
+// The parts of a dot product, pairs of neighbours first.
+template <int kCount>
+__device__ __forceinline__ double SumOfParts(const double* parts) {
+  if constexpr (kCount == 1) {
+    return parts[0];
+  } else {
+    return SumOfParts<kCount / 2>(parts) + SumOfParts<kCount / 2>(parts + kCount / 2);
+  }
+}
+// As many parts as there can be: HcParts, or 1.
+__device__ inline double SumOfParts(const double* parts, int count) {
+  static_assert(kNarrowRowThreads / 32 == 4 && kWideRowThreads / 32 == 16);
+  if (count == 16) return SumOfParts<16>(parts);
+  return count == 4 ? SumOfParts<4>(parts) : parts[0];
 }
 
 // The norm is a factor taken over all streams at once.
-__device__ inline double NormFactor(const double* dots, int num_rows, int64_t width, float norm_eps) {
-  return 1.0 / sqrt(Dot(dots, num_rows) / static_cast<double>(width) + static_cast<double>(norm_eps));
+__device__ inline double NormFactor(double sum_of_squares, int64_t width, float norm_eps) {
+  return 1.0 / sqrt(sum_of_squares / static_cast<double>(width) + static_cast<double>(norm_eps));
 }
 
+__device__ inline double HcLogit(double norm_factor, double dot, float scale, float base) {
+  return norm_factor * dot * static_cast<double>(scale) + static_cast<double>(base);
+}
 // Logit k of a token, of part 0 (pre), 1 (post) or 2 (comb).
 __device__ inline double HcLogit(const HcPreParams& p, int64_t token, int k, int part) {
   const int num_rows = (2 + p.mult) * p.mult;
-  const double* const dots = p.dots + token * (num_rows + 1) * kParts;
-  const double factor = NormFactor(dots, num_rows, p.mult * p.dim, p.norm_eps);
-  return factor * Dot(dots, k) * static_cast<double>(p.scale[part]) + static_cast<double>(p.base[k]);
+  const double* const dots = p.dots + token * (num_rows + 1) * p.num_parts;
+  const double factor =
+      NormFactor(SumOfParts(dots + num_rows * p.num_parts, p.num_parts), p.mult * p.dim, p.norm_eps);
+  return HcLogit(factor, SumOfParts(dots + k * p.num_parts, p.num_parts), p.scale[part], p.base[k]);
 }
 
 // 1 / x for x of ordinary size, to 2^-44: a single-precision reciprocal, improved once.

@@ -1,15 +1,14 @@
 // hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
 // its own; a second kernel turns a token's few numbers into its mix.
 #include <memory>
-#include <optional>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
-#include "backend/cuda/kernels/row_steps.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -49,94 +48,74 @@ __device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
   Four<T>(data).Widen(values);
 }
 
-// Parts of dots[token][k] = fn[k] . x for k < num_rows; of x . x for k = num_rows. Grid: tokens, rows, parts.
+// dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part. Grid: tokens, rows.
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads)
-    MixDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
+    AnyDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int k = static_cast<int>(blockIdx.y);
   const T* const x = streams + token * width;
   const float* const row = fn + k * width;
-  // Parts of whole groups of four columns, where four can be read at once.
-  const bool fours =
-      width % 4 == 0 && (reinterpret_cast<uintptr_t>(streams) | reinterpret_cast<uintptr_t>(fn)) % 16 == 0;
-  const int64_t step = fours ? 4 : 1;
-  const int64_t part_width = CeilDiv(width / step, kParts) * step;
-  const int64_t begin = blockIdx.z * part_width;
-  const int64_t end = min(width, begin + part_width);
   double sum = 0.0;
-  if (fours) {
 #pragma unroll 4
-    for (int64_t i = begin + 4 * threadIdx.x; i < end; i += 4 * kDotThreads) {
-      double a[4];
-      double b[4];
-      LoadFour(x + i, b);
-      if (k < num_rows) {
-        LoadFour(row + i, a);
-      } else {
-        LoadFour(x + i, a);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum = fma(a[j], b[j], sum);
-    }
-  } else {
-    for (int64_t i = begin + threadIdx.x; i < end; i += kDotThreads)
-      sum = fma(k < num_rows ? static_cast<double>(row[i]) : Load(x, i), Load(x, i), sum);
-  }
+  for (int64_t i = threadIdx.x; i < width; i += kDotThreads)
+    sum = fma(k < num_rows ? static_cast<double>(row[i]) : Load(x, i), Load(x, i), sum);
   sum = BlockSum(sum);
-  if (threadIdx.x == 0) dots[(token * (num_rows + 1) + k) * kParts + blockIdx.z] = sum;
+  if (threadIdx.x == 0) dots[token * (num_rows + 1) + k] = sum;
 }
 
-// The same for many tokens, in the same order: a block keeps four rows of the matrix in its first-level cache while tokens go by,
-// eight at a time. Grid: tokens by kTokensPerBlock, rows by four, parts. For rows that are read in fours.
+// The same in parts (HasHcRuns), which hc_cluster.cu's blocks sum too. A warp has a part: of each of its runs a lane has four columns of
+// one stream. A block keeps four rows of the matrix in its first-level cache while tokens go by, eight at a time, two eights beside each
+// other. Grid: tokens by tokens_per_block, rows by four, parts by four.
 constexpr int kRowsAtOnce = 4;
 constexpr int kTokensAtOnce = 8;
-constexpr int kTokensPerBlock = 64;
+constexpr int kPartsOfBlock = 4;
+constexpr int kRunColumns = 32;
 
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads, 1)
-    MixDotsManyKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows,
-                      int64_t num_tokens) {
+    DotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows, int64_t num_tokens,
+               int64_t tokens_per_block) {
   constexpr int kValues = kRowsAtOnce * kTokensAtOnce;
-  constexpr int kWarps = kDotThreads / 32;
   static_assert(kValues == 32);
-  __shared__ double partial[2][kWarps][kValues];
   BeginKernel();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int num_parts = static_cast<int>(gridDim.z) * kPartsOfBlock;
+  const int part = static_cast<int>(blockIdx.z) * kPartsOfBlock + warp % kPartsOfBlock;
   const int first_row = static_cast<int>(blockIdx.y) * kRowsAtOnce;
-  const int64_t part_width = CeilDiv(width / 4, kParts) * 4;
-  const int64_t begin = blockIdx.z * part_width;
-  const int64_t end = min(width, begin + part_width);
-  const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * kTokensPerBlock);
+  const int64_t width = int64_t{4} * dim;
+  const int step = num_parts * kRunColumns;
+  const int64_t place = lane / 8 * dim + part * kRunColumns + lane % 8 * 4;
+  const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * tokens_per_block);
+  constexpr int kNextTokens = kDotThreads / 32 / kPartsOfBlock * kTokensAtOnce;
   // Tokens are read one step ahead.
   Four<T> next[kTokensAtOnce];
-  const int64_t first_col = begin + 4 * thread;
-  const auto ask = [&](int64_t first, int64_t i) {
+  const auto ask = [&](int64_t first, int run) {
 #pragma unroll
     for (int t = 0; t < kTokensAtOnce; ++t)
-      next[t] = Four<T>(streams + min(first + t, last_token - 1) * width + i);
+      next[t] = Four<T>(streams + min(first + t, last_token - 1) * width + place + run);
   };
-  int64_t first = blockIdx.x * int64_t{kTokensPerBlock};
-  if (first_col < end) ask(first, first_col);
-  int buffer = 0;
-  for (; first < last_token; first += kTokensAtOnce) {
+  int64_t first = blockIdx.x * tokens_per_block + warp / kPartsOfBlock * kTokensAtOnce;
+  if (first < last_token) ask(first, 0);
+  for (; first < last_token; first += kNextTokens) {
     double sums[kValues] = {};  // By token, then row.
     const auto add = [&]<bool kNorm>() {
-      for (int64_t i = first_col; i < end; i += 4 * kDotThreads) {
+      for (int run = 0; run < dim; run += step) {
         Four<T> now[kTokensAtOnce];
 #pragma unroll
         for (int t = 0; t < kTokensAtOnce; ++t) now[t] = next[t];
-        if (i + 4 * kDotThreads < end) {
-          ask(first, i + 4 * kDotThreads);
-        } else if (first + kTokensAtOnce < last_token) {
-          ask(first + kTokensAtOnce, first_col);
+        if (run + step < dim) {
+          ask(first, run + step);
+        } else if (first + kNextTokens < last_token) {
+          ask(first + kNextTokens, 0);
         }
         double a[kRowsAtOnce][4];
 #pragma unroll
         for (int r = 0; r < kRowsAtOnce; ++r)
-          LoadFour(fn + min(first_row + r, num_rows - 1) * width + i, a[r]);
+          LoadFour(fn + min(first_row + r, num_rows - 1) * width + place + run, a[r]);
 #pragma unroll
         for (int t = 0; t < kTokensAtOnce; ++t) {
           double b[4];
@@ -171,17 +150,10 @@ __global__ void __launch_bounds__(kDotThreads, 1)
     exchange.template operator()<4>();
     exchange.template operator()<2>();
     exchange.template operator()<1>();
-    partial[buffer][thread / 32][lane] = sums[0];
-    __syncthreads();
-    if (thread < kValues) {
-      double total = partial[buffer][0][lane];
-      for (int warp = 1; warp < kWarps; ++warp) total += partial[buffer][warp][lane];
-      const int64_t token = first + lane / kRowsAtOnce;
-      const int row = first_row + lane % kRowsAtOnce;
-      if (token < last_token && row <= num_rows)
-        dots[(token * (num_rows + 1) + row) * kParts + blockIdx.z] = total;
-    }
-    buffer ^= 1;
+    const int64_t token = first + lane / kRowsAtOnce;
+    const int row = first_row + lane % kRowsAtOnce;
+    if (token < last_token && row <= num_rows)
+      dots[(token * (num_rows + 1) + row) * num_parts + part] = sums[0];
   }
 }
 
@@ -219,55 +191,19 @@ __global__ void __launch_bounds__(kMixThreads) HcPreKernel(const T* streams, T* 
   HcMixOfToken<kMixThreads>(p, token);
 }
 
-// u, its norm and the small outputs; the latter can be left to another kernel. Grid: tokens, and one or two.
-template <typename T, int kThreads>
-__global__ void __launch_bounds__(kThreads)
-    HcPreNormKernel(const T* streams, T* u, const HcPreParams p, const float* weight, float eps) {
-  extern __shared__ float row[];
-  __shared__ double pre[ops::kMaxHcMult];
-  const int64_t token = blockIdx.x;
-  const int mult = p.mult;
-  const auto dim = static_cast<int>(p.dim);
-  const int t = static_cast<int>(threadIdx.x);
-  LetNextKernelStart();
-  if (blockIdx.y == 0) {
-    for (int i = t * 32; i < dim; i += kThreads * 32)
-      asm volatile("prefetch.global.L1 [%0];" ::"l"(weight + i));
-  }
-  WaitForKernelsBefore();
-  if (blockIdx.y == 1) return HcMixOfToken<kThreads>(p, token);
-  const T* const x = streams + token * mult * dim;
-  // On their way while the factors are computed.
-  for (int i = t * 64; i < mult * dim; i += kThreads * 64)
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(x + i));
-  if (t < mult) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
-  __syncthreads();
-  constexpr bool kBf16 = sizeof(T) == 2;
-#pragma unroll 4
-  for (int d = t; d < dim; d += kThreads) {
-    double sum = 0.0;
-#pragma unroll 4
-    for (int i = 0; i < mult; ++i) sum += pre[i] * Load(x, static_cast<int64_t>(i) * dim + d);
-    row[d] = RowValue(sum, kBf16);
-  }
-  __syncthreads();
-  RmsNormRow<kThreads>(row, dim, weight, eps, kBf16);
-  WriteRow<kThreads>(row, u + token * dim, kBf16, dim);
-}
-
 // Grid: tokens, pieces of y.
 template <typename T>
 __global__ void __launch_bounds__(kMixThreads)
-    HcHeadKernel(const T* streams, const double* all_dots, const float* scale, const float* base, T* y,
-                 int mult, int64_t dim, float norm_eps, float hc_eps) {
+    HcHeadKernel(const T* streams, const double* all_dots, int num_parts, const float* scale,
+                 const float* base, T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
   __shared__ double pre[ops::kMaxHcMult];
   BeginKernel();
   const int64_t token = blockIdx.x;
-  const double* const dots = all_dots + token * (mult + 1) * kParts;
+  const double* const dots = all_dots + token * (mult + 1) * num_parts;
   const int t = static_cast<int>(threadIdx.x);
   if (t < mult) {
-    const double factor = NormFactor(dots, mult, mult * dim, norm_eps);
-    pre[t] = Sigmoid(factor * Dot(dots, t) * static_cast<double>(scale[0]) + static_cast<double>(base[t])) +
+    const double factor = NormFactor(SumOfParts(dots + mult * num_parts, num_parts), mult * dim, norm_eps);
+    pre[t] = Sigmoid(HcLogit(factor, SumOfParts(dots + t * num_parts, num_parts), scale[0], base[t])) +
              static_cast<double>(hc_eps);
   }
   __syncthreads();
@@ -392,120 +328,64 @@ __global__ void __launch_bounds__(kPostThreads)
   }
 }
 
-// Scratch of [num_tokens, num_rows + 1, kParts] partial dot products.
-Result<const double*> MixDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
+// Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products.
+struct MixDots {
+  const double* data;
+  int num_parts;
+};
+Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
   const int64_t num_tokens = streams.shape[0];
   const int64_t num_rows = fn.shape[0];
-  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * kParts));
-  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1), kParts);
-  constexpr int64_t kMany = 64;
-  const bool many =
-      num_tokens >= kMany && fn.shape[1] % 4 == 0 &&
-      (reinterpret_cast<uintptr_t>(streams.data) | reinterpret_cast<uintptr_t>(fn.data)) % 16 == 0;
+  const int64_t dim = streams.shape[2];
+  const bool in_parts = HasHcRuns(streams, fn);
+  const int64_t num_parts = in_parts ? HcParts(dim) : 1;
+  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * num_parts));
   WithElement(streams.dtype, [&]<typename T>(T*) {
-    if (many) {
-      const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, kTokensPerBlock)),
-                        static_cast<unsigned>(CeilDiv(num_rows + 1, kRowsAtOnce)), kParts);
-      context.Launch(MixDotsManyKernel<T>, blocks, kDotThreads, 0, streams.as<const T>(),
-                     fn.as<const float>(), dots, fn.shape[1], static_cast<int>(num_rows), num_tokens);
+    if (in_parts) {
+      // Some hundred tokens are spread over the device; more of them per block find the matrix in its cache.
+      const int64_t tokens_per_block = num_tokens <= 256 ? 2 * kTokensAtOnce : 64;
+      const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
+                        static_cast<unsigned>(CeilDiv(num_rows + 1, kRowsAtOnce)),
+                        static_cast<unsigned>(num_parts / kPartsOfBlock));
+      context.Launch(DotsKernel<T>, blocks, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
+                     static_cast<int>(dim), static_cast<int>(num_rows), num_tokens, tokens_per_block);
       return;
     }
-    context.Launch(MixDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
+    const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1));
+    context.Launch(AnyDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
                    fn.shape[1], static_cast<int>(num_rows));
   });
-  return static_cast<const double*>(dots);
+  return MixDots{dots, static_cast<int>(num_parts)};
 }
 
 }  // namespace
 
-// The last launch of hc_pre, which a norm of u may join.
-struct OpenHcPre {
-  uint64_t launch = 0;
-  TensorView streams;
-  TensorView u;
-  HcPreParams params;
-  const float* norm_weight = nullptr;  // Null: not joined yet.
-  float norm_eps = 0.0F;
-};
+HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
+  return {.dots = dots,
+          .scale = args.scale.as<const float>(),
+          .base = args.base.as<const float>(),
+          .post = args.post.as<float>(),
+          .comb = args.comb.as<float>(),
+          .num_parts = num_parts,
+          .mult = static_cast<int>(args.streams.shape[1]),
+          .dim = args.streams.shape[2],
+          .norm_eps = args.norm_eps,
+          .hc_eps = args.hc_eps,
+          .sinkhorn_iters = args.sinkhorn_iters};
+}
 
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
-  const auto num_tokens = static_cast<unsigned>(args.streams.shape[0]);
   if (args.streams.num_elements() == 0) return {};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const double* const dots, MixDots(context, args.streams, args.fn));
-  const HcPreParams params = {.dots = dots,
-                              .scale = args.scale.as<const float>(),
-                              .base = args.base.as<const float>(),
-                              .post = args.post.as<float>(),
-                              .comb = args.comb.as<float>(),
-                              .mult = static_cast<int>(args.streams.shape[1]),
-                              .dim = args.streams.shape[2],
-                              .norm_eps = args.norm_eps,
-                              .hc_eps = args.hc_eps,
-                              .sinkhorn_iters = args.sinkhorn_iters};
+  if (HasHcCluster(context, args)) return HcPreInCluster(context, args);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
-  const dim3 grid(num_tokens, static_cast<unsigned>(1 + CeilDiv(params.dim, kMixColumns)));
-  uint64_t launch = 0;
+  const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
+                  static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    launch = context.queue().Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(),
-                                    args.u.as<T>(), params);
+    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(),
+                   ParamsOf(args, dots.data, dots.num_parts));
   });
-  context.open_hc_pre() = std::make_shared<OpenHcPre>(
-      OpenHcPre{.launch = launch, .streams = args.streams, .u = args.u, .params = params});
   return {};
-}
-
-namespace {
-
-// In place of the last launch, which is hc_pre's; false if it is not.
-bool RelaunchHcPre(CudaContext& context, bool with_mix) {
-  OpenHcPre& open = *context.open_hc_pre();
-  const dim3 grid(static_cast<unsigned>(open.streams.shape[0]), with_mix ? 2 : 1);
-  const auto shared_bytes = static_cast<size_t>(open.params.dim) * sizeof(float);
-  uint64_t launch = 0;
-  WithElement(open.u.dtype, [&]<typename T>(T*) {
-    const auto run = [&]<int kThreads>() {
-      launch = context.queue().LaunchInPlaceOf(open.launch, HcPreNormKernel<T, kThreads>, grid, kThreads,
-                                               shared_bytes, open.streams.as<const T>(), open.u.as<T>(),
-                                               open.params, open.norm_weight, open.norm_eps);
-    };
-    // As many threads as RowsKernel has for such rows, so that sums are added in one order.
-    if (open.params.dim <= kMaxNarrowRow) {
-      run.template operator()<kNarrowRowThreads>();
-    } else {
-      run.template operator()<kWideRowThreads>();
-    }
-  });
-  if (launch == 0) return false;
-  open.launch = launch;
-  return true;
-}
-
-}  // namespace
-
-bool NormJoinsHcPre(CudaContext& context, const ops::RmsNormArgs& args) {
-  constexpr int64_t kMaxTokens = 8;  // Many fill the device better in pieces.
-  constexpr int kMaxMult = 8;        // A narrow block has a thread for each element of comb.
-  const std::shared_ptr<OpenHcPre>& open = context.open_hc_pre();
-  if (open == nullptr || open->norm_weight != nullptr || !context.queue().IsLastLaunch(open->launch) ||
-      args.x.data != open->u.data || args.y.data != args.x.data || args.x.dtype != open->u.dtype ||
-      args.y.dtype != args.x.dtype || args.x.shape != open->u.shape || args.x.shape[0] > kMaxTokens ||
-      open->params.mult > kMaxMult || args.x.shape[1] > kMaxRowWidth / 2 ||
-      args.x.strides[0] != args.x.shape[1] || args.y.strides[0] != args.x.shape[1]) {
-    return false;
-  }
-  open->norm_weight = args.weight.as<const float>();
-  open->norm_eps = args.eps;
-  if (RelaunchHcPre(context, /*with_mix=*/true)) return true;
-  open->norm_weight = nullptr;
-  return false;
-}
-
-std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
-  const std::shared_ptr<OpenHcPre> open = context.open_hc_pre();
-  if (open == nullptr || open->norm_weight == nullptr || !RelaunchHcPre(context, /*with_mix=*/false))
-    return std::nullopt;
-  context.open_hc_pre() = nullptr;
-  return HcMixWork{open->params, static_cast<int>(open->streams.shape[0])};
 }
 
 namespace {
@@ -553,11 +433,23 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
                                                args.residual.as<const T>(), args.post.as<const float>(),
                                                args.comb.as<const float>(), args.out.as<T>(), dim, combined);
       };
+      OpenHcPost post = {.y = args.y.data,
+                         .residual = args.residual.data,
+                         .out = args.out.data,
+                         .post = args.post.as<const float>(),
+                         .comb = args.comb.as<const float>(),
+                         .num_tokens = args.residual.shape[0],
+                         .dim = dim};
       if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
         const Combined combined = {open->routed, open->shared, open->y};
-        if (launch(HcPostOfFourKernel<T, true>, open->launch, combined) != 0) return;
+        post.launch = launch(HcPostOfFourKernel<T, true>, open->launch, combined);
+        if (post.launch != 0) {
+          post.routed = open->routed;
+          post.shared = open->shared;
+        }
       }
-      launch(HcPostOfFourKernel<T, false>, 0, {});
+      if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, false>, 0, {});
+      if (args.residual.dtype == DType::kBF16) context.open_hc_post() = std::make_shared<OpenHcPost>(post);
       return;
     }
     context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),
@@ -570,11 +462,11 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
 Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
   const auto num_tokens = static_cast<unsigned>(args.streams.shape[0]);
   if (args.streams.num_elements() == 0) return {};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const double* const dots, MixDots(context, args.streams, args.fn));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots,
-                   args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
+    context.Launch(HcHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots.data,
+                   dots.num_parts, args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
                    static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
                    args.hc_eps);
   });

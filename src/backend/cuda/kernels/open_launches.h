@@ -19,6 +19,20 @@ struct OpenCombine {
   DType dtype = DType::kBF16;  // Of shared and y.
 };
 
+// hc_post of four bf16 streams, with moe_combine in front of it or without, for hc_pre.
+struct OpenHcPost {
+  uint64_t launch = 0;
+  void* y = nullptr;               // [num_tokens, dim]; what moe_combine gives, if routed is not null.
+  const float* routed = nullptr;   // moe_combine's
+  const void* shared = nullptr;    // operands.
+  const void* residual = nullptr;  // [num_tokens, 4, dim], as is
+  void* out = nullptr;             // this, which may be the same.
+  const float* post = nullptr;
+  const float* comb = nullptr;
+  int64_t num_tokens = 0;
+  int64_t dim = 0;
+};
+
 // swiglu, for router: the two do not depend on each other.
 struct OpenSwiglu {
   uint64_t launch = 0;

@@ -1,0 +1,412 @@
+// A cluster of blocks holds a token: each block some columns of all streams, from hc_post to the norm of what hc_pre makes of them.
+// Columns are dealt out as the norm's kernel deals them to its warps (RmsNormRow), in runs of 32, and a block's dot products are a part
+// of hyper_connection.cu's: so sums are added in the same order there and here.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/cluster_barrier.cuh"
+#include "backend/cuda/kernels/hc_cluster.h"
+#include "backend/cuda/kernels/hc_mix.cuh"
+#include "backend/cuda/kernels/open_launches.h"
+#include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/row_steps.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kMult = 4;
+constexpr int kMixRows = (2 + kMult) * kMult;
+constexpr int kRunColumns = 32;
+constexpr int64_t kMaxTokens = 8;
+constexpr int kWideBlocks = kWideRowThreads / 32;
+constexpr int kNarrowBlocks = kNarrowRowThreads / 32;
+
+// One launch's work on bf16 streams. What is null is not asked for.
+struct HcStep {
+  OpenHcPost before;  // out null: the streams are there.
+  const Bf16* streams;
+  const float* fn;
+  double* dots;  // Where params.dots points.
+  Bf16* u;
+  const float* norm_weight;
+  HcPreParams params;
+  float norm_eps;
+  bool with_mix;  // post and comb.
+};
+
+template <int kBlocks, int kRuns>
+struct HcMemory {
+  double x[kMult][kRuns *
+                  kRunColumns];  // This block's columns of the streams, those of a run in PlaceInRun's order.
+  double parts[kMixRows + 1][kBlocks];  // Of the dot products, by block.
+  double squares[kBlocks];              // Sums of u * u, by block.
+  double post[kMult];
+  double comb[kMult][kMult];
+  double pre[kMult];
+  float u[kRuns * kRunColumns];
+  uint64_t parts_came;
+  uint64_t squares_came;
+};
+
+// Lane l reads columns 4 l to 4 l + 3 of a run, two at a time: eight lanes' pairs lie side by side.
+__device__ __forceinline__ int PlaceInRun(int column) {
+  return column % 4 / 2 * 16 + column / 4 * 2 + column % 2;
+}
+
+// Rows of fn kRows a warp, runs up to kRuns a block. Grid: blocks of a cluster, tokens.
+template <int kBlocks, int kRows, int kRuns>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 32)
+    HcClusterKernel(const __grid_constant__ HcStep p) {
+  constexpr int kWarps = kMixRows / kRows;
+  constexpr int kOwnRuns = (kRuns + kWarps - 1) / kWarps;  // Of a warp, where a lane has a column.
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<HcMemory<kBlocks, kRuns>*>(raw);
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int64_t token = blockIdx.y;
+  const auto dim = static_cast<int>(p.params.dim);
+  constexpr int kStep = kBlocks * kRunColumns;  // From one of this block's runs to the next.
+  const int num_runs = dim / kStep;
+  const int first_column = rank * kRunColumns;
+  if (thread == 0) {
+    InitReceipts(&m.parts_came, sizeof(m.parts));
+    InitReceipts(&m.squares_came, sizeof(m.squares));
+  }
+  __syncwarp();
+  ArriveAtClusterRelaxed();
+
+  // Weights, before anything that is waited for.
+  float4 weights[kRows][kRuns];
+  const float* const fn =
+      p.fn + int64_t{warp * kRows} * kMult * dim + lane / 8 * dim + first_column + lane % 8 * 4;
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      weights[r][run] = run < num_runs ? *reinterpret_cast<const float4*>(fn + r * kMult * dim + run * kStep)
+                                       : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    }
+  }
+  float gains[kOwnRuns];
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    gains[i] =
+        p.norm_weight != nullptr && run < num_runs ? p.norm_weight[run * kStep + first_column + lane] : 0.0F;
+  }
+  const float scale = p.params.scale[0];
+  const float base = thread < kMult ? p.params.base[thread] : 0.0F;
+  LetNextKernelStart();
+  WaitForKernelsBefore();
+
+  // The streams, from hc_post or as they are.
+  const OpenHcPost& before = p.before;
+  Bf16 streams[kOwnRuns][kMult];
+  float ys[kOwnRuns];
+  float routed[kOwnRuns];
+  const auto* const in = static_cast<const Bf16*>(before.out != nullptr ? before.residual : p.streams);
+  const auto* const y_in = static_cast<const Bf16*>(before.routed != nullptr ? before.shared : before.y);
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    const int64_t column = run * kStep + first_column + lane;
+#pragma unroll
+    for (int j = 0; j < kMult; ++j) streams[i][j] = in[(token * kMult + j) * dim + column];
+    if (before.out != nullptr) ys[i] = ToFloat(y_in[token * dim + column]);
+    if (before.routed != nullptr) routed[i] = before.routed[token * dim + column];
+  }
+  if (before.out != nullptr) {
+    if (thread < kMult) m.post[thread] = static_cast<double>(before.post[token * kMult + thread]);
+    if (thread >= 32 && thread < 32 + kMult * kMult) {
+      const int element = thread - 32;
+      m.comb[element / kMult][element % kMult] =
+          static_cast<double>(before.comb[token * kMult * kMult + element]);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    double x[kMult];
+#pragma unroll
+    for (int j = 0; j < kMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+    if (before.out != nullptr) {
+      if (before.routed != nullptr) {
+        const double sum = static_cast<double>(ys[i]) + static_cast<double>(routed[i]);
+        ys[i] = ToFloat(FromFloat<Bf16>(static_cast<float>(sum)));
+      }
+      const auto value = static_cast<double>(ys[i]);
+#pragma unroll
+      for (int j = 0; j < kMult; ++j) {
+        double sum = m.post[j] * value;
+#pragma unroll
+        for (int k = 0; k < kMult; ++k) sum += m.comb[k][j] * x[k];
+        streams[i][j] = FromFloat<Bf16>(static_cast<float>(sum));
+      }
+#pragma unroll
+      for (int j = 0; j < kMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+    }
+#pragma unroll
+    for (int j = 0; j < kMult; ++j) m.x[j][run * kRunColumns + PlaceInRun(lane)] = x[j];
+  }
+  __syncthreads();
+
+  // Dot products of a warp's rows; the last warp sums squares too.
+  const bool sums_squares = warp == kWarps - 1;
+  double sums[kRows] = {};
+  double square = 0.0;
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run) {
+    if (run >= num_runs) break;
+    const double* const place = &m.x[lane / 8][run * kRunColumns + lane % 8 * 2];
+    const auto low = *reinterpret_cast<const double2*>(place);
+    const auto high = *reinterpret_cast<const double2*>(place + 16);
+    const double x[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 w = weights[r][run];
+      const double a[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[r] = fma(a[j], x[j], sums[r]);
+    }
+    if (sums_squares) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) square = fma(x[j], x[j], square);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
+  if (sums_squares) square = WarpSum(square);
+  WaitForCluster();
+  if (lane < kBlocks) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) SendTo(&m.parts[warp * kRows + r][rank], sums[r], &m.parts_came, lane);
+    if (sums_squares) SendTo(&m.parts[kMixRows][rank], square, &m.parts_came, lane);
+  }
+  if (before.out != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = warp + i * kWarps;
+      if (run >= num_runs) break;
+      const int64_t column = run * kStep + first_column + lane;
+#pragma unroll
+      for (int j = 0; j < kMult; ++j)
+        static_cast<Bf16*>(before.out)[(token * kMult + j) * dim + column] = streams[i][j];
+      if (before.routed != nullptr)
+        static_cast<Bf16*>(before.y)[token * dim + column] = FromFloat<Bf16>(ys[i]);
+    }
+  }
+  WaitForReceipts(&m.parts_came);
+
+  if (thread < kMult) {
+    const double factor =
+        NormFactor(SumOfParts<kBlocks>(m.parts[kMixRows]), p.params.dim * kMult, p.params.norm_eps);
+    const double logit = HcLogit(factor, SumOfParts<kBlocks>(m.parts[thread]), scale, base);
+    m.pre[thread] = Sigmoid(logit) + static_cast<double>(p.params.hc_eps);
+  }
+  if (rank == 0 && thread >= 32 && thread < 32 + kMixRows + 1)
+    p.dots[token * (kMixRows + 1) + thread - 32] = SumOfParts<kBlocks>(m.parts[thread - 32]);
+  __syncthreads();
+  double values[kOwnRuns];
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    double sum = 0.0;
+#pragma unroll
+    for (int j = 0; j < kMult; ++j) sum += m.pre[j] * m.x[j][run * kRunColumns + PlaceInRun(lane)];
+    const float value = RowValue(sum, true);
+    m.u[run * kRunColumns + lane] = value;
+    values[i] = static_cast<double>(value);
+  }
+  if (p.norm_weight != nullptr) {
+    // This block is warp `rank` of RmsNormRow.
+    __syncthreads();
+    if (warp == 0) {
+      double sum = 0.0;
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) {
+        if (run >= num_runs) break;
+        const auto value = static_cast<double>(m.u[run * kRunColumns + lane]);
+        sum += value * value;
+      }
+      sum = WarpSum(sum);
+      if (lane < kBlocks) SendTo(&m.squares[rank], sum, &m.squares_came, lane);
+    }
+    WaitForReceipts(&m.squares_came);
+    double sum = m.squares[0];
+#pragma unroll
+    for (int block = 1; block < kBlocks; ++block) sum += m.squares[block];
+    const double mean_square = sum / static_cast<double>(dim);
+    const double factor = 1.0 / sqrt(mean_square + static_cast<double>(p.norm_eps));
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i)
+      values[i] = static_cast<double>(RowValue(values[i] * (factor * static_cast<double>(gains[i])), true));
+  }
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    Store(p.u, token * dim + run * kStep + first_column + lane, values[i]);
+  }
+  // Nobody reads the old post and comb any more.
+  if (p.with_mix && rank == 0) {
+    __syncthreads();
+    HcMixOfToken<kWarps * 32>(p.params, token);
+  }
+}
+
+struct KernelChoice {
+  void (*kernel)(HcStep);
+  unsigned blocks;
+  unsigned threads;
+  size_t shared_bytes;
+};
+
+template <int kBlocks, int kRows, int kRuns>
+KernelChoice Choice() {
+  return {HcClusterKernel<kBlocks, kRows, kRuns>, kBlocks, kMixRows / kRows * 32,
+          sizeof(HcMemory<kBlocks, kRuns>)};
+}
+
+// Rows a warp as many as its registers hold with all their runs.
+constexpr int64_t kMaxDim = int64_t{16} * kWideBlocks * kRunColumns;
+KernelChoice ChoiceOf(int64_t dim) {
+  if (dim <= kMaxNarrowRow) return Choice<kNarrowBlocks, 3, 8>();
+  return dim <= int64_t{8} * kWideBlocks * kRunColumns ? Choice<kWideBlocks, 3, 8>()
+                                                       : Choice<kWideBlocks, 2, 16>();
+}
+
+// In place of `before` unless that is 0; the launch's number, 0 if it is too late.
+uint64_t Launch(CudaContext& context, const HcStep& step, int64_t num_tokens, uint64_t before) {
+  const KernelChoice choice = ChoiceOf(step.params.dim);
+  return context.queue().LaunchInPlaceOf(before, choice.kernel,
+                                         dim3(choice.blocks, static_cast<unsigned>(num_tokens)),
+                                         choice.threads, choice.shared_bytes, step);
+}
+
+// [data, data + num_bytes) is what a block reads and writes of its own columns, or nobody else's.
+bool SameOrApart(const TensorView& written, const void* read, int64_t read_bytes) {
+  return written.data == read || !BytesOverlap(written.data, written.num_bytes(), read, read_bytes);
+}
+bool Apart(const TensorView& written, const void* read, int64_t read_bytes) {
+  return !BytesOverlap(written.data, written.num_bytes(), read, read_bytes);
+}
+
+// The hc_post that was launched last, if it made these streams and nothing that hc_pre writes is read by another block's part of it.
+const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args) {
+  const OpenHcPost* const open = context.open_hc_post().get();
+  if (open == nullptr || !context.queue().IsLastLaunch(open->launch) || open->out != args.streams.data ||
+      open->num_tokens != args.streams.shape[0] || open->dim != args.streams.shape[2]) {
+    return nullptr;
+  }
+  const int64_t y_bytes = args.u.num_bytes();
+  const int64_t streams_bytes = args.streams.num_bytes();
+  const int64_t post_bytes = args.post.num_bytes();
+  const int64_t comb_bytes = args.comb.num_bytes();
+  // A block writes columns that only itself reads, and post and comb when all have read them.
+  bool apart = SameOrApart(args.u, open->y, y_bytes) && Apart(args.u, open->residual, streams_bytes) &&
+               Apart(args.u, open->out, streams_bytes) && Apart(args.u, open->post, post_bytes) &&
+               Apart(args.u, open->comb, comb_bytes) && SameOrApart(args.post, open->post, post_bytes) &&
+               SameOrApart(args.comb, open->comb, comb_bytes) && Apart(args.post, open->comb, comb_bytes) &&
+               Apart(args.comb, open->post, post_bytes);
+  for (const TensorView* const small : {&args.post, &args.comb}) {
+    apart = apart && Apart(*small, open->y, y_bytes) && Apart(*small, open->residual, streams_bytes) &&
+            Apart(*small, open->out, streams_bytes);
+  }
+  if (open->routed != nullptr) {
+    for (const TensorView* const written : {&args.u, &args.post, &args.comb}) {
+      apart = apart && Apart(*written, open->routed, args.u.num_elements() * int64_t{sizeof(float)});
+    }
+    apart = apart && SameOrApart(args.u, open->shared, y_bytes) && Apart(args.post, open->shared, y_bytes) &&
+            Apart(args.comb, open->shared, y_bytes);
+  }
+  // hc_post's own operands, as one launch of one token beside the other demands it.
+  apart = apart && SameOrApart(args.streams, open->residual, streams_bytes) &&
+          Apart(args.streams, open->post, post_bytes) && Apart(args.streams, open->comb, comb_bytes) &&
+          Apart(args.streams, open->y, y_bytes);
+  return apart ? open : nullptr;
+}
+
+}  // namespace
+
+// The last launch of hc_pre in a cluster, which a norm of u may join.
+struct OpenHcPre {
+  uint64_t launch = 0;
+  TensorView u;
+  HcStep step;
+};
+
+bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
+  if (args.streams.dtype != DType::kBF16 || args.streams.shape[0] > kMaxTokens ||
+      args.streams.shape[2] > kMaxDim || !HasHcRuns(args.streams, args.fn)) {
+    return false;
+  }
+  const KernelChoice choice = ChoiceOf(args.streams.shape[2]);
+  return context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks,
+                                    choice.threads, choice.shared_bytes);
+}
+
+Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args) {
+  const int64_t num_tokens = args.streams.shape[0];
+  DSV4_ASSIGN_OR_RETURN_STATUS(double* const dots, context.Scratch<double>(num_tokens * (kMixRows + 1)));
+  OpenHcPre open = {.u = args.u,
+                    .step = {.before = {},
+                             .streams = args.streams.as<const Bf16>(),
+                             .fn = args.fn.as<const float>(),
+                             .dots = dots,
+                             .u = args.u.as<Bf16>(),
+                             .norm_weight = nullptr,
+                             .params = ParamsOf(args, dots, 1),
+                             .norm_eps = 0.0F,
+                             .with_mix = true}};
+  if (const OpenHcPost* const before = PostBefore(context, args); before != nullptr) {
+    open.step.before = *before;
+    open.step.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
+    open.launch = Launch(context, open.step, num_tokens, before->launch);
+    if (open.launch == 0) open.step.before = {};
+  }
+  if (open.launch == 0) open.launch = Launch(context, open.step, num_tokens, 0);
+  context.open_hc_pre() = std::make_shared<OpenHcPre>(open);
+  return {};
+}
+
+bool NormJoinsHcPre(CudaContext& context, const ops::RmsNormArgs& args) {
+  OpenHcPre* const open = context.open_hc_pre().get();
+  if (open == nullptr || open->step.norm_weight != nullptr || args.x.data != open->u.data ||
+      args.y.data != args.x.data || args.x.dtype != open->u.dtype || args.y.dtype != args.x.dtype ||
+      args.x.shape != open->u.shape || args.x.strides[0] != args.x.shape[1] ||
+      args.y.strides[0] != args.x.shape[1]) {
+    return false;
+  }
+  HcStep step = open->step;
+  step.norm_weight = args.weight.as<const float>();
+  step.norm_eps = args.eps;
+  const uint64_t launch = Launch(context, step, open->u.shape[0], open->launch);
+  if (launch == 0) return false;
+  open->launch = launch;
+  open->step = step;
+  return true;
+}
+
+std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
+  const std::shared_ptr<OpenHcPre> open = context.open_hc_pre();
+  if (open == nullptr || open->step.norm_weight == nullptr) return std::nullopt;
+  open->step.with_mix = false;
+  if (Launch(context, open->step, open->u.shape[0], open->launch) == 0) return std::nullopt;
+  context.open_hc_pre() = nullptr;
+  return HcMixWork{open->step.params, static_cast<int>(open->u.shape[0])};
+}
+
+}  // namespace dsv4::backend::cuda
