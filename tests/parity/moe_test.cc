@@ -44,8 +44,8 @@ TEST(RouterParity, ScoredChoiceAgainstAFullSort) {
     int64_t top_k;
     bool biased;
   };
-  const RouterCase cases[] = {{0, 8, 2, true},    {1, 1, 1, false},   {5, 8, 8, true},
-                              {33, 256, 6, true}, {7, 384, 6, false}, {3, 31, 5, true}};
+  const RouterCase cases[] = {{0, 8, 2, true},    {1, 1, 1, false}, {5, 8, 8, true},    {33, 256, 6, true},
+                              {7, 384, 6, false}, {3, 31, 5, true}, {2, 700, 300, true}};
   for (const RouterCase& c : cases) {
     Random random(51);
     const std::vector<double> logits =
