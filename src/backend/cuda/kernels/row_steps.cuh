@@ -19,24 +19,62 @@ __device__ __forceinline__ double HeldIn(double value, bool is_bf16) {
   return is_bf16 ? static_cast<double>(RoundToBf16(static_cast<float>(value))) : value;
 }
 
+// Eight values a thread, on their way from memory to a row: they are asked for by Ask, and Keep waits for them.
 template <int kThreads>
-__device__ void LoadRow(float* row, const void* data, bool is_bf16, int width) {
-  const int t = static_cast<int>(threadIdx.x);
-  if (is_bf16) {
-    const auto* const in = static_cast<const uint16_t*>(data);
-    if (reinterpret_cast<uintptr_t>(data) % 4 == 0 && width % 2 == 0) {
-#pragma unroll 4
-      for (int i = t; i < width / 2; i += kThreads) {
-        const uint32_t pair = reinterpret_cast<const uint32_t*>(in)[i];
-        row[2 * i] = __uint_as_float(pair << 16);
-        row[2 * i + 1] = __uint_as_float(pair & 0xFFFF0000U);
-      }
+struct RowOnTheWay {
+  static constexpr int kBlock = 8 * kThreads;  // Elements.
+  uint4 bits[2];
+
+  // Whether eight values are 16 or 32 aligned bytes.
+  __device__ static bool Fits(const void* data, int width) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && width % 8 == 0;
+  }
+  __device__ void Ask(const void* data, bool is_bf16, int first, int width) {
+    const int i = first + 8 * static_cast<int>(threadIdx.x);
+    if (i >= width) return;
+    if (is_bf16) {
+      bits[0] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(data) + i);
     } else {
-      for (int i = t; i < width; i += kThreads) row[i] = __uint_as_float(static_cast<uint32_t>(in[i]) << 16);
+      const auto* const in = reinterpret_cast<const uint4*>(static_cast<const float*>(data) + i);
+      bits[0] = in[0];
+      bits[1] = in[1];
+    }
+  }
+  __device__ void Keep(float* row, bool is_bf16, int first, int width) const {
+    const int i = first + 8 * static_cast<int>(threadIdx.x);
+    if (i >= width) return;
+    auto* const out = reinterpret_cast<uint4*>(row + i);
+    if (is_bf16) {
+      const uint4 b = bits[0];
+      out[0] = make_uint4(b.x << 16, b.x & 0xFFFF0000U, b.y << 16, b.y & 0xFFFF0000U);
+      out[1] = make_uint4(b.z << 16, b.z & 0xFFFF0000U, b.w << 16, b.w & 0xFFFF0000U);
+    } else {
+      out[0] = bits[0];
+      out[1] = bits[1];
+    }
+  }
+};
+
+// row: 16-byte aligned. meanwhile(): called once, while the first values are on their way.
+template <int kThreads, typename Meanwhile>
+__device__ void LoadRow(float* row, const void* data, bool is_bf16, int width, Meanwhile&& meanwhile) {
+  using Eight = RowOnTheWay<kThreads>;
+  if (Eight::Fits(data, width)) {
+    Eight values;
+    values.Ask(data, is_bf16, 0, width);
+    meanwhile();
+    values.Keep(row, is_bf16, 0, width);
+#pragma unroll 1
+    for (int first = Eight::kBlock; first < width; first += Eight::kBlock) {
+      values.Ask(data, is_bf16, first, width);
+      values.Keep(row, is_bf16, first, width);
     }
   } else {
-#pragma unroll 4
-    for (int i = t; i < width; i += kThreads) row[i] = static_cast<const float*>(data)[i];
+    meanwhile();
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads)
+      row[i] = is_bf16 ? __uint_as_float(static_cast<uint32_t>(static_cast<const uint16_t*>(data)[i]) << 16)
+                       : static_cast<const float*>(data)[i];
   }
   __syncthreads();
 }
@@ -44,49 +82,133 @@ __device__ void LoadRow(float* row, const void* data, bool is_bf16, int width) {
 template <int kThreads>
 __device__ void WriteRow(const float* row, void* data, bool is_bf16, int width) {
   const int t = static_cast<int>(threadIdx.x);
-  if (is_bf16) {
-    auto* const out = static_cast<uint16_t*>(data);
-    if (reinterpret_cast<uintptr_t>(data) % 4 == 0 && width % 2 == 0) {
-      for (int i = t; i < width / 2; i += kThreads)
-        reinterpret_cast<uint32_t*>(out)[i] =
-            __byte_perm(__float_as_uint(row[2 * i]), __float_as_uint(row[2 * i + 1]), 0x7632);
-    } else {
-      for (int i = t; i < width; i += kThreads) out[i] = static_cast<uint16_t>(__float_as_uint(row[i]) >> 16);
+  if (RowOnTheWay<kThreads>::Fits(data, width)) {
+#pragma unroll 1
+    for (int i = 8 * t; i < width; i += 8 * kThreads) {
+      const auto* const in = reinterpret_cast<const uint4*>(row + i);
+      const uint4 a = in[0];
+      const uint4 b = in[1];
+      if (is_bf16) {
+        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(data) + i) =
+            make_uint4(__byte_perm(a.x, a.y, 0x7632), __byte_perm(a.z, a.w, 0x7632),
+                       __byte_perm(b.x, b.y, 0x7632), __byte_perm(b.z, b.w, 0x7632));
+      } else {
+        auto* const out = reinterpret_cast<uint4*>(static_cast<float*>(data) + i);
+        out[0] = a;
+        out[1] = b;
+      }
     }
+  } else if (is_bf16) {
+#pragma unroll 1
+    for (int i = t; i < width; i += kThreads)
+      static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(__float_as_uint(row[i]) >> 16);
   } else {
+#pragma unroll 1
     for (int i = t; i < width; i += kThreads) static_cast<float*>(data)[i] = row[i];
   }
 }
 
-// Sums in double, the threads' own in ascending order of column.
+// As BlockSum (reduce.cuh), and by the same order, for steps: there is a barrier between what one reads and the next one writes.
+template <int kThreads>
+__device__ double RowSum(double value) {
+  __shared__ __align__(16) double partial[kThreads / 32];
+  value = WarpSum(value);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  double total = partial[0];
+#pragma unroll
+  for (int w = 1; w < kThreads / 32; ++w) total += partial[w];
+  return total;
+}
+
+// sum / width. Where width is a power of two its reciprocal is exact, and a product gives the bits of the quotient.
+__device__ __forceinline__ double MeanOf(double sum, int width) {
+  if ((width & (width - 1)) == 0) return sum * __hiloint2double((1023 - (31 - __clz(width))) << 20, 0);
+  return sum / static_cast<double>(width);
+}
+
+// Values of a row that a thread has at once: columns first + threadIdx.x + k * kThreads.
+inline constexpr int kRowAtOnce = 8;
+
+// Column first + k * kThreads becomes f(first, k, its value), all of a thread's.
+template <int kThreads, typename F>
+__device__ __forceinline__ void ForColumns(float* row, int width, F&& f) {
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
+    float values[kRowAtOnce];
+#pragma unroll
+    for (int k = 0; k < kRowAtOnce; ++k)
+      values[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0F;
+#pragma unroll
+    for (int k = 0; k < kRowAtOnce; ++k) {
+      if (first + k * kThreads < width) row[first + k * kThreads] = f(first, k, values[k]);
+    }
+  }
+}
+
+// The sum of f(value) over a row, f's values in double: the threads' own in ascending order of column.
+template <int kThreads, typename F>
+__device__ double SumOverRow(const float* row, int width, F&& f) {
+  double sum = 0.0;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
+    // Values outside add +0, which leaves a sum of squares as it is.
+    float values[kRowAtOnce];
+#pragma unroll
+    for (int k = 0; k < kRowAtOnce; ++k)
+      values[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0F;
+#pragma unroll
+    for (int k = 0; k < kRowAtOnce; ++k) sum += f(static_cast<double>(values[k]));
+  }
+  return RowSum<kThreads>(sum);
+}
+
+// The first weights of a thread, asked for before they are needed.
+struct RowWeights {
+  float values[kRowAtOnce];
+};
+template <int kThreads>
+__device__ void AskForWeights(RowWeights& weights, const float* weight, int width) {
+#pragma unroll
+  for (int k = 0; k < kRowAtOnce; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * kThreads;
+    if (i < width) weights.values[k] = weight[i];
+  }
+}
+
+// `weights`: the first of `weight`.
+template <int kThreads>
+__device__ void RmsNormRow(float* row, int width, const float* weight, RowWeights weights, float eps,
+                           bool is_bf16) {
+  const double sum = SumOverRow<kThreads>(row, width, [](double value) { return value * value; });
+  const double factor = 1.0 / sqrt(MeanOf(sum, width) + static_cast<double>(eps));
+  ForColumns<kThreads>(row, width, [&](int first, int k, float value) {
+    if (k == 0 && first >= kRowAtOnce * kThreads) {
+      const int skipped = first - static_cast<int>(threadIdx.x);
+      AskForWeights<kThreads>(weights, weight + skipped, width - skipped);
+    }
+    return RowValue(static_cast<double>(value) * (factor * static_cast<double>(weights.values[k])), is_bf16);
+  });
+  __syncthreads();
+}
 template <int kThreads>
 __device__ void RmsNormRow(float* row, int width, const float* weight, float eps, bool is_bf16) {
-  const int t = static_cast<int>(threadIdx.x);
-  double sum = 0.0;
-  for (int i = t; i < width; i += kThreads) {
-    const auto value = static_cast<double>(row[i]);
-    sum += value * value;
-  }
-  const double mean_square = BlockSum(sum) / static_cast<double>(width);
-  const double factor = 1.0 / sqrt(mean_square + static_cast<double>(eps));
-  for (int i = t; i < width; i += kThreads)
-    row[i] = RowValue(static_cast<double>(row[i]) * (factor * static_cast<double>(weight[i])), is_bf16);
-  __syncthreads();
+  RowWeights weights;
+  AskForWeights<kThreads>(weights, weight, width);
+  RmsNormRow<kThreads>(row, width, weight, weights, eps, is_bf16);
 }
 
 // The release's five rounding points.
 template <int kThreads>
 __device__ void HeadRmsNormRow(float* row, int width, float eps, bool is_bf16) {
-  const int t = static_cast<int>(threadIdx.x);
-  double sum = 0.0;
-  for (int i = t; i < width; i += kThreads) {
-    const auto value = static_cast<double>(row[i]);
-    sum += HeldIn(value * value, is_bf16);
-  }
-  const double mean = HeldIn(BlockSum(sum) / static_cast<double>(width), is_bf16);
+  const double sum =
+      SumOverRow<kThreads>(row, width, [&](double value) { return HeldIn(value * value, is_bf16); });
+  const double mean = HeldIn(MeanOf(sum, width), is_bf16);
   const double shifted = HeldIn(mean + static_cast<double>(eps), is_bf16);
   const double factor = HeldIn(1.0 / sqrt(shifted), is_bf16);
-  for (int i = t; i < width; i += kThreads) row[i] = RowValue(static_cast<double>(row[i]) * factor, is_bf16);
+  ForColumns<kThreads>(row, width, [&](int, int, float value) {
+    return RowValue(static_cast<double>(value) * factor, is_bf16);
+  });
   __syncthreads();
 }
 
@@ -117,16 +239,26 @@ __device__ void RopeRow(float* row, int width, const double2* rotations, int num
   __syncthreads();
 }
 
-// One warp a group.
+// Sixteen lanes a group.
 template <int kThreads>
 __device__ void SimulateFp8Row(float* row, int num_columns, int group, bool is_bf16) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int g = static_cast<int>(threadIdx.x) / 32; g < num_columns / group; g += kThreads / 32) {
+  constexpr int kLanes = 16;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int num_groups = num_columns / group;
+  // Both groups of a warp go around together.
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) / 32 * 2; first < num_groups; first += kThreads / kLanes) {
+    const int g = first + static_cast<int>(threadIdx.x) % 32 / kLanes;
     float* const values = row + g * group;
+    const int count = g < num_groups ? group : 0;
     float max = 0.0F;
-    for (int i = lane; i < group; i += 32) max = fmaxf(max, fabsf(values[i]));
-    const float scale = Fp8GroupScale(WarpMax(max));
-    for (int i = lane; i < group; i += 32) {
+#pragma unroll 4
+    for (int i = lane; i < count; i += kLanes) max = fmaxf(max, fabsf(values[i]));
+    for (int offset = kLanes / 2; offset > 0; offset /= 2)
+      max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+    const float scale = Fp8GroupScale(max);
+#pragma unroll 4
+    for (int i = lane; i < count; i += kLanes) {
       const float rounded = RoundToFp8Grid(values[i], scale);
       values[i] = is_bf16 ? RoundToBf16(rounded) : rounded;
     }

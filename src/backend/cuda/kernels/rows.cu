@@ -18,7 +18,6 @@ constexpr int kMaxSteps = 5;
 // Rows, and what is done to each of them.
 struct Track {
   RowsOperand rows;
-  int64_t first_block;
   int num_steps;
   RowStep steps[kMaxSteps];
 };
@@ -27,6 +26,7 @@ struct Params {
   int num_tracks;
   int max_width;
   int max_frequencies;
+  int first_blocks[kMaxTracks];  // Of tracks.
   Fault* fault;
   Track tracks[kMaxTracks];  // Last (LaunchList::AddArgument).
 };
@@ -78,26 +78,40 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
   auto* const rotations = reinterpret_cast<double2*>(shared);
   auto* const row = reinterpret_cast<float*>(rotations + p.max_frequencies);
   auto* const wide = reinterpret_cast<double*>(row + (p.max_width + 1) / 2 * 2);
-  const int64_t block = blockIdx.x;
+  const int block = static_cast<int>(blockIdx.x);
   int number = 0;
-  while (number + 1 < p.num_tracks && p.tracks[number + 1].first_block <= block) ++number;
+#pragma unroll
+  for (int i = 1; i < kMaxTracks; ++i) {
+    if (i < p.num_tracks && p.first_blocks[i] <= block) number = i;
+  }
   const Track& track = p.tracks[number];
   const RowsOperand& rows = track.rows;
-  const int64_t r = block - track.first_block;
+  const int64_t r = block - p.first_blocks[number];
   const int width = static_cast<int>(rows.width);
   const int t = static_cast<int>(threadIdx.x);
   LetNextKernelStart();
-  // Weights, positions and frequencies come from the host, and no kernel in flight writes them.
+  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them: they are asked for
+  // before the wait. A track has one rotation, and is quick about one norm and one store.
   int32_t position = 0;
+  float frequency = 0.0F;
+  const RowStep* rope = nullptr;
+  const RowStep* norm = nullptr;
+  const RowStep* store = nullptr;
+  RowWeights weights;
+  StoredRun first_run = {};
+#pragma unroll 1
   for (int s = 0; s < track.num_steps; ++s) {
     const RowStep& step = track.steps[s];
     if (step.kind == RowStepKind::kRope) {
-      position = step.positions[r / step.group];
-      for (int i = t; i < step.num_columns && position >= 0; i += kThreads)
-        rotations[i] = Rotation(position, step.weight[i], step.inverse);
-    } else if (step.kind == RowStepKind::kRmsNorm) {
-      for (int i = t * 32; i < width; i += kThreads * 32)
-        asm volatile("prefetch.global.L1 [%0];" ::"l"(step.weight + i));
+      rope = &step;
+      position = step.positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(step.group)];
+      if (t < step.num_columns) frequency = step.weight[t];
+    } else if (step.kind == RowStepKind::kRmsNorm && norm == nullptr) {
+      norm = &step;
+      AskForWeights<kThreads>(weights, step.weight, width);
+    } else if (step.kind == RowStepKind::kStore && store == nullptr && step.runs.size > 0) {
+      store = &step;
+      first_run = step.runs[0];
     }
   }
   WaitForKernelsBefore();
@@ -107,12 +121,20 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
       static_cast<const std::byte*>(rows.in) + r * rows.in_stride * (rows.in_is_bf16 ? 2 : 4);
   auto* const out = static_cast<std::byte*>(rows.out) + r * rows.out_stride * (rows.out_is_bf16 ? 2 : 4);
   const bool is_bf16 = rows.out_is_bf16;
-  LoadRow<kThreads>(row, in, rows.in_is_bf16, width);
+  LoadRow<kThreads>(row, in, rows.in_is_bf16, width, [&] {
+    if (rope == nullptr || position < 0) return;
+    if (t < rope->num_columns) rotations[t] = Rotation(position, frequency, rope->inverse);
+#pragma unroll 1
+    for (int i = t + kThreads; i < rope->num_columns; i += kThreads)
+      rotations[i] = Rotation(position, rope->weight[i], rope->inverse);
+  });
+#pragma unroll 1
   for (int s = 0; s < track.num_steps; ++s) {
     const RowStep& step = track.steps[s];
     switch (step.kind) {
       case RowStepKind::kRmsNorm:
-        RmsNormRow<kThreads>(row, width, step.weight, step.factor, is_bf16);
+        if (&step != norm) AskForWeights<kThreads>(weights, step.weight, width);
+        RmsNormRow<kThreads>(row, width, step.weight, weights, step.factor, is_bf16);
         break;
       case RowStepKind::kHeadRmsNorm:
         HeadRmsNormRow<kThreads>(row, width, step.factor, is_bf16);
@@ -131,13 +153,15 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
         HadamardFp4Row<kThreads>(row, wide, width, is_bf16);
         break;
       case RowStepKind::kScale:
+#pragma unroll 1
         for (int i = t; i < width; i += kThreads)
           row[i] = is_bf16 ? RoundToBf16(row[i] * step.factor) : row[i] * step.factor;
         __syncthreads();
         break;
       case RowStepKind::kStore:
+#pragma unroll 1
         for (int64_t i = 0; i < step.runs.size; ++i) {
-          const StoredRun& run = step.runs[i];
+          const StoredRun run = i == 0 && &step == store ? first_run : step.runs[i];
           if (r >= run.begin && r < run.end)
             WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
                                width);
@@ -213,7 +237,7 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
   if (number == p.num_tracks) {
     track = {};
     track.rows = rows;
-    track.first_block = open.num_blocks;
+    p.first_blocks[p.num_tracks] = static_cast<int>(open.num_blocks);
     open.num_blocks += rows.num_rows;
     ++p.num_tracks;
   }
