@@ -338,6 +338,58 @@ TEST(CudaFused, TheIndexersListsNeedNoSorting) {
   }
 }
 
+// Norm, rotation, rounding and storing of a row, as the keys of a layer take them; rows of one block's width and of several.
+TEST(CudaFused, StepsOfARow) {
+  constexpr int64_t kFrequencies = 32;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int64_t width : {int64_t{512}, int64_t{1024}, int64_t{4096}, int64_t{4480}, int64_t{324}}) {
+      for (const int64_t rows : {int64_t{1}, int64_t{3}}) {
+        Device device;
+        const std::vector<float> values = Normals(rows * width, 1);
+        const DeviceTensor x = dtype == DType::kBF16 ? device.Copy(dtype, {rows, width}, Bf16s(values))
+                                                     : device.Copy(dtype, {rows, width}, values);
+        const DeviceTensor weight = device.Copy(DType::kF32, {width}, Normals(width, 2));
+        const DeviceTensor y = device.New(dtype, {rows, width});
+        const DeviceTensor kept = device.New(dtype, {rows + 1, width});
+        const DeviceTensor positions =
+            device.Copy(DType::kI32, {rows}, std::vector<int32_t>(static_cast<size_t>(rows), 1'000'003));
+        const DeviceTensor frequencies = device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 3));
+        const TensorView heads =
+            TensorView::Contiguous(y.view.data, dtype, {rows, 1, width}, device.memory().device());
+        // The last row lies apart from the others.
+        std::vector<RowRun> runs = {
+            {.source_begin = 0, .num_rows = rows - 1, .destination = kept.view.data},
+            {.source_begin = rows - 1,
+             .num_rows = 1,
+             .destination = kept.view.as<std::byte>() + rows * width * ElementBytes(dtype)}};
+        if (rows == 1) runs.erase(runs.begin());
+        ExpectOneLaunch(
+            device,
+            std::to_string(rows) + " rows of " + std::to_string(width) +
+                (dtype == DType::kBF16 ? ", bf16" : ", fp32"),
+            [&] {
+              return device.table().rms_norm(device.context(),
+                                             {.x = x.view, .weight = weight.view, .y = y.view, .eps = 1e-6F});
+            },
+            [&] {
+              Status status = device.table().rope(device.context(), {.x = heads,
+                                                                     .positions = positions.view,
+                                                                     .frequencies = frequencies.view,
+                                                                     .inverse = false});
+              if (status.ok() && width % 64 == 0) {
+                status = device.table().simulate_fp8(device.context(),
+                                                     {.x = y.view, .num_columns = width - 64, .group = 64});
+              }
+              if (status.ok())
+                status = device.table().store_rows(device.context(), {.source = y.view, .runs = runs});
+              return status;
+            },
+            {&y, &kept});
+      }
+    }
+  }
+}
+
 TEST(CudaFused, SwigluAndRouter) {
   constexpr int64_t kExperts = 256;
   constexpr int64_t kTopK = 6;
