@@ -174,7 +174,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .device = options.device,
       .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
       .graphs = options.graphs && !cuda::Says(std::getenv("DSV4_CUDA_GRAPHS"), "0"),
-      .overlap = options.overlap || cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "1"),
+      .overlap = options.overlap && !cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "0"),
       .prefetch = cuda::Says(std::getenv("DSV4_CUDA_PREFETCH"), "1")};
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;

@@ -24,8 +24,8 @@ struct CudaOptions {
   bool synchronous = false;
   // Launches that come again run as CUDA graphs. DSV4_CUDA_GRAPHS=0 turns it off from outside.
   bool graphs = true;
-  // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=1 sets it from outside.
-  bool overlap = false;
+  // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=0 turns it off from outside.
+  bool overlap = true;
   // Products on Blackwell's block-scaled matrix unit (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
   // from outside. A device of another compute capability than 10.0 is refused with it.
   cuda::BlockScaledMode block_scaled = cuda::BlockScaledMode::kOff;
