@@ -122,7 +122,8 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
     const int64_t column = run * kStep + first_column + lane;
 #pragma unroll
     for (int j = 0; j < kMult; ++j) streams[i][j] = in[(token * kMult + j) * dim + column];
-    if (before.out != nullptr) ys[i] = ToFloat(y_in[token * dim + column]);
+    // A shared expert's part that is not there is 0.
+    if (before.out != nullptr) ys[i] = y_in != nullptr ? ToFloat(y_in[token * dim + column]) : 0.0F;
     if (before.routed != nullptr) routed[i] = before.routed[token * dim + column];
   }
   if (before.out != nullptr) {
