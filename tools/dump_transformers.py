@@ -47,6 +47,7 @@ LAYER_INPUTS: dict[str, str] = {
     "self_attn.compressor.indexer.kv_norm": "attn.indexer.compressor.pooled",
     "self_attn.o_a_proj": "attn.o_unrotated",
     "ffn_hc": "attn.streams",
+    "mlp.shared_experts.down_proj": "ffn.shared.hidden",
 }
 # What lies outside the layers, by the module's full name.
 OUTER_OUTPUTS = {"model.hc_head": "head.hc", "model.norm": "head.norm", "lm_head": "logits"}

@@ -35,7 +35,7 @@ bool PastBound(const Compared& compared, CompareMode mode, double max_flipped) {
 // Tensors behind a rounding to 8 or 4 bits of something that was rounded to bf16 before: a neighbour there is a whole step here.
 bool IsRoundedTwice(std::string_view name) {
   return name == "attn.kv" || name == "attn.compressed" || name == "attn.indexer.compressed" ||
-         name == "attn.indexer.q" || name == "ffn.routed" || name == "ffn.shared";
+         name == "attn.indexer.q" || name == "ffn.routed";
 }
 
 double DefaultBound(const CompareOptions& options, bool bf16, std::string_view name, DType dtype) {

@@ -40,7 +40,7 @@ Result<Recording> Record(const Subject& subject, std::span<const int32_t> tokens
 }
 
 std::string_view OpBehind(std::string_view tensor_name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 47> kOps = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 48> kOps = {{
       {"embed", "embed"},
       {"head.streams", "store_rows"},
       {"head.hc", "hc_head"},
@@ -86,6 +86,7 @@ std::string_view OpBehind(std::string_view tensor_name) {
       {"ffn.router.indices", "router"},
       {"ffn.router.weights", "router"},
       {"ffn.routed", "routed_experts"},
+      {"ffn.shared.hidden", "swiglu"},
       {"ffn.shared", "linear"},
       {"ffn.out", "moe_combine"},
   }};

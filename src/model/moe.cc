@@ -38,6 +38,7 @@ Result<TensorView> SharedHidden(const LayerStep& step, const ExpertWeights& expe
                                                          : std::numeric_limits<float>::infinity();
   DSV4_TRY(step.Run("ffn.shared", step.ops().swiglu,
                     {.gate = gate, .up = up, .row_weights = {}, .y = gate, .limit = limit}));
+  if (step.context().shards.alone()) step.Observe("ffn.shared.hidden", gate);
   return gate;
 }
 

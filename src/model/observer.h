@@ -49,6 +49,7 @@
 // | attn.streams            | [n, H, D] T                | the residual streams after attention                            |
 // | ffn.hc_pre, ffn.hc_post, ffn.hc_comb, ffn.norm          | as above, for the experts                                      |
 // | ffn.router.logits       | [n, n_routed_experts] F32  | gate                                                            |
+// | ffn.shared.hidden       | [n, I] T                   | swiglu of the shared expert: what its w2 reads                  |
 // | ffn.router.indices      | [n, num_experts_per_tok] I32 | the chosen experts                                            |
 // | ffn.router.weights      | [n, num_experts_per_tok] F32 | and their weights                                             |
 // | ffn.routed              | [n, D] F32                 | sum over the chosen experts                                     |

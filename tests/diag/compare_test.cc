@@ -139,7 +139,7 @@ TEST(LiveRunTest, IsComparedInStep) {
         diag::CheckCompare(ours.subject(), ours.tokens, run, {.mode = mode, .bound = 0.0});
     ASSERT_TRUE(report.has_value()) << report.error().message();
     EXPECT_EQ(report->verdict, Verdict::kPass) << ToText(*report);
-    EXPECT_TRUE(report->evidence[0].starts_with("80 tensors of 264 tokens")) << report->evidence[0];
+    EXPECT_TRUE(report->evidence[0].starts_with("82 tensors of 264 tokens")) << report->evidence[0];
   }
 }
 
@@ -172,6 +172,7 @@ TEST(CompareTest, AnAlteredTensorIsCaughtAtItsPlace) {
   const MemoryDump clean = RunDump(model);
   for (const auto& [layer, name] : std::vector<std::pair<int, std::string>>{{0, "attn.q_lora"},
                                                                             {1, "attn.o"},
+                                                                            {1, "ffn.shared.hidden"},
                                                                             {2, "ffn.routed"},
                                                                             {3, "attn.streams"},
                                                                             {-1, "head.norm"},

@@ -36,6 +36,7 @@ std::map<std::string, Shape> ExpectedTensors(const model::ModelConfig& c, const 
                                        {"ffn.router.indices", {n, c.num_experts_per_tok}},
                                        {"ffn.router.weights", {n, c.num_experts_per_tok}},
                                        {"ffn.routed", {n, c.hidden_size}},
+                                       {"ffn.shared.hidden", {n, c.moe_intermediate_size}},
                                        {"ffn.shared", {n, c.hidden_size}},
                                        {"ffn.out", {n, c.hidden_size}}};
   for (const std::string part : {"attn", "ffn"}) {
