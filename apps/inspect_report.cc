@@ -114,6 +114,14 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   return {};
 }
 
+// Loads the weights, which proves what headers cannot: that scales are numbers a run can use. Random weights are.
+Status ProveNumbers(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                    const InspectReport& report) {
+  const Result<model::ModelWeights> weights = model::LoadWeights(
+      checkpoint, report.config, {.numerics = request.numerics, .max_layers = report.num_layers});
+  return weights.has_value() ? Status() : weights.error();
+}
+
 // What each rank of a placement would have.
 Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  InspectReport& report) {
@@ -278,7 +286,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
   for (const auto& [what, counts] : resolved.skipped)
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
   report.disagreements = resolved.disagreements;
-  // Loads the weights, which proves what headers cannot: that scales and expert ids are numbers a run can use.
+  if (!request.source.synthetic()) DSV4_TRY(ProveNumbers(request, checkpoint, report));
   DSV4_TRY(PlanMemory(request, checkpoint, report));
   DSV4_TRY(PlanRanks(request, checkpoint, report));
   DSV4_ASSIGN_OR_RETURN(report.numa_nodes, ReadNumaNodes());
