@@ -2,12 +2,11 @@
 // fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, how many
 // kernels a layer takes, and for prefill the rate of products over that of the matrix unit, measured in front.
 //
-//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [leave-out]
+//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
 //     CHUNK     tokens of one pass through the layers at most, 512 without
-//     leave-out instead: what each kernel of a step of one sequence costs where it stands (launch_filter.h)
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -20,7 +19,6 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
-#include "bench/cuda/launch_filter.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
 #include "diag/op_profile.h"
@@ -184,50 +182,6 @@ class Bench {
                static_cast<double>(after.lists - before.lists));
   }
 
-  // What each kernel of a decode step costs where it stands: the step's time less that of a step without it.
-  void LeaveOutEach(int64_t depth, int steps) {
-    RandomStates random(device_.context->memory());
-    std::vector<std::vector<kv::SequenceState>>
-        kept;  // At places of their own, so that each has graphs of its own.
-    const auto time = [&]() -> Result<double> {
-      auto& states = kept.emplace_back();
-      states.push_back(Must(model_->NewSequence()));
-      random.Fill(states.back(), depth);
-      std::vector<double> seconds;
-      for (int step = 0; step < kWarmUp + steps; ++step) {
-        const std::vector<int32_t> tokens = RandomTokens(1);
-        const auto begin = Clock::now();
-        const model::SequenceChunk chunk = {
-            .state = &states[0], .tokens = tokens, .logits = model::LogitsRows::kLast};
-        if (const auto done = model_->Step({&chunk, 1}); !done.has_value()) return Error(done.error());
-        if (step >= kWarmUp) seconds.push_back(Seconds(begin));
-      }
-      return Median(seconds);
-    };
-    TakeLaunchedKernels();
-    const double whole = Must(time());
-    const std::map<std::string, int> kernels = TakeLaunchedKernels();
-    fmt::print("a step of {:.1f} us at depth {}, again {:.1f}; without the launches of one kernel\n",
-               whole * 1e6, depth, Must(time()) * 1e6);
-    std::vector<std::pair<double, std::string>> costs;
-    for (const auto& [name, count] : kernels) {
-      // What others index memory with has to be there.
-      if (name.find("TopK") != std::string::npos || name.find("Router") != std::string::npos) continue;
-      LeaveOut(name);
-      const Result<double> without = time();
-      LeaveOut("");
-      const std::string what = fmt::format("{} ({} times)", name, count);
-      if (without.has_value()) {
-        costs.emplace_back(whole - *without, what);
-      } else {
-        fmt::print("  not to be left out: {}: {}\n", what, without.error().ToString());
-      }
-    }
-    std::sort(costs.rbegin(), costs.rend());
-    for (const auto& [seconds, name] : costs) fmt::print("  {:>8.1f} us less: {}\n", seconds * 1e6, name);
-    std::fflush(stdout);
-  }
-
   // What the memory plan said of the largest row, and what the device says.
   void ReportMemory(int64_t num_sequences, int64_t context) {
     const backend::CudaRoom now = Must(backend::RoomOf(device_.context->memory().device().index));
@@ -332,10 +286,6 @@ int main(int argc, char** argv) {
   };
   Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")));
   const int steps = std::stoi(argument(6, "24"));
-  if (argument(8, "") == "leave-out") {
-    for (const int64_t depth : Numbers(argument(3, "8192"))) bench.LeaveOutEach(depth, steps);
-    return 0;
-  }
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;
   int64_t most_tokens = 1;
