@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads, 1) RateKernel(float* out) {
   }
   cuda::PublishToMatrixSteps();
   __syncthreads();
-  const uint64_t descriptor = cuda::MatrixDescriptor(cuda::SharedOffset(b));
+  const uint64_t descriptor = cuda::MatrixDescriptor(cuda::SharedAddress(b));
   float sums[kTokens / 2] = {};
   for (int round = 0; round < kRounds; ++round) {
     cuda::FenceRegisters(sums);

@@ -5,35 +5,41 @@
 
 namespace dsv4::backend::cuda {
 
-struct VisibleKeys {
+// Where the keys lie, for whoever knows how many there are.
+struct KeyRows {
   const SequenceTable& table;
   const SequenceRows& sequence;
-  const int32_t* entries;  // Null: all of them.
+  const int32_t* rows;  // Of the entries, by number; null: all of them.
   int64_t window_begin;
   int64_t num_window;
   int64_t num_keys;
-
-  __device__ VisibleKeys(const SequenceTable& table, const AttentionParams& p, int64_t token)
-      : table(table), sequence(table.Of(token)) {
-    const int64_t position = sequence.first_position + token - sequence.token_begin;
-    window_begin = position + 1 > p.window_size ? position + 1 - p.window_size : 0;
-    num_window = position + 1 - window_begin;
-    entries = p.entries == nullptr ? nullptr : p.entries + token * p.top_k;
-    int64_t num_entries = 0;
-    if (p.ratio != 0) {
-      num_entries = (position + 1) / p.ratio;
-      if (entries != nullptr) {
-        num_entries = p.num_entries != nullptr ? int64_t{p.num_entries[token]} : min(num_entries, p.top_k);
-      }
-    }
-    num_keys = num_window + num_entries;
-  }
 
   template <typename T>
   __device__ const T* Row(int64_t key) const {
     if (key < num_window) return table.RingRow<T>(sequence, window_begin + key);
     const int64_t i = key - num_window;
-    return table.PagedRow<T>(sequence, entries == nullptr ? i : entries[i]);
+    return table.PagedRow<T>(sequence, rows == nullptr ? i : rows[i]);
+  }
+
+ protected:
+  __device__ KeyRows(const SequenceTable& table, int64_t token) : table(table), sequence(table.Of(token)) {}
+};
+
+struct VisibleKeys : KeyRows {
+  __device__ VisibleKeys(const SequenceTable& table, const AttentionParams& p, int64_t token)
+      : KeyRows(table, token) {
+    const int64_t position = sequence.first_position + token - sequence.token_begin;
+    window_begin = position + 1 > p.window_size ? position + 1 - p.window_size : 0;
+    num_window = position + 1 - window_begin;
+    rows = p.entries == nullptr ? nullptr : p.entries + token * p.top_k;
+    int64_t num_entries = 0;
+    if (p.ratio != 0) {
+      num_entries = (position + 1) / p.ratio;
+      if (rows != nullptr) {
+        num_entries = p.num_entries != nullptr ? int64_t{p.num_entries[token]} : min(num_entries, p.top_k);
+      }
+    }
+    num_keys = num_window + num_entries;
   }
 };
 

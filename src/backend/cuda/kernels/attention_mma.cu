@@ -5,8 +5,6 @@
 //
 // The second kernel computes the logits again: it needs the keys anyway, since they are the values, and no buffer of logits
 // grows with the context.
-#include <algorithm>
-
 #include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/attention_mma.h"
 #include "backend/cuda/kernels/attention_tile.cuh"
@@ -15,23 +13,9 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-template <int kDim>
-struct TileMemory {
-  AttentionTile<kDim> tile;
-  AttentionLogits logits;
-};
-
 constexpr int kHeads = kAttentionHeads;
 constexpr int kKeys = kAttentionKeys;
 constexpr int kThreads = kAttentionThreads;
-
-struct PartialResults {
-  float* values;  // [tokens, num_heads, max_tiles, head_dim]
-  float* maxima;  // [tokens, num_heads, max_tiles], of a tile's logits
-  float* sums;    // [tokens, num_heads, max_tiles], of its weights
-  int64_t first_token;
-  int max_tiles;
-};
 
 __device__ float HeadMax(const float* maxima, int num_tiles) {
   float max = -INFINITY;
@@ -64,13 +48,9 @@ __global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant_
   // Eight threads a head, eight keys a thread.
   {
     const int head = thread / 8;
-    const int first = thread % 8 * 8;
     const int64_t place_of_head = (local_token * p.num_heads + first_head + head) * out.max_tiles;
     if constexpr (kMaximaOnly) {
-      float max = -INFINITY;
-      for (int i = 0; i < 8; ++i) max = fmaxf(max, m.logits[head][first + i]);
-      for (int offset = 4; offset > 0; offset /= 2)
-        max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+      const float max = LargestLogit(m.logits);
       if (thread % 8 == 0 && head < num_heads) out.maxima[place_of_head + blockIdx.x] = max;
       return;
     }
@@ -116,34 +96,16 @@ __global__ void JoinKernel(const __grid_constant__ SequenceTable table, const At
 
 template <int kDim>
 Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
-  const int64_t max_tiles = InSteps(CeilDiv(max_keys, kKeys));
-  // As many tokens at a time as keep the partial results in bounds.
-  constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
-  const int64_t token_bytes = p.num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));
-  const int64_t tokens_at_once = std::clamp<int64_t>(kMaxPartialBytes / token_bytes, 1, p.num_tokens);
-  PartialResults partial = {.values = nullptr,
-                            .maxima = nullptr,
-                            .sums = nullptr,
-                            .first_token = 0,
-                            .max_tiles = static_cast<int>(max_tiles)};
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.values,
-                               context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles * kDim));
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.maxima,
-                               context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles));
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.sums,
-                               context.Scratch<float>(tokens_at_once * p.num_heads * max_tiles));
   constexpr int kSharedBytes = static_cast<int>(sizeof(TileMemory<kDim>));
-  for (int64_t begin = 0; begin < p.num_tokens; begin += tokens_at_once) {
-    const auto count = static_cast<unsigned>(std::min(tokens_at_once, p.num_tokens - begin));
-    partial.first_token = begin;
-    const dim3 tiles(static_cast<unsigned>(max_tiles), static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)),
-                     count);
-    context.Launch(TileKernel<kDim, true>, tiles, kThreads, kSharedBytes, table, p, partial);
-    context.Launch(TileKernel<kDim, false>, tiles, kThreads, kSharedBytes, table, p, partial);
-    const dim3 heads(count, static_cast<unsigned>(p.num_heads));
-    context.Launch(JoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
-  }
-  return {};
+  return RunTiles<kDim>(
+      context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
+        const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
+                         static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
+        context.Launch(TileKernel<kDim, true>, tiles, kThreads, kSharedBytes, table, p, partial);
+        context.Launch(TileKernel<kDim, false>, tiles, kThreads, kSharedBytes, table, p, partial);
+        const dim3 heads(count, static_cast<unsigned>(p.num_heads));
+        context.Launch(JoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
+      });
 }
 
 }  // namespace

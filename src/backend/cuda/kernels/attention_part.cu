@@ -6,12 +6,11 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/attention_tile.cuh"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/bitonic.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
-#include "backend/cuda/kernels/matmul_mma.cuh"
-#include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
 
 namespace dsv4::backend::cuda {
@@ -39,19 +38,12 @@ __host__ __device__ int64_t RowsHere(int64_t num_entries, int64_t shard_index, i
 }
 
 // The keys of a part that a query sees.
-struct PartKeys {
-  const SequenceTable& table;
-  const SequenceRows& sequence;
-  const int32_t* rows;  // Null: all that are here.
-  int64_t window_begin;
-  int64_t num_window = 0;
-  int64_t num_keys;
-
+struct PartKeys : KeyRows {
   __device__ PartKeys(const SequenceTable& table, const PartParams& p, int64_t token)
-      : table(table), sequence(table.Of(token)) {
+      : KeyRows(table, token) {
     const int64_t end = sequence.first_position + token - sequence.token_begin + 1;
     window_begin = end > p.window_size ? end - p.window_size : 0;
-    if (p.window_size > 0) num_window = end - window_begin;
+    num_window = p.window_size > 0 ? end - window_begin : 0;
     rows = p.rows == nullptr ? nullptr : p.rows + token * p.top_k;
     int64_t num_rows = 0;
     if (rows != nullptr) {
@@ -60,13 +52,6 @@ struct PartKeys {
       num_rows = RowsHere(end / p.ratio, p.shard_index, p.shard_count);
     }
     num_keys = num_window + num_rows;
-  }
-
-  template <typename T>
-  __device__ const T* Row(int64_t key) const {
-    if (key < num_window) return table.RingRow<T>(sequence, window_begin + key);
-    const int64_t i = key - num_window;
-    return table.PagedRow<T>(sequence, rows == nullptr ? i : rows[i]);
   }
 };
 
@@ -180,60 +165,9 @@ __global__ void PlainPartKernel(const __grid_constant__ SequenceTable table, con
 
 // --- Tensor cores ----------------------------------------------------------------------------------------------------
 
-constexpr int kHeads = 16;
-constexpr int kKeys = 64;
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kPad = 8;  // Elements behind a row, so that eight rows lie in different banks.
-
-template <int kDim>
-struct TileMemory {
-  uint16_t keys[kKeys][kDim + kPad];
-  uint16_t q[kHeads][kDim + kPad];
-  float logits[kHeads][kKeys + 4];
-  uint16_t weights[kHeads][kKeys + kPad];
-  const uint16_t* rows[kKeys];
-};
-
-// Of every tile, before they are joined.
-struct PartialResults {
-  float* values;  // [tokens, num_heads, max_tiles, head_dim]
-  float* maxima;  // [tokens, num_heads, max_tiles]
-  float* sums;    // [tokens, num_heads, max_tiles]
-  int64_t first_token;
-  int max_tiles;
-};
-
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SharedAddress(row))
-               : "memory");
-}
-__device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
-               : "memory");
-}
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-}
-
-// `num_rows` rows of kDim, `total` of them with zeros where there are none; row(i) says where one lies.
-template <int kDim, typename RowAt>
-__device__ void LoadRows(uint16_t (*to)[kDim + kPad], int num_rows, int total, RowAt row) {
-  constexpr int kPieces = kDim / 8;  // Of 16 bytes in a row.
-  for (int i = static_cast<int>(threadIdx.x); i < total * kPieces; i += kThreads) {
-    const int piece = i % kPieces * 8;
-    if (i / kPieces < num_rows) {
-      CopyAsync(&to[i / kPieces][piece], row(i / kPieces) + piece);
-    } else {
-      *reinterpret_cast<uint4*>(&to[i / kPieces][piece]) = make_uint4(0, 0, 0, 0);
-    }
-  }
-}
+constexpr int kHeads = kAttentionHeads;
+constexpr int kKeys = kAttentionKeys;
+constexpr int kThreads = kAttentionThreads;
 
 // Grid: tiles, groups of heads, tokens.
 template <int kDim>
@@ -250,97 +184,27 @@ __global__ void __launch_bounds__(kThreads, 2) PartTileKernel(const __grid_const
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int num_heads = min(kHeads, p.num_heads - first_head);
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int place = lane % 4;
-  const int matrix = lane / 8;
+  const auto place_of = [&](int head) {
+    return (blockIdx.z * int64_t{p.num_heads} + first_head + head) * out.max_tiles + blockIdx.x;
+  };
 
-  if (thread < num_keys) m.rows[thread] = keys.template Row<uint16_t>(first_key + thread);
-  __syncthreads();
-  const auto* const q = static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim;
-  LoadRows<kDim>(m.q, num_heads, kHeads, [&](int head) { return q + head * kDim; });
-  LoadRows<kDim>(m.keys, num_keys, kKeys, [&](int key) { return m.rows[key]; });
-  WaitForCopies();
-  __syncthreads();
-
-  // Logits of 16 keys a warp.
-  {
-    float sums[2][4] = {};
-    const uint16_t* const q_row = m.q[lane % 8 + matrix % 2 * 8] + matrix / 2 * 8;
-    const uint16_t* const key_row = m.keys[warp * 16 + lane % 8 + matrix / 2 * 8] + matrix % 2 * 8;
-#pragma unroll 4
-    for (int d = 0; d < kDim; d += 16) {
-      uint32_t a[4];
-      uint32_t b[4];
-      LoadMatrices(a, q_row + d);
-      LoadMatrices(b, key_row + d);
-      Mma(sums[0], a, b[0], b[1]);
-      Mma(sums[1], a, b[2], b[3]);
-    }
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = warp * 16 + tile * 8 + place * 2 + i % 2;
-        m.logits[group + i / 2 * 8][key] = key < num_keys ? sums[tile][i] * p.softmax_scale : -INFINITY;
-      }
-    }
+  LoadQueries(m.tile, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim,
+              num_heads);
+  LoadKeys(m.tile, keys, first_key, num_keys);
+  ComputeLogits(m.tile, m.logits, num_keys, p.softmax_scale);
+  // Every tile has a key, so its maximum is a number.
+  const float max = LargestLogit(m.logits);
+  const float sum = WeighKeys(m.tile, m.logits, max);
+  if (thread % 8 == 0 && thread / 8 < num_heads) {
+    out.maxima[place_of(thread / 8)] = max;
+    out.sums[place_of(thread / 8)] = sum;
   }
   __syncthreads();
 
-  // Eight threads a head, eight keys a thread. Every tile has a key, so its maximum is a number.
-  {
-    const int head = thread / 8;
-    const int first = thread % 8 * 8;
-    float max = -INFINITY;
-    for (int i = 0; i < 8; ++i) max = fmaxf(max, m.logits[head][first + i]);
-    for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
-    float sum = 0.0F;
-    for (int i = 0; i < 8; ++i) {
-      const float weight = expf(m.logits[head][first + i] - max);
-      sum += weight;
-      m.weights[head][first + i] = Bf16FromFloat(weight);  // Rounded for the value product only.
-    }
-    for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
-    if (thread % 8 == 0 && head < num_heads) {
-      const int64_t at = (blockIdx.z * int64_t{p.num_heads} + first_head + head) * out.max_tiles + blockIdx.x;
-      out.maxima[at] = max;
-      out.sums[at] = sum;
-    }
-  }
-  __syncthreads();
-
-  // Values: a quarter of the columns a warp.
-  constexpr int kColumns = kDim / kWarps;
-  constexpr int kTiles = kColumns / 8;
-  static_assert(kTiles % 2 == 0);
-  float o[kTiles][4] = {};
-  const int row = lane % 8 + matrix % 2 * 8;
-  const uint16_t* const weight_row = m.weights[row] + matrix / 2 * 8;
-#pragma unroll
-  for (int key = 0; key < kKeys; key += 16) {
-    uint32_t a[4];
-    LoadMatrices(a, weight_row + key);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; tile += 2) {
-      uint32_t b[4];
-      LoadMatricesTransposed(b, m.keys[key + row] + warp * kColumns + tile * 8 + matrix / 2 * 8);
-      Mma(o[tile], a, b[0], b[1]);
-      Mma(o[tile + 1], a, b[2], b[3]);
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int head = group + half * 8;
-    if (head >= num_heads) continue;
-    const int64_t at = (blockIdx.z * int64_t{p.num_heads} + first_head + head) * out.max_tiles + blockIdx.x;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      *reinterpret_cast<float2*>(out.values + at * kDim + warp * kColumns + tile * 8 + place * 2) =
-          make_float2(o[tile][half * 2], o[tile][half * 2 + 1]);
-    }
-  }
+  SumValues(m.tile, [&](int head, int column, float first, float second) {
+    if (head >= num_heads) return;
+    *reinterpret_cast<float2*>(out.values + place_of(head) * kDim + column) = make_float2(first, second);
+  });
 }
 
 // One block a head of a token.
@@ -374,31 +238,15 @@ __global__ void JoinTilesKernel(const __grid_constant__ SequenceTable table, con
 }
 
 template <int kDim>
-Status RunTiles(CudaContext& context, const SequenceTable& table, const PartParams& p, int64_t max_keys) {
-  const int64_t max_tiles = InSteps(CeilDiv(max_keys, kKeys));
-  // As many tokens at a time as keep the partial results in bounds.
-  constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
-  const int64_t token_bytes = p.num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));
-  const int64_t tokens_at_once = std::clamp<int64_t>(kMaxPartialBytes / token_bytes, 1, p.num_tokens);
-  const int64_t num_tiles = tokens_at_once * p.num_heads * max_tiles;
-  PartialResults partial = {.values = nullptr,
-                            .maxima = nullptr,
-                            .sums = nullptr,
-                            .first_token = 0,
-                            .max_tiles = static_cast<int>(max_tiles)};
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.values, context.Scratch<float>(num_tiles * kDim));
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.maxima, context.Scratch<float>(num_tiles));
-  DSV4_ASSIGN_OR_RETURN_STATUS(partial.sums, context.Scratch<float>(num_tiles));
-  for (int64_t begin = 0; begin < p.num_tokens; begin += tokens_at_once) {
-    const auto count = static_cast<unsigned>(std::min(tokens_at_once, p.num_tokens - begin));
-    partial.first_token = begin;
-    const dim3 tiles(static_cast<unsigned>(max_tiles), static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)),
-                     count);
-    context.Launch(PartTileKernel<kDim>, tiles, kThreads, sizeof(TileMemory<kDim>), table, p, partial);
-    const dim3 heads(count, static_cast<unsigned>(p.num_heads));
-    context.Launch(JoinTilesKernel<kDim>, heads, kThreads, 0, table, p, partial);
-  }
-  return {};
+Status RunParts(CudaContext& context, const SequenceTable& table, const PartParams& p, int64_t max_keys) {
+  return RunTiles<kDim>(
+      context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
+        const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
+                         static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
+        context.Launch(PartTileKernel<kDim>, tiles, kThreads, sizeof(TileMemory<kDim>), table, p, partial);
+        const dim3 heads(count, static_cast<unsigned>(p.num_heads));
+        context.Launch(JoinTilesKernel<kDim>, heads, kThreads, 0, table, p, partial);
+      });
 }
 
 // --- Parts put together ----------------------------------------------------------------------------------------------
@@ -486,8 +334,8 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
     params.rows = rows;
     params.num_rows = counts;
   }
-  if (args.q.dtype == DType::kBF16 && head_dim == 512) return RunTiles<512>(context, table, params, max_keys);
-  if (args.q.dtype == DType::kBF16 && head_dim == 128) return RunTiles<128>(context, table, params, max_keys);
+  if (args.q.dtype == DType::kBF16 && head_dim == 512) return RunParts<512>(context, table, params, max_keys);
+  if (args.q.dtype == DType::kBF16 && head_dim == 128) return RunParts<128>(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {
     context.Launch(PlainPartKernel<T>, grid, kPlainThreads, static_cast<size_t>(head_dim) * sizeof(float),

@@ -2,6 +2,9 @@
 // computed, in which order, is the same for every kernel that uses it.
 #pragma once
 
+#include <algorithm>
+
+#include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/attention_keys.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
@@ -24,9 +27,46 @@ struct AttentionTile {
 };
 using AttentionLogits = float[kAttentionHeads][kAttentionKeys + 4];
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+// Of a block that takes one tile.
+template <int kDim>
+struct TileMemory {
+  AttentionTile<kDim> tile;
+  AttentionLogits logits;
+};
+
+// Of every tile of some tokens, before they are joined.
+struct PartialResults {
+  float* values;  // [tokens, num_heads, max_tiles, head_dim]
+  float* maxima;  // [tokens, num_heads, max_tiles], of a tile's logits
+  float* sums;    // [tokens, num_heads, max_tiles], of its weights
+  int64_t first_token;
+  int max_tiles;
+};
+
+// As many tokens of `num_tokens` at a time as keep partial results of max_keys keys in bounds: run(partial, count) for those that begin
+// at partial.first_token.
+template <int kDim, typename Run>
+Status RunTiles(CudaContext& context, int num_heads, int64_t num_tokens, int64_t max_keys, Run&& run) {
+  const int64_t max_tiles = InSteps(CeilDiv(max_keys, kAttentionKeys));
+  constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
+  const int64_t token_bytes = num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));
+  const int64_t tokens_at_once = std::clamp<int64_t>(kMaxPartialBytes / token_bytes, 1, num_tokens);
+  const int64_t num_tiles = tokens_at_once * num_heads * max_tiles;
+  PartialResults partial = {.values = nullptr,
+                            .maxima = nullptr,
+                            .sums = nullptr,
+                            .first_token = 0,
+                            .max_tiles = static_cast<int>(max_tiles)};
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.values, context.Scratch<float>(num_tiles * kDim));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.maxima, context.Scratch<float>(num_tiles));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.sums, context.Scratch<float>(num_tiles));
+  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
+    partial.first_token = begin;
+    run(partial, static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin)));
+  }
+  return {};
 }
+
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -55,7 +95,7 @@ __device__ __forceinline__ void LoadQueries(AttentionTile<kDim>& m, const uint16
 
 // Keys [first_key, first_key + num_keys) of the query; rows past them are zero. Nobody may be reading the tile's keys.
 template <int kDim>
-__device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const VisibleKeys& keys, int64_t first_key,
+__device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& keys, int64_t first_key,
                                          int num_keys) {
   constexpr int kPieces = kDim / 8;
   const int thread = static_cast<int>(threadIdx.x);
@@ -105,6 +145,16 @@ __device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, Atte
     }
   }
   __syncthreads();
+}
+
+// The largest logit of head thread / 8, for all eight threads of a head.
+__device__ __forceinline__ float LargestLogit(const AttentionLogits& logits) {
+  const int head = static_cast<int>(threadIdx.x) / 8;
+  const int first = static_cast<int>(threadIdx.x) % 8 * 8;
+  float max = -INFINITY;
+  for (int i = 0; i < 8; ++i) max = fmaxf(max, logits[head][first + i]);
+  for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+  return max;
 }
 
 // Eight threads a head, thread / 8, and eight keys a thread: the tile's weights relative to `max`, rounded for the value product

@@ -38,7 +38,7 @@ struct Shared {
 // A thread's share of 64 rows: a quarter of row thread / 4. `row` is null where there is none: zeros.
 __device__ __forceinline__ void CopyRow(Rows& rows, const uint16_t* row, const void* any) {
   const int r = static_cast<int>(threadIdx.x) / 4;
-  const uint32_t to = SharedOffset(rows.bytes) + r * 128;
+  const uint32_t to = SharedAddress(rows.bytes) + r * 128;
 #pragma unroll
   for (int i = 0; i < kDim / 8 / 4; ++i) {
     const int piece = i * 4 + static_cast<int>(threadIdx.x) % 4;
@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int step = 0; step < kBuffers; ++step) copy_tile(step);
 
   // Logits of this warpgroup's 32 keys of the tile of a step.
-  const uint32_t q_address = SharedOffset(m.q.bytes);
+  const uint32_t q_address = SharedAddress(m.q.bytes);
   const auto logits_of = [&](int step, float(&logits)[16]) {
-    const uint32_t key_address = SharedOffset(m.keys[step % kBuffers].bytes) + half * (32 * 128);
+    const uint32_t key_address = SharedAddress(m.keys[step % kBuffers].bytes) + half * (32 * 128);
     FenceRegisters(logits);
     BeginMatrixSteps();
 #pragma unroll
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // Half of the columns, 128 at a time.
   float o[2][64] = {};
-  const uint32_t weight_address = SharedOffset(m.weights);
+  const uint32_t weight_address = SharedAddress(m.weights);
   for (int step = num_tiles; step < 2 * num_tiles; ++step) {
     wait_for_tile();
     float logits[16];
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const float* const sums = m.group_sums[thread];
       normalizer += ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
     }
-    const uint32_t value_address = SharedOffset(m.keys[step % kBuffers].bytes);
+    const uint32_t value_address = SharedAddress(m.keys[step % kBuffers].bytes);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       float values[64];

@@ -21,7 +21,7 @@ template <int kColumns>
 __device__ __forceinline__ void AllocateTensorMemory(uint32_t* shared) {
   static_assert(kColumns >= 32 && kColumns <= 512 && (kColumns & (kColumns - 1)) == 0);
   asm volatile(
-      "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(SharedOffset(shared)),
+      "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(SharedAddress(shared)),
       "n"(kColumns)
       : "memory");
   // Other blocks of the processor may now allocate.
@@ -130,7 +130,7 @@ __device__ __forceinline__ void MultiplyBlockScaled(uint32_t d, uint64_t a, uint
 // `barrier` gets an arrival when everything that this thread has asked of the unit is done; what it read may then be overwritten.
 __device__ __forceinline__ void ArriveWhenMultiplied(uint64_t* barrier) {
   asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
-                   SharedOffset(barrier))
+                   SharedAddress(barrier))
                : "memory");
 }
 

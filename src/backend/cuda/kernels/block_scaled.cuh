@@ -83,7 +83,7 @@ class BlockScaledCopier {
       const int64_t of = exists ? tile_.first_row + row : tile_.first_row;
       const uint8_t* const from =
           tile_.data + of * a_row_bytes + (int64_t{stage} * kPieces + piece) * kPieceBytes;
-      const uint32_t to = SharedOffset(memory_.a[slot]) + Place(row, piece);
+      const uint32_t to = SharedAddress(memory_.a[slot]) + Place(row, piece);
       if constexpr (Format::kPadded) {
         CopyAsync8(to, from, exists);
       } else {
@@ -91,7 +91,7 @@ class BlockScaledCopier {
       }
     }
     for (int row = thread / kPieces; row < tile_.num_columns; row += kRowsAtOnce) {
-      CopyAsync16(SharedOffset(memory_.b[slot]) + Place(row, piece),
+      CopyAsync16(SharedAddress(memory_.b[slot]) + Place(row, piece),
                   x_codes_ + memory_.x_rows[row] * b_row_bytes + (int64_t{stage} * kPieces + piece) * 16,
                   true);
     }
@@ -134,7 +134,7 @@ class BlockScaledCopier {
                                   int64_t{stage} * (4 * Format::kScaleWords);
 #pragma unroll
       for (int word = 0; word < Format::kScaleWords; ++word)
-        CopyAsync4(SharedOffset(memory_.a_scales[slot][word]) + place, from + word * 4, exists);
+        CopyAsync4(SharedAddress(memory_.a_scales[slot][word]) + place, from + word * 4, exists);
     }
     // Columns that do not exist are not stored; what scales them is zero, so that nothing is undefined.
     const bool exists = row < tile_.num_columns;
@@ -143,7 +143,7 @@ class BlockScaledCopier {
                                 int64_t{stage} * (4 * Format::kScaleWords);
 #pragma unroll
     for (int word = 0; word < Format::kScaleWords; ++word)
-      CopyAsync4(SharedOffset(memory_.b_scales[slot][word]) + place, from + word * 4, exists);
+      CopyAsync4(SharedAddress(memory_.b_scales[slot][word]) + place, from + word * 4, exists);
   }
 
   BlockScaledMemory<kStep>& memory_;
@@ -192,11 +192,11 @@ __device__ void MultiplyBlockScaledTile(BlockScaledMemory<kStep>& memory, const 
         const uint32_t b_scales = a_scales + 16;
 #pragma unroll
         for (int word = 0; word < Format::kScaleWords; ++word) {
-          CopyScales(a_scales + word * 4, ScalesDescriptor(SharedOffset(memory.a_scales[slot][word])));
-          CopyScales(b_scales + word * 4, ScalesDescriptor(SharedOffset(memory.b_scales[slot][word])));
+          CopyScales(a_scales + word * 4, ScalesDescriptor(SharedAddress(memory.a_scales[slot][word])));
+          CopyScales(b_scales + word * 4, ScalesDescriptor(SharedAddress(memory.b_scales[slot][word])));
         }
-        const uint64_t a = OperandDescriptor(SharedOffset(memory.a[slot]));
-        const uint64_t b = OperandDescriptor(SharedOffset(memory.b[slot]));
+        const uint64_t a = OperandDescriptor(SharedAddress(memory.a[slot]));
+        const uint64_t b = OperandDescriptor(SharedAddress(memory.b[slot]));
 #pragma unroll
         for (uint32_t step = 0; step < 4; ++step) {
           // A step takes one scale a row of the stage's word, or the step's word.

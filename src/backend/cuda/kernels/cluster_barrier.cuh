@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace dsv4::backend::cuda {
+#include "backend/cuda/kernels/shared_address.cuh"
 
-__device__ __forceinline__ uint32_t OwnShared(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
+namespace dsv4::backend::cuda {
 
 // A barrier in shared memory, for one use, that waits for so many bytes from SendTo. By one thread; other blocks may send behind
 // WaitForCluster.
@@ -16,7 +14,7 @@ __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_byt
   asm volatile(
       "mbarrier.init.shared::cta.b64 [%0], 1;\n"
       "fence.mbarrier_init.release.cluster;\n"
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(OwnShared(barrier)),
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
       "r"(num_bytes)
       : "memory");
 }
@@ -27,8 +25,8 @@ __device__ __forceinline__ void SendTo(double* place, double value, uint64_t* ba
       "mapa.shared::cluster.u32 place, %0, %3;\n"
       "mapa.shared::cluster.u32 barrier, %2, %3;\n"
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.f64 [place], %1, [barrier];\n}" ::"r"(
-          OwnShared(place)),
-      "d"(value), "r"(OwnShared(barrier)), "r"(rank)
+          SharedAddress(place)),
+      "d"(value), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
 __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {
@@ -36,7 +34,7 @@ __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {
       "{\n.reg .pred p;\n"
       "again:\n"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0;\n"
-      "@!p bra again;\n}" ::"r"(OwnShared(barrier))
+      "@!p bra again;\n}" ::"r"(SharedAddress(barrier))
       : "memory");
 }
 

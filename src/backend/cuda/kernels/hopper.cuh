@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/shared_address.cuh"
+
 namespace dsv4::backend::cuda {
 
 // --- Matrix unit -----------------------------------------------------------------------------------------------------
@@ -173,13 +175,9 @@ __device__ __forceinline__ void TakeRegisters() {
 
 // --- Copy engine -----------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ uint32_t SharedOffset(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced have come.
 __device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedOffset(barrier)), "r"(arrivals)
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals)
                : "memory");
 }
 // Barriers are seen by the copy engine; a block's threads meet behind this.
@@ -187,10 +185,10 @@ __device__ __forceinline__ void PublishBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void Arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedOffset(barrier)) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
 }
 __device__ __forceinline__ void ArriveAndAnnounce(uint64_t* barrier, uint32_t num_bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedOffset(barrier)),
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
                "r"(num_bytes)
                : "memory");
 }
@@ -200,7 +198,7 @@ __device__ __forceinline__ void WaitForPhase(uint64_t* barrier, uint32_t parity)
       "{\n.reg .pred p;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again;\n}" ::"r"(SharedOffset(barrier)),
+      "@!p bra again;\n}" ::"r"(SharedAddress(barrier)),
       "r"(parity)
       : "memory");
 }
@@ -209,8 +207,8 @@ __device__ __forceinline__ void CopyBulk(void* shared, const void* global, uint3
                                          uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          SharedOffset(shared)),
-      "l"(global), "r"(num_bytes), "r"(SharedOffset(barrier))
+          SharedAddress(shared)),
+      "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier))
       : "memory");
 }
 

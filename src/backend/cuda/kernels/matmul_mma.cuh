@@ -11,6 +11,7 @@
 
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/device_weight.h"
+#include "backend/cuda/kernels/shared_address.cuh"
 
 namespace dsv4::backend::cuda {
 
@@ -31,7 +32,7 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint3
 __device__ __forceinline__ void LoadMatrices(uint32_t (&matrices)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "r"(SharedAddress(row))
                : "memory");
 }
 

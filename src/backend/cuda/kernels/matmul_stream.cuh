@@ -129,9 +129,6 @@ struct StreamRing {
                 [16];  // Of FP4, by warp: those of the first unit, then of the second.
 };
 
-__device__ __forceinline__ uint32_t SharedPlace(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 // What is read once makes room in L2 before anything else does: activations and instructions stay there.
 __device__ __forceinline__ uint64_t EvictFirst() {
   uint64_t policy;
@@ -163,6 +160,17 @@ __device__ __forceinline__ void WaitAt(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kMatmulThreads) : "memory");
 }
 
+// A matrix among those of one shape.
+struct StreamMatrix {
+  const uint8_t* data;
+  const uint8_t* scale;
+  float global_scale;
+};
+
+__device__ __forceinline__ StreamMatrix MatrixOf(const DeviceWeight& weight) {
+  return {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
+}
+
 // Row tile `first_row` of a matrix times the tokens that begin at `x` in shared memory.
 struct StreamItem {
   StreamShape shape;
@@ -173,6 +181,11 @@ struct StreamItem {
   const uint16_t* x;
   const float* x_scales;  // Of StreamForm::kHalves: of the tokens' groups.
 };
+
+__device__ __forceinline__ StreamItem ItemOf(const StreamShape& shape, const StreamMatrix& matrix,
+                                             int first_row, const uint16_t* x, const float* x_scales) {
+  return {shape, matrix.data, matrix.scale, matrix.global_scale, first_row, x, x_scales};
+}
 
 __host__ __device__ __forceinline__ bool IsFp4(StreamKind kind) {
   return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4;
@@ -381,8 +394,8 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
   // What is asked for next.
   constexpr uint32_t kStageBytes = sizeof(ring.data[0]);
   constexpr uint32_t kScaleStageBytes = sizeof(ring.scales[0]);
-  const uint32_t data_begin = SharedPlace(&ring.data[0][0][thread]);
-  const uint32_t scale_begin = SharedPlace(&ring.scales[0][warp][group][place * 4]);
+  const uint32_t data_begin = SharedAddress(&ring.data[0][0][thread]);
+  const uint32_t scale_begin = SharedAddress(&ring.scales[0][warp][group][place * 4]);
   uint32_t next_slot = 0;
   int next_item = -1;
   bool fp4 = false;

@@ -125,7 +125,7 @@ class WgmmaWeights {
   __device__ __forceinline__ void CopyNext() {
     if (stage_ == num_stages_ && !done_) NextItem();
     if (!done_) {
-      const uint32_t slot = SharedOffset(memory_.weights[to_]);
+      const uint32_t slot = SharedAddress(memory_.weights[to_]);
       const auto thread = static_cast<uint32_t>(threadIdx.x);
       const int64_t first = stage_ * int64_t{128 * 16 / Format::kValues};
 #pragma unroll
@@ -337,7 +337,7 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       WaitForPhase(&memory.x_full[x_place.i], x_place.parity);
-      const uint64_t x = MatrixDescriptor(SharedOffset(memory.x[x_place.i]));
+      const uint64_t x = MatrixDescriptor(SharedAddress(memory.x[x_place.i]));
       FenceRegisters(sums);
       if constexpr (kScaled) FenceRegisters(block_sums);
       BeginMatrixSteps();

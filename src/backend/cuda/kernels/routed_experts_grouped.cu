@@ -36,13 +36,6 @@ struct Params {
   float limit;
 };
 
-// A matrix among those of one shape.
-struct Matrix {
-  const uint8_t* data;
-  const uint8_t* scale;
-  float global_scale;
-};
-
 // What a block works on, and where its arrays lie behind the ring.
 struct Block {
   ExpertTile tile;
@@ -90,13 +83,10 @@ __device__ void Prepare(const Params& p, const Block& block, const int* assignme
 
 // Matrices [first, first + kCount) of the tile's expert, and its assignments, for all threads of the block.
 template <int kCount>
-__device__ void FindExpert(const Params& p, const ExpertTile& tile, int first, Matrix (&matrices)[kCount],
-                           int (&assignments)[kMaxTokensPerTile]) {
+__device__ void FindExpert(const Params& p, const ExpertTile& tile, int first,
+                           StreamMatrix (&matrices)[kCount], int (&assignments)[kMaxTokensPerTile]) {
   const int t = static_cast<int>(threadIdx.x);
-  if (t < kCount) {
-    const DeviceWeight& weight = p.weights[tile.expert * 3 + first + t];
-    matrices[t] = {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
-  }
+  if (t < kCount) matrices[t] = MatrixOf(p.weights[tile.expert * 3 + first + t]);
   if (t >= 32 && t < 32 + tile.count) assignments[t - 32] = p.groups.order[tile.begin + t - 32];
   __syncthreads();
 }
@@ -107,17 +97,14 @@ template <StreamKind kKind>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
-  __shared__ Matrix matrices[2];
+  __shared__ StreamMatrix matrices[2];
   __shared__ int assignments[kMaxTokensPerTile];
   WaitForKernelsBefore();
   const Block block(p, shared + sizeof(ring), true);
   if (block.rounds <= 0) return;
   FindExpert(p, block.tile, 0, matrices, assignments);
   const auto item = [&](int i) {
-    const Matrix& matrix = matrices[i % 2];
-    return StreamItem{
-        p.shape, matrix.data,   matrix.scale, matrix.global_scale, (block.first_tile + i / 2) * kTileRows,
-        block.x, block.x_scales};
+    return ItemOf(p.shape, matrices[i % 2], (block.first_tile + i / 2) * kTileRows, block.x, block.x_scales);
   };
   const int num_rows = block.rounds * kTileRows;
   const int first_row = block.first_tile * kTileRows;
@@ -146,20 +133,14 @@ template <StreamKind kKind>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
-  __shared__ Matrix matrices[1];
+  __shared__ StreamMatrix matrices[1];
   __shared__ int assignments[kMaxTokensPerTile];
   WaitForKernelsBefore();
   const Block block(p, shared + sizeof(ring), false);
   if (block.rounds <= 0) return;
   FindExpert(p, block.tile, 2, matrices, assignments);
   const auto item = [&](int i) {
-    return StreamItem{p.shape,
-                      matrices[0].data,
-                      matrices[0].scale,
-                      matrices[0].global_scale,
-                      (block.first_tile + i) * kTileRows,
-                      block.x,
-                      block.x_scales};
+    return ItemOf(p.shape, matrices[0], (block.first_tile + i) * kTileRows, block.x, block.x_scales);
   };
   StreamItems<kStages, kKind>(
       ring, block.fp8_scales, p.shape.scale_cols, block.rounds, 1,

@@ -51,29 +51,13 @@ __device__ __forceinline__ void PrefetchShare(const uint8_t* data, uint32_t num_
     PrefetchToL2(data + i * kPiece, min(kPiece, num_bytes - i * kPiece));
 }
 
-// A matrix among those of one shape.
-struct Matrix {
-  const uint8_t* data;
-  const uint8_t* scale;
-  float global_scale;
-};
-
-__device__ Matrix MatrixOf(const DeviceWeight& weight) {
-  return {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
-}
-
-__device__ StreamItem ItemOf(const Params& p, const Matrix& matrix, int first_row, const uint16_t* x,
-                             const float* x_scales) {
-  return {p.shape, matrix.data, matrix.scale, matrix.global_scale, first_row, x, x_scales};
-}
-
 // Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks, tokens.
 template <StreamKind kKind>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
-  __shared__ Matrix matrices[kMaxTopK][3];  // Gate, up, and down for the launch behind this one.
+  __shared__ StreamMatrix matrices[kMaxTopK][3];  // Gate, up, and down for the launch behind this one.
   static_assert(3 * kMaxTopK <= kMatmulThreads);
   __shared__ float routing[kMaxTopK];
   WaitForKernelsBefore();
@@ -98,7 +82,8 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __
   float* const fp8_scales = x_scales + groups;
   const auto item = [&](int i) {
     const int pair = block + i / 2 * num_blocks;
-    return ItemOf(p, matrices[pair / num_tiles][i % 2], pair % num_tiles * kTileRows, shared_x, x_scales);
+    return ItemOf(p.shape, matrices[pair / num_tiles][i % 2], pair % num_tiles * kTileRows, shared_x,
+                  x_scales);
   };
   StreamItems<kStages, kKind>(
       ring, fp8_scales, p.shape.scale_cols, 2 * rounds, 1, {1, 0, groups}, item,
@@ -136,7 +121,7 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __gr
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
-  __shared__ Matrix matrices[kMaxTopK];
+  __shared__ StreamMatrix matrices[kMaxTopK];
   __shared__ int experts[kMaxTopK];
   __shared__ int slots[kMaxTopK];  // By rank.
   WaitForKernelsBefore();
@@ -163,7 +148,7 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __gr
   const int num_items = p.top_k * ((num_tiles - block + num_blocks - 1) / num_blocks);
   const auto item = [&](int i) {
     const int rank = i % p.top_k;
-    return ItemOf(p, matrices[rank], (block + i / p.top_k * num_blocks) * kTileRows,
+    return ItemOf(p.shape, matrices[rank], (block + i / p.top_k * num_blocks) * kTileRows,
                   shared_x + slots[rank] * x_stride, x_scales + slots[rank] * groups);
   };
   float total = 0.0F;

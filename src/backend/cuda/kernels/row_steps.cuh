@@ -130,15 +130,22 @@ __device__ __forceinline__ double MeanOf(double sum, int width) {
 // Values of a row that a thread has at once: columns first + threadIdx.x + k * kThreads.
 inline constexpr int kRowAtOnce = 8;
 
+// Columns first + k * kThreads of a row; outside it 0.
+template <int kThreads>
+__device__ __forceinline__ void LoadAtOnce(float (&values)[kRowAtOnce], const float* row, int first,
+                                           int width) {
+#pragma unroll
+  for (int k = 0; k < kRowAtOnce; ++k)
+    values[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0F;
+}
+
 // Column first + k * kThreads becomes f(first, k, its value), all of a thread's.
 template <int kThreads, typename F>
 __device__ __forceinline__ void ForColumns(float* row, int width, F&& f) {
 #pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
     float values[kRowAtOnce];
-#pragma unroll
-    for (int k = 0; k < kRowAtOnce; ++k)
-      values[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0F;
+    LoadAtOnce<kThreads>(values, row, first, width);
 #pragma unroll
     for (int k = 0; k < kRowAtOnce; ++k) {
       if (first + k * kThreads < width) row[first + k * kThreads] = f(first, k, values[k]);
@@ -152,11 +159,8 @@ __device__ double SumOverRow(const float* row, int width, F&& f) {
   double sum = 0.0;
 #pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
-    // Values outside add +0, which leaves a sum of squares as it is.
-    float values[kRowAtOnce];
-#pragma unroll
-    for (int k = 0; k < kRowAtOnce; ++k)
-      values[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0F;
+    float values[kRowAtOnce];  // Those outside add +0, which leaves a sum of squares as it is.
+    LoadAtOnce<kThreads>(values, row, first, width);
 #pragma unroll
     for (int k = 0; k < kRowAtOnce; ++k) sum += f(static_cast<double>(values[k]));
   }
