@@ -103,21 +103,52 @@ TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
   }
 }
 
+// So many that weights are widened beforehand; the tokens behind the 60th alone are too few for that.
+TEST(CudaManyTokens, LinearOfAThousandTokensGivesTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 1060;
+  struct MatrixShape {
+    int64_t rows;
+    int64_t cols;
+  };
+  // Several tiles a block; rows and columns that leave tiles and segments in part empty; rows that are stored one by one.
+  constexpr MatrixShape kShapes[] = {{4096, 1024}, {384, 1536}, {200, 4096}, {65, 1536}};
+  for (const Format format : {Format::kBf16, Format::kFp8, Format::kFp8NaN}) {
+    for (const auto& [rows, cols] : kShapes) {
+      const Weight weight = RandomWeight(device, format, rows, cols, 3);
+      const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, cols}, Bf16s(Normals(kTokens * cols, 4)));
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        const DeviceTensor y = device.New(dtype, {kTokens, rows});
+        ExpectTheSameInAnyCut(device, y.view,
+                              FormatText(format) + ", " + y.view.shape.ToString() + " of " +
+                                  std::to_string(cols) + ", " + std::string(DTypeName(dtype)),
+                              [&](const Cut& cut) {
+                                return device.table().linear(
+                                    device.context(),
+                                    {.x = Rows(x.view, cut), .weight = &weight, .y = Rows(y.view, cut)});
+                              });
+      }
+    }
+  }
+}
+
 TEST(CudaManyTokens, GroupedLinearGivesTheBitsOfFewTokens) {
   Device device;
-  constexpr int64_t kTokens = 200;
   constexpr int64_t kGroups = 3;
   constexpr int64_t kRank = 128;
   constexpr int64_t kWidth = 1024;
   for (const Format format : {Format::kBf16, Format::kFp8NaN, Format::kNvFp4}) {
     const Weight weight = RandomWeight(device, format, kGroups * kRank, kWidth, 5);
-    const DeviceTensor x =
-        device.Copy(DType::kBF16, {kTokens, kGroups, kWidth}, Bf16s(Normals(kTokens * kGroups * kWidth, 6)));
-    const DeviceTensor y = device.New(DType::kBF16, {kTokens, kGroups, kRank});
-    ExpectTheSameInAnyCut(device, y.view, FormatText(format), [&](const Cut& cut) {
-      return device.table().grouped_linear(
-          device.context(), {.x = Rows(x.view, cut), .weight = &weight, .y = Rows(y.view, cut)});
-    });
+    for (const int64_t tokens : {200, 1060}) {
+      const DeviceTensor x =
+          device.Copy(DType::kBF16, {tokens, kGroups, kWidth}, Bf16s(Normals(tokens * kGroups * kWidth, 6)));
+      const DeviceTensor y = device.New(DType::kBF16, {tokens, kGroups, kRank});
+      ExpectTheSameInAnyCut(
+          device, y.view, FormatText(format) + ", " + y.view.shape.ToString(), [&](const Cut& cut) {
+            return device.table().grouped_linear(
+                device.context(), {.x = Rows(x.view, cut), .weight = &weight, .y = Rows(y.view, cut)});
+          });
+    }
   }
 }
 
@@ -154,6 +185,52 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
                                                               .limit = 7.0F,
                                                               .y = Rows(y.view, cut)});
     });
+  }
+}
+
+// So many tokens an expert that its weights are widened into shared memory; a sixth of them are too few for that.
+TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 840;
+  constexpr int64_t kTopK = 3;
+  constexpr int64_t kExperts = 8;
+  std::mt19937 random(9);
+  std::vector<int32_t> chosen;
+  for (int64_t i = 0; i < kTokens * kTopK; ++i) {
+    // More than two tiles of tokens, tiles of every size, and nobody.
+    constexpr int32_t kChoices[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 6, 6};
+    const int32_t expert = kChoices[random() % std::size(kChoices)];
+    chosen.push_back(expert == 6 && i % 16 != 0 ? 7 : expert);
+  }
+  const DeviceTensor indices = device.Copy(DType::kI32, {kTokens, kTopK}, chosen);
+  const DeviceTensor routing = device.Copy(DType::kF32, {kTokens, kTopK}, Normals(kTokens * kTopK, 10, 0.3F));
+  struct ExpertShape {
+    int64_t dim;
+    int64_t width;
+  };
+  for (const auto& [dim, width] : {ExpertShape{1024, 768}, ExpertShape{512, 1024}}) {
+    const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
+    const DeviceTensor y = device.New(DType::kF32, {kTokens, dim});
+    for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides}) {
+      std::vector<ops::ExpertWeights> experts;
+      for (uint32_t e = 0; e < kExperts; ++e) {
+        experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
+                           .w2 = RandomWeight(device, format, dim, width, 40 + e),
+                           .w3 = RandomWeight(device, format, width, dim, 60 + e)});
+      }
+      std::vector<Cut> cuts;
+      for (int64_t begin = 0; begin < kTokens; begin += kTokens / 6)
+        cuts.push_back({begin, begin + kTokens / 6});
+      ExpectTheSameInCuts(
+          device, y.view, cuts, FormatText(format) + ", dim " + std::to_string(dim), [&](const Cut& cut) {
+            return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
+                                                                    .indices = Rows(indices.view, cut),
+                                                                    .weights = Rows(routing.view, cut),
+                                                                    .experts = experts,
+                                                                    .limit = 7.0F,
+                                                                    .y = Rows(y.view, cut)});
+          });
+    }
   }
 }
 

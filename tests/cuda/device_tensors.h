@@ -127,17 +127,22 @@ inline Weight RandomWeight(Device& device, Format format, int64_t rows, int64_t 
   return device.Prepare(RandomHostWeight(format, rows, cols, seed).weight);
 }
 
-// Cuts of a batch that take every kernel: one token, a few, some tens, many.
 struct Cut {
   int64_t begin;
   int64_t end;
 };
 
+// Cuts of a batch that take every kernel: one token, a few, some tens, many.
+inline std::vector<Cut> CutsOfAllSizes(int64_t num_tokens) {
+  return {{0, 1}, {1, 9}, {9, 60}, {60, num_tokens}};
+}
+
 inline TensorView Rows(const TensorView& view, const Cut& cut) { return view.Rows(cut.begin, cut.end); }
 
 // `run(cut)` computes the rows of a cut of y; y in pieces must be y at once. What was there before must not matter.
 template <typename Run>
-void ExpectTheSameInAnyCut(Device& device, const TensorView& y, const std::string& what, Run&& run) {
+void ExpectTheSameInCuts(Device& device, const TensorView& y, const std::vector<Cut>& cuts,
+                         const std::string& what, Run&& run) {
   const int64_t num_tokens = y.shape[0];
   Status status = run(Cut{0, num_tokens});
   ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
@@ -145,7 +150,7 @@ void ExpectTheSameInAnyCut(Device& device, const TensorView& y, const std::strin
   ASSERT_NE(std::count(whole.begin(), whole.end(), std::byte{0}), static_cast<int64_t>(whole.size())) << what;
   const std::vector<std::byte> other(whole.size(), std::byte{0x5A});
   ASSERT_TRUE(device.memory().CopyFromHost(y.data, other.data(), other.size(), nullptr).ok());
-  for (const Cut& cut : {Cut{0, 1}, Cut{1, 9}, Cut{9, 60}, Cut{60, num_tokens}}) {
+  for (const Cut& cut : cuts) {
     status = run(cut);
     ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
   }
@@ -173,6 +178,10 @@ void ExpectTheSameInAnyCut(Device& device, const TensorView& y, const std::strin
     first += "; " + std::to_string(elements) + " elements of that token";
   }
   EXPECT_EQ(different, 0) << what << ": of " << num_tokens << " tokens" << first;
+}
+template <typename Run>
+void ExpectTheSameInAnyCut(Device& device, const TensorView& y, const std::string& what, Run&& run) {
+  ExpectTheSameInCuts(device, y, CutsOfAllSizes(y.shape[0]), what, run);
 }
 
 }  // namespace dsv4::testing

@@ -162,11 +162,11 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   after_copy_ = false;
 }
 
-bool DeviceQueue::HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
   const std::lock_guard lock(mutex_);
-  const auto [known, is_new] = has_cluster_.try_emplace(kernel, false);
+  const auto [known, is_new] = most_clusters_.try_emplace(kernel, 0);
   if (!is_new) return known->second;
-  if (!Enter().ok()) return false;
+  if (!Enter().ok()) return 0;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = blocks;
@@ -185,7 +185,7 @@ bool DeviceQueue::HasCluster(const void* kernel, unsigned blocks, unsigned threa
                            static_cast<int>(shared_bytes)) == cudaSuccess &&
       cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess;
   if (!ok) cudaGetLastError();  // A no, not an error: there are other kernels.
-  known->second = ok && count > 0;
+  known->second = ok ? count : 0;
   return known->second;
 }
 

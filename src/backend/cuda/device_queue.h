@@ -93,8 +93,11 @@ class DeviceQueue {
     const std::lock_guard lock(mutex_);
     return launch != 0 && launch == num_launches_ && list_.size() > 0;
   }
-  // Whether the device has room for the kernel's clusters, which may be of up to 16 blocks.
-  bool HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
+  // How many of the kernel's clusters, which may be of up to 16 blocks, the device has room for at once; and whether for one.
+  int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
+  bool HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+    return MostClusters(kernel, blocks, threads, shared_bytes) > 0;
+  }
   // A device copy of a host array, for launches of the op that is open; the source is free at return.
   Result<const void*> Stage(const void* source, size_t num_bytes);
   Status EndOp();
@@ -162,7 +165,7 @@ class DeviceQueue {
   Staging staging_;
   std::vector<void*> large_arrays_;                        // Staged arrays with memory of their own.
   std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
-  std::unordered_map<const void*, bool> has_cluster_;      // The same.
+  std::unordered_map<const void*, int> most_clusters_;     // The same.
 };
 
 }  // namespace dsv4::backend::cuda

@@ -127,6 +127,69 @@ struct SharedMatrixStep<32> {
   }
 };
 
+template <>
+struct SharedMatrixStep<64> {
+  static __device__ __forceinline__ void Add(float (&d)[32], uint64_t a, uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, 0, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
+        : "l"(a), "l"(b), "r"(adds));
+  }
+};
+
+template <>
+struct SharedMatrixStep<96> {
+  static __device__ __forceinline__ void Add(float (&d)[48], uint64_t a, uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "%48, %49, p, 1, 1, 0, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40)
+        : "l"(a), "l"(b), "r"(adds));
+  }
+};
+
+template <>
+struct SharedMatrixStep<112> {
+  static __device__ __forceinline__ void Add(float (&d)[56], uint64_t a, uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %58, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55}, "
+        "%56, %57, p, 1, 1, 0, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
+          DSV4_EIGHT(48)
+        : "l"(a), "l"(b), "r"(adds));
+  }
+};
+
+template <>
+struct SharedMatrixStep<128> {
+  static __device__ __forceinline__ void Add(float (&d)[64], uint64_t a, uint64_t b, int adds) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;\n}"
+        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
+          DSV4_EIGHT(48), DSV4_EIGHT(56)
+        : "l"(a), "l"(b), "r"(adds));
+  }
+};
+
 // The same, where B's rows are steps: d = A B. Its descriptor is TransposedDescriptor's.
 template <int kColumns>
 struct TransposedMatrixStep;
@@ -175,6 +238,19 @@ __device__ __forceinline__ void TakeRegisters() {
 
 // --- Copy engine -----------------------------------------------------------------------------------------------------
 
+// A place in a ring, and the parity of the round.
+template <int kSize>
+struct RingPlace {
+  int i = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++i == kSize) {
+      i = 0;
+      parity ^= 1U;
+    }
+  }
+};
+
 // A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced have come.
 __device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals)
@@ -210,6 +286,29 @@ __device__ __forceinline__ void CopyBulk(void* shared, const void* global, uint3
           SharedAddress(shared)),
       "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier))
       : "memory");
+}
+
+// The same to as many blocks of the cluster as `blocks` has bits, to the same place of each; the barrier of each, at the same place
+// too, counts the bytes that it gets.
+__device__ __forceinline__ void CopyBulkToCluster(void* shared, const void* global, uint32_t num_bytes,
+                                                  uint64_t* barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(SharedAddress(shared)),
+      "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier)), "h"(blocks)
+      : "memory");
+}
+// Arrives at the barrier at the same place in block `rank` of the cluster.
+__device__ __forceinline__ void ArriveInCluster(uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(SharedAddress(barrier)),
+      "r"(rank)
+      : "memory");
+}
+// All threads of the cluster's blocks meet; what they wrote before is seen behind it.
+__device__ __forceinline__ void MeetInCluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // --- Copies of a thread's own ----------------------------------------------------------------------------------------

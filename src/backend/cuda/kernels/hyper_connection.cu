@@ -1,5 +1,6 @@
 // hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
 // its own; a second kernel turns a token's few numbers into its mix.
+#include <algorithm>
 #include <memory>
 
 #include "backend/cuda/cuda_ops.h"
@@ -63,6 +64,19 @@ __global__ void __launch_bounds__(kDotThreads)
     sum = fma(k < num_rows ? static_cast<double>(row[i]) : Load(x, i), Load(x, i), sum);
   sum = BlockSum(sum);
   if (threadIdx.x == 0) dots[token * (num_rows + 1) + k] = sum;
+}
+
+// WarpSum of 32 sums at once: lanes exchange what the other keeps, and lane i ends with sum i, in sums[0].
+template <int kOffset = 16>
+__device__ __forceinline__ void SumOverLanes(double (&sums)[32]) {
+  const bool upper = (threadIdx.x & kOffset) != 0;
+#pragma unroll
+  for (int i = 0; i < kOffset; ++i) {
+    const double sent = upper ? sums[i] : sums[i + kOffset];
+    const double kept = upper ? sums[i + kOffset] : sums[i];
+    sums[i] = kept + __shfl_xor_sync(kWholeWarp, sent, kOffset);
+  }
+  if constexpr (kOffset > 1) SumOverLanes<kOffset / 2>(sums);
 }
 
 // The same in parts (HasHcRuns), which hc_cluster.cu's blocks sum too. A warp has a part: of each of its runs a lane has four columns of
@@ -135,25 +149,126 @@ __global__ void __launch_bounds__(kDotThreads, 1)
     } else {
       add.template operator()<true>();
     }
-    // WarpSum of all of them at once: lanes exchange what the other keeps, and lane i ends with sum i.
-    const auto exchange = [&]<int kOffset>() {
-      const bool upper = (lane & kOffset) != 0;
-#pragma unroll
-      for (int i = 0; i < kOffset; ++i) {
-        const double sent = upper ? sums[i] : sums[i + kOffset];
-        const double kept = upper ? sums[i + kOffset] : sums[i];
-        sums[i] = kept + __shfl_xor_sync(kWholeWarp, sent, kOffset);
-      }
-    };
-    exchange.template operator()<16>();
-    exchange.template operator()<8>();
-    exchange.template operator()<4>();
-    exchange.template operator()<2>();
-    exchange.template operator()<1>();
+    SumOverLanes(sums);
     const int64_t token = first + lane / kRowsAtOnce;
     const int row = first_row + lane % kRowsAtOnce;
     if (token < last_token && row <= num_rows)
       dots[(token * (num_rows + 1) + row) * num_parts + part] = sums[0];
+  }
+}
+
+// The same for more tokens. A block has a part and eight rows of the matrix, which lie in shared memory as doubles: conversions take as
+// long as products do, and tokens' are then shared by eight rows. A warp takes eight tokens at a time.
+// Grid: tokens by tokens_per_block, rows by eight, parts.
+constexpr int kManyRowsAtOnce = 8;
+constexpr int64_t kManyDotsTokens = 256;  // Up to so many, blocks of the kernel above fill the device better.
+
+constexpr size_t ManyDotsBytes(int64_t runs) {
+  return static_cast<size_t>(runs * kManyRowsAtOnce * kRunColumns * 4) * sizeof(double);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kDotThreads, 1)
+    ManyDotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows, int64_t num_tokens,
+                   int64_t tokens_per_block) {
+  constexpr int kWarps = kDotThreads / 32;
+  BeginKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const auto num_parts = static_cast<int>(gridDim.z);
+  const auto part = static_cast<int>(blockIdx.z);
+  const int first_row = static_cast<int>(blockIdx.y) * kManyRowsAtOnce;
+  const int64_t width = int64_t{4} * dim;
+  const int step = num_parts * kRunColumns;
+  const int64_t place = lane / 8 * dim + part * kRunColumns + lane % 8 * 4;
+  // [run][row][first or second two columns][lane]
+  extern __shared__ __align__(16) unsigned char raw_memory[];
+  auto* const matrix = reinterpret_cast<double2*>(raw_memory);
+  for (int run = 0; run * step < dim; ++run) {
+    const int row = min(first_row + warp, num_rows - 1);
+    static_assert(kWarps == kManyRowsAtOnce);
+    double a[4];
+    LoadFour(fn + row * width + place + run * step, a);
+    double2* const to = matrix + (run * kManyRowsAtOnce + warp) * 64 + lane;
+    to[0] = make_double2(a[0], a[1]);
+    to[32] = make_double2(a[2], a[3]);
+  }
+  __syncthreads();
+
+  const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * tokens_per_block);
+  constexpr int kNextTokens = kWarps * kTokensAtOnce;
+  // Tokens are read one step ahead.
+  Four<T> next[kTokensAtOnce];
+  const auto ask = [&](int64_t first, int run) {
+#pragma unroll
+    for (int t = 0; t < kTokensAtOnce; ++t)
+      next[t] = Four<T>(streams + min(first + t, last_token - 1) * width + place + run);
+  };
+  const auto work = [&]<bool kNorm>() {
+    int64_t first = blockIdx.x * tokens_per_block + warp * kTokensAtOnce;
+    if (first < last_token) ask(first, 0);
+    for (; first < last_token; first += kNextTokens) {
+      double sums[kTokensAtOnce][kManyRowsAtOnce] = {};
+      [[maybe_unused]] double squares[kTokensAtOnce] = {};
+      const double2* a = matrix + lane;
+      for (int run = 0; run < dim; run += step) {
+        double b[kTokensAtOnce][4];
+#pragma unroll
+        for (int t = 0; t < kTokensAtOnce; ++t) next[t].Widen(b[t]);
+        if (run + step < dim) {
+          ask(first, run + step);
+        } else if (first + kNextTokens < last_token) {
+          ask(first + kNextTokens, 0);
+        }
+        if constexpr (kNorm) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int t = 0; t < kTokensAtOnce; ++t) squares[t] = fma(b[t][j], b[t][j], squares[t]);
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < kManyRowsAtOnce; ++r) {
+          const double2 low = a[0];
+          const double2 high = a[32];
+          a += 64;
+          const double row[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int t = 0; t < kTokensAtOnce; ++t) sums[t][r] = fma(row[j], b[t][j], sums[t][r]);
+          }
+        }
+      }
+      double* const to = dots + first * (num_rows + 1) * num_parts + part;
+      const auto store = [&](int t, int row, double sum) {
+        if (first + t < last_token && row <= num_rows)
+          to[(int64_t{t} * (num_rows + 1) + row) * num_parts] = sum;
+      };
+      // WarpSum of 32 at once: lanes exchange what the other keeps, and lane i ends with sum i.
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        double values[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) values[i] = sums[half * 4 + i / kManyRowsAtOnce][i % kManyRowsAtOnce];
+        SumOverLanes(values);
+        const int row = first_row + lane % kManyRowsAtOnce;
+        if (row < num_rows) store(half * 4 + lane / kManyRowsAtOnce, row, values[0]);
+      }
+      if constexpr (kNorm) {
+#pragma unroll
+        for (int t = 0; t < kTokensAtOnce; ++t) {
+          const double sum = WarpSum(squares[t]);
+          if (lane == t) store(t, num_rows, sum);
+        }
+      }
+    }
+  };
+  if (first_row == 0) {
+    work.template operator()<true>();
+  } else {
+    work.template operator()<false>();
   }
 }
 
@@ -341,9 +456,24 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
   const int64_t num_parts = in_parts ? HcParts(dim) : 1;
   DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * num_parts));
   WithElement(streams.dtype, [&]<typename T>(T*) {
+    const int64_t runs = dim / (num_parts * kRunColumns);
+    if (in_parts && num_tokens > kManyDotsTokens) {
+      // As many blocks as there are processors, or that many again.
+      const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;
+      const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_processors() / others);
+      constexpr int64_t kTogether = kDotThreads / 32 * kTokensAtOnce;
+      const int64_t tokens_per_block = CeilDiv(CeilDiv(num_tokens, wanted), kTogether) * kTogether;
+      const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
+                        static_cast<unsigned>(CeilDiv(num_rows, kManyRowsAtOnce)),
+                        static_cast<unsigned>(num_parts));
+      context.Launch(ManyDotsKernel<T>, blocks, kDotThreads, ManyDotsBytes(runs), streams.as<const T>(),
+                     fn.as<const float>(), dots, static_cast<int>(dim), static_cast<int>(num_rows),
+                     num_tokens, tokens_per_block);
+      return;
+    }
     if (in_parts) {
-      // Some hundred tokens are spread over the device; more of them per block find the matrix in its cache.
-      const int64_t tokens_per_block = num_tokens <= 256 ? 2 * kTokensAtOnce : 64;
+      // Spread over the device.
+      constexpr int64_t tokens_per_block = int64_t{2} * kTokensAtOnce;
       const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
                         static_cast<unsigned>(CeilDiv(num_rows + 1, kRowsAtOnce)),
                         static_cast<unsigned>(num_parts / kPartsOfBlock));

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "backend/cuda/kernels/linear_output.cuh"
 #include "backend/cuda/kernels/linear_wgmma.h"
 #include "backend/cuda/kernels/matmul_wgmma.cuh"
 
@@ -9,10 +10,7 @@ namespace {
 struct Params {
   DeviceWeight weight;
   PackedRows x;
-  void* y;
-  int64_t y_stride;
-  bool y_is_bf16;
-  bool y_in_pairs;  // Two neighbours are stored at once.
+  LinearOutput y;
   int rows_per_group;
   int row_tiles;  // Of a group.
   int num_groups;
@@ -51,36 +49,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_co
   const auto store = [&]<int kTokens>(const WgmmaItem& item, const WgmmaTokenNotes&,
                                       float(&sums)[kTokens / 2], float4*) {
     // Rows of the weight are columns of y, group by group.
-    const int row = WgmmaWeights<kKind, WgmmaRows::kNeighbours>::Row(item, 0);
-    const int lane = static_cast<int>(threadIdx.x) % 4;
-    if (row >= item.row_end) return;
-    const bool pair = p.y_in_pairs && row + 1 < item.row_end;
-#pragma unroll
-    for (int i = 0; i < kTokens / 4; ++i) {
-      const int token = i / 2 * 8 + lane * 2 + i % 2;
-      if (token >= item.num_tokens) continue;
-      const float low = sums[i / 2 * 4 + i % 2];
-      const float high = sums[i / 2 * 4 + i % 2 + 2];
-      const int64_t place = (item.first_x_row + token) * p.y_stride + row;
-      if (p.y_is_bf16) {
-        uint16_t* const y = static_cast<uint16_t*>(p.y) + place;
-        if (pair) {
-          *reinterpret_cast<uint32_t*>(y) = Bf16FromFloat(low) | static_cast<uint32_t>(Bf16FromFloat(high))
-                                                                     << 16;
-        } else {
-          y[0] = Bf16FromFloat(low);
-          if (row + 1 < item.row_end) y[1] = Bf16FromFloat(high);
-        }
-      } else {
-        float* const y = static_cast<float*>(p.y) + place;
-        if (pair) {
-          *reinterpret_cast<float2*>(y) = make_float2(low, high);
-        } else {
-          y[0] = low;
-          if (row + 1 < item.row_end) y[1] = high;
-        }
-      }
-    }
+    StoreSums<kTokens>(p.y, WgmmaWeights<kKind, WgmmaRows::kNeighbours>::Row(item, 0), item.row_end,
+                       item.first_x_row, item.num_tokens, sums);
   };
   WgmmaTiles<kKind, WgmmaRows::kNeighbours>(
       p.weight, p.x, find, [](const WgmmaItem&, const WgmmaTokenNotes&, int) {}, store);
@@ -103,14 +73,9 @@ Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
                                                         args.weight.quantized_x, args.weight.kind));
   const int64_t token_tiles = CeilDiv(num_tokens, kWgmmaTokens);
   const int64_t tokens_per_tile = CeilDiv(CeilDiv(num_tokens, token_tiles), kPackedRows) * kPackedRows;
-  const auto pair_bytes = static_cast<uintptr_t>(2 * ElementBytes(args.y.dtype));
   const Params params = {.weight = args.weight,
                          .x = x,
-                         .y = args.y.data,
-                         .y_stride = args.y_stride,
-                         .y_is_bf16 = args.y.dtype == DType::kBF16,
-                         .y_in_pairs = args.y_stride % 2 == 0 && rows_per_group % 2 == 0 &&
-                                       reinterpret_cast<uintptr_t>(args.y.data) % pair_bytes == 0,
+                         .y = MakeLinearOutput(args.y, args.y_stride, rows_per_group),
                          .rows_per_group = static_cast<int>(rows_per_group),
                          .row_tiles = static_cast<int>(CeilDiv(rows_per_group, kWgmmaRows)),
                          .num_groups = static_cast<int>(args.num_groups),

@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/packed_rows.h"
+#include "backend/cuda/kernels/stored_scale.cuh"
 
 namespace dsv4::backend::cuda {
 
@@ -83,19 +84,6 @@ struct WgmmaMemory {
   uint64_t x_empty[kWgmmaBlocks];
   uint64_t item_full[kWgmmaItems];
   uint64_t item_empty[kWgmmaItems];
-};
-
-// A place in a ring, and the parity of the round.
-template <int kSize>
-struct RingPlace {
-  int i = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Next() {
-    if (++i == kSize) {
-      i = 0;
-      parity ^= 1U;
-    }
-  }
 };
 
 // --- Weights ---------------------------------------------------------------------------------------------------------
@@ -254,25 +242,6 @@ struct WgmmaTotal {
     first = false;
   }
 };
-
-// A scale of a block of weights, in two steps: what is stored, and the number.
-__device__ __forceinline__ uint32_t LoadStoredScale(const void* scales, DType dtype, int64_t i) {
-  uint32_t bits = 0;
-  if (dtype == DType::kF8E8M0) {
-    asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(bits) : "l"(static_cast<const uint8_t*>(scales) + i));
-  } else if (dtype == DType::kBF16) {
-    asm volatile("{\n.reg .u16 h;\nld.global.nc.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
-                 : "=r"(bits)
-                 : "l"(static_cast<const uint16_t*>(scales) + i));
-  } else {
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(bits) : "l"(static_cast<const uint32_t*>(scales) + i));
-  }
-  return bits;
-}
-__device__ __forceinline__ float ScaleFromStored(uint32_t bits, DType dtype) {
-  if (dtype == DType::kF8E8M0) return FloatFromE8m0(static_cast<uint8_t>(bits));
-  return __uint_as_float(dtype == DType::kBF16 ? bits << 16 : bits);
-}
 
 // The tile of an item: sums[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and the thread's row `half`.
 template <MatmulKind kKind, WgmmaRows kRows, int kTokens>

@@ -1,4 +1,4 @@
-// Activations as the matrix kernels for many tokens read them (matmul_wgmma.cuh): bf16, rounded to FP8 where the weight asks for
+// Activations, and weights, as the matrix kernels for many tokens read them (matmul_wgmma.cuh, linear_packed.h): bf16, rounded to FP8 where the weight asks for
 // it, their columns in the order in which a format's weights are widened, in the layout of wgmma's B operand:
 //   [columns / 64][rows][64], the eight 16-byte pieces of 64 columns permuted, piece i of row r at i ^ r % 8.
 // So many rows of 64 columns are one piece of memory, which the copy engine brings at once.
@@ -28,6 +28,10 @@ struct RowSource {
   // where divisor is 0.
   const int32_t* origins = nullptr;
   int divisor = 1;
+  // Not null: rows of x, of bf16, are those of gate and up one behind the other, and what is packed is their activation
+  // (swiglu.cuh) with row weight row_weights[origins[r]].
+  const float* row_weights = nullptr;
+  float limit = 0.0F;
 };
 
 // Calls f<kKind>() for a kind that is not general.
@@ -50,8 +54,14 @@ void WithMmaKind(MatmulKind kind, F&& f) {
 // Whether Pack takes rows of these: whole groups of 128 columns, aligned for loads of eight.
 bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols);
 
-// Scratch of the op that runs. `kind` is not kGeneral.
+// Scratch of the op that runs. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
-                        MatmulKind kind);
+                        MatmulKind kind, int64_t row_multiple = kPackedRows);
+
+// Weights in the same layout, as wgmma's A operand: BF16, or FP8 widened to bf16 without its scales (a NaN stays one). Of each 16 rows
+// the even ones come first, so that a thread, which holds rows r and r + 8 of a result, holds neighbours. Scratch of the op that runs,
+// of `num_rows` rows at least, of which those past the weight's are unspecified.
+bool CanPackWeight(const DeviceWeight& weight);
+Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
 
 }  // namespace dsv4::backend::cuda

@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/routed_experts_grouped.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/routed_experts_wgmma.h"
+#include "backend/cuda/kernels/routed_experts_wide.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
 namespace dsv4::backend::cuda {
@@ -355,6 +356,11 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   const int64_t element = ElementBytes(dtype);
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
                                context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
+  if (!block_scaled && context.has_wgmma() && HasExpertsWide(*table, args)) {
+    DSV4_RETURN_IF_ERROR(ExpertsWide(context, *table, args, static_cast<uint16_t*>(rows)));
+    SumExperts(context, args, rows);
+    return {};
+  }
   if (!block_scaled && context.has_wgmma() && HasExpertsWgmma(*table, args)) {
     DSV4_RETURN_IF_ERROR(ExpertsWgmma(context, *table, args, static_cast<uint16_t*>(rows)));
     SumExperts(context, args, rows);

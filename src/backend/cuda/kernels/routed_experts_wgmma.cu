@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/expert_tiles.h"
 #include "backend/cuda/kernels/linear_wgmma.h"
 #include "backend/cuda/kernels/matmul_wgmma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
@@ -10,126 +10,13 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// --- Grouping --------------------------------------------------------------------------------------------------------
-
-// Packed rows [begin, begin + count), which are assignments of one expert.
-struct Tile {
-  int32_t expert;
-  int32_t begin;
-  int32_t count;
-};
-
-// Assignments by expert, each expert's in their own order and beginning at a multiple of kPackedRows.
-struct Grouping {
-  int32_t* counts;  // [num_experts]
-  int32_t* order;   // [max_rows], the assignment of a packed row, -1 where there is none
-  Tile* tiles;      // [max_tiles]
-  int32_t* num_tiles;
-  int num_experts;
-  int num_assignments;
-  int max_rows;
-};
-
-constexpr int kGroupThreads = 256;
-
-__device__ __forceinline__ int TilesOf(int count) { return (count + kWgmmaTokens - 1) / kWgmmaTokens; }
-__device__ __forceinline__ int RowsOf(int count) {
-  constexpr int kRows = static_cast<int>(kPackedRows);
-  return (count + kRows - 1) / kRows * kRows;
-}
-
-// One block an expert.
-__global__ void __launch_bounds__(kGroupThreads)
-    CountKernel(const int32_t* indices, int top_k, const Grouping g, Fault* fault) {
-  BeginKernel();
-  const int expert = static_cast<int>(blockIdx.x);
-  int mine = 0;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < g.num_assignments; i += kGroupThreads) {
-    const int32_t index = indices[i];
-    mine += index == expert ? 1 : 0;
-    if (expert == 0 && (index < 0 || index >= g.num_experts))
-      ReportFault(fault, FaultKind::kExpertIndex, i / top_k, i % top_k, index, g.num_experts);
-  }
-  mine = BlockSum(mine);
-  if (threadIdx.x == 0) g.counts[expert] = mine;
-}
-
-// One block an expert: finds its place behind the experts before it, its assignments in order, and cuts them into tiles of
-// about equal size.
-__global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indices, const Grouping g) {
-  BeginKernel();
-  __shared__ int warp_counts[kGroupThreads / 32];
-  const int expert = static_cast<int>(blockIdx.x);
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  const int warp = thread / 32;
-  int rows_before = 0;
-  int tiles_before = 0;
-  for (int e = thread; e < expert; e += kGroupThreads) {
-    rows_before += RowsOf(g.counts[e]);
-    tiles_before += TilesOf(g.counts[e]);
-  }
-  const int begin = BlockSum(rows_before);
-  __syncthreads();
-  const int first_tile = BlockSum(tiles_before);
-  const int count = g.counts[expert];
-  const int num_tiles = TilesOf(count);
-  for (int t = thread; t < num_tiles; t += kGroupThreads) {
-    const int size = RowsOf((count + num_tiles - 1) / num_tiles);
-    g.tiles[first_tile + t] = {expert, begin + t * size, min(size, count - t * size)};
-  }
-  int place = begin;
-  for (int first = 0; first < g.num_assignments; first += kGroupThreads) {
-    const int i = first + thread;
-    const bool mine = i < g.num_assignments && indices[i] == expert;
-    const unsigned found = __ballot_sync(kWholeWarp, mine);
-    if (lane == 0) warp_counts[warp] = __popc(found);
-    __syncthreads();
-    int before = place;
-    for (int w = 0; w < kGroupThreads / 32; ++w) {
-      before += w < warp ? warp_counts[w] : 0;
-      place += warp_counts[w];
-    }
-    if (mine) g.order[before + __popc(found & ((1U << lane) - 1U))] = i;
-    __syncthreads();
-  }
-  const bool last = expert + 1 == g.num_experts;
-  const int end = last ? g.max_rows : begin + RowsOf(count);
-  for (int row = begin + count + thread; row < end; row += kGroupThreads) g.order[row] = -1;
-  if (last && thread == 0) *g.num_tiles = first_tile + num_tiles;
-}
-
-Result<Grouping> Group(CudaContext& context, const ops::RoutedExpertsArgs& args) {
-  const int64_t num_assignments = args.indices.num_elements();
-  const auto num_experts = static_cast<int64_t>(args.experts.size());
-  const int64_t used = std::min(num_assignments, num_experts);
-  Grouping g = {};
-  g.num_experts = static_cast<int>(num_experts);
-  g.num_assignments = static_cast<int>(num_assignments);
-  g.max_rows =
-      static_cast<int>(CeilDiv(num_assignments + used * (kPackedRows - 1), kPackedRows) * kPackedRows);
-  DSV4_ASSIGN_OR_RETURN(g.counts, context.Scratch<int32_t>(num_experts));
-  DSV4_ASSIGN_OR_RETURN(g.order, context.Scratch<int32_t>(g.max_rows));
-  DSV4_ASSIGN_OR_RETURN(g.tiles, context.Scratch<Tile>(num_assignments / kWgmmaTokens + used));
-  DSV4_ASSIGN_OR_RETURN(g.num_tiles, context.Scratch<int32_t>(1));
-  const auto blocks = static_cast<unsigned>(num_experts);
-  const auto* const indices = args.indices.as<const int32_t>();
-  context.Launch(CountKernel, blocks, kGroupThreads, 0, indices, static_cast<int>(args.indices.shape[1]), g,
-                 context.fault());
-  context.Launch(PlaceKernel, blocks, kGroupThreads, 0, indices, g);
-  return g;
-}
-
-// --- Matrix products -------------------------------------------------------------------------------------------------
-
 constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 
 struct Params {
   DeviceWeight shape;  // Of all these matrices.
   const DeviceWeight* weights;
   PackedRows x;
-  Grouping grouping;
+  ExpertGrouping grouping;
   int row_tiles;
   uint16_t* y;
   const float* routing;  // Gate and up: [num_assignments]; down: null.
@@ -139,7 +26,7 @@ struct Params {
 __device__ __forceinline__ bool FindTile(const Params& p, int64_t i, int first_matrix, int second_matrix,
                                          int rows_per_tile, WgmmaItem& item) {
   if (i >= int64_t{*p.grouping.num_tiles} * p.row_tiles) return false;
-  const Tile tile = p.grouping.tiles[i / p.row_tiles];
+  const ExpertTile tile = p.grouping.tiles[i / p.row_tiles];
   const DeviceWeight& first = p.weights[tile.expert * kMatrices + first_matrix];
   const DeviceWeight& second = p.weights[tile.expert * kMatrices + second_matrix];
   item = {.data = {first.data, second.data},
@@ -257,7 +144,7 @@ Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const ops::R
                     uint16_t* rows) {
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Grouping grouping, Group(context, args));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, args, kWgmmaTokens));
   const auto blocks = static_cast<unsigned>(context.queue().num_processors());
 
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(grouping.max_rows * width));

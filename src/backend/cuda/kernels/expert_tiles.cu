@@ -1,0 +1,110 @@
+#include <algorithm>
+
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/expert_tiles.h"
+#include "backend/cuda/kernels/packed_rows.h"
+#include "backend/cuda/kernels/reduce.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kGroupThreads = 256;
+
+__device__ __forceinline__ int TilesOf(const ExpertGrouping& g, int count) {
+  return (count + g.tokens_per_tile - 1) / g.tokens_per_tile;
+}
+__device__ __forceinline__ int RowsOf(int count) {
+  constexpr int kRows = static_cast<int>(kPackedRows);
+  return (count + kRows - 1) / kRows * kRows;
+}
+
+// One block an expert.
+__global__ void __launch_bounds__(kGroupThreads)
+    CountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, Fault* fault) {
+  BeginKernel();
+  const int expert = static_cast<int>(blockIdx.x);
+  int mine = 0;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < g.num_assignments; i += kGroupThreads) {
+    const int32_t index = indices[i];
+    mine += index == expert ? 1 : 0;
+    if (expert == 0 && (index < 0 || index >= g.num_experts))
+      ReportFault(fault, FaultKind::kExpertIndex, i / top_k, i % top_k, index, g.num_experts);
+  }
+  mine = BlockSum(mine);
+  if (threadIdx.x == 0) g.counts[expert] = mine;
+}
+
+// One block an expert: finds its place behind the experts before it, its assignments in order, and cuts them into tiles of
+// about equal size.
+__global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indices, const ExpertGrouping g) {
+  BeginKernel();
+  __shared__ int warp_counts[kGroupThreads / 32];
+  const int expert = static_cast<int>(blockIdx.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  int rows_before = 0;
+  int tiles_before = 0;
+  for (int e = thread; e < expert; e += kGroupThreads) {
+    rows_before += RowsOf(g.counts[e]);
+    tiles_before += TilesOf(g, g.counts[e]);
+  }
+  const int begin = BlockSum(rows_before);
+  __syncthreads();
+  const int first_tile = BlockSum(tiles_before);
+  const int count = g.counts[expert];
+  const int num_tiles = TilesOf(g, count);
+  for (int t = thread; t < num_tiles; t += kGroupThreads) {
+    const int size = RowsOf((count + num_tiles - 1) / num_tiles);
+    g.tiles[first_tile + t] = {expert, begin + t * size, min(size, count - t * size)};
+  }
+  int place = begin;
+  for (int first = 0; first < g.num_assignments; first += kGroupThreads) {
+    const int i = first + thread;
+    const bool mine = i < g.num_assignments && indices[i] == expert;
+    const unsigned found = __ballot_sync(kWholeWarp, mine);
+    if (lane == 0) warp_counts[warp] = __popc(found);
+    __syncthreads();
+    int before = place;
+    for (int w = 0; w < kGroupThreads / 32; ++w) {
+      before += w < warp ? warp_counts[w] : 0;
+      place += warp_counts[w];
+    }
+    if (mine) g.order[before + __popc(found & ((1U << lane) - 1U))] = i;
+    __syncthreads();
+  }
+  const bool last = expert + 1 == g.num_experts;
+  const int end = last ? g.max_rows : begin + RowsOf(count);
+  for (int row = begin + count + thread; row < end; row += kGroupThreads) g.order[row] = -1;
+  if (last && thread == 0) *g.num_tiles = first_tile + num_tiles;
+}
+
+}  // namespace
+
+Result<ExpertGrouping> GroupByExpert(CudaContext& context, const ops::RoutedExpertsArgs& args,
+                                     int tokens_per_tile) {
+  const int64_t num_assignments = args.indices.num_elements();
+  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  const int64_t used = std::min(num_assignments, num_experts);
+  ExpertGrouping g = {};
+  g.tokens_per_tile = tokens_per_tile;
+  g.num_experts = static_cast<int>(num_experts);
+  g.num_assignments = static_cast<int>(num_assignments);
+  g.max_rows =
+      static_cast<int>(CeilDiv(num_assignments + used * (kPackedRows - 1), kPackedRows) * kPackedRows);
+  DSV4_ASSIGN_OR_RETURN(g.counts, context.Scratch<int32_t>(num_experts));
+  DSV4_ASSIGN_OR_RETURN(g.order, context.Scratch<int32_t>(g.max_rows));
+  DSV4_ASSIGN_OR_RETURN(g.tiles, context.Scratch<ExpertTile>(num_assignments / tokens_per_tile + used));
+  DSV4_ASSIGN_OR_RETURN(g.num_tiles, context.Scratch<int32_t>(1));
+  const auto blocks = static_cast<unsigned>(num_experts);
+  const auto* const indices = args.indices.as<const int32_t>();
+  context.Launch(CountKernel, blocks, kGroupThreads, 0, indices, static_cast<int>(args.indices.shape[1]), g,
+                 context.fault());
+  context.Launch(PlaceKernel, blocks, kGroupThreads, 0, indices, g);
+  return g;
+}
+
+}  // namespace dsv4::backend::cuda

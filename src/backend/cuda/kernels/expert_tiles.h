@@ -1,0 +1,31 @@
+// Assignments of tokens to experts, sorted by expert and cut into tiles for the matrix kernels for many tokens.
+#pragma once
+
+#include "backend/cuda/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// Packed rows [begin, begin + count), which are assignments of one expert.
+struct ExpertTile {
+  int32_t expert;
+  int32_t begin;
+  int32_t count;
+};
+
+// Assignments by expert, each expert's in their own order and beginning at a multiple of kPackedRows; all in device memory.
+struct ExpertGrouping {
+  int32_t* counts;    // [num_experts]
+  int32_t* order;     // [max_rows], the assignment of a packed row, -1 where there is none
+  ExpertTile* tiles;  // [max_tiles], an expert's of about equal size
+  int32_t* num_tiles;
+  int num_experts;
+  int num_assignments;
+  int max_rows;
+  int tokens_per_tile;  // At most.
+};
+
+// Scratch of the op that runs.
+Result<ExpertGrouping> GroupByExpert(CudaContext& context, const ops::RoutedExpertsArgs& args,
+                                     int tokens_per_tile);
+
+}  // namespace dsv4::backend::cuda
