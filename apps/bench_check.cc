@@ -8,12 +8,12 @@
 #include <random>
 #include <vector>
 
-#include "apps/bench_state.h"
 #include "backend/reference/reference_backend.h"
 #include "diag/compare_check.h"
 #include "diag/live_run.h"
 #include "diag/statistics.h"
 #include "diag/subject.h"
+#include "kv/random_rows.h"
 
 namespace dsv4::apps {
 namespace {
@@ -55,12 +55,10 @@ std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab_size, uint32_t se
 
 // Logits of decode steps of a batch at `depth`, a row after the other.
 Result<std::vector<std::vector<float>>> DecodeAt(int64_t depth, const Part& part) {
-  ops::OpContext& context = *part.backend->inner().context;
-  const RandomRows rows(context.memory(), context.stream(), part.model->cache_layout().row_dtype);
   std::vector<kv::SequenceState> states;
   for (uint64_t i = 0; i < kBatch; ++i) {
     DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, part.model->NewSequence());
-    DSV4_TRY(rows.Fill(state, depth, i));
+    DSV4_TRY(kv::FillWithRandomRows(state, depth, i));
     states.push_back(std::move(state));
   }
   std::vector<std::vector<float>> logits;

@@ -211,10 +211,6 @@ Result<Plan> ReadPlan(const BenchOptions& options) {
   DSV4_ASSIGN_OR_RETURN(plan.depths, ParseBenchList(options.depth, 0));
   DSV4_ASSIGN_OR_RETURN(plan.batches, ParseBenchList(options.batch, 1));
   if (options.model.group != nullptr) {
-    // Rows of a depth are made up on this rank; the others would not have theirs.
-    if (!plan.depths.empty() && std::ranges::max(plan.depths) > 0) {
-      return Error(InvalidArgument(fmt::format("--depth: got {}, --ranks wants 0 or none", options.depth)));
-    }
     if (!options.tiers.empty()) return Error(InvalidArgument("--isa: several models; want no --ranks"));
   }
   for (const std::string& name : options.tiers) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "kv/random_rows.h"
 #include "sampling/sampler.h"
 
 namespace dsv4::apps {
@@ -57,13 +58,7 @@ BenchRow Merge(std::vector<BenchRow> rows) {
 
 BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
                      const BenchRunOptions& options)
-    : model_(model),
-      backend_(backend),
-      meter_(meter),
-      options_(options),
-      rows_(backend.inner().context->memory(), backend.inner().context->stream(),
-            model.cache_layout().row_dtype),
-      random_(options.seed) {
+    : model_(model), backend_(backend), meter_(meter), options_(options), random_(options.seed) {
   for (int i = 0; i < 5; ++i) {
     most_multiply_adds_ = std::max(most_multiply_adds_, meter_.Measure().multiply_adds);
   }
@@ -148,7 +143,7 @@ Status BenchRuns::SetDepth(int64_t depth, int64_t batch) {
   state_bytes_ = 0;
   for (int64_t i = 0; i < batch; ++i) {
     DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model_.NewSequence());
-    DSV4_RETURN_IF_ERROR(rows_.Fill(state, depth, options_.seed + static_cast<uint64_t>(i) + 1));
+    DSV4_RETURN_IF_ERROR(kv::FillWithRandomRows(state, depth, options_.seed + static_cast<uint64_t>(i) + 1));
     states_.push_back(std::move(state));
   }
   state_bytes_ = batch * kv::StateBytes(model_.cache_layout(), depth);

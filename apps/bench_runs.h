@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "apps/bench_machine.h"
-#include "apps/bench_state.h"
 #include "base/status.h"
 #include "diag/hooked_backend.h"
 #include "diag/op_profile.h"
@@ -82,7 +82,6 @@ class BenchRuns {
   diag::HookedBackend& backend_;
   const BenchMeter& meter_;
   BenchRunOptions options_;
-  RandomRows rows_;
   std::mt19937_64 random_;
   std::vector<kv::SequenceState> states_;
   int64_t depth_ = 0;

@@ -7,9 +7,9 @@
 #include "apps/bench_check.h"
 #include "apps/bench_command.h"
 #include "apps/bench_runs.h"
-#include "apps/bench_state.h"
 #include "apps/model_source.h"
 #include "backend/cpu/cpu_backend.h"
+#include "kv/random_rows.h"
 
 namespace dsv4::apps {
 namespace {
@@ -127,10 +127,10 @@ TEST(BenchMerge, LeavesBusyRoundsOutWhileThereAreOthers) {
   EXPECT_TRUE(busy.busy);
 }
 
-std::vector<float> LogitsAfter(model::Model& model, const RandomRows& rows, int64_t length, uint64_t seed) {
+std::vector<float> LogitsAfter(model::Model& model, int64_t length, uint64_t seed) {
   Result<kv::SequenceState> state = model.NewSequence();
   EXPECT_TRUE(state.has_value());
-  const Status filled = rows.Fill(*state, length, seed);
+  const Status filled = kv::FillWithRandomRows(*state, length, seed);
   EXPECT_TRUE(filled.ok()) << filled.message();
   EXPECT_EQ(state->length(), length);
   const std::vector<int32_t> token = {5};
@@ -142,23 +142,19 @@ std::vector<float> LogitsAfter(model::Model& model, const RandomRows& rows, int6
 
 TEST_F(BenchTest, RandomRowsAreOfTheSeedAndTheModelReadsThem) {
   const auto model = Load();
-  ops::OpContext& context = *backend_->inner().context;
-  const RandomRows rows(context.memory(), context.stream(), model->cache_layout().row_dtype);
   for (const int64_t length : {1, 127, 700, 1500}) {  // More than one append in the last.
-    const std::vector<float> logits = LogitsAfter(*model, rows, length, 1);
+    const std::vector<float> logits = LogitsAfter(*model, length, 1);
     EXPECT_TRUE(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }));
-    EXPECT_EQ(logits, LogitsAfter(*model, rows, length, 1));
-    EXPECT_NE(logits, LogitsAfter(*model, rows, length, 2));
+    EXPECT_EQ(logits, LogitsAfter(*model, length, 1));
+    EXPECT_NE(logits, LogitsAfter(*model, length, 2));
   }
 }
 
 TEST_F(BenchTest, RandomRowsEndWhereTheModelEnds) {
   const auto model = Load();
-  ops::OpContext& context = *backend_->inner().context;
-  const RandomRows rows(context.memory(), context.stream(), model->cache_layout().row_dtype);
   Result<kv::SequenceState> state = model->NewSequence();
   ASSERT_TRUE(state.has_value());
-  const Status filled = rows.Fill(*state, model->cache_layout().max_positions + 1, 0);
+  const Status filled = kv::FillWithRandomRows(*state, model->cache_layout().max_positions + 1, 0);
   EXPECT_EQ(filled.code(), StatusCode::kOutOfRange) << filled.message();
 }
 

@@ -141,9 +141,10 @@ int CheckAll(Ranks& ranks, Communicator& group, std::string_view way) {
   const int rank = group.rank();
   int failures = 0;
   for (const bool even : {true, false}) {
-    for (const int64_t rows : {1, 3, 64}) {
+    for (const int64_t rows : {1, 3, 64, 300}) {
       for (const int64_t unit : {1, 33, 4096}) {
-        std::vector<int64_t> counts;  // In the uneven case rank 0 has nothing.
+        if (!even && rows == 300 && unit == 4096) continue;  // Even they go in two parts.
+        std::vector<int64_t> counts;                         // In the uneven case rank 0 has nothing.
         for (int r = 0; r < size; ++r) counts.push_back(even ? unit : r * unit);
         const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
         const int64_t mine = counts[static_cast<size_t>(rank)];
@@ -164,10 +165,21 @@ int CheckAll(Ranks& ranks, Communicator& group, std::string_view way) {
       }
     }
   }
-  for (const int64_t count : {1, 7, 4096, 16385, 65536, 65537, 1 << 20}) {
+  for (const int64_t count : {1, 7, 4096, 16385, 65536, 65537, 131073, 1 << 20, 1000003, 5000000}) {
     failures += Compare(
         ranks, group, fmt::format("{} all-reduce of {}", way, count), Numbers(count, rank), 0,
         [&](Communicator& g, std::byte* in, std::byte*) { return g.AllReduceSum(Floats(in, count)); });
+  }
+  for (const int64_t count : {1, 1000, 1200000}) {
+    std::vector<int64_t> counts;
+    for (int r = 0; r < size; ++r) counts.push_back(count + 4 * r);
+    const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const int64_t mine = counts[static_cast<size_t>(rank)];
+    failures +=
+        Compare(ranks, group, fmt::format("{} reduce-scatter of {} and more", way, count), Numbers(all, rank),
+                static_cast<size_t>(mine * 4), [&](Communicator& g, std::byte* in, std::byte* out) {
+                  return g.ReduceScatterSum(Floats(in, all), counts, Floats(out, mine));
+                });
   }
   failures += Compare(ranks, group, fmt::format("{} send and receive", way), Numbers(1000, rank), 0,
                       [&](Communicator& g, std::byte* in, std::byte*) {
@@ -197,8 +209,8 @@ double Time(Ranks& ranks, const Buffer& any, const Call& call) {
 
 void TimeAll(Ranks& ranks, Communicator& group, std::string_view way) {
   const int size = group.size();
-  for (const int64_t bytes :
-       {64, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 64 << 20}) {
+  for (const int64_t bytes : {64, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20,
+                              4 << 20, 32 << 20, 128 << 20}) {
     const int64_t piece = bytes / size / 16 * 16;
     const Buffer values = Must(ranks.memory().Allocate(static_cast<size_t>(bytes)));
     const Buffer all = Must(ranks.memory().Allocate(static_cast<size_t>(bytes)));

@@ -31,16 +31,8 @@ class HookedContext final : public ops::OpContext {
                                args);                                                                   \
   }
 DSV4_FOR_EACH_OP(DSV4_HOOKED_OP)
+DSV4_FOR_EACH_SHARD_OP(DSV4_HOOKED_OP)
 #undef DSV4_HOOKED_OP
-
-// Ops between ranks have no hooks.
-#define DSV4_PASSED_OP(name, Args)                                                  \
-  Status Passed_##name(ops::OpContext& context, const ops::Args& args) {            \
-    const ops::Backend& inner = static_cast<const HookedContext&>(context).inner(); \
-    return inner.table.name(*inner.context, args);                                  \
-  }
-DSV4_FOR_EACH_SHARD_OP(DSV4_PASSED_OP)
-#undef DSV4_PASSED_OP
 
 }  // namespace
 
@@ -52,10 +44,10 @@ HookedBackend::HookedBackend(ops::Backend inner)
 #define DSV4_HOOKED_ENTRY(name, Args) backend_.table.name = Hooked_##name;
   DSV4_FOR_EACH_OP(DSV4_HOOKED_ENTRY)
 #undef DSV4_HOOKED_ENTRY
-#define DSV4_PASSED_ENTRY(name, Args) \
-  if (inner_.table.name != nullptr) backend_.table.name = Passed_##name;
-  DSV4_FOR_EACH_SHARD_OP(DSV4_PASSED_ENTRY)
-#undef DSV4_PASSED_ENTRY
+#define DSV4_HOOKED_ENTRY(name, Args) \
+  if (inner_.table.name != nullptr) backend_.table.name = Hooked_##name;
+  DSV4_FOR_EACH_SHARD_OP(DSV4_HOOKED_ENTRY)
+#undef DSV4_HOOKED_ENTRY
 }
 
 HookedBackend::Scope::Scope(HookedBackend& backend, OpHooks hooks) : backend_(backend) {

@@ -16,16 +16,17 @@ using InnerOp = std::function<Status(const Args& args)>;
 template <typename Args>
 using OpHook = std::function<Status(const InnerOp<Args>& inner, const Args& args)>;
 
-// Empty: the op as it is. The ops that only ranks with divided entries call cannot be hooked.
+// Empty: the op as it is.
 struct OpHooks {
 #define DSV4_OP_HOOK(name, Args) OpHook<ops::Args> name;
   DSV4_FOR_EACH_OP(DSV4_OP_HOOK)
+  DSV4_FOR_EACH_SHARD_OP(DSV4_OP_HOOK)
 #undef DSV4_OP_HOOK
 };
 
 class HookedBackend {
  public:
-  // `inner` lacks no op.
+  // `inner` lacks no op, or those of several ranks.
   explicit HookedBackend(ops::Backend inner);
 
   // What a model is made on. Models may outlive this object.

@@ -36,6 +36,67 @@ int64_t ExpertElements(const ops::ExpertWeights& expert) {
 // Rows of the window and entries that the query at `position` sees.
 int64_t VisibleWindow(int64_t position, int64_t window_size) { return std::min(position + 1, window_size); }
 
+// Of attention to the entries that lie on one shard.
+template <typename Args>
+Result<OpCost> AttentionCost(ops::OpContext& context, const Args& args, const EntryShard& shard) {
+  const int64_t num_heads = args.q.shape[1];
+  const int64_t head_dim = args.q.shape[2];
+  std::vector<int32_t> selected;
+  if (!args.selected.is_null()) {
+    DSV4_ASSIGN_OR_RETURN(selected, ToHost(context, args.selected));
+  }
+  int64_t rows_read = 0;
+  int64_t rows_met = 0;  // By all queries together.
+  for (const ops::AttentionSequence& sequence : args.sequences) {
+    const int64_t end = sequence.first_position + sequence.num_tokens;
+    if (args.window_size > 0) rows_read += std::min(end, args.window_size - 1 + sequence.num_tokens);
+    std::unordered_set<int32_t> entries;
+    for (int64_t t = 0; t < sequence.num_tokens; ++t) {
+      const int64_t position = sequence.first_position + t;
+      rows_met += VisibleWindow(position, args.window_size);
+      if (args.ratio == 0) continue;
+      if (args.selected.is_null()) {
+        rows_met += shard.NumRows((position + 1) / args.ratio);
+        continue;
+      }
+      const int64_t top_k = args.selected.shape[1];
+      for (int64_t k = 0; k < top_k; ++k) {
+        const int32_t entry = selected[static_cast<size_t>((sequence.token_begin + t) * top_k + k)];
+        if (entry < 0 || !shard.Has(entry)) continue;
+        entries.insert(entry);
+        ++rows_met;
+      }
+    }
+    if (args.ratio > 0) {
+      rows_read +=
+          args.selected.is_null() ? shard.NumRows(end / args.ratio) : static_cast<int64_t>(entries.size());
+    }
+  }
+  return OpCost{.cache_bytes = Number(rows_read * head_dim * ElementBytes(args.q.dtype)),
+                .multiply_adds = Number(2 * rows_met * num_heads * head_dim)};
+}
+
+// Of the keys that lie on one shard.
+template <typename Args>
+OpCost IndexerCost(const Args& args, int64_t top_k, const EntryShard& shard) {
+  const int64_t num_heads = args.q.shape[1];
+  const int64_t width = args.q.shape[2];
+  int64_t keys_read = 0;
+  int64_t keys_met = 0;
+  for (const ops::IndexerSequence& sequence : args.sequences) {
+    int64_t most = 0;
+    for (int64_t t = 0; t < sequence.num_tokens; ++t) {
+      const int64_t visible = (sequence.first_position + t + 1) / args.ratio;
+      if (visible <= top_k) continue;  // All are chosen without a look.
+      keys_met += shard.NumRows(visible);
+      most = std::max(most, shard.NumRows(visible));
+    }
+    keys_read += most;
+  }
+  return {.cache_bytes = Number(keys_read * width * ElementBytes(args.q.dtype)),
+          .multiply_adds = Number(keys_met * num_heads * width)};
+}
+
 std::string WeightDetail(const Weight& weight) {
   const std::string name = weight.format == WeightFormat::kPlain
                                ? std::string(DTypeName(weight.data.dtype))
@@ -94,60 +155,19 @@ Result<OpCost> CostOf(ops::OpContext& context, const ops::RoutedExpertsArgs& arg
 }
 
 Result<OpCost> CostOf(ops::OpContext& context, const ops::AttentionArgs& args) {
-  const int64_t num_heads = args.q.shape[1];
-  const int64_t head_dim = args.q.shape[2];
-  std::vector<int32_t> selected;
-  if (!args.selected.is_null()) {
-    DSV4_ASSIGN_OR_RETURN(selected, ToHost(context, args.selected));
-  }
-  int64_t rows_read = 0;
-  int64_t rows_met = 0;  // By all queries together.
-  for (const ops::AttentionSequence& sequence : args.sequences) {
-    const int64_t end = sequence.first_position + sequence.num_tokens;
-    rows_read += std::min(end, args.window_size - 1 + sequence.num_tokens);
-    std::unordered_set<int32_t> entries;
-    for (int64_t t = 0; t < sequence.num_tokens; ++t) {
-      const int64_t position = sequence.first_position + t;
-      rows_met += VisibleWindow(position, args.window_size);
-      if (args.ratio == 0) continue;
-      if (args.selected.is_null()) {
-        rows_met += (position + 1) / args.ratio;
-        continue;
-      }
-      const int64_t top_k = args.selected.shape[1];
-      for (int64_t k = 0; k < top_k; ++k) {
-        const int32_t entry = selected[static_cast<size_t>((sequence.token_begin + t) * top_k + k)];
-        if (entry < 0) continue;
-        entries.insert(entry);
-        ++rows_met;
-      }
-    }
-    if (args.ratio > 0) {
-      rows_read += args.selected.is_null() ? end / args.ratio : static_cast<int64_t>(entries.size());
-    }
-  }
-  return OpCost{.cache_bytes = Number(rows_read * head_dim * ElementBytes(args.q.dtype)),
-                .multiply_adds = Number(2 * rows_met * num_heads * head_dim)};
+  return AttentionCost(context, args, {});
 }
-
+Result<OpCost> CostOf(ops::OpContext& context, const ops::AttentionPartArgs& args) {
+  return AttentionCost(context, args, args.shard);
+}
 Result<OpCost> CostOf(ops::OpContext&, const ops::IndexerSelectArgs& args) {
-  const int64_t num_heads = args.q.shape[1];
-  const int64_t width = args.q.shape[2];
-  const int64_t top_k = args.selected.shape[1];
-  int64_t keys_read = 0;
-  int64_t keys_met = 0;
-  for (const ops::IndexerSequence& sequence : args.sequences) {
-    int64_t most = 0;
-    for (int64_t t = 0; t < sequence.num_tokens; ++t) {
-      const int64_t visible = (sequence.first_position + t + 1) / args.ratio;
-      if (visible <= top_k) continue;  // All are chosen without a look.
-      keys_met += visible;
-      most = std::max(most, visible);
-    }
-    keys_read += most;
-  }
-  return OpCost{.cache_bytes = Number(keys_read * width * ElementBytes(args.q.dtype)),
-                .multiply_adds = Number(keys_met * num_heads * width)};
+  return IndexerCost(args, args.selected.shape[1], {});
+}
+Result<OpCost> CostOf(ops::OpContext&, const ops::IndexerCandidatesArgs& args) {
+  return IndexerCost(args, args.candidates.shape[1], args.shard);
+}
+Result<OpCost> CostOf(ops::OpContext&, const ops::GatherRowsArgs& args) {
+  return OpCost{.cache_bytes = Number(args.rows.num_bytes())};
 }
 
 Result<OpCost> CostOf(ops::OpContext&, const ops::CompressorPoolArgs& args) {
@@ -180,6 +200,9 @@ DSV4_NO_COST(StoreRowsArgs)
 DSV4_NO_COST(RouterArgs)
 DSV4_NO_COST(SwigluArgs)
 DSV4_NO_COST(MoeCombineArgs)
+DSV4_NO_COST(MergeCandidatesArgs)
+DSV4_NO_COST(MergeAttentionArgs)
+DSV4_NO_COST(SumRowsArgs)
 #undef DSV4_NO_COST
 
 std::string DetailOf(const ops::LinearArgs& args) { return WeightDetail(*args.weight); }
@@ -191,6 +214,11 @@ std::string DetailOf(const ops::RoutedExpertsArgs& args) {
 std::string DetailOf(const ops::AttentionArgs& args) {
   return args.ratio == 0 ? "window" : fmt::format("ratio {}", args.ratio);
 }
+std::string DetailOf(const ops::AttentionPartArgs& args) {
+  return args.ratio == 0 ? "window"
+                         : fmt::format("ratio {}, entries of shard {}", args.ratio, args.shard.index);
+}
+std::string DetailOf(const ops::IndexerCandidatesArgs& args) { return fmt::format("ratio {}", args.ratio); }
 std::string DetailOf(const ops::IndexerSelectArgs& args) { return fmt::format("ratio {}", args.ratio); }
 std::string DetailOf(const ops::CompressorPoolArgs& args) { return fmt::format("ratio {}", args.ratio); }
 
@@ -211,6 +239,10 @@ DSV4_NO_DETAIL(StoreRowsArgs)
 DSV4_NO_DETAIL(RouterArgs)
 DSV4_NO_DETAIL(SwigluArgs)
 DSV4_NO_DETAIL(MoeCombineArgs)
+DSV4_NO_DETAIL(MergeCandidatesArgs)
+DSV4_NO_DETAIL(MergeAttentionArgs)
+DSV4_NO_DETAIL(GatherRowsArgs)
+DSV4_NO_DETAIL(SumRowsArgs)
 #undef DSV4_NO_DETAIL
 
 }  // namespace dsv4::diag

@@ -46,6 +46,7 @@ OpHooks OpProfile::Hooks() {
     return Measure<ops::Args>(#name, inner, args);                              \
   };
   DSV4_FOR_EACH_OP(DSV4_MEASURE_OP)
+  DSV4_FOR_EACH_SHARD_OP(DSV4_MEASURE_OP)
 #undef DSV4_MEASURE_OP
   return hooks;
 }

@@ -400,7 +400,7 @@ TEST_F(PrefixDiskTest, AFailingDiskCostsReuseAndNothingElse) {
 }
 
 // The figures in docs/serving.md.
-TEST(PrefixDiskSize, AFileHasAThirdOfTheRingsOfAFlashStateAtMost) {
+TEST(PrefixDiskSize, AFileHasHalfOfTheRingsOfAFlashState) {
   const auto config = model::ParseModelConfig(*model::SyntheticConfig({.shape = "flash"}), "flash");
   ASSERT_TRUE(config.has_value()) << config.error().ToString();
   const kv::CacheLayout layout =
@@ -425,7 +425,7 @@ TEST(PrefixDiskSize, AFileHasAThirdOfTheRingsOfAFlashStateAtMost) {
       "rings of a Flash state: %.1f MB in memory, %.1f to %.1f MB in a file; entries of %d tokens: %.1f MB\n",
       static_cast<double>(rings) / 1e6, static_cast<double>(least) / 1e6, static_cast<double>(most) / 1e6,
       static_cast<int>(length), static_cast<double>(entries) / 1e6);
-  EXPECT_LT(100 * most, 35 * rings);
+  EXPECT_LT(100 * most, 52 * rings);
 }
 
 // Against a list of all that was offered, with restarts and evictions between.

@@ -70,7 +70,7 @@ int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
 }
 
 int64_t CacheLayout::RingCapacity(int layer, RingKind kind) const {
-  if (kind == RingKind::kWindow) return window_size - 1 + std::max(max_chunk_tokens, max_rewind_tokens);
+  if (kind == RingKind::kWindow) return window_size - 1 + std::max<int64_t>(1, max_rewind_tokens);
   const LayerCacheLayout& l = At(*this, layer);
   return std::max<int64_t>(1, l.ratio * l.channels() - 1 + max_rewind_tokens);
 }

@@ -71,7 +71,7 @@ struct CacheLayout {
   DType RingDType(RingKind kind) const { return kind == RingKind::kWindow ? row_dtype : DType::kF32; }
   int64_t RingRowBytes(int layer, RingKind kind) const;
   // The rows that the next token needs, and room to append or to take back:
-  //   window                window_size - 1 + max(max_chunk_tokens, max_rewind_tokens)
+  //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile)
   //   compressor, indexer   ratio * channels - 1 + max_rewind_tokens (the pool op reads a chunk from its inputs)
   int64_t RingCapacity(int layer, RingKind kind) const;
   // All slots, rounded up so that the next ring is aligned for any device's vector loads.

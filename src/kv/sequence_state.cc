@@ -15,6 +15,18 @@ size_t Index(PageKind kind) { return static_cast<size_t>(kind); }
 
 }  // namespace
 
+void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
+                    std::vector<RowRun>* runs) {
+  const int64_t row_bytes = ring.width * ElementBytes(ring.dtype);
+  for (int64_t position = begin; position < end;) {
+    const int64_t slot = position % ring.capacity;
+    const int64_t num_rows = std::min(end - position, ring.capacity - slot);
+    runs->push_back(
+        {source_begin + (position - begin), num_rows, static_cast<std::byte*>(ring.data) + slot * row_bytes});
+    position += num_rows;
+  }
+}
+
 template <typename Visit>
 void SequenceState::ForEachRing(Visit visit) {
   for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
@@ -164,15 +176,14 @@ PagedRows SequenceState::Pages(int layer, PageKind kind) const {
 
 void SequenceState::WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const {
   const RingRows ring = Ring(layer, RingKind::kWindow);
-  const int64_t row_bytes = layout_->RingRowBytes(layer, RingKind::kWindow);
   const int64_t end = length_ + num_appending_;
-  for (int64_t position = length_; position < end;) {
-    const int64_t slot = position % ring.capacity;
-    const int64_t num_rows = std::min(end - position, ring.capacity - slot);
-    runs->push_back({source_begin + (position - length_), num_rows,
-                     static_cast<std::byte*>(ring.data) + slot * row_bytes});
-    position += num_rows;
-  }
+  const int64_t first = std::max(length_, end - ring.capacity);
+  AppendRingRuns(ring, first, end, source_begin + (first - length_), runs);
+}
+
+bool SequenceState::WindowFits() const {
+  const int64_t seen = std::min(layout_->window_size - 1, length_);
+  return seen + num_appending_ <= layout_->RingCapacity(0, RingKind::kWindow);
 }
 
 void SequenceState::EntryRuns(int layer, PageKind kind, int64_t source_begin,

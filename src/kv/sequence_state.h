@@ -31,6 +31,10 @@ namespace dsv4::kv {
 
 class Snapshot;
 
+// Where rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from `source_begin`. Appends to *runs.
+void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
+                    std::vector<RowRun>* runs);
+
 class SequenceState {
  public:
   // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory. What happens to it
@@ -70,8 +74,11 @@ class SequenceState {
   // shard.
   RingRows Ring(int layer, RingKind kind) const;
   PagedRows Pages(int layer, PageKind kind) const;
-  // Where the append's window rows go, and where those of its completed entries go that belong here; source rows, one
-  // for every token or completed entry, count from `source_begin`. Appends to *runs.
+  // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps these rows elsewhere
+  // while it runs, with those before them that they see.
+  bool WindowFits() const;
+  // Where the append's window rows go, the last of them that the ring keeps, and where those of its completed entries go that belong
+  // here; source rows, one for every token or completed entry, count from `source_begin`. Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
   void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
   // Entries of a layer that the append completes, on this rank or another.
@@ -94,6 +101,7 @@ class SequenceState {
 
  private:
   friend class kv::Snapshot;
+  friend Status FillWithRandomRows(SequenceState& state, int64_t length, uint64_t seed);
 
   struct RingPlace {
     size_t offset_bytes = 0;  // In rings_.

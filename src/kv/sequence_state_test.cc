@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 TEST(CacheLayout, CapacitiesAndNeededRows) {
   const CacheLayout layout = testing::SmallLayout();
-  EXPECT_EQ(layout.RingCapacity(1, RingKind::kWindow), 5 - 1 + 9);
+  EXPECT_EQ(layout.RingCapacity(1, RingKind::kWindow), 5 - 1 + 3);
   EXPECT_EQ(layout.RingCapacity(1, RingKind::kCompressorValues), 2 * 4 - 1 + 3);
   EXPECT_EQ(layout.RingCapacity(2, RingKind::kCompressorScores), 7 - 1 + 3);
   EXPECT_EQ(layout.FirstNeededRow(0, RingKind::kWindow, 3), 0);

@@ -106,7 +106,7 @@ TEST_F(SnapshotTest, CanBeTakenBackAsFarAsWasAskedFor) {
 TEST_F(SnapshotTest, WhatTheStateHasLostCannotBeTakenBackEither) {
   auto [state, shadow] = Make(40);
   testing::Append(state, 9, 77);
-  ASSERT_TRUE(state.Rewind(4).ok());  // 45 tokens now; row 36, which 43 would need, is overwritten.
+  ASSERT_TRUE(state.Rewind(2).ok());  // 47 tokens now; window row 41, which 45 would need, is overwritten.
   const auto snapshot =
       Snapshot::Deserialize(*state.Snapshot()->Serialize(3), layout_, HostMemory(), nullptr);
   ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();

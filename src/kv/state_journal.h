@@ -13,11 +13,11 @@
 namespace dsv4::kv {
 
 struct StateEvent {
-  enum class Kind : uint8_t { kCreated, kCopied, kRewound, kReset, kDestroyed };
+  enum class Kind : uint8_t { kCreated, kCopied, kRewound, kReset, kFilled, kDestroyed };
   Kind kind = Kind::kCreated;
   uint64_t state = 0;
-  uint64_t source = 0;     // kCopied: the state it was copied from.
-  int64_t num_tokens = 0;  // kRewound: taken back.
+  uint64_t source = 0;     // kCopied: the state it was copied from. kFilled: the rows' seed.
+  int64_t num_tokens = 0;  // kRewound: taken back. kFilled: the new length.
 };
 
 class StateJournal {
@@ -69,6 +69,9 @@ class JournalEntry {
   uint64_t number() const { return number_; }  // 0 without a journal.
   void Rewound(int64_t num_tokens) const {
     Add({.kind = StateEvent::Kind::kRewound, .state = number_, .num_tokens = num_tokens});
+  }
+  void Filled(int64_t length, uint64_t seed) const {
+    Add({.kind = StateEvent::Kind::kFilled, .state = number_, .source = seed, .num_tokens = length});
   }
   void Reset() const { Add({.kind = StateEvent::Kind::kReset, .state = number_}); }
 

@@ -1,5 +1,6 @@
 #include "model/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -42,8 +43,40 @@ Status FinishQueries(const LayerStep& step, const TensorView& q) {
   return {};
 }
 
+// Where the window rows of every sequence of the pass are while it runs: its own ring, or one of the arena's where that has no room
+// for so many tokens, with the rows before them that they see.
+using Windows = std::vector<RingRows>;
+
+Result<Windows> MakeWindows(const LayerStep& step) {
+  Windows windows;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    windows.push_back(sequence.state->Ring(step.state_layer(), kv::RingKind::kWindow));
+    if (sequence.state->WindowFits()) continue;
+    const RingRows own = windows.back();
+    RingRows& window = windows.back();
+    const int64_t first_seen =
+        std::max<int64_t>(0, sequence.first_position - (step.config().sliding_window - 1));
+    window.capacity = sequence.first_position + sequence.num_tokens - first_seen;
+    DSV4_ASSIGN_OR_RETURN(const TensorView rows, step.NewTensor(own.dtype, {window.capacity, own.width}));
+    window.data = rows.data;
+    // The rows that are in both.
+    std::vector<RowRun> runs;
+    for (int64_t p = first_seen; p < sequence.first_position;) {
+      const int64_t slot = p % own.capacity;
+      const int64_t end = std::min(sequence.first_position, p + own.capacity - slot);
+      kv::AppendRingRuns(window, p, end, slot, &runs);
+      p = end;
+    }
+    const TensorView source =
+        TensorView::Contiguous(own.data, own.dtype, {own.capacity, own.width}, rows.device);
+    DSV4_TRY(step.StoreRows("attn.window", source, runs));
+  }
+  return windows;
+}
+
 // The window rows kv [n, head_dim] of this pass: normed, rotated, rounded, and stored.
-Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& kv) {
+Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& kv,
+                   const Windows& windows) {
   const ModelConfig& config = step.config();
   DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.kv_norm", kv, weights.kv_norm));
   DSV4_RETURN_IF_ERROR(step.Rope("attn.kv", kv.Reshaped({kv.shape[0], 1, config.head_dim}),
@@ -55,19 +88,24 @@ Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const Ten
   }
   step.Observe("attn.kv", kv);
   std::vector<RowRun> runs;
-  for (const PassSequence& sequence : step.plan().sequences) {
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const PassSequence& sequence = step.plan().sequences[i];
     sequence.state->WindowRuns(step.state_layer(), sequence.token_begin, &runs);
+    if (sequence.state->WindowFits()) continue;
+    const int64_t end = sequence.first_position + sequence.num_tokens;
+    kv::AppendRingRuns(windows[i], sequence.first_position, end, sequence.token_begin, &runs);
   }
   return step.StoreRows("attn.kv", kv, runs);
 }
 
-std::vector<ops::AttentionSequence> Sequences(const LayerStep& step) {
+std::vector<ops::AttentionSequence> Sequences(const LayerStep& step, const Windows& windows) {
   std::vector<ops::AttentionSequence> sequences;
-  for (const PassSequence& sequence : step.plan().sequences) {
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const PassSequence& sequence = step.plan().sequences[i];
     sequences.push_back({.token_begin = sequence.token_begin,
                          .num_tokens = sequence.num_tokens,
                          .first_position = sequence.first_position,
-                         .window = sequence.state->Ring(step.state_layer(), kv::RingKind::kWindow),
+                         .window = windows[i],
                          .entries = {}});
     if (step.layer_config().compressed()) {
       sequences.back().entries = sequence.state->Pages(step.state_layer(), kv::PageKind::kEntries);
@@ -80,57 +118,124 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
 }
 
-// Where shards divide the entries: every shard attends with all heads to the entries that it keeps, and gets what all found for its
-// own heads; the window, which everybody has, it adds itself.
+// Attention over a part of what the queries q see: of the entries that `shard` has, whose rows are in `sequences`, and of one shard, in
+// turn by layers, with the window.
+Status AttendToPart(const LayerStep& step, const TensorView& q, const TensorView& selected,
+                    const EntryShard& shard, std::span<const ops::AttentionSequence> sequences,
+                    const TensorView& part) {
+  const bool window = step.layer() % shard.count == shard.index;
+  return step.Run("attn.part", step.ops().attention_part,
+                  {.q = q,
+                   .selected = selected,
+                   .part = part.Reshaped({q.shape[0], q.shape[1], q.shape[2] + 2}),
+                   .softmax_scale = SoftmaxScale(step.config()),
+                   .window_size = window ? step.config().sliding_window : 0,
+                   .ratio = step.layer_config().compress_ratio,
+                   .shard = shard,
+                   .sequences = sequences});
+}
+
+// Queries go to the entries: this shard attends with all heads to its part, and gets what all found for its own heads,
+// parts [shards, n, heads, d + 2].
+Status SendQueries(const LayerStep& step, const ColumnSplit& heads, const TensorView& q,
+                   const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                   const TensorView& parts) {
+  const ModelConfig& config = step.config();
+  const Arena::Scope scope(step.context().arena);
+  const int64_t n = q.shape[0];
+  const int64_t width = config.head_dim + 2;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView all_q,
+      GatherColumns(step, "attn.q", q.Reshaped({n, q.shape[1] * config.head_dim}), heads));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine,
+                               step.NewTensor(DType::kF32, {n, config.num_attention_heads * width}));
+  DSV4_RETURN_IF_ERROR(AttendToPart(step, all_q.Reshaped({n, config.num_attention_heads, config.head_dim}),
+                                    selected, step.context().shards.entries, sequences, mine));
+  ColumnSplit split = heads;
+  for (int64_t& begin : split.begins) begin = begin / config.head_dim * width;
+  return ScatterColumns(step, mine, split, parts);
+}
+
+// Entries come to the queries: this shard gets everybody's and attends to each one's with its own heads. The parts are the same numbers.
+Status FetchEntries(const LayerStep& step, const TensorView& q, const TensorView& selected,
+                    std::span<const ops::AttentionSequence> sequences, const TensorView& parts) {
+  const Arena::Scope scope(step.context().arena);
+  const EntryShard& mine = step.context().shards.entries;
+  const int64_t ratio = step.layer_config().compress_ratio;
+  std::vector<PagedRows> sources;
+  std::vector<int64_t> num_entries;  // Of a sequence, on all shards.
+  std::vector<int64_t> num_rows(static_cast<size_t>(mine.count), 0);
+  for (const ops::AttentionSequence& sequence : sequences) {
+    num_entries.push_back((sequence.first_position + sequence.num_tokens) / ratio);
+    sources.push_back(sequence.entries);
+    sources.back().num_rows = mine.NumRows(num_entries.back());
+    for (int64_t shard = 0; shard < mine.count; ++shard)
+      num_rows[static_cast<size_t>(shard)] += EntryShard{shard, mine.count}.NumRows(num_entries.back());
+  }
+  const int64_t width = step.config().head_dim;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView here,
+      step.NewTensor(step.dtype(), {num_rows[static_cast<size_t>(mine.index)], width}));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.entries", step.ops().gather_rows, {.sources = sources, .rows = here}));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all, GatherRows(step, here, num_rows));
+  if (q.shape[1] == 0) return {};
+  // A sequence's rows of a shard are one page, and pages are of one size.
+  const int64_t page = *std::ranges::max_element(num_entries);
+  int64_t begin = 0;
+  for (int64_t i = 0; i < mine.count; ++i) {
+    const EntryShard shard{i, mine.count};
+    std::vector<ops::AttentionSequence> theirs(sequences.begin(), sequences.end());
+    std::vector<void*> pages(theirs.size());
+    for (size_t s = 0; s < theirs.size(); ++s) {
+      const int64_t rows = shard.NumRows(num_entries[s]);
+      pages[s] = all.Rows(begin, begin + rows).data;
+      begin += rows;
+      theirs[s].entries.pages = std::span(pages).subspan(s, 1);
+      theirs[s].entries.rows_per_page = std::max<int64_t>(1, page);
+      theirs[s].entries.num_rows = rows;
+    }
+    DSV4_RETURN_IF_ERROR(AttendToPart(step, q, selected, shard, theirs, parts.Rows(i, i + 1)));
+  }
+  return {};
+}
+
+// Whether entries come to the queries, for a pass of many tokens where they are fewer bytes than what else is sent; all shards
+// decide alike. With few queries it is exchanges and launches that count.
+bool EntriesTravel(const LayerStep& step, std::span<const ops::AttentionSequence> sequences) {
+  constexpr int64_t kFewQueries = 16;
+  const ModelConfig& config = step.config();
+  const int64_t n = step.plan().num_tokens;
+  const int64_t element = ElementBytes(step.dtype());
+  const int64_t query = config.num_attention_heads *
+                        (config.head_dim * element + (config.head_dim + 2) * ElementBytes(DType::kF32));
+  int64_t num_entries = 0;
+  for (const ops::AttentionSequence& sequence : sequences)
+    num_entries += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  return n > kFewQueries && num_entries * config.head_dim * element < n * query;
+}
+
+// Where shards divide the entries: every shard gets what is found in each one's part for its own heads.
 Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                       const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                       const TensorView& o) {
-  const ModelConfig& config = step.config();
-  const Shards& shards = step.context().shards;
-  const int64_t n = q.shape[0];
-  const int64_t num_heads = q.shape[1];
-  const int64_t width = config.head_dim + 2;  // Of a part.
   const Arena::Scope scope(step.context().arena);
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView parts,
-                               step.NewTensor(DType::kF32, {shards.entries.count + 1, n, num_heads, width}));
-  {
-    const Arena::Scope all_heads(step.context().arena);
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        const TensorView all_q,
-        GatherColumns(step, "attn.q", q.Reshaped({n, num_heads * config.head_dim}), weights.splits.heads));
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine,
-                                 step.NewTensor(DType::kF32, {n, config.num_attention_heads * width}));
-    DSV4_RETURN_IF_ERROR(step.Run("attn.entries", step.ops().attention_part,
-                                  {.q = all_q.Reshaped({n, config.num_attention_heads, config.head_dim}),
-                                   .selected = selected,
-                                   .part = mine.Reshaped({n, config.num_attention_heads, width}),
-                                   .softmax_scale = SoftmaxScale(config),
-                                   .window_size = 0,
-                                   .ratio = step.layer_config().compress_ratio,
-                                   .shard = shards.entries,
-                                   .sequences = sequences}));
-    ColumnSplit split = weights.splits.heads;
-    for (int64_t& begin : split.begins) begin = begin / config.head_dim * width;
-    DSV4_RETURN_IF_ERROR(ScatterColumns(step, mine, split, parts.Rows(1, shards.entries.count + 1)));
+                               step.NewTensor(DType::kF32, {step.context().shards.entries.count, q.shape[0],
+                                                            q.shape[1], step.config().head_dim + 2}));
+  if (EntriesTravel(step, sequences)) {
+    DSV4_RETURN_IF_ERROR(FetchEntries(step, q, selected, sequences, parts));
+  } else {
+    DSV4_RETURN_IF_ERROR(SendQueries(step, weights.splits.heads, q, selected, sequences, parts));
   }
-  if (num_heads == 0) return {};
-  DSV4_RETURN_IF_ERROR(step.Run("attn.window", step.ops().attention_part,
-                                {.q = q,
-                                 .selected = {},
-                                 .part = parts.Rows(0, 1).Reshaped({n, num_heads, width}),
-                                 .softmax_scale = SoftmaxScale(config),
-                                 .window_size = config.sliding_window,
-                                 .ratio = 0,
-                                 .shard = {},
-                                 .sequences = sequences}));
+  if (q.shape[1] == 0) return {};
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
 
 // Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
 Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
-                          const TensorView& selected) {
+                          const TensorView& selected, const Windows& windows) {
   const ModelConfig& config = step.config();
-  const std::vector<ops::AttentionSequence> sequences = Sequences(step);
+  const std::vector<ops::AttentionSequence> sequences = Sequences(step, windows);
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
   if (step.context().shards.divide_entries() && step.layer_config().compressed()) {
     DSV4_TRY(AttendTogether(step, weights, q, selected, sequences, o));
@@ -180,6 +285,7 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
   if (weights.indexer.has_value()) {
     DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
   }
+  DSV4_ASSIGN_OR_RETURN(const Windows windows, MakeWindows(step));
   {
     const Arena::Scope scope(step.context().arena);
     DSV4_ASSIGN_OR_RETURN(const Projections p, Project(step, weights, u));
@@ -193,7 +299,7 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
       DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer, p.q_lora));
     }
     if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
-    DSV4_TRY(StoreWindow(step, weights, p.kv));
+    DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
     if (weights.compressor.has_value()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
@@ -201,7 +307,7 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
       DSV4_TRY(SelectEntries(step, *weights.indexer, p.indexer, indexer_queries, selected));
     }
   }
-  DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected));
+  DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));
   if (!step.context().shards.alone() && weights.splits.attn_out.total() == 0) {
     DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), {n, config.hidden_size}));

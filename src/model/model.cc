@@ -13,6 +13,7 @@
 #include "comm/collectives.h"
 #include "comm/imagined_group.h"
 #include "io/checkpoint.h"
+#include "kv/random_rows.h"
 #include "model/cache_geometry.h"
 #include "model/place_weights.h"
 #include "model/rope_table.h"
@@ -398,6 +399,18 @@ Status Model::FollowEvents(std::span<const kv::StateEvent> events) {
         if (const Status rewound = copy->Rewind(event.num_tokens); !rewound.ok() && first.ok())
           first = rewound;
         break;
+      case kv::StateEvent::Kind::kFilled: {
+        std::optional<kv::SequenceState>& filled = copies_[event.state];
+        Status status;
+        if (Result<kv::SequenceState> made = NewSequence(); !made) {
+          status = made.error();
+        } else {
+          filled = std::move(*made);
+          status = kv::FillWithRandomRows(*filled, event.num_tokens, event.source);
+        }
+        if (!status.ok() && first.ok()) first = status;
+        break;
+      }
       case kv::StateEvent::Kind::kReset:
         if (copy != nullptr) copy->Reset();
         break;

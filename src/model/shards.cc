@@ -38,6 +38,19 @@ Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, c
   return all;
 }
 
+Result<TensorView> GatherRows(const LayerStep& step, const TensorView& mine,
+                              std::span<const int64_t> num_rows) {
+  int64_t total = 0;
+  std::vector<int64_t> piece_bytes;
+  for (const int64_t rows : num_rows) {
+    total += rows;
+    piece_bytes.push_back(rows * mine.shape[1] * ElementBytes(mine.dtype));
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView all, step.NewTensor(mine.dtype, {total, mine.shape[1]}));
+  DSV4_TRY(step.context().shards.group->AllGather(Bytes(mine), 1, piece_bytes, Bytes(all)));
+  return all;
+}
+
 Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
                       const TensorView& parts) {
   comm::Communicator& group = *step.context().shards.group;

@@ -5,6 +5,7 @@
 // ExpertPlacement::kByColumns cuts sums, those of w2.
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -44,7 +45,10 @@ struct Shards {
 // Puts the shards' columns [n, their part of `split`] together: [n, split.total()]. `mine` itself where the stage is one rank.
 Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, const TensorView& mine,
                                  const ColumnSplit& split);
-// The way back: of `all` [n, split.total()] every shard gets its columns of everybody's, [shards, n, its part of `split`].
+// The shards' rows [num_rows[shard], width] one behind the other, of one width: [sum of num_rows, width].
+Result<TensorView> GatherRows(const LayerStep& step, const TensorView& mine,
+                              std::span<const int64_t> num_rows);
+// The way back of GatherColumns: of `all` [n, split.total()] every shard gets its columns of everybody's, [shards, n, its part of `split`].
 Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
                       const TensorView& parts);
 // This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.

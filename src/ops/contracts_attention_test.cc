@@ -334,6 +334,47 @@ TEST_F(ContractTest, MergeCandidates) {
         a.candidates = New(kI32, {3, 8});
       },
       "candidates: dtype I32, want I64");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.candidates = New(DType::kI64, {3, 7});
+      },
+      "candidates: 7 a token, want lists of 2");
+  const auto empty = [&](const A& a) { return Validate(a).ok(); };
+  EXPECT_TRUE(empty({New(DType::kI64, {3, 0}), New(kI32, {3, 0})}));
+}
+
+TEST_F(ContractTest, GatherRows) {
+  std::vector<std::byte> page(64);
+  void* const pages[] = {page.data(), page.data()};
+  const auto paged = [&](int64_t num_rows) {
+    return PagedRows{.pages = pages, .rows_per_page = 2, .num_rows = num_rows, .width = 8, .dtype = kBF16};
+  };
+  using A = GatherRowsArgs;
+  std::vector<PagedRows> sources = {paged(3), paged(0), paged(1)};
+  const A valid{sources, New(kBF16, {4, 8})};
+  ExpectOk(valid);
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.rows = New(kBF16, {5, 8});
+      },
+      "rows: 1 rows more than the sources");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.rows = New(kBF16, {3, 8});
+      },
+      "sources[2]: 1 rows, want 0 to the 0 that rows has left");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.rows = New(kF32, {4, 8});
+      },
+      "sources[0]: dtype BF16, want F32");
+  sources[0] = paged(5);
+  EXPECT_THAT(Validate(A{sources, New(kBF16, {6, 8})}).message(),
+              HasSubstr("sources[0]: 2 pages, want at least 3"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "ops/attention_part.h"
 #include "ops/compressor_pool.h"
 #include "ops/embed.h"
+#include "ops/gather_rows.h"
 #include "ops/grouped_linear.h"
 #include "ops/hadamard_fp4.h"
 #include "ops/head_rms_norm.h"
@@ -68,6 +69,7 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
 #define DSV4_FOR_EACH_SHARD_OP(V)              \
   V(indexer_candidates, IndexerCandidatesArgs) \
   V(merge_candidates, MergeCandidatesArgs)     \
+  V(gather_rows, GatherRowsArgs)               \
   V(attention_part, AttentionPartArgs)         \
   V(merge_attention, MergeAttentionArgs)       \
   V(sum_rows, SumRowsArgs)

@@ -235,6 +235,10 @@ Status VisitOperands(ops::MergeAttentionArgs& a, Visit& visit) {
   return visit(a.parts, a.sink, a.o);
 }
 template <typename Visit>
+Status VisitOperands(ops::GatherRowsArgs& a, Visit& visit) {
+  return visit(a.sources, a.rows);
+}
+template <typename Visit>
 Status VisitOperands(ops::SumRowsArgs& a, Visit& visit) {
   return visit(a.rows, a.out);
 }
@@ -257,6 +261,9 @@ struct Adder {
   void Add(std::span<const RowRun> runs) {
     for (const RowRun& run : runs) mirror.Add(run.destination, run.num_rows * run_row_bytes);
   }
+  void Add(std::span<const PagedRows> sources) {
+    for (const PagedRows& source : sources) mirror.Add(source);
+  }
   void Add(std::span<const ops::CompressorSequence> sequences) {
     for (const auto& sequence : sequences) {
       mirror.Add(sequence.value_history);
@@ -277,6 +284,7 @@ struct Adder {
 struct Translator {
   Mirror& mirror;
   std::vector<RowRun> runs;
+  std::vector<PagedRows> sources;
   std::vector<ops::ExpertWeights> experts;
   std::vector<ops::CompressorSequence> compressor_sequences;
   std::vector<ops::IndexerSequence> indexer_sequences;
@@ -313,6 +321,11 @@ struct Translator {
       runs.push_back(run);
     }
     span = runs;
+    return {};
+  }
+  Status Replace(std::span<const PagedRows>& span) {
+    for (const PagedRows& source : span) sources.push_back(mirror.At(source));
+    span = sources;
     return {};
   }
   Status Replace(std::span<const ops::CompressorSequence>& span) {

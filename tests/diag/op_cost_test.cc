@@ -74,6 +74,18 @@ TEST_F(OpCostTest, AttentionReadsDistinctRows) {
   EXPECT_EQ(cost.cache_bytes, (9 + 25) * 16 * 2);
   EXPECT_EQ(cost.multiply_adds, 2 * (8 + 8 + 25 + 25) * 4 * 16);
 
+  // Of several ranks the second of two has entries 1, 3, ..., 23.
+  ops::AttentionPartArgs part;
+  part.q = args.q;
+  part.ratio = 4;
+  part.shard = {1, 2};
+  part.sequences = args.sequences;
+  cost = Cost(part);
+  EXPECT_EQ(cost.cache_bytes, 12 * 16 * 2);
+  EXPECT_EQ(cost.multiply_adds, 2 * (12 + 12) * 4 * 16);
+  part.selected = TensorView::Contiguous(static_cast<void*>(chosen.data()), DType::kI32, {2, 2});
+  EXPECT_EQ(Cost(part).cache_bytes, 1 * 16 * 2);  // Entry 3.
+
   const ops::AttentionSequence start = {.num_tokens = 2, .first_position = 0};
   args.ratio = 0;
   args.sequences = std::span(&start, 1);
@@ -92,6 +104,15 @@ TEST_F(OpCostTest, IndexerLooksOnlyWhereThereIsAChoice) {
   const OpCost cost = Cost(args);
   EXPECT_EQ(cost.cache_bytes, 11 * 16 * 2);
   EXPECT_EQ(cost.multiply_adds, 11 * 4 * 16);
+
+  ops::IndexerCandidatesArgs part;
+  part.q = args.q;
+  part.candidates = View(DType::kI64, {2, 10});
+  part.ratio = 4;
+  part.shard = {1, 2};  // Of keys 0 to 10, 5.
+  part.sequences = args.sequences;
+  EXPECT_EQ(Cost(part).cache_bytes, 5 * 16 * 2);
+  EXPECT_EQ(Cost(part).multiply_adds, 5 * 4 * 16);
 }
 
 TEST(OpProfile, AStepReadsEveryWeightThatItNeeds) {

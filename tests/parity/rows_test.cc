@@ -1,4 +1,5 @@
-// Ops that treat rows or elements one by one: rms_norm, head_rms_norm, scale, swiglu, moe_combine, embed, store_rows, sum_rows.
+// Ops that treat rows or elements one by one: rms_norm, head_rms_norm, scale, swiglu, moe_combine, embed, store_rows, gather_rows,
+// sum_rows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "formats/number_formats.h"
 #include "tests/parity/backends.h"
+#include "tests/parity/cached_rows.h"
 #include "tests/parity/test_tensor.h"
 
 namespace dsv4::test {
@@ -280,6 +282,32 @@ TEST(StoreRowsParity, EveryRunGoesWhereItShould) {
   for (size_t i = 3; i < 6; ++i) EXPECT_EQ(got(outputs[0], i), untouched);
   EXPECT_EQ(got(outputs[1], 0), untouched);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(got(outputs[1], 1 + i), row(7 + i));
+}
+
+TEST(GatherRowsParity, SequencesOneBehindTheOther) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int64_t width : {1, 6, 512}) {
+      Random random(17);
+      std::vector<double> want;
+      std::vector<std::unique_ptr<TestPages>> pages;
+      std::vector<PagedRows> sources;
+      for (const int64_t num_rows : {7, 0, 5, 131, 1}) {  // Pages of five.
+        const std::vector<double> rows = Rounded(dtype, random.Normals(num_rows * width));
+        want.insert(want.end(), rows.begin(), rows.end());
+        pages.push_back(std::make_unique<TestPages>(dtype, width, 5, rows));
+        sources.push_back(pages.back()->rows());
+      }
+      const auto outputs = RunOnAll(
+          [&](const ops::Backend& backend) {
+            TestTensor rows(dtype, {7 + 5 + 131 + 1, width});
+            const Status status = backend.table.gather_rows(*backend.context, {sources, rows});
+            EXPECT_TRUE(status.ok()) << status.ToString();
+            return Outputs(std::move(rows));
+          },
+          FastOutputs::kSameBits, OpsUsed::kOfShards);
+      EXPECT_EQ(outputs[0].Values(), want) << DTypeName(dtype) << ", rows of " << width;
+    }
+  }
 }
 
 // Every row is added once, to its target, in the order given; fp32 additions in that order have one result.

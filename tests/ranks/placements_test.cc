@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kv/random_rows.h"
 #include "tests/ranks/model_ranks.h"
 
 namespace dsv4::testing {
@@ -122,6 +123,35 @@ TEST(Tiny, NearlySameOnTheCpuBackend) {
     run.num_ranks = num_ranks;
     run.placement = placement;
     EXPECT_LT(RelativeError(logits(), alone), 1e-4F) << num_ranks << " ranks, " << placement;
+  }
+}
+
+// Made-up rows are the same whoever keeps them: every shard has its part of one state.
+TEST(Tiny, RandomRowsAreOneState) {
+  RanksRun run{.directory = kTiny,
+               .options = {.numerics = model::Numerics::kPlain},
+               .backend = GoldenBackends().back()};
+  const auto logits = [&](uint64_t seed) {
+    std::vector<float> all;
+    RunModel(run, [&](model::Model& model) {
+      kv::SequenceState state = model.NewSequence().value();
+      ASSERT_TRUE(kv::FillWithRandomRows(state, 700, seed).ok());  // Two appends.
+      const std::vector<int32_t> tokens = {3, 1, 4};
+      const model::SequenceChunk chunk{.state = &state, .tokens = tokens};
+      auto output = model.Step({&chunk, 1});
+      ASSERT_TRUE(output.has_value()) << output.error().ToString();
+      all = output->logits;
+    });
+    return all;
+  };
+  const std::vector<float> alone = logits(5);
+  EXPECT_GT(RelativeError(logits(6), alone), 1e-2F);
+  run.num_ranks = 3;
+  run.placement = "expert";
+  EXPECT_TRUE(SameBits(logits(5), alone));
+  for (const char* placement : {"tensor", "expert,entries"}) {
+    run.placement = placement;
+    EXPECT_LT(RelativeError(logits(5), alone), 1e-4F) << placement;
   }
 }
 

@@ -62,6 +62,7 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       .moe_combine = cpu::MoeCombine,
       .indexer_candidates = cpu::IndexerCandidates,
       .merge_candidates = cpu::MergeCandidates,
+      .gather_rows = cpu::GatherRows,
       .attention_part = cpu::AttentionPart,
       .merge_attention = cpu::MergeAttention,
       .sum_rows = cpu::SumRows,

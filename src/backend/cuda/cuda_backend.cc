@@ -49,6 +49,7 @@ OpRecord Record(const ops::MergeCandidatesArgs& a) {
 }
 OpRecord Record(const ops::AttentionPartArgs& a) { return {"attention_part", {a.q.shape, a.selected.shape}}; }
 OpRecord Record(const ops::MergeAttentionArgs& a) { return {"merge_attention", {a.parts.shape}}; }
+OpRecord Record(const ops::GatherRowsArgs& a) { return {"gather_rows", {a.rows.shape}}; }
 OpRecord Record(const ops::SumRowsArgs& a) { return {"sum_rows", {a.rows.shape, a.out.shape}}; }
 
 const TensorView& Operand(const ops::EmbedArgs& a) { return a.streams; }
@@ -75,6 +76,7 @@ const TensorView& Operand(const ops::IndexerCandidatesArgs& a) { return a.q; }
 const TensorView& Operand(const ops::MergeCandidatesArgs& a) { return a.candidates; }
 const TensorView& Operand(const ops::AttentionPartArgs& a) { return a.part; }
 const TensorView& Operand(const ops::MergeAttentionArgs& a) { return a.o; }
+const TensorView& Operand(const ops::GatherRowsArgs& a) { return a.rows; }
 const TensorView& Operand(const ops::SumRowsArgs& a) { return a.out; }
 
 // The table's entry for an op: validation, the checks every op needs, then the op.
@@ -205,6 +207,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
       .indexer_candidates = Entry<ops::IndexerCandidatesArgs, IndexerCandidates>,
       .merge_candidates = Entry<ops::MergeCandidatesArgs, MergeCandidates>,
+      .gather_rows = Entry<ops::GatherRowsArgs, GatherRows>,
       .attention_part = Entry<ops::AttentionPartArgs, AttentionPart>,
       .merge_attention = Entry<ops::MergeAttentionArgs, MergeAttention>,
       .sum_rows = Entry<ops::SumRowsArgs, SumRows>,

@@ -32,6 +32,7 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
 Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args);
 Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args);
 Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args);
+Status GatherRows(CudaContext& context, const ops::GatherRowsArgs& args);
 Status SumRows(CudaContext& context, const ops::SumRowsArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook(20);
 constexpr int64_t kMinShare = 4096;  // Bytes of a piece a block, unless there would be too many blocks.
+// Up to here every rank adds up everything: one wait in place of two.
+constexpr int64_t kMaxGatheredSum = int64_t{512} << 10;
 
 Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
@@ -140,10 +142,10 @@ class PeerGroup final : public comm::Communicator {
   }
   Status AllGather(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                    std::span<std::byte> all) override {
-    if (!Fits(num_rows, row_bytes)) return inside_->AllGather(mine, num_rows, row_bytes, all);
-    const int64_t all_row_bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
+    const int64_t all_row_bytes = Total(row_bytes);
     DSV4_CHECK(static_cast<int64_t>(all.size()) == all_row_bytes * num_rows) << all.size();
     ExchangeParams p = params_;
+    p.num_rows = num_rows;
     int64_t begin = 0;
     for (int r = 0; r < size(); ++r) {
       const int64_t bytes = row_bytes[At(r)];
@@ -151,15 +153,15 @@ class PeerGroup final : public comm::Communicator {
       p.receive[r] = {all.data() + begin, all_row_bytes, bytes};
       begin += bytes;
     }
-    return Launch("all-gather", p, num_rows, row_bytes);
+    return Launch("all-gather", p, row_bytes);
   }
   Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                   std::span<std::byte> parts) override {
-    if (!Fits(num_rows, row_bytes)) return inside_->AllToAll(mine, num_rows, row_bytes, parts);
-    const int64_t all_row_bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
+    const int64_t all_row_bytes = Total(row_bytes);
     const int64_t my_bytes = row_bytes[At(rank())];
     DSV4_CHECK(static_cast<int64_t>(parts.size()) == size() * my_bytes * num_rows) << parts.size();
     ExchangeParams p = params_;
+    p.num_rows = num_rows;
     int64_t begin = 0;
     for (int r = 0; r < size(); ++r) {
       const int64_t bytes = row_bytes[At(r)];
@@ -167,20 +169,50 @@ class PeerGroup final : public comm::Communicator {
       p.receive[r] = {parts.data() + r * my_bytes * num_rows, my_bytes, my_bytes};
       begin += bytes;
     }
-    return Launch("all-to-all", p, num_rows, row_bytes);
+    return Launch("all-to-all", p, row_bytes);
   }
   Status AllReduceSum(std::span<float> values) override {
     const auto bytes = static_cast<int64_t>(values.size_bytes());
-    const std::vector<int64_t> row_bytes(At(size()), bytes);
-    if (!Fits(1, row_bytes)) return inside_->AllReduceSum(values);
-    ExchangeParams p = params_;
-    for (int r = 0; r < size(); ++r) p.send[r] = {reinterpret_cast<std::byte*>(values.data()), bytes, bytes};
-    p.sum = values.data();
-    return Launch("all-reduce", p, 1, row_bytes);
+    auto* const data = reinterpret_cast<std::byte*>(values.data());
+    if (bytes <= kMaxGatheredSum) {
+      ExchangeParams p = params_;
+      p.num_rows = 1;
+      for (int r = 0; r < size(); ++r) p.send[r] = {data, bytes, bytes};
+      p.sum = values.data();
+      return Launch("all-reduce", p, std::vector<int64_t>(At(size()), bytes));
+    }
+    // Every rank adds up a piece, and all get the pieces.
+    std::vector<int64_t> counts;
+    const auto count = static_cast<int64_t>(values.size());
+    constexpr int64_t kUnit = 4;  // Floats that are moved at once.
+    for (int64_t r = 0; r < size(); ++r) {
+      const int64_t end = r + 1 == size() ? count : count * (r + 1) / size() / kUnit * kUnit;
+      counts.push_back(end - std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    }
+    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank(), int64_t{0});
+    const std::span<float> mine =
+        values.subspan(static_cast<size_t>(begin), static_cast<size_t>(counts[At(rank())]));
+    DSV4_RETURN_IF_ERROR(ReduceScatterSum(values, counts, mine));
+    std::vector<int64_t> piece_bytes;
+    for (const int64_t piece : counts) piece_bytes.push_back(piece * static_cast<int64_t>(sizeof(float)));
+    return AllGather(std::as_bytes(mine), 1, piece_bytes, std::as_writable_bytes(values));
   }
+  // `mine` may be its place in `values`.
   Status ReduceScatterSum(std::span<const float> values, std::span<const int64_t> counts,
                           std::span<float> mine) override {
-    return inside_->ReduceScatterSum(values, counts, mine);
+    DSV4_CHECK(static_cast<int64_t>(values.size()) == Total(counts)) << values.size();
+    DSV4_CHECK(static_cast<int64_t>(mine.size()) == counts[At(rank())]) << mine.size();
+    ExchangeParams p = params_;
+    p.num_rows = 1;
+    auto* data = reinterpret_cast<std::byte*>(const_cast<float*>(values.data()));
+    std::vector<int64_t> piece_bytes;
+    for (int r = 0; r < size(); ++r) {
+      piece_bytes.push_back(counts[At(r)] * static_cast<int64_t>(sizeof(float)));
+      p.send[r] = {data, piece_bytes.back(), piece_bytes.back()};
+      data += piece_bytes.back();
+    }
+    p.sum = mine.data();
+    return Launch("reduce-scatter", p, piece_bytes);
   }
   Status Send(std::span<const std::byte> data, int to) override { return inside_->Send(data, to); }
   Status Recv(std::span<std::byte> data, int from) override { return inside_->Recv(data, from); }
@@ -194,38 +226,37 @@ class PeerGroup final : public comm::Communicator {
  private:
   static size_t At(int r) { return static_cast<size_t>(r); }
 
-  // Whether every rank's piece for another one fits into a slot: the same on all ranks, which all know all sizes.
-  bool Fits(int64_t num_rows, std::span<const int64_t> row_bytes) const {
-    DSV4_CHECK(static_cast<int>(row_bytes.size()) == size()) << row_bytes.size() << " of " << size();
-    return std::ranges::all_of(row_bytes, [&](int64_t bytes) { return bytes * num_rows <= kSlotBytes; });
+  int64_t Total(std::span<const int64_t> counts) const {
+    DSV4_CHECK(static_cast<int>(counts.size()) == size()) << counts.size() << " of " << size();
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   }
 
-  Status Launch(const char* name, ExchangeParams p, int64_t num_rows, std::span<const int64_t> row_bytes) {
+  // `row_bytes`: of what every rank gets or gives, p.num_rows rows; ranks decide by it, and alike.
+  Status Launch(const char* name, ExchangeParams p, std::span<const int64_t> row_bytes) {
     DSV4_RETURN_IF_ERROR(Check());
-    const int64_t most = *std::ranges::max_element(row_bytes) * num_rows;
+    const int64_t most = *std::ranges::max_element(row_bytes) * p.num_rows;
     if (most == 0) return {};
-    p.num_rows = num_rows;
-    // Blocks are as many on all ranks: each waits for its namesakes.
-    p.share = std::max(kMinShare, (most + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
-    p.share = (p.share + 15) / 16 * 16;
-    const auto blocks = static_cast<unsigned>((most + p.share - 1) / p.share);
-    int unit = 0;
-    if (p.sum == nullptr) {
-      int64_t bits = 0;
-      for (int r = 0; r < size(); ++r) {
-        for (const ExchangePiece& piece : {p.send[r], p.receive[r]})
-          bits |= Address(piece.data) | piece.stride | piece.row_bytes;
-      }
-      unit = UnitOf(bits);
+    int64_t bits = p.sum == nullptr ? 0 : Address(p.sum);
+    for (int r = 0; r < size(); ++r) {
+      for (const ExchangePiece& piece : {p.send[r], p.receive[r]})
+        bits |= Address(piece.data) | piece.stride | piece.row_bytes;
     }
-    // Ranks decide alike: by sizes, which all know.
-    const bool packed =
-        packed_ && most <= kMaxPackedBytes && std::ranges::all_of(row_bytes, [&](int64_t bytes) {
-          return bytes > 0 && (p.sum != nullptr || bytes % 8 == 0);
-        });
-    DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{num_rows, most}}}));
-    queue_->Launch(packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit), dim3(blocks),
-                   dim3(kExchangeThreads), 0, p);
+    const int unit = UnitOf(bits);
+    const bool even = std::ranges::all_of(row_bytes, [&](int64_t b) { return b == row_bytes[0]; });
+    const bool packed = packed_ && most <= kMaxPackedBytes && (p.sum == nullptr || even) &&
+                        std::ranges::all_of(row_bytes, [&](int64_t bytes) {
+                          return bytes > 0 && (p.sum != nullptr || bytes % 8 == 0);
+                        });
+    DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{p.num_rows, most}}}));
+    for (p.begin = 0; p.begin < most; p.begin += kSlotBytes) {
+      const int64_t now = std::min(kSlotBytes, most - p.begin);
+      // Blocks are as many on all ranks: each waits for its namesakes.
+      p.share = std::max(kMinShare, (now + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
+      p.share = (p.share + 15) / 16 * 16;
+      queue_->Launch(
+          packed ? PackedKernelFor(unit, p.sum != nullptr) : ExchangeKernelFor(unit, p.sum != nullptr),
+          dim3(static_cast<unsigned>((now + p.share - 1) / p.share)), dim3(kExchangeThreads), 0, p);
+    }
     return queue_->EndOp();
   }
 

@@ -47,6 +47,7 @@ ops::Backend MakeReferenceBackend(int num_threads) {
       .moe_combine = reference::MoeCombine,
       .indexer_candidates = reference::IndexerCandidates,
       .merge_candidates = reference::MergeCandidates,
+      .gather_rows = reference::GatherRows,
       .attention_part = reference::AttentionPart,
       .merge_attention = reference::MergeAttention,
       .sum_rows = reference::SumRows,

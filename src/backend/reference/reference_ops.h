@@ -31,6 +31,7 @@ Status IndexerCandidates(ops::OpContext& context, const ops::IndexerCandidatesAr
 Status MergeCandidates(ops::OpContext& context, const ops::MergeCandidatesArgs& args);
 Status AttentionPart(ops::OpContext& context, const ops::AttentionPartArgs& args);
 Status MergeAttention(ops::OpContext& context, const ops::MergeAttentionArgs& args);
+Status GatherRows(ops::OpContext& context, const ops::GatherRowsArgs& args);
 Status SumRows(ops::OpContext& context, const ops::SumRowsArgs& args);
 
 }  // namespace dsv4::backend::reference

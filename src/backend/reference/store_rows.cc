@@ -16,4 +16,12 @@ Status StoreRows(ops::OpContext&, const ops::StoreRowsArgs& args) {
   return {};
 }
 
+Status GatherRows(ops::OpContext&, const ops::GatherRowsArgs& args) {
+  DSV4_RETURN_IF_ERROR(Validate(args));
+  ops::ForEachStretch(args, [](const std::byte* from, std::byte* to, int64_t num_bytes) {
+    std::memcpy(to, from, static_cast<size_t>(num_bytes));
+  });
+  return {};
+}
+
 }  // namespace dsv4::backend::reference

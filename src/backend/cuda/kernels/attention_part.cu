@@ -253,31 +253,31 @@ Status RunParts(CudaContext& context, const SequenceTable& table, const PartPara
 
 constexpr int kMergeThreads = 128;
 
-// One row, a head of a token, a block. The factors are taken in double, as on the CPU.
+// One row, a head of a token, a block. The factors are taken in double, as on the CPU, each by one thread.
 template <typename T>
 __global__ void MergeKernel(const float* parts, const float* sink, T* o, int64_t num_rows, int num_parts,
                             int num_heads, int dim) {
+  extern __shared__ double factors[];  // Of the parts, 0 where one has no keys; then the sink's.
   BeginKernel();
   const int64_t row = blockIdx.x;
   const auto part = [&](int i) { return parts + (i * num_rows + row) * (dim + 2); };
   float max = -INFINITY;
   for (int i = 0; i < num_parts; ++i) max = fmaxf(max, part(i)[dim]);
-  const auto factor = [&](int i) {
-    return exp(static_cast<double>(part(i)[dim]) - static_cast<double>(max));
-  };
+  for (int i = static_cast<int>(threadIdx.x); i <= num_parts; i += kMergeThreads) {
+    const bool empty = i < num_parts && part(i)[dim + 1] == 0.0F;
+    const float maximum = i < num_parts ? part(i)[dim] : sink[row % num_heads];
+    factors[i] = empty ? 0.0 : exp(static_cast<double>(maximum) - static_cast<double>(max));
+  }
+  __syncthreads();
   double sum = 0.0;
   for (int i = 0; i < num_parts; ++i) {
-    if (part(i)[dim + 1] != 0.0F) sum += factor(i) * static_cast<double>(part(i)[dim + 1]);
+    if (factors[i] != 0.0) sum += factors[i] * static_cast<double>(part(i)[dim + 1]);
   }
-  const double scale =
-      1.0 / (sum + exp(static_cast<double>(sink[row % num_heads]) - static_cast<double>(max)));
-  for (int begin = 0; begin < dim; begin += kMergeThreads) {
-    const int d = begin + static_cast<int>(threadIdx.x);
-    if (d >= dim) break;
+  const double scale = 1.0 / (sum + factors[num_parts]);
+  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kMergeThreads) {
     float value = 0.0F;
     for (int i = 0; i < num_parts; ++i) {
-      if (part(i)[dim + 1] == 0.0F) continue;  // No keys.
-      value = fmaf(static_cast<float>(factor(i) * scale), part(i)[d], value);
+      if (factors[i] != 0.0) value = fmaf(static_cast<float>(factors[i] * scale), part(i)[d], value);
     }
     o[row * dim + d] = FromFloat<T>(value);
   }
@@ -347,8 +347,9 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
 Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
   if (args.o.num_elements() == 0) return {};
   const int64_t num_rows = args.o.shape[0] * args.o.shape[1];
+  const size_t factors = static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
   WithElement(args.o.dtype, [&]<typename T>(T*) {
-    context.Launch(MergeKernel<T>, static_cast<unsigned>(num_rows), kMergeThreads, 0,
+    context.Launch(MergeKernel<T>, static_cast<unsigned>(num_rows), kMergeThreads, factors,
                    args.parts.as<const float>(), args.sink.as<const float>(), args.o.as<T>(), num_rows,
                    static_cast<int>(args.parts.shape[0]), static_cast<int>(args.o.shape[1]),
                    static_cast<int>(args.o.shape[2]));

@@ -59,49 +59,46 @@ __global__ void __launch_bounds__(kThreads)
     p.candidates[token * p.top_k + i] = list[i];
 }
 
-// How many of the list are `threshold` or more, the same on every thread. `counts` has a place a warp.
-__device__ int CountFrom(const uint64_t* list, int count, uint64_t threshold, int* counts) {
-  int mine = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) mine += list[i] >= threshold ? 1 : 0;
-  for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xFFFFFFFFU, mine, offset);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = mine;
-  __syncthreads();
-  int total = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) total += counts[warp];
-  return total;
+// How many of a descending list are greater than `value`.
+__device__ int CountGreater(const uint64_t* list, int count, uint64_t value) {
+  int low = 0;
+  while (low < count) {
+    const int middle = (low + count) / 2;
+    if (list[middle] > value) {
+      low = middle + 1;
+    } else {
+      count = middle;
+    }
+  }
+  return low;
 }
 
-// One block a token. The top_k-th largest is found bit by bit, from the highest; a number that exactly top_k reach is as good.
+// One block a token. A candidate is chosen if fewer than top_k are greater: those before it in its own list, and of the others'.
 __global__ void __launch_bounds__(kThreads)
-    MergeCandidatesKernel(const uint64_t* candidates, int32_t* selected, const int num_candidates,
-                          const int top_k, const int padded) {
-  extern __shared__ uint64_t list[];  // [num_candidates], then the chosen entries [padded]
-  __shared__ int counts[kThreads / 32];
+    MergeCandidatesKernel(const uint64_t* candidates, int32_t* selected, const int num_lists, const int top_k,
+                          const int padded) {
+  extern __shared__ uint64_t lists[];  // [num_lists, top_k], then the chosen entries [padded]
   __shared__ int num_chosen;
   BeginKernel();
-  auto* const chosen = reinterpret_cast<int32_t*>(list + num_candidates);
+  const int num_candidates = num_lists * top_k;
+  auto* const chosen = reinterpret_cast<int32_t*>(lists + num_candidates);
   const int64_t token = blockIdx.x;
   const int t = static_cast<int>(threadIdx.x);
-  for (int i = t; i < num_candidates; i += kThreads) list[i] = candidates[token * num_candidates + i];
+  for (int i = t; i < num_candidates; i += kThreads) lists[i] = candidates[token * num_candidates + i];
   for (int i = t; i < padded; i += kThreads) chosen[i] = INT32_MAX;
   if (t == 0) num_chosen = 0;
   __syncthreads();
-  uint64_t threshold = 1;  // 0 stands for none.
-  if (CountFrom(list, num_candidates, threshold, counts) > top_k) {
-    threshold = 0;
-    for (int bit = 63; bit >= 0; --bit) {
-      const uint64_t higher = threshold | uint64_t{1} << bit;
-      const int count = CountFrom(list, num_candidates, higher, counts);
-      if (count >= top_k) threshold = higher;
-      if (count == top_k) break;
-    }
-  }
   for (int i = t; i < num_candidates; i += kThreads) {
-    if (list[i] < threshold) continue;
+    const uint64_t candidate = lists[i];
+    if (candidate == 0) continue;  // None.
+    int before = i % top_k;
+    for (int list = 0; list < num_lists && before < top_k; ++list) {
+      if (list != i / top_k) before += CountGreater(lists + list * top_k, top_k, candidate);
+    }
+    if (before >= top_k) continue;
     const int place = atomicAdd(&num_chosen, 1);
-    if (place < top_k)  // Always, unless one is there twice.
-      chosen[place] = static_cast<int32_t>(UINT32_MAX - static_cast<uint32_t>(list[i]));
+    if (place < top_k)  // Always, unless the lists are not as they should be.
+      chosen[place] = static_cast<int32_t>(UINT32_MAX - static_cast<uint32_t>(candidate));
   }
   __syncthreads();
   BitonicSort<false>(chosen, padded);
@@ -210,7 +207,7 @@ Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& arg
   }
   context.Launch(MergeCandidatesKernel, static_cast<unsigned>(num_tokens), kThreads, shared_bytes,
                  args.candidates.as<const uint64_t>(), args.selected.as<int32_t>(),
-                 static_cast<int>(num_candidates), static_cast<int>(top_k), padded);
+                 static_cast<int>(num_candidates / top_k), static_cast<int>(top_k), padded);
   return {};
 }
 

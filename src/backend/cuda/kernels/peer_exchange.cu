@@ -43,14 +43,14 @@ __device__ std::byte* PackedSlot(std::byte* mailbox, uint64_t round, int source)
   return mailbox + kPackedBegin + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kPackedSlotBytes;
 }
 
-// This block's part of a piece.
+// This block's part of a piece, which a slot has from p.begin on.
 struct Share {
   int64_t begin;
   int64_t end;
 };
 __device__ Share ShareOf(const ExchangeParams& p, int64_t num_bytes) {
-  const int64_t begin = min(num_bytes, blockIdx.x * p.share);
-  return {begin, min(num_bytes, begin + p.share)};
+  const int64_t begin = min(num_bytes, p.begin + blockIdx.x * p.share);
+  return {begin, min(num_bytes, min(begin + p.share, p.begin + kSlotBytes))};
 }
 
 // Where byte `at` of a piece lies that is counted without its gaps.
@@ -92,6 +92,7 @@ __device__ void EndBlock(const ExchangeParams& p, uint64_t round, bool stopped) 
   }
 }
 
+// `slot` is where the piece's first byte would lie, also where that has gone before.
 template <typename Unit>
 struct Mover {
   static constexpr int64_t kBytes = sizeof(Unit);
@@ -106,24 +107,42 @@ struct Mover {
       *reinterpret_cast<Unit*>(Place(piece, at)) = __ldcg(reinterpret_cast<const Unit*>(slot + at));
   }
   __device__ static void Keep(const ExchangePiece& from, Share share, const ExchangePiece& to) {
+    if (from.data == to.data) return;  // It is there.
     for (int64_t at = share.begin + threadIdx.x * kBytes; at < share.end; at += kExchangeThreads * kBytes)
       *reinterpret_cast<Unit*>(Place(to, at)) = *reinterpret_cast<const Unit*>(Place(from, at));
   }
 };
 
+__device__ void AddTo(uint32_t& sum, uint32_t part) {
+  sum = __float_as_uint(__uint_as_float(sum) + __uint_as_float(part));
+}
+__device__ void AddTo(uint4& sum, uint4 part) {
+  AddTo(sum.x, part.x);
+  AddTo(sum.y, part.y);
+  AddTo(sum.z, part.z);
+  AddTo(sum.w, part.w);
+}
+
+// Of floats, one or four a unit.
+template <typename Unit>
 __device__ void Sum(const ExchangeParams& p, uint64_t round, Share share) {
-  const auto* const mine = reinterpret_cast<const float*>(p.send[p.rank].data);
-  constexpr int64_t kBytes = sizeof(float);
+  const std::byte* const mine = p.send[p.rank].data;
+  auto* const out = reinterpret_cast<std::byte*>(p.sum);
+  constexpr int64_t kBytes = sizeof(Unit);
   for (int64_t at = share.begin + threadIdx.x * kBytes; at < share.end; at += kExchangeThreads * kBytes) {
-    const int64_t i = at / kBytes;
-    float sum = 0.0F;
+    Unit sum = {};
     for (int r = 0; r < p.size; ++r) {
-      const float part =
-          r == p.rank ? mine[i]
-                      : __ldcg(reinterpret_cast<const float*>(Slot(p.mailboxes[p.rank], round, r) + at));
-      sum = r == 0 ? part : sum + part;
+      const Unit part =
+          r == p.rank
+              ? *reinterpret_cast<const Unit*>(mine + at)
+              : __ldcg(reinterpret_cast<const Unit*>(Slot(p.mailboxes[p.rank], round, r) - p.begin + at));
+      if (r == 0) {
+        sum = part;
+      } else {
+        AddTo(sum, part);
+      }
     }
-    p.sum[i] = sum;
+    *reinterpret_cast<Unit*>(out + at) = sum;
   }
 }
 
@@ -142,7 +161,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     const int peer = (p.rank + i) % p.size;  // Not all to the same one first.
     const ExchangePiece& piece = p.send[peer];
     Mover<Unit>::Send(piece, ShareOf(p, piece.row_bytes * p.num_rows),
-                      Slot(p.mailboxes[peer], round, p.rank));
+                      Slot(p.mailboxes[peer], round, p.rank) - p.begin);
   }
   __threadfence_system();
   __syncthreads();
@@ -153,15 +172,15 @@ __global__ void __launch_bounds__(kExchangeThreads)
   __syncthreads();
   if (stopped == 0) {
     if constexpr (kSum) {
-      Sum(p, round, ShareOf(p, p.send[p.rank].row_bytes));
+      Sum<Unit>(p, round, ShareOf(p, p.send[p.rank].row_bytes));
     } else {
       const int64_t kept = p.send[p.rank].row_bytes * p.num_rows;
       Mover<Unit>::Keep(p.send[p.rank], ShareOf(p, kept), p.receive[p.rank]);
       for (int r = 0; r < p.size; ++r) {
         if (r == p.rank) continue;
         const ExchangePiece& piece = p.receive[r];
-        Mover<Unit>::Take(Slot(p.mailboxes[p.rank], round, r), ShareOf(p, piece.row_bytes * p.num_rows),
-                          piece);
+        Mover<Unit>::Take(Slot(p.mailboxes[p.rank], round, r) - p.begin,
+                          ShareOf(p, piece.row_bytes * p.num_rows), piece);
       }
     }
   }
@@ -276,23 +295,21 @@ __global__ void __launch_bounds__(kExchangeThreads)
 
 }  // namespace
 
-ExchangeKernel ExchangeKernelFor(int unit) {
+ExchangeKernel ExchangeKernelFor(int unit, bool sum) {
   switch (unit) {
     case 16:
-      return PeerExchangeKernel<uint4, false>;
+      return sum ? PeerExchangeKernel<uint4, true> : PeerExchangeKernel<uint4, false>;
     case 8:
-      return PeerExchangeKernel<uint2, false>;
+      return sum ? PeerExchangeKernel<uint32_t, true> : PeerExchangeKernel<uint2, false>;
     case 4:
-      return PeerExchangeKernel<uint32_t, false>;
-    case 0:
-      return PeerExchangeKernel<uint32_t, true>;
+      return sum ? PeerExchangeKernel<uint32_t, true> : PeerExchangeKernel<uint32_t, false>;
     default:
       return PeerExchangeKernel<uint8_t, false>;
   }
 }
 
-ExchangeKernel PackedKernelFor(int unit) {
-  if (unit == 0) return PackedExchangeKernel<uint8_t, true>;
+ExchangeKernel PackedKernelFor(int unit, bool sum) {
+  if (sum) return PackedExchangeKernel<uint8_t, true>;
   return unit >= kPackedUnit ? PackedExchangeKernel<uint2, false> : PackedExchangeKernel<uint8_t, false>;
 }
 

@@ -11,6 +11,8 @@
 // slots of their own, where nothing else is ever written, and are cleared by whoever has read them. Since a packed word is also what
 // says that its sender's last kernel has ended, every rank must have something for every other.
 //
+// A piece longer than a slot goes in several exchanges, each of the bytes from `begin` on.
+//
 // A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after the deadline; the
 // last two break the exchange for good: later kernels return at once, and the host finds the late word written.
 #pragma once
@@ -24,9 +26,9 @@
 namespace dsv4::backend::cuda {
 
 inline constexpr int kMaxPeers = 8;
-inline constexpr int kMaxExchangeBlocks = 16;
+inline constexpr int kMaxExchangeBlocks = 128;
 inline constexpr int kExchangeThreads = 512;
-inline constexpr int64_t kSlotBytes = int64_t{256} << 10;
+inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
 
 struct alignas(256) MailboxHead {
   uint64_t flags[kMaxPeers][kMaxExchangeBlocks] = {};  // By source: the last round whose data is there.
@@ -63,8 +65,9 @@ struct ExchangeParams {
   ExchangePiece receive[kMaxPeers];      // Not for sums.
   ExchangeState* state = nullptr;
   volatile ExchangeWords* words = nullptr;
-  float* sum = nullptr;  // Sums: every rank sends the same numbers, and this is the sum of all in rank order.
+  float* sum = nullptr;  // Sums: of what all send to this rank, and it to itself, in rank order.
   int64_t num_rows = 0;
+  int64_t begin = 0;  // Bytes of every piece that have gone before, a multiple of 16.
   int64_t share = 0;  // Bytes of a piece a block, a multiple of 16.
   int64_t deadline_ns = 0;
   int rank = 0;
@@ -74,12 +77,11 @@ struct ExchangeParams {
 static_assert(
     std::has_unique_object_representations_v<ExchangeParams>);  // No padding (LaunchList::AddArgument).
 
-// The kernel that moves `unit` bytes at once (16, 8, 4 or 1), which every address, stride and length is a multiple of; for sums, which
-// move floats, unit is 0.
+// The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
 using ExchangeKernel = void (*)(ExchangeParams);
-ExchangeKernel ExchangeKernelFor(int unit);
+ExchangeKernel ExchangeKernelFor(int unit, bool sum);
 // The same with packed words, for rows of more than 0 bytes, multiples of 8 unless they are to be summed, and pieces of at most
-// kMaxPackedBytes. Who sends with one `unit` is understood by who receives with another.
-ExchangeKernel PackedKernelFor(int unit);
+// kMaxPackedBytes, of which every rank is sent as many where they are summed. Who sends with one `unit` is understood by who receives with another.
+ExchangeKernel PackedKernelFor(int unit, bool sum);
 
 }  // namespace dsv4::backend::cuda

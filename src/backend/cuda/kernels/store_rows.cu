@@ -36,6 +36,19 @@ __global__ void StoreRowsKernel(const DeviceArray<Run> runs) {
   for (int64_t i = done + thread; i < run.num_bytes; i += num_threads) run.destination[i] = run.source[i];
 }
 
+Status Copy(CudaContext& context, const std::vector<Run>& runs) {
+  if (runs.empty()) return {};
+  int64_t longest = 0;
+  for (const Run& run : runs) longest = std::max(longest, run.num_bytes);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<Run> array, context.Stage(std::span<const Run>(runs)));
+  constexpr int kThreads = 256;
+  constexpr int64_t kBytesPerBlock = 4 * kThreads * static_cast<int64_t>(sizeof(uint4));
+  const int64_t shares = std::clamp<int64_t>(CeilDiv(longest, kBytesPerBlock), 1, 1024);
+  context.Launch(StoreRowsKernel, dim3(static_cast<unsigned>(runs.size()), static_cast<unsigned>(shares)),
+                 kThreads, 0, array);
+  return {};
+}
+
 }  // namespace
 
 Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
@@ -62,22 +75,21 @@ Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
     return AddRowStep(context, rows, {.kind = RowStepKind::kStore, .runs = staged}, ranges);
   }
   std::vector<Run> runs;
-  int64_t longest = 0;
   for (const ops::RowRun& run : args.runs) {
     const int64_t num_bytes = run.num_rows * row_bytes;
     if (num_bytes == 0) continue;
     runs.push_back({args.source.as<const std::byte>() + run.source_begin * row_bytes,
                     static_cast<std::byte*>(run.destination), num_bytes});
-    longest = std::max(longest, num_bytes);
   }
-  if (runs.empty()) return {};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<Run> array, context.Stage(std::span<const Run>(runs)));
-  constexpr int kThreads = 256;
-  constexpr int64_t kBytesPerBlock = 4 * kThreads * static_cast<int64_t>(sizeof(uint4));
-  const int64_t shares = std::clamp<int64_t>(CeilDiv(longest, kBytesPerBlock), 1, 1024);
-  context.Launch(StoreRowsKernel, dim3(static_cast<unsigned>(runs.size()), static_cast<unsigned>(shares)),
-                 kThreads, 0, array);
-  return {};
+  return Copy(context, runs);
+}
+
+Status GatherRows(CudaContext& context, const ops::GatherRowsArgs& args) {
+  std::vector<Run> runs;
+  ops::ForEachStretch(args, [&](const std::byte* from, std::byte* to, int64_t num_bytes) {
+    if (num_bytes > 0) runs.push_back({from, to, num_bytes});
+  });
+  return Copy(context, runs);
 }
 
 }  // namespace dsv4::backend::cuda

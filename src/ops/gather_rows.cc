@@ -1,0 +1,27 @@
+#include "ops/gather_rows.h"
+
+#include <string>
+
+#include "ops/validate.h"
+
+namespace dsv4::ops {
+
+Status Validate(const GatherRowsArgs& args) {
+  OperandChecker check("gather_rows");
+  check.Operand("rows", args.rows, {DType::kBF16, DType::kF32}, {kAnyDim, kAnyDim});
+  int64_t left = args.rows.shape[0];
+  for (size_t i = 0; check.ok() && i < args.sources.size(); ++i) {
+    const PagedRows& source = args.sources[i];
+    const std::string name = "sources[" + std::to_string(i) + "]";
+    // Written so that no sum of hostile values can overflow.
+    check.Require(0 <= source.num_rows && source.num_rows <= left, name,
+                  std::to_string(source.num_rows) + " rows",
+                  "0 to the " + std::to_string(left) + " that rows has left");
+    check.Pages(name, source, args.rows.shape[1], args.rows.dtype, source.num_rows);
+    left -= source.num_rows;
+  }
+  check.Require(left == 0, "rows", std::to_string(left) + " rows more than the sources", "as many");
+  return check.status();
+}
+
+}  // namespace dsv4::ops
