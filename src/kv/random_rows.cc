@@ -94,12 +94,16 @@ Status FillPages(const SequenceState& state, const Tables& tables, Memory& memor
       std::vector<RowRun> runs;
       const int64_t first = layout.NumEntries(layer, state.length());
       state.EntryRuns(layer, kind, first, &runs);
-      // Stretches of memory, which several runs may lie in.
+      // What the runs have of a page goes in one copy. Pages that lie together are no one piece of memory to a device.
       Bytes bytes;
       for (size_t i = 0; i < runs.size();) {
         auto* const begin = static_cast<std::byte*>(runs[i].destination);
+        const auto page_of = [&](const RowRun& run) {
+          return layout.shard.Row(run.source_begin) / layout.rows_per_page;
+        };
+        const int64_t page = page_of(runs[i]);
         bytes.clear();
-        for (; i < runs.size() && runs[i].destination == begin + bytes.size(); ++i) {
+        for (; i < runs.size() && page_of(runs[i]) == page; ++i) {
           for (int64_t row = 0; row < runs[i].num_rows; ++row) {
             bytes.resize(bytes.size() + static_cast<size_t>(rows.row_bytes));
             rows.Put(runs[i].source_begin + row, bytes.data() + bytes.size() - rows.row_bytes);

@@ -66,6 +66,7 @@ __global__ void RowsHereKernel(const __grid_constant__ SequenceTable table, cons
                                const int padded, Fault* fault) {
   extern __shared__ int32_t list[];
   __shared__ int count;
+  __shared__ int in_warp[kListThreads / 32];
   BeginKernel();
   const int64_t token = blockIdx.x;
   const SequenceRows& sequence = table.Of(token);
@@ -74,16 +75,30 @@ __global__ void RowsHereKernel(const __grid_constant__ SequenceTable table, cons
   for (int i = t; i < padded; i += kListThreads) list[i] = INT32_MAX;
   if (t == 0) count = 0;
   __syncthreads();
-  for (int i = t; i < p.top_k; i += kListThreads) {
-    const int32_t entry = all_selected[token * p.top_k + i];
-    if (entry < -1 || entry >= visible) {
+  for (int begin = 0; begin < p.top_k; begin += kListThreads) {
+    const int i = begin + t;
+    const int32_t entry = i < p.top_k ? all_selected[token * p.top_k + i] : -1;
+    if (entry < -1 || entry >= visible)
       ReportFault(fault, FaultKind::kSelectedEntry, token, i, entry, visible);
-    } else if (entry >= 0 && entry % p.shard_count == p.shard_index) {
-      list[atomicAdd(&count, 1)] = static_cast<int32_t>(entry / p.shard_count);
+    const bool here = entry >= 0 && entry < visible && entry % p.shard_count == p.shard_index;
+    // In the order of the list.
+    const unsigned lanes = __ballot_sync(kWholeWarp, here);
+    if (t % 32 == 0) in_warp[t / 32] = __popc(lanes);
+    __syncthreads();
+    int place = count + __popc(lanes & ((1U << t % 32) - 1U));
+    int total = 0;
+    for (int warp = 0; warp < kListThreads / 32; ++warp) {
+      if (warp < t / 32) place += in_warp[warp];
+      total += in_warp[warp];
     }
+    if (here) list[place] = static_cast<int32_t>(entry / p.shard_count);
+    __syncthreads();
+    if (t == 0) count += total;
+    __syncthreads();
   }
-  __syncthreads();
-  BitonicSort<false>(list, padded);
+  bool ascending = true;  // As indexers give them.
+  for (int i = t; i + 1 < count; i += kListThreads) ascending = ascending && list[i] < list[i + 1];
+  if (__syncthreads_and(ascending ? 1 : 0) == 0) BitonicSort<false>(list, padded);
   for (int i = t; i < count; i += kListThreads) {
     all_rows[token * p.top_k + i] = list[i];
     if (i > 0 && list[i] == list[i - 1]) {
@@ -179,7 +194,8 @@ __global__ void __launch_bounds__(kThreads, 2) PartTileKernel(const __grid_const
   const int64_t token = out.first_token + blockIdx.z;
   const PartKeys keys(table, p, token);
   const int64_t first_key = blockIdx.x * int64_t{kKeys};
-  if (first_key >= keys.num_keys) return;
+  const bool only = out.max_tiles == 1;  // The only tile of its part, which it then is.
+  if (first_key >= keys.num_keys && !only) return;
   const int num_keys = static_cast<int>(min(int64_t{kKeys}, keys.num_keys - first_key));
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int num_heads = min(kHeads, p.num_heads - first_head);
@@ -187,6 +203,22 @@ __global__ void __launch_bounds__(kThreads, 2) PartTileKernel(const __grid_const
   const auto place_of = [&](int head) {
     return (blockIdx.z * int64_t{p.num_heads} + first_head + head) * out.max_tiles + blockIdx.x;
   };
+  const auto values_of = [&](int head) {
+    return only ? p.part + (token * p.num_heads + first_head + head) * (kDim + 2)
+                : out.values + place_of(head) * kDim;
+  };
+  const auto store_sum = [&](int head, float max, float sum) {
+    float* const of_part = values_of(head) + kDim;
+    (only ? of_part[0] : out.maxima[place_of(head)]) = max;
+    (only ? of_part[1] : out.sums[place_of(head)]) = sum;
+  };
+  if (num_keys <= 0) {
+    for (int head = thread / 32; head < num_heads; head += kThreads / 32) {
+      for (int d = thread % 32; d < kDim; d += 32) values_of(head)[d] = 0.0F;
+      if (thread % 32 == 0) store_sum(head, -INFINITY, 0.0F);
+    }
+    return;
+  }
 
   LoadQueries(m.tile, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim,
               num_heads);
@@ -195,15 +227,12 @@ __global__ void __launch_bounds__(kThreads, 2) PartTileKernel(const __grid_const
   // Every tile has a key, so its maximum is a number.
   const float max = LargestLogit(m.logits);
   const float sum = WeighKeys(m.tile, m.logits, max);
-  if (thread % 8 == 0 && thread / 8 < num_heads) {
-    out.maxima[place_of(thread / 8)] = max;
-    out.sums[place_of(thread / 8)] = sum;
-  }
+  if (thread % 8 == 0 && thread / 8 < num_heads) store_sum(thread / 8, max, sum);
   __syncthreads();
 
   SumValues(m.tile, [&](int head, int column, float first, float second) {
     if (head >= num_heads) return;
-    *reinterpret_cast<float2*>(out.values + place_of(head) * kDim + column) = make_float2(first, second);
+    *reinterpret_cast<float2*>(values_of(head) + column) = make_float2(first, second);
   });
 }
 
@@ -244,6 +273,7 @@ Status RunParts(CudaContext& context, const SequenceTable& table, const PartPara
         const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
                          static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
         context.Launch(PartTileKernel<kDim>, tiles, kThreads, sizeof(TileMemory<kDim>), table, p, partial);
+        if (partial.max_tiles == 1) return;
         const dim3 heads(count, static_cast<unsigned>(p.num_heads));
         context.Launch(JoinTilesKernel<kDim>, heads, kThreads, 0, table, p, partial);
       });

@@ -63,7 +63,7 @@ inline bool FitsWgmma(const DeviceWeight& weight) {
   WithMmaKind(weight.kind, [&]<MatmulKind kKind>() {
     using Format = WgmmaFormat<kKind>;
     const int cols = static_cast<int>(weight.cols);
-    fits = SegmentCols<kKind>(cols) % kPackedCols == 0 && cols >= 128 * Format::kStages &&
+    fits = SegmentCols<kKind>(cols) % kPackedCols == 0 && 2 * (cols / 128) >= Format::kStages - 1 &&
            (!Format::kHasCodes || reinterpret_cast<uintptr_t>(weight.scale) % 4 == 0);
   });
   return fits;
@@ -410,10 +410,13 @@ __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const Pack
       item_place.Next();
       return item;
     };
-    // An item is told before the tokens of the one in front are fetched: its weights are asked for meanwhile.
+    // Two items are told before the tokens of the one in front of them are fetched: their weights are asked for meanwhile, kStages - 1
+    // stages ahead, which with few columns is past the next item (FitsWgmma).
     int64_t i = blockIdx.x;
-    for (WgmmaItem item = publish(i); item.num_tokens > 0;) {
-      const WgmmaItem next = publish(i += gridDim.x);
+    WgmmaItem item = publish(i);
+    WgmmaItem next = item.num_tokens > 0 ? publish(i += gridDim.x) : item;
+    while (item.num_tokens > 0) {
+      const WgmmaItem after = next.num_tokens > 0 ? publish(i += gridDim.x) : next;
       const auto rows = static_cast<int>(CeilDiv(item.num_tokens, kPackedRows) * kPackedRows);
       const auto num_bytes = static_cast<uint32_t>(rows * kPackedCols * static_cast<int>(sizeof(uint16_t)));
       for (int block = 0; lane == 0 && block < num_blocks; ++block) {
@@ -425,6 +428,7 @@ __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const Pack
         x_place.Next();
       }
       item = next;
+      next = after;
     }
     return;
   }

@@ -28,10 +28,17 @@ struct SequenceTable {
   int64_t width = 0;
 
 #ifdef __CUDACC__
+  // Each has a token at least, so the one of a token is not behind its number; in a decode step, whose sequences have one each, and
+  // where there is one sequence, it is the first that is looked at.
   __device__ const SequenceRows& Of(int64_t token) const {
-    int64_t i = 0;
-    while (i + 1 < sequences.size && sequences[i + 1].token_begin <= token) ++i;
-    return sequences[i];
+    int64_t begin = 0;
+    int64_t last = min(token, sequences.size - 1);
+    if (sequences[last].token_begin <= token) return sequences[last];
+    while (begin + 1 < last) {  // `begin` has begun, `last` has not.
+      const int64_t middle = (begin + last) / 2;
+      (sequences[middle].token_begin <= token ? begin : last) = middle;
+    }
+    return sequences[begin];
   }
   template <typename T>
   __device__ const T* PagedRow(const SequenceRows& sequence, int64_t row) const {
