@@ -324,6 +324,47 @@ TEST(CudaManyTokens, HyperConnectionsGiveTheBitsOfFewTokens) {
   }
 }
 
+TEST(CudaManyTokens, RowsOfManyHeadsGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 331;
+  struct HeadShape {
+    int64_t heads;
+    int64_t width;
+    int64_t frequencies;
+  };
+  for (const auto& [heads, width, frequencies] :
+       {HeadShape{64, 512, 32}, HeadShape{24, 128, 32}, HeadShape{9, 512, 40}, HeadShape{8, 64, 16}}) {
+    std::vector<uint16_t> values = Bf16s(Normals(kTokens * heads * width, 1));
+    values[static_cast<size_t>(5 * heads * width + 3)] = 0x7FC1;  // A NaN, and a number whose square is none.
+    values[static_cast<size_t>(270 * heads * width + 7)] = 0x7F00;
+    const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, heads, width}, values);
+    std::vector<int32_t> ids;
+    for (int32_t t = 0; t < kTokens; ++t) ids.push_back(t * 3001);
+    const DeviceTensor positions = device.Copy(DType::kI32, {kTokens}, ids);
+    std::vector<float> rates;
+    for (int64_t i = 0; i < frequencies; ++i) rates.push_back(1.0F / static_cast<float>(1 + i * i));
+    const DeviceTensor table = device.Copy(DType::kF32, {frequencies}, rates);
+    const DeviceTensor y = device.New(DType::kBF16, {kTokens, heads, width});
+    const std::string what = y.view.shape.ToString();
+    ExpectTheSameInAnyCut(device, y.view, "head_rms_norm " + what, [&](const Cut& cut) {
+      return device.table().head_rms_norm(device.context(),
+                                          {.x = Rows(x.view, cut), .y = Rows(y.view, cut), .eps = 1e-6F});
+    });
+    for (const bool inverse : {false, true}) {
+      ExpectTheSameInAnyCut(device, y.view, "rope " + what, [&](const Cut& cut) {
+        const TensorView rows = Rows(y.view, cut);
+        const Status copied = device.memory().Copy(rows.data, Rows(x.view, cut).data,
+                                                   static_cast<size_t>(rows.num_bytes()), nullptr);
+        if (!copied.ok()) return copied;
+        return device.table().rope(device.context(), {.x = rows,
+                                                      .positions = Rows(positions.view, cut),
+                                                      .frequencies = table.view,
+                                                      .inverse = inverse});
+      });
+    }
+  }
+}
+
 // Attention of tokens that follow kFirst others, over a window and top_k compressed entries in pages.
 void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                             const std::vector<int64_t>& all_heads) {

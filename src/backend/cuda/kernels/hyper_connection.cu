@@ -387,6 +387,45 @@ __device__ __forceinline__ void StoreEight(Bf16* data, const float (&values)[8])
   *reinterpret_cast<uint4*>(data) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// hc_pre of four streams for many tokens, in two launches. One block a token: its streams are asked for before the mix is known, eight
+// columns a thread and round.
+constexpr int kManyMixThreads = 64;
+constexpr int64_t kManyMixTokens = 1024;  // Up to so many, one launch takes less.
+template <typename T>
+__global__ void __launch_bounds__(kMixThreads) MixOfFourKernel(const T* streams, T* u, const HcPreParams p) {
+  __shared__ double pre[4];
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const int t = static_cast<int>(threadIdx.x);
+  const int64_t stride = int64_t{kMixThreads} * kPostColumns;
+  const T* const x = streams + token * 4 * p.dim;
+  float values[4][kPostColumns];
+  const auto load = [&](int64_t d) {
+    if (d >= p.dim) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) LoadEight(x + i * p.dim + d, values[i]);
+  };
+  load(t * kPostColumns);
+  if (t < 4) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
+  __syncthreads();
+  for (int64_t d = t * kPostColumns; d < p.dim; d += stride) {
+    float sums[kPostColumns];
+#pragma unroll
+    for (int k = 0; k < kPostColumns; ++k) {
+      double sum = 0.0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += pre[i] * static_cast<double>(values[i][k]);
+      sums[k] = static_cast<float>(sum);
+    }
+    load(d + stride);
+    StoreEight(u + token * p.dim + d, sums);
+  }
+}
+__global__ void __launch_bounds__(kManyMixThreads) SmallMixKernel(const HcPreParams p) {
+  BeginKernel();
+  HcMixOfToken<kManyMixThreads>(p, blockIdx.x);
+}
+
 // What moe_combine left for hc_post to do.
 struct Combined {
   const float* routed;
@@ -508,6 +547,18 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   if (args.streams.num_elements() == 0) return {};
   if (HasHcCluster(context, args)) return HcPreInCluster(context, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
+  const int64_t num_tokens = args.streams.shape[0];
+  if (num_tokens > kManyMixTokens && args.streams.shape[1] == 4 &&
+      args.streams.shape[2] % kPostColumns == 0 &&
+      (reinterpret_cast<uintptr_t>(args.streams.data) | reinterpret_cast<uintptr_t>(args.u.data)) % 16 == 0) {
+    const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
+    context.Launch(SmallMixKernel, static_cast<unsigned>(num_tokens), kManyMixThreads, 0, params);
+    WithElement(args.streams.dtype, [&]<typename T>(T*) {
+      context.Launch(MixOfFourKernel<T>, static_cast<unsigned>(num_tokens), kMixThreads, 0,
+                     args.streams.as<const T>(), args.u.as<T>(), params);
+    });
+    return {};
+  }
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
                   static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));

@@ -33,6 +33,7 @@ struct Memory {
   uint16_t x[kSlots][kTokens * kBlockCols];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
+  uint64_t turns[2];  // Of the warpgroups.
 };
 
 struct Params {
@@ -97,7 +98,8 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
 // The tile of a warpgroup. row: the first of this thread's two neighbours.
 template <MatmulKind kKind>
 __device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight& weight, const Tile& tile,
-                                             int row, Place& place, float (&total)[kTokens / 2]) {
+                                             int row, Place& place, uint32_t& turn,
+                                             float (&total)[kTokens / 2]) {
   constexpr bool kScaled = Unpack<kKind>::kScaledSums;
   const int cols = static_cast<int>(weight.cols);
   const int num_blocks = cols / kBlockCols;
@@ -114,8 +116,10 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight&
     FenceRegisters(sums);
     BeginMatrixSteps();
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
+    for (int step = 0; step < kSteps; ++step) {
       SharedMatrixStep<kTokens>::Add(sums, a + 2 * step, b + 2 * step, step > 0 ? 1 : first_adds);
+      if (kScaled && step == kSteps / 2 - 1) CommitMatrixSteps();
+    }
     CommitMatrixSteps();
   };
 
@@ -145,8 +149,13 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight&
         const float scale = ScaleFromStored(stored, weight.scale_dtype);
         float block_sums[kTokens / 2];
         WaitForPhase(&memory.full[place.i], place.parity);
+        // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
+        WaitForPhase(&memory.turns[group], turn);
+        turn ^= 1U;
         multiply(block_sums, 0);
         ask_for_scale(block + 1);
+        WaitForMatrixSteps<1>();
+        if (threadIdx.x % 32 == 0) Arrive(&memory.turns[group ^ 1]);
         WaitForMatrixSteps<0>();
         FenceRegisters(block_sums);
         release(place.i);
@@ -186,6 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1) LinearKernel(const __grid_constan
       InitBarrier(&memory.full[i], 1);
       InitBarrier(&memory.empty[i], kConsumers / 32);
     }
+    for (uint64_t& turn : memory.turns) InitBarrier(&turn, kConsumers / 2 / 32);
     PublishBarriers();
   }
   __syncthreads();
@@ -196,11 +206,12 @@ __global__ void __launch_bounds__(kThreads, 1) LinearKernel(const __grid_constan
   }
   TakeRegisters<232>();
   Place place;
+  uint32_t turn = thread < kConsumers / 2 ? 1 : 0;  // The first begins.
   for (int i = static_cast<int>(blockIdx.x); i < NumTiles(p); i += static_cast<int>(gridDim.x)) {
     const Tile tile = FindTile(p, i);
     const int row = tile.first_row + thread / 32 * 16 + thread % 32 / 4 * 2;
     float total[kTokens / 2];
-    MultiplyTile<kKind>(memory, p.weight, tile, row, place, total);
+    MultiplyTile<kKind>(memory, p.weight, tile, row, place, turn, total);
     StoreSums<kTokens>(p.y, row, tile.row_end, tile.first_token, p.num_tokens - tile.first_token, total);
   }
 }

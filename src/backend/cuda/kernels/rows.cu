@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
+#include "backend/cuda/kernels/many_heads.h"
 #include "backend/cuda/kernels/row_steps.cuh"
 #include "backend/cuda/kernels/rows.h"
 
@@ -339,6 +340,7 @@ Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
 
 Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
   if (args.x.num_elements() == 0) return {};
+  if (HasManyHeads(args)) return HeadRmsNormOfMany(context, args);
   RowsOperand rows = InPlace(args.x, args.x.shape[2]);
   rows.out = args.y.data;
   return AddRowStep(context, rows, {.kind = RowStepKind::kHeadRmsNorm, .factor = args.eps});
@@ -347,6 +349,7 @@ Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
 Status Rope(CudaContext& context, const ops::RopeArgs& args) {
   if (args.x.num_elements() == 0 || args.frequencies.shape[0] == 0) return {};
   if (RopeJoinsAttention(context, args)) return {};
+  if (HasManyHeads(args)) return RopeOfMany(context, args);
   return AddRowStep(context, InPlace(args.x, args.x.shape[2]),
                     {.kind = RowStepKind::kRope,
                      .inverse = args.inverse,
