@@ -249,8 +249,15 @@ std::vector<double> RunExperts(const ExpertCase& c, DType dtype, const std::vect
 }
 
 TEST(RoutedExpertsParity, EqualsTheCompositionOfItsParts) {
-  const ExpertCase cases[] = {
-      {0, 4, 2, 32, 32}, {1, 1, 1, 32, 64}, {5, 8, 3, 64, 96}, {40, 16, 6, 160, 32}, {9, 5, 5, 32, 128}};
+  const ExpertCase cases[] = {{0, 4, 2, 32, 32},
+                              {1, 1, 1, 32, 64},
+                              {5, 8, 3, 64, 96},
+                              {40, 16, 6, 160, 32},
+                              {9, 5, 5, 32, 128},
+                              // Whole tiles of 16 rows and units of 128 columns: kernels for a few tokens.
+                              {1, 6, 3, 256, 384},
+                              {3, 7, 2, 128, 256},
+                              {8, 9, 6, 256, 128}};
   for (const ExpertCase& c : cases) {
     for (const ExpertFormat format :
          {ExpertFormat::kNvFp4, ExpertFormat::kMxFp4, ExpertFormat::kFp8, ExpertFormat::kMixed}) {

@@ -7,14 +7,15 @@
 
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/linear_stream.h"
-#include "backend/cuda/kernels/matmul_stream.cuh"
+#include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kStages = 4;                        // 72 KB of weights that a block has under way.
-constexpr int kBlocks = 2;                        // A processor.
-constexpr uint32_t kPrefetchedBytes = 96 * 1024;  // Of a block's weights, into L2.
+// One block a processor.
+constexpr int kStages = 3;                        // 96 KB of weights that a block has under way.
+constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
+constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
 constexpr int kMaxMatrices = 8;                   // Of a launch.
 
 // A weight, and where its products go.
@@ -37,6 +38,7 @@ struct Params {
   StreamForms forms;
   int num_tiles;      // Of a group, all matrices together,
   int num_blocks;     // that share them; the others do `mix`.
+  int max_items;      // Of a block.
   int scales_stride;  // Of a tile: the most blocks of columns that any FP8 matrix has.
   HcPreParams mix;
   int mix_tokens;
@@ -50,72 +52,133 @@ struct Params {
 };
 static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
 
-// The matrix of a tile.
-__device__ __forceinline__ int MatrixOf(const Params& p, int tile) {
-  int matrix = 0;
-  while (matrix + 1 < p.num_matrices && tile >= p.matrices[matrix + 1].first_tile) ++matrix;
-  return matrix;
+// A row tile of a block.
+struct alignas(16) Item {
+  StreamTile tile;
+  int matrix;
+  int first_row;  // Of the matrix.
+};
+
+// Row tiles whose sums of segments are added at once.
+__host__ __device__ __forceinline__ int ItemsAtOnce(int num_tokens) {
+  return kSumsBytes / (num_tokens * kSegments * static_cast<int>(sizeof(SegmentSums)));
 }
 
 // Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
 template <StreamKind... kKinds>
-__global__ void __launch_bounds__(kMatmulThreads, kBlocks) StreamKernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
-  auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
-  const int x_stride = static_cast<int>(StreamRow(p.cols));
-  const auto groups = static_cast<int>(StreamGroups(p.cols));
-  // All forms of the rows lie before the scales.
-  auto* const x_scales = reinterpret_cast<float*>(shared_x + p.forms.count * p.num_tokens * x_stride);
-  float* const fp8_scales = x_scales + p.num_tokens * groups;
+__global__ void __launch_bounds__(kStreamThreads, 1) StreamKernel(const __grid_constant__ Params p) {
+  constexpr bool kAnyFp4 = (IsFp4(kKinds) || ...);
+  const int t = static_cast<int>(threadIdx.x);
   const int64_t group = blockIdx.y;
   const int num_blocks = p.num_blocks;
   const int block = static_cast<int>(blockIdx.x);
   if (block >= num_blocks) {
     LetNextKernelStart();
     WaitForKernelsBefore();
-    return HcMixOfToken<kMatmulThreads>(p.mix, block - num_blocks);
+    return HcMixOfToken<kStreamThreads>(p.mix, block - num_blocks);
   }
-  const auto tile_of = [&](int i) { return block + i * num_blocks; };
-  const auto item = [&](int i) {
-    const int tile = tile_of(i);
-    const Matrix& m = p.matrices[MatrixOf(p, tile)];
-    return StreamItem{m.shape,
-                      m.data,
-                      m.scale,
-                      m.global_scale,
-                      static_cast<int>(group) * m.rows + (tile - m.first_tile) * kTileRows,
-                      shared_x + m.form * p.num_tokens * x_stride,
-                      x_scales};
-  };
+  const int x_stride = static_cast<int>(StreamRow(p.cols));
+  const auto groups = static_cast<int>(StreamGroups(p.cols));
   const int num_items = (p.num_tiles - block + num_blocks - 1) / num_blocks;
-  const auto prepare = [&] {
-    // What does not fit the ring waits in L2.
-    if (threadIdx.x > 0 && static_cast<int>(threadIdx.x) < num_items) {
-      const StreamItem next = item(static_cast<int>(threadIdx.x));
-      const auto bytes = static_cast<uint32_t>(kTileRows * next.shape.row_bytes);
-      if (threadIdx.x * bytes < kPrefetchedBytes)
-        PrefetchToL2(next.data + static_cast<int64_t>(next.first_row) * next.shape.row_bytes, bytes);
+  const int items_at_once = ItemsAtOnce(p.num_tokens);
+
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
+  auto* const sums = reinterpret_cast<SegmentSums*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
+  auto* const items = reinterpret_cast<Item*>(sums + kSumsBytes / sizeof(SegmentSums));
+  auto* const shared_x = reinterpret_cast<uint16_t*>(items + p.max_items);
+  // All forms of the rows lie before the scales.
+  auto* const x_scales = reinterpret_cast<float*>(shared_x + p.forms.count * p.num_tokens * x_stride);
+  float* const fp8_scales = x_scales + p.num_tokens * groups;
+
+  for (int i = t; i < num_items; i += kStreamThreads) {
+    const int tile = block + i * num_blocks;
+    int matrix = 0;
+    while (matrix + 1 < p.num_matrices && tile >= p.matrices[matrix + 1].first_tile) ++matrix;
+    const Matrix& m = p.matrices[matrix];
+    const int first_row = static_cast<int>(group) * m.rows + (tile - m.first_tile) * kTileRows;
+    items[i] = {{m.data + static_cast<int64_t>(first_row) * m.shape.row_bytes,
+                 m.scale + static_cast<int64_t>(first_row) * m.shape.scale_row_bytes},
+                matrix,
+                first_row};
+  }
+  __syncthreads();
+  const auto shape_of = [&](int i) -> const StreamShape& { return p.matrices[items[i].matrix].shape; };
+  const auto tile_of = [&](int i) { return items[i].tile; };
+  WarpReader<kStages, kAnyFp4, decltype(tile_of), decltype(shape_of)> reader(ring, num_items, tile_of,
+                                                                             shape_of);
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) reader.Load();
+  // What does not fit the rings waits in L2.
+  if (t > 1 && t < num_items) {
+    const auto bytes = static_cast<uint32_t>(kTileRows * shape_of(t).row_bytes);
+    if (t * bytes < kPrefetchedBytes + kStreamWarps * sizeof(ring.data))
+      PrefetchToL2(items[t].tile.data, bytes);
+  }
+  for (int n = t; n < num_items * p.scales_stride; n += kStreamThreads) {
+    const Item& item = items[n / p.scales_stride];
+    const Matrix& m = p.matrices[item.matrix];
+    const int column = n % p.scales_stride;
+    if (column < m.shape.scale_cols) {
+      fp8_scales[n] = LoadScale(
+          m.scale, m.shape.scale_dtype,
+          static_cast<int64_t>(item.first_row >> m.shape.block_rows_log2) * m.shape.scale_cols + column);
     }
-    LoadFp8Scales(fp8_scales, p.scales_stride, num_items, item);
-    WaitForKernelsBefore();
-    const uint16_t* const x = p.x + group * p.x_group_stride;
-    LoadStreamRows(shared_x, x_scales, p.num_tokens, p.cols, p.forms,
-                   [&](int token) { return x + token * p.x_stride; });
+  }
+  WaitForKernelsBefore();
+  const uint16_t* const x = p.x + group * p.x_group_stride;
+  LoadStreamRows<kStreamThreads>(shared_x, x_scales, p.num_tokens, p.cols, p.forms,
+                                 [&](int token) { return x + token * p.x_stride; });
+  __syncthreads();
+
+  const int place = t % 4;
+  const int lane_token = t % 32 / 4;  // Of B; of the sums place * 2 and the next.
+  const bool exists = lane_token < p.num_tokens;
+  const float* const x_scales0 = x_scales + min(place * 2, p.num_tokens - 1) * groups;
+  const float* const x_scales1 = x_scales + min(place * 2 + 1, p.num_tokens - 1) * groups;
+  uint32_t slot = 0;
+  int current = FirstItemOfWarp();
+  bool let_next = false;
+#pragma unroll 1
+  for (int first = 0; first < num_items; first += items_at_once) {
+    const int end = min(num_items, first + items_at_once);
+#pragma unroll 1
+    for (; current < end; current += kItemStep) {
+      const Matrix& m = p.matrices[items[current].matrix];
+      float segment[4] = {};
+      WithStreamKind<kKinds...>(m.shape.kind, [&]<StreamKind kKind>() {
+        MultiplyWarpSegment<kKind, kStages>(
+            ring, slot, reader, m.shape, shared_x + (m.form * p.num_tokens + lane_token) * x_stride, exists,
+            {fp8_scales + current * p.scales_stride, x_scales0, x_scales1}, segment);
+      });
+      StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
+    }
+    if (!let_next && end == num_items) {
+      let_next = true;
+      LetNextKernelStart();
+    }
     __syncthreads();
-  };
-  StreamItems<kStages, kKinds...>(ring, fp8_scales, p.scales_stride, num_items, 1,
-                                  {p.num_tokens, x_stride, groups}, item, prepare,
-                                  [&](int i, const StreamItem&, int token, int row, float sum) {
-                                    const Matrix& m = p.matrices[MatrixOf(p, tile_of(i))];
-                                    const int64_t place = group * m.y_group_stride + token * m.y_stride +
-                                                          row - static_cast<int>(group) * m.rows;
-                                    if (m.y_is_bf16) {
-                                      static_cast<uint16_t*>(m.y)[place] = Bf16FromFloat(sum);
-                                    } else {
-                                      static_cast<float*>(m.y)[place] = sum;
-                                    }
-                                  });
+    for (int i = t; i < (end - first) * p.num_tokens * kTileRows; i += kStreamThreads) {
+      const int row = i % kTileRows;
+      const int token = i / kTileRows % p.num_tokens;
+      const int of = i / (kTileRows * p.num_tokens);
+      const Item& item = items[first + of];
+      const Matrix& m = p.matrices[item.matrix];
+      float sum = 0.0F;
+      WithStreamKind<kKinds...>(m.shape.kind, [&]<StreamKind kKind>() {
+        sum = SumSegments<FormatOf(kKind)>(sums + of * kSegments * p.num_tokens, p.num_tokens, token, row,
+                                           m.shape, m.global_scale);
+      });
+      const int64_t place_in_y = group * m.y_group_stride + token * m.y_stride + item.first_row + row -
+                                 static_cast<int>(group) * m.rows;
+      if (m.y_is_bf16) {
+        static_cast<uint16_t*>(m.y)[place_in_y] = Bf16FromFloat(sum);
+      } else {
+        static_cast<float*>(m.y)[place_in_y] = sum;
+      }
+    }
+    if (end < num_items) __syncthreads();
+  }
 }
 
 using Kernel = void (*)(Params);
@@ -194,18 +257,19 @@ namespace {
 // Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
 uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64_t before) {
   const int64_t max_blocks =
-      std::max<int64_t>(1, context.queue().num_processors() * kBlocks / num_groups - params.mix_tokens);
-  const int64_t items = CeilDiv(params.num_tiles, max_blocks);  // Of a block.
-  params.num_blocks = static_cast<int>(CeilDiv(params.num_tiles, items));
+      std::max<int64_t>(1, context.queue().num_processors() / num_groups - params.mix_tokens);
+  params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
+  params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
                   static_cast<unsigned>(num_groups));
   const size_t shared_bytes =
-      sizeof(StreamRing<kStages>) +
+      kStreamWarps * sizeof(WarpRing<kStages>) + kSumsBytes +
+      static_cast<size_t>(params.max_items) * sizeof(Item) +
       static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) +
       StreamScalesBytes(params.cols, params.num_tokens) +
-      static_cast<size_t>(items * params.scales_stride) * sizeof(float);
+      static_cast<size_t>(params.max_items * params.scales_stride) * sizeof(float);
   const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kMatmulThreads, shared_bytes, params);
+      context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kStreamThreads, shared_bytes, params);
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {
     const Matrix& m = params.matrices[i];

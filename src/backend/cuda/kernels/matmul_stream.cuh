@@ -70,7 +70,7 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
 // scales, [num_rows, groups of 128]. cols is a multiple of eight and rows are aligned to 16 bytes.
 //
 // A launch comes to this code once, and seldom finds it in a cache of instructions: it is short rather than unrolled.
-template <typename Row>
+template <int kThreads = kMatmulThreads, typename Row>
 __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, int cols,
                                const StreamForms& forms, Row&& row) {
   constexpr int kAtOnce = 4;  // Loads that are under way together.
@@ -78,11 +78,11 @@ __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, in
   const int chunks = (stride - 8) / 8;  // A multiple of 16: half a warp is a group.
   const int total = num_rows * chunks;
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < total; first += kAtOnce * kMatmulThreads) {
+  for (int first = static_cast<int>(threadIdx.x); first < total; first += kAtOnce * kThreads) {
     uint4 x[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kMatmulThreads;
+      const int i = first + k * kThreads;
       const int col = i % chunks * 8;
       x[k] = make_uint4(0, 0, 0, 0);
       if (i < total && col < cols) x[k] = *reinterpret_cast<const uint4*>(row(i / chunks) + col);
@@ -90,12 +90,12 @@ __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, in
     // In the place of the first form, which is made last.
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kMatmulThreads;
+      const int i = first + k * kThreads;
       if (i < total) *reinterpret_cast<uint4*>(shared + i / chunks * stride + i % chunks * 8) = x[k];
     }
 #pragma unroll 1
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kMatmulThreads;
+      const int i = first + k * kThreads;
       if (i >= total) break;
       const int col = i % chunks * 8;
       uint16_t* const place = shared + i / chunks * stride + col;
@@ -187,7 +187,7 @@ __device__ __forceinline__ StreamItem ItemOf(const StreamShape& shape, const Str
   return {shape, matrix.data, matrix.scale, matrix.global_scale, first_row, x, x_scales};
 }
 
-__host__ __device__ __forceinline__ bool IsFp4(StreamKind kind) {
+__host__ __device__ constexpr bool IsFp4(StreamKind kind) {
   return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4;
 }
 
@@ -249,13 +249,24 @@ __device__ __forceinline__ uint32_t HalvesOfE4m3(uint32_t word, int which) {
   return halves;
 }
 
+// Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get anything: a token's
+// sums are its own lanes', and the unit that reads shared memory is busier than any other where weights are narrow.
+__device__ __forceinline__ uint4 LoadTokenColumns(const uint16_t* x, bool exists) {
+  uint4 columns;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+               : "=r"(columns.x), "=r"(columns.y), "=r"(columns.z), "=r"(columns.w)
+               : "r"(SharedAddress(x)), "r"(static_cast<uint32_t>(exists)));
+  return columns;
+}
+
 // FP8 weights and activations, both as halves without their scales; factors are the products of both scales, by token. The
 // columns of a step are those of Unpack<kMmaFp8>, and powers of two in scales of activations move no bit.
 __device__ __forceinline__ void MultiplyFp8Unit(float (&sums)[4], const uint4& low, const uint4& high,
-                                                const uint16_t* x, float factor0, float factor1) {
+                                                const uint16_t* x, bool exists, float factor0,
+                                                float factor1) {
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
-  const uint4 x0 = *reinterpret_cast<const uint4*>(x);
-  const uint4 x1 = *reinterpret_cast<const uint4*>(x + 8);
+  const uint4 x0 = LoadTokenColumns(x, exists);
+  const uint4 x1 = LoadTokenColumns(x + 8, exists);
   const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
   float unit[4] = {};
 #pragma unroll
@@ -272,11 +283,11 @@ __device__ __forceinline__ void MultiplyFp8Unit(float (&sums)[4], const uint4& l
 
 // FP8 weights and any activations, widened to bf16.
 __device__ __forceinline__ void MultiplyFp8PlainUnit(float (&sums)[4], const uint4& low, const uint4& high,
-                                                     const uint16_t* x, float scale) {
+                                                     const uint16_t* x, bool exists, float scale) {
   using Format = Unpack<MatmulKind::kMmaFp8>;
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
-  const uint4 x0 = *reinterpret_cast<const uint4*>(x);
-  const uint4 x1 = *reinterpret_cast<const uint4*>(x + 8);
+  const uint4 x0 = LoadTokenColumns(x, exists);
+  const uint4 x1 = LoadTokenColumns(x + 8, exists);
   const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
   const uint32_t poison[2] = {Format::Poison(words[0]), Format::Poison(words[1])};
   float unit[4] = {};
@@ -292,8 +303,8 @@ __device__ __forceinline__ void MultiplyFp8PlainUnit(float (&sums)[4], const uin
 }
 
 __device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& low, const uint4& high,
-                                                 const uint16_t* x) {
-  const uint4 b = *reinterpret_cast<const uint4*>(x);
+                                                 const uint16_t* x, bool exists) {
+  const uint4 b = LoadTokenColumns(x, exists);
   const uint32_t first[4] = {low.x, high.x, low.y, high.y};
   const uint32_t second[4] = {low.z, high.z, low.w, high.w};
   Mma(sums, first, b.x, b.y);
@@ -311,7 +322,7 @@ __device__ __forceinline__ uint32_t E2m1Pair(uint32_t word, int k) {
 template <MatmulKind kKind>
 __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& low, const uint4& high,
                                                 const uint8_t* low_scale, const uint8_t* high_scale,
-                                                const uint16_t* x) {
+                                                const uint16_t* x, bool exists) {
   using Format = Unpack<kKind>;
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
   const typename Format::Scales scales[2] = {
@@ -328,7 +339,7 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   };
 #pragma unroll
   for (int chunk = 0; chunk < 4; ++chunk) {
-    const uint4 b = *reinterpret_cast<const uint4*>(x + chunk * 8);
+    const uint4 b = LoadTokenColumns(x + chunk * 8, exists);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int i = chunk * 4 + step * 2;
@@ -444,7 +455,7 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
   for (int i = 0; i < kStages; ++i) load();
   prepare();
 
-  const int token = min(group, tokens.count - 1);  // Columns of tokens that do not exist are not used.
+  const bool exists = group < tokens.count;
   uint32_t slot = 0;
   bool let_next = false;
 #pragma unroll 1
@@ -459,7 +470,7 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
       constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
       const float* const x_scales0 = now.x_scales + min(place * 2, tokens.count - 1) * tokens.groups;
       const float* const x_scales1 = now.x_scales + min(place * 2 + 1, tokens.count - 1) * tokens.groups;
-      const uint16_t* x = now.x + token * tokens.stride + first_unit * kUnitCols + place * (kUnitCols / 4);
+      const uint16_t* x = now.x + group * tokens.stride + first_unit * kUnitCols + place * (kUnitCols / 4);
 #pragma unroll 1
       for (int i = 0; i < units; i += 2) {
         WaitForCopies<kStages - 1>();
@@ -474,17 +485,17 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
             const int unit = first_unit + i + u;
             const float scale = fp8_scales[current * fp8_scale_stride + (unit >> now.shape.block_units_log2)];
             if constexpr (kKind == StreamKind::kFp8) {
-              MultiplyFp8Unit(sums, low, high, x + u * kUnitCols, scale * x_scales0[unit / 2],
+              MultiplyFp8Unit(sums, low, high, x + u * kUnitCols, exists, scale * x_scales0[unit / 2],
                               scale * x_scales1[unit / 2]);
             } else {
-              MultiplyFp8PlainUnit(sums, low, high, x + u * kUnitCols, scale);
+              MultiplyFp8PlainUnit(sums, low, high, x + u * kUnitCols, exists, scale);
             }
           } else if constexpr (kKind == StreamKind::kBf16) {
-            MultiplyBf16Unit(sums, low, high, x + u * kUnitCols);
+            MultiplyBf16Unit(sums, low, high, x + u * kUnitCols, exists);
           } else {
             constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
             const uint8_t* const scales = &ring.scales[slot][warp][group][(u * 4 + place) * kBytes];
-            MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, x + u * kUnitCols);
+            MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, x + u * kUnitCols, exists);
           }
         }
         x += 2 * kUnitCols;

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/matmul_stream.cuh"
+#include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
@@ -203,6 +204,8 @@ Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::
   const int64_t num_tokens = args.x.shape[0];
   const int64_t top_k = args.indices.shape[1];
   const int64_t width = table.w1.rows;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const bool joined, JoinedExperts(context, table, args));
+  if (joined) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
   constexpr size_t kRingBytes = sizeof(StreamRing<kStages>);
   // Down's weights, as far as the cache holds them beside what passes through it.
