@@ -432,5 +432,57 @@ TEST(CudaFused, SwigluAndRouter) {
   }
 }
 
+// The shared expert's down behind the routed experts.
+TEST(CudaFused, RoutedExpertsAndALinear) {
+  constexpr int64_t kTopK = 6;
+  constexpr int64_t kExperts = 12;
+  constexpr uint32_t kDifferent = 4;
+  struct ExpertShape {
+    int64_t dim;
+    int64_t width;
+    int64_t cols;  // Of the linear.
+  };
+  // More tiles than processors, and fewer.
+  for (const auto& [dim, width, cols] : {ExpertShape{4096, 2048, 2048}, ExpertShape{384, 256, 1152}}) {
+    Device device;
+    const DeviceTensor x = device.Copy(DType::kBF16, {1, dim}, Bf16s(Normals(dim, 1)));
+    const DeviceTensor hidden = device.Copy(DType::kBF16, {1, cols}, Bf16s(Normals(cols, 2)));
+    const DeviceTensor indices =
+        device.Copy(DType::kI32, {1, kTopK}, std::vector<int32_t>{7, 2, 11, 0, 2, 5});
+    const DeviceTensor routing = device.Copy(DType::kF32, {1, kTopK}, Normals(kTopK, 3, 0.3F));
+    const DeviceTensor routed = device.New(DType::kF32, {1, dim});
+    for (const Format format : {Format::kNvFp4, Format::kMxFp4}) {
+      std::vector<ops::ExpertWeights> experts;
+      for (uint32_t e = 0; e < kDifferent; ++e) {
+        experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
+                           .w2 = RandomWeight(device, format, dim, width, 40 + e),
+                           .w3 = RandomWeight(device, format, width, dim, 60 + e)});
+      }
+      while (std::ssize(experts) < kExperts) experts.push_back(experts[experts.size() % kDifferent]);
+      for (const Format of_linear : {Format::kFp8, format}) {
+        for (const DType dtype : {DType::kBF16, DType::kF32}) {
+          const Weight weight = RandomWeight(device, of_linear, dim, cols, 80);
+          const DeviceTensor shared = device.New(dtype, {1, dim});
+          ExpectOneLaunch(
+              device, FormatText(format) + ", " + FormatText(of_linear) + ", dim " + std::to_string(dim),
+              [&] {
+                return device.table().routed_experts(device.context(), {.x = x.view,
+                                                                        .indices = indices.view,
+                                                                        .weights = routing.view,
+                                                                        .experts = experts,
+                                                                        .limit = 7.0F,
+                                                                        .y = routed.view});
+              },
+              [&] {
+                return device.table().linear(device.context(),
+                                             {.x = hidden.view, .weight = &weight, .y = shared.view});
+              },
+              {&routed, &shared});
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::testing

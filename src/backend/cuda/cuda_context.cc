@@ -10,6 +10,13 @@ Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& opera
                                      queue_->device().index));
 }
 
+Result<GridBarrier*> CudaContext::GridBarriers() {
+  if (grid_barriers_.data() == nullptr) {
+    DSV4_ASSIGN_OR_RETURN(grid_barriers_, memory_.Allocate(kNumGridBarriers * sizeof(GridBarrier)));
+  }
+  return reinterpret_cast<GridBarrier*>(grid_barriers_.data());
+}
+
 Result<void*> CudaContext::Scratch(size_t num_bytes) {
   DSV4_ASSIGN_OR_RETURN(const TensorView view,
                         scratch_.Allocate(DType::kU8, {static_cast<int64_t>(num_bytes)}));

@@ -11,6 +11,7 @@
 #include "backend/cuda/device_memory.h"
 #include "backend/cuda/expert_tables.h"
 #include "backend/cuda/kernels/device_array.h"
+#include "backend/cuda/kernels/grid_barrier.h"
 #include "ops/op_context.h"
 #include "tensor/arena.h"
 
@@ -18,6 +19,7 @@ namespace dsv4::backend::cuda {
 
 struct OpenAttention;  // kernels/attention_cluster.cu
 struct OpenCombine;    // kernels/open_launches.h
+struct OpenExperts;    // kernels/routed_experts_joint.cu
 struct OpenHcPost;
 struct OpenSelection;
 struct OpenSwiglu;
@@ -80,10 +82,14 @@ class CudaContext final : public ops::OpContext {
     return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
   }
 
+  // kNumGridBarriers meeting places for the blocks of the launch that is added next.
+  Result<GridBarrier*> GridBarriers();
+
   ExpertTables& expert_tables() { return expert_tables_; }
   // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
   std::shared_ptr<OpenAttention>& open_attention() { return open_attention_; }
   std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
+  std::shared_ptr<OpenExperts>& open_experts() { return open_experts_; }
   std::shared_ptr<OpenSelection>& open_selection() { return open_selection_; }
   std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
   std::shared_ptr<OpenHcPost>& open_hc_post() { return open_hc_post_; }
@@ -98,10 +104,12 @@ class CudaContext final : public ops::OpContext {
   DeviceMemory memory_;
   ThreadPool threads_{1};
   Arena scratch_;
+  Buffer grid_barriers_;
   ExpertTables expert_tables_;
   const BlockScaledMode block_scaled_;
   std::shared_ptr<OpenAttention> open_attention_;
   std::shared_ptr<OpenCombine> open_combine_;
+  std::shared_ptr<OpenExperts> open_experts_;
   std::shared_ptr<OpenSelection> open_selection_;
   std::shared_ptr<OpenSwiglu> open_swiglu_;
   std::shared_ptr<OpenHcPost> open_hc_post_;

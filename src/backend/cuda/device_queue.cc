@@ -189,6 +189,28 @@ int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned thre
   return known->second;
 }
 
+bool DeviceQueue::RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+  const std::lock_guard lock(mutex_);
+  BlocksAtOnce& known = blocks_at_once_[kernel];
+  if (shared_bytes != known.shared_bytes) {
+    if (!Enter().ok()) return false;
+    // Never less than was allowed before: collected launches may want it.
+    const size_t limit = std::max(shared_bytes, shared_limits_[kernel]);
+    int of_processor = 0;
+    const bool ok = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(limit)) == cudaSuccess &&
+                    cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                        &of_processor, kernel, static_cast<int>(threads), shared_bytes) == cudaSuccess;
+    if (ok) {
+      shared_limits_[kernel] = limit;
+    } else {
+      cudaGetLastError();  // A no, not an error: there are other kernels.
+    }
+    known = {shared_bytes, ok ? static_cast<unsigned>(of_processor * num_processors_) : 0};
+  }
+  return blocks <= known.blocks;
+}
+
 Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   if (num_bytes > Staging::kMaxArrayBytes) {

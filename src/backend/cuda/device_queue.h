@@ -98,6 +98,8 @@ class DeviceQueue {
   bool HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
     return MostClusters(kernel, blocks, threads, shared_bytes) > 0;
   }
+  // Whether so many blocks of the kernel run at the same time when nothing else does, so that they may wait for each other.
+  bool RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
   // A device copy of a host array, for launches of the op that is open; the source is free at return.
   Result<const void*> Stage(const void* source, size_t num_bytes);
   Status EndOp();
@@ -139,6 +141,12 @@ class DeviceQueue {
   static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
   static constexpr size_t kJournalLength = 8;
 
+  // Of a kernel with so much shared memory.
+  struct BlocksAtOnce {
+    size_t shared_bytes = 0;
+    unsigned blocks = 0;
+  };
+
   const QueueOptions options_;
   int num_processors_ = 0;
   int compute_capability_ = 0;
@@ -166,6 +174,7 @@ class DeviceQueue {
   std::vector<void*> large_arrays_;                        // Staged arrays with memory of their own.
   std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
   std::unordered_map<const void*, int> most_clusters_;     // The same.
+  std::unordered_map<const void*, BlocksAtOnce> blocks_at_once_;
 };
 
 }  // namespace dsv4::backend::cuda

@@ -8,12 +8,12 @@
 
 namespace dsv4::backend::cuda {
 
-// Waits until so many blocks have come; what each wrote before is seen by all after. Called by all threads of a block.
-__device__ __forceinline__ void MeetBlocks(GridBarrier* barrier, uint32_t num_blocks) {
+// What the block has written is there for the others. Called by all threads of a block; thread 0 gets what WaitForBlocks wants.
+__device__ __forceinline__ uint32_t ArriveAtBarrier(GridBarrier* barrier, uint32_t num_blocks) {
   __syncthreads();
+  uint32_t round = 0;
   if (threadIdx.x == 0) {
     // Cannot change before this block has come.
-    uint32_t round;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(round) : "l"(&barrier->round) : "memory");
     uint32_t before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
@@ -23,12 +23,18 @@ __device__ __forceinline__ void MeetBlocks(GridBarrier* barrier, uint32_t num_bl
     if (before + 1 == num_blocks) {
       asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(&barrier->arrived) : "memory");
       asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(&barrier->round), "r"(round + 1) : "memory");
-    } else {
-      uint32_t now;
-      do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(&barrier->round) : "memory");
-      } while (now == round);
     }
+  }
+  return round;
+}
+
+// Until all blocks have arrived: what each wrote before is seen by all threads of this one.
+__device__ __forceinline__ void WaitForBlocks(GridBarrier* barrier, uint32_t round) {
+  if (threadIdx.x == 0) {
+    uint32_t now;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(&barrier->round) : "memory");
+    } while (now == round);
   }
   __syncthreads();
 }

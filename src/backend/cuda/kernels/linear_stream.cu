@@ -7,6 +7,8 @@
 
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/linear_stream.h"
+#include "backend/cuda/kernels/memory_range.h"
+#include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {
@@ -232,17 +234,10 @@ void AddMatrix(Params& params, const StreamLinearArgs& args) {
   params.scales_stride = std::max(params.scales_stride, matrix.shape.scale_cols);
 }
 
-// Bytes from the first element that a product writes to behind its last.
-struct Written {
-  const std::byte* begin;
-  const std::byte* end;
-};
-Written BytesOf(const void* y, int64_t y_stride, int64_t rows, bool y_is_bf16, int64_t num_tokens) {
-  const int64_t element = y_is_bf16 ? 2 : 4;
-  const auto* const begin = static_cast<const std::byte*>(y);
-  return {begin, begin + ((num_tokens - 1) * y_stride + rows) * element};
+// From the first element of the tokens' rows behind the last.
+MemoryRange BytesOf(const void* y, int64_t y_stride, int64_t rows, bool y_is_bf16, int64_t num_tokens) {
+  return {y, static_cast<size_t>(((num_tokens - 1) * y_stride + rows) * (y_is_bf16 ? 2 : 4))};
 }
-bool Overlap(const Written& a, const Written& b) { return a.begin < b.end && b.begin < a.end; }
 
 }  // namespace
 
@@ -295,7 +290,7 @@ bool Joins(CudaContext& context, const StreamLinearArgs& args) {
     return false;
   }
   // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
-  const Written y = BytesOf(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
+  const MemoryRange y = BytesOf(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
   if (Overlap(y, BytesOf(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) return false;
   for (int i = 0; i < before.num_matrices; ++i) {
     const Matrix& m = before.matrices[i];
@@ -323,7 +318,7 @@ bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const T
 }
 
 void StreamLinear(CudaContext& context, const StreamLinearArgs& args) {
-  if (Joins(context, args)) return;
+  if (Joins(context, args) || LinearJoinsExperts(context, args)) return;
   Params params = {};
   params.cols = static_cast<int>(args.weight.cols);
   params.num_tokens = static_cast<int>(args.num_tokens);

@@ -1,12 +1,17 @@
-// routed_experts of FP4 for a few tokens in one launch.
+// routed_experts of FP4 for a few tokens in one launch, and with it the linear that follows: the shared expert's down.
 #pragma once
 
 #include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/linear_stream.h"
 
 namespace dsv4::backend::cuda {
 
 // For experts that CanStreamExperts takes. False: other formats, or a device without room for all blocks at once.
 Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
                            const ops::RoutedExpertsArgs& args);
+
+// Whether this linear of one token has become part of the last launch, which was one of JoinedExperts: its weights are read
+// while blocks wait for each other.
+bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -177,12 +177,6 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
 
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
 
-bool Overlap(const MemoryRange& a, const MemoryRange& b) {
-  const auto begin = [](const MemoryRange& r) { return reinterpret_cast<uintptr_t>(r.data); };
-  return a.num_bytes > 0 && b.num_bytes > 0 && begin(a) < begin(b) + b.num_bytes &&
-         begin(b) < begin(a) + a.num_bytes;
-}
-
 MemoryRange RangeOf(const void* data, int64_t stride, const RowsOperand& rows, bool is_bf16) {
   if (data == nullptr || rows.num_rows == 0) return {};
   return {data, static_cast<size_t>(((rows.num_rows - 1) * stride + rows.width) * (is_bf16 ? 2 : 4))};

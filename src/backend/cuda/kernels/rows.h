@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/device_array.h"
+#include "backend/cuda/kernels/memory_range.h"
 
 namespace dsv4::backend::cuda {
 
@@ -65,12 +66,6 @@ struct RowsOperand {
   int64_t width = 0;
   bool in_is_bf16 = false;
   bool out_is_bf16 = false;
-};
-
-// Memory that a step touches beside its rows.
-struct MemoryRange {
-  const void* data = nullptr;
-  size_t num_bytes = 0;
 };
 
 // Rows of up to so many elements.
