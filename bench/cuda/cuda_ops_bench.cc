@@ -177,26 +177,34 @@ constexpr struct {
                 {WeightFormat::kPlain, "BF16"}};
 
 void Linear(Bench& bench) {
-  constexpr int64_t kRows = 4096;
-  constexpr int64_t kCols = 4096;
+  struct MatrixShape {
+    int64_t rows;
+    int64_t cols;
+  };
   for (const auto& format : kFormats) {
-    std::vector<Weight> weights;
-    for (const int64_t num_tokens : {1, 8, 64, 512}) {
-      const std::string name =
-          fmt::format("linear {} [{}, {}], {} tokens", format.name, kRows, kCols, num_tokens);
-      if (!bench.Wanted(name)) continue;
-      if (weights.empty()) weights = bench.Weights(format.format, kRows, kCols, 48);
-      // Linears of the same activations would be one launch.
-      const TensorView xs[2] = {bench.Tensor(DType::kBF16, {num_tokens, kCols}),
-                                bench.Tensor(DType::kBF16, {num_tokens, kCols})};
-      const TensorView y = bench.Tensor(DType::kBF16, {num_tokens, kRows}, false);
-      bench.Report(name, Bench::Bytes(weights[0]) + xs[0].num_bytes() + y.num_bytes(),
-                   2.0 * static_cast<double>(num_tokens * kRows * kCols), [&](int i) {
-                     const Weight& weight = weights[static_cast<size_t>(i) % weights.size()];
-                     Must(bench.ops().linear(bench.context(), {.x = xs[i % 2], .weight = &weight, .y = y}));
-                   });
+    for (const auto& [rows, cols] : {MatrixShape{4096, 4096}, MatrixShape{1024, 4096},
+                                     MatrixShape{32768, 1024}, MatrixShape{4096, 8192}}) {
+      std::vector<Weight> weights;
+      for (const int64_t num_tokens : {1, 8, 9, 32, 64, 128, 256, 512}) {
+        const std::string name =
+            fmt::format("linear {} [{}, {}], {} tokens", format.name, rows, cols, num_tokens);
+        if (!bench.Wanted(name)) continue;
+        // More than the L2 cache holds.
+        if (weights.empty())
+          weights =
+              bench.Weights(format.format, rows, cols, static_cast<int>((int64_t{48} << 24) / (rows * cols)));
+        // Linears of the same activations would be one launch.
+        const TensorView xs[2] = {bench.Tensor(DType::kBF16, {num_tokens, cols}),
+                                  bench.Tensor(DType::kBF16, {num_tokens, cols})};
+        const TensorView y = bench.Tensor(DType::kBF16, {num_tokens, rows}, false);
+        bench.Report(name, Bench::Bytes(weights[0]) + xs[0].num_bytes() + y.num_bytes(),
+                     2.0 * static_cast<double>(num_tokens * rows * cols), [&](int i) {
+                       const Weight& weight = weights[static_cast<size_t>(i) % weights.size()];
+                       Must(bench.ops().linear(bench.context(), {.x = xs[i % 2], .weight = &weight, .y = y}));
+                     });
+      }
+      bench.Forget();
     }
-    bench.Forget();
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <span>
 #include <string>
@@ -38,6 +39,24 @@ TEST(CudaManyTokens, LinearGivesTheBitsOfFewTokens) {
                               });
       }
     }
+  }
+}
+
+// Weights of more row tiles than there are processors take the kernel of many tokens earlier.
+TEST(CudaManyTokens, TallLinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 8 + 32 + 33 + 57 + 64;
+  const std::vector<Cut> cuts = {{0, 8}, {8, 40}, {40, 73}, {73, 130}, {130, kTokens}};
+  constexpr int64_t kRows = 22'032;
+  constexpr int64_t kCols = 768;
+  const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, kCols}, Bf16s(Normals(kTokens * kCols, 4)));
+  const DeviceTensor y = device.New(DType::kBF16, {kTokens, kRows});
+  for (const Format format : kFormats) {
+    const Weight weight = RandomWeight(device, format, kRows, kCols, 3);
+    ExpectTheSameInCuts(device, y.view, cuts, FormatText(format), [&](const Cut& cut) {
+      return device.table().linear(device.context(),
+                                   {.x = Rows(x.view, cut), .weight = &weight, .y = Rows(y.view, cut)});
+    });
   }
 }
 
@@ -280,6 +299,61 @@ TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
                                                                     .y = Rows(y.view, cut)});
           });
     }
+  }
+}
+
+// Norms, rotations and rounding of heads: of a few tokens a block a row, of many a warp some rows.
+TEST(CudaManyTokens, RowsOfHeadsGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 150;
+  constexpr int64_t kFrequencies = 32;
+  const DeviceTensor frequencies = device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 7, 0.7F));
+  std::vector<int32_t> at;
+  for (int32_t t = 0; t < kTokens; ++t) at.push_back(t * 977 % 100003);
+  const DeviceTensor positions = device.Copy(DType::kI32, {kTokens}, at);
+  struct HeadShape {
+    int64_t heads;
+    int64_t width;
+  };
+  for (const auto& [heads, width] :
+       {HeadShape{64, 512}, HeadShape{64, 128}, HeadShape{20, 512}, HeadShape{22, 128}}) {
+    std::vector<float> values = Normals(kTokens * heads * width, 2);
+    values[static_cast<size_t>(70 * heads * width + 11)] = std::numeric_limits<float>::quiet_NaN();
+    values[static_cast<size_t>(80 * heads * width + 33)] = -std::numeric_limits<float>::quiet_NaN();
+    const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, heads, width}, Bf16s(values));
+    const DeviceTensor y = device.New(DType::kBF16, {kTokens, heads, width});
+    const std::string shape = std::to_string(heads) + " heads of " + std::to_string(width);
+    const auto copy = [&](const Cut& cut) {
+      return device.memory().Copy(Rows(y.view, cut).data, Rows(x.view, cut).data,
+                                  static_cast<size_t>(Rows(y.view, cut).num_bytes()), nullptr);
+    };
+    const auto norm = [&](const Cut& cut) {
+      return device.table().head_rms_norm(device.context(),
+                                          {.x = Rows(x.view, cut), .y = Rows(y.view, cut), .eps = 1e-6F});
+    };
+    const auto rotate = [&](const Cut& cut, bool inverse) {
+      return device.table().rope(device.context(), {.x = Rows(y.view, cut),
+                                                    .positions = Rows(positions.view, cut),
+                                                    .frequencies = frequencies.view,
+                                                    .inverse = inverse});
+    };
+    ExpectTheSameInAnyCut(device, y.view, "norm, " + shape, norm);
+    ExpectTheSameInAnyCut(device, y.view, "norm and rotation, " + shape, [&](const Cut& cut) {
+      const Status status = norm(cut);
+      return status.ok() ? rotate(cut, false) : status;
+    });
+    ExpectTheSameInAnyCut(device, y.view, "rotation, " + shape, [&](const Cut& cut) {
+      const Status status = copy(cut);
+      return status.ok() ? rotate(cut, true) : status;
+    });
+    ExpectTheSameInAnyCut(device, y.view, "rotation and rounding, " + shape, [&](const Cut& cut) {
+      Status status = copy(cut);
+      if (status.ok()) status = rotate(cut, false);
+      if (!status.ok()) return status;
+      const TensorView rows = Rows(y.view, cut);
+      return device.table().hadamard_fp4(device.context(),
+                                         {.x = rows.Reshaped({rows.shape[0] * heads, width})});
+    });
   }
 }
 

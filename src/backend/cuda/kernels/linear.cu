@@ -147,7 +147,7 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
   const LinearWgmmaArgs many = {
       .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
   if (context.has_wgmma() && HasLinearPacked(many)) return LinearPacked(context, many);
-  if (context.has_wgmma() && HasLinearWgmma(many)) return LinearWgmma(context, many);
+  if (context.has_wgmma() && HasLinearWgmma(context, many)) return LinearWgmma(context, many);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const ActivationRows rows,
       PrepareActivations(context, x.data, x.dtype, row_stride, num_tokens * num_groups, weight.cols,

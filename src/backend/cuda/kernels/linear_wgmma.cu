@@ -58,8 +58,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_co
 
 }  // namespace
 
-bool HasLinearWgmma(const LinearWgmmaArgs& args) {
-  return args.x.shape[0] >= kMinWgmmaTokens && FitsWgmma(args.weight) &&
+bool HasLinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
+  const int64_t row_tiles = CeilDiv(args.weight.rows / args.num_groups, kWgmmaRows) * args.num_groups;
+  const bool tall = row_tiles >= context.queue().num_processors();
+  return args.x.shape[0] >= (tall ? kMinTallWgmmaTokens : kMinWgmmaTokens) && FitsWgmma(args.weight) &&
          (args.weight.kind != MatmulKind::kMmaFp8 || args.weight.rows % args.num_groups == 0) &&
          CanPack(args.x.data, args.x.dtype, args.x_stride, args.num_groups * args.weight.cols);
 }

@@ -17,10 +17,11 @@ struct LinearWgmmaArgs {
   int64_t y_stride = 0;
 };
 
-// Tokens from which it is worth its packing.
+// Tokens from which it is worth its packing, and where all processors have a tile of rows.
 inline constexpr int64_t kMinWgmmaTokens = 65;
+inline constexpr int64_t kMinTallWgmmaTokens = 33;
 
-bool HasLinearWgmma(const LinearWgmmaArgs& args);
+bool HasLinearWgmma(CudaContext& context, const LinearWgmmaArgs& args);
 Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -25,18 +25,46 @@ using Tile = ExpertTile;
 
 constexpr int kGroupThreads = 1024;
 
+// An inclusive running total over the threads of the block, and what they have together.
+struct RunningTotal {
+  int32_t upto;
+  int32_t all;
+};
+__device__ RunningTotal BlockScan(int32_t value, int32_t (&warp_totals)[kGroupThreads / 32]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto scan = [lane](int32_t sum) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int32_t before = __shfl_up_sync(kWholeWarp, sum, offset);
+      if (lane >= offset) sum += before;
+    }
+    return sum;
+  };
+  value = scan(value);
+  __syncthreads();  // Nobody reads the totals of a scan before.
+  if (lane == 31) warp_totals[warp] = value;
+  __syncthreads();
+  const int32_t totals = scan(warp_totals[lane]);
+  const int32_t before = __shfl_sync(kWholeWarp, totals, (warp + 31) % 32);
+  return {value + (warp == 0 ? 0 : before), __shfl_sync(kWholeWarp, totals, 31)};
+}
+static_assert(kGroupThreads == 32 * 32);
+
 // One block. `order` receives the assignments, token * top_k + slot, by expert and then in their own order.
-__global__ void GroupKernel(const int32_t* indices, int num_assignments, int top_k, int num_experts,
-                            int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles, Fault* fault) {
+__global__ void __launch_bounds__(kGroupThreads)
+    GroupKernel(const int32_t* indices, int num_assignments, int top_k, int num_experts, int tokens_per_tile,
+                int max_tiles, int32_t* order, Tile* tiles, Fault* fault) {
   BeginKernel();
   extern __shared__ int32_t shared[];
+  __shared__ int32_t warp_totals[kGroupThreads / 32];
   int32_t* const counts = shared;                // [num_experts]
-  int32_t* const begins = counts + num_experts;  // [num_experts]
-  int32_t* const tile_begins = begins + num_experts;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int e = threadIdx.x; e < num_experts; e += kGroupThreads) counts[e] = 0;
+  int32_t* const places = counts + num_experts;  // [num_experts], of the next assignment
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  for (int e = thread; e < num_experts; e += kGroupThreads) counts[e] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < num_assignments; i += kGroupThreads) {
+  for (int i = thread; i < num_assignments; i += kGroupThreads) {
     const int32_t expert = indices[i];
     if (expert < 0 || expert >= num_experts) {
       ReportFault(fault, FaultKind::kExpertIndex, i / top_k, i % top_k, expert, num_experts);
@@ -45,48 +73,48 @@ __global__ void GroupKernel(const int32_t* indices, int num_assignments, int top
     }
   }
   __syncthreads();
-  if (threadIdx.x < 32) {
-    // Running totals, 32 experts at a time.
-    int32_t assignments_before = 0;
-    int32_t tiles_before = 0;
-    for (int first = 0; first < num_experts; first += 32) {
-      const int e = first + lane;
-      const int32_t count = e < num_experts ? counts[e] : 0;
-      const int32_t num_tiles = (count + tokens_per_tile - 1) / tokens_per_tile;
-      int32_t assignments = count;
-      int32_t tile_sum = num_tiles;
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const int32_t a = __shfl_up_sync(kWholeWarp, assignments, offset);
-        const int32_t b = __shfl_up_sync(kWholeWarp, tile_sum, offset);
-        if (lane >= offset) {
-          assignments += a;
-          tile_sum += b;
-        }
-      }
-      if (e < num_experts) {
-        begins[e] = assignments_before + assignments - count;
-        tile_begins[e] = tiles_before + tile_sum - num_tiles;
-      }
-      assignments_before += __shfl_sync(kWholeWarp, assignments, 31);
-      tiles_before += __shfl_sync(kWholeWarp, tile_sum, 31);
+  int32_t assignments_before = 0;
+  int32_t tiles_before = 0;
+  for (int first = 0; first < num_experts; first += kGroupThreads) {
+    const int e = first + thread;
+    const int32_t count = e < num_experts ? counts[e] : 0;
+    const int32_t tiles_of = (count + tokens_per_tile - 1) / tokens_per_tile;
+    const RunningTotal assignments = BlockScan(count, warp_totals);
+    const RunningTotal tile_sum = BlockScan(tiles_of, warp_totals);
+    const int32_t begin = assignments_before + assignments.upto - count;
+    if (e < num_experts) places[e] = begin;
+    Tile* const mine = tiles + tiles_before + tile_sum.upto - tiles_of;
+    for (int t = 0; t < tiles_of; ++t) {
+      const int done = t * tokens_per_tile;
+      mine[t] = {e, begin + done, min(tokens_per_tile, count - done)};
     }
-    for (int t = tiles_before + lane; t < max_tiles; t += 32) tiles[t] = {0, 0, 0};
+    assignments_before += assignments.all;
+    tiles_before += tile_sum.all;
   }
+  for (int t = tiles_before + thread; t < max_tiles; t += kGroupThreads) tiles[t] = {0, 0, 0};
   __syncthreads();
-  // One warp an expert finds its assignments in order.
-  for (int e = static_cast<int>(threadIdx.x) / 32; e < num_experts; e += kGroupThreads / 32) {
-    if (counts[e] == 0) continue;
-    int32_t place = begins[e];
-    for (int first = 0; first < num_assignments; first += 32) {
-      const int i = first + lane;
-      const unsigned found = __ballot_sync(kWholeWarp, i < num_assignments && indices[i] == e);
-      if ((found >> lane & 1U) != 0) order[place + __popc(found & ((1U << lane) - 1U))] = i;
-      place += __popc(found);
-    }
-    const int num_tiles = (counts[e] + tokens_per_tile - 1) / tokens_per_tile;
-    for (int t = lane; t < num_tiles; t += 32) {
-      const int begin = t * tokens_per_tile;
-      tiles[tile_begins[e] + t] = {e, begins[e] + begin, min(tokens_per_tile, counts[e] - begin)};
+  if (thread >= 32) return;
+  // One warp gives the assignments their places, 32 at a time; loads run ahead.
+  constexpr int kAhead = 4;
+  int32_t next[kAhead];
+  const auto load = [&](int i) { return i < num_assignments ? indices[i] : -1; };
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) next[k] = load(k * 32 + lane);
+  for (int first = 0; first < num_assignments; first += kAhead * 32) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int i = first + k * 32 + lane;
+      const int32_t expert = next[k];
+      next[k] = load(i + kAhead * 32);
+      const bool exists = expert >= 0 && expert < num_experts;
+      const unsigned same = __match_any_sync(kWholeWarp, expert);
+      const int32_t place = exists ? places[expert] : 0;
+      __syncwarp();
+      if (exists) {
+        order[place + __popc(same & ((1U << lane) - 1U))] = i;
+        if (__ffs(static_cast<int>(same)) - 1 == lane) places[expert] = place + __popc(same);
+      }
+      __syncwarp();
     }
   }
 }
@@ -307,7 +335,7 @@ Result<ExpertGroups> Group(CudaContext& context, const ops::RoutedExpertsArgs& a
       static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
   DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
   DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(groups.max_tiles));
-  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(3 * num_experts) * sizeof(int32_t),
+  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(2 * num_experts) * sizeof(int32_t),
                  args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
                  static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile,
                  groups.max_tiles, order, tiles, context.fault());
@@ -341,7 +369,7 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   const int64_t inter_dim = args.experts[0].w1.rows;
   const int64_t num_assignments = num_tokens * top_k;
   if (num_tokens == 0) return {};
-  constexpr size_t kMaxExperts = 4096;  // 48 KB of shared memory.
+  constexpr size_t kMaxExperts = 4096;  // 32 KB of shared memory.
   if (top_k > kMaxTopK || args.experts.size() > kMaxExperts) {
     return Unimplemented("op routed_experts: indices " + args.indices.shape.ToString() + " of " +
                          std::to_string(args.experts.size()) +

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
+#include "backend/cuda/kernels/head_rows.h"
 #include "backend/cuda/kernels/many_heads.h"
 #include "backend/cuda/kernels/row_steps.cuh"
 #include "backend/cuda/kernels/rows.h"
@@ -202,6 +204,49 @@ struct OpenRows {
 
 namespace {
 
+// What head_rows.h makes of a launch, if it takes all of it: one track of many rows.
+std::optional<HeadRows> HeadRowsOf(const Params& p) {
+  const Track& track = p.tracks[0];
+  const RowsOperand& rows = track.rows;
+  if (p.num_tracks != 1 || rows.num_rows < kManyHeadRows || !rows.in_is_bf16 || !rows.out_is_bf16 ||
+      !FitsHeadRows(rows.width, rows.in, rows.in_stride, rows.out, rows.out_stride)) {
+    return std::nullopt;
+  }
+  HeadRows heads = {.in = static_cast<const uint16_t*>(rows.in),
+                    .out = static_cast<uint16_t*>(rows.out),
+                    .in_stride = rows.in_stride,
+                    .out_stride = rows.out_stride,
+                    .frequencies = nullptr,
+                    .positions = nullptr,
+                    .fault = p.fault,
+                    .num_rows = rows.num_rows,
+                    .width = static_cast<int>(rows.width),
+                    .group = 1,
+                    .eps = 0.0F,
+                    .has_norm = false,
+                    .has_rope = false,
+                    .inverse = false,
+                    .has_hadamard = false};
+  for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps))) {
+    if (step.kind == RowStepKind::kHeadRmsNorm && !heads.has_norm && !heads.has_rope && !heads.has_hadamard) {
+      heads.has_norm = true;
+      heads.eps = step.factor;
+    } else if (step.kind == RowStepKind::kRope && !heads.has_rope && !heads.has_hadamard &&
+               2 * step.num_columns == kRotatedColumns && step.group % kHeadRowsOfWarp == 0) {
+      heads.has_rope = true;
+      heads.inverse = step.inverse;
+      heads.frequencies = step.weight;
+      heads.positions = step.positions;
+      heads.group = step.group;
+    } else if (step.kind == RowStepKind::kHadamardFp4 && !heads.has_hadamard && rows.width == 128) {
+      heads.has_hadamard = true;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return heads;
+}
+
 // The launch with one more step; false if it must be another launch.
 bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
           std::span<const MemoryRange> touches) {
@@ -210,6 +255,13 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
   int number = 0;
   while (number < p.num_tracks && !GoesOn(p.tracks[number].rows, rows)) ++number;
   if (number == kMaxTracks) return false;
+  // Rows of many heads stay by themselves.
+  const bool heads = step.kind == RowStepKind::kHeadRmsNorm || step.kind == RowStepKind::kRope ||
+                     step.kind == RowStepKind::kHadamardFp4;
+  if (number == p.num_tracks && number > 0 &&
+      ((heads && rows.num_rows >= kManyHeadRows) || HeadRowsOf(p).has_value())) {
+    return false;
+  }
   std::vector<std::pair<int, MemoryRange>> touched;
   for (const MemoryRange& range : touches) touched.emplace_back(number, range);
   Track& track = p.tracks[number];
@@ -252,6 +304,8 @@ uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
   const size_t width = static_cast<size_t>(p.max_width + 1) / 2 * 2;
   const size_t shared_bytes = static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
                               width * (sizeof(float) + (doubles ? sizeof(double) : 0));
+  if (const std::optional<HeadRows> heads = HeadRowsOf(p); heads.has_value())
+    return LaunchHeadRows(context, *heads, before);
   const auto grid = static_cast<unsigned>(rows.num_blocks);
   if (p.max_width <= kMaxNarrowRow) {
     return context.queue().LaunchInPlaceOf(before, RowsKernel<kNarrowRowThreads>, grid, kNarrowRowThreads,
