@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <span>
@@ -409,8 +411,7 @@ TEST(CudaManyTokens, RowsOfManyHeadsGiveTheBitsOfFewTokens) {
   for (const auto& [heads, width, frequencies] :
        {HeadShape{64, 512, 32}, HeadShape{24, 128, 32}, HeadShape{9, 512, 40}, HeadShape{8, 64, 16}}) {
     std::vector<uint16_t> values = Bf16s(Normals(kTokens * heads * width, 1));
-    values[static_cast<size_t>(5 * heads * width + 3)] = 0x7FC1;  // A NaN, and a number whose square is none.
-    values[static_cast<size_t>(270 * heads * width + 7)] = 0x7F00;
+    values[static_cast<size_t>(270 * heads * width + 7)] = 0x7F00;  // Its square is no number.
     const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, heads, width}, values);
     std::vector<int32_t> ids;
     for (int32_t t = 0; t < kTokens; ++t) ids.push_back(t * 3001);
@@ -436,6 +437,31 @@ TEST(CudaManyTokens, RowsOfManyHeadsGiveTheBitsOfFewTokens) {
                                                       .inverse = inverse});
       });
     }
+  }
+}
+
+// Which NaN they are differs from kernel to kernel.
+TEST(CudaManyTokens, ANaNMakesItsHeadNaNAndNoOther) {
+  Device device;
+  constexpr int64_t kHeads = 64;
+  constexpr int64_t kWidth = 512;
+  for (const int64_t tokens : {int64_t{1}, int64_t{20}, int64_t{331}}) {
+    std::vector<uint16_t> values = Bf16s(Normals(tokens * kHeads * kWidth, 1));
+    const auto row = static_cast<size_t>((tokens - 1) * kHeads + 2);
+    values[row * kWidth + 3] = 0x7FC1;
+    const DeviceTensor x = device.Copy(DType::kBF16, {tokens, kHeads, kWidth}, values);
+    const DeviceTensor y = device.New(DType::kBF16, {tokens, kHeads, kWidth});
+    const Status status =
+        device.table().head_rms_norm(device.context(), {.x = x.view, .y = y.view, .eps = 1e-6F});
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const std::vector<std::byte> bytes = device.Bytes(y.view);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, &bytes[i * sizeof(bits)], sizeof(bits));
+      if (std::isnan(FloatFromBf16(bits)) != (i / kWidth == row)) ++wrong;
+    }
+    EXPECT_EQ(wrong, 0) << tokens << " tokens";
   }
 }
 
