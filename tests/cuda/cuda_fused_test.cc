@@ -436,7 +436,7 @@ TEST(CudaFused, SwigluAndRouter) {
 TEST(CudaFused, RoutedExpertsAndALinear) {
   constexpr int64_t kTopK = 6;
   constexpr int64_t kExperts = 12;
-  constexpr uint32_t kDifferent = 4;
+  constexpr int64_t kDifferent = 4;
   struct ExpertShape {
     int64_t dim;
     int64_t width;
@@ -452,13 +452,8 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
     const DeviceTensor routing = device.Copy(DType::kF32, {1, kTopK}, Normals(kTopK, 3, 0.3F));
     const DeviceTensor routed = device.New(DType::kF32, {1, dim});
     for (const Format format : {Format::kNvFp4, Format::kMxFp4}) {
-      std::vector<ops::ExpertWeights> experts;
-      for (uint32_t e = 0; e < kDifferent; ++e) {
-        experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
-                           .w2 = RandomWeight(device, format, dim, width, 40 + e),
-                           .w3 = RandomWeight(device, format, width, dim, 60 + e)});
-      }
-      while (std::ssize(experts) < kExperts) experts.push_back(experts[experts.size() % kDifferent]);
+      const std::vector<ops::ExpertWeights> experts =
+          RandomExperts(device, format, kExperts, dim, width, kDifferent);
       for (const Format of_linear : {Format::kFp8, format}) {
         for (const DType dtype : {DType::kBF16, DType::kF32}) {
           const Weight weight = RandomWeight(device, of_linear, dim, cols, 80);

@@ -194,12 +194,8 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
   // 512 is what a rank of four has of Flash: fewer stages of columns than the ring of weights takes.
   for (const int64_t width : {768, 512}) {
     for (const Format format : kFormats) {
-      std::vector<ops::ExpertWeights> experts;
-      for (uint32_t e = 0; e < kExperts; ++e) {
-        experts.push_back({.w1 = RandomWeight(device, format, width, kDim, 20 + e),
-                           .w2 = RandomWeight(device, format, kDim, width, 40 + e),
-                           .w3 = RandomWeight(device, format, width, kDim, 60 + e)});
-      }
+      const std::vector<ops::ExpertWeights> experts =
+          RandomExperts(device, format, kExperts, kDim, width, kExperts);
       ExpectTheSameInAnyCut(
           device, y.view, FormatText(format) + ", width " + std::to_string(width), [&](const Cut& cut) {
             return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
@@ -237,12 +233,8 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
     const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
     const DeviceTensor y = device.New(DType::kF32, {kTokens, dim});
     for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides}) {
-      std::vector<ops::ExpertWeights> experts;
-      for (uint32_t e = 0; e < kExperts; ++e) {
-        experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
-                           .w2 = RandomWeight(device, format, dim, width, 40 + e),
-                           .w3 = RandomWeight(device, format, width, dim, 60 + e)});
-      }
+      const std::vector<ops::ExpertWeights> experts =
+          RandomExperts(device, format, kExperts, dim, width, kExperts);
       std::vector<Cut> cuts;
       for (int64_t begin = 0; begin < kTokens; begin += kTokens / 6)
         cuts.push_back({begin, begin + kTokens / 6});
@@ -265,7 +257,7 @@ TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   constexpr int64_t kTokens = 150;
   constexpr int64_t kTopK = 3;
   constexpr int64_t kExperts = 48;
-  constexpr uint32_t kDifferent = 5;
+  constexpr int64_t kDifferent = 5;
   std::mt19937 random(9);
   std::vector<int32_t> chosen;
   for (int64_t i = 0; i < kTokens * kTopK; ++i) {
@@ -284,13 +276,8 @@ TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
     const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
     const DeviceTensor y = device.New(DType::kF32, {kTokens, dim});
     for (const Format format : kFormats) {
-      std::vector<ops::ExpertWeights> experts;
-      for (uint32_t e = 0; e < kDifferent; ++e) {
-        experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
-                           .w2 = RandomWeight(device, format, dim, width, 40 + e),
-                           .w3 = RandomWeight(device, format, width, dim, 60 + e)});
-      }
-      while (std::ssize(experts) < kExperts) experts.push_back(experts[experts.size() % kDifferent]);
+      const std::vector<ops::ExpertWeights> experts =
+          RandomExperts(device, format, kExperts, dim, width, kDifferent);
       ExpectTheSameInAnyCut(
           device, y.view, FormatText(format) + ", dim " + std::to_string(dim), [&](const Cut& cut) {
             return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),

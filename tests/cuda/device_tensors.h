@@ -132,6 +132,20 @@ struct Cut {
   int64_t end;
 };
 
+// `count` experts of [width, dim] matrices; from number `different` on they are the first ones again.
+inline std::vector<ops::ExpertWeights> RandomExperts(Device& device, Format format, int64_t count,
+                                                     int64_t dim, int64_t width, int64_t different) {
+  std::vector<ops::ExpertWeights> experts;
+  for (uint32_t e = 0; e < different; ++e) {
+    experts.push_back({.w1 = RandomWeight(device, format, width, dim, 20 + e),
+                       .w2 = RandomWeight(device, format, dim, width, 40 + e),
+                       .w3 = RandomWeight(device, format, width, dim, 60 + e)});
+  }
+  while (std::ssize(experts) < count)
+    experts.push_back(experts[experts.size() % static_cast<size_t>(different)]);
+  return experts;
+}
+
 // Cuts of a batch that take every kernel: one token, a few, some tens, many.
 inline std::vector<Cut> CutsOfAllSizes(int64_t num_tokens) {
   return {{0, 1}, {1, 9}, {9, 60}, {60, num_tokens}};

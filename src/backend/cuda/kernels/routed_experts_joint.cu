@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/chosen_experts.cuh"
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/routed_experts_joint.h"
@@ -117,22 +117,11 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
   }
   WaitForKernelsBefore();
   if (t < p.top_k) {
-    int expert = p.indices[token * p.top_k + t];
-    if (expert < 0 || expert >= p.num_experts) {
-      // Some other takes its place.
-      if (block == 0) ReportFault(p.fault, FaultKind::kExpertIndex, token, t, expert, p.num_experts);
-      expert = 0;
-    }
-    experts[t] = expert;
+    experts[t] = ChosenExpert(p.indices, token, p.top_k, t, p.num_experts, p.fault);
     routing[t] = p.routing[token * p.top_k + t];
   }
   __syncthreads();
-  if (t < p.top_k) {
-    int rank = 0;
-    for (int other = 0; other < p.top_k; ++other)
-      rank += experts[other] < experts[t] || (experts[other] == experts[t] && other < t) ? 1 : 0;
-    slots[rank] = t;
-  }
+  if (t < p.top_k) slots[RankOfSlot(experts, p.top_k, t)] = t;
   if (t < 3 * p.top_k) global_scales[t / 3][t % 3] = p.weights[experts[t / 3] * 3 + t % 3].global_scale;
   __syncthreads();
   const auto hidden_stride = static_cast<int>(StreamRow(p.width));

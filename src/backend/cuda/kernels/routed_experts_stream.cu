@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/chosen_experts.cuh"
 #include "backend/cuda/kernels/matmul_stream.cuh"
 #include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
@@ -36,12 +36,8 @@ struct Params {
   Fault* fault;
 };
 
-// The expert of a slot; one that does not exist is reported, and some other takes its place.
-__device__ int ExpertOf(const Params& p, int64_t token, int slot) {
-  const int expert = p.indices[token * p.top_k + slot];
-  if (expert >= 0 && expert < p.num_experts) return expert;
-  if (blockIdx.x == 0) ReportFault(p.fault, FaultKind::kExpertIndex, token, slot, expert, p.num_experts);
-  return 0;
+__device__ __forceinline__ int ExpertOf(const Params& p, int64_t token, int slot) {
+  return ChosenExpert(p.indices, token, p.top_k, slot, p.num_experts, p.fault);
 }
 
 // Pieces of `num_bytes` at `data`, every num_threads-th one from number `thread` on, are asked for in L2.
@@ -135,9 +131,7 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __gr
   if (t < p.top_k) experts[t] = ExpertOf(p, token, t);
   __syncthreads();
   if (t < p.top_k) {
-    int rank = 0;
-    for (int other = 0; other < p.top_k; ++other)
-      rank += experts[other] < experts[t] || (experts[other] == experts[t] && other < t) ? 1 : 0;
+    const int rank = RankOfSlot(experts, p.top_k, t);
     slots[rank] = t;
     matrices[rank] = MatrixOf(p.weights[experts[t] * 3 + 2]);
   }
