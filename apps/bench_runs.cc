@@ -87,8 +87,8 @@ std::vector<int32_t> BenchRuns::RandomTokens(int64_t count) {
   return tokens;
 }
 
-Result<std::vector<float>> BenchRuns::Step(std::vector<kv::SequenceState>& states, int64_t first,
-                                           int64_t batch, std::span<const int32_t> tokens) {
+Result<model::StepOutput> BenchRuns::Step(std::vector<kv::SequenceState>& states, int64_t first,
+                                          int64_t batch, std::span<const int32_t> tokens) {
   const size_t each = tokens.size() / static_cast<size_t>(batch);
   std::vector<model::SequenceChunk> chunks;
   for (int64_t i = 0; i < batch; ++i) {
@@ -103,7 +103,7 @@ Result<std::vector<float>> BenchRuns::Step(std::vector<kv::SequenceState>& state
     sampling::Sampler sampler(greedy, {}, -1);
     if (const auto token = sampler.Sample(output.Row(i, 0)); !token) return Error(token.error());
   }
-  return std::move(output.logits);
+  return output;
 }
 
 Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
@@ -116,12 +116,12 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   std::vector<kv::SequenceState> state;
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState empty, model_.NewSequence());
   state.push_back(std::move(empty));
-  DSV4_ASSIGN_OR_RETURN(std::vector<float> logits, Step(state, 0, 1, std::span(ids).first(first_pass)));
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(state, 0, 1, std::span(ids).first(first_pass)));
   double total = 0;
   for (int run = 0; run < options_.repeat && !(run >= 2 && total > kLongRow); ++run) {
     state[0].Reset();
     const auto begin = Clock::now();
-    DSV4_ASSIGN_OR_RETURN(logits, Step(state, 0, 1, ids));
+    DSV4_ASSIGN_OR_RETURN(output, Step(state, 0, 1, ids));
     row.seconds.push_back(Seconds(begin));
     total += row.seconds.back();
     Measure(row);
@@ -130,7 +130,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
   const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
-  DSV4_ASSIGN_OR_RETURN(logits, Step(state, 0, 1, ids));
+  DSV4_ASSIGN_OR_RETURN(output, Step(state, 0, 1, ids));
   row.cost = profile.total_cost();
   row.profiled_steps = 1;
   if (options_.profile) row.ops = profile.ops();
@@ -159,9 +159,9 @@ Status BenchRuns::Rewind(int64_t first, int64_t batch, int64_t steps) {
 
 Status BenchRuns::CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits) {
   const size_t vocab_size = logits.size() / tokens.size();
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> alone,
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput alone,
                                Step(states_, index, 1, tokens.subspan(static_cast<size_t>(index), 1)));
-  if (std::memcmp(alone.data(), logits.data() + static_cast<size_t>(index) * vocab_size,
+  if (std::memcmp(alone.logits.data(), logits.data() + static_cast<size_t>(index) * vocab_size,
                   vocab_size * sizeof(float)) == 0) {
     return {};
   }
@@ -177,13 +177,13 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   random_.seed(options_.seed);
   // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
   std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
-  DSV4_ASSIGN_OR_RETURN(std::vector<float> logits, Step(states_, 0, batch, tokens.back()));
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(states_, 0, batch, tokens.back()));
   const auto row_begin = Clock::now();
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
     tokens.push_back(RandomTokens(batch));
     const auto begin = Clock::now();
-    DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens.back()));
+    DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens.back()));
     row.seconds.push_back(Seconds(begin));
     Measure(row);
   }
@@ -191,7 +191,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   if (batch > 1) {
     for (const int64_t index : {int64_t{0}, batch - 1}) {
       DSV4_TRY(Rewind(index, 1, 1));
-      DSV4_TRY(CheckAlone(index, tokens.back(), logits));
+      DSV4_TRY(CheckAlone(index, tokens.back(), output.logits));
     }
   }
   // The same steps once more, counted and, op by op, timed.
@@ -200,7 +200,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   {
     const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
     for (int step = 1; step <= steps; ++step) {
-      DSV4_ASSIGN_OR_RETURN(logits, Step(states_, 0, batch, tokens[static_cast<size_t>(step)]));
+      DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens[static_cast<size_t>(step)]));
     }
   }
   row.profiled_steps = steps;

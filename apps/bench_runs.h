@@ -72,9 +72,9 @@ class BenchRuns {
   void Measure(BenchRow& row);
   void JudgeMachine(BenchRow& row) const;
   std::vector<int32_t> RandomTokens(int64_t count);
-  // One step: a chunk for each state, and a greedy choice from each row. Returns the logits.
-  Result<std::vector<float>> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
-                                  std::span<const int32_t> tokens);
+  // One step: a chunk for each state, and a greedy choice from each row.
+  Result<model::StepOutput> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
+                                 std::span<const int32_t> tokens);
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
   Status CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits);
 

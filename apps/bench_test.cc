@@ -135,9 +135,9 @@ std::vector<float> LogitsAfter(model::Model& model, int64_t length, uint64_t see
   EXPECT_EQ(state->length(), length);
   const std::vector<int32_t> token = {5};
   const model::SequenceChunk chunk = {.state = &*state, .tokens = token};
-  Result<model::StepOutput> output = model.Step(std::span(&chunk, 1));
+  const Result<model::StepOutput> output = model.Step(std::span(&chunk, 1));
   EXPECT_TRUE(output.has_value());
-  return std::move(output->logits);
+  return {output->logits.begin(), output->logits.end()};
 }
 
 TEST_F(BenchTest, RandomRowsAreOfTheSeedAndTheModelReadsThem) {

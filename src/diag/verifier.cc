@@ -178,8 +178,8 @@ Result<std::vector<float>> Verifier::Recompute(const Sample& sample) {
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, reference_->NewSequence());
   DSV4_TRY(state.Restore(snapshot));
   const model::SequenceChunk chunk = {.state = &state, .tokens = std::span(&sample.token, 1)};
-  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, reference_->Step(std::span(&chunk, 1)));
-  return std::move(output.logits);
+  DSV4_ASSIGN_OR_RETURN(const model::StepOutput output, reference_->Step(std::span(&chunk, 1)));
+  return std::vector<float>(output.logits.begin(), output.logits.end());
 }
 
 void Verifier::Record(const Sample& sample, const Result<std::vector<float>>& want) {

@@ -460,9 +460,19 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
     num_rows += NumLogitsRows(chunk);
   }
   output.row_begin.push_back(num_rows);
-  if (place().first_stage()) output.logits.resize(static_cast<size_t>(num_rows * config_.vocab_size));
+  Status status = ready;
+  if (place().first_stage() && num_rows > 0 && status.ok()) {
+    const auto count = static_cast<size_t>(num_rows * config_.vocab_size);
+    Result<Buffer> owner = backend_.context->memory().AllocateOnHost(count * sizeof(float));
+    if (owner) {
+      output.owner = std::move(*owner);
+      output.logits = {static_cast<const float*>(output.owner.data()), count};
+    } else {
+      status = owner.error();  // Of which the other ranks hear before they begin.
+    }
+  }
 
-  Status status = RunPasses(chunks, ready, output, observer);
+  status = RunPasses(chunks, status, output, observer);
   if (status.ok()) return output;
   std::vector<size_t> poisoned;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -513,9 +523,9 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
                       .tokens = chunk.tokens.subspan(begin, count),
                       .chunk = static_cast<int32_t>(i),
                       .num_logits_rows = num_here,
-                      .logits = output.logits.empty()
-                                    ? nullptr
-                                    : output.logits.data() + output_row * config_.vocab_size});
+                      .logits = output.logits.empty() ? nullptr
+                                                      : static_cast<float*>(output.owner.data()) +
+                                                            output_row * config_.vocab_size});
     }
     if (status.ok() && pass.empty()) return {};
     // Memory is asked for before anything is computed, so a rank without it takes nobody's work with it.

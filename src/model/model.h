@@ -61,14 +61,15 @@ struct SequenceChunk {
 
 struct StepOutput {
   int64_t vocab_size = 0;
-  std::vector<float> logits;  // [rows, vocab_size]: chunk after chunk
+  std::span<const float> logits;  // [rows, vocab_size]: chunk after chunk
+  Buffer owner;                   // Of the logits.
   std::vector<int64_t>
       row_begin;  // One a chunk, and the total: chunk i has rows row_begin[i] .. row_begin[i + 1].
 
   int64_t num_rows(size_t chunk) const { return row_begin[chunk + 1] - row_begin[chunk]; }
   std::span<const float> Row(size_t chunk, int64_t row) const {
-    return std::span(logits).subspan(static_cast<size_t>((row_begin[chunk] + row) * vocab_size),
-                                     static_cast<size_t>(vocab_size));
+    return logits.subspan(static_cast<size_t>((row_begin[chunk] + row) * vocab_size),
+                          static_cast<size_t>(vocab_size));
   }
 };
 

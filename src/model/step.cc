@@ -1,6 +1,7 @@
 #include "model/step.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "model/attention.h"
@@ -13,13 +14,35 @@ namespace {
 // Rows of logits computed at a time, which bounds the arena: a row of 129280 floats is half a megabyte.
 constexpr int64_t kMaxHeadRows = 128;
 
-Result<TensorView> Upload(const ops::Backend& backend, Arena& arena, std::span<const int32_t> values) {
-  DSV4_ASSIGN_OR_RETURN(const TensorView view,
-                        arena.Allocate(DType::kI32, {static_cast<int64_t>(values.size())}));
-  ops::OpContext& context = *backend.context;
-  DSV4_TRY(context.memory().CopyFromHost(view.data, values.data(), values.size_bytes(), context.stream()));
-  return view;
-}
+// Lists of numbers that a pass begins with, on their way to the backend's memory in one copy.
+class PassNumbers {
+ public:
+  void Add(std::span<const int32_t> list) {
+    // Each begins where a tensor of its own could.
+    constexpr size_t kAlignment = 64 / sizeof(int32_t);
+    values_.resize((values_.size() + kAlignment - 1) / kAlignment * kAlignment);
+    lists_.emplace_back(values_.size(), values_.size() + list.size());
+    values_.insert(values_.end(), list.begin(), list.end());
+  }
+
+  // The lists, in order.
+  Result<std::vector<TensorView>> Upload(const ops::Backend& backend, Arena& arena) const {
+    DSV4_ASSIGN_OR_RETURN(const TensorView all,
+                          arena.Allocate(DType::kI32, {static_cast<int64_t>(values_.size())}));
+    ops::OpContext& context = *backend.context;
+    DSV4_TRY(context.memory().CopyFromHost(all.data, values_.data(), values_.size() * sizeof(int32_t),
+                                           context.stream()));
+    std::vector<TensorView> views;
+    for (const auto& [begin, end] : lists_) {
+      views.push_back(all.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end)));
+    }
+    return views;
+  }
+
+ private:
+  std::vector<int32_t> values_;
+  std::vector<std::pair<size_t, size_t>> lists_;
+};
 
 // The positions at which the entries of `ratio` completed in this pass are rotated.
 std::vector<int32_t> EntryPositions(const PassPlan& plan, int64_t ratio) {
@@ -48,16 +71,21 @@ Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const Pass
     for (int64_t i = 0; i < num_tokens; ++i)
       positions.push_back(static_cast<int32_t>(chunk.state->length() + i));
   }
-  DSV4_ASSIGN_OR_RETURN(plan.token_ids, Upload(graph.backend, arena, token_ids));
-  DSV4_ASSIGN_OR_RETURN(plan.positions, Upload(graph.backend, arena, positions));
+  PassNumbers numbers;
+  numbers.Add(token_ids);
+  numbers.Add(positions);
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
     const int64_t ratio =
         graph.config.layers[static_cast<size_t>(graph.weights.place.layers.begin) + i].compress_ratio;
     const auto planned = [&](const auto& entry) { return entry.first == ratio; };
     if (ratio == 0 || std::ranges::any_of(plan.entry_positions, planned)) continue;
-    DSV4_ASSIGN_OR_RETURN(const TensorView view, Upload(graph.backend, arena, EntryPositions(plan, ratio)));
-    plan.entry_positions.emplace_back(ratio, view);
+    plan.entry_positions.emplace_back(ratio, TensorView());
+    numbers.Add(EntryPositions(plan, ratio));
   }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<TensorView> views, numbers.Upload(graph.backend, arena));
+  plan.token_ids = views[0];
+  plan.positions = views[1];
+  for (size_t i = 0; i < plan.entry_positions.size(); ++i) plan.entry_positions[i].second = views[2 + i];
   return plan;
 }
 
@@ -160,10 +188,12 @@ Status RunHead(const LayerStep& step, const Graph& graph, const TensorView& stre
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
                                GatherColumns(step, "logits", part, weights.head_split));
   ops::OpContext& context = *step.context().backend.context;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const TensorView row = logits.Rows(i, i + 1);
-    DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(rows[static_cast<size_t>(i)].destination, row.data,
-                                                     static_cast<size_t>(row.num_bytes()), context.stream()));
+  // Rows whose places follow each other are one copy.
+  for (size_t begin = 0, end = 1; begin < rows.size(); begin = end++) {
+    while (end < rows.size() && rows[end].destination == rows[end - 1].destination + config.vocab_size) ++end;
+    const TensorView run = logits.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end));
+    DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(rows[begin].destination, run.data,
+                                                     static_cast<size_t>(run.num_bytes()), context.stream()));
   }
   return {};
 }

@@ -118,4 +118,6 @@ Memory& HostMemory() {
   return memory;
 }
 
+Result<Buffer> Memory::AllocateOnHost(size_t num_bytes) { return HostMemory().Allocate(num_bytes); }
+
 }  // namespace dsv4

@@ -109,6 +109,8 @@ class Memory {
   virtual Status CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
   // Returns when the bytes are in `destination`.
   virtual Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
+  // Memory of the host that CopyToHost reaches fastest, at least 64-byte aligned; contents unspecified. May outlive this.
+  virtual Result<Buffer> AllocateOnHost(size_t num_bytes);
 };
 
 // The host's Memory: aligned allocations and memcpy. Lives for the whole process.

@@ -80,6 +80,42 @@ TEST(CudaMemory, IsZeroedAlignedAndCopies) {
   EXPECT_EQ(back, bytes);
 }
 
+// Into memory that the device writes to itself and into any other, at both ends of what a kernel writes and what the copy engine
+// brings, and from and to places that are no multiple of anything.
+TEST(CudaMemory, CopiesToTheHostAreWhole) {
+  const ops::Backend backend = Make();
+  Memory& memory = backend.context->memory();
+  constexpr size_t kMost = (size_t{1} << 20) + 64;
+  std::vector<std::byte> want(kMost);
+  for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<std::byte>(i * 7 + i / 251);
+  const auto device = memory.Allocate(kMost);
+  const auto pinned = memory.AllocateOnHost(kMost);
+  ASSERT_TRUE(device.has_value() && pinned.has_value());
+  EXPECT_EQ(pinned->device().type, DeviceType::kHost);
+  ASSERT_TRUE(memory.CopyFromHost(device->data(), want.data(), kMost, nullptr).ok());
+  std::vector<std::byte> ordinary(kMost);
+  for (std::byte* const to : {static_cast<std::byte*>(pinned->data()), ordinary.data()}) {
+    for (const size_t num_bytes :
+         {size_t{0}, size_t{1}, size_t{40}, size_t{517120}, size_t{1} << 20, (size_t{1} << 20) + 1}) {
+      for (const size_t shift : {size_t{0}, size_t{16}, size_t{3}}) {
+        std::fill_n(to, kMost, std::byte{0xEE});
+        const Status status = memory.CopyToHost(to + shift, static_cast<std::byte*>(device->data()) + shift,
+                                                num_bytes, nullptr);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        EXPECT_EQ(std::memcmp(to + shift, want.data() + shift, num_bytes), 0) << num_bytes << " at " << shift;
+        EXPECT_EQ(std::count(to, to + shift, std::byte{0xEE}), static_cast<int64_t>(shift));
+        EXPECT_EQ(to[shift + num_bytes], std::byte{0xEE}) << num_bytes << " at " << shift;
+      }
+    }
+  }
+  // What is copied from such memory has been read at return.
+  std::memcpy(pinned->data(), want.data(), kMost);
+  ASSERT_TRUE(memory.CopyFromHost(device->data(), pinned->data(), kMost, nullptr).ok());
+  std::memset(pinned->data(), 0, kMost);
+  ASSERT_TRUE(memory.CopyToHost(ordinary.data(), device->data(), kMost, nullptr).ok());
+  EXPECT_EQ(ordinary, want);
+}
+
 TEST(CudaMemory, TooMuchIsRefusedAndTheDeviceGoesOn) {
   const ops::Backend backend = Make();
   Memory& memory = backend.context->memory();
@@ -295,7 +331,8 @@ std::vector<float> StepAll(model::Model& model, std::vector<kv::SequenceState*> 
     chunks.push_back({.state = states[i], .tokens = tokens[i], .logits = rows});
   auto output = model.Step(chunks);
   EXPECT_TRUE(output.has_value()) << output.error().ToString();
-  return output.has_value() ? output->logits : std::vector<float>();
+  if (!output.has_value()) return {};
+  return {output->logits.begin(), output->logits.end()};
 }
 
 kv::SequenceState NewState(model::Model& model) {

@@ -23,7 +23,8 @@ inline std::vector<float> RunTokens(model::Model& model, kv::SequenceState& stat
   const model::SequenceChunk chunk{.state = &state, .tokens = tokens, .logits = model::LogitsRows::kAll};
   auto output = model.Step(std::span(&chunk, 1), observer);
   EXPECT_TRUE(output.has_value()) << output.error().ToString();
-  return output.has_value() ? output->logits : std::vector<float>();
+  if (!output.has_value()) return {};
+  return {output->logits.begin(), output->logits.end()};
 }
 
 // All logits of a fresh sequence run in chunks of `chunk` tokens.

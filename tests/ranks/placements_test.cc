@@ -140,7 +140,7 @@ TEST(Tiny, RandomRowsAreOneState) {
       const model::SequenceChunk chunk{.state = &state, .tokens = tokens};
       auto output = model.Step({&chunk, 1});
       ASSERT_TRUE(output.has_value()) << output.error().ToString();
-      all = output->logits;
+      all.assign(output->logits.begin(), output->logits.end());
     });
     return all;
   };

@@ -20,7 +20,8 @@ std::vector<float> Feed(model::Model& model, kv::SequenceState& state, std::vect
   const model::SequenceChunk chunk{.state = &state, .tokens = tokens};
   auto output = model.Step({&chunk, 1});
   EXPECT_TRUE(output.has_value()) << output.error().ToString();
-  return output ? output->logits : std::vector<float>();
+  if (!output) return {};
+  return {output->logits.begin(), output->logits.end()};
 }
 
 // Forks, rewinds, snapshots, restores and resets between steps: the others' copies follow.
@@ -88,7 +89,7 @@ TEST(Ranks, ARaggedBatchIsTheSame) {
         {.state = &b, .tokens = short_one, .logits = model::LogitsRows::kLast}};
     auto output = model.Step(chunks);
     EXPECT_TRUE(output.has_value()) << output.error().ToString();
-    return output->logits;
+    return std::vector<float>(output->logits.begin(), output->logits.end());
   };
   std::vector<float> alone;
   RunModel(run, [&](model::Model& model) { alone = batch(model); });

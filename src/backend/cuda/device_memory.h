@@ -2,7 +2,7 @@
 //
 // Allocate, Copy and CopyFromHost return at once and are ordered on the queue's stream, the only one there is: a Stream
 // argument must be null or that stream. CopyFromHost has read its source when it returns (pageable memory is staged by the
-// driver; do not hand it pinned memory). CopyToHost waits, and so is where late errors and faults are reported.
+// driver; it waits for memory of AllocateOnHost). CopyToHost waits, and so is where late errors and faults are reported.
 #pragma once
 
 #include "backend/cuda/device_queue.h"
@@ -19,6 +19,7 @@ class DeviceMemory final : public Memory {
   Status Copy(void* destination, const void* source, size_t num_bytes, Stream stream) override;
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
   Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
+  Result<Buffer> AllocateOnHost(size_t num_bytes) override { return queue_->AllocateOnHost(num_bytes); }
 
  private:
   void CheckStream(Stream stream) const;

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cuda/kernels/copy_bytes.h"
 
 namespace dsv4::backend::cuda {
 namespace {
+
+constexpr const char* kCopyToHost = "copy to the host";
 
 // After these the context is lost: every later call fails with the same error.
 bool IsSticky(cudaError_t error) {
@@ -97,6 +100,7 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
       queue->Check(cudaMalloc(reinterpret_cast<void**>(&queue->device_fault_), sizeof(Fault)), "cudaMalloc"));
   DSV4_TRY(queue->Check(cudaMallocHost(reinterpret_cast<void**>(&queue->host_fault_), sizeof(Fault)),
                         "cudaMallocHost"));
+  *queue->host_fault_ = {};
   DSV4_TRY(queue->Check(cudaMemsetAsync(queue->device_fault_, 0, sizeof(Fault), queue->stream_),
                         "cudaMemsetAsync"));
   DSV4_TRY(queue->Check(queue->staging_.Allocate(), "allocating staging memory"));
@@ -158,6 +162,10 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   }
   bool overlaps = options_.overlap && !after_copy_;
   if (replaces_last) overlaps = list_.RemoveLast();
+  if (list_.size() == 0) {
+    BeginUpload(list_);
+    overlaps = false;  // What it brings may be read at once.
+  }
   list_.BeginLaunch(kernel, grid, block, shared_bytes, overlaps);
   after_copy_ = false;
 }
@@ -233,16 +241,22 @@ Status DeviceQueue::EndOp() {
   {
     const std::lock_guard lock(mutex_);
     --num_open_ops_;
-    if (!large_arrays_.empty() && num_open_ops_ == 0) {
-      status = Flush();
-      for (void* const data : large_arrays_) cudaFreeAsync(data, stream_);
-      large_arrays_.clear();
-    } else if (list_.size() >= MaxListLaunches()) {
-      status = Flush();
+    if ((!large_arrays_.empty() && num_open_ops_ == 0) || list_.size() >= MaxListLaunches()) {
+      status = FlushOfOp();
     }
     if (status.ok()) std::swap(status, refused_);
   }
   if (wait && status.ok()) status = Wait("an op that waits for itself");
+  return status;
+}
+
+// Flush, and staged arrays with memory of their own go if nobody needs them any more.
+Status DeviceQueue::FlushOfOp() {
+  Status status = Flush();
+  if (num_open_ops_ == 0) {
+    for (void* const data : large_arrays_) cudaFreeAsync(data, stream_);
+    large_arrays_.clear();
+  }
   return status;
 }
 
@@ -253,19 +267,23 @@ Status DeviceQueue::Flush() {
     launches_before_.clear();
     return {};
   }
-  Status status = Check(staging_.Upload(stream_), "staging of an op's tables");
-  if (status.ok()) {
-    size_t failed = 0;
-    const cudaError_t error = graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed);
-    if (error != cudaSuccess) {
-      // The op whose launch it was: the last that began at or before it.
-      const auto after = std::upper_bound(launches_before_.begin(), launches_before_.end(), failed);
-      const bool named = failed < list_.size() && after != launches_before_.begin();
-      status = Check(
-          error, named
-                     ? "op " + list_ops_[static_cast<size_t>(after - launches_before_.begin()) - 1].ToString()
-                     : fmt::format("a graph of {} launches", list_.size()));
-    }
+  // The list begins with the bytes that its launches find in staging memory, if there are any.
+  const Staging::Bytes staged = staging_.TakeNew();
+  SetUpload(list_, staged);
+  const size_t without_upload = staged.num_bytes == 0 ? 1 : 0;
+  if (without_upload != 0) list_.SkipFirst();
+  num_moves_ += 1 - static_cast<int64_t>(without_upload);
+  size_t failed = 0;
+  Status status;
+  const cudaError_t error = graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed);
+  if (error != cudaSuccess) {
+    // The op whose launch it was: the last that began at or before it.
+    const bool named = failed < list_.size() && !list_ops_.empty();
+    const auto after =
+        std::upper_bound(launches_before_.begin(), launches_before_.end(), failed + without_upload);
+    const auto op = std::max<std::ptrdiff_t>(after - launches_before_.begin(), 1) - 1;
+    status = Check(error, named ? "op " + list_ops_[static_cast<size_t>(op)].ToString()
+                                : fmt::format("a graph of {} launches", list_.size()));
   }
   ++lists_since_wait_;
   list_.Clear();
@@ -328,8 +346,12 @@ Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t n
   }
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(Flush());
-  return Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyHostToDevice, stream_),
-               "copy to the device");
+  constexpr std::string_view kWhat = "copy to the device";
+  DSV4_RETURN_IF_ERROR(
+      Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyHostToDevice, stream_), kWhat));
+  // Pageable memory has been read by now.
+  if (!pinned_->Holds(source, num_bytes)) return {};
+  return Check(cudaStreamSynchronize(stream_), kWhat);
 }
 
 Status DeviceQueue::OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work) {
@@ -373,20 +395,56 @@ Status DeviceQueue::Wait(std::string_view what) {
 }
 
 Status DeviceQueue::CopyToHost(void* destination, const void* source, size_t num_bytes) {
-  constexpr std::string_view kWhat = "copy to the host";
   const std::lock_guard wait_lock(wait_mutex_);
+  if (num_bytes > kMaxWrittenBytes) return TransferToHost(destination, source, num_bytes);
+  if (pinned_->Holds(destination, num_bytes)) return WriteToHost(destination, source, num_bytes);
+  if (!landing_) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(Buffer landing, AllocateOnHost(kMaxWrittenBytes));
+    if (!pinned_->Holds(landing.data(), num_bytes)) return TransferToHost(destination, source, num_bytes);
+    landing_ = std::move(landing);
+  }
+  DSV4_RETURN_IF_ERROR(WriteToHost(landing_.data(), source, num_bytes));
+  if (num_bytes > 0) std::memcpy(destination, landing_.data(), num_bytes);
+  return {};
+}
+
+// By a kernel that ends the list.
+Status DeviceQueue::WriteToHost(void* destination, const void* source, size_t num_bytes) {
+  DSV4_RETURN_IF_ERROR(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
+  LaunchCopyToHost(*this, destination, source, num_bytes, host_fault_);
   {
     const std::lock_guard lock(mutex_);
-    DSV4_RETURN_IF_ERROR(StartWait(kWhat));
-    DSV4_RETURN_IF_ERROR(
-        Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToHost, stream_), kWhat));
+    --num_open_ops_;
+    ++num_moves_;
+    DSV4_RETURN_IF_ERROR(FlushOfOp());
   }
-  return FinishWait(kWhat);
+  return FinishWait(kCopyToHost);
+}
+
+// By the copy engine.
+Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t num_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_RETURN_IF_ERROR(StartWait(kCopyToHost));
+    DSV4_RETURN_IF_ERROR(
+        Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToHost, stream_), kCopyToHost));
+  }
+  return FinishWait(kCopyToHost);
+}
+
+Result<Buffer> DeviceQueue::AllocateOnHost(size_t num_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_TRY(Enter());
+  }
+  return pinned_->Allocate(num_bytes);
 }
 
 LaunchCounters DeviceQueue::counters() const {
   const std::lock_guard lock(mutex_);
-  return graphs_.counters();
+  LaunchCounters counters = graphs_.counters();
+  counters.launches -= num_moves_;
+  return counters;
 }
 
 std::string DeviceQueue::Journal() const {

@@ -28,6 +28,7 @@
 #include "backend/cuda/fault.h"
 #include "backend/cuda/graph_cache.h"
 #include "backend/cuda/launch_list.h"
+#include "backend/cuda/pinned_blocks.h"
 #include "backend/cuda/staging.h"
 #include "tensor/tensor.h"
 
@@ -83,6 +84,8 @@ class DeviceQueue {
     (list_.AddArgument<Params>(args), ...);
     return ++num_launches_;
   }
+  // Whether anybody wants to know what launches read.
+  bool prefetches() const { return options_.prefetch; }
   // The launch of that number, which is the last, reads these weights (LaunchList::NoteReader).
   void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) {
     const std::lock_guard lock(mutex_);
@@ -109,8 +112,10 @@ class DeviceQueue {
   void Free(void* data);
   Status CopyOnDevice(void* destination, const void* source, size_t num_bytes);
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
-  // Waits for it, and reports faults and errors of everything before.
+  // Waits for it, and reports faults and errors of everything before. Fastest into memory of AllocateOnHost.
   Status CopyToHost(void* destination, const void* source, size_t num_bytes);
+  // Pinned where it is of a size that comes often (PinnedBlocks).
+  Result<Buffer> AllocateOnHost(size_t num_bytes);
 
   // Calls `work` with the device current, what was collected on the stream, and nothing else on its way there.
   Status OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work);
@@ -118,7 +123,8 @@ class DeviceQueue {
   LaunchCounters counters() const;
 
  private:
-  explicit DeviceQueue(const QueueOptions& options) : options_(options), graphs_(options.prefetch) {}
+  explicit DeviceQueue(const QueueOptions& options)
+      : options_(options), pinned_(std::make_shared<PinnedBlocks>()), graphs_(options.prefetch) {}
   // These want mutex_ held, except in Create.
   Status Check(cudaError_t error, std::string_view what);
   Status Enter();
@@ -127,18 +133,24 @@ class DeviceQueue {
   Status Flush();
   Status StartWait(std::string_view what);
   std::string Journal() const;
+  Status FlushOfOp();
   // These do not.
   Status Wait(std::string_view what);
+  // With wait_mutex_ held; both waits for everything.
+  Status WriteToHost(void* destination, const void* source, size_t num_bytes);
+  Status TransferToHost(void* destination, const void* source, size_t num_bytes);
   Status FinishWait(std::string_view what);
 
-  // As many launches at most as the device is kept waiting for: about a layer where it has nothing to do, since somebody has just
-  // waited for it, then a few layers.
-  static constexpr size_t kFirstListLaunches = 20;
-  static constexpr size_t kMaxListLaunches = 160;
+  // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since somebody has just
+  // waited for it, then as many layers as the host has made by the time the device has done these.
+  static constexpr size_t kFirstListLaunches = 8;
+  static constexpr size_t kMaxListLaunches = 320;
   size_t MaxListLaunches() const {
-    return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 3));
+    return std::min(kMaxListLaunches, kFirstListLaunches << 2 * std::min<uint64_t>(lists_since_wait_, 3));
   }
   static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
+  // Up to so many bytes a kernel at the list's end writes to the host; more are worth the copy engine.
+  static constexpr size_t kMaxWrittenBytes = size_t{1} << 20;
   static constexpr size_t kJournalLength = 8;
 
   // Of a kernel with so much shared memory.
@@ -154,8 +166,10 @@ class DeviceQueue {
   cudaMemPool_t pool_ = nullptr;
   Fault* device_fault_ = nullptr;
   Fault* host_fault_ = nullptr;  // Pinned.
+  const std::shared_ptr<PinnedBlocks> pinned_;
+  Buffer landing_;  // Where bytes for memory that is not pinned are written first.
 
-  std::mutex wait_mutex_;  // One reader of host_fault_ at a time. Taken before mutex_.
+  std::mutex wait_mutex_;  // One reader of host_fault_ and landing_ at a time. Taken before mutex_.
   mutable std::mutex mutex_;
   Status broken_;
   std::array<OpRecord, kJournalLength> journal_;
@@ -163,9 +177,10 @@ class DeviceQueue {
   int num_open_ops_ = 0;
 
   LaunchList list_;
-  uint64_t num_launches_ = 0;            // Ever.
-  uint64_t lists_since_wait_ = 0;        // That were handed to the device.
-  std::vector<OpRecord> list_ops_;       // Those with launches in list_,
+  uint64_t num_launches_ = 0;       // Ever.
+  int64_t num_moves_ = 0;           // Launches between host and staging memory, which counters() leaves out.
+  uint64_t lists_since_wait_ = 0;   // That were handed to the device.
+  std::vector<OpRecord> list_ops_;  // Those with launches in list_,
   std::vector<size_t> launches_before_;  // and how many launches were in front of each.
   Status refused_;                       // What went wrong with the list, until somebody has been told.
   bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.

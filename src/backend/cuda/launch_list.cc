@@ -33,6 +33,11 @@ bool LaunchList::RemoveLast() {
   return header.overlaps != 0;
 }
 
+void LaunchList::SkipFirst() {
+  launches_.erase(launches_.begin());
+  for (WeightReader& reader : readers_) --reader.launch;
+}
+
 void LaunchList::Clear() {
   bytes_.clear();
   launches_.clear();

@@ -38,6 +38,15 @@ class LaunchList {
   void NoteReader(std::vector<ReadRange> ranges) { readers_.push_back({size() - 1, std::move(ranges)}); }
   std::span<const WeightReader> readers() const { return readers_; }
 
+  // Writes over argument `index` of the first launch.
+  template <typename T>
+  void SetArgument(size_t index, T value) {
+    static_assert(std::has_unique_object_representations_v<T>);
+    std::memcpy(bytes_.data() + arguments_[index], &value, sizeof(T));
+  }
+  // The first launch is not made; its arguments, which stay among bytes(), say so.
+  void SkipFirst();
+
   // Takes the last launch back; whether it overlaps.
   bool RemoveLast();
 

@@ -31,26 +31,24 @@ void* Staging::Put(const void* source, size_t num_bytes) {
   return place;
 }
 
-cudaError_t Staging::Upload(cudaStream_t stream) {
-  if (uploaded_ == used_) return cudaSuccess;
+Staging::Bytes Staging::TakeNew() {
   const Half& half = halves_[half_];
-  const cudaError_t error = cudaMemcpyAsync(half.device + uploaded_, half.host + uploaded_, used_ - uploaded_,
-                                            cudaMemcpyHostToDevice, stream);
-  uploaded_ = used_;
-  return error;
+  const Bytes bytes = {half.host + taken_, half.device + taken_, used_ - taken_};
+  taken_ = used_;
+  return bytes;
 }
 
 cudaError_t Staging::SwitchHalf(cudaStream_t stream) {
   const cudaError_t error = cudaEventRecord(halves_[half_].read, stream);
   if (error != cudaSuccess) return error;
   half_ ^= 1;
-  used_ = uploaded_ = 0;
+  used_ = taken_ = 0;
   return cudaEventSynchronize(halves_[half_].read);
 }
 
 void Staging::Rewind() {
   half_ = 0;
-  used_ = uploaded_ = 0;
+  used_ = taken_ = 0;
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,5 +1,5 @@
 // Staging: small host arrays on their way to kernels. Each array gets a place in pinned memory and the same place in device
-// memory at once; the bytes travel when Upload is called, all of them in one copy.
+// memory at once; the bytes travel when somebody takes them, all in one copy.
 //
 // Memory comes in two halves that are filled in turn. Places are given out from the beginning again after Rewind, so that
 // the same work done twice finds its arrays at the same addresses.
@@ -28,9 +28,14 @@ class Staging {
   bool Fits(size_t num_bytes) const { return used_ + num_bytes <= kHalfBytes; }
   // Copies num_bytes, which fit, and says where they will be.
   void* Put(const void* source, size_t num_bytes);
-  // Queues the copy of what was put since the last call.
-  cudaError_t Upload(cudaStream_t stream);
-  // Goes on in the other half, once the device has read what it held. Everything put has been uploaded.
+  // What was put since the last call: whoever takes it queues its copy. Multiples of 256 bytes.
+  struct Bytes {
+    const void* host = nullptr;
+    void* device = nullptr;
+    size_t num_bytes = 0;
+  };
+  Bytes TakeNew();
+  // Goes on in the other half, once the device has read what it held. Everything put has been taken.
   cudaError_t SwitchHalf(cudaStream_t stream);
   // Starts over: the device has read everything, and nobody waits for a place to be read.
   void Rewind();
@@ -44,7 +49,7 @@ class Staging {
   Half halves_[2];
   int half_ = 0;
   size_t used_ = 0;
-  size_t uploaded_ = 0;
+  size_t taken_ = 0;
 };
 
 }  // namespace dsv4::backend::cuda

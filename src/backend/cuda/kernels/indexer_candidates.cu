@@ -133,9 +133,10 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
   }
   // As in IndexerSelect: for as many as there may soon be.
   const bool scored = max_entries > top_k;
-  if (scored)
-    max_visible =
-        static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
+  max_visible =
+      scored
+          ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))))
+          : top_k;
   const int padded = BitonicSize(top_k);
   if (!CanScore(num_heads, width, max_visible) ||
       static_cast<size_t>(padded) * sizeof(uint64_t) > kMaxSharedBytes) {

@@ -240,10 +240,11 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
         s.keys, visible);
     if (s.num_tokens > 0) max_visible = std::max(max_visible, visible);
   }
-  // Where there is something to score, for as many as there may soon be: the launches of a sequence's steps stay the same.
-  if (max_visible > top_k)
-    max_visible =
-        static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
+  // For as many as there may soon be: the launches of a sequence's steps stay the same.
+  max_visible =
+      max_visible <= top_k
+          ? top_k
+          : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
 
   if (!CanScore(num_heads, width, max_visible)) {

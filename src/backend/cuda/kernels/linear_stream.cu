@@ -265,6 +265,7 @@ uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64
       static_cast<size_t>(params.max_items * params.scales_stride) * sizeof(float);
   const uint64_t launch =
       context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kStreamThreads, shared_bytes, params);
+  if (!context.queue().prefetches()) return launch;
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {
     const Matrix& m = params.matrices[i];

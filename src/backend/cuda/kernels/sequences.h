@@ -23,7 +23,8 @@ struct SequenceRows {
 
 struct SequenceTable {
   DeviceArray<SequenceRows> sequences;
-  DeviceArray<const void*> pages;
+  const void* const* pages =
+      nullptr;  // Without their number, which grows with the context: launches stay alike.
   int64_t rows_per_page = 1;
   int64_t width = 0;
 
@@ -77,7 +78,9 @@ class SequenceTableBuilder {
   Result<SequenceTable> Stage(CudaContext& context, int64_t width) const {
     SequenceTable table;
     DSV4_ASSIGN_OR_RETURN(table.sequences, context.Stage(std::span<const SequenceRows>(sequences_)));
-    DSV4_ASSIGN_OR_RETURN(table.pages, context.Stage(std::span<const void* const>(pages_)));
+    DSV4_ASSIGN_OR_RETURN(const DeviceArray<const void*> pages,
+                          context.Stage(std::span<const void* const>(pages_)));
+    table.pages = pages.data;
     table.rows_per_page = rows_per_page_;
     table.width = width;
     return table;

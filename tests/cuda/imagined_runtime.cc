@@ -1,0 +1,164 @@
+// A CUDA runtime of no device, in place of NVIDIA's: memory is the host's, copies copy, and kernels do nothing. What the host does
+// for a step can so be counted where there is no GPU: which launches it makes, how many of them are replayed.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr size_t kDeviceBytes = size_t{64} << 30;
+constexpr size_t kAlignment = 512;
+// Larger ones are weights, which nobody looks at and of which there may be more than memory.
+constexpr size_t kMaxTouchedBytes = size_t{64} << 10;
+
+template <typename Handle>
+cudaError_t Make(Handle* handle) {
+  static char any;
+  *handle = reinterpret_cast<Handle>(&any);
+  return cudaSuccess;
+}
+
+// Pages that nobody touches cost nothing.
+cudaError_t Allocate(void** data, size_t num_bytes) {
+  if (num_bytes > kDeviceBytes) return cudaErrorMemoryAllocation;
+  *data = std::aligned_alloc(kAlignment, (num_bytes / kAlignment + 1) * kAlignment);
+  return *data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+cudaError_t Free(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+// What nvcc's code calls: kernels are known by their address alone.
+extern "C" {
+void** __cudaRegisterFatBinary(void*);
+void __cudaRegisterFatBinaryEnd(void**);
+void __cudaUnregisterFatBinary(void**);
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*);
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int);
+cudaError_t __cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
+cudaError_t __cudaGetKernel(cudaKernel_t*, const void*);
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*);
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*);
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* none = nullptr;
+  return &none;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+cudaError_t __cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) { return Make(kernel); }
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*) { return 0; }
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { return cudaSuccess; }
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "imagined");
+  properties->major = 9;
+  properties->totalGlobalMem = kDeviceBytes;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 132;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    default:
+      *value = 0;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int) {
+  std::strncpy(id, "none", static_cast<size_t>(length));
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "an error"; }
+const char* cudaGetErrorString(cudaError_t) { return "of no device"; }
+
+cudaError_t cudaMalloc(void** data, size_t num_bytes) { return Allocate(data, num_bytes); }
+cudaError_t cudaMallocFromPoolAsync(void** data, size_t num_bytes, cudaMemPool_t, cudaStream_t) {
+  return Allocate(data, num_bytes);
+}
+cudaError_t cudaMallocHost(void** data, size_t num_bytes) { return Allocate(data, num_bytes); }
+cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) { return Allocate(data, num_bytes); }
+cudaError_t cudaFree(void* data) { return Free(data); }
+cudaError_t cudaFreeAsync(void* data, cudaStream_t) { return Free(data); }
+cudaError_t cudaFreeHost(void* data) { return Free(data); }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = kDeviceBytes;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return Make(pool); }
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind, cudaStream_t) {
+  if (num_bytes <= kMaxTouchedBytes) std::memcpy(to, from, num_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind, cudaStream_t) {
+  for (size_t row = 0; row < height; ++row) {
+    std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                width);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, size_t num_bytes, cudaStream_t) {
+  if (num_bytes <= kMaxTouchedBytes) std::memset(data, value, num_bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* data, int value, size_t num_bytes) {
+  return cudaMemsetAsync(data, value, num_bytes, nullptr);
+}
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) { return cudaErrorNotSupported; }
+cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) { return cudaErrorNotSupported; }
+cudaError_t cudaIpcCloseMemHandle(void*) { return cudaErrorNotSupported; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return Make(stream); }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return Make(event); }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t*) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { return cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) { return Make(graph); }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t, unsigned long long) {
+  return Make(executable);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
