@@ -58,7 +58,12 @@ BenchRow Merge(std::vector<BenchRow> rows) {
 
 BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
                      const BenchRunOptions& options)
-    : model_(model), backend_(backend), meter_(meter), options_(options), random_(options.seed) {
+    : sampling_threads_(*backend.inner().context),
+      model_(model),
+      backend_(backend),
+      meter_(meter),
+      options_(options),
+      random_(options.seed) {
   for (int i = 0; i < 5; ++i) {
     most_multiply_adds_ = std::max(most_multiply_adds_, meter_.Measure().multiply_adds);
   }
@@ -99,10 +104,15 @@ Result<model::StepOutput> BenchRuns::Step(std::vector<kv::SequenceState>& states
   DSV4_ASSIGN_OR_RETURN(model::StepOutput output, model_.Step(chunks));
   sampling::SamplingParams greedy;
   greedy.temperature = 0;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    sampling::Sampler sampler(greedy, {}, -1);
-    if (const auto token = sampler.Sample(output.Row(i, 0)); !token) return Error(token.error());
-  }
+  // As the engine does.
+  std::vector<Status> ends(chunks.size());
+  sampling_threads_.pool().ParallelFor(batch, 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      sampling::Sampler sampler(greedy, {}, -1);
+      if (const auto token = sampler.Sample(output.Row(i, 0)); !token) ends[i] = token.error();
+    }
+  });
+  for (const Status& end : ends) DSV4_TRY(end);
   return output;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/bench_machine.h"
+#include "apps/sampling_threads.h"
 #include "base/status.h"
 #include "diag/hooked_backend.h"
 #include "diag/op_profile.h"
@@ -78,6 +79,7 @@ class BenchRuns {
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
   Status CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits);
 
+  SamplingThreads sampling_threads_;
   model::Model& model_;
   diag::HookedBackend& backend_;
   const BenchMeter& meter_;

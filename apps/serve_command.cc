@@ -13,6 +13,7 @@
 
 #include "apps/chat_runtime.h"
 #include "apps/model_source.h"
+#include "apps/sampling_threads.h"
 #include "apps/terminal.h"
 #include "apps/verify.h"
 #include "base/log.h"
@@ -173,6 +174,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   server::Metrics metrics(served.id, options.version);
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
+  SamplingThreads sampling_threads(*backend.context);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
           model,
@@ -185,7 +187,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .checkpoint_tokens = options.prefix_cache_every,
                                 .prefix_disk = disk->get(),
                                 .watcher = verifier,
-                                .threads = &backend.context->threads()},
+                                .threads = &sampling_threads.pool()},
           AllowedTokens(served.tokenizer, served.vocab_size)),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
