@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,8 +23,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSpins =
-    200;  // A few microseconds; with more ranks than cores, longer spinning keeps the others waiting.
+// A few microseconds: with more ranks than cores, longer spinning keeps the others waiting. Where every rank has two cores, up to a
+// millisecond, which a step is worth that would begin with everybody being woken up.
+constexpr int kSpins = 200;
+constexpr int kPatientSpins = 20000;
+
+int SpinsFor(int num_ranks) {
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  const bool known = ::sched_getaffinity(0, sizeof(own), &own) == 0;
+  return known && CPU_COUNT(&own) >= 2 * num_ranks ? kPatientSpins : kSpins;
+}
 // How often a sleeper looks whether the others live, and what between two looks counts as waiting at most.
 constexpr std::chrono::milliseconds kLook(20);
 constexpr std::chrono::milliseconds kLongestLook(500);
@@ -95,7 +105,8 @@ class Group final : public Communicator {
         layout_(memory_->data(), static_cast<int>(members.size())),
         members_(std::move(members)),
         rank_(rank),
-        me_(layout_.control(rank)) {}
+        me_(layout_.control(rank)),
+        num_spins_(SpinsFor(whole_->size)) {}
 
   ~Group() override { me_.left.store(1); }
 
@@ -353,7 +364,7 @@ class Group final : public Communicator {
   // `missing` names the ranks waited for.
   template <typename Ready, typename Missing>
   Status WaitUntil(const Ready& ready, Wait wait, const Missing& missing) {
-    for (int i = 0; i < kSpins; ++i) {
+    for (int i = 0; i < num_spins_; ++i) {
       if (ready()) return {};
       __builtin_ia32_pause();
     }
@@ -397,6 +408,7 @@ class Group final : public Communicator {
   std::vector<int> members_;
   int rank_;
   RankControl& me_;
+  const int num_spins_;
   uint64_t round_ = 0;
 };
 
