@@ -231,6 +231,16 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
 
+// Whether the indexer of this layer has to choose: no query of the pass may see more entries than it takes, and then all are taken.
+// One rank asks its backend all the same, which sees that for itself; several would have to exchange what they would choose.
+bool MustSelect(const LayerStep& step) {
+  if (!step.context().shards.divide_entries()) return true;
+  return std::ranges::any_of(step.plan().sequences, [&](const PassSequence& sequence) {
+    return (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio >
+           step.config().index_topk;
+  });
+}
+
 // Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
 Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                           const TensorView& selected, const Windows& windows) {
@@ -282,7 +292,8 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
   const int64_t num_heads = weights.wq_b.rows / config.head_dim;
   DSV4_ASSIGN_OR_RETURN(const TensorView q, step.NewTensor(step.dtype(), {n, num_heads, config.head_dim}));
   TensorView selected;
-  if (weights.indexer.has_value()) {
+  const bool selects = weights.indexer.has_value() && MustSelect(step);
+  if (selects) {
     DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
   }
   DSV4_ASSIGN_OR_RETURN(const Windows windows, MakeWindows(step));
@@ -295,7 +306,7 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
       step.Observe("attn.q_b", flat);
     }
     TensorView indexer_queries;
-    if (weights.indexer.has_value()) {
+    if (selects) {
       DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer, p.q_lora));
     }
     if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
@@ -303,9 +314,8 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
     if (weights.compressor.has_value()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
-    if (weights.indexer.has_value()) {
-      DSV4_TRY(SelectEntries(step, *weights.indexer, p.indexer, indexer_queries, selected));
-    }
+    if (weights.indexer.has_value()) DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
+    if (selects) DSV4_TRY(SelectEntries(step, p.indexer, indexer_queries, selected));
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));

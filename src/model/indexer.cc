@@ -71,10 +71,13 @@ Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWei
   return step.Linear("attn.indexer.q_b", q_lora, weights.wq_b, step.dtype());
 }
 
-Status SelectEntries(const LayerStep& step, const IndexerWeights& weights,
-                     const IndexerProjections& projections, const TensorView& queries,
+Status StoreIndexerKeys(const LayerStep& step, const IndexerWeights& weights,
+                        const IndexerProjections& projections) {
+  return Compress(step, CompressorPart::kIndexer, weights.compressor, projections.rows);
+}
+
+Status SelectEntries(const LayerStep& step, const IndexerProjections& projections, const TensorView& queries,
                      const TensorView& selected) {
-  DSV4_RETURN_IF_ERROR(Compress(step, CompressorPart::kIndexer, weights.compressor, projections.rows));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
   DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, projections.head_weights));
 

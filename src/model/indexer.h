@@ -20,10 +20,12 @@ Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWe
 Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWeights& weights,
                                          const TensorView& q_lora);
 
-// `queries` are ProjectIndexerQueries'. Stores the keys of entries completed in this pass first, so that a token sees an
-// entry it closes itself. Writes `selected`, I32 [n, index_topk]: entries in ascending order, then -1.
-Status SelectEntries(const LayerStep& step, const IndexerWeights& weights,
-                     const IndexerProjections& projections, const TensorView& queries,
+// Stores the keys of the entries completed in this pass: before SelectEntries, so that a token sees an entry it closes itself.
+Status StoreIndexerKeys(const LayerStep& step, const IndexerWeights& weights,
+                        const IndexerProjections& projections);
+
+// `queries` are ProjectIndexerQueries'. Writes `selected`, I32 [n, index_topk]: entries in ascending order, then -1.
+Status SelectEntries(const LayerStep& step, const IndexerProjections& projections, const TensorView& queries,
                      const TensorView& selected);
 
 }  // namespace dsv4::model

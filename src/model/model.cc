@@ -131,6 +131,13 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
   return layout;
 }
 
+// What a device exchanged with ranks that are gone is worth nothing.
+Status CheckGroups(const std::unique_ptr<comm::Communicator>& shards,
+                   const std::unique_ptr<comm::Communicator>& all) {
+  if (shards != nullptr) DSV4_RETURN_IF_ERROR(shards->Check());
+  return all == nullptr ? Status() : all->Check();
+}
+
 int64_t NumLogitsRows(const SequenceChunk& chunk) {
   switch (chunk.logits) {
     case LogitsRows::kNone:
@@ -267,14 +274,11 @@ Status Model::MakeDeviceGroups() {
 
 Status Model::EndOnDevice() {
   if (device_shards_ == nullptr && device_group_ == nullptr) return {};
-  // Nothing that others wait for stays queued here, and what a device exchanged with ranks that are gone is worth nothing.
+  // Nothing that others wait for stays queued here.
   ops::OpContext& context = *backend_.context;
   float any = 0;
   DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(&any, rope_buffer_.data(), sizeof(any), context.stream()));
-  for (comm::Communicator* const group : {device_shards_.get(), device_group_.get()}) {
-    if (group != nullptr) DSV4_RETURN_IF_ERROR(group->Check());
-  }
-  return {};
+  return CheckGroups(device_shards_, device_group_);
 }
 
 void Model::AwaitCause() {
@@ -461,7 +465,7 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
   }
   output.row_begin.push_back(num_rows);
   Status status = ready;
-  if (place().first_stage() && num_rows > 0 && status.ok()) {
+  if (place().rank == 0 && num_rows > 0 && status.ok()) {  // Who samples.
     const auto count = static_cast<size_t>(num_rows * config_.vocab_size);
     Result<Buffer> owner = backend_.context->memory().AllocateOnHost(count * sizeof(float));
     if (owner) {
@@ -532,7 +536,10 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);
     status = RunPass(graph, arena_, pass, observer);
-    if (status.ok()) status = EndOnDevice();
+    const bool has_waited =
+        std::ranges::any_of(pass, [](const PassChunk& chunk) { return chunk.logits != nullptr; });
+    // Who has read logits has waited for the device.
+    if (status.ok()) status = has_waited ? CheckGroups(device_shards_, device_group_) : EndOnDevice();
     if (!status.ok() && in_group_) {
       AwaitCause();
       options_.group->Fail(status);  // The others wait for what this rank will not give.

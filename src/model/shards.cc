@@ -5,6 +5,9 @@
 namespace dsv4::model {
 namespace {
 
+// Bytes of a sum up to which every shard adds up everything: one wait in place of two.
+constexpr int64_t kMaxSummedByAll = int64_t{512} << 10;
+
 std::span<std::byte> Bytes(const TensorView& tensor) {
   return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
 }
@@ -14,6 +17,30 @@ std::vector<int64_t> RowBytes(const ColumnSplit& split, DType dtype, int num_sha
   for (int shard = 0; shard < num_shards; ++shard)
     row_bytes.push_back(split.Of(shard).size() * ElementBytes(dtype));
   return row_bytes;
+}
+
+// Many numbers: every shard adds up some rows and rounds them, and all get what is rounded.
+Status SumInPieces(const LayerStep& step, std::string_view name, const TensorView& part,
+                   const TensorView& y) {
+  const Arena::Scope scope(step.context().arena);
+  comm::Communicator& group = *step.context().shards.group;
+  const int64_t width = part.shape[1];
+  std::vector<int64_t> counts;
+  std::vector<int64_t> piece_bytes;
+  for (int shard = 0; shard < group.size(); ++shard) {
+    counts.push_back(PartOf(part.shape[0], 1, shard, group.size()).size() * width);
+    piece_bytes.push_back(counts.back() * ElementBytes(y.dtype));
+  }
+  const int64_t rows = counts[static_cast<size_t>(group.rank())] / width;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView sum, step.NewTensor(DType::kF32, {rows, width}));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine, step.NewTensor(y.dtype, {rows, width}));
+  DSV4_RETURN_IF_ERROR(
+      group.ReduceScatterSum({part.as<const float>(), static_cast<size_t>(part.num_elements())}, counts,
+                             {sum.as<float>(), static_cast<size_t>(sum.num_elements())}));
+  DSV4_RETURN_IF_ERROR(step.Run(name, step.ops().moe_combine, {.routed = sum, .shared = {}, .y = mine}));
+  DSV4_RETURN_IF_ERROR(group.AllGather(Bytes(mine), 1, piece_bytes, Bytes(y)));
+  step.Observe(name, y);
+  return {};
 }
 
 }  // namespace
@@ -69,6 +96,7 @@ Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const
 }
 
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y) {
+  if (part.num_bytes() > kMaxSummedByAll) return SumInPieces(step, name, part, y);
   DSV4_RETURN_IF_ERROR(step.context().shards.group->AllReduceSum(
       {part.as<float>(), static_cast<size_t>(part.num_elements())}));
   DSV4_RETURN_IF_ERROR(step.Run(name, step.ops().moe_combine, {.routed = part, .shared = {}, .y = y}));

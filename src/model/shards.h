@@ -54,7 +54,7 @@ Status ScatterColumns(const LayerStep& step, const TensorView& all, const Column
 // This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.
 Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const TensorView& x,
                              const Weight& weight, int64_t width);
-// y = the sum of the shards' F32 parts in rank order, which `part` becomes, in the dtype of y.
+// y = the sum of the shards' F32 parts in rank order, in the dtype of y. `part` is used up.
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y);
 
 }  // namespace dsv4::model

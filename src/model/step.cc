@@ -187,6 +187,7 @@ Status RunHead(const LayerStep& step, const Graph& graph, const TensorView& stre
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
                                GatherColumns(step, "logits", part, weights.head_split));
+  if (weights.place.rank != 0) return {};  // Rank 0 samples.
   ops::OpContext& context = *step.context().backend.context;
   // Rows whose places follow each other are one copy.
   for (size_t begin = 0, end = 1; begin < rows.size(); begin = end++) {

@@ -32,7 +32,7 @@ struct PassChunk {
   std::span<const int32_t> tokens;
   int32_t chunk = 0;            // Its number in the caller's batch, for the observer.
   int64_t num_logits_rows = 0;  // How many of the last tokens want logits,
-  float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null outside the first stage.
+  float* logits = nullptr;      // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
 };
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to

@@ -106,6 +106,24 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
   }
 }
 
+// The sums of 600 tokens are taken in pieces, a shard some rows, those of 300 by every shard: 256 columns of four bytes each.
+TEST(Tiny, CutSumsOfManyTokensAreTheSame) {
+  constexpr int64_t kTokens = 600;
+  const std::vector<int32_t> tokens = Tokens(kTiny, kTokens);
+  RanksRun run{.directory = kTiny,
+               .options = {.max_chunk_tokens = kTokens},
+               .backend = GoldenBackends().back(),
+               .placement = "tensor"};
+  for (const int num_ranks : {2, 3}) {
+    run.num_ranks = num_ranks;
+    std::vector<float> halves;
+    RunModel(run, [&](model::Model& model) { halves = RunPieces(model, tokens, {300, 300}); });
+    std::vector<float> whole;
+    RunModel(run, [&](model::Model& model) { whole = RunPieces(model, tokens, {kTokens}); });
+    EXPECT_TRUE(SameBits(halves, whole)) << num_ranks << " ranks";
+  }
+}
+
 // Divided entries on the CPU backend, where they lie in many pages and are chosen from: 600 tokens have 150 entries a CSA layer.
 TEST(Tiny, NearlySameOnTheCpuBackend) {
   const std::vector<int32_t> tokens = Tokens(kTiny, 600);
