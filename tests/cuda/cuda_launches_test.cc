@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/peer_group.h"
 #include "base/check.h"
+#include "comm/ranks_testing.h"
 #include "model/model.h"
 #include "model/synthetic.h"
 
@@ -20,13 +22,13 @@ T Take(Result<T> result) {
 }
 
 // The release's shape, without numbers: two layers of the window alone, one of each ratio.
-std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend) {
+std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend, model::ModelOptions model_options = {}) {
   model::SyntheticOptions options = Take(model::ParseSyntheticName("synthetic:flash,nvfp4-experts"));
   options.num_layers = 4;
+  model_options.sizes_only = true;
   auto config = Take(model::ParseModelConfig(Take(model::SyntheticConfig(options)), "flash"));
-  return Take(model::Model::FromCheckpoint(std::move(config),
-                                           Take(model::MakeSyntheticCheckpoint("flash", options, 1)), backend,
-                                           {.sizes_only = true}));
+  return Take(model::Model::FromCheckpoint(
+      std::move(config), Take(model::MakeSyntheticCheckpoint("flash", options, 1)), backend, model_options));
 }
 
 // A generation of 600 tokens from nothing: its lists are those of a step that completes no entry, one of ratio 4 or one of each
@@ -50,6 +52,50 @@ TEST(CudaLaunches, AGenerationReplaysNearlyAllOfItsLists) {
     EXPECT_GE(lists, 2 * kTokens);
     EXPECT_LE(lists - replayed, allowed) << "of " << lists << " lists";
   }
+}
+
+// The launches of steps of one token, one after the other from nothing.
+std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& model) {
+  kv::SequenceState sequence = Take(model.NewSequence());
+  std::vector<int64_t> launches;
+  for (int i = 0; i < 12; ++i) {
+    const backend::CudaCounters before = backend::CountersOf(backend);
+    const int32_t token = 1;
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = {&token, 1}};
+    EXPECT_TRUE(model.Step({&chunk, 1}).has_value());
+    launches.push_back(backend::CountersOf(backend).launches - before.launches);
+  }
+  return launches;
+}
+
+// Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums and
+// attention over ranks are part of the kernels around them. One rank has one more where it lists the entries that a token sees, all of them.
+TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) {
+  constexpr int kRanks = 4;
+  std::vector<int64_t> alone;
+  {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+    alone = LaunchesOfSteps(backend, *MakeFlash(backend));
+  }
+  comm::testing::RunRanks(kRanks, [&](comm::Communicator& group) {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({.device = group.rank()}));
+    model::ModelOptions options;
+    options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
+    options.placement = Take(model::ParsePlacement("tensor", kRanks));
+    options.make_device_group = [&](comm::Communicator& hosts) {
+      std::unique_ptr<comm::Communicator> nothing_else;
+      return backend::cuda::JoinPeers(
+          hosts, nothing_else, std::static_pointer_cast<backend::cuda::CudaContext>(backend.context), {});
+    };
+    const auto model = MakeFlash(backend, options);
+    if (group.rank() != 0) {
+      const Status end = model->Follow();
+      EXPECT_TRUE(end.ok()) << end.ToString();
+      return;
+    }
+    const std::vector<int64_t> launches = LaunchesOfSteps(backend, *model);
+    for (size_t i = 0; i < alone.size(); ++i) EXPECT_LE(launches[i], alone[i] + 1) << "step " << i;
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // for a step can so be counted where there is no GPU: which launches it makes, how many of them are replayed.
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -61,7 +62,7 @@ cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { return cu
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = 8;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -88,8 +89,8 @@ cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int) {
-  std::strncpy(id, "none", static_cast<size_t>(length));
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  std::snprintf(id, static_cast<size_t>(length), "none:%d", device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
@@ -134,9 +135,16 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t num_bytes, cudaStream_
 cudaError_t cudaMemset(void* data, int value, size_t num_bytes) {
   return cudaMemsetAsync(data, value, num_bytes, nullptr);
 }
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) { return cudaErrorNotSupported; }
-cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) { return cudaErrorNotSupported; }
-cudaError_t cudaIpcCloseMemHandle(void*) { return cudaErrorNotSupported; }
+// Ranks are threads here, and memory is everybody's.
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
+  std::memcpy(handle, &data, sizeof(data));
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned) {
+  std::memcpy(data, &handle, sizeof(*data));
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void*) { return cudaSuccess; }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return Make(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }

@@ -31,8 +31,7 @@ class CudaGroup final : public comm::Communicator {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         group_, comm::JoinNccl(hosts_, *stream_, comm::NcclLibrary::Open(), {.timeout = options.timeout}));
     if (!options.peers) return {};
-    auto& context = static_cast<cuda::CudaContext&>(*context_);
-    auto peers = cuda::JoinPeers(hosts_, group_, context.shared_queue(),
+    auto peers = cuda::JoinPeers(hosts_, group_, std::static_pointer_cast<cuda::CudaContext>(context_),
                                  {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
     if (peers) {
       group_ = std::move(*peers);

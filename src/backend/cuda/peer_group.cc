@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
@@ -11,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cuda/kernels/attention_over_ranks.h"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "base/check.h"
 #include "comm/collectives.h"
@@ -40,8 +43,12 @@ int64_t Address(const void* data) { return static_cast<int64_t>(reinterpret_cast
 
 class PeerGroup final : public comm::Communicator {
  public:
-  PeerGroup(comm::Communicator& hosts, std::shared_ptr<DeviceQueue> queue, const PeerOptions& options)
-      : hosts_(hosts), queue_(std::move(queue)), timeout_(options.timeout), packed_(options.packed) {}
+  PeerGroup(comm::Communicator& hosts, std::shared_ptr<CudaContext> context, const PeerOptions& options)
+      : hosts_(hosts),
+        context_(std::move(context)),
+        queue_(context_->shared_queue()),
+        timeout_(options.timeout),
+        packed_(options.packed) {}
 
   ~PeerGroup() override {
     {
@@ -153,13 +160,23 @@ class PeerGroup final : public comm::Communicator {
       p.receive[r] = {all.data() + begin, all_row_bytes, bytes};
       begin += bytes;
     }
-    return Launch("all-gather", p, row_bytes);
+    DSV4_RETURN_IF_ERROR(Launch("all-gather", p, row_bytes));
+    const bool even = std::ranges::all_of(row_bytes, [&](int64_t b) { return b == row_bytes[0]; });
+    if (packed_launch_ != 0 && num_rows == 1 && even)
+      NoteGathered(*context_, packed_launch_, params_, mine.data(), all.data(), row_bytes[0]);
+    return {};
   }
   Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                   std::span<std::byte> parts) override {
     const int64_t all_row_bytes = Total(row_bytes);
     const int64_t my_bytes = row_bytes[At(rank())];
     DSV4_CHECK(static_cast<int64_t>(parts.size()) == size() * my_bytes * num_rows) << parts.size();
+    if (packed_ && num_rows == 1 && !ended_.load(std::memory_order_relaxed)) {
+      DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-to-all", {Shape{num_rows, all_row_bytes}}}));
+      const bool joined = PartsJoinPart(*context_, mine.data(), parts.data(), row_bytes);
+      DSV4_RETURN_IF_ERROR(queue_->EndOp());
+      if (joined) return {};
+    }
     ExchangeParams p = params_;
     p.num_rows = num_rows;
     int64_t begin = 0;
@@ -174,6 +191,7 @@ class PeerGroup final : public comm::Communicator {
   Status AllReduceSum(std::span<float> values) override {
     const auto bytes = static_cast<int64_t>(values.size_bytes());
     auto* const data = reinterpret_cast<std::byte*>(values.data());
+    if (packed_ && bytes > 0 && bytes <= kMaxPackedBytes) return SumPacked(values);
     if (bytes <= kMaxGatheredSum) {
       ExchangeParams p = params_;
       p.num_rows = 1;
@@ -233,7 +251,7 @@ class PeerGroup final : public comm::Communicator {
 
   // `row_bytes`: of what every rank gets or gives, p.num_rows rows; ranks decide by it, and alike.
   Status Launch(const char* name, ExchangeParams p, std::span<const int64_t> row_bytes) {
-    DSV4_RETURN_IF_ERROR(Check());
+    if (ended_.load(std::memory_order_relaxed)) return Check();
     const int64_t most = *std::ranges::max_element(row_bytes) * p.num_rows;
     if (most == 0) return {};
     int64_t bits = p.sum == nullptr ? 0 : Address(p.sum);
@@ -242,21 +260,49 @@ class PeerGroup final : public comm::Communicator {
         bits |= Address(piece.data) | piece.stride | piece.row_bytes;
     }
     const int unit = UnitOf(bits);
-    const bool even = std::ranges::all_of(row_bytes, [&](int64_t b) { return b == row_bytes[0]; });
-    const bool packed = packed_ && most <= kMaxPackedBytes && (p.sum == nullptr || even) &&
-                        std::ranges::all_of(row_bytes, [&](int64_t bytes) {
-                          return bytes > 0 && (p.sum != nullptr || bytes % 8 == 0);
-                        });
+    const bool packed =
+        packed_ && most <= kMaxPackedBytes && p.sum == nullptr &&
+        std::ranges::all_of(row_bytes, [](int64_t bytes) { return bytes > 0 && bytes % 8 == 0; });
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{p.num_rows, most}}}));
+    packed_launch_ = 0;
     for (p.begin = 0; p.begin < most; p.begin += kSlotBytes) {
       const int64_t now = std::min(kSlotBytes, most - p.begin);
       // Blocks are as many on all ranks: each waits for its namesakes.
       p.share = std::max(kMinShare, (now + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
       p.share = (p.share + 15) / 16 * 16;
-      queue_->Launch(
-          packed ? PackedKernelFor(unit, p.sum != nullptr) : ExchangeKernelFor(unit, p.sum != nullptr),
+      const uint64_t launch = queue_->Launch(
+          packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
           dim3(static_cast<unsigned>((now + p.share - 1) / p.share)), dim3(kExchangeThreads), 0, p);
+      if (packed) packed_launch_ = launch;
     }
+    return queue_->EndOp();
+  }
+
+  // By one launch, which also adds what would have been added in front of it, and which who reads the sum may take over.
+  Status SumPacked(std::span<float> values) {
+    if (ended_.load(std::memory_order_relaxed)) return Check();
+    const auto count = static_cast<int64_t>(values.size());
+    DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-reduce", {Shape{count}}}));
+    PackedSum sum = {.links = params_, .routed = values.data(), .sum = values.data(), .count = count};
+    uint64_t launch = 0;
+    const OpenCombine* const open = context_->open_combine().get();
+    if (open != nullptr && open->links.size == 0 && open->y == values.data() && open->count == count &&
+        open->dtype == DType::kF32) {
+      PackedSum joined = sum;
+      joined.routed = open->routed;
+      joined.added = static_cast<const float*>(open->shared);
+      launch = LaunchPackedSum(*queue_, open->launch, joined);
+      if (launch != 0) sum = joined;
+    }
+    if (launch == 0) launch = LaunchPackedSum(*queue_, 0, sum);
+    context_->open_combine() = std::make_shared<OpenCombine>(OpenCombine{.launch = launch,
+                                                                         .routed = sum.routed,
+                                                                         .shared = sum.added,
+                                                                         .y = sum.sum,
+                                                                         .count = count,
+                                                                         .dtype = DType::kF32,
+                                                                         .links = sum.links,
+                                                                         .sum = sum.sum});
     return queue_->EndOp();
   }
 
@@ -269,22 +315,26 @@ class PeerGroup final : public comm::Communicator {
                                  static_cast<double>(timeout_.count()) / 1000.0)});
       }
       if (hosts_.Check().ok()) continue;
+      ended_.store(true, std::memory_order_relaxed);
       __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);
       return;
     }
   }
 
   comm::Communicator& hosts_;
+  std::shared_ptr<CudaContext> context_;
   std::shared_ptr<DeviceQueue> queue_;
   const std::chrono::milliseconds timeout_;
   bool packed_;
   std::unique_ptr<comm::Communicator> inside_;
   ExchangeParams params_;  // What all exchanges have alike.
   ExchangeWords* words_ = nullptr;
+  uint64_t packed_launch_ = 0;  // Of the exchange before, if it was packed.
 
   std::mutex watch_mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
+  std::atomic<bool> ended_ = false;  // Seen by the watcher. To ask the hosts' group takes a system call.
   std::thread watcher_;
 };
 
@@ -292,9 +342,9 @@ class PeerGroup final : public comm::Communicator {
 
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
                                                       std::unique_ptr<comm::Communicator>& inside,
-                                                      std::shared_ptr<DeviceQueue> queue,
+                                                      std::shared_ptr<CudaContext> context,
                                                       const PeerOptions& options) {
-  auto group = std::make_unique<PeerGroup>(hosts, std::move(queue), options);
+  auto group = std::make_unique<PeerGroup>(hosts, std::move(context), options);
   DSV4_TRY(group->Join());
   group->Begin(std::move(inside));
   return group;

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "backend/cuda/device_queue.h"
+#include "backend/cuda/cuda_context.h"
 #include "comm/communicator.h"
 
 namespace dsv4::backend::cuda {
@@ -19,7 +19,7 @@ struct PeerOptions {
 // there are more than eight, two of them share a device, or one cannot map another's memory, with the rank and the reason.
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
                                                       std::unique_ptr<comm::Communicator>& inside,
-                                                      std::shared_ptr<DeviceQueue> queue,
+                                                      std::shared_ptr<CudaContext> context,
                                                       const PeerOptions& options);
 
 }  // namespace dsv4::backend::cuda

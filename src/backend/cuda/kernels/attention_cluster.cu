@@ -1,9 +1,11 @@
 #include <cooperative_groups.h>
 
 #include "backend/cuda/kernels/attention_cluster.h"
+#include "backend/cuda/kernels/attention_over_ranks.h"
 #include "backend/cuda/kernels/attention_tile.cuh"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/open_attention.h"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/row_steps.cuh"
 
@@ -16,15 +18,6 @@ constexpr int kBlocks = 8;    // Of a cluster; tile t is block t % 8's.
 constexpr int kMaxTiles = 4;  // Of a block: what its shared memory holds.
 constexpr int64_t kMaxTokens = 8;
 constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
-
-// The op rope on what attention gives; no frequencies: not asked for.
-struct OutputRotation {
-  const float* frequencies;
-  const int32_t* positions;
-  Fault* fault;
-  int num_frequencies;
-  bool inverse;
-};
 
 // What a tile gave. Its logits lie where its values come.
 template <int kDim>
@@ -168,14 +161,6 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
 
 }  // namespace
 
-// The last launch, which a rotation of its output may join.
-struct OpenAttention {
-  uint64_t launch = 0;
-  SequenceTable table;
-  AttentionParams params;
-  int64_t tiles_of_block = 0;
-};
-
 namespace {
 
 // In place of `before` unless that is 0; the launch's number, 0 if it is too late.
@@ -204,7 +189,8 @@ void AttentionCluster(CudaContext& context, const SequenceTable& table, const At
   // In steps, so that the launches of one step after another are alike.
   const int64_t tiles_of_block =
       CeilDiv(InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})), int64_t{kBlocks});
-  OpenAttention open = {.table = table, .params = params, .tiles_of_block = tiles_of_block};
+  OpenAttention open = {
+      .table = table, .params = params, .tiles_of_block = tiles_of_block, .over_ranks = nullptr};
   open.launch = Launch(context, open, {}, 0);
   context.open_attention() = std::make_shared<OpenAttention>(open);
 }
@@ -212,6 +198,7 @@ void AttentionCluster(CudaContext& context, const SequenceTable& table, const At
 bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args) {
   const OpenAttention* const open = context.open_attention().get();
   if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
+  if (open->over_ranks != nullptr) return RopeJoinsRanks(context, args);
   const AttentionParams& p = open->params;
   const int64_t num_frequencies = args.frequencies.shape[0];
   if (args.x.data != p.o || args.x.dtype != DType::kBF16 ||

@@ -6,54 +6,18 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/attention_over_ranks.h"
+#include "backend/cuda/kernels/attention_part.cuh"
 #include "backend/cuda/kernels/attention_tile.cuh"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/bitonic.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/open_attention.h"
 #include "backend/cuda/kernels/sequences.h"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-struct PartParams {
-  const void* q;
-  float* part;
-  // With a list: rows of the chosen entries that are here, ascending, [num_tokens, top_k], and how many; else null.
-  const int32_t* rows;
-  const int32_t* num_rows;
-  int64_t top_k;
-  int64_t window_size;
-  int64_t ratio;
-  int64_t shard_index;
-  int64_t shard_count;
-  int64_t num_tokens;
-  float softmax_scale;
-  int num_heads;
-  int head_dim;
-};
-
-__host__ __device__ int64_t RowsHere(int64_t num_entries, int64_t shard_index, int64_t shard_count) {
-  return (num_entries + shard_count - 1 - shard_index) / shard_count;
-}
-
-// The keys of a part that a query sees.
-struct PartKeys : KeyRows {
-  __device__ PartKeys(const SequenceTable& table, const PartParams& p, int64_t token)
-      : KeyRows(table, token) {
-    const int64_t end = sequence.first_position + token - sequence.token_begin + 1;
-    window_begin = end > p.window_size ? end - p.window_size : 0;
-    num_window = p.window_size > 0 ? end - window_begin : 0;
-    rows = p.rows == nullptr ? nullptr : p.rows + token * p.top_k;
-    int64_t num_rows = 0;
-    if (rows != nullptr) {
-      num_rows = p.num_rows[token];
-    } else if (p.ratio > 0) {
-      num_rows = RowsHere(end / p.ratio, p.shard_index, p.shard_count);
-    }
-    num_keys = num_window + num_rows;
-  }
-};
 
 // --- Lists -----------------------------------------------------------------------------------------------------------
 
@@ -281,35 +245,51 @@ Status RunParts(CudaContext& context, const SequenceTable& table, const PartPara
 
 // --- Parts put together ----------------------------------------------------------------------------------------------
 
-constexpr int kMergeThreads = 128;
+constexpr int kMergeWarps = 4;
 
-// One row, a head of a token, a block. The factors are taken in double, as on the CPU, each by one thread.
+// One row, a head of a token, a warp. The factors are taken in double, as on the CPU, each by one lane.
 template <typename T>
-__global__ void MergeKernel(const float* parts, const float* sink, T* o, int64_t num_rows, int num_parts,
-                            int num_heads, int dim) {
-  extern __shared__ double factors[];  // Of the parts, 0 where one has no keys; then the sink's.
+__global__ void __launch_bounds__(32 * kMergeWarps)
+    MergeKernel(const float* parts, const float* sink, T* o, int64_t num_rows, int num_parts, int num_heads,
+                int dim) {
+  extern __shared__ double all_factors[];  // Of a row's parts, 0 where one has no keys; then the sink's.
   BeginKernel();
-  const int64_t row = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t row = blockIdx.x * int64_t{kMergeWarps} + warp;
+  if (row >= num_rows) return;
+  double* const factors = all_factors + warp * (num_parts + 1);
   const auto part = [&](int i) { return parts + (i * num_rows + row) * (dim + 2); };
   float max = -INFINITY;
   for (int i = 0; i < num_parts; ++i) max = fmaxf(max, part(i)[dim]);
-  for (int i = static_cast<int>(threadIdx.x); i <= num_parts; i += kMergeThreads) {
+  for (int i = lane; i <= num_parts; i += 32) {
     const bool empty = i < num_parts && part(i)[dim + 1] == 0.0F;
     const float maximum = i < num_parts ? part(i)[dim] : sink[row % num_heads];
     factors[i] = empty ? 0.0 : exp(static_cast<double>(maximum) - static_cast<double>(max));
   }
-  __syncthreads();
+  __syncwarp();
   double sum = 0.0;
   for (int i = 0; i < num_parts; ++i) {
     if (factors[i] != 0.0) sum += factors[i] * static_cast<double>(part(i)[dim + 1]);
   }
   const double scale = 1.0 / (sum + factors[num_parts]);
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kMergeThreads) {
-    float value = 0.0F;
+  // Some columns at a time, so that a part's are asked for together.
+  constexpr int kColumns = 8;
+  for (int first = lane; first < dim; first += 32 * kColumns) {
+    float values[kColumns] = {};
     for (int i = 0; i < num_parts; ++i) {
-      if (factors[i] != 0.0) value = fmaf(static_cast<float>(factors[i] * scale), part(i)[d], value);
+      if (factors[i] == 0.0) continue;
+      const auto factor = static_cast<float>(factors[i] * scale);
+      float of_part[kColumns];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) of_part[c] = first + c * 32 < dim ? part(i)[first + c * 32] : 0.0F;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) values[c] = fmaf(factor, of_part[c], values[c]);
     }
-    o[row * dim + d] = FromFloat<T>(value);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (first + c * 32 < dim) o[row * dim + first + c * 32] = FromFloat<T>(values[c]);
+    }
   }
 }
 
@@ -353,17 +333,30 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
                        .softmax_scale = args.softmax_scale,
                        .num_heads = static_cast<int>(args.q.shape[1]),
                        .head_dim = static_cast<int>(head_dim)};
+  // Queries that are still to be gathered are gathered by the kernel that reads them.
+  std::shared_ptr<AttentionOverRanks> over_ranks = OpenQueries(context, params, args.q.dtype, max_keys);
+  uint64_t before = over_ranks == nullptr ? 0 : context.open_attention()->launch;
   if (!args.selected.is_null() && args.ratio > 0) {
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows,
                                  context.Scratch<int32_t>(std::max<int64_t>(num_tokens * top_k, 1)));
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
     const int padded = BitonicSize(top_k);
-    context.Launch(RowsHereKernel, static_cast<unsigned>(num_tokens), kListThreads,
-                   static_cast<size_t>(padded) * sizeof(int32_t), table, params,
-                   args.selected.as<const int32_t>(), rows, counts, padded, context.fault());
+    const auto launch = [&](uint64_t before) {
+      return context.queue().LaunchInPlaceOf(before, RowsHereKernel, static_cast<unsigned>(num_tokens),
+                                             kListThreads, static_cast<size_t>(padded) * sizeof(int32_t),
+                                             table, params, args.selected.as<const int32_t>(), rows, counts,
+                                             padded, context.fault());
+    };
+    if (over_ranks == nullptr || launch(before) == 0) {
+      over_ranks = nullptr;
+      launch(0);
+    }
+    before = 0;
     params.rows = rows;
     params.num_rows = counts;
   }
+  if (over_ranks != nullptr && PartOverRanks(context, before, *over_ranks, table, params, max_keys))
+    return {};
   if (args.q.dtype == DType::kBF16 && head_dim == 512) return RunParts<512>(context, table, params, max_keys);
   if (args.q.dtype == DType::kBF16 && head_dim == 128) return RunParts<128>(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
@@ -376,12 +369,13 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
 
 Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
   if (args.o.num_elements() == 0) return {};
+  if (MergeJoinsParts(context, args)) return {};
   const int64_t num_rows = args.o.shape[0] * args.o.shape[1];
-  const size_t factors = static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
+  const size_t factors = kMergeWarps * static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
   WithElement(args.o.dtype, [&]<typename T>(T*) {
-    context.Launch(MergeKernel<T>, static_cast<unsigned>(num_rows), kMergeThreads, factors,
-                   args.parts.as<const float>(), args.sink.as<const float>(), args.o.as<T>(), num_rows,
-                   static_cast<int>(args.parts.shape[0]), static_cast<int>(args.o.shape[1]),
+    context.Launch(MergeKernel<T>, static_cast<unsigned>(CeilDiv(num_rows, kMergeWarps)), 32 * kMergeWarps,
+                   factors, args.parts.as<const float>(), args.sink.as<const float>(), args.o.as<T>(),
+                   num_rows, static_cast<int>(args.parts.shape[0]), static_cast<int>(args.o.shape[1]),
                    static_cast<int>(args.o.shape[2]));
   });
   return {};

@@ -89,6 +89,26 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
                       .y = args.y.data,
                       .count = count,
                       .dtype = args.y.dtype};
+  const OpenCombine* const sum = context.open_combine().get();
+  if (sum != nullptr && sum->links.size > 0 && sum->y == args.routed.data && sum->count == count &&
+      sum->dtype == DType::kF32 && args.shared.is_null() && args.y.dtype == DType::kBF16 &&
+      !OverlapsOperands(*sum, args.y.data, args.y.num_bytes())) {
+    // The all-reduce rounds its sum itself.
+    OpenCombine rounded = *sum;
+    rounded.y = args.y.data;
+    rounded.dtype = args.y.dtype;
+    rounded.launch = LaunchPackedSum(context.queue(), sum->launch,
+                                     {.links = sum->links,
+                                      .routed = sum->routed,
+                                      .added = static_cast<const float*>(sum->shared),
+                                      .sum = sum->sum,
+                                      .rounded = rounded.y,
+                                      .count = count});
+    if (rounded.launch != 0) {
+      context.open_combine() = std::make_shared<OpenCombine>(rounded);
+      return {};
+    }
+  }
   WithElement(args.y.dtype, [&]<typename T>(T*) {
     open.launch =
         context.queue().Launch(MoeCombineKernel<T>, Blocks(count), kThreads, 0, args.routed.as<const float>(),

@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/open_launches.h"
+#include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/row_steps.cuh"
 
@@ -59,8 +60,8 @@ __device__ __forceinline__ int PlaceInRun(int column) {
   return column % 4 / 2 * 16 + column / 4 * 2 + column % 2;
 }
 
-// Rows of fn kRows a warp, runs up to kRuns a block. Grid: blocks of a cluster, tokens.
-template <int kBlocks, int kRows, int kRuns>
+// Rows of fn kRows a warp, runs up to kRuns a block; kOverRanks: what is before is a sum over ranks. Grid: blocks of a cluster, tokens.
+template <int kBlocks, int kRows, int kRuns, bool kOverRanks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 32)
     HcClusterKernel(const __grid_constant__ HcStep p) {
   constexpr int kWarps = kMixRows / kRows;
@@ -114,7 +115,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
   float ys[kOwnRuns];
   float routed[kOwnRuns];
   const auto* const in = static_cast<const Bf16*>(before.out != nullptr ? before.residual : p.streams);
-  const auto* const y_in = static_cast<const Bf16*>(before.routed != nullptr ? before.shared : before.y);
+  const auto* const y_in =
+      static_cast<const Bf16*>(kOverRanks ? nullptr : (before.routed != nullptr ? before.shared : before.y));
+  [[maybe_unused]] SumOverRanks ranks(before.links);
 #pragma unroll
   for (int i = 0; i < kOwnRuns; ++i) {
     const int run = warp + i * kWarps;
@@ -125,6 +128,15 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
     // A shared expert's part that is not there is 0.
     if (before.out != nullptr) ys[i] = y_in != nullptr ? ToFloat(y_in[token * dim + column]) : 0.0F;
     if (before.routed != nullptr) routed[i] = before.routed[token * dim + column];
+    if (kOverRanks && before.shared != nullptr)
+      routed[i] += static_cast<const float*>(before.shared)[token * dim + column];
+  }
+  if constexpr (kOverRanks) {
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = warp + i * kWarps;
+      if (run < num_runs) ranks.Push(token * dim + run * kStep + first_column + lane, routed[i]);
+    }
   }
   if (before.out != nullptr) {
     if (thread < kMult) m.post[thread] = static_cast<double>(before.post[token * kMult + thread]);
@@ -143,6 +155,11 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
 #pragma unroll
     for (int j = 0; j < kMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
     if (before.out != nullptr) {
+      if constexpr (kOverRanks) {
+        const int64_t place = token * dim + run * kStep + first_column + lane;
+        routed[i] = ranks.Take(place, routed[i]);
+        before.sum[place] = routed[i];
+      }
       if (before.routed != nullptr) {
         const double sum = static_cast<double>(ys[i]) + static_cast<double>(routed[i]);
         ys[i] = ToFloat(FromFloat<Bf16>(static_cast<float>(sum)));
@@ -161,7 +178,12 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
 #pragma unroll
     for (int j = 0; j < kMult; ++j) m.x[j][run * kRunColumns + PlaceInRun(lane)] = x[j];
   }
-  __syncthreads();
+  [[maybe_unused]] int left_before = 0;
+  if constexpr (kOverRanks) {
+    left_before = ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0);
+  } else {
+    __syncthreads();
+  }
 
   // Dot products of a warp's rows; the last warp sums squares too.
   const bool sums_squares = warp == kWarps - 1;
@@ -261,6 +283,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
     if (run >= num_runs) break;
     Store(p.u, token * dim + run * kStep + first_column + lane, values[i]);
   }
+  if constexpr (kOverRanks) ranks.EndRound(left_before);
   // Nobody reads the old post and comb any more.
   if (p.with_mix && rank == 0) {
     __syncthreads();
@@ -276,22 +299,28 @@ struct KernelChoice {
 };
 
 template <int kBlocks, int kRows, int kRuns>
-KernelChoice Choice() {
-  return {HcClusterKernel<kBlocks, kRows, kRuns>, kBlocks, kMixRows / kRows * 32,
-          sizeof(HcMemory<kBlocks, kRuns>)};
+KernelChoice Choice(bool over_ranks) {
+  return {over_ranks ? HcClusterKernel<kBlocks, kRows, kRuns, true>
+                     : HcClusterKernel<kBlocks, kRows, kRuns, false>,
+          kBlocks, kMixRows / kRows * 32, sizeof(HcMemory<kBlocks, kRuns>)};
 }
 
 // Rows a warp as many as its registers hold with all their runs.
 constexpr int64_t kMaxDim = int64_t{16} * kWideBlocks * kRunColumns;
-KernelChoice ChoiceOf(int64_t dim) {
-  if (dim <= kMaxNarrowRow) return Choice<kNarrowBlocks, 3, 8>();
-  return dim <= int64_t{8} * kWideBlocks * kRunColumns ? Choice<kWideBlocks, 3, 8>()
-                                                       : Choice<kWideBlocks, 2, 16>();
+KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
+  if (dim <= kMaxNarrowRow) return Choice<kNarrowBlocks, 3, 8>(over_ranks);
+  return dim <= int64_t{8} * kWideBlocks * kRunColumns ? Choice<kWideBlocks, 3, 8>(over_ranks)
+                                                       : Choice<kWideBlocks, 2, 16>(over_ranks);
 }
 
 // In place of `before` unless that is 0; the launch's number, 0 if it is too late.
 uint64_t Launch(CudaContext& context, const HcStep& step, int64_t num_tokens, uint64_t before) {
-  const KernelChoice choice = ChoiceOf(step.params.dim);
+  const KernelChoice choice = ChoiceOf(step.params.dim, step.before.links.size > 0);
+  // A device that has room for the one has it for the other, but wants to be asked (DeviceQueue::MostClusters).
+  if (!context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks, choice.threads,
+                                  choice.shared_bytes)) {
+    return 0;
+  }
   return context.queue().LaunchInPlaceOf(before, choice.kernel,
                                          dim3(choice.blocks, static_cast<unsigned>(num_tokens)),
                                          choice.threads, choice.shared_bytes, step);
@@ -326,7 +355,13 @@ const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args) {
     apart = apart && Apart(*small, open->y, y_bytes) && Apart(*small, open->residual, streams_bytes) &&
             Apart(*small, open->out, streams_bytes);
   }
-  if (open->routed != nullptr) {
+  if (open->links.size > 0) {
+    const int64_t sum_bytes = args.u.num_elements() * int64_t{sizeof(float)};
+    for (const TensorView* const written : {&args.u, &args.post, &args.comb, &args.streams}) {
+      apart = apart && Apart(*written, open->sum, sum_bytes) && Apart(*written, open->routed, sum_bytes) &&
+              (open->shared == nullptr || Apart(*written, open->shared, sum_bytes));
+    }
+  } else if (open->routed != nullptr) {
     for (const TensorView* const written : {&args.u, &args.post, &args.comb}) {
       apart = apart && Apart(*written, open->routed, args.u.num_elements() * int64_t{sizeof(float)});
     }
@@ -354,7 +389,7 @@ bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
       args.streams.shape[2] > kMaxDim || !HasHcRuns(args.streams, args.fn)) {
     return false;
   }
-  const KernelChoice choice = ChoiceOf(args.streams.shape[2]);
+  const KernelChoice choice = ChoiceOf(args.streams.shape[2], false);
   return context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks,
                                     choice.threads, choice.shared_bytes);
 }

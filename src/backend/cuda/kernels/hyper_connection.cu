@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/open_launches.h"
+#include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace dsv4::backend::cuda {
@@ -429,22 +430,46 @@ __global__ void __launch_bounds__(kManyMixThreads) SmallMixKernel(const HcPrePar
 // What moe_combine left for hc_post to do.
 struct Combined {
   const float* routed;
-  const void* shared;  // Null: 0.
+  const void* shared;  // Null: 0. F32 where it is added before a sum over ranks.
   void* y;
+  PeerLinks links;
+  float* sum;
 };
 
-// kCombines: y is what moe_combine gives, and is written too.
-template <typename T, bool kCombines>
+enum class Before { kNothing, kCombine, kSumOverRanks };
+
+// Unless nothing was before, y is what moe_combine gives, and is written too.
+template <typename T, Before kBefore>
 __global__ void __launch_bounds__(kPostThreads)
     HcPostOfFourKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
-                       int64_t dim, const Combined combined) {
+                       int64_t dim, const __grid_constant__ Combined combined) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int64_t d = (blockIdx.y * int64_t{kPostThreads} + threadIdx.x) * kPostColumns;
-  if (d >= dim) return;
   float values[kPostColumns];
   float streams[4][kPostColumns];
-  if constexpr (kCombines) {
+  if constexpr (kBefore == Before::kSumOverRanks) {
+    SumOverRanks ranks(combined.links);
+    if (d < dim) {
+      const int64_t begin = token * dim + d;
+      LoadEight(combined.routed + begin, values);
+      if (combined.shared != nullptr) {
+        float added[kPostColumns];
+        LoadEight(static_cast<const float*>(combined.shared) + begin, added);
+#pragma unroll
+        for (int k = 0; k < kPostColumns; ++k) values[k] += added[k];
+      }
+      ranks.PushRun(begin, values);
+      ranks.TakeRun(begin, values);
+      StoreEight(combined.sum + begin, values);
+#pragma unroll
+      for (int k = 0; k < kPostColumns; ++k) values[k] = ToFloat(FromFloat<T>(values[k]));
+      StoreEight(static_cast<T*>(combined.y) + begin, values);
+    }
+    ranks.EndRound(ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0));
+  }
+  if (d >= dim) return;
+  if constexpr (kBefore == Before::kCombine) {
     float routed[kPostColumns];
     LoadEight(combined.routed + token * dim + d, routed);
     if (combined.shared != nullptr) {
@@ -459,9 +484,8 @@ __global__ void __launch_bounds__(kPostThreads)
       values[k] = ToFloat(FromFloat<T>(static_cast<float>(sum)));
     }
     StoreEight(static_cast<T*>(combined.y) + token * dim + d, values);
-  } else {
-    LoadEight(y + token * dim + d, values);
   }
+  if constexpr (kBefore == Before::kNothing) LoadEight(y + token * dim + d, values);
 #pragma unroll
   for (int i = 0; i < 4; ++i) LoadEight(residual + (token * 4 + i) * dim + d, streams[i]);
 #pragma unroll
@@ -583,6 +607,12 @@ const OpenCombine* CombineBefore(CudaContext& context, const ops::HcPostArgs& ar
     return nullptr;
   const int64_t out_bytes = args.out.num_bytes();
   const int64_t y_bytes = args.y.num_bytes();
+  if (open->links.size > 0 &&
+      (args.y.dtype != DType::kBF16 || reinterpret_cast<uintptr_t>(open->sum) % 16 != 0 ||
+       OverlapsOperands(*open, args.out.data, out_bytes) ||
+       OverlapsOperands(*open, args.residual.data, args.residual.num_bytes()))) {
+    return nullptr;
+  }
   if (BytesOverlap(args.out.data, out_bytes, open->routed,
                    open->count * static_cast<int64_t>(sizeof(float))) ||
       BytesOverlap(args.out.data, out_bytes, open->shared, y_bytes) ||
@@ -622,14 +652,18 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
                          .num_tokens = args.residual.shape[0],
                          .dim = dim};
       if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
-        const Combined combined = {open->routed, open->shared, open->y};
-        post.launch = launch(HcPostOfFourKernel<T, true>, open->launch, combined);
+        const Combined combined = {open->routed, open->shared, open->y, open->links, open->sum};
+        post.launch = launch(open->links.size > 0 ? HcPostOfFourKernel<T, Before::kSumOverRanks>
+                                                  : HcPostOfFourKernel<T, Before::kCombine>,
+                             open->launch, combined);
         if (post.launch != 0) {
           post.routed = open->routed;
           post.shared = open->shared;
+          post.links = open->links;
+          post.sum = open->sum;
         }
       }
-      if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, false>, 0, {});
+      if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, Before::kNothing>, 0, {});
       if (args.residual.dtype == DType::kBF16) context.open_hc_post() = std::make_shared<OpenHcPost>(post);
       return;
     }

@@ -5,18 +5,22 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/cuda/kernels/peer_exchange.h"
 #include "tensor/dtype.h"
 
 namespace dsv4::backend::cuda {
 
-// moe_combine, for hc_post: y = routed + shared, `count` elements each.
+// moe_combine, for hc_post: y = routed + shared, `count` elements each. Where `links` are not none, the sum of that over all ranks
+// (PackedSum): an all-reduce, for moe_combine of its sum alone, and that, for hc_post.
 struct OpenCombine {
   uint64_t launch = 0;
   const float* routed = nullptr;
   const void* shared = nullptr;  // May be y.
   void* y = nullptr;
   int64_t count = 0;
-  DType dtype = DType::kBF16;  // Of shared and y.
+  DType dtype = DType::kBF16;  // Of y; of shared too, which over ranks is F32.
+  PeerLinks links = {};
+  float* sum = nullptr;  // Over ranks: before it is rounded. May be routed or shared.
 };
 
 // hc_post of four bf16 streams, with moe_combine in front of it or without, for hc_pre.
@@ -31,6 +35,8 @@ struct OpenHcPost {
   const float* comb = nullptr;
   int64_t num_tokens = 0;
   int64_t dim = 0;
+  PeerLinks links = {};  // As OpenCombine.
+  float* sum = nullptr;
 };
 
 // swiglu, for router: the two do not depend on each other.
@@ -78,6 +84,13 @@ inline bool BytesOverlap(const void* a, int64_t a_bytes, const void* b, int64_t 
   const auto* const a_begin = static_cast<const std::byte*>(a);
   const auto* const b_begin = static_cast<const std::byte*>(b);
   return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+}
+
+// Whether it has a byte of what the sum over ranks reads or writes in fp32.
+inline bool OverlapsOperands(const OpenCombine& sum, const void* data, int64_t num_bytes) {
+  const int64_t bytes = sum.count * static_cast<int64_t>(sizeof(float));
+  return BytesOverlap(data, num_bytes, sum.routed, bytes) || BytesOverlap(data, num_bytes, sum.sum, bytes) ||
+         (sum.shared != nullptr && BytesOverlap(data, num_bytes, sum.shared, bytes));
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,5 +1,7 @@
+#include "backend/cuda/device_queue.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
-#include "backend/cuda/kernels/peer_exchange.h"
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/peer_exchange.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -12,35 +14,9 @@ __device__ uint64_t LoadAcquire(const uint64_t* flag) {
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
   return value;
 }
-__device__ int64_t Nanoseconds() {
-  int64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
 __device__ MailboxHead& Head(std::byte* mailbox) { return *reinterpret_cast<MailboxHead*>(mailbox); }
 __device__ std::byte* Slot(std::byte* mailbox, uint64_t round, int source) {
   return mailbox + sizeof(MailboxHead) + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kSlotBytes;
-}
-
-// Two words of four bytes, each with its round, which arrive each as a whole.
-__device__ void StorePacked(std::byte* place, uint2 words, uint32_t mark) {
-  const uint64_t low = uint64_t{mark} << 32 | words.x;
-  const uint64_t high = uint64_t{mark} << 32 | words.y;
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(place), "l"(low), "l"(high) : "memory");
-}
-__device__ bool LoadPacked(const std::byte* place, uint32_t mark, uint2& words) {
-  uint64_t low;
-  uint64_t high;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(low), "=l"(high)
-               : "l"(place)
-               : "memory");
-  words = {static_cast<uint32_t>(low), static_cast<uint32_t>(high)};
-  return static_cast<uint32_t>(low >> 32) == mark && static_cast<uint32_t>(high >> 32) == mark;
-}
-__device__ std::byte* PackedSlot(std::byte* mailbox, uint64_t round, int source) {
-  return mailbox + kPackedBegin + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kPackedSlotBytes;
 }
 
 // This block's part of a piece, which a slot has from p.begin on.
@@ -59,27 +35,10 @@ __device__ std::byte* Place(const ExchangePiece& piece, int64_t at) {
   return piece.data + at / piece.row_bytes * piece.stride + at % piece.row_bytes;
 }
 
-// Looks until `seen` is true; false where the wait was ended.
-template <typename Seen>
-__device__ bool WaitUntil(const ExchangeParams& p, int source, const Seen& seen) {
-  if (seen()) return true;
-  const int64_t begin = Nanoseconds();
-  for (uint32_t looks = 1;; ++looks) {
-    if (seen()) return true;
-    if (looks % 1024 != 0) continue;  // The host's memory is far.
-    if (p.words->abort != 0) return false;
-    if (Nanoseconds() - begin > p.deadline_ns) {
-      p.words->late = static_cast<uint32_t>(source) + 1;
-      __threadfence_system();
-      return false;
-    }
-  }
-}
-
 // Whether `source` has raised its flag for the round.
 __device__ bool WaitForFlag(const ExchangeParams& p, int source, uint64_t round) {
   const uint64_t* const flag = &Head(p.mailboxes[p.rank]).flags[source][blockIdx.x];
-  return WaitUntil(p, source, [&] { return LoadAcquire(flag) >= round; });
+  return WaitUntil(p, [&] { return LoadAcquire(flag) >= round ? -1 : source; });
 }
 
 // The exchange is over for this block; the last one ends the round, which all have read.
@@ -190,21 +149,6 @@ __global__ void __launch_bounds__(kExchangeThreads)
 
 constexpr int64_t kPackedUnit = sizeof(uint2);
 
-// Waits for the words at byte `at` of what `source` has sent, and clears them.
-__device__ bool TakePacked(const ExchangeParams& p, uint64_t round, uint32_t mark, int source, int64_t at,
-                           uint2& words) {
-  std::byte* const place = PackedSlot(p.mailboxes[p.rank], round, source) + 2 * at;
-  if (!WaitUntil(p, source, [&] { return LoadPacked(place, mark, words); })) return false;
-  *reinterpret_cast<uint4*>(place) = {};
-  return true;
-}
-
-// Of sums, whose last unit may be half one.
-__device__ uint2 LoadFloats(const std::byte* data, int64_t at, int64_t end) {
-  const auto* const words = reinterpret_cast<const uint32_t*>(data + at);
-  return {words[0], end - at < kPackedUnit ? 0 : words[1]};
-}
-
 // Two words of a piece, from and to where they may not be aligned.
 template <typename Unit>
 __device__ uint2 LoadWords(const std::byte* from) {
@@ -231,66 +175,73 @@ __device__ void StoreWords(std::byte* to, uint2 words) {
   }
 }
 
-template <typename Unit, bool kSum>
+template <typename Unit>
 __global__ void __launch_bounds__(kExchangeThreads)
     PackedExchangeKernel(const __grid_constant__ ExchangeParams p) {
   BeginKernel();
   const uint64_t round = p.state->round + 1;
   if (__syncthreads_or(p.state->broken) != 0) return;
-  const uint32_t mark = static_cast<uint32_t>(round) | 0x80000000U;  // Not 0, which is a cleared word's.
+  const uint32_t mark = MarkOf(round);
   constexpr int64_t kStep = kExchangeThreads * kPackedUnit;
   const int64_t first = threadIdx.x * kPackedUnit;
 
   for (int i = 1; i < p.size; ++i) {
     const int peer = (p.rank + i) % p.size;  // Not all to the same one first.
     const ExchangePiece& piece = p.send[peer];
-    const int64_t num_bytes = piece.row_bytes * p.num_rows;
-    const Share share = ShareOf(p, num_bytes);
+    const Share share = ShareOf(p, piece.row_bytes * p.num_rows);
     std::byte* const slot = PackedSlot(p.mailboxes[peer], round, p.rank);
-    for (int64_t at = share.begin + first; at < share.end; at += kStep) {
-      const uint2 words = kSum ? LoadFloats(piece.data, at, num_bytes) : LoadWords<Unit>(Place(piece, at));
-      StorePacked(slot + 2 * at, words, mark);
-    }
+    for (int64_t at = share.begin + first; at < share.end; at += kStep)
+      StorePacked(slot + 2 * at, LoadWords<Unit>(Place(piece, at)), mark);
   }
 
   bool whole = true;
-  if constexpr (kSum) {
-    const ExchangePiece& mine = p.send[p.rank];
-    const Share share = ShareOf(p, mine.row_bytes);
-    for (int64_t at = share.begin + first; at < share.end && whole; at += kStep) {
-      float2 sum = {};
-      for (int r = 0; r < p.size && whole; ++r) {
-        uint2 words = {};
-        if (r == p.rank) {
-          words = LoadFloats(mine.data, at, mine.row_bytes);
-        } else {
-          whole = TakePacked(p, round, mark, r, at, words);
-        }
-        const float2 part = {__uint_as_float(words.x), __uint_as_float(words.y)};
-        sum = r == 0 ? part : float2{sum.x + part.x, sum.y + part.y};
+  const int64_t kept = p.send[p.rank].row_bytes * p.num_rows;
+  Mover<Unit>::Keep(p.send[p.rank], ShareOf(p, kept), p.receive[p.rank]);
+  // A unit of every rank's at once: each is a way to the second cache and back.
+  const int64_t share_begin = p.begin + blockIdx.x * p.share;
+  for (int64_t at = share_begin + first; at < share_begin + p.share && whole; at += kStep) {
+    uint2 words[kMaxPeers];
+    const auto sends = [&](int r) {
+      return r < p.size && r != p.rank && at < p.receive[r].row_bytes * p.num_rows;
+    };
+    const auto place = [&](int r) { return PackedSlot(p.mailboxes[p.rank], round, r) + 2 * at; };
+    whole = WaitUntil(p, [&] {
+      bool there[kMaxPeers];
+#pragma unroll
+      for (int r = 0; r < kMaxPeers; ++r) there[r] = !sends(r) || LoadPacked(place(r), mark, words[r]);
+      int source = -1;
+#pragma unroll
+      for (int r = 0; r < kMaxPeers; ++r) {
+        if (!there[r]) source = r;
       }
-      if (!whole) break;
-      float* const out = p.sum + at / static_cast<int64_t>(sizeof(float));
-      out[0] = sum.x;
-      if (mine.row_bytes - at >= kPackedUnit) out[1] = sum.y;
-    }
-  } else {
-    const int64_t kept = p.send[p.rank].row_bytes * p.num_rows;
-    Mover<Unit>::Keep(p.send[p.rank], ShareOf(p, kept), p.receive[p.rank]);
-    for (int i = 1; i < p.size && whole; ++i) {
-      const int source = (p.rank + p.size - i) % p.size;
-      const ExchangePiece& piece = p.receive[source];
-      const Share share = ShareOf(p, piece.row_bytes * p.num_rows);
-      for (int64_t at = share.begin + first; at < share.end; at += kStep) {
-        uint2 words = {};
-        whole = TakePacked(p, round, mark, source, at, words);
-        if (!whole) break;
-        StoreWords<Unit>(Place(piece, at), words);
-      }
+      return source;
+    });
+    if (!whole) break;
+#pragma unroll
+    for (int r = 0; r < kMaxPeers; ++r) {
+      if (!sends(r)) continue;
+      *reinterpret_cast<uint4*>(place(r)) = {};
+      StoreWords<Unit>(Place(p.receive[r], at), words[r]);
     }
   }
   const int stopped = __syncthreads_or(whole ? 0 : 1);
   if (threadIdx.x == 0) EndBlock(p, round, stopped != 0);
+}
+
+// A float a thread.
+constexpr int kSumThreads = 256;
+__global__ void __launch_bounds__(kSumThreads) PackedSumKernel(const __grid_constant__ PackedSum p) {
+  BeginKernel();
+  SumOverRanks ranks(p.links);
+  const int64_t i = blockIdx.x * int64_t{kSumThreads} + threadIdx.x;
+  if (i < p.count) {
+    const float mine = p.added == nullptr ? p.routed[i] : p.added[i] + p.routed[i];
+    ranks.Push(i, mine);
+    const float sum = ranks.Take(i, mine);
+    p.sum[i] = sum;
+    if (p.rounded != nullptr) static_cast<Bf16*>(p.rounded)[i] = FromFloat<Bf16>(sum);
+  }
+  ranks.EndRound(ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0));
 }
 
 }  // namespace
@@ -308,9 +259,13 @@ ExchangeKernel ExchangeKernelFor(int unit, bool sum) {
   }
 }
 
-ExchangeKernel PackedKernelFor(int unit, bool sum) {
-  if (sum) return PackedExchangeKernel<uint8_t, true>;
-  return unit >= kPackedUnit ? PackedExchangeKernel<uint2, false> : PackedExchangeKernel<uint8_t, false>;
+ExchangeKernel PackedKernelFor(int unit) {
+  return unit >= kPackedUnit ? PackedExchangeKernel<uint2> : PackedExchangeKernel<uint8_t>;
+}
+
+uint64_t LaunchPackedSum(DeviceQueue& queue, uint64_t before, const PackedSum& sum) {
+  const auto blocks = static_cast<unsigned>((sum.count + kSumThreads - 1) / kSumThreads);
+  return queue.LaunchInPlaceOf(before, PackedSumKernel, blocks, kSumThreads, 0, sum);
 }
 
 }  // namespace dsv4::backend::cuda

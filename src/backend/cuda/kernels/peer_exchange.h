@@ -25,6 +25,8 @@
 
 namespace dsv4::backend::cuda {
 
+class DeviceQueue;
+
 inline constexpr int kMaxPeers = 8;
 inline constexpr int kMaxExchangeBlocks = 128;
 inline constexpr int kExchangeThreads = 512;
@@ -33,7 +35,7 @@ inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
 struct alignas(256) MailboxHead {
   uint64_t flags[kMaxPeers][kMaxExchangeBlocks] = {};  // By source: the last round whose data is there.
 };
-inline constexpr int64_t kMaxPackedBytes = int64_t{64} << 10;  // Of a piece.
+inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;  // Of a piece.
 inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
 inline constexpr int64_t kPackedBegin =
     static_cast<int64_t>(sizeof(MailboxHead)) + 2 * kMaxPeers * kSlotBytes;
@@ -52,6 +54,16 @@ struct ExchangeWords {
   uint32_t late = 0;   // The device's: 1 + the rank that was not there within the deadline.
 };
 
+// What every kernel needs that takes part in an exchange.
+struct PeerLinks {
+  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
+  ExchangeState* state = nullptr;
+  volatile ExchangeWords* words = nullptr;
+  int64_t deadline_ns = 0;
+  int rank = 0;
+  int size = 0;  // 0: there is no exchange.
+};
+
 // Rows of some bytes each; one after the other where the stride is that many bytes.
 struct ExchangePiece {
   std::byte* data = nullptr;
@@ -59,19 +71,13 @@ struct ExchangePiece {
   int64_t row_bytes = 0;
 };
 
-struct ExchangeParams {
-  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
-  ExchangePiece send[kMaxPeers];         // To every rank; this one's own goes to its `receive`.
-  ExchangePiece receive[kMaxPeers];      // Not for sums.
-  ExchangeState* state = nullptr;
-  volatile ExchangeWords* words = nullptr;
-  float* sum = nullptr;  // Sums: of what all send to this rank, and it to itself, in rank order.
+struct ExchangeParams : PeerLinks {
+  ExchangePiece send[kMaxPeers];     // To every rank; this one's own goes to its `receive`.
+  ExchangePiece receive[kMaxPeers];  // Not for sums.
+  float* sum = nullptr;              // Sums: of what all send to this rank, and it to itself, in rank order.
   int64_t num_rows = 0;
   int64_t begin = 0;  // Bytes of every piece that have gone before, a multiple of 16.
   int64_t share = 0;  // Bytes of a piece a block, a multiple of 16.
-  int64_t deadline_ns = 0;
-  int rank = 0;
-  int size = 0;
 };
 
 static_assert(
@@ -80,8 +86,22 @@ static_assert(
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
 using ExchangeKernel = void (*)(ExchangeParams);
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with packed words, for rows of more than 0 bytes, multiples of 8 unless they are to be summed, and pieces of at most
-// kMaxPackedBytes, of which every rank is sent as many where they are summed. Who sends with one `unit` is understood by who receives with another.
-ExchangeKernel PackedKernelFor(int unit, bool sum);
+// The same with packed words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedBytes. Who sends with one
+// `unit` is understood by who receives with another.
+ExchangeKernel PackedKernelFor(int unit);
+
+// The packed sum, in place, of up to kMaxPackedBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
+// behind it may do it as part of their own work (open_launches.h): a float travels as 64 bits at its number, whoever sends it.
+struct PackedSum {
+  PeerLinks links = {};
+  const float* routed = nullptr;
+  const float* added = nullptr;
+  float* sum = nullptr;     // May be one of them.
+  void* rounded = nullptr;  // The sum in bf16; null: not wanted.
+  int64_t count = 0;
+};
+static_assert(std::has_unique_object_representations_v<PackedSum>);
+// In place of `before` unless that is 0 (DeviceQueue::LaunchInPlaceOf): the launch's number, 0 if it is too late.
+uint64_t LaunchPackedSum(DeviceQueue& queue, uint64_t before, const PackedSum& sum);
 
 }  // namespace dsv4::backend::cuda
