@@ -536,8 +536,8 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);
     status = RunPass(graph, arena_, pass, observer);
-    const bool has_waited =
-        std::ranges::any_of(pass, [](const PassChunk& chunk) { return chunk.logits != nullptr; });
+    const bool has_waited = std::ranges::any_of(
+        pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
     // Who has read logits has waited for the device.
     if (status.ok()) status = has_waited ? CheckGroups(device_shards_, device_group_) : EndOnDevice();
     if (!status.ok() && in_group_) {
