@@ -1,7 +1,9 @@
 // What the host makes of a step where there is no device (imagined_runtime.cc): which of its lists of launches come again.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -68,18 +70,13 @@ std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& 
   return launches;
 }
 
-// Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums and
-// attention over ranks are part of the kernels around them. One rank has one more where it lists the entries that a token sees, all of them.
-TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) {
-  constexpr int kRanks = 4;
-  std::vector<int64_t> alone;
-  {
-    const ops::Backend backend = Take(backend::MakeCudaBackend({}));
-    alone = LaunchesOfSteps(backend, *MakeFlash(backend));
-  }
+// The model on four ranks that divide everything, each a thread with a device: work(backend, model) on rank 0 while the others follow.
+constexpr int kRanks = 4;
+void RunFlashOnRanks(const model::ModelOptions& model_options,
+                     const std::function<void(const ops::Backend&, model::Model&)>& work) {
   comm::testing::RunRanks(kRanks, [&](comm::Communicator& group) {
     const ops::Backend backend = Take(backend::MakeCudaBackend({.device = group.rank()}));
-    model::ModelOptions options;
+    model::ModelOptions options = model_options;
     options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
     options.placement = Take(model::ParsePlacement("tensor", kRanks));
     options.make_device_group = [&](comm::Communicator& hosts) {
@@ -88,13 +85,61 @@ TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) {
           hosts, nothing_else, std::static_pointer_cast<backend::cuda::CudaContext>(backend.context), {});
     };
     const auto model = MakeFlash(backend, options);
-    if (group.rank() != 0) {
+    if (group.rank() == 0) {
+      work(backend, *model);
+    } else {
       const Status end = model->Follow();
       EXPECT_TRUE(end.ok()) << end.ToString();
-      return;
     }
-    const std::vector<int64_t> launches = LaunchesOfSteps(backend, *model);
+  });
+}
+
+// Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums and
+// attention over ranks are part of the kernels around them. One rank has one more where it lists the entries that a token sees, all of them.
+TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) {
+  std::vector<int64_t> alone;
+  {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+    alone = LaunchesOfSteps(backend, *MakeFlash(backend));
+  }
+  RunFlashOnRanks({}, [&](const ops::Backend& backend, model::Model& model) {
+    const std::vector<int64_t> launches = LaunchesOfSteps(backend, model);
     for (size_t i = 0; i < alone.size(); ++i) EXPECT_LE(launches[i], alone[i] + 1) << "step " << i;
+  });
+}
+
+// How many launches have been handed to the device where a pass begins.
+class LaunchesAtPasses final : public model::Observer {
+ public:
+  explicit LaunchesAtPasses(const ops::Backend& backend) : backend_(backend) {}
+  void OnTensor(int, std::string_view name, const TensorView&) override {
+    if (name == "pass.token_ids") launches_.push_back(backend::CountersOf(backend_).launches);
+  }
+  const std::vector<int64_t>& launches() const { return launches_; }
+
+ private:
+  const ops::Backend& backend_;
+  std::vector<int64_t> launches_;
+};
+
+// A rank that agrees to the next pass before it has handed over the last one keeps the others waiting for good.
+TEST(CudaLaunches, APassWithoutLogitsIsHandedOverBeforeTheNext) {
+  constexpr size_t kPass = 16;
+  RunFlashOnRanks({.max_chunk_tokens = kPass}, [](const ops::Backend& backend, model::Model& model) {
+    const std::vector<int32_t> tokens(2 * kPass, 1);
+    const auto step = [&](size_t count, model::LogitsRows logits, model::Observer* observer) {
+      kv::SequenceState sequence = Take(model.NewSequence());
+      const model::SequenceChunk chunk = {
+          .state = &sequence, .tokens = std::span(tokens).first(count), .logits = logits};
+      const int64_t before = backend::CountersOf(backend).launches;
+      EXPECT_TRUE(model.Step({&chunk, 1}, observer).has_value());
+      return backend::CountersOf(backend).launches - before;
+    };
+    const int64_t of_a_pass = step(kPass, model::LogitsRows::kNone, nullptr);
+    LaunchesAtPasses passes(backend);
+    step(2 * kPass, model::LogitsRows::kLast, &passes);
+    ASSERT_EQ(passes.launches().size(), 2U);
+    EXPECT_EQ(passes.launches()[1] - passes.launches()[0], of_a_pass);
   });
 }
 
