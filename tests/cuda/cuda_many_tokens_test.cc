@@ -351,7 +351,8 @@ TEST(CudaManyTokens, HyperConnectionsGiveTheBitsOfFewTokens) {
   constexpr int64_t kTokens = 331;
   constexpr int64_t kMult = 4;
   constexpr int64_t kMixRows = (2 + kMult) * kMult;
-  for (const int64_t dim : {int64_t{1024}, int64_t{1080}}) {
+  // All rows of the matrix in a block, eight, and widths that are not cut in runs.
+  for (const int64_t dim : {int64_t{1024}, int64_t{1080}, int64_t{4096}, int64_t{7168}}) {
     const DeviceTensor streams =
         device.Copy(DType::kBF16, {kTokens, kMult, dim}, Bf16s(Normals(kTokens * kMult * dim, 1)));
     const DeviceTensor fn =
@@ -452,40 +453,39 @@ TEST(CudaManyTokens, ANaNMakesItsHeadNaNAndNoOther) {
   }
 }
 
-// Attention of tokens that follow kFirst others, over a window and top_k compressed entries in pages.
+// Attention of tokens that follow `before` others, over a window and top_k compressed entries in pages, or those that there are.
 void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
-                            const std::vector<int64_t>& all_heads) {
+                            const std::vector<int64_t>& all_heads, int64_t before = 8200,
+                            int64_t num_tokens = 150) {
   Device device;
-  constexpr int64_t kTokens = 150;
-  constexpr int64_t kFirst = 8200;
   constexpr int64_t kDim = 512;
   constexpr int64_t kWindow = 128;
   constexpr int64_t kRowsPerPage = 64;
-  const DeviceTensor ring =
-      device.Copy(DType::kBF16, {kWindow + kTokens, kDim}, Bf16s(Normals((kWindow + kTokens) * kDim, 1)));
+  const DeviceTensor ring = device.Copy(DType::kBF16, {kWindow + num_tokens, kDim},
+                                        Bf16s(Normals((kWindow + num_tokens) * kDim, 1)));
   std::vector<DeviceTensor> pages;
   std::vector<void*> page_pointers;
-  for (uint32_t i = 0; i * kRowsPerPage * 4 < kFirst + kTokens; ++i) {
+  for (uint32_t i = 0; i * kRowsPerPage * 4 < before + num_tokens; ++i) {
     pages.push_back(
         device.Copy(DType::kBF16, {kRowsPerPage, kDim}, Bf16s(Normals(kRowsPerPage * kDim, 100 + i))));
     page_pointers.push_back(pages.back().view.data);
   }
   std::mt19937 random(5);
   std::vector<int32_t> chosen;
-  for (int64_t t = 0; t < kTokens; ++t) {
+  for (int64_t t = 0; t < num_tokens; ++t) {
     std::vector<int32_t> entries;
-    for (int32_t e = 0; e < (kFirst + t + 1) / 4; ++e) entries.push_back(e);
+    for (int32_t e = 0; e < (before + t + 1) / 4; ++e) entries.push_back(e);
     std::shuffle(entries.begin(), entries.end(), random);
-    entries.resize(static_cast<size_t>(top_k));
-    if (t % 3 == 0) std::fill(entries.begin() + 70 + t % 50, entries.end(), -1);
+    entries.resize(static_cast<size_t>(top_k), -1);
+    if (t % 3 == 0 && before > 0) std::fill(entries.begin() + 70 + t % 50, entries.end(), -1);
     chosen.insert(chosen.end(), entries.begin(), entries.end());
   }
-  const DeviceTensor selected = device.Copy(DType::kI32, {kTokens, top_k}, chosen);
+  const DeviceTensor selected = device.Copy(DType::kI32, {num_tokens, top_k}, chosen);
   for (const int64_t heads : all_heads) {
     const DeviceTensor q =
-        device.Copy(DType::kBF16, {kTokens, heads, kDim}, Bf16s(Normals(kTokens * heads * kDim, 2)));
+        device.Copy(DType::kBF16, {num_tokens, heads, kDim}, Bf16s(Normals(num_tokens * heads * kDim, 2)));
     const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 3));
-    const DeviceTensor o = device.New(DType::kBF16, {kTokens, heads, kDim});
+    const DeviceTensor o = device.New(DType::kBF16, {num_tokens, heads, kDim});
     for (const int64_t ratio : ratios) {
       ExpectTheSameInAnyCut(
           device, o.view,
@@ -495,8 +495,8 @@ void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
             const ops::AttentionSequence sequence = {
                 .token_begin = 0,
                 .num_tokens = cut.end - cut.begin,
-                .first_position = kFirst + cut.begin,
-                .window = {.data = ring.view.data, .capacity = kWindow + kTokens, .width = kDim},
+                .first_position = before + cut.begin,
+                .window = {.data = ring.view.data, .capacity = kWindow + num_tokens, .width = kDim},
                 .entries = {.pages = page_pointers,
                             .rows_per_page = kRowsPerPage,
                             .num_rows = static_cast<int64_t>(pages.size()) * kRowsPerPage,
@@ -519,9 +519,14 @@ TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
   ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24, 128});
 }
 
+// Tokens of one key to ten tiles, more of them than there are processors.
+TEST(CudaManyTokens, AttentionFromTheBeginningGivesTheBitsOfFewTokens) {
+  ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24}, 0, 1100);
+}
+
 // A cluster's blocks take one to four tiles of 64 keys each; more keys than that are for the kernels without clusters.
 TEST(CudaManyTokens, AttentionOverAnyNumberOfTilesGivesTheBitsOfFewTokens) {
-  for (const int64_t top_k : {320, 384, 448, 832, 1344, 1408, 1920, 1984})
+  for (const int64_t top_k : {320, 384, 448, 512, 832, 1344, 1408, 1920, 1984})
     ExpectAttentionTheSame(top_k, {4}, {64, 20});
 }
 

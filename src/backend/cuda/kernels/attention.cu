@@ -3,6 +3,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention_keys.cuh"
 #include "backend/cuda/kernels/attention_mma.h"
+#include "backend/cuda/kernels/attention_once.h"
 #include "backend/cuda/kernels/attention_wgmma.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
@@ -211,6 +212,8 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
   } else if (!args.selected.is_null()) {
     DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
   }
+  if (context.has_wgmma() && HasAttentionOnce(args.q.dtype, num_tokens, head_dim, max_keys))
+    return AttentionOnce(context, table, params);
   if (context.has_wgmma() && HasAttentionWgmma(args.q.dtype, num_tokens, head_dim))
     return AttentionWgmma(context, table, params);
   if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);

@@ -263,6 +263,10 @@ __device__ __forceinline__ void PublishBarriers() {
 __device__ __forceinline__ void Arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
 }
+__device__ __forceinline__ void ArriveTimes(uint64_t* barrier, uint32_t times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(times)
+               : "memory");
+}
 __device__ __forceinline__ void ArriveAndAnnounce(uint64_t* barrier, uint32_t num_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
                "r"(num_bytes)

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/hc_cluster.h"
+#include "backend/cuda/kernels/hc_dots.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.cuh"
@@ -518,6 +519,10 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
   const bool in_parts = HasHcRuns(streams, fn);
   const int64_t num_parts = in_parts ? HcParts(dim) : 1;
   DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * num_parts));
+  if (num_tokens > kManyDotsTokens && HasHcDotsMma(streams, fn)) {
+    LaunchHcDotsMma(context, streams, fn, dots);
+    return MixDots{dots, static_cast<int>(num_parts)};
+  }
   WithElement(streams.dtype, [&]<typename T>(T*) {
     const int64_t runs = dim / (num_parts * kRunColumns);
     if (in_parts && num_tokens > kManyDotsTokens) {

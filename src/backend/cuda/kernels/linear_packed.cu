@@ -45,7 +45,7 @@ struct Params {
   int row_tiles;  // Of a group.
   int num_groups;
   int num_tokens;
-  int token_tiles;
+  int token_tiles;           // Of a cluster's tokens.
   int token_tiles_together;  // Worked on side by side with all rows, so that both stay in the L2 cache.
 };
 
@@ -59,6 +59,8 @@ struct Tile {
 __device__ __forceinline__ int NumTiles(const Params& p) {
   return p.row_tiles * p.num_groups * p.token_tiles;
 }
+// Blocks of a cluster take the same rows, and tokens beside each other; i is a number of the cluster's tiles.
+template <int kCluster>
 __device__ __forceinline__ Tile FindTile(const Params& p, int i) {
   const int band_tiles = p.row_tiles * p.num_groups * p.token_tiles_together;
   const int band = i / band_tiles;
@@ -69,24 +71,35 @@ __device__ __forceinline__ Tile FindTile(const Params& p, int i) {
   return {.first_row = group * p.rows_per_group + row_tile % p.row_tiles * kRows,
           .row_end = (group + 1) * p.rows_per_group,
           .first_x_block = group * static_cast<int>(p.weight.cols / kPackedCols),
-          .first_token = (band * p.token_tiles_together + place % together) * kTokens};
+          .first_token = ((band * p.token_tiles_together + place % together) * kCluster +
+                          static_cast<int>(blockIdx.x) % kCluster) *
+                         kTokens};
 }
 
 using Place = RingPlace<kSlots>;
 
-// One thread.
+// One thread. Each block of a cluster brings its share of the weights to all of them.
+template <int kCluster>
 __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
+  constexpr uint32_t kShare = kTileBytes / kCluster;
+  const int share = static_cast<int>(blockIdx.x) % kCluster * static_cast<int>(kShare / sizeof(uint16_t));
   const int num_blocks = static_cast<int>(p.weight.cols) / kBlockCols;
   Place place;
-  for (int i = static_cast<int>(blockIdx.x); i < NumTiles(p); i += static_cast<int>(gridDim.x)) {
-    const Tile tile = FindTile(p, i);
+  for (int i = static_cast<int>(blockIdx.x) / kCluster; i < NumTiles(p);
+       i += static_cast<int>(gridDim.x) / kCluster) {
+    const Tile tile = FindTile<kCluster>(p, i);
     const uint16_t* weights = p.packed.data + tile.first_row * kPackedCols;
     const uint16_t* tokens = p.x.data + (tile.first_x_block * p.x.num_rows + tile.first_token) * kPackedCols;
     for (int block = 0; block < num_blocks; ++block) {
       uint64_t* const full = &memory.full[place.i];
       WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
       ArriveAndAnnounce(full, 2 * kTileBytes);
-      CopyBulk(memory.weights[place.i], weights, kTileBytes, full);
+      if constexpr (kCluster == 1) {
+        CopyBulk(memory.weights[place.i], weights, kTileBytes, full);
+      } else {
+        CopyBulkToCluster(memory.weights[place.i] + share, weights + share, kShare, full,
+                          (1U << kCluster) - 1U);
+      }
       CopyBulk(memory.x[place.i], tokens, kTileBytes, full);
       weights += p.packed.num_rows * kPackedCols;
       tokens += p.x.num_rows * kPackedCols;
@@ -95,19 +108,49 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
   }
 }
 
-// The tile of a warpgroup. row: the first of this thread's two neighbours.
+// The scale of the block after this one, as it is stored; neighbours have the same.
 template <MatmulKind kKind>
-__device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight& weight, const Tile& tile,
-                                             int row, Place& place, uint32_t& turn,
+class Scales {
+ public:
+  // Of the first block of a tile. row: the first of this thread's two neighbours.
+  __device__ __forceinline__ void Begin(const DeviceWeight& weight, int row, int row_end) {
+    if constexpr (Unpack<kKind>::kScaledSums) {
+      scale_row_ = Unpack<kKind>::ScaleRow(weight, min(row, row_end - 1));
+      Ask(weight, 0);
+    }
+  }
+  __device__ __forceinline__ void Ask(const DeviceWeight& weight, int block) {
+    const int cols = static_cast<int>(weight.cols);
+    const int col = min(block * kBlockCols, cols - kBlockCols);
+    stored_ = LoadStoredScale(weight.scale, weight.scale_dtype, scale_row_ + (col >> weight.block_cols_log2));
+  }
+  __device__ __forceinline__ float Take(const DeviceWeight& weight) const {
+    return ScaleFromStored(stored_, weight.scale_dtype);
+  }
+
+ private:
+  int64_t scale_row_ = 0;
+  uint32_t stored_ = 0;
+};
+
+// The tile of a warpgroup.
+template <MatmulKind kKind, int kCluster>
+__device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight& weight,
+                                             Scales<kKind>& scales, Place& place, uint32_t& turn,
                                              float (&total)[kTokens / 2]) {
   constexpr bool kScaled = Unpack<kKind>::kScaledSums;
   const int cols = static_cast<int>(weight.cols);
   const int num_blocks = cols / kBlockCols;
   const int segment_blocks = SegmentCols<kKind>(cols) / kBlockCols;
   const int group = static_cast<int>(threadIdx.x) / 128;
-  // Nobody in this warp reads the slot any more.
+  // Nobody in this warp reads the slot any more; all blocks that write it are told.
   const auto release = [&](int slot) {
-    if (threadIdx.x % 32 == 0) Arrive(&memory.empty[slot]);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (kCluster == 1) {
+      if (lane == 0) Arrive(&memory.empty[slot]);
+    } else {
+      if (lane < kCluster) ArriveInCluster(&memory.empty[slot], static_cast<uint32_t>(lane));
+    }
   };
   const auto multiply = [&](float(&sums)[kTokens / 2], int first_adds) {
     // 64 rows of weights are eight kilobytes.
@@ -123,20 +166,6 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight&
     CommitMatrixSteps();
   };
 
-  // The scale of the block after this one, as it is stored; neighbours have the same.
-  int64_t scale_row = 0;
-  uint32_t stored = 0;
-  const auto ask_for_scale = [&](int block) {
-    if constexpr (kScaled) {
-      const int col = min(block * kBlockCols, cols - kBlockCols);
-      stored = LoadStoredScale(weight.scale, weight.scale_dtype, scale_row + (col >> weight.block_cols_log2));
-    }
-  };
-  if constexpr (kScaled) {
-    scale_row = Unpack<kKind>::ScaleRow(weight, min(row, tile.row_end - 1));
-    ask_for_scale(0);
-  }
-
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i) total[i] = -0.0F;  // What is added to it stays what it is.
   for (int first = 0; first < num_blocks; first += segment_blocks) {
@@ -146,14 +175,14 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight&
     for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0.0F;
     if constexpr (kScaled) {
       for (int block = first; block < end; ++block) {
-        const float scale = ScaleFromStored(stored, weight.scale_dtype);
+        const float scale = scales.Take(weight);
         float block_sums[kTokens / 2];
         WaitForPhase(&memory.full[place.i], place.parity);
         // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
         WaitForPhase(&memory.turns[group], turn);
         turn ^= 1U;
         multiply(block_sums, 0);
-        ask_for_scale(block + 1);
+        scales.Ask(weight, block + 1);
         WaitForMatrixSteps<1>();
         if (threadIdx.x % 32 == 0) Arrive(&memory.turns[group ^ 1]);
         WaitForMatrixSteps<0>();
@@ -184,8 +213,9 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight&
   }
 }
 
-template <MatmulKind kKind>
-__global__ void __launch_bounds__(kThreads, 1) LinearKernel(const __grid_constant__ Params p) {
+template <MatmulKind kKind, int kCluster>
+__global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
+    LinearKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *reinterpret_cast<Memory*>(raw_memory);
   const int thread = static_cast<int>(threadIdx.x);
@@ -193,28 +223,59 @@ __global__ void __launch_bounds__(kThreads, 1) LinearKernel(const __grid_constan
   if (thread == 0) {
     for (int i = 0; i < kSlots; ++i) {
       InitBarrier(&memory.full[i], 1);
-      InitBarrier(&memory.empty[i], kConsumers / 32);
+      InitBarrier(&memory.empty[i], kCluster * kConsumers / 32);
     }
     for (uint64_t& turn : memory.turns) InitBarrier(&turn, kConsumers / 2 / 32);
     PublishBarriers();
   }
-  __syncthreads();
+  __syncwarp();
+  MeetInCluster();
   if (thread >= kConsumers) {
     GiveUpRegisters<40>();
-    if (thread == kConsumers) BringTiles(memory, p);
-    return;
+    if (thread == kConsumers) BringTiles<kCluster>(memory, p);
+  } else {
+    TakeRegisters<232>();
+    Place place;
+    uint32_t turn = thread < kConsumers / 2 ? 1 : 0;  // The first begins.
+    const int own_row = thread / 32 * 16 + thread % 32 / 4 * 2;
+    int i = static_cast<int>(blockIdx.x) / kCluster;
+    Tile tile = FindTile<kCluster>(p, i);
+    Scales<kKind> scales;
+    scales.Begin(p.weight, tile.first_row + own_row, tile.row_end);
+    while (i < NumTiles(p)) {
+      float total[kTokens / 2];
+      MultiplyTile<kKind, kCluster>(memory, p.weight, scales, place, turn, total);
+      // The next tile's first scale is asked for while this one's sums are stored.
+      i += static_cast<int>(gridDim.x) / kCluster;
+      Tile next = tile;
+      if (i < NumTiles(p)) {
+        next = FindTile<kCluster>(p, i);
+        scales.Begin(p.weight, next.first_row + own_row, next.row_end);
+      }
+      StoreSums<kTokens>(p.y, tile.first_row + own_row, tile.row_end, tile.first_token,
+                         p.num_tokens - tile.first_token, total);
+      tile = next;
+    }
   }
-  TakeRegisters<232>();
-  Place place;
-  uint32_t turn = thread < kConsumers / 2 ? 1 : 0;  // The first begins.
-  for (int i = static_cast<int>(blockIdx.x); i < NumTiles(p); i += static_cast<int>(gridDim.x)) {
-    const Tile tile = FindTile(p, i);
-    const int row = tile.first_row + thread / 32 * 16 + thread % 32 / 4 * 2;
-    float total[kTokens / 2];
-    MultiplyTile<kKind>(memory, p.weight, tile, row, place, turn, total);
-    StoreSums<kTokens>(p.y, row, tile.row_end, tile.first_token, p.num_tokens - tile.first_token, total);
-  }
+  __syncwarp();
+  // Nobody leaves while others may still arrive at its barriers, or write into its tiles.
+  MeetInCluster();
 }
+
+template <MatmulKind kKind, int kCluster>
+void Launch(CudaContext& context, const Params& params) {
+  auto* const kernel = LinearKernel<kKind, kCluster>;
+  const int clusters = kCluster == 1
+                           ? context.queue().num_processors()
+                           : std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
+                                                                      kCluster, kThreads, sizeof(Memory)));
+  const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
+  context.Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
+                 sizeof(Memory), params);
+}
+
+// FP8, whose sums take longer, gains nothing by clusters.
+constexpr int kBf16Cluster = 2;
 
 }  // namespace
 
@@ -235,18 +296,21 @@ Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t cols = args.weight.cols;
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
+  const bool fp8 = args.weight.kind == MatmulKind::kMmaFp8;
+  const int64_t cluster_tokens = kTokens * (fp8 ? 1 : kBf16Cluster);
   const int64_t row_tiles = CeilDiv(rows_per_group, kRows);
-  const int64_t token_tiles = CeilDiv(num_tokens, kTokens);
+  const int64_t token_tiles = CeilDiv(num_tokens, cluster_tokens);
   const RowSource source = {
       .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x, Pack(context, source, args.num_groups * cols,
-                                                        args.weight.quantized_x, args.weight.kind, kTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
+                               Pack(context, source, args.num_groups * cols, args.weight.quantized_x,
+                                    args.weight.kind, cluster_tokens));
   // The last group's tiles may reach past its rows.
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const PackedRows packed,
       PackWeight(context, args.weight, (args.num_groups - 1) * rows_per_group + row_tiles * kRows));
   constexpr int64_t kBytesTogether = int64_t{16} << 20;
-  const int64_t tile_bytes = kTokens * cols * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t tile_bytes = cluster_tokens * cols * static_cast<int64_t>(sizeof(uint16_t));
   const Params params = {
       .weight = args.weight,
       .packed = packed,
@@ -258,12 +322,10 @@ Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
       .num_tokens = static_cast<int>(num_tokens),
       .token_tiles = static_cast<int>(token_tiles),
       .token_tiles_together = static_cast<int>(std::clamp<int64_t>(kBytesTogether / tile_bytes, 1, 16))};
-  const auto blocks = static_cast<unsigned>(
-      std::min<int64_t>(row_tiles * args.num_groups * token_tiles, context.queue().num_processors()));
-  if (args.weight.kind == MatmulKind::kMmaFp8) {
-    context.Launch(LinearKernel<MatmulKind::kMmaFp8>, blocks, kThreads, sizeof(Memory), params);
+  if (fp8) {
+    Launch<MatmulKind::kMmaFp8, 1>(context, params);
   } else {
-    context.Launch(LinearKernel<MatmulKind::kMmaBf16>, blocks, kThreads, sizeof(Memory), params);
+    Launch<MatmulKind::kMmaBf16, kBf16Cluster>(context, params);
   }
   return {};
 }

@@ -1,0 +1,14 @@
+// attention for many tokens of up to 640 visible keys and the release's head width, on the matrix unit: logits are computed once and
+// stay in registers until the largest is known.
+#pragma once
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/attention_params.h"
+
+namespace dsv4::backend::cuda {
+
+// max_keys: of any token.
+bool HasAttentionOnce(DType dtype, int64_t num_tokens, int64_t head_dim, int64_t max_keys);
+Status AttentionOnce(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
+
+}  // namespace dsv4::backend::cuda
