@@ -44,6 +44,56 @@ TEST(CudaManyTokens, LinearGivesTheBitsOfFewTokens) {
   }
 }
 
+// Nine to 64 tokens: columns that are one slice and columns that are eight, rows that leave tiles in part empty.
+TEST(CudaManyTokens, LinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64;
+  const std::vector<Cut> cuts = {{0, 8}, {8, 17}, {17, 49}, {49, 82}, {82, kTokens}};
+  struct MatrixShape {
+    int64_t rows;
+    int64_t cols;
+  };
+  constexpr MatrixShape kShapes[] = {{320, 1024}, {4160, 768}, {80, 4096}, {640, 2048}, {128, 1664}};
+  for (const Format format : {Format::kBf16, Format::kFp8, Format::kFp8NaN}) {
+    for (const auto& [rows, cols] : kShapes) {
+      const Weight weight = RandomWeight(device, format, rows, cols, 3);
+      const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, cols}, Bf16s(Normals(kTokens * cols, 4)));
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        const DeviceTensor y = device.New(dtype, {kTokens, rows});
+        ExpectTheSameInCuts(device, y.view, cuts,
+                            FormatText(format) + ", " + y.view.shape.ToString() + " of " +
+                                std::to_string(cols) + ", " + std::string(DTypeName(dtype)),
+                            [&](const Cut& cut) {
+                              return device.table().linear(
+                                  device.context(),
+                                  {.x = Rows(x.view, cut), .weight = &weight, .y = Rows(y.view, cut)});
+                            });
+      }
+    }
+  }
+}
+
+TEST(CudaManyTokens, GroupedLinearOfSomeTensOfTokensGivesTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64;
+  const std::vector<Cut> cuts = {{0, 8}, {8, 17}, {17, 49}, {49, 82}, {82, kTokens}};
+  constexpr int64_t kGroups = 3;
+  constexpr int64_t kRank = 128;
+  for (const Format format : {Format::kBf16, Format::kFp8NaN}) {
+    for (const int64_t width : {1024, 2048}) {
+      const Weight weight = RandomWeight(device, format, kGroups * kRank, width, 5);
+      const DeviceTensor x =
+          device.Copy(DType::kBF16, {kTokens, kGroups, width}, Bf16s(Normals(kTokens * kGroups * width, 6)));
+      const DeviceTensor y = device.New(DType::kBF16, {kTokens, kGroups, kRank});
+      ExpectTheSameInCuts(
+          device, y.view, cuts, FormatText(format) + ", width " + std::to_string(width), [&](const Cut& cut) {
+            return device.table().grouped_linear(
+                device.context(), {.x = Rows(x.view, cut), .weight = &weight, .y = Rows(y.view, cut)});
+          });
+    }
+  }
+}
+
 // Weights of more row tiles than there are processors take the kernel of many tokens earlier.
 TEST(CudaManyTokens, TallLinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   Device device;
@@ -62,14 +112,54 @@ TEST(CudaManyTokens, TallLinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   }
 }
 
-// Linears of a few tokens that follow each other and read the same activations are one launch; each gives what it gives alone.
-TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
-  struct Product {
-    Format format;
-    int64_t rows;
-    DType y;
+struct Product {
+  Format format;
+  int64_t rows;
+  DType y;
+};
+
+// Linears that follow each other and read the same activations are one launch; each gives what it gives alone.
+void ExpectOneLaunch(const std::vector<Product>& products, int64_t cols, int64_t tokens) {
+  const std::string what = std::to_string(products.size()) + " linears, the first " +
+                           FormatText(products.front().format) + " [" +
+                           std::to_string(products.front().rows) + ", " + std::to_string(cols) + "], " +
+                           std::to_string(tokens) + " tokens";
+  Device device;
+  const DeviceTensor x = device.Copy(DType::kBF16, {tokens, cols}, Bf16s(Normals(tokens * cols, 4)));
+  std::vector<Weight> weights;
+  std::vector<DeviceTensor> y;
+  for (const Product& product : products) {
+    weights.push_back(
+        RandomWeight(device, product.format, product.rows, cols, static_cast<uint32_t>(7 + weights.size())));
+    y.push_back(device.New(product.y, {tokens, product.rows}));
+  }
+  const auto run = [&](size_t i) {
+    const Status status =
+        device.table().linear(device.context(), {.x = x.view, .weight = &weights[i], .y = y[i].view});
+    EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
   };
-  constexpr int64_t kCols = 1024;
+  // Each alone: reading its result hands its launch to the device.
+  std::vector<std::vector<std::byte>> alone;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    run(i);
+    alone.push_back(device.Bytes(y[i].view));
+    const std::vector<std::byte> other(alone.back().size(), std::byte{0x5A});
+    ASSERT_TRUE(device.memory().CopyFromHost(y[i].view.data, other.data(), other.size(), nullptr).ok());
+  }
+  // Twice: scratch that grows for all of them sends off what was collected.
+  int64_t launches_before = 0;
+  for (int round = 0; round < 2; ++round) {
+    device.Bytes(x.view);
+    launches_before = device.launches();
+    for (size_t i = 0; i < weights.size(); ++i) run(i);
+    device.Bytes(x.view);
+  }
+  EXPECT_EQ(device.launches() - launches_before, 1) << what;
+  for (size_t i = 0; i < weights.size(); ++i)
+    EXPECT_EQ(device.Bytes(y[i].view) == alone[i], true) << what << ", product " << i;
+}
+
+TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
   const std::vector<std::vector<Product>> lists = {
       {{Format::kBf16, 64, DType::kF32}, {Format::kBf16, 4112, DType::kBF16}},
       {{Format::kFp8, 1024, DType::kBF16}, {Format::kFp8, 512, DType::kBF16}},
@@ -89,38 +179,25 @@ TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
        {Format::kFp8, 2048, DType::kBF16},
        {Format::kFp8, 2048, DType::kBF16}},
   };
-  for (size_t list = 0; list < lists.size(); ++list) {
-    for (const int64_t tokens : {int64_t{1}, int64_t{3}, int64_t{8}}) {
-      const std::string what = "list " + std::to_string(list) + ", " + std::to_string(tokens) + " tokens";
-      Device device;
-      const DeviceTensor x = device.Copy(DType::kBF16, {tokens, kCols}, Bf16s(Normals(tokens * kCols, 4)));
-      std::vector<Weight> weights;
-      std::vector<DeviceTensor> y;
-      for (const Product& product : lists[list]) {
-        weights.push_back(RandomWeight(device, product.format, product.rows, kCols,
-                                       static_cast<uint32_t>(7 + weights.size())));
-        y.push_back(device.New(product.y, {tokens, product.rows}));
-      }
-      const auto run = [&](size_t i) {
-        const Status status =
-            device.table().linear(device.context(), {.x = x.view, .weight = &weights[i], .y = y[i].view});
-        EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
-      };
-      // Each alone: reading its result hands its launch to the device.
-      std::vector<std::vector<std::byte>> alone;
-      for (size_t i = 0; i < weights.size(); ++i) {
-        run(i);
-        alone.push_back(device.Bytes(y[i].view));
-        const std::vector<std::byte> other(alone.back().size(), std::byte{0x5A});
-        ASSERT_TRUE(device.memory().CopyFromHost(y[i].view.data, other.data(), other.size(), nullptr).ok());
-      }
-      device.Bytes(x.view);
-      const int64_t launches_before = device.launches();
-      for (size_t i = 0; i < weights.size(); ++i) run(i);
-      device.Bytes(x.view);
-      EXPECT_EQ(device.launches() - launches_before, 1) << what;
-      for (size_t i = 0; i < weights.size(); ++i)
-        EXPECT_EQ(device.Bytes(y[i].view) == alone[i], true) << what << ", product " << i;
+  for (const std::vector<Product>& list : lists) {
+    for (const int64_t tokens : {1, 3, 8}) ExpectOneLaunch(list, 1024, tokens);
+  }
+}
+
+TEST(CudaManyTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
+  const std::vector<std::vector<Product>> lists = {
+      {{Format::kBf16, 64, DType::kF32}, {Format::kBf16, 4112, DType::kBF16}},
+      {{Format::kFp8, 1024, DType::kBF16},
+       {Format::kFp8, 512, DType::kBF16},
+       {Format::kBf16, 80, DType::kBF16},
+       {Format::kBf16, 256, DType::kF32}},
+      {{Format::kBf16, 256, DType::kF32},
+       {Format::kFp8, 2048, DType::kBF16},
+       {Format::kFp8, 2048, DType::kBF16}},
+  };
+  for (const std::vector<Product>& list : lists) {
+    for (const int64_t cols : {1024, 2048}) {
+      for (const int64_t tokens : {20, 64}) ExpectOneLaunch(list, cols, tokens);
     }
   }
 }

@@ -26,6 +26,7 @@ struct OpenSwiglu;
 struct OpenHcPre;   // kernels/hc_cluster.cu
 struct OpenLinear;  // kernels/linear_stream.cu
 struct OpenRows;    // kernels/rows.cu
+struct OpenSlices;  // kernels/linear_slices.cu
 
 class CudaContext final : public ops::OpContext {
  public:
@@ -96,6 +97,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
   std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
   std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
+  std::shared_ptr<OpenSlices>& open_slices() { return open_slices_; }
 
  private:
   Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
@@ -116,6 +118,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenLinear> open_linear_;
   std::shared_ptr<OpenRows> open_rows_;
+  std::shared_ptr<OpenSlices> open_slices_;
 };
 
 }  // namespace dsv4::backend::cuda

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
   const auto wait_for_tile = [&] {
-    WaitForGroupsOfCopies<kBuffers - 1>();
+    WaitForCopies<kBuffers - 1>();
     PublishToMatrixSteps();
     __syncthreads();
   };
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kKeys / 16; ++i) {
         const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
-        TransposedMatrixStep<128>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
-                                       TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
+        SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
+                                         TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
       }
       CommitMatrixSteps();
       WaitForMatrixSteps<0>();
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 bool HasAttentionWgmma(DType dtype, int64_t num_tokens, int64_t head_dim) {
-  constexpr int64_t kMinTokens = 65;
+  constexpr int64_t kMinTokens = 40;  // A block a token: fewer leave most of the device idle.
   return dtype == DType::kBF16 && head_dim == kDim && num_tokens >= kMinTokens;
 }
 

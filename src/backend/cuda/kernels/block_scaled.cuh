@@ -222,11 +222,11 @@ __device__ void MultiplyBlockScaledTile(BlockScaledMemory<kStep>& memory, const 
       WaitForPhase(&memory.empty[slot], static_cast<uint32_t>(stage / kStages % 2) ^ 1U);
       copier.Copy(stage, slot);
       if (stage >= kStages - 1) {
-        WaitForGroupsOfCopies<kStages - 1>();
+        WaitForCopies<kStages - 1>();
         tell(stage - (kStages - 1));
       }
     }
-    WaitForGroupsOfCopies<0>();
+    WaitForCopies<0>();
     for (int stage = max(0, num_stages - (kStages - 1)); stage < num_stages; ++stage) tell(stage);
 
     WaitForPhase(&memory.done, 0);

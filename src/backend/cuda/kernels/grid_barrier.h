@@ -5,13 +5,16 @@
 
 namespace dsv4::backend::cuda {
 
+inline constexpr int kArrivalsOfBarrier = 30;
+
 struct GridBarrier {
   uint32_t arrived;
   uint32_t round;
-  uint32_t alone[30];  // In a cache line.
+  uint32_t arrivals
+      [kArrivalsOfBarrier];  // For those who count blocks at other places than this one; zero between launches.
 };
 
 // Of a context: a launch uses as many as it has groups of blocks that meet.
-inline constexpr int kNumGridBarriers = 8;
+inline constexpr int kNumGridBarriers = 32;
 
 }  // namespace dsv4::backend::cuda

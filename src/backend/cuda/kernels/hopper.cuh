@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/copy_async.cuh"
 #include "backend/cuda/kernels/shared_address.cuh"
 
 namespace dsv4::backend::cuda {
@@ -48,35 +49,58 @@ __device__ __forceinline__ void WaitForMatrixSteps() {
 
 // One step of 16 columns: d += A B^T, or d = A B^T where `adds` is 0. A as mma.m16n8k16 has it, 16 rows a warp; d too: its
 // four floats j are columns 8 j + 2 (lane % 4) and the next of rows lane / 4 and lane / 4 + 8.
-template <int kColumns>
+// Both operands are bf16, or halves.
+template <int kColumns, bool kHalves = false>
 struct MatrixStep;
 
-template <>
-struct MatrixStep<32> {
+#define DSV4_STEP_32(type)                                                   \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                               \
+  "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                \
+  " "                                                                        \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
+  "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
+
+template <bool kHalves>
+struct MatrixStep<32, kHalves> {
   static __device__ __forceinline__ void Add(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+    if constexpr (kHalves) {
+      asm volatile(DSV4_STEP_32("f16")
+                   : DSV4_EIGHT(0), DSV4_EIGHT(8)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+    } else {
+      asm volatile(DSV4_STEP_32("bf16")
+                   : DSV4_EIGHT(0), DSV4_EIGHT(8)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+    }
   }
 };
 
-template <>
-struct MatrixStep<64> {
+#undef DSV4_STEP_32
+
+#define DSV4_STEP_64(type)                                                            \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                        \
+  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
+  " "                                                                                 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+  "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+
+template <bool kHalves>
+struct MatrixStep<64, kHalves> {
   static __device__ __forceinline__ void Add(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+    if constexpr (kHalves) {
+      asm volatile(DSV4_STEP_64("f16")
+                   : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+    } else {
+      asm volatile(DSV4_STEP_64("bf16")
+                   : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+    }
   }
 };
+
+#undef DSV4_STEP_64
 
 template <>
 struct MatrixStep<96> {
@@ -111,7 +135,8 @@ struct MatrixStep<128> {
 };
 
 // The same with A in shared memory, laid out as B is.
-template <int kColumns>
+// kTransposed: B's rows are steps, d = A B; its descriptor is TransposedDescriptor's.
+template <int kColumns, bool kTransposed = false>
 struct SharedMatrixStep;
 
 template <>
@@ -173,8 +198,8 @@ struct SharedMatrixStep<112> {
   }
 };
 
-template <>
-struct SharedMatrixStep<128> {
+template <bool kTransposed>
+struct SharedMatrixStep<128, kTransposed> {
   static __device__ __forceinline__ void Add(float (&d)[64], uint64_t a, uint64_t b, int adds) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -183,31 +208,10 @@ struct SharedMatrixStep<128> {
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, p, 1, 1, 0, 0;\n}"
+        "%64, %65, p, 1, 1, 0, %67;\n}"
         : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
           DSV4_EIGHT(48), DSV4_EIGHT(56)
-        : "l"(a), "l"(b), "r"(adds));
-  }
-};
-
-// The same, where B's rows are steps: d = A B. Its descriptor is TransposedDescriptor's.
-template <int kColumns>
-struct TransposedMatrixStep;
-
-template <>
-struct TransposedMatrixStep<128> {
-  static __device__ __forceinline__ void Add(float (&d)[64], uint64_t a, uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, p, 1, 1, 0, 1;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
-          DSV4_EIGHT(48), DSV4_EIGHT(56)
-        : "l"(a), "l"(b), "r"(adds));
+        : "l"(a), "l"(b), "r"(adds), "n"(kTransposed ? 1 : 0));
   }
 };
 
@@ -327,12 +331,6 @@ __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global,
 __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
                : "memory");
-}
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all but the last `kPending` groups of copies are there.
-template <int kPending>
-__device__ __forceinline__ void WaitForGroupsOfCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace dsv4::backend::cuda

@@ -4,6 +4,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/block_scaled.h"
 #include "backend/cuda/kernels/linear_packed.h"
+#include "backend/cuda/kernels/linear_slices.h"
 #include "backend/cuda/kernels/linear_stream.h"
 #include "backend/cuda/kernels/linear_wgmma.h"
 #include "backend/cuda/kernels/matmul_general.cuh"
@@ -146,6 +147,7 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
   }
   const LinearWgmmaArgs many = {
       .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
+  if (HasLinearSlices(context, many)) return LinearSlices(context, many);
   if (context.has_wgmma() && HasLinearPacked(many)) return LinearPacked(context, many);
   if (context.has_wgmma() && HasLinearWgmma(context, many)) return LinearWgmma(context, many);
   DSV4_ASSIGN_OR_RETURN_STATUS(

@@ -19,7 +19,7 @@ __device__ __forceinline__ uint16_t ToBits(float rounded) {
 
 // HeadRmsNormRow of a block of kNarrowRowThreads threads by a warp, which is each of the block's warps in turn: a lane has column
 // lane + 32 j of the row, j % 4 being the warp. Squares of bf16 and products with a factor of bf16 are exact in double, so that fp32
-// rounds them as it does; not so NaN, whose bits go another way. Grid: rows by kWarps.
+// rounds them as it does. Grid: rows by kWarps.
 constexpr int kRowWarps = kNarrowRowThreads / 32;
 template <int kWidth>
 __global__ void __launch_bounds__(32 * kWarps)
@@ -34,35 +34,22 @@ __global__ void __launch_bounds__(32 * kWarps)
   float values[kColumns];
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) values[j] = FromBits(from[32 * j]);
-  const auto sum_of = [&](auto&& square) {
-    double sums[kRowWarps];
+  double sum = 0.0;
 #pragma unroll
-    for (int w = 0; w < kRowWarps; ++w) {
-      sums[w] = 0.0;
+  for (int w = 0; w < kRowWarps; ++w) {
+    double of_warp = 0.0;
 #pragma unroll
-      for (int j = w; j < kColumns; j += kRowWarps) sums[w] += square(values[j]);
-      sums[w] = WarpSum(sums[w]);
-    }
-    double sum = sums[0];
-#pragma unroll
-    for (int w = 1; w < kRowWarps; ++w) sum += sums[w];
-    return sum;
-  };
-  double sum = sum_of([](float value) { return static_cast<double>(RoundToBf16(value * value)); });
-  const bool is_finite = isfinite(sum);
-  if (!is_finite) {
-    sum = sum_of(
-        [](float value) { return HeldIn(static_cast<double>(value) * static_cast<double>(value), true); });
+    for (int j = w; j < kColumns; j += kRowWarps)
+      of_warp += static_cast<double>(RoundToBf16(values[j] * values[j]));
+    of_warp = WarpSum(of_warp);
+    sum = w == 0 ? of_warp : sum + of_warp;
   }
   const double mean = HeldIn(MeanOf(sum, kWidth), true);
   const double shifted = HeldIn(mean + static_cast<double>(eps), true);
-  const double factor = HeldIn(1.0 / sqrt(shifted), true);
+  const auto factor = static_cast<float>(HeldIn(1.0 / sqrt(shifted), true));
   uint16_t* const to = y + row * kWidth + lane;
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
-    to[32 * j] = ToBits(is_finite ? RoundToBf16(values[j] * static_cast<float>(factor))
-                                  : RowValue(static_cast<double>(values[j]) * factor, true));
-  }
+  for (int j = 0; j < kColumns; ++j) to[32 * j] = ToBits(RoundToBf16(values[j] * factor));
 }
 
 // One block a token: its warps take heads in turn, its lanes frequencies.

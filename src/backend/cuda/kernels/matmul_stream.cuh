@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/copy_async.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/stream_params.h"
 
@@ -142,11 +143,6 @@ __device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* glob
 }
 __device__ __forceinline__ void CopyToShared4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
-}
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void PrefetchToL2(const void* global, uint32_t num_bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");
@@ -319,15 +315,28 @@ __device__ __forceinline__ uint32_t E2m1Pair(uint32_t word, int k) {
   return codes * (k % 2 == 0 ? 0x1040U : 0x0104U) & 0x81C081C0U;
 }
 
+// A lane's scales of a unit, as Unpack::Expand gives them.
+template <MatmulKind kKind>
+__device__ __forceinline__ typename Unpack<kKind>::Scales ExpandCodes(const uint8_t* codes) {
+  if constexpr (kKind == MatmulKind::kMmaNvFp4) {
+    constexpr float kFactor = 0x1p100F;
+    const float2 wide = __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2(*reinterpret_cast<const uint16_t*>(codes), __NV_E4M3)));
+    // The high half of a float, twice: one instruction.
+    const auto both = [](float x) { return __byte_perm(__float_as_uint(x * kFactor), 0, 0x3232); };
+    return {{both(wide.x), both(wide.y)}};
+  } else {
+    return Unpack<kKind>::Expand(*codes);
+  }
+}
+
 template <MatmulKind kKind>
 __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& low, const uint4& high,
                                                 const uint8_t* low_scale, const uint8_t* high_scale,
                                                 const uint16_t* x, bool exists) {
   using Format = Unpack<kKind>;
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
-  const typename Format::Scales scales[2] = {
-      Format::Expand(*reinterpret_cast<const typename Format::Codes*>(low_scale)),
-      Format::Expand(*reinterpret_cast<const typename Format::Codes*>(high_scale))};
+  const typename Format::Scales scales[2] = {ExpandCodes<kKind>(low_scale), ExpandCodes<kKind>(high_scale)};
   const auto widen = [&](int r, int i) {
     const uint32_t pair = E2m1Pair(words[r][i / 4], i % 4);
     if constexpr (kKind == MatmulKind::kMmaNvFp4) {
@@ -383,18 +392,20 @@ struct StreamTokens {
   int groups;  // Of 128 columns.
 };
 
-// Works through items 0 to num_items - 1, item(i) each, of kinds kKinds. prepare() is called once, by all threads, when the
+// Works through items 0 to num_items - 1, item(i) each, of kind kKind. prepare() is called once, by all threads, when the
 // first weights are under way: it waits for the kernels before and fills shared memory, that of LoadFp8Scales included. emit(i, item, token, row, sum) is called for
 // every result. Results of items_in_order items that follow each other, counted from the first, are the same thread's for a
 // token and row of a tile, in order. A kernel behind this one is let start when the last weights have been asked for.
-template <int kStages, StreamKind... kKinds, typename Item, typename Prepare, typename Emit>
+template <int kStages, StreamKind kKind, typename Item, typename Prepare, typename Emit>
 __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, int fp8_scale_stride,
                             int num_items, int items_in_order, const StreamTokens& tokens, Item&& item,
                             Prepare&& prepare, Emit&& emit) {
   constexpr int kBuffers = 4;
   constexpr int kFull = 1;                 // Barriers: that a buffer's sums are there,
   constexpr int kFree = kFull + kBuffers;  // and that they have been read.
-  constexpr bool kAnyFp4 = ((kKinds == StreamKind::kMxFp4 || kKinds == StreamKind::kNvFp4) || ...);
+  constexpr MatmulKind kFormat = FormatOf(kKind);
+  constexpr bool kFp4 = IsFp4(kKind);
+  constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
   __shared__ PartialSums<1> partial[kBuffers];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
@@ -409,14 +420,12 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
   const uint32_t scale_begin = SharedAddress(&ring.scales[0][warp][group][place * 4]);
   uint32_t next_slot = 0;
   int next_item = -1;
-  bool fp4 = false;
   StreamCursor cursor;
   const auto next_tile = [&] {
     do {
       if (++next_item >= num_items) return;
       const StreamItem next = item(next_item);
       cursor.Start(next);
-      fp4 = IsFp4(next.shape.kind);
     } while (cursor.units <= 0);
   };
   const uint64_t policy = EvictFirst();
@@ -432,17 +441,15 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
       }
       cursor.data[0] += 2 * kUnitBytes;
       cursor.data[1] += 2 * kUnitBytes;
-      if constexpr (kAnyFp4) {
-        if (fp4) {
-          // MXFP4 has a word of scales for a unit, NVFP4 two.
-          if (place < cursor.words * (two ? 2 : 1)) {
-            const uint32_t scale_to = scale_begin + next_slot * kScaleStageBytes;
-            CopyToShared4(scale_to, cursor.scale[0]);
-            CopyToShared4(scale_to + 8 * 16, cursor.scale[1]);
-          }
-          cursor.scale[0] += 8 * cursor.words;
-          cursor.scale[1] += 8 * cursor.words;
+      if constexpr (kFp4) {
+        // MXFP4 has a word of scales for a unit, NVFP4 two.
+        if (place < cursor.words * (two ? 2 : 1)) {
+          const uint32_t scale_to = scale_begin + next_slot * kScaleStageBytes;
+          CopyToShared4(scale_to, cursor.scale[0]);
+          CopyToShared4(scale_to + 8 * 16, cursor.scale[1]);
         }
+        cursor.scale[0] += 8 * cursor.words;
+        cursor.scale[1] += 8 * cursor.words;
       }
       next_slot = next_slot + 1 == kStages ? 0 : next_slot + 1;
       cursor.units -= 2;
@@ -464,46 +471,43 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
     const int units = UnitsOfWarp(now.shape);
     const int first_unit = warp * now.shape.segment_units;
     float sums[4] = {};
-    WithStreamKind<kKinds...>(now.shape.kind, [&]<StreamKind kKind>() {
-      constexpr MatmulKind kFormat = FormatOf(kKind);
-      constexpr bool kFp4 = kKind == StreamKind::kMxFp4 || kKind == StreamKind::kNvFp4;
-      constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
-      const float* const x_scales0 = now.x_scales + min(place * 2, tokens.count - 1) * tokens.groups;
-      const float* const x_scales1 = now.x_scales + min(place * 2 + 1, tokens.count - 1) * tokens.groups;
-      const uint16_t* x = now.x + group * tokens.stride + first_unit * kUnitCols + place * (kUnitCols / 4);
+    [[maybe_unused]] const float* const x_scales0 =
+        now.x_scales + min(place * 2, tokens.count - 1) * tokens.groups;
+    [[maybe_unused]] const float* const x_scales1 =
+        now.x_scales + min(place * 2 + 1, tokens.count - 1) * tokens.groups;
+    const uint16_t* x = now.x + group * tokens.stride + first_unit * kUnitCols + place * (kUnitCols / 4);
 #pragma unroll 1
-      for (int i = 0; i < units; i += 2) {
-        WaitForCopies<kStages - 1>();
-        if constexpr (kFp4) __syncwarp();
-        const auto& data = ring.data[slot];
+    for (int i = 0; i < units; i += 2) {
+      WaitForCopies<kStages - 1>();
+      if constexpr (kFp4) __syncwarp();
+      const auto& data = ring.data[slot];
 #pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          if (u == 1 && i + 1 >= units) break;
-          const uint4 low = data[u][thread];
-          const uint4 high = data[2 + u][thread];
-          if constexpr (kFormat == MatmulKind::kMmaFp8) {
-            const int unit = first_unit + i + u;
-            const float scale = fp8_scales[current * fp8_scale_stride + (unit >> now.shape.block_units_log2)];
-            if constexpr (kKind == StreamKind::kFp8) {
-              MultiplyFp8Unit(sums, low, high, x + u * kUnitCols, exists, scale * x_scales0[unit / 2],
-                              scale * x_scales1[unit / 2]);
-            } else {
-              MultiplyFp8PlainUnit(sums, low, high, x + u * kUnitCols, exists, scale);
-            }
-          } else if constexpr (kKind == StreamKind::kBf16) {
-            MultiplyBf16Unit(sums, low, high, x + u * kUnitCols, exists);
+      for (int u = 0; u < 2; ++u) {
+        if (u == 1 && i + 1 >= units) break;
+        const uint4 low = data[u][thread];
+        const uint4 high = data[2 + u][thread];
+        if constexpr (kFormat == MatmulKind::kMmaFp8) {
+          const int unit = first_unit + i + u;
+          const float scale = fp8_scales[current * fp8_scale_stride + (unit >> now.shape.block_units_log2)];
+          if constexpr (kKind == StreamKind::kFp8) {
+            MultiplyFp8Unit(sums, low, high, x + u * kUnitCols, exists, scale * x_scales0[unit / 2],
+                            scale * x_scales1[unit / 2]);
           } else {
-            constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
-            const uint8_t* const scales = &ring.scales[slot][warp][group][(u * 4 + place) * kBytes];
-            MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, x + u * kUnitCols, exists);
+            MultiplyFp8PlainUnit(sums, low, high, x + u * kUnitCols, exists, scale);
           }
+        } else if constexpr (kKind == StreamKind::kBf16) {
+          MultiplyBf16Unit(sums, low, high, x + u * kUnitCols, exists);
+        } else {
+          constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
+          const uint8_t* const scales = &ring.scales[slot][warp][group][(u * 4 + place) * kBytes];
+          MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, x + u * kUnitCols, exists);
         }
-        x += 2 * kUnitCols;
-        slot = slot + 1 == kStages ? 0 : slot + 1;
-        if constexpr (kFp4) __syncwarp();
-        load();
       }
-    });
+      x += 2 * kUnitCols;
+      slot = slot + 1 == kStages ? 0 : slot + 1;
+      if constexpr (kFp4) __syncwarp();
+      load();
+    }
     if (!let_next && next_item >= num_items) {
       let_next = true;
       LetNextKernelStart();
@@ -534,9 +538,7 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
       for (int s = 1; s < kSegments; ++s) {
         if (s < now.shape.num_segments) sum += results[s][t][i % kTileRows];
       }
-      WithStreamKind<kKinds...>(now.shape.kind, [&]<StreamKind kKind>() {
-        sum = Unpack<FormatOf(kKind)>::Finish(now.shape.global_scale_divides, now.global_scale, sum);
-      });
+      sum = Unpack<kFormat>::Finish(now.shape.global_scale_divides, now.global_scale, sum);
       emit(current, now, t, now.first_row + i % kTileRows, sum);
     }
     __syncwarp();

@@ -137,7 +137,7 @@ class WgmmaWeights {
 
   // The next stage is there; asks for the one that takes the place of the one before.
   __device__ __forceinline__ void NextStage() {
-    WaitForGroupsOfCopies<Format::kStages - 2>();
+    WaitForCopies<Format::kStages - 2>();
     if (++from_ == Format::kStages) from_ = 0;
     CopyNext();
   }

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/kernels/matmul_stream.cuh"
 #include "backend/cuda/kernels/routed_experts_grouped.h"
+#include "backend/cuda/kernels/routed_experts_runs.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
 namespace dsv4::backend::cuda {
@@ -177,6 +178,7 @@ int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs&
       !CanStreamRows(args.x, table.w2.cols, table.w2.cols, 1)) {
     return 0;
   }
+  if (const int tokens = RunTokensPerTile(table); tokens > 0) return tokens;
   for (int tokens = kMaxTokensPerTile; tokens > 0; tokens /= 2) {
     if (StreamRowsBytes(std::max(table.w1.cols, table.w2.cols), tokens) <= kMaxRowsBytes) return tokens;
   }
@@ -185,6 +187,7 @@ int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs&
 
 Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
                             const ops::RoutedExpertsArgs& args, uint16_t* rows) {
+  if (RunTokensPerTile(table) > 0) return RunGroupedExperts(context, table, groups, args, rows);
   const int64_t num_assignments = args.indices.num_elements();
   const int64_t num_chosen = std::min(num_assignments, static_cast<int64_t>(args.experts.size()));
   const int64_t width = table.w1.rows;

@@ -121,7 +121,7 @@ class Weights {
   }
   // Goes to the next stage, and asks for the one that takes the place of the one before.
   __device__ __forceinline__ void NextStage() {
-    WaitForGroupsOfCopies<kStages - 2>();
+    WaitForCopies<kStages - 2>();
     if (++stage_ == kStages) stage_ = 0;
     const uint4 raw = memory_.stages[stage_][thread_];
     words_[0] = raw.x;

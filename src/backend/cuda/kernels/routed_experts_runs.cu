@@ -1,0 +1,237 @@
+// Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one expert behind the other,
+// are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. Warps go through a run
+// on their own (warp_stream.cuh); weights of the next expert are under way while the last one's tiles are multiplied.
+#include <algorithm>
+
+#include "backend/cuda/kernels/routed_experts_runs.h"
+#include "backend/cuda/kernels/swiglu.cuh"
+#include "backend/cuda/kernels/warp_stream.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int kMaxTokensPerTile = kTokensPerTile;
+constexpr size_t kMaxRowsBytes = size_t{72} * 1024;  // Activations of a tile.
+constexpr int kSumsBytes = 24 * 1024;                // Of segments, until they are added; twice.
+
+struct Params {
+  StreamShape shape;  // Of the matrices that this launch reads.
+  StreamForms form;   // One.
+  int rows;
+  int cols;
+  int max_spans;
+  const DeviceWeight* weights;  // w1, w3, w2 of every expert.
+  ExpertGroups groups;
+  const float* routing;  // [num_assignments]
+  const uint16_t* x;     // Gate and up: [num_tokens, dim]. Down: [num_assignments, width].
+  int x_divisor;         // The row of x of an assignment: assignment / x_divisor.
+  uint16_t* y;           // [num_assignments, rows]
+  float limit;
+};
+
+// What a run has of one tile of assignments: row tiles from first_row on, kMatrices items each.
+template <int kMatrices>
+struct alignas(16) Span {
+  StreamTile matrices[kMatrices];  // From first_row on.
+  float global_scales[kMatrices];
+  int first_item;  // Of the block's.
+  int first_row;
+  int count;  // Of assignments.
+  int assignments[kMaxTokensPerTile];
+  float routing[kMaxTokensPerTile];
+};
+
+// Tiles that have assignments: those in front.
+__device__ __forceinline__ int NumTiles(const ExpertGroups& groups) {
+  int count = 0;
+  for (int first = 0; first < groups.max_tiles; first += kStreamThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    count += __syncthreads_count(i < groups.max_tiles && groups.tiles[i].count > 0 ? 1 : 0);
+  }
+  return count;
+}
+
+// Items from which this block's run begins, and its items; `spans` describes them, and what follows the last.
+template <int kMatrices>
+__device__ __forceinline__ int FindSpans(const Params& p, Span<kMatrices>* spans, int* num_spans) {
+  const int tiles_of_rows = p.rows / kTileRows;
+  const int64_t num_tiles = int64_t{NumTiles(p.groups)} * tiles_of_rows;
+  const auto begin = static_cast<int>(num_tiles * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(num_tiles * (blockIdx.x + 1) / gridDim.x);
+  const int first_tile = begin / tiles_of_rows;
+  *num_spans = begin == end ? 0 : (end - 1) / tiles_of_rows - first_tile + 1;
+  const int t = static_cast<int>(threadIdx.x);
+  if (t <= *num_spans) {
+    Span<kMatrices>& span = spans[t];
+    const int from = max(begin, (first_tile + t) * tiles_of_rows);
+    span.first_item = (t == *num_spans ? end - begin : from - begin) * kMatrices;
+    if (t < *num_spans) {
+      const ExpertTile tile = p.groups.tiles[first_tile + t];
+      span.first_row = (from - (first_tile + t) * tiles_of_rows) * kTileRows;
+      span.count = tile.count;
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+        const StreamMatrix matrix = MatrixOf(p.weights[tile.expert * 3 + (kMatrices == 2 ? m : 2)]);
+        span.matrices[m] = {matrix.data + static_cast<int64_t>(span.first_row) * p.shape.row_bytes,
+                            matrix.scale + static_cast<int64_t>(span.first_row) * p.shape.scale_row_bytes};
+        span.global_scales[m] = matrix.global_scale;
+      }
+      for (int i = 0; i < tile.count; ++i) {
+        span.assignments[i] = p.groups.order[tile.begin + i];
+        span.routing[i] = p.routing == nullptr ? 1.0F : p.routing[span.assignments[i]];
+      }
+    }
+  }
+  __syncthreads();
+  return (end - begin) * kMatrices;
+}
+
+// kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
+template <StreamKind kKind, int kMatrices>
+__global__ void __launch_bounds__(kStreamThreads, 1) RunKernel(const __grid_constant__ Params p) {
+  constexpr MatmulKind kFormat = FormatOf(kKind);
+  const int t = static_cast<int>(threadIdx.x);
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
+  auto* const sums = reinterpret_cast<SegmentSums*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
+  auto* const spans = reinterpret_cast<Span<kMatrices>*>(sums + 2 * kSumsBytes / sizeof(SegmentSums));
+  auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
+  // Down begins with weights while gate and up are not done: who was grouped with whom was there before those began.
+  if constexpr (kMatrices == 2) WaitForKernelsBefore();
+  int num_spans = 0;
+  const int num_items = FindSpans<kMatrices>(p, spans, &num_spans);
+
+  const auto shape_of = [&](int) -> const StreamShape& { return p.shape; };
+  int read_span = 0;
+  const auto tile_of = [&](int i) {
+    while (i >= spans[read_span + 1].first_item) ++read_span;
+    const Span<kMatrices>& span = spans[read_span];
+    const StreamTile& matrix = span.matrices[kMatrices == 2 ? i % 2 : 0];
+    const int64_t row = (i - span.first_item) / kMatrices * kTileRows;
+    return StreamTile{matrix.data + row * p.shape.row_bytes, matrix.scale + row * p.shape.scale_row_bytes};
+  };
+  WarpReader<kStages, true, decltype(tile_of), decltype(shape_of)> reader(ring, num_items, tile_of, shape_of);
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) reader.Load();
+  if constexpr (kMatrices == 1) WaitForKernelsBefore();
+
+  const auto x_stride = static_cast<int>(StreamRow(p.cols));
+  const int lane_token = t % 32 / 4;
+  uint32_t slot = 0;
+  int current = FirstItemOfWarp();
+  int buffer = 0;
+#pragma unroll 1
+  for (int s = 0; s < num_spans; ++s) {
+    const Span<kMatrices>& span = spans[s];
+    const int count = span.count;
+    const int items_at_once =
+        kSumsBytes / (count * kSegments * static_cast<int>(sizeof(SegmentSums))) / 2 * 2;
+    LoadStreamRows<kStreamThreads>(x, nullptr, count, p.cols, p.form, [&](int token) {
+      return p.x + static_cast<int64_t>(span.assignments[token] / p.x_divisor) * p.cols;
+    });
+    __syncthreads();
+    const int span_end = spans[s + 1].first_item;
+#pragma unroll 1
+    for (int first = span.first_item; first < span_end; first += items_at_once) {
+      const int end = min(span_end, first + items_at_once);
+      SegmentSums* const batch = sums + buffer * (kSumsBytes / static_cast<int>(sizeof(SegmentSums)));
+      buffer ^= 1;
+#pragma unroll 1
+      for (; current < end; current += kItemStep) {
+        float segment[4] = {};
+        MultiplyWarpSegment<kKind, kStages>(ring, slot, reader, p.shape, x + lane_token * x_stride,
+                                            lane_token < count, {}, segment);
+        StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
+      }
+      if (end == num_items) LetNextKernelStart();
+      // Sums are there; those of the batch before have been read.
+      __syncthreads();
+      const int num_results = (end - first) / kMatrices * count * kTileRows;
+      for (int i = t; i < num_results; i += kStreamThreads) {
+        const int row = i % kTileRows;
+        const int token = i / kTileRows % count;
+        const int tile = i / (kTileRows * count);
+        const auto sum = [&](int matrix) {
+          return SumSegments<kFormat>(batch + (tile * kMatrices + matrix) * kSegments * count, count, token,
+                                      row, p.shape, span.global_scales[matrix]);
+        };
+        float result = sum(0);
+        if constexpr (kMatrices == 2) {
+          const float gate = RoundToBf16(result);
+          const float up = RoundToBf16(sum(1));
+          result = static_cast<float>(ClampedSwiglu(static_cast<double>(gate), static_cast<double>(up),
+                                                    static_cast<double>(p.limit),
+                                                    static_cast<double>(span.routing[token])));
+        }
+        const int row_of_all =
+            span.first_row + ((first - span.first_item) / kMatrices + tile) * kTileRows + row;
+        p.y[static_cast<int64_t>(span.assignments[token]) * p.rows + row_of_all] = Bf16FromFloat(result);
+      }
+    }
+  }
+}
+
+template <typename Kernel>
+void Launch(CudaContext& context, Kernel kernel, Params& params, size_t span_bytes) {
+  const auto blocks = static_cast<unsigned>(context.queue().num_processors());
+  params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
+  const size_t shared_bytes = kStreamWarps * sizeof(WarpRing<kStages>) + 2 * kSumsBytes +
+                              static_cast<size_t>(params.max_spans) * span_bytes +
+                              StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
+  const uint64_t launch = context.queue().Launch(kernel, blocks, kStreamThreads, shared_bytes, params);
+  context.queue().NoteReader(launch, {});
+}
+
+template <StreamKind kKind>
+void LaunchBoth(CudaContext& context, Params& gate_up, Params& down) {
+  Launch(context, RunKernel<kKind, 2>, gate_up, sizeof(Span<2>));
+  Launch(context, RunKernel<kKind, 1>, down, sizeof(Span<1>));
+}
+
+}  // namespace
+
+int RunTokensPerTile(const ExpertTable& table) {
+  const StreamKind kind = StreamKindOf(table.w1);
+  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind) return 0;
+  for (int tokens = kMaxTokensPerTile; tokens > 0; tokens /= 2) {
+    if (StreamRowsBytes(std::max(table.w1.cols, table.w2.cols), tokens) <= kMaxRowsBytes) return tokens;
+  }
+  return 0;
+}
+
+Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                         const ops::RoutedExpertsArgs& args, uint16_t* rows) {
+  const int64_t width = table.w1.rows;
+  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden,
+                               context.Scratch<uint16_t>(args.indices.num_elements() * width));
+  Params gate_up = {.shape = ShapeOf(table.w1),
+                    .form = FormsOf(table.w1),
+                    .rows = static_cast<int>(width),
+                    .cols = static_cast<int>(table.w1.cols),
+                    .max_spans = 0,
+                    .weights = table.weights,
+                    .groups = groups,
+                    .routing = args.weights.as<const float>(),
+                    .x = args.x.as<const uint16_t>(),
+                    .x_divisor = static_cast<int>(args.indices.shape[1]),
+                    .y = hidden,
+                    .limit = args.limit};
+  Params down = gate_up;
+  down.shape = ShapeOf(table.w2);
+  down.form = FormsOf(table.w2);
+  down.rows = static_cast<int>(table.w2.rows);
+  down.cols = static_cast<int>(table.w2.cols);
+  down.routing = nullptr;
+  down.x = hidden;
+  down.x_divisor = 1;
+  down.y = rows;
+  if (gate_up.shape.kind == StreamKind::kMxFp4) {
+    LaunchBoth<StreamKind::kMxFp4>(context, gate_up, down);
+  } else {
+    LaunchBoth<StreamKind::kNvFp4>(context, gate_up, down);
+  }
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda
