@@ -123,14 +123,14 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
     CopyRows<16>(m.q_or_weights, warp * 16, head < p.num_heads ? q : nullptr, p.q);
     CommitCopies();
     if (num_fills > 0) {
-      WaitForGroupsOfCopies<1>();
+      WaitForCopies<1>();
       tell(&m.keys_full[odd]);
     }
-    WaitForGroupsOfCopies<0>();
+    WaitForCopies<0>();
     tell(&m.q_full);
     for (int fill = 1; fill < num_fills; ++fill) {
       bring(fill);
-      WaitForGroupsOfCopies<0>();
+      WaitForCopies<0>();
       tell(&m.keys_full[odd]);
     }
     token_parity ^= 1U;
@@ -314,8 +314,8 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 #pragma unroll
         for (int i = 0; i < kKeys / 16; ++i) {
           const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
-          TransposedMatrixStep<128>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
-                                         TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
+          SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
+                                           TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
         }
         CommitMatrixSteps();
         WaitForMatrixSteps<0>();

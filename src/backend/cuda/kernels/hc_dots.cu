@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads, 1) DotsKernel(const __grid_constant_
   }
 
   const auto sum_of_group = [&](int chunk, Sums<kTiles>& sums) {
-    WaitForGroupsOfCopies<kBuffers - 2>();
+    WaitForCopies<kBuffers - 2>();
     __syncthreads();
     copy(chunk + kBuffers - 1);  // Where the chunk before was.
     const unsigned char* x =
