@@ -1,5 +1,11 @@
-// Where all blocks of a grid, or of a row of one, meet inside a launch. They must all run at once: DeviceQueue::RunsAtOnce
-// says whether they can, and what was launched before them ends by itself.
+// Where blocks of a grid wait for blocks of the same grid inside a launch. They must all run at once: DeviceQueue::RunsAtOnce
+// says whether they can, and what was launched before them ends by itself. Some blocks arrive, all wait, all leave:
+//
+//   if (this block has something that others need) ArriveAtBarrier(barrier);
+//   WaitForBlocks(barrier, blocks that arrive);
+//   const uint32_t left = LeaveBarrier(barrier);
+//   ...
+//   CloseBarrier(barrier, left, blocks that leave);
 #pragma once
 
 #include <cstdint>
@@ -8,35 +14,43 @@
 
 namespace dsv4::backend::cuda {
 
-// What the block has written is there for the others. Called by all threads of a block; thread 0 gets what WaitForBlocks wants.
-__device__ __forceinline__ uint32_t ArriveAtBarrier(GridBarrier* barrier, uint32_t num_blocks) {
+// What the block has written is there for those that wait. Called by all threads of a block.
+__device__ __forceinline__ void ArriveAtBarrier(GridBarrier* barrier) {
   __syncthreads();
-  uint32_t round = 0;
   if (threadIdx.x == 0) {
-    // Cannot change before this block has come.
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(round) : "l"(&barrier->round) : "memory");
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(&barrier->arrived)
-                 : "memory");
-    if (before + 1 == num_blocks) {
-      asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(&barrier->arrived) : "memory");
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(&barrier->round), "r"(round + 1) : "memory");
-    }
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&barrier->arrived) : "memory");
   }
-  return round;
 }
 
-// Until all blocks have arrived: what each wrote before is seen by all threads of this one.
-__device__ __forceinline__ void WaitForBlocks(GridBarrier* barrier, uint32_t round) {
+// Until `num_blocks` have arrived: what each wrote before is seen by all threads of this one.
+__device__ __forceinline__ void WaitForBlocks(GridBarrier* barrier, uint32_t num_blocks) {
   if (threadIdx.x == 0) {
-    uint32_t now;
+    uint32_t arrived;
     do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(&barrier->round) : "memory");
-    } while (now == round);
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(&barrier->arrived) : "memory");
+    } while (arrived != num_blocks);
   }
   __syncthreads();
+}
+
+// This block waits no more. One thread asks how many have left before; only CloseBarrier wants the answer, so that nobody waits for it.
+__device__ __forceinline__ uint32_t LeaveBarrier(GridBarrier* barrier) {
+  uint32_t left = 0;
+  if (threadIdx.x == blockDim.x - 1) {
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(left)
+                 : "l"(&barrier->left)
+                 : "memory");
+  }
+  return left;
+}
+
+// The last of num_blocks that left makes the barrier as it was, for the next launch.
+__device__ __forceinline__ void CloseBarrier(GridBarrier* barrier, uint32_t left, uint32_t num_blocks) {
+  if (threadIdx.x == blockDim.x - 1 && left + 1 == num_blocks) {
+    barrier->arrived = 0;
+    barrier->left = 0;
+  }
 }
 
 }  // namespace dsv4::backend::cuda

@@ -9,7 +9,7 @@ inline constexpr int kArrivalsOfBarrier = 30;
 
 struct GridBarrier {
   uint32_t arrived;
-  uint32_t round;
+  uint32_t left;
   uint32_t arrivals
       [kArrivalsOfBarrier];  // For those who count blocks at other places than this one; zero between launches.
 };

@@ -77,13 +77,18 @@ __host__ __device__ __forceinline__ Work WorkOf(const Params& p, int block, int 
   return {linear, down, down + share(p.dim) * p.top_k};
 }
 
-// Elements of the largest activations that are needed at a time, rows of one token.
+// Elements of the experts' activations, rows of one token: gate's and up's, or in their place down's.
 __host__ __device__ __forceinline__ int RowElements(const Params& p) {
   const auto gate_up = static_cast<int>(StreamRow(p.dim));
-  const auto linear = static_cast<int>(StreamRow(p.linear.cols));
   const auto down = p.top_k * static_cast<int>(StreamRow(p.width));
-  const int larger = gate_up > linear ? gate_up : linear;
-  return larger > down ? larger : down;
+  return gate_up > down ? gate_up : down;
+}
+
+// num_rows of `cols` elements into shared memory. Not inlined, so that the second time finds its instructions in a cache.
+__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, const StreamForms& forms,
+                                      const uint16_t* from, int num_rows, int cols) {
+  LoadStreamRows<kStreamThreads>(to, scales, num_rows, cols, forms,
+                                 [&](int row) { return from + row * cols; });
 }
 
 // Experts of kKind, a linear of that kind or FP8. Grid: blocks of a token, tokens.
@@ -100,7 +105,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
   auto* const rows = reinterpret_cast<uint16_t*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
-  auto* const sums = reinterpret_cast<ItemSums*>(rows + RowElements(p));
+  auto* const linear_row = rows + RowElements(p);
+  auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));
   auto* const items = reinterpret_cast<Item*>(sums + items_at_once);
   auto* const x_scales = reinterpret_cast<float*>(items + work.items);  // Of the linear,
   float* const fp8_scales = x_scales + StreamGroups(p.linear.cols);     // and of its weights, by item.
@@ -116,14 +122,17 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
                               (row >> p.linear.shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
   WaitForKernelsBefore();
+  // Activations are loaded while it is found out which weights they are for.
+  int expert = 0;
   if (t < p.top_k) {
-    experts[t] = ChosenExpert(p.indices, token, p.top_k, t, p.num_experts, p.fault);
+    expert = ChosenExpert(p.indices, token, p.top_k, t, p.num_experts, p.fault);
     routing[t] = p.routing[token * p.top_k + t];
   }
+  LoadRows(rows, x_scales, p.gate_up_form, p.x + token * p.dim, 1, p.dim);
+  if (t < p.top_k) experts[t] = expert;
   __syncthreads();
   if (t < p.top_k) slots[RankOfSlot(experts, p.top_k, t)] = t;
   if (t < 3 * p.top_k) global_scales[t / 3][t % 3] = p.weights[experts[t / 3] * 3 + t % 3].global_scale;
-  __syncthreads();
   const auto hidden_stride = static_cast<int>(StreamRow(p.width));
   const auto tile_at = [&](const StreamShape& shape, const void* data, const void* scale, int tile) {
     const int64_t row = int64_t{tile} * kTileRows;
@@ -140,12 +149,13 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
           tile_at(p.linear.shape, p.linear.data, p.linear.scale, block + (i - work.linear) * num_blocks), 0};
     } else {
       const int mine = (i - work.down) / p.top_k;
-      const int slot = slots[i - work.down - mine * p.top_k];
+      const int slot = SlotOfRank(experts, p.top_k, i - work.down - mine * p.top_k);
       const DeviceWeight& weight = p.weights[experts[slot] * 3 + 2];
       items[i] = {tile_at(p.down, weight.data, weight.scale, block + mine * num_blocks),
                   slot * hidden_stride};
     }
   }
+  if (work.down > work.linear) LoadRows(linear_row, x_scales, p.linear.form, p.linear.x, 1, p.linear.cols);
   __syncthreads();
 
   const auto shape_of = [&](int i) -> const StreamShape& {
@@ -160,7 +170,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
   auto* const hidden = p.hidden + token * p.top_k * p.width;
   const bool exists = t % 32 / 4 == 0;  // The token of mma's first column.
   uint32_t slot = 0;
-  uint32_t round = 0;  // Of the barrier.
+  uint32_t left = 0;  // Of the barrier.
   int current = FirstItemOfWarp();
   int first = 0;
   // Gate and up; the linear; down.
@@ -168,18 +178,18 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
   for (int phase = 0; phase < 3; ++phase) {
     const int phase_end = phase == 0 ? work.linear : (phase == 1 ? work.down : work.items);
     // This block's hidden rows are there; the others' are needed.
-    if (phase == 1) round = ArriveAtBarrier(&p.barriers[token], static_cast<uint32_t>(num_blocks));
+    if (phase == 1 && work.linear > 0) ArriveAtBarrier(&p.barriers[token]);
     if (phase == 2) {
-      WaitForBlocks(&p.barriers[token], round);
+      WaitForBlocks(&p.barriers[token], static_cast<uint32_t>(min(num_blocks, tiles_of_width * p.top_k)));
+      left = LeaveBarrier(&p.barriers[token]);
       LetNextKernelStart();
     }
     if (first == phase_end) continue;
-    const uint16_t* const from = phase == 0 ? p.x + token * p.dim : (phase == 1 ? p.linear.x : hidden);
-    const int cols = phase == 0 ? p.dim : (phase == 1 ? p.linear.cols : p.width);
-    LoadStreamRows<kStreamThreads>(rows, x_scales, phase == 2 ? p.top_k : 1, cols,
-                                   phase == 0 ? p.gate_up_form : (phase == 1 ? p.linear.form : p.down_form),
-                                   [&](int row) { return from + row * cols; });
-    __syncthreads();
+    if (phase == 2) {
+      LoadRows(rows, x_scales, p.down_form, hidden, p.top_k, p.width);
+      __syncthreads();
+    }
+    const uint16_t* const activations = phase == 1 ? linear_row : rows;
     const StreamShape& shape = shape_of(first);
     const int phase_begin = first;
     const int step = phase == 0 ? 2 : (phase == 1 ? 1 : p.top_k);  // Items of a result.
@@ -191,7 +201,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
         float segment[4] = {};
         WithStreamKind<kKind, StreamKind::kFp8>(shape.kind, [&]<StreamKind kOf>() {
           MultiplyWarpSegment<kOf, kStages>(
-              ring, slot, reader, shape, rows + items[current].x, exists,
+              ring, slot, reader, shape, activations + items[current].x, exists,
               {fp8_scales + (current - work.linear) * scale_cols, x_scales, x_scales}, segment);
         });
         StoreSegmentSums(sums[current - first], 1, segment);
@@ -234,6 +244,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
       first = end;
     }
   }
+  CloseBarrier(&p.barriers[token], left, static_cast<uint32_t>(num_blocks));
 }
 
 using Kernel = void (*)(Params);
@@ -249,7 +260,8 @@ uint64_t Launch(CudaContext& context, const Params& params, int num_tokens, uint
       std::min(std::max(1, context.queue().num_processors() / num_tokens), rows / kTileRows);
   const Work work = WorkOf(params, 0, num_blocks);  // The first block has most of each.
   const size_t shared_bytes =
-      kStreamWarps * sizeof(WarpRing<kStages>) + static_cast<size_t>(RowElements(params)) * sizeof(uint16_t) +
+      kStreamWarps * sizeof(WarpRing<kStages>) +
+      static_cast<size_t>(RowElements(params) + StreamRow(params.linear.cols)) * sizeof(uint16_t) +
       static_cast<size_t>(std::max(kItemsAtOnce, params.top_k)) * sizeof(ItemSums) +
       static_cast<size_t>(work.items) * sizeof(Item) + StreamScalesBytes(params.linear.cols, 1) +
       static_cast<size_t>((work.down - work.linear) * params.linear.shape.scale_cols) * sizeof(float);
