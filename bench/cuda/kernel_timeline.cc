@@ -52,8 +52,8 @@ void Write(const CUpti_Activity& record) {
     const auto [name, is_new] = names.try_emplace(kernel.name);
     if (is_new) name->second = ShortName(kernel.name);
     std::fprintf(timeline, "%llu %llu %s %d,%d,%d\n", static_cast<unsigned long long>(kernel.start),
-                 static_cast<unsigned long long>(kernel.end), name->second.c_str(), kernel.gridX, kernel.gridY,
-                 kernel.gridZ);
+                 static_cast<unsigned long long>(kernel.end), name->second.c_str(), kernel.gridX,
+                 kernel.gridY, kernel.gridZ);
   } else if (record.kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
     const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpy6&>(record);
     std::fprintf(timeline, "%llu %llu copy %llu\n", static_cast<unsigned long long>(copy.start),
@@ -95,7 +95,8 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   const std::string path = std::string(directory) + "/timeline." + (rank == nullptr ? "0" : rank) + ".txt";
   timeline = std::fopen(path.c_str(), "w");
   if (timeline == nullptr) {
-    std::fprintf(stderr, "kernel_timeline: %s: %s, nothing is recorded\n", path.c_str(), std::strerror(errno));
+    std::fprintf(stderr, "kernel_timeline: %s: %s, nothing is recorded\n", path.c_str(),
+                 std::strerror(errno));
     return 1;
   }
   if (Did(cuptiActivityRegisterCallbacks(NewBuffer, BufferIsFull), "callbacks") &&
