@@ -142,11 +142,11 @@ class DeviceQueue {
   Status FinishWait(std::string_view what);
 
   // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since somebody has just
-  // waited for it, then as many layers as the host has made by the time the device has done these.
+  // waited for it, then as many as the host has made by the time the device has done those before.
   static constexpr size_t kFirstListLaunches = 8;
   static constexpr size_t kMaxListLaunches = 320;
   size_t MaxListLaunches() const {
-    return std::min(kMaxListLaunches, kFirstListLaunches << 2 * std::min<uint64_t>(lists_since_wait_, 3));
+    return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 6));
   }
   static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
   // Up to so many bytes a kernel at the list's end writes to the host; more are worth the copy engine.
