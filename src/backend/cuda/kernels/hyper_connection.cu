@@ -1,4 +1,4 @@
-// hc_pre, hc_post and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
+// hc_pre and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
 // its own; a second kernel turns a token's few numbers into its mix.
 #include <algorithm>
 #include <memory>
@@ -6,11 +6,10 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/eight_columns.cuh"
 #include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_dots.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
-#include "backend/cuda/kernels/open_launches.h"
-#include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace dsv4::backend::cuda {
@@ -329,66 +328,6 @@ __global__ void __launch_bounds__(kMixThreads)
              min(dim, begin + kMixColumns));
 }
 
-// One thread a column of a token: it reads all streams there before it writes them, so residual and out may be the same.
-template <typename T>
-__global__ void HcPostKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
-                             int mult, int64_t dim) {
-  BeginKernel();
-  const int64_t token = blockIdx.x;
-  const int64_t d = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
-  if (d >= dim) return;
-  const T* const in = residual + token * mult * dim + d;
-  double streams[ops::kMaxHcMult];
-#pragma unroll
-  for (int i = 0; i < ops::kMaxHcMult; ++i) {
-    if (i < mult) streams[i] = Load(in, i * dim);
-  }
-  const double value = Load(y, token * dim + d);
-  for (int j = 0; j < mult; ++j) {
-    double sum = static_cast<double>(post[token * mult + j]) * value;
-#pragma unroll
-    for (int i = 0; i < ops::kMaxHcMult; ++i) {
-      if (i < mult) sum += static_cast<double>(comb[(token * mult + i) * mult + j]) * streams[i];
-    }
-    Store(out, (token * mult + j) * dim + d, sum);
-  }
-}
-
-// The same for the release's four streams, eight columns a thread. Grid: tokens, pieces of y.
-constexpr int kPostColumns = 8;
-constexpr int kPostThreads = 128;
-
-__device__ __forceinline__ void LoadEight(const float* data, float (&values)[8]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float4 four = *reinterpret_cast<const float4*>(data + 4 * half);
-    values[4 * half] = four.x;
-    values[4 * half + 1] = four.y;
-    values[4 * half + 2] = four.z;
-    values[4 * half + 3] = four.w;
-  }
-}
-__device__ __forceinline__ void LoadEight(const Bf16* data, float (&values)[8]) {
-  const uint4 eight = *reinterpret_cast<const uint4*>(data);
-  const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    values[2 * i] = __uint_as_float(words[i] << 16);
-    values[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
-  }
-}
-__device__ __forceinline__ void StoreEight(float* data, const float (&values)[8]) {
-  *reinterpret_cast<float4*>(data) = make_float4(values[0], values[1], values[2], values[3]);
-  *reinterpret_cast<float4*>(data + 4) = make_float4(values[4], values[5], values[6], values[7]);
-}
-__device__ __forceinline__ void StoreEight(Bf16* data, const float (&values)[8]) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    words[i] = Bf16FromFloat(values[2 * i]) | static_cast<uint32_t>(Bf16FromFloat(values[2 * i + 1])) << 16;
-  *reinterpret_cast<uint4*>(data) = make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 // hc_pre of four streams for many tokens, in two launches. One block a token: its streams are asked for before the mix is known, eight
 // columns a thread and round.
 constexpr int kManyMixThreads = 64;
@@ -399,21 +338,21 @@ __global__ void __launch_bounds__(kMixThreads) MixOfFourKernel(const T* streams,
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int t = static_cast<int>(threadIdx.x);
-  const int64_t stride = int64_t{kMixThreads} * kPostColumns;
+  const int64_t stride = int64_t{kMixThreads} * kEightColumns;
   const T* const x = streams + token * 4 * p.dim;
-  float values[4][kPostColumns];
+  float values[4][kEightColumns];
   const auto load = [&](int64_t d) {
     if (d >= p.dim) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) LoadEight(x + i * p.dim + d, values[i]);
   };
-  load(t * kPostColumns);
+  load(t * kEightColumns);
   if (t < 4) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
   __syncthreads();
-  for (int64_t d = t * kPostColumns; d < p.dim; d += stride) {
-    float sums[kPostColumns];
+  for (int64_t d = t * kEightColumns; d < p.dim; d += stride) {
+    float sums[kEightColumns];
 #pragma unroll
-    for (int k = 0; k < kPostColumns; ++k) {
+    for (int k = 0; k < kEightColumns; ++k) {
       double sum = 0.0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum += pre[i] * static_cast<double>(values[i][k]);
@@ -426,85 +365,6 @@ __global__ void __launch_bounds__(kMixThreads) MixOfFourKernel(const T* streams,
 __global__ void __launch_bounds__(kManyMixThreads) SmallMixKernel(const HcPreParams p) {
   BeginKernel();
   HcMixOfToken<kManyMixThreads>(p, blockIdx.x);
-}
-
-// What moe_combine left for hc_post to do.
-struct Combined {
-  const float* routed;
-  const void* shared;  // Null: 0. F32 where it is added before a sum over ranks.
-  void* y;
-  PeerLinks links;
-  float* sum;
-};
-
-enum class Before { kNothing, kCombine, kSumOverRanks };
-
-// Unless nothing was before, y is what moe_combine gives, and is written too.
-template <typename T, Before kBefore>
-__global__ void __launch_bounds__(kPostThreads)
-    HcPostOfFourKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
-                       int64_t dim, const __grid_constant__ Combined combined) {
-  BeginKernel();
-  const int64_t token = blockIdx.x;
-  const int64_t d = (blockIdx.y * int64_t{kPostThreads} + threadIdx.x) * kPostColumns;
-  float values[kPostColumns];
-  float streams[4][kPostColumns];
-  if constexpr (kBefore == Before::kSumOverRanks) {
-    SumOverRanks ranks(combined.links);
-    if (d < dim) {
-      const int64_t begin = token * dim + d;
-      LoadEight(combined.routed + begin, values);
-      if (combined.shared != nullptr) {
-        float added[kPostColumns];
-        LoadEight(static_cast<const float*>(combined.shared) + begin, added);
-#pragma unroll
-        for (int k = 0; k < kPostColumns; ++k) values[k] += added[k];
-      }
-      ranks.PushRun(begin, values);
-      ranks.TakeRun(begin, values);
-      StoreEight(combined.sum + begin, values);
-#pragma unroll
-      for (int k = 0; k < kPostColumns; ++k) values[k] = ToFloat(FromFloat<T>(values[k]));
-      StoreEight(static_cast<T*>(combined.y) + begin, values);
-    }
-    ranks.EndRound(ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0));
-  }
-  if (d >= dim) return;
-  if constexpr (kBefore == Before::kCombine) {
-    float routed[kPostColumns];
-    LoadEight(combined.routed + token * dim + d, routed);
-    if (combined.shared != nullptr) {
-      LoadEight(static_cast<const T*>(combined.shared) + token * dim + d, values);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kPostColumns; ++k) values[k] = 0;
-    }
-#pragma unroll
-    for (int k = 0; k < kPostColumns; ++k) {
-      const double sum = static_cast<double>(values[k]) + static_cast<double>(routed[k]);
-      values[k] = ToFloat(FromFloat<T>(static_cast<float>(sum)));
-    }
-    StoreEight(static_cast<T*>(combined.y) + token * dim + d, values);
-  }
-  if constexpr (kBefore == Before::kNothing) LoadEight(y + token * dim + d, values);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) LoadEight(residual + (token * 4 + i) * dim + d, streams[i]);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const double factor = static_cast<double>(post[token * 4 + j]);
-    double factors[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) factors[i] = static_cast<double>(comb[(token * 4 + i) * 4 + j]);
-    float sums[kPostColumns];
-#pragma unroll
-    for (int k = 0; k < kPostColumns; ++k) {
-      double sum = factor * static_cast<double>(values[k]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum += factors[i] * static_cast<double>(streams[i][k]);
-      sums[k] = static_cast<float>(sum);
-    }
-    StoreEight(out + (token * 4 + j) * dim + d, sums);
-  }
 }
 
 // Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products.
@@ -578,7 +438,7 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   const int64_t num_tokens = args.streams.shape[0];
   if (num_tokens > kManyMixTokens && args.streams.shape[1] == 4 &&
-      args.streams.shape[2] % kPostColumns == 0 &&
+      args.streams.shape[2] % kEightColumns == 0 &&
       (reinterpret_cast<uintptr_t>(args.streams.data) | reinterpret_cast<uintptr_t>(args.u.data)) % 16 == 0) {
     const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
     context.Launch(SmallMixKernel, static_cast<unsigned>(num_tokens), kManyMixThreads, 0, params);
@@ -594,87 +454,6 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
     context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(),
                    ParamsOf(args, dots.data, dots.num_parts));
-  });
-  return {};
-}
-
-namespace {
-
-// The launch in front of hc_post of four streams, if it is moe_combine's that makes y and its work can be done element by element
-// with hc_post's.
-const OpenCombine* CombineBefore(CudaContext& context, const ops::HcPostArgs& args) {
-  const OpenCombine* const open = context.open_combine().get();
-  if (open == nullptr || open->y != args.y.data || open->count != args.y.num_elements() ||
-      open->dtype != args.y.dtype || args.y.dtype != args.residual.dtype) {
-    return nullptr;
-  }
-  if ((reinterpret_cast<uintptr_t>(open->routed) | reinterpret_cast<uintptr_t>(open->shared)) % 16 != 0)
-    return nullptr;
-  const int64_t out_bytes = args.out.num_bytes();
-  const int64_t y_bytes = args.y.num_bytes();
-  if (open->links.size > 0 &&
-      (args.y.dtype != DType::kBF16 || reinterpret_cast<uintptr_t>(open->sum) % 16 != 0 ||
-       OverlapsOperands(*open, args.out.data, out_bytes) ||
-       OverlapsOperands(*open, args.residual.data, args.residual.num_bytes()))) {
-    return nullptr;
-  }
-  if (BytesOverlap(args.out.data, out_bytes, open->routed,
-                   open->count * static_cast<int64_t>(sizeof(float))) ||
-      BytesOverlap(args.out.data, out_bytes, open->shared, y_bytes) ||
-      BytesOverlap(args.out.data, out_bytes, open->y, y_bytes) ||
-      BytesOverlap(args.residual.data, args.residual.num_bytes(), open->y, y_bytes)) {
-    return nullptr;
-  }
-  return open;
-}
-
-}  // namespace
-
-Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
-  if (args.residual.num_elements() == 0) return {};
-  const int64_t dim = args.residual.shape[2];
-  constexpr int kThreads = 128;
-  const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
-                  static_cast<unsigned>(CeilDiv(dim, kThreads)));
-  const bool eights = args.residual.shape[1] == 4 && dim % kPostColumns == 0 &&
-                      (reinterpret_cast<uintptr_t>(args.y.data) | reinterpret_cast<uintptr_t>(args.out.data) |
-                       reinterpret_cast<uintptr_t>(args.residual.data)) %
-                              16 ==
-                          0;
-  WithElement(args.residual.dtype, [&]<typename T>(T*) {
-    if (eights) {
-      const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kPostColumns)));
-      const auto launch = [&](auto kernel, uint64_t before, const Combined& combined) {
-        return context.queue().LaunchInPlaceOf(before, kernel, blocks, kPostThreads, 0, args.y.as<const T>(),
-                                               args.residual.as<const T>(), args.post.as<const float>(),
-                                               args.comb.as<const float>(), args.out.as<T>(), dim, combined);
-      };
-      OpenHcPost post = {.y = args.y.data,
-                         .residual = args.residual.data,
-                         .out = args.out.data,
-                         .post = args.post.as<const float>(),
-                         .comb = args.comb.as<const float>(),
-                         .num_tokens = args.residual.shape[0],
-                         .dim = dim};
-      if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
-        const Combined combined = {open->routed, open->shared, open->y, open->links, open->sum};
-        post.launch = launch(open->links.size > 0 ? HcPostOfFourKernel<T, Before::kSumOverRanks>
-                                                  : HcPostOfFourKernel<T, Before::kCombine>,
-                             open->launch, combined);
-        if (post.launch != 0) {
-          post.routed = open->routed;
-          post.shared = open->shared;
-          post.links = open->links;
-          post.sum = open->sum;
-        }
-      }
-      if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, Before::kNothing>, 0, {});
-      if (args.residual.dtype == DType::kBF16) context.open_hc_post() = std::make_shared<OpenHcPost>(post);
-      return;
-    }
-    context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),
-                   args.post.as<const float>(), args.comb.as<const float>(), args.out.as<T>(),
-                   static_cast<int>(args.residual.shape[1]), dim);
   });
   return {};
 }
