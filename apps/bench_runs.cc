@@ -192,6 +192,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
     tokens.push_back(RandomTokens(batch));
+    output = {};  // Its memory is the next one's, as it is where somebody generates text.
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens.back()));
     row.seconds.push_back(Seconds(begin));

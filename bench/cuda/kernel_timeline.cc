@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,7 +47,8 @@ std::string ShortName(const char* mangled) {
 }
 
 void Write(const CUpti_Activity& record) {
-  static std::unordered_map<const char*, std::string> names;  // Of kernels, by their place in memory.
+  // Of kernels, by their place in memory. Never destroyed: the last records come while the program ends.
+  static auto& names = *new std::unordered_map<const char*, std::string>;
   if (record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
     const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel10&>(record);
     const auto [name, is_new] = names.try_emplace(kernel.name);
@@ -68,6 +70,8 @@ void CUPTIAPI NewBuffer(uint8_t** buffer, size_t* num_bytes, size_t* max_records
 }
 
 void CUPTIAPI BufferIsFull(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid_bytes) {
+  static auto& mutex = *new std::mutex;
+  const std::lock_guard lock(mutex);
   CUpti_Activity* record = nullptr;
   while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) Write(*record);
   std::free(buffer);

@@ -265,7 +265,9 @@ Status DeviceQueue::Flush() {
   if (list_.size() == 0) {
     list_ops_.clear();
     launches_before_.clear();
-    return {};
+    if (!staging_.HasNew()) return {};
+    // Of an op that has yet to make the launches that read them.
+    BeginUpload(list_);
   }
   // The list begins with the bytes that its launches find in staging memory, if there are any.
   const Staging::Bytes staged = staging_.TakeNew();
@@ -278,10 +280,10 @@ Status DeviceQueue::Flush() {
   const cudaError_t error = graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed);
   if (error != cudaSuccess) {
     // The op whose launch it was: the last that began at or before it.
-    const bool named = failed < list_.size() && !list_ops_.empty();
     const auto after =
         std::upper_bound(launches_before_.begin(), launches_before_.end(), failed + without_upload);
-    const auto op = std::max<std::ptrdiff_t>(after - launches_before_.begin(), 1) - 1;
+    const bool named = failed < list_.size() && after != launches_before_.begin();
+    const auto op = after - launches_before_.begin() - 1;
     status = Check(error, named ? "op " + list_ops_[static_cast<size_t>(op)].ToString()
                                 : fmt::format("a graph of {} launches", list_.size()));
   }
@@ -366,15 +368,18 @@ Status DeviceQueue::StartWait(std::string_view what) {
                what);
 }
 
-// With wait_mutex_ held, after StartWait.
-Status DeviceQueue::FinishWait(std::string_view what) {
+// With wait_mutex_ held, after StartWait. `lists`: handed to the device since the last wait, when this one began.
+Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   // Others may queue meanwhile.
   const cudaError_t error = cudaStreamSynchronize(stream_);
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(Check(error, what));
   num_recorded_ = 0;
-  lists_since_wait_ = 0;
-  if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
+  // What another thread has handed over meanwhile may still be read.
+  if (lists_since_wait_ == lists) {
+    lists_since_wait_ = 0;
+    if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
+  }
   if (host_fault_->kind != FaultKind::kNone) {
     DSV4_RETURN_IF_ERROR(
         Check(cudaMemsetAsync(device_fault_, 0, sizeof(Fault), stream_), "clearing the fault record"));
@@ -387,11 +392,13 @@ Status DeviceQueue::FinishWait(std::string_view what) {
 
 Status DeviceQueue::Wait(std::string_view what) {
   const std::lock_guard wait_lock(wait_mutex_);
+  uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
     DSV4_RETURN_IF_ERROR(StartWait(what));
+    lists = lists_since_wait_;
   }
-  return FinishWait(what);
+  return FinishWait(what, lists);
 }
 
 Status DeviceQueue::CopyToHost(void* destination, const void* source, size_t num_bytes) {
@@ -412,24 +419,28 @@ Status DeviceQueue::CopyToHost(void* destination, const void* source, size_t num
 Status DeviceQueue::WriteToHost(void* destination, const void* source, size_t num_bytes) {
   DSV4_RETURN_IF_ERROR(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
   LaunchCopyToHost(*this, destination, source, num_bytes, host_fault_);
+  uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
     --num_open_ops_;
     ++num_moves_;
     DSV4_RETURN_IF_ERROR(FlushOfOp());
+    lists = lists_since_wait_;
   }
-  return FinishWait(kCopyToHost);
+  return FinishWait(kCopyToHost, lists);
 }
 
 // By the copy engine.
 Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t num_bytes) {
+  uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
     DSV4_RETURN_IF_ERROR(StartWait(kCopyToHost));
+    lists = lists_since_wait_;
     DSV4_RETURN_IF_ERROR(
         Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToHost, stream_), kCopyToHost));
   }
-  return FinishWait(kCopyToHost);
+  return FinishWait(kCopyToHost, lists);
 }
 
 Result<Buffer> DeviceQueue::AllocateOnHost(size_t num_bytes) {

@@ -139,7 +139,7 @@ class DeviceQueue {
   // With wait_mutex_ held; both waits for everything.
   Status WriteToHost(void* destination, const void* source, size_t num_bytes);
   Status TransferToHost(void* destination, const void* source, size_t num_bytes);
-  Status FinishWait(std::string_view what);
+  Status FinishWait(std::string_view what, uint64_t lists);
 
   // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since somebody has just
   // waited for it, then as many as the host has made by the time the device has done those before.

@@ -234,7 +234,10 @@ class PeerGroup final : public comm::Communicator {
   }
   Status Send(std::span<const std::byte> data, int to) override { return inside_->Send(data, to); }
   Status Recv(std::span<std::byte> data, int from) override { return inside_->Recv(data, from); }
-  Status Check() override { return hosts_.Check(); }
+  Status Check() override {
+    FailIfLate();
+    return hosts_.Check();
+  }
   void Fail(const Status& why) override { hosts_.Fail(why); }
   // Parts go the way of the whole: their hosts first.
   Result<std::unique_ptr<comm::Communicator>> Split(int) override {
@@ -252,6 +255,7 @@ class PeerGroup final : public comm::Communicator {
   // `row_bytes`: of what every rank gets or gives, p.num_rows rows; ranks decide by it, and alike.
   Status Launch(const char* name, ExchangeParams p, std::span<const int64_t> row_bytes) {
     if (ended_.load(std::memory_order_relaxed)) return Check();
+    packed_launch_ = 0;
     const int64_t most = *std::ranges::max_element(row_bytes) * p.num_rows;
     if (most == 0) return {};
     int64_t bits = p.sum == nullptr ? 0 : Address(p.sum);
@@ -264,7 +268,6 @@ class PeerGroup final : public comm::Communicator {
         packed_ && most <= kMaxPackedBytes && p.sum == nullptr &&
         std::ranges::all_of(row_bytes, [](int64_t bytes) { return bytes > 0 && bytes % 8 == 0; });
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{p.num_rows, most}}}));
-    packed_launch_ = 0;
     for (p.begin = 0; p.begin < most; p.begin += kSlotBytes) {
       const int64_t now = std::min(kSlotBytes, most - p.begin);
       // Blocks are as many on all ranks: each waits for its namesakes.
@@ -306,14 +309,19 @@ class PeerGroup final : public comm::Communicator {
     return queue_->EndOp();
   }
 
+  // A device that has waited too long gives what it has from then on: nobody may take that for an answer.
+  void FailIfLate() {
+    const uint32_t late = __atomic_load_n(&words_->late, __ATOMIC_ACQUIRE);
+    if (late == 0) return;
+    hosts_.Fail({StatusCode::kDeadlineExceeded,
+                 fmt::format("the device of rank {} was not there within {} s", late - 1,
+                             static_cast<double>(timeout_.count()) / 1000.0)});
+  }
+
   void Watch() {
     std::unique_lock lock(watch_mutex_);
     while (!wake_.wait_for(lock, kLook, [&] { return stop_; })) {
-      if (const uint32_t late = __atomic_load_n(&words_->late, __ATOMIC_ACQUIRE); late != 0) {
-        hosts_.Fail({StatusCode::kDeadlineExceeded,
-                     fmt::format("the device of rank {} was not there within {} s", late - 1,
-                                 static_cast<double>(timeout_.count()) / 1000.0)});
-      }
+      FailIfLate();
       if (hosts_.Check().ok()) continue;
       ended_.store(true, std::memory_order_relaxed);
       __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/check.h"
+
 namespace dsv4::backend::cuda {
 
 Staging::~Staging() {
@@ -39,6 +41,7 @@ Staging::Bytes Staging::TakeNew() {
 }
 
 cudaError_t Staging::SwitchHalf(cudaStream_t stream) {
+  DSV4_CHECK(!HasNew()) << used_ - taken_ << " bytes have not been taken";
   const cudaError_t error = cudaEventRecord(halves_[half_].read, stream);
   if (error != cudaSuccess) return error;
   half_ ^= 1;

@@ -35,6 +35,8 @@ class Staging {
     size_t num_bytes = 0;
   };
   Bytes TakeNew();
+  // Whether there is any.
+  bool HasNew() const { return used_ != taken_; }
   // Goes on in the other half, once the device has read what it held. Everything put has been taken.
   cudaError_t SwitchHalf(cudaStream_t stream);
   // Starts over: the device has read everything, and nobody waits for a place to be read.

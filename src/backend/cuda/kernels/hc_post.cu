@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kPostThreads)
       ranks.TakeRun(begin, values);
       StoreEight(combined.sum + begin, values);
 #pragma unroll
-      for (int k = 0; k < kEightColumns; ++k) values[k] = ToFloat(FromFloat<T>(values[k]));
+      for (int k = 0; k < kEightColumns; ++k) values[k] = ToFloat(FromFloat<T>(0.0F + values[k]));
       StoreEight(static_cast<T*>(combined.y) + begin, values);
     }
     ranks.EndRound(ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0));

@@ -239,7 +239,8 @@ __global__ void __launch_bounds__(kSumThreads) PackedSumKernel(const __grid_cons
     ranks.Push(i, mine);
     const float sum = ranks.Take(i, mine);
     p.sum[i] = sum;
-    if (p.rounded != nullptr) static_cast<Bf16*>(p.rounded)[i] = FromFloat<Bf16>(sum);
+    if (p.rounded != nullptr)
+      static_cast<Bf16*>(p.rounded)[i] = FromFloat<Bf16>(0.0F + sum);  // As moe_combine has it: no -0.
   }
   ranks.EndRound(ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0));
 }

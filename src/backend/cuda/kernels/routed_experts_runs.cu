@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kStages = 3;
 constexpr int kMaxTokensPerTile = kTokensPerTile;
-constexpr size_t kMaxRowsBytes = size_t{72} * 1024;  // Activations of a tile.
+constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
 constexpr int kSumsBytes = 24 * 1024;                // Of segments, until they are added; twice.
 
 struct Params {
@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) RunKernel(const __grid_cons
   auto* const sums = reinterpret_cast<SegmentSums*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
   auto* const spans = reinterpret_cast<Span<kMatrices>*>(sums + 2 * kSumsBytes / sizeof(SegmentSums));
   auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
-  // Down begins with weights while gate and up are not done: who was grouped with whom was there before those began.
+  // Down begins with weights while gate and up are not done. Who was grouped with whom a kernel in front of those wrote, and all of
+  // their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
   const int num_items = FindSpans<kMatrices>(p, spans, &num_spans);
