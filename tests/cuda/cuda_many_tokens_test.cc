@@ -251,6 +251,17 @@ TEST(CudaManyTokens, GroupedLinearGivesTheBitsOfFewTokens) {
   }
 }
 
+Status RunExperts(Device& device, const Cut& cut, const DeviceTensor& x, const DeviceTensor& indices,
+                  const DeviceTensor& routing, const std::vector<ops::ExpertWeights>& experts,
+                  const DeviceTensor& y) {
+  return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
+                                                          .indices = Rows(indices.view, cut),
+                                                          .weights = Rows(routing.view, cut),
+                                                          .experts = experts,
+                                                          .limit = 7.0F,
+                                                          .y = Rows(y.view, cut)});
+}
+
 TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 700;
@@ -274,14 +285,8 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
       const std::vector<ops::ExpertWeights> experts =
           RandomExperts(device, format, kExperts, kDim, width, kExperts);
       ExpectTheSameInAnyCut(
-          device, y.view, FormatText(format) + ", width " + std::to_string(width), [&](const Cut& cut) {
-            return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
-                                                                    .indices = Rows(indices.view, cut),
-                                                                    .weights = Rows(routing.view, cut),
-                                                                    .experts = experts,
-                                                                    .limit = 7.0F,
-                                                                    .y = Rows(y.view, cut)});
-          });
+          device, y.view, FormatText(format) + ", width " + std::to_string(width),
+          [&](const Cut& cut) { return RunExperts(device, cut, x, indices, routing, experts, y); });
     }
   }
 }
@@ -316,14 +321,8 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
       for (int64_t begin = 0; begin < kTokens; begin += kTokens / 6)
         cuts.push_back({begin, begin + kTokens / 6});
       ExpectTheSameInCuts(
-          device, y.view, cuts, FormatText(format) + ", dim " + std::to_string(dim), [&](const Cut& cut) {
-            return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
-                                                                    .indices = Rows(indices.view, cut),
-                                                                    .weights = Rows(routing.view, cut),
-                                                                    .experts = experts,
-                                                                    .limit = 7.0F,
-                                                                    .y = Rows(y.view, cut)});
-          });
+          device, y.view, cuts, FormatText(format) + ", dim " + std::to_string(dim),
+          [&](const Cut& cut) { return RunExperts(device, cut, x, indices, routing, experts, y); });
     }
   }
 }
@@ -356,14 +355,8 @@ TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
       const std::vector<ops::ExpertWeights> experts =
           RandomExperts(device, format, kExperts, dim, width, kDifferent);
       ExpectTheSameInAnyCut(
-          device, y.view, FormatText(format) + ", dim " + std::to_string(dim), [&](const Cut& cut) {
-            return device.table().routed_experts(device.context(), {.x = Rows(x.view, cut),
-                                                                    .indices = Rows(indices.view, cut),
-                                                                    .weights = Rows(routing.view, cut),
-                                                                    .experts = experts,
-                                                                    .limit = 7.0F,
-                                                                    .y = Rows(y.view, cut)});
-          });
+          device, y.view, FormatText(format) + ", dim " + std::to_string(dim),
+          [&](const Cut& cut) { return RunExperts(device, cut, x, indices, routing, experts, y); });
     }
   }
 }

@@ -84,6 +84,11 @@ __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indi
 
 }  // namespace
 
+bool CanGroupAndPack(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+  return table.alike && args.x.dtype == DType::kBF16 && args.indices.num_elements() < int64_t{1} << 24 &&
+         CanPack(args.x.data, args.x.dtype, args.x.shape[1], args.x.shape[1]);
+}
+
 Result<ExpertGrouping> GroupByExpert(CudaContext& context, const ops::RoutedExpertsArgs& args,
                                      int tokens_per_tile) {
   const int64_t num_assignments = args.indices.num_elements();

@@ -24,6 +24,10 @@ struct ExpertGrouping {
   int tokens_per_tile;  // At most.
 };
 
+// What every kernel for packed tokens of experts wants: experts of one format, activations that can be packed, and no more
+// assignments than its numbers hold.
+bool CanGroupAndPack(const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+
 // Scratch of the op that runs.
 Result<ExpertGrouping> GroupByExpert(CudaContext& context, const ops::RoutedExpertsArgs& args,
                                      int tokens_per_tile);

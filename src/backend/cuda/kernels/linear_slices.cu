@@ -160,11 +160,6 @@ Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64
                                          kThreads, shared_bytes, params);
 }
 
-// From the first element of the tokens' rows behind the last.
-MemoryRange BytesOf(const void* data, int64_t stride, int64_t columns, bool is_bf16, int64_t num_tokens) {
-  return {data, static_cast<size_t>(((num_tokens - 1) * stride + columns) * (is_bf16 ? 2 : 4))};
-}
-
 }  // namespace
 
 // A launch that the next linear of the same activations may join.
@@ -189,11 +184,12 @@ Result<bool> Joins(CudaContext& context, const LinearWgmmaArgs& args, const Slic
   }
   // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
   const MemoryRange y =
-      BytesOf(args.y.data, args.y_stride, args.weight.rows, args.y.dtype == DType::kBF16, num_tokens);
-  if (Overlap(y, BytesOf(args.x.data, args.x_stride, args.weight.cols, true, num_tokens))) return false;
+      RangeOfRows(args.y.data, args.y_stride, args.weight.rows, args.y.dtype == DType::kBF16, num_tokens);
+  if (Overlap(y, RangeOfRows(args.x.data, args.x_stride, args.weight.cols, true, num_tokens))) return false;
   for (int i = 0; i < before.num_matrices; ++i) {
     const Matrix& m = before.matrices[i];
-    if (Overlap(y, BytesOf(m.y.data, m.y.stride, m.rows_per_group, m.y.is_bf16, num_tokens))) return false;
+    if (Overlap(y, RangeOfRows(m.y.data, m.y.stride, m.rows_per_group, m.y.is_bf16, num_tokens)))
+      return false;
   }
   Params params = before;
   AddMatrix(params, args);

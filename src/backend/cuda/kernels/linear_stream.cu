@@ -234,11 +234,6 @@ void AddMatrix(Params& params, const StreamLinearArgs& args) {
   params.scales_stride = std::max(params.scales_stride, matrix.shape.scale_cols);
 }
 
-// From the first element of the tokens' rows behind the last.
-MemoryRange BytesOf(const void* y, int64_t y_stride, int64_t rows, bool y_is_bf16, int64_t num_tokens) {
-  return {y, static_cast<size_t>(((num_tokens - 1) * y_stride + rows) * (y_is_bf16 ? 2 : 4))};
-}
-
 }  // namespace
 
 // A launch that the next linear of the same activations may join.
@@ -291,11 +286,12 @@ bool Joins(CudaContext& context, const StreamLinearArgs& args) {
     return false;
   }
   // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
-  const MemoryRange y = BytesOf(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
-  if (Overlap(y, BytesOf(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) return false;
+  const MemoryRange y =
+      RangeOfRows(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
+  if (Overlap(y, RangeOfRows(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) return false;
   for (int i = 0; i < before.num_matrices; ++i) {
     const Matrix& m = before.matrices[i];
-    if (Overlap(y, BytesOf(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens))) return false;
+    if (Overlap(y, RangeOfRows(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens))) return false;
   }
   Params params = before;
   AddMatrix(params, args);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "tensor/dtype.h"
 
@@ -81,9 +82,7 @@ std::vector<OpenSelection::Tokens> TokensOf(const Sequences& sequences) {
 
 // Whether [a, a + a_bytes) and [b, b + b_bytes) have a byte in common.
 inline bool BytesOverlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
-  const auto* const a_begin = static_cast<const std::byte*>(a);
-  const auto* const b_begin = static_cast<const std::byte*>(b);
-  return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+  return Overlap({a, static_cast<size_t>(a_bytes)}, {b, static_cast<size_t>(b_bytes)});
 }
 
 // Whether it has a byte of what the sum over ranks reads or writes in fp32.

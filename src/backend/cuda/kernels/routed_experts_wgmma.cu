@@ -134,10 +134,8 @@ void LaunchDown(CudaContext& context, const Params& params, unsigned blocks) {
 }  // namespace
 
 bool HasExpertsWgmma(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
-  return args.x.shape[0] >= kMinWgmmaTokens && args.x.dtype == DType::kBF16 && table.alike &&
-         FitsWgmma(table.w1) && FitsWgmma(table.w2) && table.w1.rows % (kWgmmaRows / 2) == 0 &&
-         table.w2.rows % 2 == 0 && args.indices.num_elements() < int64_t{1} << 24 &&
-         CanPack(args.x.data, args.x.dtype, args.x.shape[1], args.x.shape[1]);
+  return args.x.shape[0] >= kMinWgmmaTokens && FitsWgmma(table.w1) && FitsWgmma(table.w2) &&
+         table.w1.rows % (kWgmmaRows / 2) == 0 && table.w2.rows % 2 == 0 && CanGroupAndPack(table, args);
 }
 
 Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,

@@ -445,9 +445,7 @@ bool Fits(const DeviceWeight& weight) {
 bool HasExpertsWide(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
   return num_assignments >= kMinTokensOfExpert * static_cast<int64_t>(args.experts.size()) &&
-         args.x.dtype == DType::kBF16 && table.alike && Fits(table.w1) && Fits(table.w2) &&
-         num_assignments < int64_t{1} << 24 &&
-         CanPack(args.x.data, args.x.dtype, args.x.shape[1], args.x.shape[1]);
+         Fits(table.w1) && Fits(table.w2) && CanGroupAndPack(table, args);
 }
 
 Status ExpertsWide(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,

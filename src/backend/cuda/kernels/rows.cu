@@ -179,11 +179,6 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
 
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
 
-MemoryRange RangeOf(const void* data, int64_t stride, const RowsOperand& rows, bool is_bf16) {
-  if (data == nullptr || rows.num_rows == 0) return {};
-  return {data, static_cast<size_t>(((rows.num_rows - 1) * stride + rows.width) * (is_bf16 ? 2 : 4))};
-}
-
 // Whether `next` goes on with what `track` leaves.
 bool GoesOn(const RowsOperand& track, const RowsOperand& next) {
   return track.out != nullptr && next.in == track.out && next.out == track.out && next.width == track.width &&
@@ -272,8 +267,10 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
         std::ranges::any_of(steps, [](const RowStep& s) { return s.kind == RowStepKind::kRope; });
     if (track.num_steps == kMaxSteps || second_rope) return false;
   } else {
-    touched.emplace_back(number, RangeOf(rows.in, rows.in_stride, rows, rows.in_is_bf16));
-    touched.emplace_back(number, RangeOf(rows.out, rows.out_stride, rows, rows.out_is_bf16));
+    touched.emplace_back(number,
+                         RangeOfRows(rows.in, rows.in_stride, rows.width, rows.in_is_bf16, rows.num_rows));
+    touched.emplace_back(number,
+                         RangeOfRows(rows.out, rows.out_stride, rows.width, rows.out_is_bf16, rows.num_rows));
   }
   for (const auto& [track_of, range] : open.touched) {
     for (const auto& [mine, next] : touched) {
