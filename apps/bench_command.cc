@@ -13,8 +13,8 @@
 #include "apps/bench_machine.h"
 #include "apps/bench_report.h"
 #include "apps/bench_runs.h"
+#include "apps/load_bar.h"
 #include "apps/model_source.h"
-#include "apps/terminal.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
 
@@ -128,12 +128,10 @@ model::MemoryRequest LargestRow(const Plan& plan) {
 
 Status Bench::Load() {
   for (Target& target : targets_) {
-    ProgressBar bar("Loading");
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        target.model, LoadModel(
-                          options_.model, source_, target.backend->backend(),
-                          [&](int64_t done, int64_t total) { bar.Update(done, total); }, LargestRow(plan_),
-                          &target.backend->inner()));
+    LoadBar bar;
+    DSV4_ASSIGN_OR_RETURN_STATUS(target.model,
+                                 LoadModel(options_.model, source_, target.backend->backend(), bar.callback(),
+                                           LargestRow(plan_), &target.backend->inner()));
     bar.Clear();
     target.runs = std::make_unique<BenchRuns>(
         *target.model, *target.backend, target.meter,

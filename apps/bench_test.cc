@@ -35,7 +35,7 @@ class BenchTest : public ::testing::Test {
     return CheckAgainstReference(*source_, flags_, backend_->backend(), kDepth);
   }
   std::unique_ptr<model::Model> Load() {
-    auto model = LoadModel(flags_, *source_, backend_->backend(), [](int64_t, int64_t) {});
+    auto model = LoadModel(flags_, *source_, backend_->backend(), {});
     EXPECT_TRUE(model.has_value());
     return std::move(*model);
   }

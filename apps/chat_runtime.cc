@@ -49,7 +49,7 @@ std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_
   return allowed;
 }
 
-Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, const LoadProgress& progress) {
+Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, const LoadCallback& progress) {
   auto runtime = std::unique_ptr<ChatRuntime>(new ChatRuntime());
   DSV4_ASSIGN_OR_RETURN(const ModelSource source, ModelSource::Find(options.model));
   const std::string& directory = source.text_directory();

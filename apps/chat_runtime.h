@@ -42,7 +42,7 @@ class ChatRuntime {
     std::function<Result<ops::Backend>(const ModelFlags&)> make_backend = MakeBackend;
   };
   // Errors name the file or string at fault.
-  static Result<std::unique_ptr<ChatRuntime>> Load(const Options& options, const LoadProgress& progress);
+  static Result<std::unique_ptr<ChatRuntime>> Load(const Options& options, const LoadCallback& progress);
 
   // How one answer is asked for and shown.
   struct Ask {

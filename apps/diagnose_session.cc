@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "apps/load_bar.h"
 #include "apps/logits_command.h"
-#include "apps/terminal.h"
 #include "base/read_file.h"
 #include "engine/engine.h"
 
@@ -41,9 +41,9 @@ Result<diag::Subject> DiagnoseSession::Model() {
   if (!model_) {
     DSV4_ASSIGN_OR_RETURN(ops::Backend backend, suspects_.make_backend(options_.run.model));
     backend_ = std::make_unique<diag::HookedBackend>(std::move(backend));
-    ProgressBar bar("Loading");
-    DSV4_ASSIGN_OR_RETURN(model_, LoadModel(options_.run.model, source_, backend_->backend(),
-                                            [&](int64_t done, int64_t total) { bar.Update(done, total); }));
+    LoadBar bar;
+    DSV4_ASSIGN_OR_RETURN(model_,
+                          LoadModel(options_.run.model, source_, backend_->backend(), bar.callback()));
     bar.Clear();
   }
   return diag::Subject{*model_, *backend_};

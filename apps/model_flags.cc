@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <thread>
 #include <utility>
@@ -69,14 +70,14 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
 }
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const LoadProgress& progress,
+                                                const LoadCallback& progress,
                                                 const model::MemoryRequest& memory) {
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, MakeBackend(flags));
   return LoadModel(flags, source, backend, progress, memory);
 }
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const ops::Backend& backend, const LoadProgress& progress,
+                                                const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory,
                                                 const ops::Backend* wrapped) {
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
@@ -84,7 +85,11 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   model::ModelOptions options = MakeModelOptions(flags);
   // Random weights were made for the first layers only.
   if (source.synthetic()) options.max_layers = 0;
-  options.progress = progress;
+  int64_t bytes_placed = 0;
+  options.progress = [&](const model::LoadProgress& so_far) {
+    bytes_placed = so_far.bytes_placed;
+    if (progress) progress(so_far);
+  };
   options.group = flags.group;
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
@@ -104,6 +109,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   } else {
     DSV4_TRY(CheckPlacement(flags, *checkpoint));
   }
+  const auto begin = std::chrono::steady_clock::now();
   DSV4_ASSIGN_OR_RETURN(
       std::unique_ptr<model::Model> model,
       model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), backend, options));
@@ -120,6 +126,10 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
         fmt::format(", rank {} of {}: placement {}, layers {} to {}", place.rank, place.placement.num_ranks(),
                     model::ToString(place.placement), place.layers.begin, place.layers.end - 1);
   }
+  if (bytes_placed > 0) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    line += ", " + LoadSpeed(bytes_placed, seconds);
+  }
   // A truncated model answers differently, so the run says so even when logs are quiet.
   if (flags.max_layers > 0 && model->place().rank == 0) {
     LogWarning(line);
@@ -127,6 +137,12 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
     LogInfo(line);
   }
   return model;
+}
+
+std::string LoadSpeed(int64_t num_bytes, double seconds) {
+  const double gigabytes = static_cast<double>(num_bytes) / 1e9;
+  return fmt::format("{:.1f} GB in {:.1f} s, {:.1f} GB/s", gigabytes, seconds,
+                     gigabytes / std::max(seconds, 1e-9));
 }
 
 int Fail(const Status& status, int exit_code) {

@@ -41,8 +41,11 @@ struct ModelFlags {
   model::Placement placed;
 };
 
-// Called with (done, total) layers while a model loads.
-using LoadProgress = std::function<void(int64_t, int64_t)>;
+// Called while a model loads, after each layer. May be empty.
+using LoadCallback = std::function<void(const model::LoadProgress&)>;
+
+// "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
+std::string LoadSpeed(int64_t num_bytes, double seconds);
 
 // What --threads says, at least 1; by default the cores of the machine, divided among its ranks.
 int NumThreads(const ModelFlags& flags);
@@ -58,16 +61,17 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 // What the flags say about the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
-// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included. On a device the memory
+// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to
+// a device. On a device the memory
 // for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
 // one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const ops::Backend& backend, const LoadProgress& progress,
+                                                const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory = {},
                                                 const ops::Backend* wrapped = nullptr);
 // The same on the backend that --backend names.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
-                                                const LoadProgress& progress,
+                                                const LoadCallback& progress,
                                                 const model::MemoryRequest& memory = {});
 
 // Prints "dsv4: <status>" on stderr and returns `exit_code`.

@@ -11,6 +11,7 @@
 #include "apps/answer_printer.h"
 #include "apps/chat_runtime.h"
 #include "apps/interactive_chat.h"
+#include "apps/load_bar.h"
 #include "apps/printable.h"
 #include "apps/run_report.h"
 #include "apps/terminal.h"
@@ -175,14 +176,14 @@ int RunRunCommand(const RunOptions& options,
   const Clock::time_point start = Clock::now();
   Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
   {
-    ProgressBar load_bar("Loading");
+    LoadBar load_bar;
     runtime = ChatRuntime::Load({.model = options.model,
                                  .revision = options.revision,
                                  .raw = options.raw,
                                  .verify_every = options.verify_every,
                                  .dump_path = options.dump_path,
                                  .make_backend = make_backend},
-                                [&](int64_t done, int64_t total) { load_bar.Update(done, total); });
+                                load_bar.callback());
   }
   if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
   const double load_seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "apps/chat_runtime.h"
+#include "apps/load_bar.h"
 #include "apps/model_source.h"
 #include "apps/sampling_threads.h"
-#include "apps/terminal.h"
 #include "apps/verify.h"
 #include "base/log.h"
 #include "base/read_file.h"
@@ -276,12 +276,10 @@ int RunServeCommand(const ServeOptions& options) {
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
   {
-    ProgressBar load_bar("Loading");
+    LoadBar load_bar;
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
-    model = LoadModel(
-        options.model, *source, *backend, [&](int64_t done, int64_t total) { load_bar.Update(done, total); },
-        memory);
+    model = LoadModel(options.model, *source, *backend, load_bar.callback(), memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   if (served->tokenizer.num_ids() > (*model)->config().vocab_size) {

@@ -40,8 +40,8 @@ struct ModelOptions {
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
   // The backend looks at no number, so none is loaded.
   bool sizes_only = false;
-  // Called while loading with (layers done, layers to load). May be empty.
-  std::function<void(int64_t, int64_t)> progress;
+  // Called while loading, after each layer. May be empty.
+  std::function<void(const LoadProgress&)> progress;
   // The ranks that run the model together, each with its part; null: this process runs it alone.
   std::shared_ptr<comm::Communicator> group;
   Placement placement;  // Of as many ranks as the group has.

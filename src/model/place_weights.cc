@@ -79,6 +79,7 @@ Status VisitOutside(Weights& weights, Visit visit) {
 struct Placer {
   const ops::Backend& backend;
   std::vector<Buffer>& copies;
+  int64_t& bytes_placed;
 
   Status operator()(const std::string& name, Weight& weight) const {
     if (weight.rows == 0) return {};  // Another rank has it.
@@ -86,6 +87,9 @@ struct Placer {
     DSV4_RETURN_IF_ERROR(
         backend.table.prepare_weight(*backend.context, {.source = &weight, .prepared = &prepared})
             .WithContext(name));
+    if (prepared.data.device.type != DeviceType::kHost) {
+      bytes_placed += weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
+    }
     weight = std::move(prepared);
     return {};
   }
@@ -100,6 +104,7 @@ struct Placer {
             .WithContext(name));
     tensor = TensorView::Contiguous(buffer->data(), tensor.dtype, tensor.shape, memory.device());
     copies.push_back(std::move(*buffer));
+    bytes_placed += static_cast<int64_t>(num_bytes);
     return {};
   }
 };
@@ -122,7 +127,7 @@ struct Fingerprinter {
 
 Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights) {
   const Fingerprinter fingerprint{weights.fingerprint};
-  const Placer place{backend, weights.copies};
+  const Placer place{backend, weights.copies, weights.bytes_placed};
   if (!std::exchange(weights.outside_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
     weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));

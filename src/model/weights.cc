@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "io/checkpoint.h"
+#include "io/read_ahead.h"
 #include "model/resolved_checkpoint.h"
 #include "model/small_tensors.h"
 #include "model/stages.h"
@@ -56,6 +57,7 @@ class Numbers {
     checkpoint_.Fetch(ranges_);
     fetched_ = true;
   }
+  std::span<const std::span<const std::byte>> ranges() const { return ranges_; }
 
  private:
   const io::Checkpoint& checkpoint_;
@@ -325,16 +327,29 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
   const RankPlace& place = weights.place;
   Loader loader(config, options, place, weights.copies);
+  io::ReadAhead read_ahead;
+  const auto read_layer_ahead = [&](int64_t i) {
+    if (!options.numbers_pass || options.sizes_only || i >= place.layers.end) return;
+    Numbers numbers(*checkpoint, options);
+    numbers.Add(resolved.layers[static_cast<size_t>(i)], place);
+    read_ahead.Add(numbers.ranges());
+  };
+  read_layer_ahead(place.layers.begin);
   DSV4_TRY(LoadOutside(resolved, *checkpoint, options, loader, weights));
   for (int64_t i = place.layers.begin; i < place.layers.end; ++i) {
     const auto index = static_cast<size_t>(i);
     Numbers numbers(*checkpoint, options);
     numbers.Add(resolved.layers[index], place);
     numbers.Fetch();
+    read_layer_ahead(i + 1);
     weights.layers.push_back(loader.Layer(resolved.layers[index], config.layers[index]));
     DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
     if (options.loaded) DSV4_TRY(options.loaded(weights));
-    if (options.progress) options.progress(i + 1 - place.layers.begin, place.layers.size());
+    if (options.progress) {
+      options.progress({.layers = i + 1 - place.layers.begin,
+                        .num_layers = place.layers.size(),
+                        .bytes_placed = weights.bytes_placed});
+    }
   }
   weights.checkpoint = std::move(checkpoint);
   return weights;

@@ -108,8 +108,16 @@ struct ModelWeights {
   // What PlaceLoaded (place_weights.h) has done so far.
   bool outside_placed = false;
   size_t num_layers_placed = 0;
+  int64_t bytes_placed = 0;  // Copied to a device's memory; 0 where the backend uses the mapping.
   uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
   uint64_t norm_fingerprint = 0;
+};
+
+// How far loading has come.
+struct LoadProgress {
+  int64_t layers = 0;
+  int64_t num_layers = 0;    // That will be loaded.
+  int64_t bytes_placed = 0;  // ModelWeights::bytes_placed.
 };
 
 struct LoadOptions {
@@ -121,12 +129,13 @@ struct LoadOptions {
   int rank = 0;
   // Called with what has been loaded so far when all but the layers is there, and after every layer. May be empty.
   std::function<Status(ModelWeights&)> loaded;
-  // Whether the numbers that `loaded` has seen are not read again, so that a checkpoint may drop them (Checkpoint::Release).
+  // Whether `loaded` reads the numbers, which are not read again: the next layer's are then brought from disk meanwhile (io/read_ahead.h),
+  // and a checkpoint may drop them after (Checkpoint::Release).
   bool numbers_pass = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
-  // Called on the loading thread after each layer with (layers done, layers to load). May be empty.
-  std::function<void(int64_t, int64_t)> progress;
+  // Called on the loading thread after each layer. May be empty.
+  std::function<void(const LoadProgress&)> progress;
 };
 
 // Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the

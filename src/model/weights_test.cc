@@ -550,9 +550,10 @@ TEST(LoadWeights, MaxLayersLoadsAPrefixButChecksTheRest) {
   const TemporaryDirectory temporary;
   checkpoint.Write(temporary / "m");
   std::vector<std::pair<int64_t, int64_t>> progress;
-  const LoadOptions two = {.numerics = Numerics::kRelease,
-                           .max_layers = 2,
-                           .progress = [&](int64_t done, int64_t all) { progress.emplace_back(done, all); }};
+  const LoadOptions two = {
+      .numerics = Numerics::kRelease, .max_layers = 2, .progress = [&](const LoadProgress& p) {
+        progress.emplace_back(p.layers, p.num_layers);
+      }};
   const auto weights = LoadDirectory(temporary / "m", two);
   ASSERT_TRUE(weights.has_value()) << weights.error().message();
   EXPECT_EQ(weights->layers.size(), 2U);

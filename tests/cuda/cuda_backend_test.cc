@@ -116,6 +116,26 @@ TEST(CudaMemory, CopiesToTheHostAreWhole) {
   EXPECT_EQ(ordinary, want);
 }
 
+// Through pinned blocks that are used again and again, filled by several threads.
+TEST(CudaMemory, LargeCopiesFromTheHostAreWhole) {
+  const ops::Backend backend = Make();
+  Memory& memory = backend.context->memory();
+  constexpr size_t kMost = (size_t{48} << 20) + 12345;
+  const auto device = memory.Allocate(kMost);
+  ASSERT_TRUE(device.has_value());
+  std::vector<std::byte> want(kMost);
+  std::vector<std::byte> got(kMost);
+  for (size_t round = 0; round < 6; ++round) {
+    for (size_t i = 0; i < kMost; ++i) want[i] = static_cast<std::byte>(i * 7 + i / 251 + round);
+    const size_t shift = 3 * round;
+    ASSERT_TRUE(memory.CopyFromHost(device->data(), want.data() + shift, kMost - shift, nullptr).ok());
+    const std::vector<std::byte> before(want.begin() + static_cast<std::ptrdiff_t>(shift), want.end());
+    std::fill(want.begin(), want.end(), std::byte{0xEE});  // It has been read at return.
+    ASSERT_TRUE(memory.CopyToHost(got.data(), device->data(), kMost - shift, nullptr).ok());
+    EXPECT_EQ(std::memcmp(got.data(), before.data(), before.size()), 0) << round;
+  }
+}
+
 TEST(CudaMemory, TooMuchIsRefusedAndTheDeviceGoesOn) {
   const ops::Backend backend = Make();
   Memory& memory = backend.context->memory();

@@ -1,17 +1,19 @@
 // A CUDA runtime of no device, in place of NVIDIA's: memory is the host's, copies copy, and kernels do nothing. What the host does
 // for a step can so be counted where there is no GPU: which launches it makes, how many of them are replayed.
+#include "tests/cuda/imagined_runtime.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+std::atomic<size_t> dsv4::imagined::max_touched_bytes = size_t{64} << 10;
+
 namespace {
 
 constexpr size_t kDeviceBytes = size_t{64} << 30;
 constexpr size_t kAlignment = 512;
-// Larger ones are weights, which nobody looks at and of which there may be more than memory.
-constexpr size_t kMaxTouchedBytes = size_t{64} << 10;
 
 template <typename Handle>
 cudaError_t Make(Handle* handle) {
@@ -116,7 +118,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { re
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind, cudaStream_t) {
-  if (num_bytes <= kMaxTouchedBytes) std::memcpy(to, from, num_bytes);
+  if (num_bytes <= dsv4::imagined::max_touched_bytes) std::memcpy(to, from, num_bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
@@ -128,7 +130,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t num_bytes, cudaStream_t) {
-  if (num_bytes <= kMaxTouchedBytes) std::memset(data, value, num_bytes);
+  if (num_bytes <= dsv4::imagined::max_touched_bytes) std::memset(data, value, num_bytes);
   return cudaSuccess;
 }
 

@@ -1,8 +1,17 @@
 #include "backend/cuda/device_memory.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "base/check.h"
 
 namespace dsv4::backend::cuda {
+namespace {
+
+// More than that do not fill the device's link faster.
+constexpr unsigned kMaxUploadThreads = 8;
+
+}  // namespace
 
 void DeviceMemory::CheckStream(Stream stream) const {
   DSV4_CHECK(stream == nullptr || stream == queue_->stream()) << "a stream of another queue";
@@ -22,7 +31,21 @@ Status DeviceMemory::Copy(void* destination, const void* source, size_t num_byte
 
 Status DeviceMemory::CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) {
   CheckStream(stream);
-  return queue_->CopyFromHost(destination, source, num_bytes);
+  if (num_bytes <= DeviceQueue::kMaxStagedCopyBytes) {
+    return queue_->CopyFromHost(destination, source, num_bytes);
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(UploadRing* const ring, Ring());
+  return queue_->CallOnStream(
+      "copy to the device", [&](cudaStream_t on) { return ring->Copy(destination, source, num_bytes, on); });
+}
+
+Result<UploadRing*> DeviceMemory::Ring() {
+  const std::lock_guard lock(ring_mutex_);
+  if (ring_ == nullptr) {
+    const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxUploadThreads);
+    DSV4_ASSIGN_OR_RETURN(ring_, UploadRing::Create(*queue_, static_cast<int>(num_threads)));
+  }
+  return ring_.get();
 }
 
 Status DeviceMemory::CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) {

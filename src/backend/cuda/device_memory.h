@@ -1,11 +1,15 @@
 // DeviceMemory: the Memory of a CUDA device, allocated in stream order from the queue's pool.
 //
 // Allocate, Copy and CopyFromHost return at once and are ordered on the queue's stream, the only one there is: a Stream
-// argument must be null or that stream. CopyFromHost has read its source when it returns (pageable memory is staged by the
-// driver; it waits for memory of AllocateOnHost). CopyToHost waits, and so is where late errors and faults are reported.
+// argument must be null or that stream. CopyFromHost has read its source when it returns: small ones travel with the launches around them,
+// large ones through pinned blocks (upload_ring.h). CopyToHost waits, and so is where late errors and faults are reported.
 #pragma once
 
+#include <memory>
+#include <mutex>
+
 #include "backend/cuda/device_queue.h"
+#include "backend/cuda/upload_ring.h"
 
 namespace dsv4::backend::cuda {
 
@@ -23,8 +27,11 @@ class DeviceMemory final : public Memory {
 
  private:
   void CheckStream(Stream stream) const;
+  Result<UploadRing*> Ring();
 
-  std::shared_ptr<DeviceQueue> queue_;
+  const std::shared_ptr<DeviceQueue> queue_;
+  std::mutex ring_mutex_;
+  std::unique_ptr<UploadRing> ring_;  // Made when it is wanted first.
 };
 
 }  // namespace dsv4::backend::cuda

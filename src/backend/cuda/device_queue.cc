@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/kernels/copy_bytes.h"
+#include "base/check.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -333,33 +334,31 @@ Status DeviceQueue::CopyOnDevice(void* destination, const void* source, size_t n
                "copy on the device");
 }
 
+// As an op, so that what a step begins with belongs to its list of launches.
 Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t num_bytes) {
-  if (num_bytes <= kMaxStagedCopyBytes) {
-    // As an op, so that what a step begins with belongs to its list of launches.
-    DSV4_RETURN_IF_ERROR(BeginOp({"copy to the device", {Shape{static_cast<int64_t>(num_bytes)}}}));
-    const Result<const void*> staged = Stage(source, num_bytes);
-    if (staged.has_value()) LaunchCopyBytes(*this, destination, *staged, num_bytes);
-    {
-      const std::lock_guard lock(mutex_);
-      after_copy_ = true;
-    }
-    const Status ended = EndOp();
-    return staged.has_value() ? ended : staged.error();
+  DSV4_CHECK(num_bytes <= kMaxStagedCopyBytes) << num_bytes << " bytes";
+  DSV4_RETURN_IF_ERROR(BeginOp({"copy to the device", {Shape{static_cast<int64_t>(num_bytes)}}}));
+  const Result<const void*> staged = Stage(source, num_bytes);
+  if (staged.has_value()) LaunchCopyBytes(*this, destination, *staged, num_bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    after_copy_ = true;
   }
-  const std::lock_guard lock(mutex_);
-  DSV4_RETURN_IF_ERROR(Flush());
-  constexpr std::string_view kWhat = "copy to the device";
-  DSV4_RETURN_IF_ERROR(
-      Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyHostToDevice, stream_), kWhat));
-  // Pageable memory has been read by now.
-  if (!pinned_->Holds(source, num_bytes)) return {};
-  return Check(cudaStreamSynchronize(stream_), kWhat);
+  const Status ended = EndOp();
+  return staged.has_value() ? ended : staged.error();
 }
 
 Status DeviceQueue::OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work) {
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
   return work(stream_);
+}
+
+Status DeviceQueue::CallOnStream(std::string_view what,
+                                 const std::function<cudaError_t(cudaStream_t)>& work) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
+  return Check(work(stream_), what);
 }
 
 Status DeviceQueue::StartWait(std::string_view what) {

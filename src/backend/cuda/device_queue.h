@@ -52,6 +52,8 @@ struct QueueOptions {
 // Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
 class DeviceQueue {
  public:
+  static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
+
   static Result<std::shared_ptr<DeviceQueue>> Create(const QueueOptions& options);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
@@ -111,6 +113,7 @@ class DeviceQueue {
   Result<void*> Allocate(size_t num_bytes);
   void Free(void* data);
   Status CopyOnDevice(void* destination, const void* source, size_t num_bytes);
+  // At most kMaxStagedCopyBytes, with the launches around it; the source is free at return.
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
   // Waits for it, and reports faults and errors of everything before. Fastest into memory of AllocateOnHost.
   Status CopyToHost(void* destination, const void* source, size_t num_bytes);
@@ -119,6 +122,8 @@ class DeviceQueue {
 
   // Calls `work` with the device current, what was collected on the stream, and nothing else on its way there.
   Status OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work);
+  // The same, where only a CUDA call can go wrong.
+  Status CallOnStream(std::string_view what, const std::function<cudaError_t(cudaStream_t)>& work);
 
   LaunchCounters counters() const;
 
@@ -148,7 +153,6 @@ class DeviceQueue {
   size_t MaxListLaunches() const {
     return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 6));
   }
-  static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
   // Up to so many bytes a kernel at the list's end writes to the host; more are worth the copy engine.
   static constexpr size_t kMaxWrittenBytes = size_t{1} << 20;
   static constexpr size_t kJournalLength = 8;

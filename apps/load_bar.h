@@ -1,0 +1,29 @@
+// LoadBar: what a person sees while a model loads: layers, and how fast they come to a device.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "apps/model_flags.h"
+#include "apps/terminal.h"
+
+namespace dsv4::apps {
+
+class LoadBar {
+ public:
+  LoadBar() = default;
+  // For LoadModel; used no longer than this lives.
+  LoadCallback callback() {
+    return [this](const model::LoadProgress& progress) { Update(progress); };
+  }
+  void Clear() { bar_.Clear(); }
+
+ private:
+  void Update(const model::LoadProgress& progress);
+
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  ProgressBar bar_{"Loading"};
+};
+
+}  // namespace dsv4::apps
