@@ -14,10 +14,12 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kBlocks = 8;    // Of a cluster; tile t is block t % 8's.
-constexpr int kMaxTiles = 4;  // Of a block: what its shared memory holds.
+// Blocks of a cluster; tile t is block t % blocks'. Twice as many where there are more tiles than blocks and all clusters run at once: a
+// block that has two tiles takes twice as long.
+constexpr int kFewBlocks = 8;
+constexpr int kManyBlocks = 16;
+constexpr int kMaxTiles = 32;  // Of a cluster: what its shared memory holds.
 constexpr int64_t kMaxTokens = 8;
-constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
 
 // What a tile gave. Its logits lie where its values come.
 template <int kDim>
@@ -37,15 +39,16 @@ struct ClusterMemory {
 };
 
 template <int kDim>
-size_t SharedBytes(int64_t tiles_of_block) {
+constexpr size_t SharedBytes(int64_t tiles_of_block) {
   return sizeof(ClusterMemory<kDim>) + static_cast<size_t>(tiles_of_block - 1) * sizeof(TileResults<kDim>);
 }
 
 // Grid: blocks of a cluster, groups of heads, tokens.
-template <int kDim>
+template <int kDim, int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     ClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                   const OutputRotation rotation) {
+  constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
@@ -159,20 +162,35 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   cluster.sync();  // Nobody leaves while its results may still be read.
 }
 
-}  // namespace
+dim3 Grid(const AttentionParams& p, int blocks) {
+  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(CeilDiv(p.num_heads, kAttentionHeads)),
+              static_cast<unsigned>(p.num_tokens));
+}
 
-namespace {
+// Whether all clusters of many blocks run at once.
+template <int kDim>
+bool HasManyBlocks(CudaContext& context, const AttentionParams& p) {
+  const dim3 grid = Grid(p, kManyBlocks);
+  const int most = context.queue().MostClusters(
+      reinterpret_cast<const void*>(ClusterKernel<kDim, kManyBlocks>), kManyBlocks, kAttentionThreads,
+      SharedBytes<kDim>(kMaxTiles / kManyBlocks));
+  return static_cast<int64_t>(grid.y) * grid.z <= most;
+}
 
 // In place of `before` unless that is 0; the launch's number, 0 if it is too late.
 uint64_t Launch(CudaContext& context, const OpenAttention& attention, const OutputRotation& rotation,
                 uint64_t before) {
   const AttentionParams& p = attention.params;
-  const dim3 grid(kBlocks, static_cast<unsigned>(CeilDiv(p.num_heads, kAttentionHeads)),
-                  static_cast<unsigned>(p.num_tokens));
+  const int64_t tiles = attention.num_tiles;
+  const auto launch_with = [&]<int kDim, int kBlocks>() {
+    return context.queue().LaunchInPlaceOf(
+        before, ClusterKernel<kDim, kBlocks>, Grid(p, kBlocks), kAttentionThreads,
+        SharedBytes<kDim>(CeilDiv(tiles, int64_t{kBlocks})), attention.table, p, rotation);
+  };
   const auto launch = [&]<int kDim>() {
-    return context.queue().LaunchInPlaceOf(before, ClusterKernel<kDim>, grid, kAttentionThreads,
-                                           SharedBytes<kDim>(attention.tiles_of_block), attention.table, p,
-                                           rotation);
+    return tiles > kFewBlocks && HasManyBlocks<kDim>(context, p)
+               ? launch_with.template operator()<kDim, kManyBlocks>()
+               : launch_with.template operator()<kDim, kFewBlocks>();
   };
   return p.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
 }
@@ -180,17 +198,14 @@ uint64_t Launch(CudaContext& context, const OpenAttention& attention, const Outp
 }  // namespace
 
 bool HasAttentionCluster(const AttentionParams& params, int64_t max_keys) {
-  return params.num_tokens <= kMaxTokens &&
-         InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})) <= kBlocks * kMaxTiles;
+  return params.num_tokens <= kMaxTokens && InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})) <= kMaxTiles;
 }
 
 void AttentionCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
                       int64_t max_keys) {
   // In steps, so that the launches of one step after another are alike.
-  const int64_t tiles_of_block =
-      CeilDiv(InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})), int64_t{kBlocks});
-  OpenAttention open = {
-      .table = table, .params = params, .tiles_of_block = tiles_of_block, .over_ranks = nullptr};
+  const int64_t num_tiles = InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys}));
+  OpenAttention open = {.table = table, .params = params, .num_tiles = num_tiles, .over_ranks = nullptr};
   open.launch = Launch(context, open, {}, 0);
   context.open_attention() = std::make_shared<OpenAttention>(open);
 }

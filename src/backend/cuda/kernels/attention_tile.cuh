@@ -6,6 +6,7 @@
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/attention_keys.cuh"
+#include "backend/cuda/kernels/copy_async.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
@@ -73,10 +74,6 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const v
                : "r"(SharedAddress(row))
                : "memory");
 }
-__device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
-               : "memory");
-}
 
 // Asks for the queries of num_heads heads, one behind the other at `q`; the others are zero. They are there after LoadKeys.
 template <int kDim>
@@ -110,7 +107,8 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
       *reinterpret_cast<uint4*>(&m.keys[key][piece]) = make_uint4(0, 0, 0, 0);
     }
   }
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+  CommitCopies();
+  WaitForCopies<0>();
   __syncthreads();
 }
 

@@ -1,7 +1,15 @@
 // Copies to shared memory that a thread has under way.
 #pragma once
 
+#include "backend/cuda/kernels/shared_address.cuh"
+
 namespace dsv4::backend::cuda {
+
+// 16 bytes, past the first-level cache.
+__device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
+               : "memory");
+}
 
 // Those asked for since the last time are a group, which can be waited for.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

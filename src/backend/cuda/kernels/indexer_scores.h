@@ -19,6 +19,12 @@ struct ScoreParams {
   int tiles_per_block = 1;  // Of keys; the tensor-core kernel's, set by ScoreEntries.
 };
 
+inline constexpr int kScoreWidth = 128;    // What the tensor-core kernels take,
+inline constexpr int kScoreMaxHeads = 64;  // and so many heads.
+inline bool ScoresOnTensorCores(DType dtype, int64_t num_heads, int64_t width) {
+  return dtype == DType::kBF16 && width == kScoreWidth && num_heads % 16 == 0 && num_heads <= kScoreMaxHeads;
+}
+
 // Whether the kernels take such queries and so many entries.
 bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible);
 

@@ -4,8 +4,9 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/indexer_cluster.h"
+#include "backend/cuda/kernels/indexer_keys.cuh"
 #include "backend/cuda/kernels/indexer_scores.h"
-#include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
@@ -73,37 +74,16 @@ __global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const S
 // to registers while this one is multiplied.
 constexpr int kMmaWarps = 4;
 constexpr int kMmaKeys = 16 * kMmaWarps;
-constexpr int kMmaWidth = 128;
-constexpr int kMmaMaxHeads = 64;
 
 // As many blocks as run at once; and tiles enough for a query to be worth fetching.
 constexpr int64_t kScoreBlocks = 132 * 4;
 constexpr int64_t kMaxTilesPerBlock = 16;
 
-bool HasScoreMma(DType dtype, int64_t num_heads, int64_t width) {
-  return dtype == DType::kBF16 && width == kMmaWidth && num_heads % 16 == 0 && num_heads <= kMmaMaxHeads;
-}
-
-// Two dot products, rounded as the contract rounds them; the first in the low half.
-__device__ uint32_t PackBf16(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-
-// As std::max(held, 0.0): NaN stays.
-__device__ uint32_t Positive(uint32_t pair) {
-  uint32_t positive;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(positive) : "r"(pair), "r"(0U));
-  return positive;
-}
-
 __global__ void __launch_bounds__(32 * kMmaWarps)
     ScoreMmaKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
-  constexpr int kRow = kMmaWidth + 8;
-  extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kRow]
-  __shared__ __align__(16) uint16_t keys[kMmaKeys][kRow];
-  __shared__ uint32_t head_weights[kMmaMaxHeads];  // Each twice, for two keys.
+  extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kScoreRow]
+  __shared__ __align__(16) uint16_t keys[kMmaKeys][kScoreRow];
+  __shared__ uint32_t head_weights[kScoreMaxHeads];  // Each twice, for two keys.
   BeginKernel();
   const int64_t token = p.first_token + blockIdx.x;
   const SequenceRows& sequence = table.Of(token);
@@ -113,7 +93,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   const auto num_tiles =
       static_cast<int>(min(int64_t{p.tiles_per_block}, CeilDiv(visible, kMmaKeys) - first_tile));
   const int t = static_cast<int>(threadIdx.x);
-  constexpr int kPieces = kMmaWidth / 8;
+  constexpr int kPieces = kScoreWidth / 8;
   constexpr int kPiecesPerThread = kMmaKeys * kPieces / (32 * kMmaWarps);
   uint4 next[kPiecesPerThread];
   // Division of 64 bits would take longer than all else.
@@ -126,21 +106,18 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
       next[i] = make_uint4(0, 0, 0, 0);
       if (key >= visible) continue;
       const auto* const page = static_cast<const uint16_t*>(pages[key / rows_per_page]);
-      next[i] = *reinterpret_cast<const uint4*>(page + key % rows_per_page * kMmaWidth + t % kPieces * 8);
+      next[i] = *reinterpret_cast<const uint4*>(page + key % rows_per_page * kScoreWidth + t % kPieces * 8);
     }
   };
   load(first_tile * kMmaKeys);
-  const auto* const q = static_cast<const uint16_t*>(p.q) + token * p.num_heads * kMmaWidth;
+  const auto* const q = static_cast<const uint16_t*>(p.q) + token * p.num_heads * kScoreWidth;
   for (int i = t; i < p.num_heads * kPieces; i += 32 * kMmaWarps)
-    *reinterpret_cast<uint4*>(shared_q + i / kPieces * kRow + i % kPieces * 8) =
+    *reinterpret_cast<uint4*>(shared_q + i / kPieces * kScoreRow + i % kPieces * 8) =
         *reinterpret_cast<const uint4*>(q + i * 8);
   for (int i = t; i < p.num_heads; i += 32 * kMmaWarps)
     head_weights[i] = Both(static_cast<const uint16_t*>(p.weights)[token * p.num_heads + i]);
 
   const int warp = t / 32;
-  const int lane = t % 32;
-  const int group = lane / 4;
-  const int place = lane % 4;
   for (int i_tile = 0; i_tile < num_tiles; ++i_tile) {
     const int64_t first_key = (first_tile + i_tile) * kMmaKeys;
     const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
@@ -153,43 +130,10 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
     __syncthreads();
     if (i_tile + 1 < num_tiles) load(first_key + kMmaKeys);
 
-    // B: two tiles of eight keys, all steps of the width.
-    uint32_t b[kMmaWidth / 16][4];
-#pragma unroll
-    for (int step = 0; step < kMmaWidth / 16; ++step)
-      LoadMatrices(b[step], &keys[warp * 16 + lane / 16 * 8 + lane % 8][step * 16 + lane / 8 % 2 * 8]);
-    double sums[2][2] = {};  // By tile; keys 2 * place and the next.
-    for (int head = 0; head < p.num_heads; head += 16) {
-      float dots[2][4] = {};
-#pragma unroll
-      for (int step = 0; step < kMmaWidth / 16; ++step) {
-        uint32_t a[4];
-        LoadMatrices(a, shared_q + (head + lane % 16) * kRow + step * 16 + lane / 16 * 8);
-#pragma unroll
-        for (int tile = 0; tile < 2; ++tile) Mma(dots[tile], a, b[step][2 * tile], b[step][2 * tile + 1]);
-      }
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {  // Of the heads; two keys at a time.
-          const uint32_t held = PackBf16(dots[tile][2 * half], dots[tile][2 * half + 1]);
-          const uint32_t terms = MulBf16x2(Positive(held), head_weights[head + group + half * 8]);
-          sums[tile][0] += static_cast<double>(__uint_as_float(terms << 16));
-          sums[tile][1] += static_cast<double>(__uint_as_float(terms & 0xFFFF0000U));
-        }
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        double sum = sums[tile][i];
-        for (int offset = 16; offset >= 4; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
-        const int key = warp * 16 + tile * 8 + place * 2 + i;
-        if (group == 0 && key < num_keys)
-          p.scores[blockIdx.x * p.max_visible + first_key + key] = RoundToBf16(static_cast<float>(sum));
-      }
-    }
+    ScoreSixteenKeys(keys[warp * 16], shared_q, head_weights, p.num_heads, [&](int key, float score) {
+      key += warp * 16;
+      if (key < num_keys) p.scores[blockIdx.x * p.max_visible + first_key + key] = score;
+    });
   }
 }
 
@@ -209,13 +153,13 @@ bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible) {
 
 void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
                   unsigned num_tokens) {
-  if (HasScoreMma(dtype, params.num_heads, params.width)) {
+  if (ScoresOnTensorCores(dtype, params.num_heads, params.width)) {
     const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
     params.tiles_per_block = static_cast<int>(
         std::clamp<int64_t>(CeilDiv(num_tokens * num_tiles, kScoreBlocks), 1, kMaxTilesPerBlock));
     const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
     context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
-                   static_cast<size_t>(params.num_heads * (kMmaWidth + 8)) * sizeof(uint16_t), table, params);
+                   static_cast<size_t>(params.num_heads * kScoreRow) * sizeof(uint16_t), table, params);
     return;
   }
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_visible, kKeysPerBlock)));
@@ -223,6 +167,36 @@ void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams 
     context.Launch(ScoreKernel<T>, grid, kScoreThreads, SharedBytes(params.num_heads, params.width), table,
                    params);
   });
+}
+
+// One kernel after the other; the number of the last launch.
+static Result<uint64_t> ScoreAndSelect(CudaContext& context, const SequenceTable& table, ScoreParams score,
+                                       const ops::IndexerSelectArgs& args) {
+  const int64_t num_tokens = args.q.shape[0];
+  const bool all_chosen = score.max_visible <= score.top_k;
+  // Scores of as many tokens at a time as fit: memory must not grow with chunk times context.
+  constexpr int64_t kMaxScores = int64_t{1} << 24;
+  const int64_t tokens_at_once =
+      all_chosen ? num_tokens : std::clamp<int64_t>(kMaxScores / score.max_visible, 1, num_tokens);
+  if (!all_chosen) {
+    DSV4_ASSIGN_OR_RETURN(score.scores, context.Scratch<float>(tokens_at_once * score.max_visible));
+  }
+  uint64_t launch = 0;
+  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
+    const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
+    score.first_token = begin;
+    if (!all_chosen) ScoreEntries(context, table, score, args.q.dtype, count);
+    launch = SelectTopK(context, table,
+                        {.scores = score.scores,
+                         .selected = args.selected.as<int32_t>(),
+                         .first_token = begin,
+                         .max_visible = score.max_visible,
+                         .top_k = score.top_k,
+                         .ratio = score.ratio,
+                         .rounded = args.q.dtype == DType::kBF16},
+                        count);
+  }
+  return launch;
 }
 
 Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
@@ -252,39 +226,20 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                          std::to_string(max_visible) +
                          " entries, this backend takes up to 50000 elements a token and 2097120 entries");
   }
-  // Scores of as many tokens at a time as fit: memory must not grow with chunk times context.
-  constexpr int64_t kMaxScores = int64_t{1} << 24;
-  const int64_t tokens_at_once =
-      max_visible <= top_k ? num_tokens : std::clamp<int64_t>(kMaxScores / max_visible, 1, num_tokens);
-  float* scores = nullptr;
-  if (max_visible > top_k) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(scores, context.Scratch<float>(tokens_at_once * max_visible));
-  }
+  ScoreParams score = {.q = args.q.data,
+                       .weights = args.weights.data,
+                       .scores = nullptr,
+                       .first_token = 0,
+                       .max_visible = max_visible,
+                       .top_k = top_k,
+                       .ratio = args.ratio,
+                       .num_heads = static_cast<int>(num_heads),
+                       .width = static_cast<int>(width)};
   uint64_t launch = 0;
-  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
-    const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
-    if (scores != nullptr) {
-      ScoreEntries(context, table,
-                   {.q = args.q.data,
-                    .weights = args.weights.data,
-                    .scores = scores,
-                    .first_token = begin,
-                    .max_visible = max_visible,
-                    .top_k = top_k,
-                    .ratio = args.ratio,
-                    .num_heads = static_cast<int>(num_heads),
-                    .width = static_cast<int>(width)},
-                   args.q.dtype, count);
-    }
-    launch = SelectTopK(context, table,
-                        {.scores = scores,
-                         .selected = args.selected.as<int32_t>(),
-                         .first_token = begin,
-                         .max_visible = max_visible,
-                         .top_k = top_k,
-                         .ratio = args.ratio,
-                         .rounded = args.q.dtype == DType::kBF16},
-                        count);
+  if (HasIndexerCluster(context, score, args.q.dtype, num_tokens)) {
+    launch = SelectInCluster(context, table, score, args.selected.as<int32_t>(), num_tokens);
+  } else {
+    DSV4_ASSIGN_OR_RETURN_STATUS(launch, ScoreAndSelect(context, table, score, args));
   }
   context.open_selection() =
       std::make_shared<OpenSelection>(OpenSelection{.launch = launch,

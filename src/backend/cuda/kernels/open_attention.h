@@ -25,7 +25,7 @@ struct OpenAttention {
   // Of attention_cluster.cu, which a rotation of its output may join.
   SequenceTable table;
   AttentionParams params = {};
-  int64_t tiles_of_block = 0;
+  int64_t num_tiles = 0;  // At most, of all keys.
   // Or of attention_over_ranks.cu.
   std::shared_ptr<AttentionOverRanks> over_ranks;
 };

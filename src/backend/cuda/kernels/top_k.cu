@@ -1,12 +1,9 @@
-// Radix selection: passes of eight bits, the high ones first, find the k-th highest key; a last one writes those above it and
-// the first of those equal to it. Few entries are the work of one block; many are divided over a cluster of blocks, which
-// keep their part in shared memory and add up their counts through each other's.
+// Few entries are the work of one block; many are divided over a cluster of blocks, which keep their part in shared memory and add up
+// their counts through each other's.
 #include <cooperative_groups.h>
 
-#include <cub/warp/warp_scan.cuh>
-
 #include "backend/cuda/kernels/begin_kernel.cuh"
-#include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/top_k.cuh"
 #include "backend/cuda/kernels/top_k.h"
 
 namespace dsv4::backend::cuda {
@@ -16,131 +13,16 @@ namespace cg = cooperative_groups;
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBits = 8;
-constexpr int kBuckets = 1 << kBits;
-// A cluster's kernel counts in several histograms a block, lane by lane in turn: scores have few exponents, and a warp
-// that counts in one place waits for itself.
-constexpr int kHistograms = 16;
 constexpr int kClusterBlocks = 8;
 // Fewer entries are faster on one block.
 constexpr int64_t kClusterFrom = 4096;
 
-// Unsigned keys in the order of the scores; NaN counts as the lowest number.
-__device__ uint32_t OrderedKey(float score) {
-  const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0F);  // -0 becomes +0.
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
-// The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
-struct Threshold {
-  uint32_t prefix = 0;
-  int left = 0;
-};
-
-// The bucket in which, counted from the highest, the k-th key lies. One warp calls it, eight buckets a lane; one lane writes.
-__device__ void NextThreshold(const int* histogram, int shift, Threshold now, Threshold* next) {
-  using Scan = cub::WarpScan<int>;
-  __shared__ typename Scan::TempStorage storage;
-  constexpr int kEach = kBuckets / 32;
-  const int highest = kBuckets - 1 - static_cast<int>(threadIdx.x) * kEach;
-  int mine = 0;
-  for (int i = 0; i < kEach; ++i) mine += histogram[highest - i];
-  int above = 0;
-  Scan(storage).ExclusiveSum(mine, above);
-  if (above < now.left && now.left <= above + mine) {
-    int bucket = highest;
-    while (above + histogram[bucket] < now.left) above += histogram[bucket--];
-    *next = {now.prefix | static_cast<uint32_t>(bucket) << shift, now.left - above};
-  }
-}
-
-// Keys above the threshold and equal to it; those of several pieces add up.
-struct Counts {
-  int above = 0;
-  int equal = 0;
-  __device__ Counts operator+(const Counts& other) const {
-    return {above + other.above, equal + other.equal};
-  }
-};
-
-// What a warp sees of keys [j, j + 32) that lie below `end`: a bit a lane.
-struct Ballots {
-  unsigned above = 0;
-  unsigned equal = 0;
-};
-
-template <typename KeyAt>
-__device__ Ballots Ask(KeyAt key_at, int j, int end, uint32_t threshold) {
-  const bool inside = j < end;
-  const uint32_t key = inside ? key_at(j) : 0;
-  return {__ballot_sync(kWholeWarp, inside && key > threshold),
-          __ballot_sync(kWholeWarp, inside && key == threshold)};
-}
-
-// Of keys [begin, end), by one warp.
-template <typename KeyAt>
-__device__ Counts Count(KeyAt key_at, int begin, int end, uint32_t threshold) {
-  Counts counts;
-#pragma unroll 4
-  for (int j = begin + static_cast<int>(threadIdx.x) % 32; j - static_cast<int>(threadIdx.x) % 32 < end;
-       j += 32) {
-    const Ballots seen = Ask(key_at, j, end, threshold);
-    counts = counts + Counts{__popc(seen.above), __popc(seen.equal)};
-  }
-  return counts;
-}
-
-// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0.
-template <typename KeyAt>
-__device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, Counts before,
-                            int32_t* selected) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const unsigned lower = (1U << lane) - 1;
-#pragma unroll 4
-  for (int first = begin; first < end; first += 32) {
-    const Ballots seen = Ask(key_at, first + lane, end, threshold.prefix);
-    const Counts mine = before + Counts{__popc(seen.above & lower), __popc(seen.equal & lower)};
-    const bool chosen =
-        (seen.above >> lane & 1) != 0 || ((seen.equal >> lane & 1) != 0 && mine.equal < threshold.left);
-    if (chosen) selected[mine.above + min(mine.equal, threshold.left)] = index + first + lane;
-    before = before + Counts{__popc(seen.above), __popc(seen.equal)};
-  }
-}
-
-// The sum of what the warps in front of this one brought, and of all.
-struct Before {
-  Counts warps;
-  Counts block;
-};
-__device__ Before SumOverWarps(Counts mine) {
-  __shared__ Counts of_warp[kWarps];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (threadIdx.x % 32 == 0) of_warp[warp] = mine;
-  __syncthreads();
-  Before sums;
-  for (int i = 0; i < kWarps; ++i) {
-    if (i == warp) sums.warps = sums.block;
-    sums.block = sums.block + of_warp[i];
-  }
-  return sums;
-}
-
-// A warp's share of `count` keys, whole groups of 32.
-__device__ int2 WarpShare(int count) {
-  const int share = (count + 32 * kWarps - 1) / (32 * kWarps) * 32;
-  const int begin = min(count, static_cast<int>(threadIdx.x) / 32 * share);
-  return make_int2(begin, min(count, begin + share));
-}
-
-// Every entry is chosen; `count` threads.
-__device__ void WriteAll(int visible, int top_k, int count, int32_t* selected) {
-  for (int i = static_cast<int>(threadIdx.x); i < top_k; i += count) selected[i] = i < visible ? i : -1;
-}
-
-// One block a token.
+// One block a token. Keys of bf16 scores are their 16 high bits, here and below.
+template <typename Key>
 __global__ void __launch_bounds__(kThreads)
     BlockTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p) {
-  __shared__ int histogram[kBuckets];
+  constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
+  __shared__ int histogram[kTopKBuckets];
   __shared__ Threshold shared_threshold;
   BeginKernel();
 
@@ -150,17 +32,18 @@ __global__ void __launch_bounds__(kThreads)
   int32_t* const selected = p.selected + token * p.top_k;
   if (visible <= p.top_k) return WriteAll(visible, static_cast<int>(p.top_k), kThreads, selected);
   const float* const scores = p.scores + blockIdx.x * p.max_visible;
-  const auto key_at = [&](int j) { return OrderedKey(scores[j]); };
+  const auto key_at = [&](int j) { return OrderedKey(scores[j]) >> (32 - kKeyBits); };
 
   Threshold threshold{.prefix = 0, .left = static_cast<int>(p.top_k)};
-  for (int shift = 32 - kBits; shift >= 0; shift -= kBits) {
-    if (t < kBuckets) histogram[t] = 0;
+  for (int shift = kKeyBits - kTopKBits; shift >= 0; shift -= kTopKBits) {
+    if (t < kTopKBuckets) histogram[t] = 0;
     __syncthreads();
 #pragma unroll 4
     for (int j = t; j < visible; j += kThreads) {
       const uint32_t key = key_at(j);
-      if (shift == 32 - kBits || key >> (shift + kBits) == threshold.prefix >> (shift + kBits))
-        atomicAdd(&histogram[key >> shift & (kBuckets - 1)], 1);
+      if (shift == kKeyBits - kTopKBits ||
+          key >> (shift + kTopKBits) == threshold.prefix >> (shift + kTopKBits))
+        atomicAdd(&histogram[key >> shift & (kTopKBuckets - 1)], 1);
     }
     __syncthreads();
     if (t < 32) NextThreshold(histogram, shift, threshold, &shared_threshold);
@@ -168,23 +51,23 @@ __global__ void __launch_bounds__(kThreads)
     threshold = shared_threshold;
   }
 
-  const int2 share = WarpShare(visible);
-  const Before before = SumOverWarps(Count(key_at, share.x, share.y, threshold.prefix));
+  const int2 share = WarpShare<kWarps>(visible);
+  const Before before = SumOverWarps<kWarps>(Count(key_at, share.x, share.y, threshold.prefix));
   WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, selected);
 }
 
-// A cluster of blocks a token, each with a piece of the entries. Keys of bf16 scores are their 16 high bits. The first `held` keys
+// A cluster of blocks a token, each with a piece of the entries. The first `held` keys
 // of a piece lie in shared memory, the others are made again whenever they are wanted.
 template <typename Key>
 __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
     ClusterTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p, const int held) {
   constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
   extern __shared__ __align__(16) unsigned char shared_keys[];
-  __shared__ int histograms[kHistograms]
-                           [kBuckets + 1];  // One more, so that equal buckets lie in different banks.
-  __shared__ int mine[2]
-                     [kBuckets];  // This block's histogram, read by the others; of this pass and of the last.
-  __shared__ int all[kBuckets];
+  __shared__ int histograms[kTopKHistograms]
+                           [kTopKBuckets + 1];  // One more, so that equal buckets lie in different banks.
+  __shared__ int
+      mine[2][kTopKBuckets];  // This block's histogram, read by the others; of this pass and of the last.
+  __shared__ int all[kTopKBuckets];
   __shared__ Threshold shared_threshold;
   __shared__ Counts my_counts;
   BeginKernel();
@@ -212,25 +95,27 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   const auto key_at = [&](int j) { return uint32_t{j < held ? keys[j] : make_key(j)}; };
 
   Threshold threshold{.prefix = 0, .left = static_cast<int>(p.top_k)};
-  for (int shift = kKeyBits - kBits, pass = 0; shift >= 0; shift -= kBits, pass ^= 1) {
-    for (int i = t; i < kHistograms * kBuckets; i += kThreads) histograms[i / kBuckets][i % kBuckets] = 0;
+  for (int shift = kKeyBits - kTopKBits, pass = 0; shift >= 0; shift -= kTopKBits, pass ^= 1) {
+    for (int i = t; i < kTopKHistograms * kTopKBuckets; i += kThreads)
+      histograms[i / kTopKBuckets][i % kTopKBuckets] = 0;
     __syncthreads();
-    int* const histogram = histograms[t % kHistograms];
+    int* const histogram = histograms[t % kTopKHistograms];
 #pragma unroll 4
     for (int j = t; j < num_keys; j += kThreads) {
       const uint32_t key = key_at(j);
-      if (shift == kKeyBits - kBits || key >> (shift + kBits) == threshold.prefix >> (shift + kBits))
-        atomicAdd(&histogram[key >> shift & (kBuckets - 1)], 1);
+      if (shift == kKeyBits - kTopKBits ||
+          key >> (shift + kTopKBits) == threshold.prefix >> (shift + kTopKBits))
+        atomicAdd(&histogram[key >> shift & (kTopKBuckets - 1)], 1);
     }
     __syncthreads();
-    if (t < kBuckets) {
+    if (t < kTopKBuckets) {
       int sum = 0;
-      for (int i = 0; i < kHistograms; ++i) sum += histograms[i][t];
+      for (int i = 0; i < kTopKHistograms; ++i) sum += histograms[i][t];
       mine[pass][t] = sum;
     }
     // Who comes out of this has written its histogram of the pass and has read all of the pass before.
     cluster.sync();
-    if (t < kBuckets) {
+    if (t < kTopKBuckets) {
       int sum = 0;
       for (int r = 0; r < kClusterBlocks; ++r) sum += cluster.map_shared_rank(&mine[pass][0], r)[t];
       all[t] = sum;
@@ -241,8 +126,8 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
     threshold = shared_threshold;
   }
 
-  const int2 share = WarpShare(num_keys);
-  const Before before = SumOverWarps(Count(key_at, share.x, share.y, threshold.prefix));
+  const int2 share = WarpShare<kWarps>(num_keys);
+  const Before before = SumOverWarps<kWarps>(Count(key_at, share.x, share.y, threshold.prefix));
   if (t == 0) my_counts = before.block;
   cluster.sync();
   Counts first_counts = before.warps;
@@ -266,8 +151,10 @@ uint64_t LaunchCluster(CudaContext& context, const SequenceTable& table, const T
 
 uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p,
                     int64_t num_tokens) {
-  if (p.scores == nullptr || p.max_visible < kClusterFrom)
-    return context.queue().Launch(BlockTopKKernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
+  if (p.scores == nullptr || p.max_visible < kClusterFrom) {
+    const auto kernel = p.rounded ? BlockTopKKernel<uint16_t> : BlockTopKKernel<uint32_t>;
+    return context.queue().Launch(kernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
+  }
   if (p.rounded) return LaunchCluster<uint16_t>(context, table, p, num_tokens);
   return LaunchCluster<uint32_t>(context, table, p, num_tokens);
 }
