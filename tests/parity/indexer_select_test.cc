@@ -234,8 +234,14 @@ TEST(IndexerSelectParity, ExactAgainstAFullSortWithTies) {
       {3, 32, 4, 5, 7, {0}, {61}},  // Fewer, as many and more entries than top_k.
       {4, 64, 4, 8, 53, {0, 3, 126, 400, 17}, {0, 1, 127, 9, 128}},  // Ragged.
       {64, 128, 4, 16, 64, {1021}, {5}},
-      {64, 128, 4, 512, 64, {8190}, {2}},                       // A few thousand entries,
-      {16, 128, 1, 100, 61, {4093, 31, 98, 99, 101}, {3, 1, 1, 1, 1}},  // up to 4096; fewer than top_k, as many and more.
+      {64, 128, 4, 512, 64, {8190}, {2}},  // A few thousand entries,
+      {16,
+       128,
+       1,
+       100,
+       61,
+       {4093, 31, 98, 99, 101},
+       {3, 1, 1, 1, 1}},                    // up to 4096; fewer than top_k, as many and more.
       {16, 128, 4, 64, 64, {11970}, {30}},  // Many tokens with many entries each.
       {2, 32, 4, 512, 61, {2045}, {8}},     // Around top_k = visible.
       {1, 32, 1, 16, 4096, {299999}, {1}},  // 3e5 entries.

@@ -206,12 +206,12 @@ bool HasLinearSlices(CudaContext& context, const LinearWgmmaArgs& args) {
   const DeviceWeight& weight = args.weight;
   const int64_t num_tokens = args.x.shape[0];
   const int64_t rows_per_group = weight.rows / args.num_groups;
-  if (!context.has_wgmma() || num_tokens > kMaxSliceTokens || weight.kind == MatmulKind::kGeneral)
+  if (!context.has_wgmma() || num_tokens > kMaxSliceTokens || !CanStreamWeight(weight, kTileRows))
     return false;
   const StreamShape shape = ShapeOf(weight);
-  if (IsFp4(shape.kind) || !CanStreamWeight(weight, kTileRows) ||
-      reinterpret_cast<uintptr_t>(weight.data) % 16 != 0 || args.x.dtype != DType::kBF16 ||
-      reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0 || args.x_stride % 8 != 0) {
+  if (IsFp4(shape.kind) || reinterpret_cast<uintptr_t>(weight.data) % 16 != 0 ||
+      args.x.dtype != DType::kBF16 || reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0 ||
+      args.x_stride % 8 != 0) {
     return false;
   }
   // A row tile's rows share their scales.

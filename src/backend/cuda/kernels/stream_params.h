@@ -150,6 +150,7 @@ inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) 
   return false;
 }
 
+// Of a weight that CanStreamWeight takes.
 inline StreamShape ShapeOf(const DeviceWeight& weight) {
   constexpr int kSegments = 8;
   constexpr int kUnitBytes = 64;
