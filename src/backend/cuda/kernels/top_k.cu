@@ -6,6 +6,7 @@
 #include <cub/warp/warp_scan.cuh>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/ordered_key.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/top_k.h"
 
@@ -24,12 +25,6 @@ constexpr int kHistograms = 16;
 constexpr int kClusterBlocks = 8;
 // Fewer entries are faster on one block.
 constexpr int64_t kClusterFrom = 4096;
-
-// Unsigned keys in the order of the scores; NaN counts as the lowest number.
-__device__ uint32_t OrderedKey(float score) {
-  const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0F);  // -0 becomes +0.
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
 
 // The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
 struct Threshold {
