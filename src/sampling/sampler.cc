@@ -105,9 +105,8 @@ void Sampler::Record(int32_t token) {
   ++num_sampled_;
 }
 
-Status Sampler::BadLogit(int32_t token, bool is_nan) const {
-  return Internal(fmt::format("sampling: logit of token {} is {} at output token {}", token,
-                              is_nan ? "NaN" : "infinite", num_sampled_));
+Status Sampler::BadLogit(int32_t token, std::string_view what) const {
+  return Internal(fmt::format("sampling: logit of token {} is {} at output token {}", token, what, num_sampled_));
 }
 
 Status Sampler::NoChoice() const {
@@ -119,7 +118,7 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<co
       << "allowed " << allowed_.size() << ", logits " << logits.size();
   scratch_.resize(logits.size());
   if (const std::optional<int32_t> bad = TakeAllowed(logits, allowed_, permitted, scratch_))
-    return Error(BadLogit(*bad, std::isnan(logits[static_cast<size_t>(*bad)])));
+    return Error(BadLogit(*bad, std::isnan(logits[static_cast<size_t>(*bad)]) ? "NaN" : "infinite"));
   ApplyLogitBias(params_, scratch_);
   ApplyPenalties(params_, seen_, scratch_);
   const std::optional<int32_t> id = Choose(ChoiceAfter(0), scratch_);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -79,7 +80,7 @@ class Sampler {
   // The next token was chosen elsewhere.
   void Record(int32_t token);
   // Sample's errors, for those who choose elsewhere.
-  Status BadLogit(int32_t token, bool is_nan) const;
+  Status BadLogit(int32_t token, std::string_view what) const;
   Status NoChoice() const;
 
  private:

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
+#include "sampling/choice.h"
 
 namespace dsv4::backend::cpu {
 

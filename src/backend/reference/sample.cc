@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/reference/reference_ops.h"
+#include "sampling/choice.h"
 
 namespace dsv4::backend::reference {
 namespace {

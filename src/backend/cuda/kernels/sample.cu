@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/ordered_key.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
+#include "sampling/choice.h"
 
 namespace dsv4::backend::cuda {
 namespace {
