@@ -19,7 +19,8 @@ namespace dsv4::apps {
 struct BenchRow {
   std::string backend;
   bool prefill = false;
-  bool ahead = false;  // Decode steps that choose their tokens on the backend, each queued before the one in front has ended.
+  bool ahead =
+      false;  // Decode steps that choose their tokens on the backend, each queued before the one in front has ended.
   int64_t depth = 0;                   // Tokens that each sequence holds before the first timed step.
   int64_t batch = 1;                   // Sequences.
   int64_t tokens = 1;                  // Per sequence and step.

@@ -408,7 +408,8 @@ void HyperConnection(Bench& bench, int64_t num_tokens) {
 
 void Sample(Bench& bench, int64_t num_rows) {
   constexpr int64_t kVocab = 129280;
-  constexpr float kPeaked = 0.1F;  // Logits of the bench lie between -2 and 2: a temperature that leaves a few dozens.
+  constexpr float kPeaked =
+      0.1F;  // Logits of the bench lie between -2 and 2: a temperature that leaves a few dozens.
   const struct {
     const char* name;
     sampling::ChoiceParams choice;
@@ -425,11 +426,9 @@ void Sample(Bench& bench, int64_t num_rows) {
     const TensorView faults = bench.Tensor(DType::kI32, {num_rows}, false);
     const std::vector<sampling::ChoiceParams> choices(static_cast<size_t>(num_rows), kind.choice);
     bench.Report(name, logits.num_bytes(), 0.0, [&](int) {
-      Must(bench.ops().sample(bench.context(), {.logits = logits,
-                                                .allowed = {},
-                                                .choices = choices,
-                                                .tokens = tokens,
-                                                .faults = faults}));
+      Must(bench.ops().sample(
+          bench.context(),
+          {.logits = logits, .allowed = {}, .choices = choices, .tokens = tokens, .faults = faults}));
     });
     bench.Forget();
   }

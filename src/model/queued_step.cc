@@ -17,8 +17,8 @@ Result<std::vector<ChosenToken>> QueuedStep::Wait() {
 
 Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) const {
   if (static_cast<int64_t>(allowed.size()) != config_.vocab_size) {
-    return Error(InvalidArgument(
-        fmt::format("allowed tokens: got {}, want {}", allowed.size(), config_.vocab_size)));
+    return Error(
+        InvalidArgument(fmt::format("allowed tokens: got {}, want {}", allowed.size(), config_.vocab_size)));
   }
   ops::OpContext& context = *backend_.context;
   DSV4_ASSIGN_OR_RETURN(Buffer buffer, context.memory().Allocate(allowed.size()));

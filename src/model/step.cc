@@ -258,8 +258,8 @@ Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
 
 }  // namespace
 
-Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, const ChosenTokens* chosen,
-               Observer* observer) {
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+               const ChosenTokens* chosen, Observer* observer) {
   DSV4_RETURN_IF_ERROR(arena.Recycle());
   const Arena::Scope scope(arena);
   DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, chunks, chosen));
@@ -293,8 +293,8 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(outside, graph, streams, some));
     if (logits.is_null()) continue;
     DSV4_RETURN_IF_ERROR(chosen == nullptr ? BringLogits(outside, logits, some)
-                                           : ChooseTokens(outside, logits, chunks.subspan(begin, count), *chosen,
-                                                          static_cast<int64_t>(begin)));
+                                           : ChooseTokens(outside, logits, chunks.subspan(begin, count),
+                                                          *chosen, static_cast<int64_t>(begin)));
   }
   return {};
 }

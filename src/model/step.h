@@ -31,11 +31,11 @@ struct Graph {
 struct PassChunk {
   kv::SequenceState* state = nullptr;  // Between BeginAppend(tokens.size()) and CommitAppend.
   std::span<const int32_t> tokens;     // Of a chosen one, which `follows`, any number.
-  int32_t chunk = 0;            // Its number in the caller's batch, for the observer.
-  int64_t num_logits_rows = 0;  // How many of the last tokens want logits,
-  float* logits = nullptr;      // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
+  int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
+  int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
+  float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
   // In a pass with ChosenTokens all chunks are one token, whose logits stay on the device: row i of ChosenTokens is chunk i's.
-  int64_t follows = -1;           // >= 0: the token is what this row of the pass before has chosen.
+  int64_t follows = -1;                // >= 0: the token is what this row of the pass before has chosen.
   sampling::ChoiceParams choice = {};  // Of the next token.
 };
 
@@ -51,7 +51,7 @@ struct ChosenTokens {
 // the first, which has the head.
 // Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
 // `chosen` may be null: then nothing is chosen.
-Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, const ChosenTokens* chosen,
-               Observer* observer);
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+               const ChosenTokens* chosen, Observer* observer);
 
 }  // namespace dsv4::model

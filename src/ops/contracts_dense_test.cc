@@ -329,9 +329,17 @@ TEST_F(ContractTest, Sample) {
   ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, New(kI32, {0}), New(kI32, {0})});
   using A = SampleArgs;
   ExpectViolation<A>(
-      valid, [&](A& a) { a.logits = New(kBF16, {3, 40}); }, "sample: logits: dtype BF16, want F32");
+      valid,
+      [&](A& a) {
+        a.logits = New(kBF16, {3, 40});
+      },
+      "sample: logits: dtype BF16, want F32");
   ExpectViolation<A>(
-      valid, [&](A& a) { a.logits = New(kF32, {3, 0}); }, "logits: vocab_size 0, want 1 to 262144");
+      valid,
+      [&](A& a) {
+        a.logits = New(kF32, {3, 0});
+      },
+      "logits: vocab_size 0, want 1 to 262144");
   ExpectViolation<A>(
       valid, [&](A& a) { a.allowed = New(DType::kU8, {39}); }, "allowed: shape [39], want [40]");
   ExpectViolation<A>(

@@ -171,7 +171,8 @@ TEST(RunAhead, GoesWellWithWaitingAndPreemption) {
   for (uint32_t seed = 100; seed < 112; ++seed) {
     EngineStats stats;
     const std::vector<Outcome> want = RunMix(seed, {.run_ahead = false}, &stats);
-    EngineOptions tight{.max_sequences = 3, .max_state_bytes = 2 * kv::StateBytes(layout, 50), .run_ahead = true};
+    EngineOptions tight{
+        .max_sequences = 3, .max_state_bytes = 2 * kv::StateBytes(layout, 50), .run_ahead = true};
     const std::vector<Outcome> got = RunMix(seed, tight, &stats);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); i += 2) EXPECT_EQ(got[i].tokens, want[i].tokens) << seed << ", " << i;

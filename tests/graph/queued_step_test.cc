@@ -11,9 +11,9 @@
 namespace dsv4::test {
 namespace {
 
-using ::testing::HasSubstr;
 using model::DecodeChunk;
 using model::QueuedStep;
+using ::testing::HasSubstr;
 
 constexpr sampling::ChoiceParams kGreedy{.temperature = 0.0F};
 
@@ -102,7 +102,8 @@ TEST_F(QueuedStepTest, OnlyAllowedTokensAreChosen) {
   ASSERT_TRUE(uploaded.has_value());
   const auto step = Queue(*model_, {{.state = &states_[0], .token = 5, .choice = kGreedy}}, *uploaded);
   EXPECT_NE(Ids(*step)[0], free);
-  EXPECT_THAT(model_->UploadAllowedTokens({allowed.data(), 3}).error().message(), HasSubstr("got 3, want 61"));
+  EXPECT_THAT(model_->UploadAllowedTokens({allowed.data(), 3}).error().message(),
+              HasSubstr("got 3, want 61"));
 }
 
 TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
@@ -110,7 +111,8 @@ TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
     return model_->QueueDecode(chunks, {}).error().message();
   };
   EXPECT_THAT(message({}), HasSubstr("no chunks"));
-  EXPECT_THAT(message({{.state = &states_[0], .follows = 0}}), HasSubstr("follows chunk 0, the step before had 0"));
+  EXPECT_THAT(message({{.state = &states_[0], .follows = 0}}),
+              HasSubstr("follows chunk 0, the step before had 0"));
   EXPECT_THAT(message({{.state = &states_[0], .token = -1}}), HasSubstr("got id -1"));
   EXPECT_THAT(message({{.state = &states_[0]}, {.state = &states_[0]}}), HasSubstr("already in chunk 0"));
   EXPECT_THAT(message({{.state = &states_[0], .choice = {.temperature = -1.0F}}}),
@@ -120,7 +122,8 @@ TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
     EXPECT_FALSE(state.appending());
   }
   const auto step = Queue(*model_, {{.state = &states_[0], .token = 5, .choice = kGreedy}});
-  EXPECT_THAT(message({{.state = &states_[0], .follows = 1}}), HasSubstr("follows chunk 1, the step before had 1"));
+  EXPECT_THAT(message({{.state = &states_[0], .follows = 1}}),
+              HasSubstr("follows chunk 1, the step before had 1"));
   EXPECT_EQ(Ids(*step), GreedyTokens(*model_, 5, 1));
 }
 

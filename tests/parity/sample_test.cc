@@ -51,7 +51,8 @@ TEST(SampleParity, GreedyTakesTheHighestAndTheLowestIdOnTies) {
       logits.insert(logits.end(), row.begin(), row.end());
       want.push_back(static_cast<double>(first));
     }
-    const Sampled got = Sample(vocab_size, logits, {}, {{.temperature = 0}, {.temperature = 0}, {.temperature = 0}});
+    const Sampled got =
+        Sample(vocab_size, logits, {}, {{.temperature = 0}, {.temperature = 0}, {.temperature = 0}});
     EXPECT_EQ(got.tokens, want) << vocab_size;
     EXPECT_EQ(got.faults, std::vector<double>(3, ops::kNoFault));
   }
@@ -66,9 +67,7 @@ TEST(SampleParity, ZerosOfBothSignsAndLowLogitsAreRankedAlike) {
 TEST(SampleParity, ADrawGoesThroughTheIdsInOrder) {
   // Weights 1, 1/2, 1/4 of 7/4 in all, with one token between them that has none.
   const std::vector<double> logits = {std::log(0.5), 0, -kInfinity, std::log(0.25)};
-  const auto draw = [&](double uniform) {
-    return Sample(4, logits, {}, {{.uniform = uniform}}).tokens[0];
-  };
+  const auto draw = [&](double uniform) { return Sample(4, logits, {}, {{.uniform = uniform}}).tokens[0]; };
   EXPECT_EQ(draw(0), 0);
   EXPECT_EQ(draw(0.285), 0);
   EXPECT_EQ(draw(0.287), 1);
@@ -127,7 +126,8 @@ TEST(SampleParity, AWrongRowIsNamedAndItsNeighboursAreChosen) {
     logits[3 * kVocab + 7] = NAN;  // Not allowed, and wrong all the same.
     std::vector<double> allowed(kVocab, 1.0);
     allowed[7] = 0;
-    const Sampled got = Sample(kVocab, logits, allowed, std::vector<sampling::ChoiceParams>(5, {.temperature = temperature}));
+    const Sampled got =
+        Sample(kVocab, logits, allowed, std::vector<sampling::ChoiceParams>(5, {.temperature = temperature}));
     EXPECT_EQ(got.tokens, std::vector<double>(5, 0.0));
     EXPECT_EQ(got.faults, (std::vector<double>{-1, 1400, kVocab, 7, -1}));
   }

@@ -17,11 +17,9 @@ Status Sample(ops::OpContext& context, const ops::SampleArgs& args) {
       const auto i = static_cast<size_t>(row);
       const std::span<const float> logits(args.logits.as<const float>() + i * vocab_size, vocab_size);
       const std::optional<int32_t> bad = sampling::TakeAllowed(logits, allowed, {}, choices);
-      const std::optional<int32_t> token =
-          bad ? std::nullopt : sampling::Choose(args.choices[i], choices);
+      const std::optional<int32_t> token = bad ? std::nullopt : sampling::Choose(args.choices[i], choices);
       args.tokens.as<int32_t>()[i] = token.value_or(0);
-      args.faults.as<int32_t>()[i] =
-          token ? ops::kNoFault : bad.value_or(static_cast<int32_t>(vocab_size));
+      args.faults.as<int32_t>()[i] = token ? ops::kNoFault : bad.value_or(static_cast<int32_t>(vocab_size));
     }
   });
   return {};

@@ -302,8 +302,7 @@ __device__ void Draw(const Piece& piece, const RowChoice& choice, Threshold thre
       const uint32_t key = piece.Key(j);
       const bool in_rank = key > threshold.key || (key == threshold.key && equal++ < threshold.left);
       const float exponent = (piece.logits[j] - piece.highest) / piece.temperature;
-      if (in_rank && exponent >= choice.lowest_exponent &&
-          !visit(j, static_cast<double>(piece.Weight(j))))
+      if (in_rank && exponent >= choice.lowest_exponent && !visit(j, static_cast<double>(piece.Weight(j))))
         return;
     }
   };
@@ -352,7 +351,8 @@ __device__ void SampleRow(const Params& p, int64_t row, int rank, float* piece_l
       __uint_as_float((highest_key & 0x80000000U) != 0 ? highest_key & 0x7FFFFFFFU : ~highest_key);
   const Piece piece{piece_logits, count, highest, choice.temperature};
   Threshold threshold;
-  if (choice.top_k > 0 && choice.top_k < p.vocab_size) threshold = ThresholdOfTopK(selection, piece, choice.top_k);
+  if (choice.top_k > 0 && choice.top_k < p.vocab_size)
+    threshold = ThresholdOfTopK(selection, piece, choice.top_k);
   if (choice.top_p < 1.0F) threshold = ThresholdOfTopP(selection, piece, choice.top_p, threshold);
   Draw(piece, choice, threshold, rank, first, &p.tokens[row]);
 }
@@ -389,7 +389,8 @@ Status Sample(CudaContext& context, const ops::SampleArgs& args) {
                          .vocab_size = static_cast<int>(vocab_size)};
   const auto shared_bytes =
       static_cast<size_t>((vocab_size + kClusterBlocks - 1) / kClusterBlocks) * sizeof(float);
-  context.Launch(SampleKernel, static_cast<unsigned>(num_rows * kClusterBlocks), kThreads, shared_bytes, params);
+  context.Launch(SampleKernel, static_cast<unsigned>(num_rows * kClusterBlocks), kThreads, shared_bytes,
+                 params);
   return {};
 }
 
