@@ -178,7 +178,11 @@ Status Bench::RunDecodes() {
       report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
       for (const int64_t batch : plan_.batches) {
         DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Decode(batch));
+        const BenchRow decode = row;
         Add(std::move(row));
+        if (!target.model->asynchronous() || !target.model->can_queue()) continue;
+        DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow ahead, target.runs->DecodeAhead(decode));
+        Add(std::move(ahead));
       }
       target.runs->DropSequences();
     }

@@ -34,19 +34,21 @@ double BoundSeconds(const diag::OpCost& cost, const BenchMachine& machine) {
 const BenchRow* Find(const BenchReport& report, const BenchRow& row, const std::string& backend,
                      int64_t depth, int64_t batch) {
   const auto found = std::ranges::find_if(report.rows, [&](const BenchRow& other) {
-    return other.prefill == row.prefill && other.tokens == row.tokens && other.backend == backend &&
-           other.depth == depth && other.batch == batch;
+    return other.prefill == row.prefill && other.ahead == row.ahead && other.tokens == row.tokens &&
+           other.backend == backend && other.depth == depth && other.batch == batch;
   });
   return found == report.rows.end() ? nullptr : &*found;
 }
 
+const char* Kind(const BenchRow& row) { return row.prefill ? "prefill" : row.ahead ? "ahead" : "decode"; }
+
 std::string RowName(const BenchRow& row) {
   return row.prefill ? fmt::format("prefill {}", row.tokens)
-                     : fmt::format("decode, depth {}, batch {}", row.depth, row.batch);
+                     : fmt::format("{}, depth {}, batch {}", Kind(row), row.depth, row.batch);
 }
 
 Json RowJson(const BenchRow& row) {
-  Json json = {{"kind", row.prefill ? "prefill" : "decode"},
+  Json json = {{"kind", Kind(row)},
                {"backend", row.backend},
                {"depth", row.depth},
                {"batch", row.batch},
@@ -136,8 +138,8 @@ std::string RowHeading() {
 std::string RowText(const BenchRow& row) {
   std::string text = fmt::format(
       "{:<8} {:>6} {:>5} {:>6} {:>8.2f} ms {:>5.1f} % {:>9.2f} {:>6.0f} MB {:>6.1f} MB {:>7} {:>9.2f} {:>7}",
-      row.prefill ? "prefill" : "decode", row.depth, row.batch, row.tokens, row.Median() * 1e3,
-      100 * row.Spread(), row.TokensPerSecond(), row.cost.weight_bytes / 1e6, row.cost.cache_bytes / 1e6,
+      Kind(row), row.depth, row.batch, row.tokens, row.Median() * 1e3, 100 * row.Spread(),
+      row.TokensPerSecond(), row.cost.weight_bytes / 1e6, row.cost.cache_bytes / 1e6,
       PercentText(ReadPercent(row)), row.cost.multiply_adds / 1e9, PercentText(MultiplyAddPercent(row)));
   if (row.Machine().read_bandwidth > 0) {
     text += fmt::format("   {:.1f}, {:.0f}", row.Machine().read_bandwidth / 1e9,

@@ -19,6 +19,8 @@ namespace dsv4::apps {
 struct BenchRow {
   std::string backend;
   bool prefill = false;
+  bool ahead =
+      false;  // Decode steps that choose their tokens on the backend, each queued before the one in front has ended.
   int64_t depth = 0;                   // Tokens that each sequence holds before the first timed step.
   int64_t batch = 1;                   // Sequences.
   int64_t tokens = 1;                  // Per sequence and step.
@@ -63,6 +65,9 @@ class BenchRuns {
   // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
   // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.
   Result<BenchRow> Decode(int64_t batch);
+  // As many steps that run ahead, where the backend gains by it (model::Model::asynchronous): they read what the ones in front chose,
+  // greedily. `decode`: the row that Decode has just made of this batch, whose bytes and machine count for this one too.
+  Result<BenchRow> DecodeAhead(const BenchRow& decode);
 
   void DropSequences() { states_.clear(); }
   // Bytes of the sequences of the last SetDepth.

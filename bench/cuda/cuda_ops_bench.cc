@@ -406,6 +406,34 @@ void HyperConnection(Bench& bench, int64_t num_tokens) {
   bench.Forget();
 }
 
+void Sample(Bench& bench, int64_t num_rows) {
+  constexpr int64_t kVocab = 129280;
+  constexpr float kPeaked =
+      0.1F;  // Logits of the bench lie between -2 and 2: a temperature that leaves a few dozens.
+  const struct {
+    const char* name;
+    sampling::ChoiceParams choice;
+  } kinds[] = {{"greedy", {.temperature = 0.0F}},
+               {"all", {.temperature = kPeaked, .uniform = 0.5}},
+               {"top_k 50", {.temperature = kPeaked, .top_k = 50, .uniform = 0.5}},
+               {"top_p 0.9", {.temperature = kPeaked, .top_p = 0.9F, .uniform = 0.5}},
+               {"top_k 50, top_p 0.9", {.temperature = kPeaked, .top_k = 50, .top_p = 0.9F, .uniform = 0.5}}};
+  for (const auto& kind : kinds) {
+    const std::string name = fmt::format("sample [{}, {}], {}", num_rows, kVocab, kind.name);
+    if (!bench.Wanted(name)) continue;
+    const TensorView logits = bench.Tensor(DType::kF32, {num_rows, kVocab});
+    const TensorView tokens = bench.Tensor(DType::kI32, {num_rows}, false);
+    const TensorView faults = bench.Tensor(DType::kI32, {num_rows}, false);
+    const std::vector<sampling::ChoiceParams> choices(static_cast<size_t>(num_rows), kind.choice);
+    bench.Report(name, logits.num_bytes(), 0.0, [&](int) {
+      Must(bench.ops().sample(
+          bench.context(),
+          {.logits = logits, .allowed = {}, .choices = choices, .tokens = tokens, .faults = faults}));
+    });
+    bench.Forget();
+  }
+}
+
 void SmallOps(Bench& bench, int64_t num_tokens) {
   constexpr int64_t kDim = 4096;
   const std::string name = fmt::format("rms_norm [{}, {}]", num_tokens, kDim);
@@ -437,5 +465,6 @@ int main(int argc, char** argv) {
   for (const int64_t position : {8191, 131071, 1048575}) Indexer(bench, position);
   for (const int64_t num_tokens : {1, 512, 8192}) HyperConnection(bench, num_tokens);
   for (const int64_t num_tokens : {1, 512}) SmallOps(bench, num_tokens);
+  for (const int64_t num_rows : {1, 64}) Sample(bench, num_rows);
   return 0;
 }

@@ -1,5 +1,5 @@
-// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, prefill, and the time of
-// fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, how many
+// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, each step waited for and its logits
+// fetched, then the same by steps that choose their tokens on the device and are queued one ahead; prefill; beside it the bytes that a step must read over the copy bandwidth measured first, how many
 // kernels a layer takes, and for prefill the rate of products over that of the matrix unit, measured in front.
 //
 //   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
@@ -175,11 +175,40 @@ class Bench {
       for (int i = kCounted; i > 0; --i) Step(states, tokens[tokens.size() - static_cast<size_t>(i)]);
     }
     if (steps == 0) return PrintProfile(profile, kCounted);
-    Report(fmt::format("decode, depth {}, batch {}", depth, batch), Median(seconds),
-           profile.total_cost().bytes() / kCounted,
-           static_cast<double>(after.launches - before.launches) / steps,
-           static_cast<double>(after.replayed_lists - before.replayed_lists) /
-               static_cast<double>(after.lists - before.lists));
+    const double num_bytes = profile.total_cost().bytes() / kCounted;
+    Report(fmt::format("decode, depth {}, batch {}", depth, batch), Median(seconds), num_bytes, before, after,
+           steps);
+    DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
+  }
+
+  // Each step reads what the one in front chose, greedily, and is queued before that is known.
+  void DecodeAhead(std::vector<kv::SequenceState>& states, std::span<const int32_t> first, int64_t depth,
+                   double num_bytes, int steps) {
+    constexpr sampling::ChoiceParams kGreedy{.temperature = 0.0F};
+    std::vector<model::DecodeChunk> chunks;
+    for (size_t i = 0; i < states.size(); ++i)
+      chunks.push_back({.state = &states[i], .token = first[i], .choice = kGreedy});
+    std::unique_ptr<model::QueuedStep> now = Must(model_->QueueDecode(chunks, {}));
+    for (size_t i = 0; i < states.size(); ++i) chunks[i].follows = static_cast<int64_t>(i);
+    std::vector<double> seconds;
+    std::vector<double> host_seconds;
+    backend::CudaCounters before;
+    // Every list in two variants: places in staging memory take turns.
+    for (int step = 0; step < 2 * kWarmUp + steps; ++step) {
+      if (step == 2 * kWarmUp) before = backend::CountersOf(device_);
+      const auto begin = Clock::now();
+      std::unique_ptr<model::QueuedStep> next = Must(model_->QueueDecode(chunks, {}));
+      const double queued = Seconds(begin);
+      Must(now->Wait());
+      now = std::move(next);
+      if (step < 2 * kWarmUp) continue;
+      seconds.push_back(Seconds(begin));
+      host_seconds.push_back(queued);
+    }
+    Report(fmt::format("  one ahead, depth {}, batch {}", depth, states.size()), Median(seconds), num_bytes,
+           before, backend::CountersOf(device_), steps);
+    fmt::print("  of which the host took {:.1f} us to queue a step\n", Median(host_seconds) * 1e6);
+    std::fflush(stdout);
   }
 
   // What the memory plan said of the largest row, and what the device says.
@@ -250,6 +279,12 @@ class Bench {
     Must(model_->Step(chunks));
   }
 
+  void Report(const std::string& name, double seconds, double num_bytes, const backend::CudaCounters& before,
+              const backend::CudaCounters& after, int steps) {
+    Report(name, seconds, num_bytes, static_cast<double>(after.launches - before.launches) / steps,
+           static_cast<double>(after.replayed_lists - before.replayed_lists) /
+               static_cast<double>(after.lists - before.lists));
+  }
   void Report(const std::string& name, double seconds, double num_bytes, double launches, double replayed) {
     const auto layers = static_cast<double>(model_->num_layers());
     fmt::print("{:<36} {:>10.1f} {:>10.1f} {:>9.1f} {:>6.1f}% {:>9.1f} {:>9.1f} {:>8.0f}%\n", name,

@@ -111,6 +111,7 @@ const std::vector<std::string>& ExchangeableOps() {
     DSV4_FOR_EACH_OP(DSV4_OP_NAME)
 #undef DSV4_OP_NAME
     std::erase(all, "prepare_weight");
+    std::erase(all, "sample");  // Comes behind the logits.
     return all;
   }();
   return names;

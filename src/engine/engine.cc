@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/scheduler.h"
+#include "engine/sequence.h"
 
 namespace dsv4::engine {
 namespace {
@@ -43,52 +44,6 @@ bool IsDecode(const model::SequenceChunk& chunk) {
 
 }  // namespace
 
-struct Engine::Sequence {
-  RequestId id = 0;
-  Request request;
-  std::vector<int32_t> tokens;  // Prompt and output.
-  int64_t num_prompt_tokens = 0;
-  int64_t max_tokens = 0;
-  sampling::Sampler sampler;
-  Result<sampling::SampledToken> sampled = {};  // Of the step that runs.
-  std::optional<kv::SequenceState> state = {};  // Absent while waiting.
-  std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
-  int64_t checkpoint_every = 0;                 // > 0: and at the multiples of this within the prompt.
-  RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
-  int64_t waits_until = 0;  // up to here; 0: waits for nobody.
-  std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
-  int num_loads = 0;
-  bool cancelled = false;
-  bool finished = false;
-  bool admitted = false;
-
-  int64_t length() const { return state ? state->length() : 0; }
-  int64_t num_pending() const { return static_cast<int64_t>(tokens.size()) - length(); }
-  int64_t num_output_tokens() const { return static_cast<int64_t>(tokens.size()) - num_prompt_tokens; }
-  bool reading() const { return state && state->length() < num_prompt_tokens; }
-  std::span<const int32_t> Known() const { return std::span(tokens).first(static_cast<size_t>(length())); }
-  void KeepAt(int64_t position) {
-    const auto place = std::lower_bound(keep_at.begin(), keep_at.end(), position);
-    if (place == keep_at.end() || *place != position) keep_at.insert(place, position);
-  }
-  bool IsKeptAt(int64_t position) const {
-    return std::binary_search(keep_at.begin(), keep_at.end(), position);
-  }
-  // The last is as far from the prompt's end, which is kept, as from the one before.
-  bool IsCheckpoint(int64_t position) const {
-    return checkpoint_every > 0 && position % checkpoint_every == 0 &&
-           position + checkpoint_every <= num_prompt_tokens;
-  }
-  // The next length at which the state is kept, or 0.
-  int64_t NextKept() const {
-    const auto next = std::upper_bound(keep_at.begin(), keep_at.end(), length());
-    const int64_t kept = next == keep_at.end() ? 0 : *next;
-    if (checkpoint_every == 0) return kept;
-    const int64_t checkpoint = (length() / checkpoint_every + 1) * checkpoint_every;
-    return IsCheckpoint(checkpoint) && (kept == 0 || checkpoint < kept) ? checkpoint : kept;
-  }
-};
-
 Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> allowed_tokens)
     : model_(model),
       options_(options),
@@ -98,7 +53,7 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
   if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() = default;  // Where a step is under way it is waited for.
 
 Status Engine::Check(const Request& request) const {
   const auto& config = model_.config();
@@ -178,6 +133,7 @@ void Engine::KeepState(const Sequence& sequence) {
 
 void Engine::Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
                     std::vector<Event>& events) {
+  TakeBack(sequence);
   // What a cancelled prompt has read so far counts too: the client may come back with it.
   if (reason != FinishReason::kError) KeepState(sequence);
   sequence.finished = true;
@@ -387,6 +343,7 @@ void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
 std::vector<Event> Engine::Step() {
   std::vector<Event> events;
   if (options_.prefix_disk != nullptr) options_.prefix_disk->Tidy();
+  if (under_way_ != nullptr && GoOn(events)) return events;
   DropEnded(events);
   MakeRoom();
   Admit(events);
@@ -394,6 +351,11 @@ std::vector<Event> Engine::Step() {
       std::any_of(waiting_.begin(), waiting_.end(),
                   [](const auto& waiting) { return waiting->load != nullptr; })) {
     options_.prefix_disk->WaitForLoad(kLoadTick);
+    return events;
+  }
+
+  if (RunAhead()) {
+    GoOn(events);
     return events;
   }
 

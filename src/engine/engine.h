@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct EngineOptions {
   // Samples for several sequences at a time with these, which must be idle between steps of the model: those of its backend. Outlives
   // the engine; null: one after the other.
   ThreadPool* threads = nullptr;
+  // Decode steps are queued before the tokens of the step in front of them are known (run_ahead.cc). Unset: where the model's backend
+  // works while the host goes on. Tokens are the same either way.
+  std::optional<bool> run_ahead;
   // Sees every tensor of every step, with the logits of all rows instead of the sampled ones. Rows of sequences that run at one
   // time are mixed: for one request at a time. Outlives the engine; null: none.
   model::Observer* observer = nullptr;
@@ -53,6 +57,7 @@ struct EngineStats {
   int64_t num_running = 0;
   int64_t num_waiting = 0;
   int64_t num_steps = 0;
+  int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known.
   int64_t num_prefill_tokens = 0;  // Computed.
   int64_t num_cached_tokens = 0;   // Reused instead.
   int64_t num_output_tokens = 0;
@@ -110,6 +115,21 @@ class Engine {
   void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);
+  // Running ahead (run_ahead.cc). A step that chooses its tokens on the backend, queued and not waited for.
+  struct StepUnderWay;
+  // Starts to run ahead if all that run may: then a step is under way.
+  bool RunAhead();
+  // Whether nothing is to be done before the next step is queued.
+  bool MayGoOn() const;
+  // Queues the step behind the one under way, if it may, and takes what that one has given. False if that was nobody's.
+  bool GoOn(std::vector<Event>& events);
+  // Queues a step of `sequences`, behind the one under way if there is one; null if that fails.
+  std::unique_ptr<StepUnderWay> Queue(const std::vector<Sequence*>& sequences, const StepUnderWay* before);
+  // Waits for the step, and advances its sequences.
+  void Settle(StepUnderWay& step, std::vector<Event>& events);
+  // Takes back what the state has read beyond the tokens that are known.
+  static void TakeBack(Sequence& sequence);
+
   // Samples into sequence.sampled. For different sequences from several threads.
   static void Sample(Sequence& sequence, std::span<const float> logits);
   // Takes what was sampled and decides whether the sequence goes on.
@@ -124,6 +144,8 @@ class Engine {
   PrefixStore store_;
   EngineStats stats_;
   RequestId next_id_ = 1;
+  Buffer allowed_on_backend_;  // Of allowed_tokens_, once a step was queued.
+  std::unique_ptr<StepUnderWay> under_way_;
 };
 
 }  // namespace dsv4::engine

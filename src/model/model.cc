@@ -341,6 +341,8 @@ Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
   return {};
 }
 
+bool Model::can_queue() const { return !in_group_ && config_.vocab_size <= sampling::kMaxChoices; }
+
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
   DSV4_TRY(CheckChunks(chunks));
   if (in_group_) DSV4_TRY(Announce(chunks));
@@ -490,18 +492,22 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
                                         status.message(), fmt::join(poisoned, ", "))));
 }
 
+Graph Model::MakeGraph() const {
+  return {.config = config_,
+          .weights = weights_,
+          .backend = backend_,
+          .rope = {.plain = rope_plain_, .compress = rope_compress_},
+          .numerics = options_.numerics,
+          .clamp_shared_expert = options_.clamp_shared_expert,
+          .group = device_group_ != nullptr ? device_group_.get() : options_.group.get(),
+          .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
+                     .hosts = shards_.get(),
+                     .entries = place().entries()}};
+}
+
 Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
                         Observer* observer) {
-  const Graph graph = {.config = config_,
-                       .weights = weights_,
-                       .backend = backend_,
-                       .rope = {.plain = rope_plain_, .compress = rope_compress_},
-                       .numerics = options_.numerics,
-                       .clamp_shared_expert = options_.clamp_shared_expert,
-                       .group = device_group_ != nullptr ? device_group_.get() : options_.group.get(),
-                       .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
-                                  .hosts = shards_.get(),
-                                  .entries = place().entries()}};
+  const Graph graph = MakeGraph();
   std::vector<size_t> done(chunks.size(), 0);
   for (;;) {
     // Fills a pass with the tokens that are left, in order of the chunks.
@@ -535,7 +541,7 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     // Memory is asked for before anything is computed, so a rank without it takes nobody's work with it.
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);
-    status = RunPass(graph, arena_, pass, observer);
+    status = RunPass(graph, arena_, pass, nullptr, observer);
     const bool has_waited = std::ranges::any_of(
         pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
     // Who has read logits has waited for the device.

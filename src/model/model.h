@@ -23,6 +23,7 @@
 #include "model/config.h"
 #include "model/numerics.h"
 #include "model/observer.h"
+#include "model/queued_step.h"
 #include "model/weights.h"
 #include "ops/op_table.h"
 #include "tensor/arena.h"
@@ -30,6 +31,7 @@
 namespace dsv4::model {
 
 struct ChunkMessage;
+struct Graph;
 
 struct ModelOptions {
   Numerics numerics = Numerics::kRelease;
@@ -120,6 +122,19 @@ class Model {
   // gone, ends the group: this step and all later ones return what ended it. An observer sees this rank's part.
   Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
 
+  // Whether QueueDecode works: the model is on one rank, and its vocabulary is one that op `sample` takes.
+  bool can_queue() const;
+  // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
+  Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
+  // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token. Where the
+  // backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one has been waited for.
+  // Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than max_chunk_tokens
+  // chunks or a chunk to follow that the step queued last has not. What only the device can tell, Wait does.
+  // `allowed`: of UploadAllowedTokens, or none, which allows all.
+  Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
+  // Whether the backend works while the host goes on.
+  bool asynchronous() const { return backend_.context->memory().asynchronous(); }
+
   // Ranks other than 0: runs the steps of rank 0 until its model is gone. Otherwise returns what ended the group.
   Status Follow();
 
@@ -138,6 +153,9 @@ class Model {
   void AwaitCause();
   Status UploadRopeTables();
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
+  Status CheckDecode(std::span<const DecodeChunk> chunks) const;
+  // What passes run on; of members of this model.
+  Graph MakeGraph() const;
   // Tells the other ranks what comes.
   Status Announce(std::span<const SequenceChunk> chunks);
   Status FollowEvents(std::span<const kv::StateEvent> events);
@@ -158,6 +176,10 @@ class Model {
   Arena arena_;
   int64_t num_layers_ = 0;
   uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
+
+  // Of queued steps.
+  Buffer chosen_;           // I32 [2 * max_chunk_tokens]: tokens and faults of the step queued last.
+  int64_t num_chosen_ = 0;  // Its chunks.
 
   // In a group.
   std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.

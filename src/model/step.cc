@@ -56,7 +56,33 @@ std::vector<int32_t> EntryPositions(const PassPlan& plan, int64_t ratio) {
   return positions;
 }
 
-Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks) {
+// The ids of tokens of which some were chosen by the pass before. `ids`: of the others, with room for all.
+Result<TensorView> TakeChosen(const Graph& graph, std::span<const PassChunk> chunks,
+                              const TensorView& previous, const TensorView& ids) {
+  bool all_in_order = true;
+  std::vector<RowRun> runs;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    all_in_order = all_in_order && chunks[i].follows == row;
+    if (chunks[i].follows < 0) continue;
+    const bool continues =
+        !runs.empty() && chunks[i - 1].follows >= 0 && chunks[i].follows == chunks[i - 1].follows + 1;
+    if (continues) {
+      ++runs.back().num_rows;
+    } else {
+      runs.push_back({chunks[i].follows, 1, ids.Rows(row, row + 1).data});
+    }
+  }
+  if (all_in_order) return previous.Rows(0, static_cast<int64_t>(chunks.size()));
+  if (runs.empty()) return ids;
+  const TensorView source = previous.Reshaped({previous.shape[0], 1});
+  DSV4_TRY(graph.backend.table.store_rows(*graph.backend.context, {.source = source, .runs = runs})
+               .WithContext("chosen tokens"));
+  return ids;
+}
+
+Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+                          const ChosenTokens* chosen) {
   PassPlan plan;
   std::vector<int32_t> token_ids;
   std::vector<int32_t> positions;
@@ -84,6 +110,9 @@ Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const Pass
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<TensorView> views, numbers.Upload(graph.backend, arena));
   plan.token_ids = views[0];
+  if (chosen != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(plan.token_ids, TakeChosen(graph, chunks, chosen->previous, views[0]));
+  }
   plan.positions = views[1];
   for (size_t i = 0; i < plan.entry_positions.size(); ++i) plan.entry_positions[i].second = views[2 + i];
   return plan;
@@ -171,32 +200,48 @@ Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const 
   return gathered;
 }
 
-// Mixes, norms and projects a few rows, and brings their logits to the host.
-Status RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
-               std::span<const HeadRow> rows) {
-  const Arena::Scope scope(step.context().arena);
-  const ModelConfig& config = step.config();
-  const ModelWeights& weights = graph.weights;
-  const auto num_rows = static_cast<int64_t>(rows.size());
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView gathered, HeadStreams(step, graph, streams, rows));
-  if (!weights.place.first_stage()) return {};
-  const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
-  step.Observe("head.streams", head_streams);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, HcHead(step, weights.hc_head, head_streams));
-  DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, weights.norm));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
-                               GatherColumns(step, "logits", part, weights.head_split));
-  if (weights.place.rank != 0) return {};  // Rank 0 samples.
+// To the host. Rows whose places follow each other are one copy.
+Status BringLogits(const LayerStep& step, const TensorView& logits, std::span<const HeadRow> rows) {
   ops::OpContext& context = *step.context().backend.context;
-  // Rows whose places follow each other are one copy.
+  const int64_t vocab_size = step.config().vocab_size;
   for (size_t begin = 0, end = 1; begin < rows.size(); begin = end++) {
-    while (end < rows.size() && rows[end].destination == rows[end - 1].destination + config.vocab_size) ++end;
+    while (end < rows.size() && rows[end].destination == rows[end - 1].destination + vocab_size) ++end;
     const TensorView run = logits.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end));
     DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(rows[begin].destination, run.data,
                                                      static_cast<size_t>(run.num_bytes()), context.stream()));
   }
   return {};
+}
+
+// `chunks`: those of the rows, the first of which is row `begin` of `chosen`.
+Status ChooseTokens(const LayerStep& step, const TensorView& logits, std::span<const PassChunk> chunks,
+                    const ChosenTokens& chosen, int64_t begin) {
+  std::vector<sampling::ChoiceParams> choices;
+  for (const PassChunk& chunk : chunks) choices.push_back(chunk.choice);
+  const int64_t end = begin + static_cast<int64_t>(chunks.size());
+  return step.Run("sample", step.ops().sample,
+                  {.logits = logits,
+                   .allowed = chosen.allowed,
+                   .choices = choices,
+                   .tokens = chosen.tokens.Rows(begin, end),
+                   .faults = chosen.faults.Rows(begin, end)});
+}
+
+// Mixes, norms and projects a few rows. Their logits, which only rank 0 has: [rows, vocab_size], elsewhere null.
+Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+                           std::span<const HeadRow> rows) {
+  const ModelConfig& config = step.config();
+  const ModelWeights& weights = graph.weights;
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, streams, rows));
+  if (!weights.place.first_stage()) return TensorView();
+  const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
+  step.Observe("head.streams", head_streams);
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, HcHead(step, weights.hc_head, head_streams));
+  DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
+  DSV4_ASSIGN_OR_RETURN(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN(const TensorView logits, GatherColumns(step, "logits", part, weights.head_split));
+  return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
 }
 
 // The residual streams in front of this stage's first layer.
@@ -213,10 +258,11 @@ Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
 
 }  // namespace
 
-Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, Observer* observer) {
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+               const ChosenTokens* chosen, Observer* observer) {
   DSV4_RETURN_IF_ERROR(arena.Recycle());
   const Arena::Scope scope(arena);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, chunks));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, chunks, chosen));
   const StepContext context = {.config = graph.config,
                                .backend = graph.backend,
                                .rope = graph.rope,
@@ -242,7 +288,13 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   const std::vector<HeadRow> rows = HeadRows(chunks, graph.config.vocab_size);
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
-    DSV4_RETURN_IF_ERROR(RunHead(outside, graph, streams, std::span(rows).subspan(begin, count)));
+    const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);
+    const Arena::Scope head(arena);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(outside, graph, streams, some));
+    if (logits.is_null()) continue;
+    DSV4_RETURN_IF_ERROR(chosen == nullptr ? BringLogits(outside, logits, some)
+                                           : ChooseTokens(outside, logits, chunks.subspan(begin, count),
+                                                          *chosen, static_cast<int64_t>(begin)));
   }
   return {};
 }

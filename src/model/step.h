@@ -11,6 +11,7 @@
 #include "comm/communicator.h"
 #include "model/step_context.h"
 #include "model/weights.h"
+#include "sampling/choice.h"
 
 namespace dsv4::model {
 
@@ -29,15 +30,28 @@ struct Graph {
 
 struct PassChunk {
   kv::SequenceState* state = nullptr;  // Between BeginAppend(tokens.size()) and CommitAppend.
-  std::span<const int32_t> tokens;
-  int32_t chunk = 0;            // Its number in the caller's batch, for the observer.
-  int64_t num_logits_rows = 0;  // How many of the last tokens want logits,
-  float* logits = nullptr;      // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
+  std::span<const int32_t> tokens;     // Of a chosen one, which `follows`, any number.
+  int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
+  int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
+  float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
+  // In a pass with ChosenTokens all chunks are one token, whose logits stay on the device: row i of ChosenTokens is chunk i's.
+  int64_t follows = -1;                // >= 0: the token is what this row of the pass before has chosen.
+  sampling::ChoiceParams choice = {};  // Of the next token.
+};
+
+// Where a pass chooses the tokens that come next (op `sample`), in the backend's memory, and finds what the pass before has chosen.
+struct ChosenTokens {
+  TensorView allowed;   // [vocab_size] U8, or null.
+  TensorView previous;  // [rows of the pass before] I32, or null.
+  TensorView tokens;    // [chunks] I32; may be where `previous` is, of which all has been read by then.
+  TensorView faults;    // [chunks] I32
 };
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
 // the first, which has the head.
 // Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
-Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks, Observer* observer);
+// `chosen` may be null: then nothing is chosen.
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+               const ChosenTokens* chosen, Observer* observer);
 
 }  // namespace dsv4::model

@@ -315,5 +315,54 @@ TEST_F(ContractTest, HcHead) {
       "y: shape [3, 4, 8], want [3, 8]");
 }
 
+TEST_F(ContractTest, Sample) {
+  std::vector<sampling::ChoiceParams> choices(3);
+  const SampleArgs valid{.logits = New(kF32, {3, 40}),
+                         .allowed = New(DType::kU8, {40}),
+                         .choices = choices,
+                         .tokens = New(kI32, {3}),
+                         .faults = New(kI32, {3})};
+  ExpectOk(valid);
+  SampleArgs all_allowed = valid;
+  all_allowed.allowed = {};
+  ExpectOk(all_allowed);
+  ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, New(kI32, {0}), New(kI32, {0})});
+  using A = SampleArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.logits = New(kBF16, {3, 40});
+      },
+      "sample: logits: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.logits = New(kF32, {3, 0});
+      },
+      "logits: vocab_size 0, want 1 to 262144");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.allowed = New(DType::kU8, {39}); }, "allowed: shape [39], want [40]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.tokens = New(kI32, {2}); }, "tokens: shape [2], want [3]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.faults = New(DType::kI64, {3}); }, "faults: dtype I64, want I32");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.faults = a.tokens; }, "tokens: overlaps faults");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.choices = a.choices.first(2); }, "choices: 2, want 3");
+  const auto expect_choice = [&](auto change, const std::string& text) {
+    choices[1] = {};
+    change(choices[1]);
+    ExpectViolation<A>(
+        valid, [](A&) {}, "op sample: choices[1]." + text);
+  };
+  expect_choice([](auto& c) { c.temperature = -1.0F; }, "temperature: -1");
+  expect_choice([](auto& c) { c.temperature = NAN; }, "temperature: nan");
+  expect_choice([](auto& c) { c.top_k = -2; }, "top_k: -2");
+  expect_choice([](auto& c) { c.top_p = 0.0F; }, "top_p: 0");
+  expect_choice([](auto& c) { c.min_p = 1.0F; }, "min_p: 1");
+  expect_choice([](auto& c) { c.uniform = 1.0; }, "uniform: 1");
+}
+
 }  // namespace
 }  // namespace dsv4::ops

@@ -31,6 +31,7 @@
 #include "ops/routed_experts.h"
 #include "ops/router.h"
 #include "ops/row_store.h"
+#include "ops/sample.h"
 #include "ops/scale.h"
 #include "ops/simulate_fp8.h"
 #include "ops/sum_rows.h"
@@ -63,7 +64,8 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(router, RouterArgs)                  \
   V(swiglu, SwigluArgs)                  \
   V(routed_experts, RoutedExpertsArgs)   \
-  V(moe_combine, MoeCombineArgs)
+  V(moe_combine, MoeCombineArgs)         \
+  V(sample, SampleArgs)
 
 // Those that only ranks need which have a part of every layer: to divide a sequence's entries, and to sum over experts.
 #define DSV4_FOR_EACH_SHARD_OP(V)              \

@@ -13,7 +13,7 @@ TEST(OpTable, MissingOpsAreNamedInTableOrder) {
   const std::vector<std::string> all = MissingOps(table);
   EXPECT_EQ(all.size() + MissingShardOps(table).size(), sizeof(OpTable) / sizeof(OpFunction<EmbedArgs>));
   EXPECT_EQ(all.front(), "prepare_weight");
-  EXPECT_EQ(all.back(), "moe_combine");
+  EXPECT_EQ(all.back(), "sample");
   EXPECT_EQ(MissingShardOps(table).back(), "sum_rows");
   table.rms_norm = NoOp;
   EXPECT_EQ(MissingOps(table).size(), all.size() - 1);

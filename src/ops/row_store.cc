@@ -8,7 +8,7 @@ namespace dsv4::ops {
 
 Status Validate(const StoreRowsArgs& args) {
   OperandChecker check("store_rows");
-  check.Operand("source", args.source, {DType::kBF16, DType::kF32}, {kAnyDim, kAnyDim});
+  check.Operand("source", args.source, {DType::kBF16, DType::kF32, DType::kI32}, {kAnyDim, kAnyDim});
   const int64_t num_rows = args.source.shape[0];
   for (size_t i = 0; check.ok() && i < args.runs.size(); ++i) {
     const RowRun& run = args.runs[i];

@@ -1,5 +1,5 @@
 // StoreRows: copies rows into cache storage (tensor/rows.h says how cached rows are laid out), one launch for all runs.
-//   source  [num_rows, width]  contiguous; the destinations have its dtype and width
+//   source  [num_rows, width]  bf16, f32 or i32, contiguous; the destinations have its dtype and width
 //   runs    in any order, destinations do not overlap
 // No rounding. Errors: InvalidArgument if a run leaves the source or a destination is null.
 #pragma once

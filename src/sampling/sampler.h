@@ -2,6 +2,7 @@
 //
 // Stages, each a free function so that `diagnose sampler` can show the logits between them:
 //   mask (ids without a string, and what a constraint forbids) -> logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw.
+// The last five are a choice (choice.h), which a device may make as well when nothing else was asked for.
 // Log-probabilities are those of the model: log-softmax of the raw logits, before bias, penalties and
 // temperature.
 #pragma once
@@ -9,10 +10,12 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
+#include "sampling/choice.h"
 #include "sampling/sampling_params.h"
 
 namespace dsv4::sampling {
@@ -48,7 +51,7 @@ struct Candidate {
   int32_t id = 0;
   float probability = 0.0F;
 };
-// What may be drawn after temperature, top-k, top-p and min-p, most probable first (lowest id on ties); the
+// What may be drawn after temperature, top-k, top-p and min-p (choice.h), most probable first (lowest id on ties); the
 // probabilities sum to 1. Needs temperature > 0. At least one candidate always stays.
 std::vector<Candidate> FilterCandidates(const SamplingParams& params, std::span<const float> logits);
 
@@ -69,10 +72,19 @@ class Sampler {
   // or nothing finite is allowed. Samplers of different sequences may work at one time.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
+  // Whether Sample without `permitted` is a choice among the allowed logits as they are, and nothing else is asked for: others may then
+  // make it, with ChoiceAfter, and Record it.
+  bool by_logits_alone() const;
+  // How the token is chosen that comes behind `num_tokens` more.
+  ChoiceParams ChoiceAfter(uint64_t num_tokens) const;
+  // The next token was chosen elsewhere.
+  void Record(int32_t token);
+  // Sample's errors, for those who choose elsewhere.
+  Status BadLogit(int32_t token, std::string_view what) const;
+  Status NoChoice() const;
+
  private:
   void See(int32_t token);
-  // scratch_: the logits, -inf where the token may not be chosen.
-  Status TakePermitted(std::span<const float> logits, std::span<const uint64_t> permitted);
 
   SamplingParams params_;
   std::span<const uint8_t> allowed_;

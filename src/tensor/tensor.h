@@ -96,6 +96,19 @@ class Buffer {
   Device device_;
 };
 
+// A copy to the host that is under way (Memory::StartCopyToHost).
+class PendingCopy {
+ public:
+  PendingCopy() = default;
+  // Waits: nothing is written once it is gone.
+  virtual ~PendingCopy() = default;
+  PendingCopy(const PendingCopy&) = delete;
+  PendingCopy& operator=(const PendingCopy&) = delete;
+
+  // Returns when the bytes are there, with what went wrong in all work queued before the copy. Later work may still run.
+  virtual Status Wait() = 0;
+};
+
 // Allocates and copies on one device. Implementations are thread-safe.
 class Memory {
  public:
@@ -111,6 +124,11 @@ class Memory {
   virtual Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
   // Memory of the host that CopyToHost reaches fastest, at least 64-byte aligned; contents unspecified. May outlive this.
   virtual Result<Buffer> AllocateOnHost(size_t num_bytes);
+  // Whether the device works while the host goes on, so that it pays to queue work before one has seen what earlier work gave.
+  virtual bool asynchronous() const { return false; }
+  // CopyToHost for a host that does not wait yet: `destination` is memory of AllocateOnHost and lives until Wait has returned.
+  virtual Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
+                                                               size_t num_bytes, Stream stream);
 };
 
 // The host's Memory: aligned allocations and memcpy. Lives for the whole process.

@@ -217,6 +217,10 @@ template <typename Visit>
 Status VisitOperands(ops::MoeCombineArgs& a, Visit& visit) {
   return visit(a.routed, a.shared, a.y);
 }
+template <typename Visit>
+Status VisitOperands(ops::SampleArgs& a, Visit& visit) {
+  return visit(a.logits, a.allowed, a.tokens, a.faults);
+}
 
 template <typename Visit>
 Status VisitOperands(ops::IndexerCandidatesArgs& a, Visit& visit) {

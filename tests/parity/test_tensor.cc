@@ -29,6 +29,8 @@ double Decode(DType dtype, const std::byte* from) {
       return static_cast<double>(FloatFromBf16(load(uint16_t{})));
     case DType::kF16:
       return static_cast<double>(FloatFromF16(load(uint16_t{})));
+    case DType::kU8:
+      return static_cast<double>(load(uint8_t{}));
     case DType::kI32:
       return static_cast<double>(load(int32_t{}));
     case DType::kI64:
@@ -48,6 +50,8 @@ void Encode(DType dtype, double value, std::byte* to) {
       return store(Bf16FromFloat(static_cast<float>(value)));
     case DType::kF16:
       return store(F16FromFloat(static_cast<float>(value)));
+    case DType::kU8:
+      return store(static_cast<uint8_t>(value));
     case DType::kI32:
       return store(static_cast<int32_t>(value));
     case DType::kI64:

@@ -60,6 +60,7 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       .swiglu = cpu::Swiglu,
       .routed_experts = cpu::RoutedExperts,
       .moe_combine = cpu::MoeCombine,
+      .sample = cpu::Sample,
       .indexer_candidates = cpu::IndexerCandidates,
       .merge_candidates = cpu::MergeCandidates,
       .gather_rows = cpu::GatherRows,

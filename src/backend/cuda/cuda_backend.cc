@@ -41,6 +41,7 @@ OpRecord Record(const ops::RoutedExpertsArgs& a) {
   return {"routed_experts", {a.x.shape, a.indices.shape, {static_cast<int64_t>(a.experts.size())}}};
 }
 OpRecord Record(const ops::MoeCombineArgs& a) { return {"moe_combine", {a.routed.shape}}; }
+OpRecord Record(const ops::SampleArgs& a) { return {"sample", {a.logits.shape}}; }
 OpRecord Record(const ops::IndexerCandidatesArgs& a) {
   return {"indexer_candidates", {a.q.shape, a.candidates.shape}};
 }
@@ -72,6 +73,7 @@ const TensorView& Operand(const ops::RouterArgs& a) { return a.logits; }
 const TensorView& Operand(const ops::SwigluArgs& a) { return a.gate; }
 const TensorView& Operand(const ops::RoutedExpertsArgs& a) { return a.x; }
 const TensorView& Operand(const ops::MoeCombineArgs& a) { return a.routed; }
+const TensorView& Operand(const ops::SampleArgs& a) { return a.logits; }
 const TensorView& Operand(const ops::IndexerCandidatesArgs& a) { return a.q; }
 const TensorView& Operand(const ops::MergeCandidatesArgs& a) { return a.candidates; }
 const TensorView& Operand(const ops::AttentionPartArgs& a) { return a.part; }
@@ -205,6 +207,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .swiglu = Entry<ops::SwigluArgs, Swiglu>,
       .routed_experts = RoutedExpertsEntry,
       .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
+      .sample = Entry<ops::SampleArgs, Sample>,
       .indexer_candidates = Entry<ops::IndexerCandidatesArgs, IndexerCandidates>,
       .merge_candidates = Entry<ops::MergeCandidatesArgs, MergeCandidates>,
       .gather_rows = Entry<ops::GatherRowsArgs, GatherRows>,

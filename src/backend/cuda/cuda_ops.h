@@ -28,6 +28,7 @@ Status Router(CudaContext& context, const ops::RouterArgs& args);
 Status Swiglu(CudaContext& context, const ops::SwigluArgs& args);
 Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args);
 Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args);
+Status Sample(CudaContext& context, const ops::SampleArgs& args);
 Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args);
 Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args);
 Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args);

@@ -53,4 +53,10 @@ Status DeviceMemory::CopyToHost(void* destination, const void* source, size_t nu
   return queue_->CopyToHost(destination, source, num_bytes);
 }
 
+Result<std::unique_ptr<PendingCopy>> DeviceMemory::StartCopyToHost(void* destination, const void* source,
+                                                                   size_t num_bytes, Stream stream) {
+  CheckStream(stream);
+  return queue_->StartCopyToHost(destination, source, num_bytes);
+}
+
 }  // namespace dsv4::backend::cuda

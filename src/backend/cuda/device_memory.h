@@ -23,6 +23,9 @@ class DeviceMemory final : public Memory {
   Status Copy(void* destination, const void* source, size_t num_bytes, Stream stream) override;
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
   Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) override;
+  bool asynchronous() const override { return queue_->asynchronous(); }
+  Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
+                                                       size_t num_bytes, Stream stream) override;
   Result<Buffer> AllocateOnHost(size_t num_bytes) override { return queue_->AllocateOnHost(num_bytes); }
 
  private:

@@ -114,6 +114,7 @@ DeviceQueue::~DeviceQueue() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   if (device_fault_ != nullptr) cudaFree(device_fault_);
   if (host_fault_ != nullptr) cudaFreeHost(host_fault_);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -233,6 +234,7 @@ Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes) {
     DSV4_TRY(Flush());
     DSV4_TRY(Check(staging_.SwitchHalf(stream_), "staging of an op's tables"));
   }
+  DSV4_TRY(Check(staging_.AwaitHalf(), "staging of an op's tables"));
   return staging_.Put(source, num_bytes);
 }
 
@@ -373,16 +375,21 @@ Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   const cudaError_t error = cudaStreamSynchronize(stream_);
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(Check(error, what));
-  num_recorded_ = 0;
+  num_waited_for_ = num_recorded_;
   // What another thread has handed over meanwhile may still be read.
   if (lists_since_wait_ == lists) {
     lists_since_wait_ = 0;
     if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
   }
-  if (host_fault_->kind != FaultKind::kNone) {
+  return EndWait(*host_fault_);
+}
+
+// What went wrong in that for which somebody has waited.
+Status DeviceQueue::EndWait(const Fault& fault) {
+  if (fault.kind != FaultKind::kNone) {
     DSV4_RETURN_IF_ERROR(
         Check(cudaMemsetAsync(device_fault_, 0, sizeof(Fault), stream_), "clearing the fault record"));
-    return Describe(*host_fault_);
+    return Describe(fault);
   }
   Status refused;
   std::swap(refused, refused_);
@@ -442,6 +449,68 @@ Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t
   return FinishWait(kCopyToHost, lists);
 }
 
+// A copy that is under way, with a fault record of its own: others may be behind it.
+class DeviceQueue::QueuedCopy final : public PendingCopy {
+ public:
+  QueuedCopy(std::shared_ptr<DeviceQueue> queue, Buffer fault, cudaEvent_t done, uint64_t num_recorded)
+      : queue_(std::move(queue)), fault_(std::move(fault)), done_(done), num_recorded_(num_recorded) {}
+  // Nobody wants to hear of errors then; a device that is lost stays so.
+  ~QueuedCopy() override { static_cast<void>(Wait()); }
+
+  Status Wait() override {
+    if (done_ == nullptr) return status_;
+    const cudaError_t error = cudaEventSynchronize(done_);  // Others may queue meanwhile.
+    const std::lock_guard lock(queue_->mutex_);
+    queue_->events_.push_back(std::exchange(done_, nullptr));
+    status_ = queue_->Check(error, kCopyToHost);
+    if (!status_.ok()) return status_;
+    queue_->num_waited_for_ = std::max(queue_->num_waited_for_, num_recorded_);
+    status_ = queue_->EndWait(*static_cast<const Fault*>(fault_.data()));
+    return status_;
+  }
+
+ private:
+  std::shared_ptr<DeviceQueue> queue_;
+  Buffer fault_;  // Pinned.
+  cudaEvent_t done_;
+  uint64_t num_recorded_;
+  Status status_;
+};
+
+cudaError_t DeviceQueue::TakeEvent(cudaEvent_t* event) {
+  if (events_.empty()) return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+  *event = events_.back();
+  events_.pop_back();
+  return cudaSuccess;
+}
+
+Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
+                                                                  size_t num_bytes) {
+  DSV4_ASSIGN_OR_RETURN(Buffer fault, AllocateOnHost(sizeof(Fault)));
+  cudaEvent_t done = nullptr;
+  uint64_t num_recorded = 0;
+  if (pinned_->Holds(destination, num_bytes) && pinned_->Holds(fault.data(), sizeof(Fault))) {
+    DSV4_TRY(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
+    LaunchCopyToHost(*this, destination, source, num_bytes, static_cast<Fault*>(fault.data()));
+    const std::lock_guard lock(mutex_);
+    --num_open_ops_;
+    ++num_moves_;
+    DSV4_TRY(FlushOfOp());
+    DSV4_TRY(Check(TakeEvent(&done), kCopyToHost));
+    if (const Status recorded = Check(cudaEventRecord(done, stream_), kCopyToHost); !recorded.ok()) {
+      events_.push_back(done);
+      return Error(recorded);
+    }
+    num_recorded = num_recorded_;
+    // Nobody has yet to read what was staged.
+    if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
+  } else {
+    // The driver pins no more memory.
+    DSV4_TRY(CopyToHost(destination, source, num_bytes));
+  }
+  return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded);
+}
+
 Result<Buffer> DeviceQueue::AllocateOnHost(size_t num_bytes) {
   {
     const std::lock_guard lock(mutex_);
@@ -458,13 +527,14 @@ LaunchCounters DeviceQueue::counters() const {
 }
 
 std::string DeviceQueue::Journal() const {
-  if (num_recorded_ == 0) return "no op was queued since the last wait";
-  std::string text = fmt::format("{} ops were queued since the last wait, the last of them:", num_recorded_);
-  const uint64_t count = std::min<uint64_t>(num_recorded_, kJournalLength);
+  const uint64_t num_new = num_recorded_ - num_waited_for_;
+  if (num_new == 0) return "no op was queued since the last wait";
+  std::string text = fmt::format("{} ops were queued since the last wait, the last of them:", num_new);
+  const uint64_t count = std::min<uint64_t>(num_new, kJournalLength);
   for (uint64_t i = num_recorded_ - count; i < num_recorded_; ++i) {
     text += (i + count == num_recorded_ ? " " : ", ") + journal_[i % kJournalLength].ToString();
   }
-  if (num_recorded_ > 1) text += "; DSV4_CUDA_SYNC=1 names the op at fault";
+  if (num_new > 1) text += "; DSV4_CUDA_SYNC=1 names the op at fault";
   return text;
 }
 

@@ -50,7 +50,7 @@ struct QueueOptions {
 };
 
 // Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
-class DeviceQueue {
+class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
  public:
   static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
 
@@ -117,6 +117,12 @@ class DeviceQueue {
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
   // Waits for it, and reports faults and errors of everything before. Fastest into memory of AllocateOnHost.
   Status CopyToHost(void* destination, const void* source, size_t num_bytes);
+  // The same without waiting, into memory of AllocateOnHost; the device goes on meanwhile. One step of a model ends with one, so that
+  // staging memory is given out from the beginning of its other half: steps that follow each other find their arrays in turns.
+  Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
+                                                       size_t num_bytes);
+  // Whether ops return before they are done.
+  bool asynchronous() const { return !options_.synchronous; }
   // Pinned where it is of a size that comes often (PinnedBlocks).
   Result<Buffer> AllocateOnHost(size_t num_bytes);
 
@@ -128,6 +134,8 @@ class DeviceQueue {
   LaunchCounters counters() const;
 
  private:
+  class QueuedCopy;
+
   explicit DeviceQueue(const QueueOptions& options)
       : options_(options), pinned_(std::make_shared<PinnedBlocks>()), graphs_(options.prefetch) {}
   // These want mutex_ held, except in Create.
@@ -137,6 +145,8 @@ class DeviceQueue {
   Result<void*> AllocateLocked(size_t num_bytes);
   Status Flush();
   Status StartWait(std::string_view what);
+  Status EndWait(const Fault& fault);
+  cudaError_t TakeEvent(cudaEvent_t* event);
   std::string Journal() const;
   Status FlushOfOp();
   // These do not.
@@ -177,7 +187,8 @@ class DeviceQueue {
   mutable std::mutex mutex_;
   Status broken_;
   std::array<OpRecord, kJournalLength> journal_;
-  uint64_t num_recorded_ = 0;  // Since the last wait.
+  uint64_t num_recorded_ = 0;    // Ever,
+  uint64_t num_waited_for_ = 0;  // and how many of them somebody has waited for.
   int num_open_ops_ = 0;
 
   LaunchList list_;
@@ -194,6 +205,7 @@ class DeviceQueue {
   std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
   std::unordered_map<const void*, int> most_clusters_;     // The same.
   std::unordered_map<const void*, BlocksAtOnce> blocks_at_once_;
+  std::vector<cudaEvent_t> events_;  // That no copy uses.
 };
 
 }  // namespace dsv4::backend::cuda

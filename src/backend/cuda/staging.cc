@@ -46,12 +46,20 @@ cudaError_t Staging::SwitchHalf(cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   half_ ^= 1;
   used_ = taken_ = 0;
+  awaited_ = false;
+  return cudaSuccess;
+}
+
+cudaError_t Staging::AwaitHalf() {
+  if (awaited_) return cudaSuccess;
+  awaited_ = true;
   return cudaEventSynchronize(halves_[half_].read);
 }
 
 void Staging::Rewind() {
   half_ = 0;
   used_ = taken_ = 0;
+  awaited_ = true;
 }
 
 }  // namespace dsv4::backend::cuda

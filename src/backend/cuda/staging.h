@@ -26,7 +26,7 @@ class Staging {
   cudaError_t Allocate();
 
   bool Fits(size_t num_bytes) const { return used_ + num_bytes <= kHalfBytes; }
-  // Copies num_bytes, which fit, and says where they will be.
+  // Copies num_bytes, which fit, and says where they will be. After AwaitHalf.
   void* Put(const void* source, size_t num_bytes);
   // What was put since the last call: whoever takes it queues its copy. Multiples of 256 bytes.
   struct Bytes {
@@ -37,8 +37,10 @@ class Staging {
   Bytes TakeNew();
   // Whether there is any.
   bool HasNew() const { return used_ != taken_; }
-  // Goes on in the other half, once the device has read what it held. Everything put has been taken.
+  // Goes on in the other half. Everything put has been taken.
   cudaError_t SwitchHalf(cudaStream_t stream);
+  // Until the device has read what this half held before.
+  cudaError_t AwaitHalf();
   // Starts over: the device has read everything, and nobody waits for a place to be read.
   void Rewind();
 
@@ -52,6 +54,7 @@ class Staging {
   int half_ = 0;
   size_t used_ = 0;
   size_t taken_ = 0;
+  bool awaited_ = true;
 };
 
 }  // namespace dsv4::backend::cuda

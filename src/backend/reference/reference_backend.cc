@@ -45,6 +45,7 @@ ops::Backend MakeReferenceBackend(int num_threads) {
       .swiglu = reference::Swiglu,
       .routed_experts = reference::RoutedExperts,
       .moe_combine = reference::MoeCombine,
+      .sample = reference::Sample,
       .indexer_candidates = reference::IndexerCandidates,
       .merge_candidates = reference::MergeCandidates,
       .gather_rows = reference::GatherRows,

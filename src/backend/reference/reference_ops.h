@@ -27,6 +27,7 @@ Status Router(ops::OpContext& context, const ops::RouterArgs& args);
 Status Swiglu(ops::OpContext& context, const ops::SwigluArgs& args);
 Status RoutedExperts(ops::OpContext& context, const ops::RoutedExpertsArgs& args);
 Status MoeCombine(ops::OpContext& context, const ops::MoeCombineArgs& args);
+Status Sample(ops::OpContext& context, const ops::SampleArgs& args);
 Status IndexerCandidates(ops::OpContext& context, const ops::IndexerCandidatesArgs& args);
 Status MergeCandidates(ops::OpContext& context, const ops::MergeCandidatesArgs& args);
 Status AttentionPart(ops::OpContext& context, const ops::AttentionPartArgs& args);

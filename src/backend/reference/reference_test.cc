@@ -64,7 +64,8 @@ TEST_F(ReferenceTest, EveryOpValidatesFirst) {
                                table().store_rows(context, {}),     table().compressor_pool(context, {}),
                                table().indexer_select(context, {}), table().attention(context, {}),
                                table().router(context, {}),         table().swiglu(context, {}),
-                               table().routed_experts(context, {}), table().moe_combine(context, {})}) {
+                               table().routed_experts(context, {}), table().moe_combine(context, {}),
+                               table().sample(context, {})}) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), ::testing::StartsWith("op "));
   }

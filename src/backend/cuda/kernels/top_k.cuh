@@ -4,6 +4,7 @@
 
 #include <cub/warp/warp_scan.cuh>
 
+#include "backend/cuda/kernels/ordered_key.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace dsv4::backend::cuda {
@@ -13,12 +14,6 @@ inline constexpr int kTopKBuckets = 1 << kTopKBits;
 // Where many keys are counted, in several histograms a block, lane by lane in turn: scores have few exponents, and a warp that counts in one
 // place waits for itself.
 inline constexpr int kTopKHistograms = 16;
-
-// Unsigned keys in the order of the scores; NaN counts as the lowest number.
-__device__ inline uint32_t OrderedKey(float score) {
-  const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0F);  // -0 becomes +0.
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
 
 // The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
 struct Threshold {

@@ -1,0 +1,125 @@
+// Running ahead: while all sequences decode, and each token is a choice among its logits alone, a step chooses its tokens on the
+// backend, and the step behind it is queued before the host has seen them. Positions and lengths do not depend on them. The host is one
+// step behind the device, which never waits for it.
+//
+// A sequence that turns out to have ended with a stop token has read that token in the step behind: it is taken back. Whatever has to be
+// decided between two steps (a request that waits or is cancelled, memory that runs out) is decided with no step under way.
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "engine/sequence.h"
+#include "ops/sample.h"
+
+namespace dsv4::engine {
+
+bool Engine::MayGoOn() const {
+  if (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) return false;
+  const auto now = std::chrono::steady_clock::now();
+  const auto is_to_end = [&](const auto& sequence) {
+    return sequence->cancelled || (sequence->request.deadline && now >= *sequence->request.deadline);
+  };
+  if (std::ranges::any_of(running_, is_to_end) || std::ranges::any_of(waiting_, is_to_end)) return false;
+  int64_t state_bytes = 0;
+  for (const auto& sequence : running_)
+    state_bytes += kv::StateBytes(model_.cache_layout(), static_cast<int64_t>(sequence->tokens.size()) + 1);
+  return options_.max_state_bytes == 0 || running_.size() == 1 || state_bytes <= options_.max_state_bytes;
+}
+
+bool Engine::RunAhead() {
+  if (!options_.run_ahead.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
+  // Who watches wants logits, and a token that was read too much must be one that can be taken back.
+  if (options_.observer != nullptr || options_.watcher != nullptr) return false;
+  if (model_.cache_layout().max_rewind_tokens < 1) return false;
+  const int64_t most = std::min(options_.max_step_tokens, model_.options().max_chunk_tokens);
+  if (running_.empty() || static_cast<int64_t>(running_.size()) > most || !MayGoOn()) return false;
+  const bool all_may = std::ranges::all_of(running_, [](const auto& sequence) {
+    return sequence->num_pending() == 1 && sequence->num_output_tokens() > 0 &&
+           sequence->request.constraint == nullptr && sequence->sampler.by_logits_alone();
+  });
+  if (!all_may) return false;
+  if (!allowed_tokens_.empty() && !allowed_on_backend_) {
+    Result<Buffer> allowed = model_.UploadAllowedTokens(allowed_tokens_);
+    if (!allowed) return false;  // Without memory; a step that reads logits may do with less.
+    allowed_on_backend_ = std::move(*allowed);
+  }
+  std::vector<Sequence*> sequences;
+  for (const auto& sequence : running_) sequences.push_back(sequence.get());
+  under_way_ = Queue(sequences, nullptr);
+  return under_way_ != nullptr;
+}
+
+std::unique_ptr<Engine::StepUnderWay> Engine::Queue(const std::vector<Sequence*>& sequences,
+                                                    const StepUnderWay* before) {
+  std::vector<model::DecodeChunk> chunks;
+  for (Sequence* const sequence : sequences) {
+    model::DecodeChunk chunk{.state = &*sequence->state};
+    if (before == nullptr) {
+      chunk.token = sequence->tokens.back();
+    } else {
+      chunk.follows = std::ranges::find(before->sequences, sequence) - before->sequences.begin();
+    }
+    chunk.choice = sequence->sampler.ChoiceAfter(before == nullptr ? 0 : 1);
+    chunks.push_back(chunk);
+  }
+  // An error changes nothing; a step that does not run ahead will meet it and say so.
+  Result<std::unique_ptr<model::QueuedStep>> step = model_.QueueDecode(chunks, allowed_on_backend_);
+  if (!step) return nullptr;
+  ++stats_.num_steps;
+  if (before != nullptr) ++stats_.num_steps_ahead;
+  return std::make_unique<StepUnderWay>(StepUnderWay{std::move(*step), sequences});
+}
+
+bool Engine::GoOn(std::vector<Event>& events) {
+  const std::unique_ptr<StepUnderWay> now = std::exchange(under_way_, nullptr);
+  if (now->of_nobody()) return false;
+  std::vector<Sequence*> next;
+  if (MayGoOn()) {
+    // The token that a sequence is about to get may be its last, which is never read.
+    std::ranges::copy_if(now->sequences, std::back_inserter(next), [](const Sequence* sequence) {
+      return sequence != nullptr && sequence->num_output_tokens() + 1 < sequence->max_tokens;
+    });
+  }
+  if (!next.empty()) under_way_ = Queue(next, now.get());
+  Settle(*now, events);
+  if (under_way_ != nullptr) {
+    for (Sequence*& sequence : under_way_->sequences) {
+      if (sequence->finished) sequence = nullptr;
+    }
+  }
+  std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
+  if (under_way_ == nullptr) DropEnded(events);
+  return true;
+}
+
+void Engine::Settle(StepUnderWay& step, std::vector<Event>& events) {
+  const Result<std::vector<model::ChosenToken>> tokens = step.step->Wait();
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    if (step.sequences[i] == nullptr) continue;
+    Sequence& sequence = *step.sequences[i];
+    if (!tokens) {
+      Finish(sequence, FinishReason::kError, tokens.error(), -1, events);
+      continue;
+    }
+    const model::ChosenToken& token = (*tokens)[i];
+    if (token.fault == ops::kNoFault) {
+      sequence.sampler.Record(token.id);
+      sequence.sampled = sampling::SampledToken{.id = token.id};
+    } else if (token.fault == model_.config().vocab_size) {
+      sequence.sampled = Error(sequence.sampler.NoChoice());
+    } else {
+      sequence.sampled = Error(sequence.sampler.BadLogit(token.fault, "NaN or infinite"));
+    }
+    Advance(sequence, events);
+  }
+}
+
+void Engine::TakeBack(Sequence& sequence) {
+  if (!sequence.state || sequence.state->poisoned()) return;
+  const auto num_known = static_cast<int64_t>(sequence.tokens.size());
+  const int64_t too_many = sequence.length() - num_known;
+  if (too_many > 0 && !sequence.state->Rewind(too_many).ok()) sequence.state.reset();
+}
+
+}  // namespace dsv4::engine

@@ -1,0 +1,45 @@
+// QueuedStep: a decode step that chooses the next tokens by itself, so that the step behind it can be queued before anybody has seen
+// them (Model::QueueDecode).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kv/sequence_state.h"
+#include "sampling/choice.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::model {
+
+// One sequence's part: it reads one token and chooses the next.
+struct DecodeChunk {
+  kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
+  // What it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not negative.
+  int32_t token = 0;
+  int64_t follows = -1;
+  sampling::ChoiceParams choice = {};
+};
+
+struct ChosenToken {
+  int32_t id = 0;
+  int32_t fault = 0;  // As op `sample` reports it: ops::kNoFault, or `id` is no choice.
+};
+
+class QueuedStep {
+ public:
+  // Memory of the host for `count` tokens and their faults, [2, count]; `copy` brings them there.
+  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, size_t count)
+      : host_(std::move(host)), copy_(std::move(copy)), count_(count) {}
+
+  // Waits for the step: a token for each chunk. After an error its sequences hold rows that are of no use, and so do those of steps
+  // queued behind it: reset them.
+  Result<std::vector<ChosenToken>> Wait();
+
+ private:
+  Buffer host_;
+  std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
+  size_t count_;
+};
+
+}  // namespace dsv4::model

@@ -1,0 +1,297 @@
+// An engine that queues decode steps before it has seen the tokens of the step in front gives what one gives that does not: the same
+// tokens, ends and kept states. On the CPU backend, where it gains nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "engine/engine.h"
+
+namespace dsv4::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kModelDirectory = "tests/golden/models/nvfp4_experts";
+
+std::unique_ptr<model::Model> LoadModel(const ops::Backend& backend) {
+  auto model = model::Model::Load(kModelDirectory, backend, {.max_rewind_tokens = 8});
+  EXPECT_TRUE(model.has_value()) << model.error().ToString();
+  return std::move(*model);
+}
+
+model::Model& SharedModel() {
+  static const std::unique_ptr<model::Model> model = LoadModel(*backend::MakeCpuBackend({.num_threads = 1}));
+  return *model;
+}
+
+std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random) {
+  std::vector<int32_t> tokens(count);
+  const auto vocab_size = static_cast<uint32_t>(SharedModel().config().vocab_size);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
+  return tokens;
+}
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  FinishReason reason = FinishReason::kError;
+  int32_t stop_token = -1;
+  Status status;
+  int64_t num_cached_tokens = -1;
+  int num_finishes = 0;
+};
+
+void Collect(std::vector<Event> events, std::map<RequestId, Outcome>& outcomes) {
+  for (Event& event : events) {
+    Outcome& outcome = outcomes[event.request];
+    EXPECT_EQ(outcome.num_finishes, 0) << "nothing comes behind the end";
+    if (event.kind == Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
+    if (event.kind == Event::Kind::kToken) {
+      outcome.tokens.push_back(event.token.id);
+      for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
+    }
+    if (event.kind != Event::Kind::kFinished) continue;
+    outcome.reason = event.finish_reason;
+    outcome.stop_token = event.stop_token;
+    outcome.status = event.status;
+    ++outcome.num_finishes;
+  }
+}
+
+std::map<RequestId, Outcome> RunToEnd(Engine& engine) {
+  std::map<RequestId, Outcome> outcomes;
+  while (!engine.idle()) Collect(engine.Step(), outcomes);
+  return outcomes;
+}
+
+// A request of a mix; with the same numbers twice, the same request.
+Request RandomRequest(std::mt19937& random) {
+  Request request;
+  request.prompt = RandomTokens(1 + random() % 60, random);
+  request.max_tokens = 1 + random() % 40;
+  request.sampling.seed = random();
+  const auto unit = [&] { return static_cast<float>(random() % 1000) / 1000; };
+  switch (random() % 5) {
+    case 0:
+      request.sampling.temperature = 0.0F;
+      break;
+    case 1:
+      request.sampling.top_k = static_cast<int>(1 + random() % 20);
+      break;
+    case 2:
+      request.sampling.top_p = 0.2F + 0.7F * unit();
+      break;
+    case 3:
+      request.sampling.min_p = 0.3F * unit();
+      break;
+    default:
+      request.sampling.temperature = 0.3F + 2 * unit();
+  }
+  // Of a vocabulary of some hundreds: most answers end by one of them.
+  for (const int32_t token : RandomTokens(random() % 30, random)) request.stop_tokens.insert(token);
+  return request;
+}
+
+// Runs the mix, some of it submitted while the rest runs, then every conversation once more with a token behind it, which shows what was
+// kept of it.
+std::vector<Outcome> RunMix(uint32_t seed, EngineOptions options, EngineStats* stats) {
+  std::mt19937 random(seed);
+  options.prefix_cache_bytes = int64_t{1} << 30;
+  std::vector<uint8_t> allowed(static_cast<size_t>(SharedModel().config().vocab_size), 1);
+  for (int i = 0; i < 20; ++i) allowed[random() % allowed.size()] = 0;
+  Engine engine(SharedModel(), options, seed % 2 == 0 ? std::vector<uint8_t>() : allowed);
+  std::map<RequestId, Outcome> outcomes;
+  std::vector<RequestId> ids;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int group = 0; group < 3; ++group) {
+    for (size_t i = 0; i < 1 + random() % 4; ++i) {
+      Request request = RandomRequest(random);
+      prompts.push_back(request.prompt);
+      ids.push_back(*engine.Submit(std::move(request)));
+    }
+    for (size_t i = random() % 12; i > 0 && !engine.idle(); --i) Collect(engine.Step(), outcomes);
+  }
+  while (!engine.idle()) Collect(engine.Step(), outcomes);
+  *stats = engine.stats();
+  std::vector<Outcome> all;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Outcome& outcome = outcomes.at(ids[i]);
+    Request again;
+    again.prompt = prompts[i];
+    again.prompt.insert(again.prompt.end(), outcome.tokens.begin(), outcome.tokens.end());
+    again.prompt.push_back(1);
+    again.max_tokens = 2;
+    again.num_logprobs = 20;
+    const RequestId id = *engine.Submit(std::move(again));
+    all.push_back(std::move(outcome));
+    all.push_back(std::move(RunToEnd(engine)[id]));
+  }
+  return all;
+}
+
+void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want, uint32_t seed) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << "mix " << seed << ", " << i;
+    EXPECT_EQ(got[i].reason, want[i].reason);
+    EXPECT_EQ(got[i].stop_token, want[i].stop_token);
+    EXPECT_EQ(got[i].logprobs, want[i].logprobs);
+    EXPECT_EQ(got[i].num_finishes, 1);
+    // Odd ones follow up a conversation: as much of it was kept.
+    if (i % 2 == 0) continue;
+    EXPECT_EQ(got[i].num_cached_tokens, want[i].num_cached_tokens) << "mix " << seed << ", " << i;
+  }
+}
+
+TEST(RunAhead, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
+  int64_t num_ahead = 0;
+  int64_t num_stopped = 0;
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    EngineStats stats;
+    const std::vector<Outcome> want = RunMix(seed, {.run_ahead = false}, &stats);
+    EXPECT_EQ(stats.num_steps_ahead, 0);
+    const std::vector<Outcome> got = RunMix(seed, {.run_ahead = true}, &stats);
+    ExpectSame(got, want, seed);
+    num_ahead += stats.num_steps_ahead;
+    for (const Outcome& outcome : got) num_stopped += outcome.reason == FinishReason::kStop ? 1 : 0;
+  }
+  EXPECT_GT(num_ahead, 300);
+  EXPECT_GT(num_stopped, 50) << "else nothing is taken back";
+}
+
+TEST(RunAhead, GoesWellWithWaitingAndPreemption) {
+  const kv::CacheLayout& layout = SharedModel().cache_layout();
+  int64_t num_preemptions = 0;
+  int64_t num_ahead = 0;
+  for (uint32_t seed = 100; seed < 112; ++seed) {
+    EngineStats stats;
+    const std::vector<Outcome> want = RunMix(seed, {.run_ahead = false}, &stats);
+    EngineOptions tight{
+        .max_sequences = 3, .max_state_bytes = 2 * kv::StateBytes(layout, 50), .run_ahead = true};
+    const std::vector<Outcome> got = RunMix(seed, tight, &stats);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); i += 2) EXPECT_EQ(got[i].tokens, want[i].tokens) << seed << ", " << i;
+    num_preemptions += stats.num_preemptions;
+    num_ahead += stats.num_steps_ahead;
+  }
+  EXPECT_GT(num_preemptions, 0);
+  EXPECT_GT(num_ahead, 50);
+}
+
+Request Endless(uint32_t seed) {
+  std::mt19937 random(seed);
+  Request request;
+  request.prompt = RandomTokens(9, random);
+  request.max_tokens = 200;
+  return request;
+}
+
+TEST(RunAhead, IsLeftOutWhereATokenTakesMoreThanItsLogits) {
+  const auto ahead = [](auto change) {
+    Engine engine(SharedModel(), {.run_ahead = true}, {});
+    Request request = Endless(1);
+    request.max_tokens = 10;
+    change(request);
+    const RequestId id = *engine.Submit(std::move(request));
+    EXPECT_EQ(RunToEnd(engine)[id].tokens.size(), 10U);
+    return engine.stats().num_steps_ahead;
+  };
+  EXPECT_EQ(ahead([](Request&) {}), 8) << "all but the prompt's and the first behind it";
+  EXPECT_EQ(ahead([](Request& r) { r.num_logprobs = 0; }), 0);
+  EXPECT_EQ(ahead([](Request& r) { r.sampling.repetition_penalty = 1.1F; }), 0);
+  EXPECT_EQ(ahead([](Request& r) { r.sampling.logit_bias = {{3, 1.0F}}; }), 0);
+  struct Anything final : sampling::TokenConstraint {
+    std::span<const uint64_t> Allowed() override { return {}; }
+    void Accept(int32_t) override {}
+  };
+  EXPECT_EQ(ahead([](Request& r) { r.constraint = std::make_unique<Anything>(); }), 0);
+}
+
+TEST(RunAhead, ACancelledRequestEndsInTheNextStepAndItsNeighbourGoesOn) {
+  Engine engine(SharedModel(), {.run_ahead = true}, {});
+  const RequestId cancelled = *engine.Submit(Endless(1));
+  const RequestId kept = *engine.Submit(Endless(2));
+  std::map<RequestId, Outcome> outcomes;
+  for (int i = 0; i < 6; ++i) Collect(engine.Step(), outcomes);
+  EXPECT_GT(engine.stats().num_steps_ahead, 0);
+  engine.Cancel(cancelled);
+  Collect(engine.Step(), outcomes);
+  EXPECT_EQ(outcomes[cancelled].reason, FinishReason::kCancelled);
+  while (!engine.idle()) Collect(engine.Step(), outcomes);
+  Engine alone(SharedModel(), {.run_ahead = false}, {});
+  const RequestId same = *alone.Submit(Endless(2));
+  EXPECT_EQ(outcomes[kept].tokens, RunToEnd(alone)[same].tokens);
+}
+
+TEST(RunAhead, ARequestThatComesMeanwhileIsAdmitted) {
+  Engine engine(SharedModel(), {.run_ahead = true}, {});
+  static_cast<void>(*engine.Submit(Endless(1)));
+  for (int i = 0; i < 6; ++i) engine.Step();
+  const RequestId late = *engine.Submit(Endless(2));
+  std::map<RequestId, Outcome> outcomes;
+  for (int i = 0; i < 2; ++i) Collect(engine.Step(), outcomes);
+  EXPECT_EQ(outcomes[late].num_cached_tokens, 0) << "admitted in the second step at the latest";
+}
+
+// An engine that is given up, and one whose last step nobody wants, with a step under way.
+TEST(RunAhead, AStepThatNobodyWantsDoesNoHarm) {
+  {
+    Engine engine(SharedModel(), {.run_ahead = true}, {});
+    static_cast<void>(*engine.Submit(Endless(1)));
+    for (int i = 0; i < 6; ++i) engine.Step();
+  }
+  Engine engine(SharedModel(), {.run_ahead = true}, {});
+  const RequestId first = *engine.Submit(Endless(1));
+  const std::vector<int32_t> tokens = RunToEnd(engine)[first].tokens;
+  for (const size_t place : {4U, 5U, 9U}) {
+    Request request = Endless(1);
+    request.stop_tokens = {tokens[place]};
+    const RequestId id = *engine.Submit(std::move(request));
+    const Outcome outcome = std::move(RunToEnd(engine)[id]);
+    EXPECT_EQ(outcome.reason, FinishReason::kStop);
+    EXPECT_EQ(outcome.tokens, std::vector<int32_t>(tokens.begin(), std::ranges::find(tokens, tokens[place])));
+    EXPECT_TRUE(engine.idle());
+  }
+}
+
+// What the next calls of `sample` report as row 0's fault, in turn.
+std::vector<int32_t> g_faults;
+ops::OpFunction<ops::SampleArgs> g_sample = nullptr;
+Status FaultySample(ops::OpContext& context, const ops::SampleArgs& args) {
+  DSV4_RETURN_IF_ERROR(g_sample(context, args));
+  if (g_faults.empty()) return {};
+  args.faults.as<int32_t>()[0] = g_faults.front();
+  g_faults.erase(g_faults.begin());
+  return {};
+}
+
+TEST(RunAhead, AWrongRowEndsItsOwnRequest) {
+  ops::Backend backend = *backend::MakeCpuBackend({.num_threads = 1});
+  g_sample = backend.table.sample;
+  backend.table.sample = FaultySample;
+  const std::unique_ptr<model::Model> model = LoadModel(backend);
+  const auto vocab_size = static_cast<int32_t>(model->config().vocab_size);
+  for (const bool has_bad_logit : {true, false}) {
+    g_faults = {ops::kNoFault, ops::kNoFault, has_bad_logit ? 7 : vocab_size};
+    Engine engine(*model, {.run_ahead = true}, {});
+    const RequestId wrong = *engine.Submit(Endless(1));
+    const RequestId right = *engine.Submit(Endless(2));
+    const auto outcomes = RunToEnd(engine);
+    EXPECT_EQ(outcomes.at(wrong).reason, FinishReason::kError);
+    EXPECT_EQ(outcomes.at(wrong).tokens.size(), 3U);
+    EXPECT_THAT(outcomes.at(wrong).status.message(),
+                HasSubstr(has_bad_logit ? "logit of token 7 is NaN or infinite at output token 3"
+                                        : "no token has a finite logit at output token 3"));
+    Engine alone(SharedModel(), {.run_ahead = false}, {});
+    const RequestId same = *alone.Submit(Endless(2));
+    EXPECT_EQ(outcomes.at(right).tokens, RunToEnd(alone)[same].tokens);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::engine

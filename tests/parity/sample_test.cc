@@ -1,0 +1,170 @@
+// The op sample: the judge's tokens against cases done by hand, and every backend's against the judge's, bit for bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/parity/backends.h"
+
+namespace dsv4::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const double kLastBelowOne = std::nextafter(1.0, 0.0);
+
+struct Sampled {
+  std::vector<double> tokens;
+  std::vector<double> faults;
+};
+
+// `logits`: [choices.size(), vocab_size]. `allowed` may be empty.
+Sampled Sample(int64_t vocab_size, const std::vector<double>& logits, const std::vector<double>& allowed,
+               const std::vector<sampling::ChoiceParams>& choices) {
+  const auto num_rows = static_cast<int64_t>(choices.size());
+  const TestTensor logits_tensor(DType::kF32, {num_rows, vocab_size}, logits);
+  const TestTensor allowed_tensor(DType::kU8, {static_cast<int64_t>(allowed.size())}, allowed);
+  const auto outputs = RunOnAll([&](const ops::Backend& backend) {
+    TestTensor tokens(DType::kI32, {num_rows});
+    TestTensor faults(DType::kI32, {num_rows});
+    ops::SampleArgs args{
+        .logits = logits_tensor, .allowed = {}, .choices = choices, .tokens = tokens, .faults = faults};
+    if (!allowed.empty()) args.allowed = allowed_tensor;
+    const Status status = backend.table.sample(*backend.context, args);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return Outputs(std::move(tokens), std::move(faults));
+  });
+  return {outputs[0].Values(), outputs[1].Values()};
+}
+
+// Sizes around a block of the CPU's loops, and around the pieces and threads of the GPU's; the release's vocabulary.
+constexpr int64_t kVocabularies[] = {1, 2, 63, 64, 65, 1023, 1025, 8191, 8193, 33000, 129280};
+
+TEST(SampleParity, GreedyTakesTheHighestAndTheLowestIdOnTies) {
+  for (const int64_t vocab_size : kVocabularies) {
+    Random random(1);
+    std::vector<double> logits;
+    std::vector<double> want;
+    for (const int64_t first : {int64_t{0}, vocab_size / 2, vocab_size - 1}) {
+      std::vector<double> row = Rounded(DType::kF32, random.Normals(vocab_size));
+      row[static_cast<size_t>(first)] = row[static_cast<size_t>(vocab_size - 1)] = 100;
+      logits.insert(logits.end(), row.begin(), row.end());
+      want.push_back(static_cast<double>(first));
+    }
+    const Sampled got =
+        Sample(vocab_size, logits, {}, {{.temperature = 0}, {.temperature = 0}, {.temperature = 0}});
+    EXPECT_EQ(got.tokens, want) << vocab_size;
+    EXPECT_EQ(got.faults, std::vector<double>(3, ops::kNoFault));
+  }
+}
+
+TEST(SampleParity, ZerosOfBothSignsAndLowLogitsAreRankedAlike) {
+  EXPECT_EQ(Sample(4, {-1, -0.0, 0.0, -2}, {}, {{.temperature = 0}}).tokens[0], 1);
+  EXPECT_EQ(Sample(4, {-1, 0.0, -0.0, -2}, {}, {{.top_k = 1, .uniform = 0.9}}).tokens[0], 1);
+  EXPECT_EQ(Sample(3, {-3e38, -3.4e38, -3.3e38}, {}, {{.temperature = 0}}).tokens[0], 0);
+}
+
+TEST(SampleParity, ADrawGoesThroughTheIdsInOrder) {
+  // Weights 1, 1/2, 1/4 of 7/4 in all, with one token between them that has none.
+  const std::vector<double> logits = {std::log(0.5), 0, -kInfinity, std::log(0.25)};
+  const auto draw = [&](double uniform) { return Sample(4, logits, {}, {{.uniform = uniform}}).tokens[0]; };
+  EXPECT_EQ(draw(0), 0);
+  EXPECT_EQ(draw(0.285), 0);
+  EXPECT_EQ(draw(0.287), 1);
+  EXPECT_EQ(draw(0.857), 1);
+  EXPECT_EQ(draw(0.858), 3);
+  EXPECT_EQ(draw(kLastBelowOne), 3);
+}
+
+TEST(SampleParity, EachFilterKeepsWhatItSays) {
+  const std::vector<double> logits = {std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};
+  const auto last = [&](sampling::ChoiceParams choice) {
+    choice.uniform = kLastBelowOne;
+    return Sample(4, logits, {}, {choice}).tokens[0];
+  };
+  EXPECT_EQ(last({}), 3);
+  EXPECT_EQ(last({.top_k = 1}), 1);
+  EXPECT_EQ(last({.top_p = 0.39F}), 1);
+  EXPECT_EQ(last({.top_p = 0.65F}), 3);
+  EXPECT_EQ(last({.min_p = 0.8F}), 1);
+  EXPECT_EQ(last({.min_p = 0.7F}), 3);
+  EXPECT_EQ(last({.top_k = 2, .top_p = 0.5F}), 1) << "of the two, 4/7 are enough";
+}
+
+TEST(SampleParity, EqualLogitsAtTheEdgeOfAFilterAreKeptByLowestId) {
+  for (const int64_t vocab_size : {40, 5000, 129280}) {
+    const std::vector<double> logits(static_cast<size_t>(vocab_size), -7.25);
+    const auto last = [&](const sampling::ChoiceParams& choice) {
+      return Sample(vocab_size, logits, {}, {choice}).tokens[0];
+    };
+    EXPECT_EQ(last({.top_k = 17, .uniform = kLastBelowOne}), 16);
+    EXPECT_EQ(last({.top_p = 0.5F, .uniform = kLastBelowOne}), static_cast<double>(vocab_size) / 2 - 1);
+    EXPECT_EQ(last({.top_k = 20, .top_p = 0.25F, .min_p = 0.99F, .uniform = kLastBelowOne}), 4);
+  }
+}
+
+TEST(SampleParity, WhatIsNotAllowedIsNotChosen) {
+  for (const int64_t vocab_size : {65, 9000}) {
+    std::vector<double> logits(static_cast<size_t>(vocab_size), 1.0);
+    std::vector<double> allowed(logits.size(), 0.0);
+    logits[3] = 50;
+    allowed[62] = allowed[64] = 1;
+    const Sampled got = Sample(vocab_size, logits, allowed, {{.temperature = 0}});
+    EXPECT_EQ(got.tokens[0], 62);
+    EXPECT_EQ(Sample(vocab_size, logits, allowed, {{.uniform = 0.75}}).tokens[0], 64);
+    EXPECT_EQ(Sample(vocab_size, logits, allowed, {{.top_k = 3, .uniform = 0.25}}).tokens[0], 62);
+  }
+}
+
+TEST(SampleParity, AWrongRowIsNamedAndItsNeighboursAreChosen) {
+  constexpr int64_t kVocab = 3000;
+  for (const float temperature : {0.0F, 1.0F}) {
+    std::vector<double> logits(5 * kVocab, 0.5);
+    logits[1 * kVocab + 2900] = NAN;
+    logits[1 * kVocab + 1400] = kInfinity;
+    for (size_t i = 0; i < kVocab; ++i) logits[2 * kVocab + i] = -kInfinity;
+    logits[3 * kVocab + 7] = NAN;  // Not allowed, and wrong all the same.
+    std::vector<double> allowed(kVocab, 1.0);
+    allowed[7] = 0;
+    const Sampled got =
+        Sample(kVocab, logits, allowed, std::vector<sampling::ChoiceParams>(5, {.temperature = temperature}));
+    EXPECT_EQ(got.tokens, std::vector<double>(5, 0.0));
+    EXPECT_EQ(got.faults, (std::vector<double>{-1, 1400, kVocab, 7, -1}));
+  }
+}
+
+// Every backend takes the judge's token, whatever is asked for: RunOnAll compares.
+TEST(SampleParity, AnyChoiceIsTheSameEverywhere) {
+  for (const int64_t vocab_size : kVocabularies) {
+    Random random(static_cast<uint32_t>(vocab_size));
+    std::vector<double> logits;
+    std::vector<sampling::ChoiceParams> choices;
+    std::vector<double> allowed;
+    for (int64_t i = 0; i < vocab_size; ++i) allowed.push_back(random.Below(10) == 0 && i > 0 ? 0 : 1);
+    const int64_t num_rows = vocab_size > 10000 ? 12 : 40;
+    for (int64_t row = 0; row < num_rows; ++row) {
+      // A few tokens far above many, as a language model's, or all alike; some rounded, so that many are equal.
+      const double sigma = row % 3 == 0 ? 0.3 : 3.0;
+      std::vector<double> values = Rounded(DType::kF32, random.Normals(vocab_size, sigma));
+      if (row % 2 == 0) values = Rounded(DType::kBF16, values);
+      if (row % 3 == 1) values[static_cast<size_t>(random.Below(vocab_size))] += 12;
+      if (row % 5 == 2) values[static_cast<size_t>(random.Below(vocab_size))] = -kInfinity;
+      logits.insert(logits.end(), values.begin(), values.end());
+      sampling::ChoiceParams choice{.temperature = static_cast<float>(0.2 + 1.6 * random.Uniform()),
+                                    .uniform = random.Uniform()};
+      if (row % 4 == 1) choice.top_k = static_cast<int32_t>(1 + random.Below(2 * vocab_size));
+      if (row % 4 == 3) choice.top_k = static_cast<int32_t>(1 + random.Below(60));
+      if (row % 8 >= 4) choice.top_p = static_cast<float>(0.01 + 0.98 * random.Uniform());
+      if (row % 8 == 6 || row % 8 == 0) choice.min_p = static_cast<float>(0.2 * random.Uniform());
+      if (row % 11 == 10) choice.temperature = 0;
+      choices.push_back(choice);
+    }
+    Sample(vocab_size, logits, {}, choices);
+    Sample(vocab_size, logits, allowed, choices);
+  }
+}
+
+TEST(SampleParity, NoRowsAreNothing) { EXPECT_TRUE(Sample(10, {}, {}, {}).tokens.empty()); }
+
+}  // namespace
+}  // namespace dsv4::test
