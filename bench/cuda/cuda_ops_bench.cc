@@ -1,6 +1,8 @@
 // Times the ops of a decode step on the GPU, in the Flash shape, and compares each with the time its bytes would take at the
 // copy bandwidth measured first. Weights are many times the L2 cache and taken in turn. Figures include what the host spends
-// on queueing where that is the longer part: an op is called as the model calls it.
+// on queueing where that is the longer part: an op is called as the model calls it. Products of many tokens come twice, as they are by
+// default and with DSV4_CUDA_FP8_PRODUCTS=many, and are compared with a loop of nothing but products on the matrix unit: in bf16, and
+// with products in FP8 in e4m3.
 //
 //   cuda_ops_bench [SUBSTRING]   only the ops whose line contains SUBSTRING
 #include <cuda_runtime_api.h>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
 
 namespace dsv4::bench {
@@ -22,7 +25,19 @@ namespace {
 class Bench {
  public:
   explicit Bench(std::string filter)
-      : filter_(std::move(filter)), backend_(Must(backend::MakeCudaBackend({}))) {}
+      : filter_(std::move(filter)),
+        backend_(Must(backend::MakeCudaBackend({}))),
+        matrix_rate_(Must(Bf16MatrixRate())) {}
+  // The same with products in FP8, whose lines say so.
+  struct Fp8Products {};
+  Bench(const Bench& other, Fp8Products)
+      : filter_(other.filter_),
+        label_(", FP8 products"),
+        backend_(Must(backend::MakeCudaBackend({.fp8_products = backend::cuda::Fp8Products::kMany}))),
+        bandwidth_(other.bandwidth_),
+        matrix_rate_(Must(E4m3MatrixRate())) {
+    fmt::print("matrix unit {:.0f} TFLOP/s in e4m3\n", matrix_rate_ / 1e12);
+  }
 
   ops::OpContext& context() { return *backend_.context; }
   const ops::OpTable& ops() const { return backend_.table; }
@@ -130,17 +145,18 @@ class Bench {
     const double us =
         Microseconds([&](int) { Must(context().memory().Copy(to.data(), from.data(), kBytes, nullptr)); });
     bandwidth_ = 2.0 * static_cast<double>(kBytes) / us;  // Bytes a microsecond.
-    fmt::print("{}: copies {:.2f} TB/s, read and written\n\n", backend_.name, bandwidth_ / 1e6);
-    fmt::print("{:<58} {:>10} {:>9} {:>8} {:>9}\n", "op", "us", "MB", "bound", "TFLOP/s");
+    fmt::print("{}: copies {:.2f} TB/s, read and written; matrix unit {:.0f} TFLOP/s in bf16\n\n",
+               backend_.name, bandwidth_ / 1e6, matrix_rate_ / 1e12);
+    fmt::print("{:<76} {:>10} {:>9} {:>8} {:>9} {:>8}\n", "op", "us", "MB", "bound", "TFLOP/s", "of unit");
   }
 
-  bool Wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  bool Wanted(const std::string& name) const { return (name + label_).find(filter_) != std::string::npos; }
 
   void Report(const std::string& name, int64_t num_bytes, double flops, const std::function<void(int)>& run) {
     const double us = Microseconds(run);
-    fmt::print("{:<58} {:>10.1f} {:>9.2f} {:>7.1f}% {:>9.1f}\n", name, us,
+    fmt::print("{:<76} {:>10.1f} {:>9.2f} {:>7.1f}% {:>9.1f} {:>7.1f}%\n", name + label_, us,
                static_cast<double>(num_bytes) / 1e6, 100.0 * static_cast<double>(num_bytes) / bandwidth_ / us,
-               flops / us / 1e6);
+               flops / us / 1e6, 100.0 * flops / (us * 1e-6) / matrix_rate_);
     std::fflush(stdout);
   }
 
@@ -161,20 +177,23 @@ class Bench {
   }
 
   std::string filter_;
+  std::string label_;
   ops::Backend backend_;
   std::mt19937_64 generator_{1};
   std::vector<Buffer> buffers_;
   Buffer flushed_ = Must(backend_.context->memory().Allocate(1));
   double bandwidth_ = 1.0;
+  double matrix_rate_;  // Operations a second.
 };
 
-constexpr struct {
+struct Format {
   WeightFormat format;
   const char* name;
-} kFormats[] = {{WeightFormat::kNvFp4, "NVFP4"},
-                {WeightFormat::kMxFp4, "MXFP4"},
-                {WeightFormat::kFp8Block, "FP8"},
-                {WeightFormat::kPlain, "BF16"}};
+};
+const std::vector<Format> kFormats = {{WeightFormat::kNvFp4, "NVFP4"},
+                                      {WeightFormat::kMxFp4, "MXFP4"},
+                                      {WeightFormat::kFp8Block, "FP8"},
+                                      {WeightFormat::kPlain, "BF16"}};
 
 void Linear(Bench& bench) {
   struct MatrixShape {
@@ -208,15 +227,15 @@ void Linear(Bench& bench) {
   }
 }
 
-void Experts(Bench& bench) {
+void Experts(Bench& bench, const std::vector<Format>& formats, const std::vector<int64_t>& token_counts) {
   constexpr int64_t kDim = 4096;
   constexpr int64_t kInter = 2048;
   constexpr int64_t kExperts = 256;
   constexpr int64_t kTopK = 6;
-  for (const auto& format : kFormats) {
+  for (const auto& format : formats) {
     std::vector<ops::ExpertWeights> experts;
     std::mt19937 random(3);
-    for (const int64_t num_tokens : {1, 8, 64, 512, 2048, 8192}) {
+    for (const int64_t num_tokens : token_counts) {
       const std::string name = fmt::format("routed_experts {} {} x [{}, {}], top {}, {} tokens", format.name,
                                            kExperts, kInter, kDim, kTopK, num_tokens);
       if (!bench.Wanted(name)) continue;
@@ -270,16 +289,16 @@ void Experts(Bench& bench) {
 }
 
 // What prefill does: products of the Flash shape's matrices for the tokens of a pass, experts chosen at random.
-void ManyTokens(Bench& bench) {
+void ManyTokens(Bench& bench, const std::vector<Format>& formats) {
   struct MatrixShape {
     int64_t rows;
     int64_t cols;
   };
-  for (const auto& format : kFormats) {
+  for (const auto& format : formats) {
     for (const auto& [rows, cols] : {MatrixShape{32768, 1024}, MatrixShape{4096, 8192},
                                      MatrixShape{4096, 4096}, MatrixShape{2048, 4096}}) {
       std::vector<Weight> weights;
-      for (const int64_t num_tokens : {2048, 8192}) {
+      for (const int64_t num_tokens : {256, 512, 1024, 2048, 8192}) {
         const std::string name =
             fmt::format("many linear {} [{}, {}], {} tokens", format.name, rows, cols, num_tokens);
         if (!bench.Wanted(name)) continue;
@@ -454,8 +473,13 @@ int main(int argc, char** argv) {
   Bench bench(argc > 1 ? argv[1] : "");
   bench.MeasureCopy();
   Linear(bench);
-  Experts(bench);
-  ManyTokens(bench);
+  Experts(bench, kFormats, {1, 8, 64, 512, 2048, 8192});
+  ManyTokens(bench, kFormats);
+  {
+    Bench fp8(bench, Bench::Fp8Products());
+    ManyTokens(fp8, {{WeightFormat::kFp8Block, "FP8"}});
+    Experts(fp8, {{WeightFormat::kMxFp4, "MXFP4"}}, {8192});
+  }
   for (const int64_t batch : {1, 64}) {
     Attention(bench, batch, 8191, 0, 0);
     Attention(bench, batch, 8191, 4, 512);

@@ -1,6 +1,12 @@
+<<<<<<< HEAD
 // Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, each step waited for and its logits
 // fetched, then the same by steps that choose their tokens on the device and are queued one ahead; prefill; beside it the bytes that a step must read over the copy bandwidth measured first, how many
 // kernels a layer takes, and for prefill the rate of products over that of the matrix unit, measured in front.
+=======
+// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, prefill, and the time of
+// fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, how many
+// kernels a layer takes, and for prefill the rate of products over those of the matrix unit in bf16 and in e4m3, measured in front.
+>>>>>>> fp8
 //
 //   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
@@ -223,6 +229,7 @@ class Bench {
 
   void Prefill(int64_t length, int steps) {
     const double rate = Must(Bf16MatrixRate());
+    const double fp8_rate = Must(E4m3MatrixRate());
     std::vector<kv::SequenceState> states;
     states.push_back(Must(model_->NewSequence()));
     std::vector<double> seconds;
@@ -247,9 +254,9 @@ class Bench {
     Report(fmt::format("prefill {}", length), Median(seconds), profile.total_cost().bytes(), launches, 0);
     fmt::print(
         "  {:.0f} tok/s; {:.1f} TFLOP/s of products, {:.1f}% of the {:.0f} that the matrix unit gives in "
-        "bf16\n",
+        "bf16, {:.1f}% of the {:.0f} in e4m3\n",
         static_cast<double>(length) / Median(seconds), operations / 1e12, 100 * operations / rate,
-        rate / 1e12);
+        rate / 1e12, 100 * operations / fp8_rate, fp8_rate / 1e12);
     std::fflush(stdout);
   }
 

@@ -33,6 +33,7 @@ class Device {
     backend_ = std::move(*made);
   }
 
+  const ops::Backend& backend() const { return backend_; }
   const ops::OpTable& table() const { return backend_.table; }
   ops::OpContext& context() { return *backend_.context; }
   Memory& memory() { return context().memory(); }

@@ -116,6 +116,15 @@ Result<BlockScaledMode> BlockScaledFromOutside() {
       InvalidArgument(fmt::format("backend cuda: DSV4_CUDA_BLOCK_SCALED is \"{}\", want fp8 or fp4", value)));
 }
 
+Result<Fp8Products> Fp8ProductsFromOutside() {
+  const char* const value = std::getenv("DSV4_CUDA_FP8_PRODUCTS");
+  if (value == nullptr || *value == '\0') return Fp8Products::kOff;
+  if (Says(value, "many")) return Fp8Products::kMany;
+  if (Says(value, "all")) return Fp8Products::kAll;
+  return Error(InvalidArgument(
+      fmt::format("backend cuda: DSV4_CUDA_FP8_PRODUCTS is \"{}\", want many or all", value)));
+}
+
 #ifdef DSV4_CUDA_BLACKWELL
 constexpr bool kHasBlackwell = true;
 #else
@@ -174,6 +183,16 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
                     "capability 10.0 (Blackwell), {} has {}.{}",
                     device->name, device->major, device->minor)));
   }
+  cuda::Fp8Products fp8_products = options.fp8_products;
+  if (fp8_products == cuda::Fp8Products::kOff) {
+    DSV4_ASSIGN_OR_RETURN(fp8_products, cuda::Fp8ProductsFromOutside());
+  }
+  if (fp8_products != cuda::Fp8Products::kOff && device->major != 9) {
+    return Error(FailedPrecondition(
+        fmt::format("backend cuda: products in FP8 (DSV4_CUDA_FP8_PRODUCTS) want a device of compute "
+                    "capability 9.0 (Hopper), {} has {}.{}",
+                    device->name, device->major, device->minor)));
+  }
   const cuda::QueueOptions queue_options = {
       .device = options.device,
       .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
@@ -183,7 +202,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);
-  backend.context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled);
+  backend.context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled, fp8_products);
   using namespace cuda;  // NOLINT: the table reads as a table.
   backend.table = {
       .prepare_weight = PrepareWeightEntry,
@@ -232,8 +251,10 @@ Result<CudaRoom> RoomOf(int device) {
 }
 
 CudaCounters CountersOf(const ops::Backend& backend) {
-  const cuda::LaunchCounters counters = static_cast<cuda::CudaContext&>(*backend.context).queue().counters();
-  return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured};
+  auto& context = static_cast<cuda::CudaContext&>(*backend.context);
+  const cuda::LaunchCounters counters = context.queue().counters();
+  return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured,
+          context.num_inexact_experts()};
 }
 
 }  // namespace dsv4::backend

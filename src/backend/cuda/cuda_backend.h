@@ -7,13 +7,14 @@
 //
 // Numerics: the contracts' rounding points, all of them; sums of matrix products and attention in fp32 (exact products for
 // bf16 operands), everything else in double as the reference. A row's result depends neither on the other rows of the
-// batch nor on how a prompt is cut.
+// batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other numerics.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "backend/cuda/block_scaled_mode.h"
+#include "backend/cuda/fp8_products.h"
 #include "ops/op_table.h"
 
 namespace dsv4::backend {
@@ -29,6 +30,9 @@ struct CudaOptions {
   // Products on Blackwell's block-scaled matrix unit (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
   // from outside. A device of another compute capability than 10.0 is refused with it.
   cuda::BlockScaledMode block_scaled = cuda::BlockScaledMode::kOff;
+  // Products in FP8 on Hopper's matrix unit. Where it is kOff DSV4_CUDA_FP8_PRODUCTS=many or all sets it from outside. A device of
+  // another compute capability than 9.0 is refused with it.
+  cuda::Fp8Products fp8_products = cuda::Fp8Products::kOff;
 };
 
 // What a backend of MakeCudaBackend has launched since it was made; launches that are still collected do not count.
@@ -37,6 +41,9 @@ struct CudaCounters {
   int64_t lists = 0;            // They reach the device in lists,
   int64_t replayed_lists = 0;   // some of them as graphs.
   int64_t graphs_captured = 0;  // Graphs made.
+  // Layers whose MXFP4 experts products in FP8 would have taken, but whose scales in a row lie too far apart for e4m3: they are
+  // multiplied in bf16, and a warning says so once a layer.
+  int64_t inexact_experts = 0;
 };
 
 struct CudaDeviceInfo {
@@ -55,7 +62,7 @@ bool HasCodeFor(const CudaDeviceInfo& device);
 
 // The name is "cuda" and the card's: "cuda (NVIDIA H200)". FailedPrecondition without a driver, without that device, or
 // when the build has no code for the device's compute capability; the message says which it is. InvalidArgument for a value of
-// DSV4_CUDA_BLOCK_SCALED that is none.
+// DSV4_CUDA_BLOCK_SCALED or DSV4_CUDA_FP8_PRODUCTS that is none.
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
 
 // Memory of a device, in bytes.

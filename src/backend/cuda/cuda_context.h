@@ -10,6 +10,7 @@
 #include "backend/cuda/block_scaled_mode.h"
 #include "backend/cuda/device_memory.h"
 #include "backend/cuda/expert_tables.h"
+#include "backend/cuda/fp8_products.h"
 #include "backend/cuda/kernels/device_array.h"
 #include "backend/cuda/kernels/grid_barrier.h"
 #include "ops/op_context.h"
@@ -30,12 +31,13 @@ struct OpenSlices;  // kernels/linear_slices.cu
 
 class CudaContext final : public ops::OpContext {
  public:
-  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled)
+  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products)
       : queue_(std::move(queue)),
         memory_(queue_),
         scratch_(memory_),
         expert_tables_(memory_),
-        block_scaled_(block_scaled) {}
+        block_scaled_(block_scaled),
+        fp8_products_(fp8_products) {}
 
   Memory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
@@ -49,6 +51,11 @@ class CudaContext final : public ops::OpContext {
   bool has_wgmma() const { return queue_->compute_capability() == 90; }
   // Not kOff only on a device of compute capability 10.0.
   BlockScaledMode block_scaled() const { return block_scaled_; }
+  // Not kOff only where there is has_wgmma().
+  Fp8Products fp8_products() const { return fp8_products_; }
+  // Layers' experts that fp8_products() would have taken and that are not e4m3 exactly (CudaCounters).
+  int64_t num_inexact_experts() const { return num_inexact_experts_; }
+  void CountInexactExperts() { ++num_inexact_experts_; }
 
   // Adds a launch of the op that runs now (DeviceQueue::Launch).
   template <typename... Params, typename... Args>
@@ -109,6 +116,8 @@ class CudaContext final : public ops::OpContext {
   Buffer grid_barriers_;
   ExpertTables expert_tables_;
   const BlockScaledMode block_scaled_;
+  const Fp8Products fp8_products_;
+  int64_t num_inexact_experts_ = 0;
   std::shared_ptr<OpenAttention> open_attention_;
   std::shared_ptr<OpenCombine> open_combine_;
   std::shared_ptr<OpenExperts> open_experts_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct ExpertVariant {
   friend bool operator==(const ExpertVariant&, const ExpertVariant&) = default;
 };
 
+struct E4m3Experts;  // kernels/routed_experts_fp8.cu
+
 struct ExpertTable {
   std::vector<ExpertVariant> gate_up;
   std::vector<ExpertVariant> down;
@@ -27,6 +30,8 @@ struct ExpertTable {
   bool alike = false;
   DeviceWeight w1;
   DeviceWeight w2;
+  // What products in FP8 must know of these experts; null until they ask.
+  mutable std::shared_ptr<const E4m3Experts> e4m3;
 };
 
 class ExpertTables {

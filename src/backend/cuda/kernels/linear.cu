@@ -3,6 +3,7 @@
 #include "backend/cuda/kernels/activations.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/block_scaled.h"
+#include "backend/cuda/kernels/linear_fp8.h"
 #include "backend/cuda/kernels/linear_packed.h"
 #include "backend/cuda/kernels/linear_slices.h"
 #include "backend/cuda/kernels/linear_stream.h"
@@ -131,6 +132,9 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
                                   .y_is_bf16 = y_is_bf16});
     return {};
   }
+  const LinearWgmmaArgs many = {
+      .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
+  if (HasLinearFp8(context.fp8_products(), many)) return LinearFp8(context, many);
   if (CanStreamLinear(weight, rows_per_group, x, num_tokens, x_stride)) {
     StreamLinear(context, {.weight = weight,
                            .x = x.as<const uint16_t>(),
@@ -145,8 +149,6 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
                            .num_tokens = num_tokens});
     return {};
   }
-  const LinearWgmmaArgs many = {
-      .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
   if (HasLinearSlices(context, many)) return LinearSlices(context, many);
   if (context.has_wgmma() && HasLinearPacked(many)) return LinearPacked(context, many);
   if (context.has_wgmma() && HasLinearWgmma(context, many)) return LinearWgmma(context, many);

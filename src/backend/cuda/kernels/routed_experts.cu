@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/matmul_general.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/routed_experts_fp8.h"
 #include "backend/cuda/kernels/routed_experts_grouped.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/routed_experts_wgmma.h"
@@ -379,11 +380,17 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
                                context.expert_tables().Find(args.experts, args.x.dtype));
   const bool block_scaled = table->alike && HasBlockScaled(context.block_scaled(), table->w1) &&
                             HasBlockScaled(context.block_scaled(), table->w2);
-  if (!block_scaled && CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fp8, HasExpertsFp8(context, *table, args));
+  if (!block_scaled && !fp8 && CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
   const DType dtype = args.x.dtype;
   const int64_t element = ElementBytes(dtype);
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
                                context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
+  if (fp8) {
+    DSV4_RETURN_IF_ERROR(ExpertsFp8(context, *table, args, static_cast<uint16_t*>(rows)));
+    SumExperts(context, args, rows);
+    return {};
+  }
   if (!block_scaled && context.has_wgmma() && HasExpertsWide(*table, args)) {
     DSV4_RETURN_IF_ERROR(ExpertsWide(context, *table, args, static_cast<uint16_t*>(rows)));
     SumExperts(context, args, rows);

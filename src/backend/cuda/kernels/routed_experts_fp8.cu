@@ -1,0 +1,502 @@
+// Tiles of 64 rows of weights and up to 256 tokens of an expert. Two warpgroups turn weights into e4m3 in a ring of blocks of 128 columns
+// and have the tokens brought there by the copy engine, which gives them to both blocks of a cluster: those take the same tokens and
+// neighbouring rows. Two warpgroups multiply, each with half of the tokens, and take turns, so that one adds up while the other's
+// products are on the matrix unit.
+#include <algorithm>
+
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/e4m3_experts.h"
+#include "backend/cuda/kernels/e4m3_steps.cuh"
+#include "backend/cuda/kernels/expert_tiles.h"
+#include "backend/cuda/kernels/linear_output.cuh"
+#include "backend/cuda/kernels/packed_fp8.h"
+#include "backend/cuda/kernels/routed_experts_fp8.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// Tokens of an expert, on average, from which it is worth it.
+constexpr int64_t kMinTokensOfExpert = 128;
+
+constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
+constexpr int kRows = 64;
+constexpr int kTokens = 256;
+constexpr int kConsumers = 256;
+constexpr int kProducers = 256;
+constexpr int kThreads = kConsumers + kProducers;
+constexpr int kConsumerRegisters = 160;
+constexpr int kProducerRegisters = 65536 / kProducers - kConsumerRegisters;
+constexpr int kCluster = 2;
+constexpr int kSlots = 4;
+constexpr int kStages = 4;
+// Told ahead of the one that is worked on, so that a stage ahead is that of an item that is known, be it the only stage of its item.
+constexpr int kItemsAhead = kStages;
+constexpr int kItems = 2 * kItemsAhead;
+constexpr int kBlockBytes = kE4m3Cols / 2;  // Of a row of MXFP4: four lanes' 16 bytes, a scale each.
+static_assert(kProducers == kRows * 4 && kE4m3Cols == 4 * kMxFp4Block && kE4m3Cols == kPackedFp8Cols);
+
+struct Item {
+  const uint8_t* data;
+  const uint8_t* scale;
+  const uint8_t* largest_scales;  // Of its rows.
+  int matrix;
+  int first_row;
+  int first_x_row;
+  int num_tokens;  // 0: there is no more work.
+};
+
+struct Slot {
+  uint8_t weights[kRows * kE4m3Cols];
+  uint8_t x[kTokens * kE4m3Cols];
+};
+static_assert(sizeof(Slot) % 1024 == 0);
+
+struct Memory {
+  Slot slots[kSlots];
+  float scales[kSlots][kTokens];        // Of x.
+  uint4 stages[kStages][kProducers];    // Weights as they are stored, a piece a producer,
+  uint32_t codes[kStages][kProducers];  // and the scales of its row's four.
+  uint2 grids[kE4m3ScaleSpan + 2];      // e2m1's eight magnitudes as e4m3, times 2^(i + 6 - 14).
+  Item items[kItems];
+  uint64_t full[kSlots];
+  uint64_t empty[kSlots];
+  uint64_t item_full[kItems];
+  uint64_t item_empty[kItems];
+  uint64_t turns[2];  // Of the consumers' warpgroups.
+};
+
+struct Params {
+  DeviceWeight shape;  // Of all these matrices.
+  const DeviceWeight* weights;
+  const uint8_t* largest_scales;  // E4m3Experts.
+  int64_t max_rows;
+  int first_matrix;
+  int num_matrices;  // Side by side in a row of y: gate and up, or down.
+  PackedFp8 x;
+  ExpertGrouping grouping;
+  int row_clusters;  // Of a matrix.
+  // [packed rows, num_matrices * rows], or [num_assignments, ...] where rows of y are by assignment.
+  uint16_t* y;
+  bool by_assignment;
+};
+
+__device__ __forceinline__ int RowsOfPacked(int count) {
+  constexpr int kTogether = static_cast<int>(kPackedRows);
+  return (count + kTogether - 1) / kTogether * kTogether;
+}
+
+__device__ __forceinline__ bool FindItem(const Params& p, int i, Item& item) {
+  const int per_tile = p.num_matrices * p.row_clusters;
+  if (i >= *p.grouping.num_tiles * per_tile) return false;
+  const ExpertTile tile = p.grouping.tiles[i / per_tile];
+  const int matrix = i % per_tile / p.row_clusters;
+  const int place = tile.expert * kMatrices + p.first_matrix + matrix;
+  const DeviceWeight& weight = p.weights[place];
+  const int rank = static_cast<int>(blockIdx.x % kCluster);
+  item = {.data = weight.data,
+          .scale = static_cast<const uint8_t*>(weight.scale),
+          .largest_scales = p.largest_scales + place * p.max_rows,
+          .matrix = matrix,
+          .first_row = (i % per_tile % p.row_clusters * kCluster + rank) * kRows,
+          .first_x_row = tile.begin,
+          .num_tokens = tile.count};
+  return true;
+}
+
+// --- Producers -------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t MagnitudesAsE4m3(int first, float scale) {
+  constexpr float kMagnitudes[] = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
+  uint32_t codes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float value = first == 0 ? kMagnitudes[i] : kMagnitudes[i + 4];
+    codes |= static_cast<uint32_t>(__nv_cvt_float_to_fp8(value * scale, __NV_SATFINITE, __NV_E4M3)) << 8 * i;
+  }
+  return codes;
+}
+
+// Eight codes of e2m1 as e4m3 on a grid of Memory::grids: magnitudes are looked up among the grid's eight bytes, four at a time, and signs
+// are those bits of the codes, which stand at the top of a byte in `word` or four to the left.
+__device__ __forceinline__ uint2 E4m3FromE2m1(uint32_t word, uint2 grid) {
+  constexpr uint32_t kSigns = 0x80808080U;
+  const uint32_t magnitudes = word & 0x77777777U;
+  const uint32_t shifted = word << 4;
+  return make_uint2(
+      __byte_perm(grid.x, grid.y, magnitudes) | (__byte_perm(shifted, word, 0x5140) & kSigns),
+      __byte_perm(grid.x, grid.y, magnitudes >> 16) | (__byte_perm(shifted, word, 0x7362) & kSigns));
+}
+
+__device__ __forceinline__ void StoreShared(uint32_t address, uint2 a, uint2 b) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a.x), "r"(a.y), "r"(b.x),
+               "r"(b.y)
+               : "memory");
+}
+
+// A producer's part of the weights: one lane's 32 columns of a row and block, which share a scale. It has them copied into shared memory
+// some stages ahead, through all items, and waits for nobody else's.
+class Weights {
+ public:
+  __device__ __forceinline__ Weights(Memory& memory, const DeviceWeight& shape, int thread)
+      : memory_(memory), shape_(shape), thread_(thread) {}
+
+  // Asks for what lies ahead of the first stage; kItemsAhead items have been told.
+  __device__ __forceinline__ void Begin() {
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) CopyNext();
+  }
+  // The row's largest scale, when its item begins.
+  __device__ __forceinline__ void BeginItem(const Item& item) {
+    largest_scale_ = item.largest_scales[item.first_row + Row()];
+  }
+  // Turns the next stage into e4m3, and asks for the one that takes the place of the one before.
+  __device__ __forceinline__ void NextStage() {
+    WaitForCopies<kStages - 2>();
+    if (++stage_ == kStages) stage_ = 0;
+    const uint4 raw = memory_.stages[stage_][thread_];
+    const int scale = static_cast<int>(memory_.codes[stage_][thread_] >> (thread_ % 4 * 8) & 0xFFU);
+    // A block of zeros may have any scale.
+    const uint2 grid = memory_.grids[min(max(scale - largest_scale_ + kE4m3ScaleSpan, 0), kE4m3ScaleSpan)];
+    eights_[0] = E4m3FromE2m1(raw.x, grid);
+    eights_[1] = E4m3FromE2m1(raw.y, grid);
+    eights_[2] = E4m3FromE2m1(raw.z, grid);
+    eights_[3] = E4m3FromE2m1(raw.w, grid);
+    CopyNext();
+  }
+  // Two pieces of the row's eight; piece i lies at i ^ row % 8.
+  __device__ __forceinline__ void Store(uint32_t to) const {
+    const uint32_t place = static_cast<uint32_t>(thread_) / 4;
+    const uint32_t first = to + place * kE4m3Cols + (place % 8 ^ static_cast<uint32_t>(thread_) % 4 * 2) * 16;
+    StoreShared(first, eights_[0], eights_[1]);
+    StoreShared(first ^ 16U, eights_[2], eights_[3]);
+  }
+
+ private:
+  // Row `place` of A is this one of the item: a consumer that holds rows r and r + 8 of a result holds neighbours.
+  __device__ __forceinline__ int Row() const {
+    const int place = thread_ / 4;
+    return place / 16 * 16 + place % 8 * 2 + place / 8 % 2;
+  }
+  __device__ __forceinline__ void CopyNext() {
+    if (stages_left_ == 0 && !done_) NextItem();
+    if (!done_) {
+      CopyAsync16(SharedAddress(&memory_.stages[next_stage_][thread_]), from_, true);
+      CopyAsync4(SharedAddress(&memory_.codes[next_stage_][thread_]), codes_from_, true);
+      from_ += kBlockBytes;
+      codes_from_ += kE4m3Cols / kMxFp4Block;
+      --stages_left_;
+    }
+    CommitCopies();
+    if (++next_stage_ == kStages) next_stage_ = 0;
+  }
+  __device__ __forceinline__ void NextItem() {
+    WaitForPhase(&memory_.item_full[item_.i], item_.parity);
+    const Item& item = memory_.items[item_.i];
+    item_.Next();
+    if (item.num_tokens == 0) {
+      done_ = true;
+      return;
+    }
+    stages_left_ = static_cast<int>(shape_.cols) / kE4m3Cols;
+    const int64_t row = item.first_row + Row();
+    from_ = item.data + row * (shape_.cols / 2) + thread_ % 4 * 16;
+    codes_from_ = item.scale + row * shape_.scale_cols;
+  }
+
+  Memory& memory_;
+  const DeviceWeight& shape_;
+  const int thread_;
+  uint2 eights_[4];
+  int largest_scale_ = 0;
+  int stage_ = kStages - 1;
+  // What is asked for next.
+  RingPlace<kItems> item_;
+  bool done_ = false;
+  int stages_left_ = 0;
+  int next_stage_ = 0;
+  const uint8_t* from_ = nullptr;
+  const uint8_t* codes_from_ = nullptr;
+};
+
+__device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
+  const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+  const int lane = thread % 32;
+  const int num_stages = static_cast<int>(p.shape.cols) / kE4m3Cols;
+  RingPlace<kSlots> place;
+  RingPlace<kItems> item_place;
+  RingPlace<kItems> told_place;
+  int told = static_cast<int>(blockIdx.x / kCluster);
+  // Tells of one item more; done by one thread.
+  const auto publish = [&] {
+    if (thread == kProducers - 32) {
+      WaitForPhase(&memory.item_empty[told_place.i], told_place.parity ^ 1U);
+      Item found = {};
+      if (!FindItem(p, told, found)) found.num_tokens = 0;
+      memory.items[told_place.i] = found;
+      Arrive(&memory.item_full[told_place.i]);
+    }
+    told_place.Next();
+    told += static_cast<int>(gridDim.x / kCluster);
+    __syncwarp();
+  };
+  Weights weights(memory, p.shape, thread);
+#pragma unroll 1
+  for (int i = 0; i < kItemsAhead; ++i) publish();
+  weights.Begin();
+  while (true) {
+    WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
+    const int item_index = item_place.i;
+    const Item& item = memory.items[item_index];
+    if (item.num_tokens == 0) return;
+    // Each block of a cluster has its share of the tokens brought to both.
+    const auto num_rows = static_cast<uint32_t>(RowsOfPacked(item.num_tokens));
+    const uint32_t share = num_rows / kCluster;
+    const uint32_t first = blockIdx.x % kCluster * share;
+    const uint8_t* from = p.x.codes + (item.first_x_row + first) * kPackedFp8Cols;
+    const float* scales_from = p.x.scales + item.first_x_row + first;
+    item_place.Next();
+    publish();
+    weights.BeginItem(item);
+#pragma unroll 1
+    for (int stage = 0; stage < num_stages; ++stage) {
+      weights.NextStage();
+      Slot& slot = memory.slots[place.i];
+      uint64_t* const full = &memory.full[place.i];
+      WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
+      if (thread == 0) {
+        constexpr uint16_t kBoth = (1U << kCluster) - 1U;
+        ArriveAndAnnounce(full, num_rows * (kE4m3Cols + static_cast<uint32_t>(sizeof(float))));
+        CopyBulkToCluster(slot.x + first * kE4m3Cols, from, share * kE4m3Cols, full, kBoth);
+        CopyBulkToCluster(memory.scales[place.i] + first, scales_from,
+                          share * static_cast<uint32_t>(sizeof(float)), full, kBoth);
+        from += p.x.num_rows * kPackedFp8Cols;
+        scales_from += p.x.num_rows;
+      }
+      weights.Store(SharedAddress(slot.weights));
+      PublishToMatrixSteps();
+      __syncwarp();
+      if (lane == 0) Arrive(full);
+      place.Next();
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(&memory.item_empty[item_index]);
+  }
+}
+
+// --- Consumers -------------------------------------------------------------------------------------------------------
+
+// This warpgroup's part of a tile: kMost tokens at most, from row `first_x` of the slots' tokens on. total[4 j + 2 half + e] is that of token
+// 8 j + 2 (lane % 4) + e and this thread's row `half`.
+template <int kMost, typename Release>
+__device__ __forceinline__ void MultiplyTile(Memory& memory, int num_blocks, int first_x,
+                                             RingPlace<kSlots>& place, uint32_t& turn, Release&& release,
+                                             float (&total)[kMost / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+#pragma unroll
+  for (int i = 0; i < kMost / 2; ++i) total[i] = 0.0F;
+#pragma unroll 1
+  for (int block = 0; block < num_blocks; ++block) {
+    WaitForPhase(&memory.full[place.i], place.parity);
+    const Slot& slot = memory.slots[place.i];
+    const uint64_t a = MatrixDescriptor(SharedAddress(slot.weights));
+    const uint64_t b = MatrixDescriptor(SharedAddress(slot.x + first_x * kE4m3Cols));
+    float sums[kMost / 2];
+    // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
+    WaitForPhase(&memory.turns[warpgroup], turn);
+    turn ^= 1U;
+    MultiplyE4m3Block<kMost>(sums, a, b);
+    WaitForMatrixSteps<1>();
+    if (lane == 0) Arrive(&memory.turns[warpgroup ^ 1]);
+    WaitForMatrixSteps<0>();
+    FenceRegisters(sums);
+    const float* const scales = memory.scales[place.i] + first_x + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kMost / 8; ++j) {
+      const float2 two = *reinterpret_cast<const float2*>(scales + j * 8);
+      total[4 * j] = fmaf(sums[4 * j], two.x, total[4 * j]);
+      total[4 * j + 1] = fmaf(sums[4 * j + 1], two.y, total[4 * j + 1]);
+      total[4 * j + 2] = fmaf(sums[4 * j + 2], two.x, total[4 * j + 2]);
+      total[4 * j + 3] = fmaf(sums[4 * j + 3], two.y, total[4 * j + 3]);
+    }
+    release(place.i);
+    place.Next();
+  }
+}
+
+__device__ __forceinline__ void Consume(Memory& memory, const Params& p) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warpgroup = thread / 128;
+  const auto rows = static_cast<int>(p.shape.rows);
+  // A slot is free in both blocks of the cluster before it is filled in either.
+  const auto release = [&](int slot) {
+    __syncwarp();
+    if (lane < kCluster) ArriveInCluster(&memory.empty[slot], static_cast<uint32_t>(lane));
+  };
+  RingPlace<kSlots> place;
+  RingPlace<kItems> item_place;
+  uint32_t turn = warpgroup == 0 ? 1 : 0;  // The first begins.
+  while (true) {
+    WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
+    const Item& item = memory.items[item_place.i];
+    if (item.num_tokens == 0) return;
+    const int half = RowsOfPacked((item.num_tokens + 1) / 2);
+    const int first_x = warpgroup * half;
+    const int num_tokens = warpgroup == 0 ? min(half, item.num_tokens) : item.num_tokens - half;
+    const auto tile = [&]<int kMost>() {
+      float sums[kMost / 2];
+      const int row = item.first_row + thread % 128 / 32 * 16 + lane / 4 * 2;
+      MultiplyTile<kMost>(memory, static_cast<int>(p.shape.cols) / kE4m3Cols, first_x, place, turn, release,
+                          sums);
+      float factors[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        factors[i] = FloatFromE8m0(static_cast<uint8_t>(item.largest_scales[row + i] - kE4m3LargestScale));
+      const int first_packed = item.first_x_row + first_x + lane % 4 * 2;
+      uint16_t* const y = p.y + item.matrix * rows + row;
+      const int64_t stride = int64_t{p.num_matrices} * rows;
+#pragma unroll
+      for (int j = 0; j < kMost / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (j * 8 + lane % 4 * 2 + e >= num_tokens) continue;
+          const int packed = first_packed + j * 8 + e;
+          const int64_t to = p.by_assignment ? p.grouping.order[packed] : packed;
+          *reinterpret_cast<uint32_t*>(y + to * stride) =
+              Bf16Pair(sums[4 * j + e] * factors[0], sums[4 * j + e + 2] * factors[1]);
+        }
+      }
+    };
+    if (num_tokens > 112) {
+      tile.template operator()<128>();
+    } else if (num_tokens > 96) {
+      tile.template operator()<112>();
+    } else if (num_tokens > 64) {
+      tile.template operator()<96>();
+    } else if (num_tokens > 32) {
+      tile.template operator()<64>();
+    } else {
+      tile.template operator()<32>();
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(&memory.item_empty[item_place.i]);
+    item_place.Next();
+  }
+}
+
+__global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
+    ExpertsKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char raw_memory[];
+  auto& memory = *reinterpret_cast<Memory*>(raw_memory);
+  BeginKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    for (int i = 0; i < kSlots; ++i) {
+      InitBarrier(&memory.full[i], 1 + kProducers / 32);
+      InitBarrier(&memory.empty[i], kCluster * kConsumers / 32);
+    }
+    for (int i = 0; i < kItems; ++i) {
+      InitBarrier(&memory.item_full[i], 1);
+      InitBarrier(&memory.item_empty[i], kThreads / 32);
+    }
+    for (uint64_t& turn : memory.turns) InitBarrier(&turn, kConsumers / 2 / 32);
+    PublishBarriers();
+  }
+  if (thread <= kE4m3ScaleSpan) {
+    const float scale =
+        FloatFromE8m0(static_cast<uint8_t>(kE8m0Bias + kE4m3LargestScale - kE4m3ScaleSpan + thread));
+    memory.grids[thread] = make_uint2(MagnitudesAsE4m3(0, scale), MagnitudesAsE4m3(4, scale));
+  }
+  __syncwarp();
+  MeetInCluster();
+  if (thread >= kConsumers) {
+    GiveUpRegisters<kProducerRegisters>();
+    Produce(memory, p);
+  } else {
+    TakeRegisters<kConsumerRegisters>();
+    Consume(memory, p);
+  }
+  __syncwarp();
+  // Nobody leaves while others may still arrive at its barriers.
+  MeetInCluster();
+}
+
+void Launch(CudaContext& context, const Params& params) {
+  const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(ExpertsKernel),
+                                                                kCluster, kThreads, sizeof(Memory)));
+  context.Launch(ExpertsKernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory), params);
+}
+
+bool Fits(const DeviceWeight& weight) {
+  return weight.kind == MatmulKind::kMmaMxFp4 && weight.quantized_x &&
+         weight.rows % (kCluster * kRows) == 0 && weight.cols % kE4m3Cols == 0 &&
+         weight.scale_cols == weight.cols / kMxFp4Block &&
+         reinterpret_cast<uintptr_t>(weight.data) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(weight.scale) % 4 == 0;
+}
+
+}  // namespace
+
+Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table,
+                           const ops::RoutedExpertsArgs& args) {
+  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  const Fp8Products mode = context.fp8_products();
+  if (mode == Fp8Products::kOff) return false;
+  if (mode == Fp8Products::kMany && args.indices.num_elements() < kMinTokensOfExpert * num_experts)
+    return false;
+  if (!Fits(table.w1) || !Fits(table.w2) || !CanGroupAndPack(table, args)) return false;
+  DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts, FindE4m3Experts(context, table, num_experts));
+  return experts->exact;
+}
+
+Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,
+                  uint16_t* rows) {
+  const int64_t dim = args.x.shape[1];
+  const int64_t width = table.w1.rows;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const E4m3Experts* const experts,
+                               FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, args, kTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const gate_up,
+                               context.Scratch<uint16_t>(grouping.max_rows * 2 * width));
+  const RowSource tokens = {.x = args.x.data,
+                            .dtype = args.x.dtype,
+                            .stride = dim,
+                            .num_rows = grouping.max_rows,
+                            .origins = grouping.order,
+                            .divisor = static_cast<int>(args.indices.shape[1])};
+  Params params = {.shape = table.w1,
+                   .weights = table.weights,
+                   .largest_scales = experts->largest_scales,
+                   .max_rows = experts->max_rows,
+                   .first_matrix = 0,
+                   .num_matrices = 2,
+                   .x = {},
+                   .grouping = grouping,
+                   .row_clusters = static_cast<int>(width / (kCluster * kRows)),
+                   .y = gate_up,
+                   .by_assignment = false};
+  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, PackFp8(context, tokens, dim));
+  Launch(context, params);
+
+  const RowSource activations = {.x = gate_up,
+                                 .dtype = DType::kBF16,
+                                 .stride = 2 * width,
+                                 .num_rows = grouping.max_rows,
+                                 .origins = grouping.order,
+                                 .divisor = 0,
+                                 .row_weights = args.weights.as<const float>(),
+                                 .limit = args.limit};
+  params.shape = table.w2;
+  params.first_matrix = 2;
+  params.num_matrices = 1;
+  params.row_clusters = static_cast<int>(dim / (kCluster * kRows));
+  params.y = rows;
+  params.by_assignment = true;
+  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, PackFp8(context, activations, width));
+  Launch(context, params);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda
