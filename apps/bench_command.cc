@@ -17,6 +17,8 @@
 #include "apps/model_source.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
+#include "model/forecast.h"
+#include "model/resolved_checkpoint.h"
 
 namespace dsv4::apps {
 namespace {
@@ -63,6 +65,7 @@ class Bench {
   Status MakeBackends();
   Status Check();
   Status Load();
+  Status ForecastReads();
   Status RunPrefills();
   Status RunDecodes();
   Status RunRound();
@@ -99,6 +102,8 @@ Status Bench::MakeBackends() {
       }
       DSV4_ASSIGN_OR_RETURN_STATUS(const backend::cpu::Isa isa, backend::cpu::ChooseIsa(tier));
       target.meter = BenchMeter(read_memory_, context.threads(), isa);
+    } else {
+      DSV4_ASSIGN_OR_RETURN_STATUS(target.meter, BenchMeter::OfDevice(context.memory()));
     }
     report_.backends.push_back(target.backend->inner().name);
     report_.num_threads = context.threads().num_threads();
@@ -138,6 +143,25 @@ Status Bench::Load() {
         BenchRunOptions{.repeat = options_.repeat, .profile = options_.profile, .seed = options_.seed});
   }
   report_.num_layers = targets_.front().model->num_layers();
+  return ForecastReads();
+}
+
+// What one rank would read, which no division among ranks can make less. Of ranks on devices, whose bandwidths add up.
+Status Bench::ForecastReads() {
+  ops::OpContext& context = *targets_.front().backend->inner().context;
+  if (options_.model.group == nullptr || context.stream() == nullptr) return {};
+  report_.num_ranks = options_.model.group->size();
+  const model::Model& model = *targets_.front().model;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::ResolvedCheckpoint resolved,
+                               model::ResolveCheckpoint(*checkpoint, model.config()));
+  const int64_t row_bytes = model.options().numerics == model::Numerics::kRelease ? 2 : 4;
+  for (const int64_t depth : plan_.depths) {
+    report_.whole_reads[depth] =
+        model::MakeForecast(resolved, model.config(), model::Placement(),
+                            {.num_layers = model.num_layers(), .context = depth, .row_bytes = row_bytes})
+            .read;
+  }
   return {};
 }
 

@@ -7,12 +7,13 @@
 
 #include "backend/cpu/machine_bounds.h"
 #include "base/parallel.h"
+#include "tensor/tensor.h"
 
 namespace dsv4::apps {
 
 // Zero: unknown. Percentages are then left out.
 struct BenchMachine {
-  double read_bandwidth = 0;  // Bytes a second.
+  double read_bandwidth = 0;  // Bytes a second. On a device what a copy within its memory reads and writes.
   double multiply_adds = 0;   // A second.
 };
 
@@ -21,8 +22,10 @@ BenchMachine Median(const std::vector<BenchMachine>& measured);
 
 class BenchMeter {
  public:
-  // Measures nothing: for backends that do not compute on the host.
+  // Measures nothing.
   BenchMeter() = default;
+  // Of a device: how fast it copies within its memory, which outlives this object. ResourceExhausted without room for what is copied.
+  static Result<BenchMeter> OfDevice(Memory& memory);
   // `threads` outlives this object.
   BenchMeter(std::shared_ptr<const backend::cpu::ReadMemory> memory, ThreadPool& threads,
              backend::cpu::Isa isa)
@@ -32,7 +35,12 @@ class BenchMeter {
   BenchMachine Measure() const;
 
  private:
+  double CopyBandwidth() const;
+
   std::shared_ptr<const backend::cpu::ReadMemory> memory_;
+  Memory* device_memory_ = nullptr;
+  Buffer from_;  // On the device,
+  Buffer to_;    // as large.
   ThreadPool* threads_ = nullptr;
   backend::cpu::Isa isa_ = backend::cpu::Isa::kScalar;
 };

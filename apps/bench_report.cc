@@ -27,7 +27,8 @@ double MultiplyAddPercent(const BenchRow& row) {
 // The least time that the cost allows on this machine; 0: unknown.
 double BoundSeconds(const diag::OpCost& cost, const BenchMachine& machine) {
   if (machine.read_bandwidth == 0) return 0;
-  return std::max(cost.bytes() / machine.read_bandwidth, cost.multiply_adds / machine.multiply_adds);
+  const double multiplying = machine.multiply_adds > 0 ? cost.multiply_adds / machine.multiply_adds : 0;
+  return std::max(cost.bytes() / machine.read_bandwidth, multiplying);
 }
 
 // The row that differs from `row` in these alone; null when it was not run.
@@ -93,8 +94,17 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
       summary.push_back({.what = name + than, .value = value, .unit = unit, .busy = row.busy || busy});
     };
     if (row.Machine().read_bandwidth > 0) {
-      if (row.prefill) add("", MultiplyAddPercent(row), "% of the multiply-adds");
+      if (row.prefill && row.Machine().multiply_adds > 0)
+        add("", MultiplyAddPercent(row), "% of the multiply-adds");
       if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
+    }
+    if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
+    if (const auto whole = report.whole_reads.find(row.depth); whole != report.whole_reads.end() &&
+                                                               !row.prefill && row.batch == 1 &&
+                                                               row.Machine().read_bandwidth > 0) {
+      const double bound = whole->second / row.Machine().read_bandwidth / report.num_ranks;
+      add(fmt::format(", {} ranks", report.num_ranks), Percent(bound, row.Median()),
+          fmt::format("% of {:.0f} us, all bandwidths together and nothing read twice", bound * 1e6));
     }
     if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
         alone != nullptr && alone != &row) {

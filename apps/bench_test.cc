@@ -1,4 +1,5 @@
 // What `dsv4 bench` relies on: its checks find faults, and its random rows make sequences that a model can go on with.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +7,7 @@
 
 #include "apps/bench_check.h"
 #include "apps/bench_command.h"
+#include "apps/bench_report.h"
 #include "apps/bench_runs.h"
 #include "apps/model_source.h"
 #include "backend/cpu/cpu_backend.h"
@@ -125,6 +127,26 @@ TEST(BenchMerge, LeavesBusyRoundsOutWhileThereAreOthers) {
   const BenchRow busy = Merge({Measured(9, 5, true), Measured(7, 5, true)});
   EXPECT_EQ(busy.Median(), 8);
   EXPECT_TRUE(busy.busy);
+}
+
+TEST(BenchSummary, RanksAreComparedWithABoundThatReadsNothingTwice) {
+  BenchReport report = {.num_layers = 4, .backends = {"cuda"}};
+  BenchRow row = Measured(1, 0, false);
+  row.backend = "cuda";
+  report.rows = {row};
+  const auto lines = [&] {
+    std::vector<std::string> text;
+    for (const BenchSummary& line : Summarize(report))
+      text.push_back(fmt::format("{} {} {}", line.what, line.value, line.unit));
+    return text;
+  };
+  // One byte a second of ten, and no multiply-adds to compare with.
+  EXPECT_THAT(lines(), testing::ElementsAre("decode, depth 0, batch 1 10 % of the read bandwidth",
+                                            "decode, depth 0, batch 1 / layer 250000 us"));
+  report.num_ranks = 2;
+  report.whole_reads = {{0, 8.0}, {4096, 9.0}};
+  EXPECT_THAT(lines(), testing::Contains("decode, depth 0, batch 1, 2 ranks 40 % of 400000 us, all "
+                                         "bandwidths together and nothing read twice"));
 }
 
 std::vector<float> LogitsAfter(model::Model& model, int64_t length, uint64_t seed) {
