@@ -1,12 +1,7 @@
-<<<<<<< HEAD
 // Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, each step waited for and its logits
-// fetched, then the same by steps that choose their tokens on the device and are queued one ahead; prefill; beside it the bytes that a step must read over the copy bandwidth measured first, how many
-// kernels a layer takes, and for prefill the rate of products over that of the matrix unit, measured in front.
-=======
-// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, prefill, and the time of
-// fetching logits left out; beside it the bytes that a step must read over the copy bandwidth measured first, how many
-// kernels a layer takes, and for prefill the rate of products over those of the matrix unit in bf16 and in e4m3, measured in front.
->>>>>>> fp8
+// fetched, then the same by steps that choose their tokens on the device and are queued one ahead; prefill. Beside it the bytes that a
+// step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
+// of the matrix unit in bf16 and in e4m3, measured in front.
 //
 //   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
