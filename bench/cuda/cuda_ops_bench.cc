@@ -470,6 +470,7 @@ void SmallOps(Bench& bench, int64_t num_tokens) {
 
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
+  using dsv4::WeightFormat;
   Bench bench(argc > 1 ? argv[1] : "");
   bench.MeasureCopy();
   Linear(bench);

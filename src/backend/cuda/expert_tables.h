@@ -20,7 +20,7 @@ struct ExpertVariant {
   friend bool operator==(const ExpertVariant&, const ExpertVariant&) = default;
 };
 
-struct E4m3Experts;  // kernels/routed_experts_fp8.cu
+struct E4m3Experts;  // kernels/e4m3_experts.h
 
 struct ExpertTable {
   std::vector<ExpertVariant> gate_up;
