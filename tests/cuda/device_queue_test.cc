@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace dsv4::backend::cuda {
@@ -23,6 +25,39 @@ TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
   EXPECT_EQ((*queue)->counters().lists, 1) << "what was staged before";
   EXPECT_EQ((*queue)->counters().launches, 0) << "bringing is no launch of an op";
   ASSERT_TRUE((*queue)->EndOp().ok());
+}
+
+// Steps that end with a copy which is waited for when the next step has been queued: neither writes over the other's arrays, and every
+// other step finds its own where the one before the last did.
+TEST(DeviceQueue, StepsThatRunAheadStageInTurns) {
+  const auto queue = DeviceQueue::Create({});
+  ASSERT_TRUE(queue.has_value()) << queue.error().ToString();
+  const auto device = (*queue)->Allocate(64);
+  const auto host = (*queue)->AllocateOnHost(64);
+  ASSERT_TRUE(device.has_value() && host.has_value());
+  std::vector<const void*> places;
+  std::unique_ptr<PendingCopy> before;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_TRUE((*queue)->BeginOp({"test", {}}).ok());
+    for (int i = 0; i < 3; ++i) {
+      const auto place = (*queue)->Stage(&step, sizeof(step));
+      ASSERT_TRUE(place.has_value()) << place.error().ToString();
+      places.push_back(*place);
+    }
+    ASSERT_TRUE((*queue)->EndOp().ok());
+    auto copy = (*queue)->StartCopyToHost(host->data(), *device, 64);
+    ASSERT_TRUE(copy.has_value()) << copy.error().ToString();
+    if (before != nullptr) {
+      EXPECT_TRUE(before->Wait().ok());
+    }
+    before = std::move(*copy);
+  }
+  for (size_t i = 0; i + 6 < places.size(); ++i) {
+    EXPECT_NE(places[i], places[i + 3]) << i;
+    EXPECT_EQ(places[i], places[i + 6]) << i;
+  }
+  before.reset();
+  (*queue)->Free(*device);
 }
 
 }  // namespace
