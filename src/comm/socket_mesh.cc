@@ -177,7 +177,7 @@ SocketMesh::Work SocketMesh::Begin(FrameKind kind, uint64_t group, std::span<con
 
 Status SocketMesh::Exchange(FrameKind kind, uint64_t group, std::span<const Piece> out,
                             std::span<const Piece> in, Wait wait) {
-  DSV4_RETURN_IF_ERROR(Failure());
+  if (failed_) return GiveUp();
   Work work = Begin(kind, group, out, in);
   WaitingTime waiting;
   for (int spins = 0;;) {
@@ -195,7 +195,7 @@ Status SocketMesh::Exchange(FrameKind kind, uint64_t group, std::span<const Piec
       // Who ended after giving what we wait for has done its part: look again after finding it gone.
       DSV4_RETURN_IF_ERROR(Move(work));
       if (work.num_left == 0) break;
-      return Failure();
+      return GiveUp();
     }
     if (waiting.Look() > timeout_ && (wait == Wait::kDeadline || work.begun())) return Late(work);
   }
@@ -257,9 +257,11 @@ Status SocketMesh::DataEnded(int rank, int error) {
     (void)::poll(&news, 1, static_cast<int>(kOnItsWay.count()));
   }
   ReadNews();
-  const std::lock_guard lock(mutex_);
-  if (!failed_) RecordEnd(rank, error);
-  return failure_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) RecordEnd(rank, error);
+  }
+  return GiveUp();
 }
 
 Status SocketMesh::Late(const Work& work) {
@@ -287,16 +289,26 @@ Status SocketMesh::Check() {
 }
 
 Status SocketMesh::Fail(const Status& why) {
-  const std::lock_guard lock(mutex_);
-  if (failed_) return failure_;
-  Record(why, rank_, 0);
-  Tell(why, /*left=*/false);
-  return failure_;
+  {
+    const std::lock_guard lock(mutex_);
+    Record(why, rank_, 0);
+  }
+  return GiveUp();
 }
 
 void SocketMesh::Leave() {
+  if (failed_) {
+    (void)GiveUp();
+    return;
+  }
   const std::lock_guard lock(mutex_);
   Tell({}, /*left=*/true);
+}
+
+Status SocketMesh::GiveUp() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(told_, true)) Tell(failure_, /*left=*/false);
+  return failure_;
 }
 
 void SocketMesh::ReadNews() {
@@ -336,7 +348,6 @@ void SocketMesh::RecordEnd(int rank, int error) {
   const Status why(StatusCode::kUnavailable, fmt::format("rank {} of {} ({}) {}", rank, size(), Name(rank), how));
   if (error == 0) cause_may_send_until_ = std::chrono::steady_clock::now() + kOnItsWay;
   Record(why, rank, 0);
-  Tell(why, /*left=*/false);
 }
 
 void SocketMesh::Tell(const Status& why, bool left) {

@@ -107,6 +107,9 @@ class SocketMesh {
   Status DataEnded(int rank, int error);
   Status Late(const Work& work);
 
+  // What ended the group, as this rank tells the others when it takes no more part: those who end without a word are then those that
+  // something else has ended.
+  Status GiveUp();
   void ReadNews();
   // With mutex_ held.
   void Record(const Status& why, int cause, uint64_t exchanges);
@@ -125,6 +128,7 @@ class SocketMesh {
 
   mutable std::mutex mutex_;  // Of the connections for news and of what follows.
   std::atomic<bool> failed_ = false;
+  bool told_ = false;
   Status failure_;
   int cause_ = 0;                 // The rank whose end it was, or this one,
   uint64_t cause_exchanges_ = 0;  // how many exchanges with this one it had done,
