@@ -42,8 +42,7 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
 
 int NumThreads(const ModelFlags& flags) {
   if (flags.num_threads > 0) return flags.num_threads;
-  const int num_ranks = flags.group == nullptr ? 1 : flags.group->size();  // All of this machine.
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags.num_ranks_here);
 }
 
 int64_t PassTokens(const ModelFlags& flags) {

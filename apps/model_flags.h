@@ -36,15 +36,17 @@ struct ModelFlags {
   bool peers = true;  // --peer-exchange
   std::string placement = "auto";     // model::ParsePlacement
   double rank_timeout_seconds = 120;  // For which a rank waits for another.
+  std::string rank_network = "auto";  // "tcp": on one machine too.
   // What RankGroup::Enter made of them; null for one rank.
   std::shared_ptr<comm::Communicator> group;
+  int num_ranks_here = 1;  // On this machine.
   model::Placement placed;
 };
 
 // Called with (done, total) layers while a model loads.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
-// What --threads says, at least 1; by default the cores of the machine, divided among its ranks.
+// What --threads says, at least 1; by default the cores of the machine, divided among the ranks on it.
 int NumThreads(const ModelFlags& flags);
 
 // What --pass-tokens says; by default 2048 on a device, 512 on the host.

@@ -91,8 +91,8 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
         if (!here[r]) missing.push_back(r);
       }
       // The usual surprise: a name that the machine's own table of hosts gives a loopback address.
-      const bool hidden = door.end().IsLoopback() && environment.address.find_first_not_of("0123456789.:") !=
-                                                         std::string::npos;
+      const bool hidden = door.end().IsLoopback() &&
+                          environment.address.find_first_not_of("0123456789.:") != std::string::npos;
       return {StatusCode::kDeadlineExceeded,
               fmt::format("ranks {} of {} did not come to {} port {} within {} s{}", fmt::join(missing, ", "),
                           here.size(), environment.address, door.port(), Seconds(options.timeout),
@@ -248,9 +248,8 @@ Result<std::vector<Link>> ConnectToAll(const RankEnvironment& environment, const
   Result<Socket> listener = ListenAt(*own);
   const std::optional<Endpoint> listens = listener ? LocalEnd(*listener) : std::nullopt;
   const Status status = listener ? Status() : listener.error();
-  const Place place{
-      .word = ToWord(status.WithContext(fmt::format("rank {}", environment.rank))),
-      .port = listens ? listens->port : uint16_t{0}};
+  const Place place{.word = ToWord(status.WithContext(fmt::format("rank {}", environment.rank))),
+                    .port = listens ? listens->port : uint16_t{0}};
   if (!rank_zero.Write(place)) return silent({StatusCode::kUnavailable, "ended"});
   Result<MapReply> reply = Await<MapReply>(rank_zero, end, {});
   if (!reply) return silent(reply.error());
@@ -260,18 +259,25 @@ Result<std::vector<Link>> ConnectToAll(const RankEnvironment& environment, const
   Result<std::vector<Link>> links =
       ConnectRanks(reply->map, environment.rank, environment.size, listener->fd(), end, [&]() -> Status {
         switch (verdict.Look(rank_zero)) {
-          case Arrival<Word>::State::kUnderWay: return {};
-          case Arrival<Word>::State::kHere: return FromWord(verdict.record());
-          case Arrival<Word>::State::kEnded: break;
+          case Arrival<Word>::State::kUnderWay:
+            return {};
+          case Arrival<Word>::State::kHere:
+            return FromWord(verdict.record());
+          case Arrival<Word>::State::kEnded:
+            break;
         }
         return {StatusCode::kUnavailable, "rank 0 ended"};
       });
   (void)rank_zero.Write(ToWord(links ? Status() : links.error()));
   while (verdict.Look(rank_zero) == Arrival<Word>::State::kUnderWay && Clock::now() < end) ::usleep(1000);
   switch (verdict.Look(rank_zero)) {
-    case Arrival<Word>::State::kHere: DSV4_TRY(FromWord(verdict.record())); break;
-    case Arrival<Word>::State::kUnderWay: return silent({StatusCode::kDeadlineExceeded, "gave no answer"});
-    case Arrival<Word>::State::kEnded: return silent({StatusCode::kUnavailable, "ended"});
+    case Arrival<Word>::State::kHere:
+      DSV4_TRY(FromWord(verdict.record()));
+      break;
+    case Arrival<Word>::State::kUnderWay:
+      return silent({StatusCode::kDeadlineExceeded, "gave no answer"});
+    case Arrival<Word>::State::kEnded:
+      return silent({StatusCode::kUnavailable, "ended"});
   }
   return links;
 }
@@ -358,7 +364,8 @@ Result<Door> Door::Open(const std::string& address, int port) {
         return ::bind(s.fd(), a.ai_addr, a.ai_addrlen) == 0 && ::listen(s.fd(), kBacklog) == 0;
       }));
   const std::optional<Endpoint> end = LocalEnd(socket);
-  if (!end) return Error(StatusCode::kUnavailable, fmt::format("{} port {}: no local address", address, port));
+  if (!end)
+    return Error(StatusCode::kUnavailable, fmt::format("{} port {}: no local address", address, port));
   return Door(std::move(socket), *end);
 }
 

@@ -28,8 +28,8 @@ class EnvironmentTest : public ::testing::Test {
   EnvironmentTest() { Clear(); }
   ~EnvironmentTest() override { Clear(); }
   static void Clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
-                             "TORCHELASTIC_USE_AGENT_STORE"}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
       ::unsetenv(name);
     }
   }
@@ -119,8 +119,9 @@ std::vector<Joined> Meet(int size, const std::vector<Guest>& guests, bool always
                                 {.timeout = timeout, .agreement = guests[i].agreement, .still_wanted = {}});
     });
   }
-  joined[0] = JoinRanks({.rank = 0, .size = size, .port = port}, std::move(*door),
-                        {.timeout = timeout, .agreement = "tiny", .always_tcp = always_tcp, .still_wanted = {}});
+  joined[0] =
+      JoinRanks({.rank = 0, .size = size, .port = port}, std::move(*door),
+                {.timeout = timeout, .agreement = "tiny", .always_tcp = always_tcp, .still_wanted = {}});
   for (std::thread& thread : threads) thread.join();
   return joined;
 }
@@ -171,7 +172,8 @@ TEST_P(Join, MisfitsAreNamedOnAllSides) {
 
 TEST(JoinRanks, WhoDoesNotComeIsNamed) {
   // Nobody comes in so short a time, or rank 2 alone does in a longer one.
-  ExpectMissing(Meet(3, {}, false, std::chrono::milliseconds(1)), "ranks 1, 2 of 3 did not come to 127.0.0.1 port");
+  ExpectMissing(Meet(3, {}, false, std::chrono::milliseconds(1)),
+                "ranks 1, 2 of 3 did not come to 127.0.0.1 port");
   std::chrono::milliseconds timeout(300);
   std::vector<Joined> joined = Meet(3, {{2, 3, "tiny"}}, false, timeout);
   while (!joined[0].has_value() && joined[0].error().message().starts_with("ranks 1, 2") && timeout < kLong) {
@@ -248,9 +250,8 @@ TEST(JoinRanks, WhoCannotConnectIsNamed) {
     other = JoinRanks({.rank = 2, .size = 3, .port = port}, std::nullopt,
                       {.timeout = kLong, .agreement = "", .still_wanted = {}});
   });
-  const Joined group =
-      JoinRanks({.rank = 0, .size = 3, .port = port}, std::move(*door),
-                {.timeout = kLong, .agreement = "", .always_tcp = true, .still_wanted = {}});
+  const Joined group = JoinRanks({.rank = 0, .size = 3, .port = port}, std::move(*door),
+                                 {.timeout = kLong, .agreement = "", .always_tcp = true, .still_wanted = {}});
   third.join();
   for (const Joined* joined : {&group, static_cast<const Joined*>(&other)}) {
     ASSERT_FALSE(joined->has_value());

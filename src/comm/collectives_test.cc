@@ -48,7 +48,8 @@ class Ranks : public ::testing::TestWithParam<std::tuple<int, Network>> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Sizes, Ranks,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(testing::kNetworks)));
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::ValuesIn(testing::kNetworks)));
 
 // Of a fixed number of ranks.
 class Some : public ::testing::TestWithParam<Network> {

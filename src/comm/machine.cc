@@ -30,8 +30,8 @@ Result<int> CountRanksHere(Communicator& group) {
   const MachineId mine = ThisMachine();
   std::vector<MachineId> all(static_cast<size_t>(group.size()));
   const std::vector<int64_t> sizes(all.size(), sizeof(MachineId));
-  DSV4_TRY(group.AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes,
-                           std::as_writable_bytes(std::span(all))));
+  DSV4_TRY(
+      group.AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes, std::as_writable_bytes(std::span(all))));
   return static_cast<int>(std::ranges::count(all, mine));
 }
 

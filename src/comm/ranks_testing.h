@@ -64,7 +64,8 @@ class Meeting {
   }
   // In a process of its own, whose number all others know by `processes`: what is not of this rank is closed.
   std::unique_ptr<Communicator> Join(int rank, std::chrono::milliseconds timeout) {
-    if (memory_ == nullptr) return MakeSocketGroup(std::move(links_[static_cast<size_t>(rank)]), rank, timeout);
+    if (memory_ == nullptr)
+      return MakeSocketGroup(std::move(links_[static_cast<size_t>(rank)]), rank, timeout);
     auto group = JoinSharedMemory(memory_, rank, size_, timeout);
     EXPECT_TRUE(group.has_value()) << group.error().ToString();
     return group ? std::move(*group) : nullptr;

@@ -18,7 +18,9 @@ using Piece = SocketMesh::Piece;
 // Up to so many bytes every rank adds up everything: one exchange in place of two.
 constexpr size_t kMaxGatheredSum = size_t{32} << 10;
 
-std::byte* Writable(const std::byte* data) { return const_cast<std::byte*>(data); }  // What is sent is only read.
+std::byte* Writable(const std::byte* data) {
+  return const_cast<std::byte*>(data);
+}  // What is sent is only read.
 ByteRows OneRow(std::span<const std::byte> data) {
   const auto bytes = static_cast<int64_t>(data.size());
   return {.data = Writable(data.data()), .num_rows = 1, .row_bytes = bytes, .stride = bytes};
@@ -28,7 +30,8 @@ ByteRows Columns(const std::byte* data, int64_t first, int64_t num_rows, int64_t
 }
 void Copy(const ByteRows& to, const ByteRows& from) {
   for (int64_t row = 0; from.row_bytes > 0 && row < from.num_rows; ++row) {
-    std::memcpy(to.data + row * to.stride, from.data + row * from.stride, static_cast<size_t>(from.row_bytes));
+    std::memmove(to.data + row * to.stride, from.data + row * from.stride,
+                static_cast<size_t>(from.row_bytes));
   }
 }
 
@@ -49,7 +52,8 @@ class SocketGroup final : public Communicator {
   int size() const override { return static_cast<int>(members_.size()); }
 
   Status Barrier(Wait wait) override {
-    return WithAll(FrameKind::kBarrier, [](int) { return ByteRows{}; }, [](int) { return ByteRows{}; }, wait);
+    return WithAll(
+        FrameKind::kBarrier, [](int) { return ByteRows{}; }, [](int) { return ByteRows{}; }, wait);
   }
 
   Status Broadcast(std::span<std::byte> data, int root, Wait wait) override {
@@ -70,14 +74,16 @@ class SocketGroup final : public Communicator {
                    std::span<std::byte> all) override {
     const std::vector<int64_t> begins = Begins(row_bytes);
     const int64_t stride = begins.back();
-    DSV4_CHECK(static_cast<int64_t>(all.size()) == stride * num_rows) << all.size() << " of " << stride * num_rows;
+    DSV4_CHECK(static_cast<int64_t>(all.size()) == stride * num_rows)
+        << all.size() << " of " << stride * num_rows;
     DSV4_CHECK(static_cast<int64_t>(mine.size()) == row_bytes[At(rank_)] * num_rows) << mine.size();
     if (all.empty()) return mesh_->Failure();
     const auto place = [&](int r) {
       return Columns(all.data(), begins[At(r)], num_rows, row_bytes[At(r)], stride);
     };
     Copy(place(rank_), Columns(mine.data(), 0, num_rows, row_bytes[At(rank_)], row_bytes[At(rank_)]));
-    return WithAll(FrameKind::kAllGather, [&](int) { return OneRow(mine); }, place);
+    return WithAll(
+        FrameKind::kAllGather, [&](int) { return OneRow(mine); }, place);
   }
 
   Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
@@ -85,7 +91,8 @@ class SocketGroup final : public Communicator {
     const std::vector<int64_t> begins = Begins(row_bytes);
     const int64_t stride = begins.back();
     const int64_t my_bytes = row_bytes[At(rank_)];
-    DSV4_CHECK(static_cast<int64_t>(mine.size()) == stride * num_rows) << mine.size() << " of " << stride * num_rows;
+    DSV4_CHECK(static_cast<int64_t>(mine.size()) == stride * num_rows)
+        << mine.size() << " of " << stride * num_rows;
     DSV4_CHECK(static_cast<int64_t>(parts.size()) == size() * my_bytes * num_rows) << parts.size();
     if (mine.empty()) return mesh_->Failure();
     const auto columns = [&](int r) {
@@ -124,7 +131,8 @@ class SocketGroup final : public Communicator {
                           std::span<float> mine) override {
     const std::vector<int64_t> begins = Begins(counts);
     DSV4_CHECK(static_cast<int64_t>(mine.size()) == counts[At(rank_)]) << mine.size();
-    DSV4_CHECK(static_cast<int64_t>(values.size()) == begins.back()) << values.size() << " of " << begins.back();
+    DSV4_CHECK(static_cast<int64_t>(values.size()) == begins.back())
+        << values.size() << " of " << begins.back();
     if (values.empty()) return mesh_->Failure();
     return SumPiece(
         FrameKind::kReduceScatter,
@@ -151,8 +159,8 @@ class SocketGroup final : public Communicator {
     std::vector<int32_t> colours(members_.size());
     const std::vector<int64_t> sizes(members_.size(), sizeof(int32_t));
     const int32_t mine = colour;
-    DSV4_TRY(AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes,
-                       std::as_writable_bytes(std::span(colours))));
+    DSV4_TRY(
+        AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes, std::as_writable_bytes(std::span(colours))));
     std::vector<int> part;
     for (size_t r = 0; r < members_.size(); ++r) {
       if (colours[r] == colour) part.push_back(members_[r]);

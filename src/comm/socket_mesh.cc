@@ -16,8 +16,8 @@
 namespace dsv4::comm {
 namespace {
 
-constexpr uint32_t kFrame = 0x34465644;          // "DVF4"
-constexpr uint64_t kNews = 0x3453574E34565344;   // "DSV4NWS4"
+constexpr uint32_t kFrame = 0x34465644;         // "DVF4"
+constexpr uint64_t kNews = 0x3453574E34565344;  // "DSV4NWS4"
 
 // Looks at the sockets before a rank sleeps: a millisecond's where nobody else wants the core.
 constexpr int kSpins = 20;
@@ -38,13 +38,20 @@ struct FrameHeader {
 
 const char* NameOf(FrameKind kind) {
   switch (kind) {
-    case FrameKind::kBarrier: return "a barrier";
-    case FrameKind::kBroadcast: return "a broadcast";
-    case FrameKind::kAllGather: return "an all-gather";
-    case FrameKind::kAllToAll: return "an all-to-all";
-    case FrameKind::kAllReduce: return "an all-reduce";
-    case FrameKind::kReduceScatter: return "a reduce-scatter";
-    case FrameKind::kSend: return "a message";
+    case FrameKind::kBarrier:
+      return "a barrier";
+    case FrameKind::kBroadcast:
+      return "a broadcast";
+    case FrameKind::kAllGather:
+      return "an all-gather";
+    case FrameKind::kAllToAll:
+      return "an all-to-all";
+    case FrameKind::kAllReduce:
+      return "an all-reduce";
+    case FrameKind::kReduceScatter:
+      return "a reduce-scatter";
+    case FrameKind::kSend:
+      return "a message";
   }
   return "what is no frame";
 }
@@ -343,9 +350,9 @@ void SocketMesh::Record(const Status& why, int cause, uint64_t exchanges) {
 // Without a word of its own.
 void SocketMesh::RecordEnd(int rank, int error) {
   const bool gone = error <= 0 || error == ECONNRESET || error == EPIPE;
-  const std::string how =
-      gone ? "ended" : fmt::format("is not reached any more: {}", std::strerror(error));
-  const Status why(StatusCode::kUnavailable, fmt::format("rank {} of {} ({}) {}", rank, size(), Name(rank), how));
+  const std::string how = gone ? "ended" : fmt::format("is not reached any more: {}", std::strerror(error));
+  const Status why(StatusCode::kUnavailable,
+                   fmt::format("rank {} of {} ({}) {}", rank, size(), Name(rank), how));
   if (error == 0) cause_may_send_until_ = std::chrono::steady_clock::now() + kOnItsWay;
   Record(why, rank, 0);
 }

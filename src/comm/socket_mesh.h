@@ -36,7 +36,15 @@ struct Link {
 };
 
 // What a frame carries, for the error when two ranks disagree.
-enum class FrameKind : uint32_t { kBarrier, kBroadcast, kAllGather, kAllToAll, kAllReduce, kReduceScatter, kSend };
+enum class FrameKind : uint32_t {
+  kBarrier,
+  kBroadcast,
+  kAllGather,
+  kAllToAll,
+  kAllReduce,
+  kReduceScatter,
+  kSend
+};
 
 // Rows of bytes at equal distances; one row where all of it lies together.
 struct ByteRows {
@@ -92,8 +100,8 @@ class SocketMesh {
     Arrival<News> news;
     bool ended = false;  // Nothing more comes over the connection for news.
     // Of the thread that exchanges.
-    uint64_t last_exchange = 0;  // That it takes part in, by number,
-    uint64_t begun = 0;          // and how many these are.
+    uint64_t last_exchange = 0;      // That it takes part in, by number,
+    uint64_t begun = 0;              // and how many these are.
     std::atomic<uint64_t> done = 0;  // Of `begun`.
   };
   class Transfer;

@@ -14,8 +14,8 @@
 namespace dsv4::comm {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::ConnectedSockets;
+using ::testing::HasSubstr;
 
 constexpr std::chrono::milliseconds kLong = std::chrono::seconds(120);
 
@@ -27,10 +27,11 @@ TEST(SocketMesh, CallsThatDifferAreNamedAtOnce) {
         const Status status = group.rank() == 0 ? group.Barrier() : group.Broadcast(bytes, 0);
         EXPECT_EQ(status.code(), StatusCode::kInternal) << status.ToString();
         // Who finds it out first tells the other.
-        EXPECT_THAT(status.message(),
-                    ::testing::AnyOf(HasSubstr("rank 1: got a barrier of 0 bytes (group 1) from rank 0, want a "
-                                               "broadcast of 8 bytes (group 1)"),
-                                     HasSubstr("rank 0: got ")));
+        EXPECT_THAT(
+            status.message(),
+            ::testing::AnyOf(HasSubstr("rank 1: got a barrier of 0 bytes (group 1) from rank 0, want a "
+                                       "broadcast of 8 bytes (group 1)"),
+                             HasSubstr("rank 0: got ")));
       },
       kLong, testing::Network::kTcp);
 }
@@ -87,7 +88,8 @@ TEST(SocketMesh, AnEndThatOvertakesDataDoesNotUndoIt) {
   fast.LetGo();
 
   std::vector<std::unique_ptr<Communicator>> groups;
-  for (int r = 0; r < 3; ++r) groups.push_back(MakeSocketGroup(std::move(links[static_cast<size_t>(r)]), r, kLong));
+  for (int r = 0; r < 3; ++r)
+    groups.push_back(MakeSocketGroup(std::move(links[static_cast<size_t>(r)]), r, kLong));
   std::thread zero([&] { EXPECT_TRUE(groups[0]->Barrier().ok()) << groups[0]->Check().ToString(); });
   std::thread one([&] { EXPECT_TRUE(groups[1]->Barrier().ok()); });
   EXPECT_TRUE(groups[2]->Barrier().ok());
@@ -185,7 +187,8 @@ TEST_F(Connect, WhoIsNotReachedIsNamed) {
   ASSERT_FALSE(links.has_value());
   EXPECT_EQ(links.error().code(), StatusCode::kUnavailable);
   EXPECT_EQ(links.error().message(),
-            fmt::format("rank 2 does not reach rank 1 on node0: 127.0.0.1 port {}: Connection refused", nobody.port));
+            fmt::format("rank 2 does not reach rank 1 on node0: 127.0.0.1 port {}: Connection refused",
+                        nobody.port));
 }
 
 }  // namespace
