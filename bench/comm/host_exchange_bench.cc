@@ -63,8 +63,8 @@ void TimeAll(Communicator& group, const char* way) {
     const double reduce = Time(group, num_bytes, [&] { return group.AllReduceSum(values); });
     const double gather = Time(group, num_bytes, [&] { return group.AllGather(mine, 1, row_bytes, all); });
     if (first) {
-      fmt::print("{:<14} {:>9} bytes  all-reduce {:>9.2f} us  all-gather {:>9.2f} us\n", way, num_bytes, reduce,
-                 gather);
+      fmt::print("{:<14} {:>9} bytes  all-reduce {:>9.2f} us  all-gather {:>9.2f} us\n", way, num_bytes,
+                 reduce, gather);
     }
   }
 }
@@ -80,7 +80,8 @@ int Main(int argc, char** argv) {
     environment = comm::RankEnvironment{.rank = 0, .size = size, .port = door->port()};
     started = Must(comm::LocalRanks::Start(size, door->port(), {argv, argv + argc}));
   }
-  const comm::JoinOptions options{.timeout = std::chrono::seconds(60), .agreement = "exchanges", .still_wanted = {}};
+  const comm::JoinOptions options{
+      .timeout = std::chrono::seconds(60), .agreement = "exchanges", .still_wanted = {}};
   const auto hosts = Must(comm::JoinRanks(*environment, std::move(door), options));
   // The way they have met, and TCP, which may be the same: rank 0 opens another door, and they meet once more.
   comm::JoinOptions over_tcp = options;

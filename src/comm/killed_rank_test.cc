@@ -82,7 +82,7 @@ Status Work(Communicator& group) {
   const Status status = Work(*group);
   const bool named = status.code() == StatusCode::kUnavailable &&
                      status.message().starts_with(fmt::format("rank {} of {}", victim, size));
-  if (!named) fmt::print(stderr, "rank {}: {}\n", rank, status.ToString());
+  if (!named) fmt::print(stderr, "rank {} heard: {}\n", rank, status.ToString());
   ::_exit(named ? kNamed : kOther);
 }
 

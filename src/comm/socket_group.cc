@@ -31,7 +31,7 @@ ByteRows Columns(const std::byte* data, int64_t first, int64_t num_rows, int64_t
 void Copy(const ByteRows& to, const ByteRows& from) {
   for (int64_t row = 0; from.row_bytes > 0 && row < from.num_rows; ++row) {
     std::memmove(to.data + row * to.stride, from.data + row * from.stride,
-                static_cast<size_t>(from.row_bytes));
+                 static_cast<size_t>(from.row_bytes));
   }
 }
 
