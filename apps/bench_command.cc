@@ -17,6 +17,9 @@
 #include "apps/terminal.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
+#include "comm/observed_group.h"
+#include "model/forecast.h"
+#include "model/resolved_checkpoint.h"
 
 namespace dsv4::apps {
 namespace {
@@ -66,6 +69,7 @@ class Bench {
   Status RunPrefills();
   Status RunDecodes();
   Status RunRound();
+  Result<double> BytesWithoutReplication(int64_t depth);
   void Add(BenchRow row);
   void Print(const std::string& text) const {
     if (options_.json) return;
@@ -126,18 +130,36 @@ model::MemoryRequest LargestRow(const Plan& plan) {
           .context = std::max(largest(plan.prefill), largest(plan.depths) + kMaxRepeat)};
 }
 
+// Of a token of one sequence, an equal part of every rank.
+Result<double> Bench::BytesWithoutReplication(int64_t depth) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source_.Config());
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*checkpoint, config));
+  const model::Forecast alone =
+      model::MakeForecast(resolved, config, model::Placement{},
+                          {.num_layers = report_.num_layers,
+                           .context = depth,
+                           .row_bytes = options_.model.numerics == "release" ? 2 : 4});
+  return alone.read / options_.model.group->size();
+}
+
 Status Bench::Load() {
+  ModelFlags flags = options_.model;
+  if (flags.group != nullptr) flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
   for (Target& target : targets_) {
     ProgressBar bar("Loading");
     DSV4_ASSIGN_OR_RETURN_STATUS(
         target.model, LoadModel(
-                          options_.model, source_, target.backend->backend(),
+                          flags, source_, target.backend->backend(),
                           [&](int64_t done, int64_t total) { bar.Update(done, total); }, LargestRow(plan_),
                           &target.backend->inner()));
     bar.Clear();
-    target.runs = std::make_unique<BenchRuns>(
-        *target.model, *target.backend, target.meter,
-        BenchRunOptions{.repeat = options_.repeat, .profile = options_.profile, .seed = options_.seed});
+    target.runs = std::make_unique<BenchRuns>(*target.model, *target.backend, target.meter,
+                                              BenchRunOptions{.repeat = options_.repeat,
+                                                              .profile = options_.profile,
+                                                              .seed = options_.seed,
+                                                              .exchanges = flags.exchange_hooks});
   }
   report_.num_layers = targets_.front().model->num_layers();
   return {};
@@ -180,6 +202,9 @@ Status Bench::RunDecodes() {
       report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
       for (const int64_t batch : plan_.batches) {
         DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Decode(batch));
+        if (batch == 1 && options_.model.group != nullptr) {
+          DSV4_ASSIGN_OR_RETURN_STATUS(row.bytes_without_replication, BytesWithoutReplication(depth));
+        }
         Add(std::move(row));
       }
       target.runs->DropSequences();

@@ -58,6 +58,7 @@ Json RowJson(const BenchRow& row) {
                {"weight_bytes", row.cost.weight_bytes},
                {"cache_bytes", row.cost.cache_bytes},
                {"multiply_adds", row.cost.multiply_adds},
+               {"bytes_without_replication", row.bytes_without_replication},
                {"machine_read_bytes_per_second", row.Machine().read_bandwidth},
                {"machine_multiply_adds_per_second", row.Machine().multiply_adds},
                {"busy", row.busy},
@@ -93,6 +94,16 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     if (row.Machine().read_bandwidth > 0) {
       if (row.prefill) add("", MultiplyAddPercent(row), "% of the multiply-adds");
       if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
+    }
+    // What ranks could do that divide a token's bytes evenly, and what a device does of it, whose bandwidth is not measured here.
+    if (row.bytes_without_replication > 0) {
+      const double rate = row.bytes_without_replication / row.Median();
+      const double bandwidth = row.Machine().read_bandwidth;
+      if (bandwidth > 0) {
+        add("", Percent(rate, bandwidth), "% of the bound without replication");
+      } else {
+        add("", rate / 1e9, "GB/s a rank, without replication");
+      }
     }
     if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
         alone != nullptr && alone != &row) {

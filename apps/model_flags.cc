@@ -16,6 +16,7 @@
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
 #include "comm/imagined_group.h"
+#include "comm/observed_group.h"
 
 namespace dsv4::apps {
 namespace {
@@ -85,6 +86,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   if (source.synthetic()) options.max_layers = 0;
   options.progress = progress;
   options.group = flags.group;
+  if (flags.group != nullptr && flags.exchange_hooks != nullptr)
+    options.group = comm::Observe(flags.group, flags.exchange_hooks);
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
     DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
@@ -95,9 +98,12 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
           .without_peers = [](const std::string& why) {
             LogWarning("small exchanges between GPUs go by NCCL, which takes longer: " + why);
           }};
-      options.make_device_group = [device = wrapped != nullptr ? *wrapped : backend,
-                                   of_group](comm::Communicator& hosts) {
-        return backend::MakeCudaGroup(device, hosts, of_group);
+      options.make_device_group =
+          [device = wrapped != nullptr ? *wrapped : backend, of_group, hooks = flags.exchange_hooks](
+              comm::Communicator& hosts) -> Result<std::unique_ptr<comm::Communicator>> {
+        DSV4_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> group,
+                              backend::MakeCudaGroup(device, hosts, of_group));
+        return hooks == nullptr ? std::move(group) : comm::Observe(std::move(group), hooks);
       };
     }
   } else {

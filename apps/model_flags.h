@@ -10,6 +10,9 @@
 #include "model/memory_plan.h"
 #include "model/model.h"
 
+namespace dsv4::comm {
+struct ExchangeHooks;  // comm/observed_group.h
+}
 namespace dsv4::apps {
 
 // Process exit codes (docs/commands.md).
@@ -39,7 +42,8 @@ struct ModelFlags {
   std::string rank_network = "auto";  // "tcp": on one machine too.
   // What RankGroup::Enter made of them; null for one rank.
   std::shared_ptr<comm::Communicator> group;
-  int num_ranks_here = 1;  // On this machine.
+  int num_ranks_here = 1;                               // On this machine.
+  std::shared_ptr<comm::ExchangeHooks> exchange_hooks;  // Sees the model's exchanges; may be null.
   model::Placement placed;
 };
 

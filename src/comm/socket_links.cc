@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
 
 namespace dsv4::comm {
@@ -59,11 +60,15 @@ Result<GroupToken> MakeGroupToken() {
 Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, int listener,
                                        Clock::time_point end, const std::function<Status()>& still_wanted) {
   std::vector<Link> links(static_cast<size_t>(size));
+  const std::span<const RankPlace> places = std::span(map.ranks).first(links.size());
+  const bool several =
+      std::ranges::any_of(places, [&](const RankPlace& place) { return place.machine != places[0].machine; });
   for (int r = 0; r < size; ++r) {
-    const RankPlace& place = map.ranks[static_cast<size_t>(r)];
+    const RankPlace& place = places[static_cast<size_t>(r)];
     Link& link = links[static_cast<size_t>(r)];
     link.process = place.process;
-    if (place.machine != map.ranks[static_cast<size_t>(rank)].machine) link.host = Get(place.host);
+    link.here = place.machine == places[static_cast<size_t>(rank)].machine;
+    if (several) link.host = Get(place.host);
     // A call is taken by the system, so nobody waits here for another's answer.
     if (r < rank) DSV4_TRY(Call(map, rank, r, end, link));
   }

@@ -157,7 +157,7 @@ SocketMesh::SocketMesh(std::vector<Link> links, int rank, std::chrono::milliseco
   int num_here = 0;
   for (size_t r = 0; r < links.size(); ++r) {
     peers_[r].link = std::move(links[r]);
-    num_here += peers_[r].link.host.empty() ? 1 : 0;
+    num_here += peers_[r].link.here ? 1 : 0;
     if (static_cast<int>(r) != rank) SetUp(peers_[r].link, timeout);
   }
   num_spins_ = HasTwoCoresEach(num_here) ? kPatientSpins : kSpins;

@@ -32,7 +32,8 @@ struct Link {
   Socket data;
   Socket news;
   pid_t process = 0;
-  std::string host;  // Its name; empty on the machine of this rank.
+  std::string host;  // The name of its machine; empty where all ranks are on one.
+  bool here = true;  // On the machine of this rank.
 };
 
 // What a frame carries, for the error when two ranks disagree.

@@ -149,8 +149,18 @@ class SameAnswers(unittest.TestCase):
     def test_bench(self):
         for placement in ("expert", "tensor"):
             report = dsv4_json("bench", "--ranks", "2", "--placement", placement, "--prefill", "16", "--depth", "0,300",
-                               "--batch", "2", "--repeat", "1", "--check", "off", "--threads", "1", "--json")
-            self.assertEqual(len(report["rows"]), 3)
+                               "--batch", "1,2", "--repeat", "1", "--check", "off", "--threads", "1", "--profile",
+                               "--json")
+            self.assertEqual(len(report["rows"]), 5)
+            for row in report["rows"]:
+                sums = [op for op in row["ops"] if op["op"] == "all-reduce"]
+                gathered = [op for op in row["ops"] if op["op"] == "all-gather"]
+                # `tensor` adds up twice in each of the seven layers; `expert` cuts no sum.
+                self.assertEqual(sum(op["calls"] for op in sums), 14 if placement == "tensor" else 0, row["ops"])
+                self.assertTrue(all(op["seconds"] > 0 and "2 ranks" in op["detail"] for op in sums + gathered))
+                self.assertGreater(len(gathered), 0)
+            whats = [line["what"] for line in report["summary"] if "without replication" in line["unit"]]
+            self.assertEqual(whats, ["decode, depth 0, batch 1", "decode, depth 300, batch 1"])
 
 
 class Ends(unittest.TestCase):
