@@ -17,6 +17,7 @@
 #include "apps/model_source.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
+#include "comm/observed_group.h"
 #include "model/forecast.h"
 #include "model/resolved_checkpoint.h"
 
@@ -65,10 +66,10 @@ class Bench {
   Status MakeBackends();
   Status Check();
   Status Load();
-  Status ForecastReads();
   Status RunPrefills();
   Status RunDecodes();
   Status RunRound();
+  Result<double> BytesWithoutReplication(int64_t depth);
   void Add(BenchRow row);
   void Print(const std::string& text) const {
     if (options_.json) return;
@@ -131,37 +132,36 @@ model::MemoryRequest LargestRow(const Plan& plan) {
           .context = std::max(largest(plan.prefill), largest(plan.depths) + kMaxRepeat)};
 }
 
-Status Bench::Load() {
-  for (Target& target : targets_) {
-    LoadBar bar;
-    DSV4_ASSIGN_OR_RETURN_STATUS(target.model,
-                                 LoadModel(options_.model, source_, target.backend->backend(), bar.callback(),
-                                           LargestRow(plan_), &target.backend->inner()));
-    bar.Clear();
-    target.runs = std::make_unique<BenchRuns>(
-        *target.model, *target.backend, target.meter,
-        BenchRunOptions{.repeat = options_.repeat, .profile = options_.profile, .seed = options_.seed});
-  }
-  report_.num_layers = targets_.front().model->num_layers();
-  return ForecastReads();
+// Of a token of one sequence, an equal part of every rank.
+Result<double> Bench::BytesWithoutReplication(int64_t depth) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source_.Config());
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*checkpoint, config));
+  const model::Forecast alone =
+      model::MakeForecast(resolved, config, model::Placement{},
+                          {.num_layers = report_.num_layers,
+                           .context = depth,
+                           .row_bytes = options_.model.numerics == "release" ? 2 : 4});
+  return alone.read / options_.model.group->size();
 }
 
-// What one rank would read, which no division among ranks can make less. Of ranks on devices, whose bandwidths add up.
-Status Bench::ForecastReads() {
-  ops::OpContext& context = *targets_.front().backend->inner().context;
-  if (options_.model.group == nullptr || context.stream() == nullptr) return {};
-  report_.num_ranks = options_.model.group->size();
-  const model::Model& model = *targets_.front().model;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
-  DSV4_ASSIGN_OR_RETURN_STATUS(const model::ResolvedCheckpoint resolved,
-                               model::ResolveCheckpoint(*checkpoint, model.config()));
-  const int64_t row_bytes = model.options().numerics == model::Numerics::kRelease ? 2 : 4;
-  for (const int64_t depth : plan_.depths) {
-    report_.whole_reads[depth] =
-        model::MakeForecast(resolved, model.config(), model::Placement(),
-                            {.num_layers = model.num_layers(), .context = depth, .row_bytes = row_bytes})
-            .read;
+Status Bench::Load() {
+  ModelFlags flags = options_.model;
+  if (flags.group != nullptr) flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
+  for (Target& target : targets_) {
+    LoadBar bar;
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        target.model, LoadModel(flags, source_, target.backend->backend(), bar.callback(), LargestRow(plan_),
+                                &target.backend->inner()));
+    bar.Clear();
+    target.runs = std::make_unique<BenchRuns>(*target.model, *target.backend, target.meter,
+                                              BenchRunOptions{.repeat = options_.repeat,
+                                                              .profile = options_.profile,
+                                                              .seed = options_.seed,
+                                                              .exchanges = flags.exchange_hooks});
   }
+  report_.num_layers = targets_.front().model->num_layers();
   return {};
 }
 
@@ -202,6 +202,9 @@ Status Bench::RunDecodes() {
       report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
       for (const int64_t batch : plan_.batches) {
         DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Decode(batch));
+        if (batch == 1 && options_.model.group != nullptr) {
+          DSV4_ASSIGN_OR_RETURN_STATUS(row.bytes_without_replication, BytesWithoutReplication(depth));
+        }
         const BenchRow decode = row;
         Add(std::move(row));
         if (!target.model->asynchronous() || !target.model->can_queue()) continue;

@@ -61,6 +61,7 @@ Json RowJson(const BenchRow& row) {
                {"weight_bytes", row.cost.weight_bytes},
                {"cache_bytes", row.cost.cache_bytes},
                {"multiply_adds", row.cost.multiply_adds},
+               {"bytes_without_replication", row.bytes_without_replication},
                {"machine_read_bytes_per_second", row.Machine().read_bandwidth},
                {"machine_multiply_adds_per_second", row.Machine().multiply_adds},
                {"busy", row.busy},
@@ -99,12 +100,10 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
       if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
     }
     if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
-    if (const auto whole = report.whole_reads.find(row.depth); whole != report.whole_reads.end() &&
-                                                               !row.prefill && row.batch == 1 &&
-                                                               row.Machine().read_bandwidth > 0) {
-      const double bound = whole->second / row.Machine().read_bandwidth / report.num_ranks;
-      add(fmt::format(", {} ranks", report.num_ranks), Percent(bound, row.Median()),
-          fmt::format("% of {:.0f} us, all bandwidths together and nothing read twice", bound * 1e6));
+    // Beside ranks that divide a token's bytes evenly.
+    if (row.bytes_without_replication > 0 && row.Machine().read_bandwidth > 0) {
+      add("", Percent(row.bytes_without_replication / row.Median(), row.Machine().read_bandwidth),
+          "% of the bound without replication");
     }
     if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
         alone != nullptr && alone != &row) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -37,9 +36,6 @@ struct BenchReport {
   std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;
   BenchMemory memory;
-  int num_ranks = 1;
-  // Of several ranks: what a token behind so many others reads of the whole model, which its ranks together have to read at least.
-  std::map<int64_t, double> whole_reads;
 };
 
 // A ratio of two rows, or a row's percentage of its bound. Only those whose rows were run.

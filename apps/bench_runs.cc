@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 
@@ -23,6 +24,29 @@ constexpr double kShortRow = 0.5;
 constexpr double kLongRow = 10;
 // A machine that does less than this part of its multiply-adds has other work.
 constexpr double kBusy = 0.9;
+
+// Exchanges between ranks, in a profile beside the ops. As many bytes as the next power of two share a line.
+class ExchangesInProfile {
+ public:
+  ExchangesInProfile(const std::shared_ptr<comm::ExchangeHooks>& hooks, diag::OpProfile& profile)
+      : hooks_(hooks) {
+    if (hooks_ == nullptr) return;
+    hooks_->settle = [&profile] { return profile.Wait(); };
+    hooks_->seen = [&profile](const comm::Exchange& exchange) {
+      const auto bytes = std::bit_ceil(static_cast<uint64_t>(exchange.num_bytes));
+      profile.Record(exchange.what, fmt::format("{} ranks, up to {} bytes", exchange.num_ranks, bytes),
+                     exchange.seconds);
+    };
+  }
+  ~ExchangesInProfile() {
+    if (hooks_ != nullptr) *hooks_ = {};
+  }
+  ExchangesInProfile(const ExchangesInProfile&) = delete;
+  ExchangesInProfile& operator=(const ExchangesInProfile&) = delete;
+
+ private:
+  std::shared_ptr<comm::ExchangeHooks> hooks_;
+};
 
 }  // namespace
 
@@ -140,6 +164,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
   const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+  const ExchangesInProfile exchanges(options_.exchanges, profile);
   DSV4_ASSIGN_OR_RETURN(output, Step(state, 0, 1, ids));
   row.cost = profile.total_cost();
   row.profiled_steps = 1;
@@ -210,6 +235,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   diag::OpProfile profile(*backend_.inner().context);
   {
     const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+    const ExchangesInProfile exchanges(options_.exchanges, profile);
     for (int step = 1; step <= steps; ++step) {
       DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens[static_cast<size_t>(step)]));
     }

@@ -10,6 +10,7 @@
 #include "apps/bench_machine.h"
 #include "apps/sampling_threads.h"
 #include "base/status.h"
+#include "comm/observed_group.h"
 #include "diag/hooked_backend.h"
 #include "diag/op_profile.h"
 #include "model/model.h"
@@ -31,6 +32,9 @@ struct BenchRow {
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
 
+  // Decode of one sequence on several ranks: what a rank would read if nothing were on two of them and all had as much; else 0.
+  double bytes_without_replication = 0;
+
   double Median() const;  // Of seconds.
   BenchMachine Machine() const { return apps::Median(machines); }
   // (slowest - fastest) / median.
@@ -46,6 +50,7 @@ struct BenchRunOptions {
   int repeat = 5;  // Timed steps of a row at least, but for long prefills; at most kMaxRepeat.
   bool profile = false;
   uint64_t seed = 0;
+  std::shared_ptr<comm::ExchangeHooks> exchanges;  // Of the model's group; null for one rank.
 };
 // Short steps are repeated more often. One warm-up step and the timed ones must be taken back again.
 inline constexpr int kMaxRepeat = 60;

@@ -129,7 +129,7 @@ TEST(BenchMerge, LeavesBusyRoundsOutWhileThereAreOthers) {
   EXPECT_TRUE(busy.busy);
 }
 
-TEST(BenchSummary, RanksAreComparedWithABoundThatReadsNothingTwice) {
+TEST(BenchSummary, RanksAreComparedWithABoundWithoutReplication) {
   BenchReport report = {.num_layers = 4, .backends = {"cuda"}};
   BenchRow row = Measured(1, 0, false);
   row.backend = "cuda";
@@ -143,10 +143,8 @@ TEST(BenchSummary, RanksAreComparedWithABoundThatReadsNothingTwice) {
   // One byte a second of ten, and no multiply-adds to compare with.
   EXPECT_THAT(lines(), testing::ElementsAre("decode, depth 0, batch 1 10 % of the read bandwidth",
                                             "decode, depth 0, batch 1 / layer 250000 us"));
-  report.num_ranks = 2;
-  report.whole_reads = {{0, 8.0}, {4096, 9.0}};
-  EXPECT_THAT(lines(), testing::Contains("decode, depth 0, batch 1, 2 ranks 40 % of 400000 us, all "
-                                         "bandwidths together and nothing read twice"));
+  report.rows[0].bytes_without_replication = 4;
+  EXPECT_THAT(lines(), testing::Contains("decode, depth 0, batch 1 40 % of the bound without replication"));
 }
 
 std::vector<float> LogitsAfter(model::Model& model, int64_t length, uint64_t seed) {

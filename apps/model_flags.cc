@@ -17,6 +17,7 @@
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
 #include "comm/imagined_group.h"
+#include "comm/observed_group.h"
 
 namespace dsv4::apps {
 namespace {
@@ -43,8 +44,7 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
 
 int NumThreads(const ModelFlags& flags) {
   if (flags.num_threads > 0) return flags.num_threads;
-  const int num_ranks = flags.group == nullptr ? 1 : flags.group->size();  // All of this machine.
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags.num_ranks_here);
 }
 
 int64_t PassTokens(const ModelFlags& flags) {
@@ -91,6 +91,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
     if (progress) progress(so_far);
   };
   options.group = flags.group;
+  if (flags.group != nullptr && flags.exchange_hooks != nullptr)
+    options.group = comm::Observe(flags.group, flags.exchange_hooks);
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
     DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
@@ -101,9 +103,12 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
           .without_peers = [](const std::string& why) {
             LogWarning("small exchanges between GPUs go by NCCL, which takes longer: " + why);
           }};
-      options.make_device_group = [device = wrapped != nullptr ? *wrapped : backend,
-                                   of_group](comm::Communicator& hosts) {
-        return backend::MakeCudaGroup(device, hosts, of_group);
+      options.make_device_group =
+          [device = wrapped != nullptr ? *wrapped : backend, of_group, hooks = flags.exchange_hooks](
+              comm::Communicator& hosts) -> Result<std::unique_ptr<comm::Communicator>> {
+        DSV4_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> group,
+                              backend::MakeCudaGroup(device, hosts, of_group));
+        return hooks == nullptr ? std::move(group) : comm::Observe(std::move(group), hooks);
       };
     }
   } else {

@@ -10,6 +10,9 @@
 #include "model/memory_plan.h"
 #include "model/model.h"
 
+namespace dsv4::comm {
+struct ExchangeHooks;  // comm/observed_group.h
+}
 namespace dsv4::apps {
 
 // Process exit codes (docs/commands.md).
@@ -36,8 +39,11 @@ struct ModelFlags {
   bool peers = true;  // --peer-exchange
   std::string placement = "auto";     // model::ParsePlacement
   double rank_timeout_seconds = 120;  // For which a rank waits for another.
+  std::string rank_network = "auto";  // "tcp": on one machine too.
   // What RankGroup::Enter made of them; null for one rank.
   std::shared_ptr<comm::Communicator> group;
+  int num_ranks_here = 1;                               // On this machine.
+  std::shared_ptr<comm::ExchangeHooks> exchange_hooks;  // Sees the model's exchanges; may be null.
   model::Placement placed;
 };
 
@@ -47,7 +53,7 @@ using LoadCallback = std::function<void(const model::LoadProgress&)>;
 // "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
 std::string LoadSpeed(int64_t num_bytes, double seconds);
 
-// What --threads says, at least 1; by default the cores of the machine, divided among its ranks.
+// What --threads says, at least 1; by default the cores of the machine, divided among the ranks on it.
 int NumThreads(const ModelFlags& flags);
 
 // What --pass-tokens says; by default 2048 on a device, 512 on the host.

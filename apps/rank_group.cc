@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "base/log.h"
 #include "comm/bootstrap.h"
+#include "comm/machine.h"
 
 namespace dsv4::apps {
 
@@ -29,7 +30,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
     const size_t devices = backend::CudaDevices().size();
     if (devices < wanted) {
       return Error(InvalidArgument(
-          fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices", wanted, devices)));
+          fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices{}", wanted, devices,
+                      environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
     }
   }
 
@@ -38,6 +40,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
       .agreement = fmt::format("dsv4 {}, --backend {}, --numerics {}, --placement {}, model {}{}", version,
                                flags.backend, flags.numerics, model::ToString(flags.placed), flags.model,
                                flags.weights),
+      .always_tcp = flags.rank_network == "tcp",
       .still_wanted = {}};
   std::optional<comm::Door> door;
   if (!environment) {
@@ -47,6 +50,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
     options.still_wanted = [&] { return ranks->started_->Check(); };
   }
   DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(door), options));
+  DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
   flags.group = ranks->group_;
   flags.device = environment->local_rank;
   return ranks;

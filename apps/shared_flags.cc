@@ -76,6 +76,10 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
                  "Seconds for which a rank waits for another before the group ends")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--rank-network", flags.rank_network,
+                 "How ranks exchange: auto (memory on one machine, else TCP) or tcp")
+      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->capture_default_str();
 }
 
 void AddSamplingFlags(CLI::App& app, RunOptions& options) {

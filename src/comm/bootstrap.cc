@@ -2,150 +2,87 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <sys/poll.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/read_file.h"
+#include "base/log.h"
+#include "comm/machine.h"
 #include "comm/shared_memory.h"
 #include "comm/shared_memory_layout.h"
+#include "comm/socket_group.h"
+#include "comm/socket_links.h"
 
 namespace dsv4::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxCallers = size_t{4} * kMaxSharedMemoryRanks;
-constexpr uint64_t kHello = 0x334F4C4C45485634;  // "4VHELLO3"
+constexpr uint64_t kHello = 0x344F4C4C45485634;  // "4VHELLO4"
 
-template <size_t kSize>
-void Put(std::array<char, kSize>& field, std::string_view text) {
-  field = {};
-  std::copy_n(text.begin(), std::min(text.size(), kSize - 1), field.begin());
-}
-template <size_t kSize>
-std::string_view Get(const std::array<char, kSize>& field) {
-  return {field.data(), ::strnlen(field.data(), kSize)};
-}
-
-// What a rank says to rank 0, and what it hears. Both on machines of one byte order: they will share memory.
+// Ranks on machines of one byte order say to rank 0 who they are:
 struct Hello {
   uint64_t magic = kHello;
   int32_t size = 0;
   int32_t rank = 0;
   int32_t process = 0;
-  std::array<char, 64> machine = {};
+  MachineId machine = {};
+  std::array<char, 64> host = {};
   std::array<char, 512> agreement = {};
 };
+// how far one has come, or why not further:
+struct Word {
+  uint32_t code = 0;
+  std::array<char, 508> message = {};
+};
+// and rank 0 answers with what the group is made of.
 struct Reply {
   uint64_t magic = kHello;
-  int32_t creator = 0;
+  Word word;
+  uint32_t over_tcp = 0;
+  int32_t creator = 0;  // Of the shared memory, which it has open as `fd`.
   int32_t fd = 0;
-  uint32_t code = 0;
-  std::array<char, 512> message = {};
+};
+// Over TCP ranks then say where they listen, hear where all do, connect, and say that they have.
+struct Place {
+  Word word;
+  uint16_t port = 0;
+};
+struct MapReply {
+  Word word;
+  RankMap map;
 };
 
-// Says which boot of which machine this is.
-std::string Machine() {
-  const Result<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", FileKind::kAny);
-  std::array<char, 64> name = {};
-  (void)::gethostname(name.data(), name.size() - 1);
-  return boot ? boot->substr(0, 36) : std::string(name.data());
+Word ToWord(const Status& status) {
+  Word word{.code = static_cast<uint32_t>(status.code())};
+  Put(word.message, status.message());
+  return word;
 }
-
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int fd() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
-  void SetTimeout(std::chrono::milliseconds timeout) const {
-    const timeval time{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
-    (void)::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
-    (void)::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
-  }
-  template <typename T>
-  bool Write(const T& record) const {
-    return ::send(fd_, &record, sizeof(record), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(record));
-  }
-  template <typename T>
-  bool Read(T& record) const {
-    return ::recv(fd_, &record, sizeof(record), MSG_WAITALL) == static_cast<ssize_t>(sizeof(record));
-  }
-
- private:
-  int fd_;
-};
-
-// Calls use(socket, address) for every address the name stands for, until one works.
-template <typename Use>
-Result<Socket> ForAddress(const std::string& address, int port, bool passive, const Use& use) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) {
-    return Error(InvalidArgument(fmt::format("MASTER_ADDR: got '{}': {}", address, ::gai_strerror(error))));
-  }
-  int reason = 0;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    Socket socket(::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol));
-    if (socket.fd() >= 0 && use(socket, *one)) {
-      ::freeaddrinfo(found);
-      return socket;
-    }
-    reason = errno;
-  }
-  ::freeaddrinfo(found);
-  return Error(StatusCode::kUnavailable, fmt::format("{} port {}: {}", address, port, std::strerror(reason)));
+Status FromWord(const Word& word) {
+  const auto last = static_cast<uint32_t>(StatusCode::kInternal);
+  return {static_cast<StatusCode>(std::min(word.code, last)), std::string(Get(word.message))};
 }
+double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000.0; }
 
-Result<int> Number(const char* name, int min, int max) {
-  const std::string_view text = std::getenv(name);
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
-    return Error(InvalidArgument(fmt::format("{}: got '{}', want {} to {}", name, text, min, max)));
-  }
-  return value;
-}
-
+// A rank that has come to rank 0.
 struct Guest {
   int rank = 0;
   pid_t process = 0;
+  MachineId machine = {};
+  std::array<char, 64> host = {};
   Socket socket;
 };
 
 // Everybody else, once each; or why not.
 Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOptions& options,
-              const Hello& mine, std::vector<Guest>& guests) {
+              std::vector<Guest>& guests) {
   const Clock::time_point begin = Clock::now();
   std::vector<bool> here(static_cast<size_t>(environment.size), false);
   here[0] = true;
-  std::vector<Socket> callers;  // Have not said who they are.
+  Reception<Hello> reception(door.socket());
   while (guests.size() + 1 < here.size()) {
     if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
     if (Clock::now() - begin > options.timeout) {
@@ -153,32 +90,21 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
       for (size_t r = 0; r < here.size(); ++r) {
         if (!here[r]) missing.push_back(r);
       }
+      // The usual surprise: a name that the machine's own table of hosts gives a loopback address.
+      const bool hidden = door.end().IsLoopback() &&
+                          environment.address.find_first_not_of("0123456789.:") != std::string::npos;
       return {StatusCode::kDeadlineExceeded,
-              fmt::format("ranks {} of {} did not come to {} port {} within {} s", fmt::join(missing, ", "),
-                          here.size(), environment.address, door.port(),
-                          static_cast<double>(options.timeout.count()) / 1000.0)};
+              fmt::format("ranks {} of {} did not come to {} port {} within {} s{}", fmt::join(missing, ", "),
+                          here.size(), environment.address, door.port(), Seconds(options.timeout),
+                          hidden ? fmt::format(" (here it stands for {}, which is this machine's own)",
+                                               door.end().ToString())
+                                 : "")};
     }
-    // All at once: who is silent keeps nobody waiting, and has as long as the others.
-    std::vector<pollfd> wanted = {{.fd = door.socket(), .events = POLLIN, .revents = 0}};
-    for (const Socket& caller : callers)
-      wanted.push_back({.fd = caller.fd(), .events = POLLIN, .revents = 0});
-    if (::poll(wanted.data(), wanted.size(), 50) < 1) continue;
-    const auto speaks =
-        std::find_if(wanted.begin() + 1, wanted.end(), [](const pollfd& p) { return p.revents != 0; });
-    if (speaks == wanted.end()) {
-      Socket caller(::accept4(door.socket(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (callers.size() == kMaxCallers) callers.erase(callers.begin());
-      if (caller.fd() >= 0) callers.push_back(std::move(caller));
-      continue;
-    }
-    const auto place = callers.begin() + (speaks - wanted.begin() - 1);
-    Socket socket = std::move(*place);
-    callers.erase(place);
-    socket.SetTimeout(std::chrono::seconds(2));
-    Hello hello;
-    if (!socket.Read(hello) || hello.magic != kHello) continue;  // A stranger.
+    auto caller = reception.Next(std::chrono::milliseconds(50));
+    if (!caller || caller->second.magic != kHello) continue;  // Nobody, or a stranger.
+    const Hello& hello = caller->second;
     const int rank = hello.rank;
-    guests.push_back({rank, hello.process, std::move(socket)});
+    guests.push_back({rank, hello.process, hello.machine, hello.host, std::move(caller->first)});
     if (hello.size != environment.size || rank < 1 || rank >= environment.size) {
       return InvalidArgument(fmt::format("rank {} of {} came to rank 0 of {}: WORLD_SIZE differs", rank,
                                          hello.size, environment.size));
@@ -186,62 +112,243 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
     if (here[static_cast<size_t>(rank)]) {
       return InvalidArgument(fmt::format("two processes say they are rank {}", rank));
     }
-    if (Get(hello.machine) != Get(mine.machine)) {
-      return Unimplemented(fmt::format(
-          "rank {} runs on another machine than rank 0; this build joins ranks of one machine", rank));
-    }
-    if (Get(hello.agreement) != Get(mine.agreement)) {
+    if (Get(hello.agreement) != std::string_view(options.agreement).substr(0, hello.agreement.size() - 1)) {
       return InvalidArgument(
-          fmt::format("rank {} runs '{}', rank 0 '{}'", rank, Get(hello.agreement), Get(mine.agreement)));
+          fmt::format("rank {} runs '{}', rank 0 '{}'", rank, Get(hello.agreement), options.agreement));
     }
     here[static_cast<size_t>(rank)] = true;
   }
+  std::ranges::sort(guests, {}, &Guest::rank);
   return {};
 }
 
-Result<std::shared_ptr<SharedMemory>> Receive(const RankEnvironment& environment, std::optional<Door> door,
-                                              const JoinOptions& options, const Hello& mine,
-                                              std::vector<Guest>& guests) {
+// What the guests say, once each, as rank 0 hears it while it does something else.
+template <typename Record>
+class Words {
+ public:
+  explicit Words(const std::vector<Guest>& guests) : guests_(guests), arrivals_(guests.size()) {}
+
+  // The first bad news, Ok where there is none.
+  Status Look() {
+    num_here_ = 0;
+    for (size_t i = 0; i < guests_.size(); ++i) {
+      const auto state = arrivals_[i].Look(guests_[i].socket);
+      if (state == Arrival<Record>::State::kEnded) {
+        return {StatusCode::kUnavailable,
+                fmt::format("rank {} of {} (process {} of {}) ended", guests_[i].rank, guests_.size() + 1,
+                            guests_[i].process, Get(guests_[i].host))};
+      }
+      if (state == Arrival<Record>::State::kUnderWay) continue;
+      ++num_here_;
+      DSV4_RETURN_IF_ERROR(FromWord(WordOf(arrivals_[i].record())));
+    }
+    return {};
+  }
+  Status AwaitAll(Clock::time_point end, const JoinOptions& options) {
+    for (;;) {
+      DSV4_RETURN_IF_ERROR(Look());
+      if (num_here_ == guests_.size()) return {};
+      if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
+      if (Clock::now() > end) {
+        return {StatusCode::kDeadlineExceeded,
+                fmt::format("{} of {} ranks did not connect within {} s", guests_.size() - num_here_,
+                            guests_.size() + 1, Seconds(options.timeout))};
+      }
+      ::usleep(1000);
+    }
+  }
+  const Record& of(size_t guest) const { return arrivals_[guest].record(); }
+
+ private:
+  static const Word& WordOf(const Word& word) { return word; }
+  static const Word& WordOf(const Place& place) { return place.word; }
+
+  const std::vector<Guest>& guests_;
+  std::vector<Arrival<Record>> arrivals_;
+  size_t num_here_ = 0;
+};
+
+// "node1: 0, 1; node2: 2": who is where, for the log.
+std::string ToString(const RankMap& map, int size) {
+  std::vector<std::string> machines;
+  for (int machine = 0; machine < size; ++machine) {
+    std::vector<int> ranks;
+    for (int r = 0; r < size; ++r) {
+      if (map.ranks[static_cast<size_t>(r)].machine == machine) ranks.push_back(r);
+    }
+    if (ranks.empty()) continue;
+    const RankPlace& first = map.ranks[static_cast<size_t>(ranks.front())];
+    machines.push_back(fmt::format("{}: {}", Get(first.host), fmt::join(ranks, ", ")));
+  }
+  return fmt::format("{}", fmt::join(machines, "; "));
+}
+
+Result<RankMap> MakeMap(const Door& door, const std::vector<Guest>& guests, const Words<Place>& places) {
+  RankMap map;
+  DSV4_ASSIGN_OR_RETURN(map.token, MakeGroupToken());
+  std::vector<MachineId> machines = {ThisMachine()};
+  map.ranks[0] = {.endpoint = door.end(), .process = ::getpid(), .machine = 0, .host = {}};
+  Put(map.ranks[0].host, HostName());
+  for (size_t i = 0; i < guests.size(); ++i) {
+    // Where it came from, which others reach if rank 0 does.
+    std::optional<Endpoint> end = FarEnd(guests[i].socket);
+    if (!end) {
+      return Error(StatusCode::kUnavailable,
+                   fmt::format("rank {} (process {}) ended", guests[i].rank, guests[i].process));
+    }
+    end->port = places.of(i).port;
+    const auto known = std::ranges::find(machines, guests[i].machine);
+    const auto machine = static_cast<int32_t>(known - machines.begin());
+    if (known == machines.end()) machines.push_back(guests[i].machine);
+    map.ranks[static_cast<size_t>(guests[i].rank)] = {
+        .endpoint = *end, .process = guests[i].process, .machine = machine, .host = guests[i].host};
+  }
+  return map;
+}
+
+// Rank 0's part in connecting all with all.
+Result<std::vector<Link>> ConnectGuests(const RankEnvironment& environment, const Door& door,
+                                        const JoinOptions& options, const std::vector<Guest>& guests) {
+  const Clock::time_point end = Clock::now() + options.timeout;
+  Words<Place> places(guests);
+  const Status placed = places.AwaitAll(end, options);
+  Result<RankMap> map = placed.ok() ? MakeMap(door, guests, places) : Error(placed);
+  const MapReply reply{.word = ToWord(map ? Status() : map.error()), .map = map ? *map : RankMap()};
+  for (const Guest& guest : guests) (void)guest.socket.Write(reply);
+  if (!map) return Error(map.error());
+  Words<Word> connected(guests);
+  Result<std::vector<Link>> links =
+      ConnectRanks(*map, 0, environment.size, door.socket(), end, [&]() -> Status {
+        if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
+        return connected.Look();
+      });
+  if (links) {
+    const Status all = connected.AwaitAll(end, options);
+    if (!all.ok()) links = Error(all);
+  }
+  const Word verdict = ToWord(links ? Status() : links.error());
+  for (const Guest& guest : guests) (void)guest.socket.Write(verdict);
+  if (links) LogInfo(fmt::format("ranks exchange over TCP ({})", ToString(*map, environment.size)));
+  return links;
+}
+
+// Another rank's.
+Result<std::vector<Link>> ConnectToAll(const RankEnvironment& environment, const JoinOptions& options,
+                                       const Socket& rank_zero) {
+  const Clock::time_point end = Clock::now() + options.timeout;
+  const auto silent = [&](const Status& status) {
+    return Error(status.WithContext(fmt::format("rank {}: rank 0 at {} port {}", environment.rank,
+                                                environment.address, environment.port)));
+  };
+  // It listens where it reaches rank 0 from: on the network that the ranks have in common.
+  std::optional<Endpoint> own = LocalEnd(rank_zero);
+  const std::optional<Endpoint> far = FarEnd(rank_zero);
+  if (!own || !far) return silent({StatusCode::kUnavailable, "ended"});
+  own->port = 0;
+  Result<Socket> listener = ListenAt(*own);
+  const std::optional<Endpoint> listens = listener ? LocalEnd(*listener) : std::nullopt;
+  const Status status = listener ? Status() : listener.error();
+  const Place place{.word = ToWord(status.WithContext(fmt::format("rank {}", environment.rank))),
+                    .port = listens ? listens->port : uint16_t{0}};
+  if (!rank_zero.Write(place)) return silent({StatusCode::kUnavailable, "ended"});
+  Result<MapReply> reply = Await<MapReply>(rank_zero, end, {});
+  if (!reply) return silent(reply.error());
+  DSV4_TRY(FromWord(reply->word));
+  reply->map.ranks[0].endpoint = *far;
+  Arrival<Word> verdict;
+  Result<std::vector<Link>> links =
+      ConnectRanks(reply->map, environment.rank, environment.size, listener->fd(), end, [&]() -> Status {
+        switch (verdict.Look(rank_zero)) {
+          case Arrival<Word>::State::kUnderWay:
+            return {};
+          case Arrival<Word>::State::kHere:
+            return FromWord(verdict.record());
+          case Arrival<Word>::State::kEnded:
+            break;
+        }
+        return {StatusCode::kUnavailable, "rank 0 ended"};
+      });
+  (void)rank_zero.Write(ToWord(links ? Status() : links.error()));
+  while (verdict.Look(rank_zero) == Arrival<Word>::State::kUnderWay && Clock::now() < end) ::usleep(1000);
+  switch (verdict.Look(rank_zero)) {
+    case Arrival<Word>::State::kHere:
+      DSV4_TRY(FromWord(verdict.record()));
+      break;
+    case Arrival<Word>::State::kUnderWay:
+      return silent({StatusCode::kDeadlineExceeded, "gave no answer"});
+    case Arrival<Word>::State::kEnded:
+      return silent({StatusCode::kUnavailable, "ended"});
+  }
+  return links;
+}
+
+Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment, std::optional<Door> door,
+                                              const JoinOptions& options) {
   if (!door) {
     DSV4_ASSIGN_OR_RETURN(door, Door::Open(environment.address, environment.port));
   }
-  DSV4_ASSIGN_OR_RETURN(auto memory, SharedMemory::Create(environment.size));
-  const Status status = TakeIn(environment, *door, options, mine, guests);
-  if (status.ok()) {
-    // From here on all know all: who ends before it opens the memory is missed at once, and not when the deadline has passed.
-    const Layout layout(memory->data(), environment.size);
-    for (const Guest& guest : guests) layout.control(guest.rank).process.store(guest.process);
+  std::vector<Guest> guests;
+  Status status = TakeIn(environment, *door, options, guests);
+  const MachineId mine = ThisMachine();
+  const bool over_tcp = options.always_tcp || std::ranges::any_of(guests, [&](const Guest& guest) {
+                          return guest.machine != mine;
+                        });
+  Reply reply;
+  reply.over_tcp = over_tcp ? 1 : 0;
+  std::shared_ptr<SharedMemory> memory;
+  if (status.ok() && !over_tcp) {
+    auto created = SharedMemory::Create(environment.size);
+    if (created) {
+      memory = std::move(*created);
+      // From here on all know all: who ends before it opens the memory is missed at once, and not when the deadline has passed.
+      const Layout layout(memory->data(), environment.size);
+      for (const Guest& guest : guests) layout.control(guest.rank).process.store(guest.process);
+      reply.creator = ::getpid();
+      reply.fd = memory->fd();
+    } else {
+      status = created.error();
+    }
   }
-  Reply reply{.creator = ::getpid(), .fd = memory->fd(), .code = static_cast<uint32_t>(status.code())};
-  Put(reply.message, status.message());
+  reply.word = ToWord(status);
   for (const Guest& guest : guests) (void)guest.socket.Write(reply);
   if (!status.ok()) return Error(status);
-  return memory;
+  if (!over_tcp) return JoinSharedMemory(std::move(memory), 0, environment.size, options.timeout);
+  DSV4_ASSIGN_OR_RETURN(std::vector<Link> links, ConnectGuests(environment, *door, options, guests));
+  return MakeSocketGroup(std::move(links), 0, options.timeout);
 }
 
-Result<std::shared_ptr<SharedMemory>> Visit(const RankEnvironment& environment, const JoinOptions& options,
-                                            const Hello& mine) {
+Result<std::unique_ptr<Communicator>> Visit(const RankEnvironment& environment, const JoinOptions& options) {
+  Hello hello{.size = environment.size, .rank = environment.rank, .process = ::getpid()};
+  hello.machine = ThisMachine();
+  Put(hello.host, HostName());
+  Put(hello.agreement, options.agreement);
   const Clock::time_point begin = Clock::now();
   for (;;) {
-    const Result<Socket> socket = ForAddress(
-        environment.address, environment.port, false,
-        [](const Socket& s, const addrinfo& a) { return ::connect(s.fd(), a.ai_addr, a.ai_addrlen) == 0; });
+    const Result<Socket> socket =
+        ForAddress(environment.address, environment.port, false, [&](const Socket& s, const addrinfo& a) {
+          s.SetTimeout(options.timeout);
+          return ::connect(s.fd(), a.ai_addr, a.ai_addrlen) == 0;
+        });
     if (!socket && socket.error().code() != StatusCode::kUnavailable) return Error(socket.error());
     if (socket) {
-      socket->SetTimeout(options.timeout);
-      Reply reply;
-      if (!socket->Write(mine) || !socket->Read(reply) || reply.magic != kHello) {
-        return Error(StatusCode::kUnavailable, fmt::format("rank {}: rank 0 at {} port {} gave no answer",
-                                                           mine.rank, environment.address, environment.port));
+      const bool said = socket->Write(hello);
+      const Result<Reply> reply = Await<Reply>(*socket, Clock::now() + options.timeout, {});
+      if (!said || !reply || reply->magic != kHello) {
+        return Error(StatusCode::kUnavailable,
+                     fmt::format("rank {}: rank 0 at {} port {} gave no answer", environment.rank,
+                                 environment.address, environment.port));
       }
-      if (reply.code != 0) {
-        return Error(Status(static_cast<StatusCode>(reply.code), std::string(Get(reply.message))));
+      DSV4_TRY(FromWord(reply->word));
+      if (reply->over_tcp != 0) {
+        DSV4_ASSIGN_OR_RETURN(std::vector<Link> links, ConnectToAll(environment, options, *socket));
+        return MakeSocketGroup(std::move(links), environment.rank, options.timeout);
       }
-      return SharedMemory::Open(reply.creator, reply.fd, environment.size);
+      DSV4_ASSIGN_OR_RETURN(auto memory, SharedMemory::Open(reply->creator, reply->fd, environment.size));
+      return JoinSharedMemory(std::move(memory), environment.rank, environment.size, options.timeout);
     }
     if (Clock::now() - begin > options.timeout) {
       return Error(Status(StatusCode::kDeadlineExceeded, socket.error().message())
-                       .WithContext(fmt::format("rank {}: no rank 0", mine.rank)));
+                       .WithContext(fmt::format("rank {}: no rank 0", environment.rank)));
     }
     ::usleep(20000);
   }
@@ -249,70 +356,22 @@ Result<std::shared_ptr<SharedMemory>> Visit(const RankEnvironment& environment, 
 
 }  // namespace
 
-Result<std::optional<RankEnvironment>> ReadRankEnvironment() {
-  const bool has_rank = std::getenv("RANK") != nullptr;
-  const bool has_size = std::getenv("WORLD_SIZE") != nullptr;
-  if (!has_rank && !has_size) return std::nullopt;
-  if (has_rank != has_size) {
-    return Error(
-        InvalidArgument(fmt::format("{} is set and {} is not: want both or neither",
-                                    has_rank ? "RANK" : "WORLD_SIZE", has_rank ? "WORLD_SIZE" : "RANK")));
-  }
-  RankEnvironment environment;
-  DSV4_ASSIGN_OR_RETURN(environment.size, Number("WORLD_SIZE", 1, kMaxSharedMemoryRanks));
-  DSV4_ASSIGN_OR_RETURN(environment.rank, Number("RANK", 0, environment.size - 1));
-  if (environment.size == 1) return std::nullopt;
-  environment.local_rank = environment.rank;
-  if (std::getenv("LOCAL_RANK") != nullptr) {
-    DSV4_ASSIGN_OR_RETURN(environment.local_rank, Number("LOCAL_RANK", 0, environment.size - 1));
-  }
-  if (const char* address = std::getenv("MASTER_ADDR")) environment.address = address;
-  if (std::getenv("MASTER_PORT") == nullptr) {
-    return Error(InvalidArgument("MASTER_PORT: not set, want the port on which rank 0 listens"));
-  }
-  DSV4_ASSIGN_OR_RETURN(environment.port, Number("MASTER_PORT", 1, 65535));
-  return environment;
-}
-
 Result<Door> Door::Open(const std::string& address, int port) {
   DSV4_ASSIGN_OR_RETURN(
       Socket socket, ForAddress(address, port, true, [](const Socket& s, const addrinfo& a) {
         const int on = 1;
         (void)::setsockopt(s.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-        return ::bind(s.fd(), a.ai_addr, a.ai_addrlen) == 0 && ::listen(s.fd(), kMaxSharedMemoryRanks) == 0;
+        return ::bind(s.fd(), a.ai_addr, a.ai_addrlen) == 0 && ::listen(s.fd(), kBacklog) == 0;
       }));
-  sockaddr_storage bound = {};
-  socklen_t length = sizeof(bound);
-  std::array<char, 16> service = {};
-  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &length) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&bound), length, nullptr, 0, service.data(), service.size(),
-                    NI_NUMERICSERV) != 0) {
+  const std::optional<Endpoint> end = LocalEnd(socket);
+  if (!end)
     return Error(StatusCode::kUnavailable, fmt::format("{} port {}: no local address", address, port));
-  }
-  return Door(socket.Release(), std::atoi(service.data()));
-}
-
-Door::Door(Door&& other) noexcept : socket_(std::exchange(other.socket_, -1)), port_(other.port_) {}
-Door& Door::operator=(Door&& other) noexcept {
-  std::swap(socket_, other.socket_);
-  std::swap(port_, other.port_);
-  return *this;
-}
-Door::~Door() {
-  if (socket_ >= 0) ::close(socket_);
+  return Door(std::move(socket), *end);
 }
 
 Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment, std::optional<Door> door,
                                                 const JoinOptions& options) {
-  Hello mine{.size = environment.size, .rank = environment.rank, .process = ::getpid()};
-  Put(mine.machine, Machine());
-  Put(mine.agreement, options.agreement);
-  std::vector<Guest> guests;  // Until all have joined: what they heard is then of use.
-  Result<std::shared_ptr<SharedMemory>> memory =
-      environment.rank == 0 ? Receive(environment, std::move(door), options, mine, guests)
-                            : Visit(environment, options, mine);
-  if (!memory) return Error(memory.error());
-  return JoinSharedMemory(std::move(*memory), environment.rank, environment.size, options.timeout);
+  return environment.rank == 0 ? Receive(environment, std::move(door), options) : Visit(environment, options);
 }
 
 }  // namespace dsv4::comm

@@ -1,12 +1,13 @@
-// How ranks find each other: the usual environment says who is who, and rank 0 takes the others in over TCP. The sockets are
-// closed before the work begins.
+// How ranks find each other: the usual environment says who is who, and rank 0 takes the others in over TCP. Ranks of one machine
+// then share memory and need the network no more; ranks of several connect to each other.
 //
 // | Variable     | Meaning                                                                   |
 // | RANK         | this process, 0 to WORLD_SIZE - 1                                         |
 // | WORLD_SIZE   | how many ranks there are                                                  |
 // | LOCAL_RANK   | which of those on this machine; RANK where it is not set                  |
 // | MASTER_ADDR  | where rank 0 listens; 127.0.0.1 where it is not set                       |
-// | MASTER_PORT  | and on which port; needed                                                 |
+// | MASTER_PORT  | and on which port; needed. The one behind it where torchrun's own server  |
+// |              | listens there, as TORCHELASTIC_USE_AGENT_STORE=True tells                 |
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/socket.h"
 
 namespace dsv4::comm {
 
@@ -36,33 +38,32 @@ class Door {
  public:
   // Port 0: a free one. Unavailable when the address cannot be listened on.
   static Result<Door> Open(const std::string& address, int port);
-  Door(Door&& other) noexcept;
-  Door& operator=(Door&& other) noexcept;
-  Door(const Door&) = delete;
-  Door& operator=(const Door&) = delete;
-  ~Door();
 
-  int port() const { return port_; }
-  int socket() const { return socket_; }
+  int port() const { return end_.port; }
+  int socket() const { return socket_.fd(); }
+  const Endpoint& end() const { return end_; }
 
  private:
-  Door(int socket, int port) : socket_(socket), port_(port) {}
+  Door(Socket socket, const Endpoint& end) : socket_(std::move(socket)), end_(end) {}
 
-  int socket_ = -1;
-  int port_ = 0;
+  Socket socket_;
+  Endpoint end_;
 };
 
 struct JoinOptions {
   std::chrono::milliseconds timeout{120000};  // Of joining, and of every wait of the group.
   // Whatever must be the same everywhere, spelt out (version, model, options): other words end the group at once.
   std::string agreement;
+  // TCP on one machine too. That of rank 0 counts.
+  bool always_tcp = false;
   // Asked while rank 0 waits for the others: an error ends the waiting. May be empty.
   std::function<Status()> still_wanted;
 };
 
-// The group of all ranks of `environment`, in shared memory. Rank 0 passes the door it opened, or none to open it here.
-// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come; InvalidArgument for two of one
-// number, another WORLD_SIZE or another agreement; Unimplemented for ranks on several machines.
+// The group of all ranks of `environment`: in shared memory where all run on one machine (comm/machine.h), else over TCP, of which rank 0
+// tells the log. Rank 0 passes the door it opened, or none to open it here. What strangers say at the ports does no harm.
+// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come; InvalidArgument for two of one number, another
+// WORLD_SIZE or another agreement; Unavailable for a rank that ended, or that another does not reach.
 Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment, std::optional<Door> door,
                                                 const JoinOptions& options);
 

@@ -28,8 +28,10 @@ class EnvironmentTest : public ::testing::Test {
   EnvironmentTest() { Clear(); }
   ~EnvironmentTest() override { Clear(); }
   static void Clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"})
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
       ::unsetenv(name);
+    }
   }
   static void Set(const char* name, const char* value) { ::setenv(name, value, 1); }
   static void ExpectRefused(const char* text) {
@@ -82,6 +84,19 @@ TEST_F(EnvironmentTest, NonsenseIsNamed) {
   ExpectRefused("WORLD_SIZE: got '1000'");
 }
 
+// The agent of torchrun keeps a server of its own on MASTER_PORT, and says so.
+TEST_F(EnvironmentTest, ThePortOfTorchrunIsItsOwn) {
+  Set("RANK", "0");
+  Set("WORLD_SIZE", "2");
+  Set("MASTER_PORT", "29500");
+  Set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ((*ReadRankEnvironment())->port, 29501);
+  Set("MASTER_PORT", "65535");
+  ExpectRefused("MASTER_PORT: got '65535', want 1 to 65534");
+  Set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_EQ((*ReadRankEnvironment())->port, 65535);
+}
+
 // For what does not wait: a slow machine is in no hurry.
 constexpr std::chrono::milliseconds kLong = std::chrono::seconds(120);
 
@@ -91,7 +106,7 @@ struct Guest {
   int size;
   std::string agreement;
 };
-std::vector<Joined> Meet(int size, const std::vector<Guest>& guests,
+std::vector<Joined> Meet(int size, const std::vector<Guest>& guests, bool always_tcp,
                          std::chrono::milliseconds timeout = kLong) {
   auto door = Door::Open("127.0.0.1", 0);
   EXPECT_TRUE(door.has_value());
@@ -104,8 +119,9 @@ std::vector<Joined> Meet(int size, const std::vector<Guest>& guests,
                                 {.timeout = timeout, .agreement = guests[i].agreement, .still_wanted = {}});
     });
   }
-  joined[0] = JoinRanks({.rank = 0, .size = size, .port = port}, std::move(*door),
-                        {.timeout = timeout, .agreement = "tiny", .still_wanted = {}});
+  joined[0] =
+      JoinRanks({.rank = 0, .size = size, .port = port}, std::move(*door),
+                {.timeout = timeout, .agreement = "tiny", .always_tcp = always_tcp, .still_wanted = {}});
   for (std::thread& thread : threads) thread.join();
   return joined;
 }
@@ -131,8 +147,11 @@ void ExpectMissing(const std::vector<Joined>& joined, const char* text) {
   EXPECT_THAT(joined[0].error().message(), HasSubstr(text));
 }
 
-TEST(JoinRanks, AllMeet) {
-  const std::vector<Joined> joined = Meet(3, {{2, 3, "tiny"}, {1, 3, "tiny"}});
+class Join : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(OverTcp, Join, ::testing::Bool());
+
+TEST_P(Join, AllMeet) {
+  const std::vector<Joined> joined = Meet(3, {{2, 3, "tiny"}, {1, 3, "tiny"}}, GetParam());
   for (const Joined& group : joined) ASSERT_TRUE(group.has_value()) << group.error().ToString();
   EXPECT_EQ((*joined[0])->rank(), 0);
   EXPECT_EQ((*joined[1])->rank(), 2);
@@ -142,22 +161,23 @@ TEST(JoinRanks, AllMeet) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(JoinRanks, MisfitsAreNamedOnAllSides) {
-  ExpectAllRefused(Meet(2, {{1, 3, "tiny"}}), StatusCode::kInvalidArgument,
+TEST_P(Join, MisfitsAreNamedOnAllSides) {
+  ExpectAllRefused(Meet(2, {{1, 3, "tiny"}}, GetParam()), StatusCode::kInvalidArgument,
                    "rank 1 of 3 came to rank 0 of 2: WORLD_SIZE differs");
-  ExpectAllRefused(Meet(3, {{1, 3, "tiny"}, {1, 3, "tiny"}}), StatusCode::kInvalidArgument,
+  ExpectAllRefused(Meet(3, {{1, 3, "tiny"}, {1, 3, "tiny"}}, GetParam()), StatusCode::kInvalidArgument,
                    "two processes say they are rank 1");
-  ExpectAllRefused(Meet(2, {{1, 2, "flash"}}), StatusCode::kInvalidArgument,
+  ExpectAllRefused(Meet(2, {{1, 2, "flash"}}, GetParam()), StatusCode::kInvalidArgument,
                    "rank 1 runs 'flash', rank 0 'tiny'");
 }
 
 TEST(JoinRanks, WhoDoesNotComeIsNamed) {
   // Nobody comes in so short a time, or rank 2 alone does in a longer one.
-  ExpectMissing(Meet(3, {}, std::chrono::milliseconds(1)), "ranks 1, 2 of 3 did not come to 127.0.0.1 port");
+  ExpectMissing(Meet(3, {}, false, std::chrono::milliseconds(1)),
+                "ranks 1, 2 of 3 did not come to 127.0.0.1 port");
   std::chrono::milliseconds timeout(300);
-  std::vector<Joined> joined = Meet(3, {{2, 3, "tiny"}}, timeout);
+  std::vector<Joined> joined = Meet(3, {{2, 3, "tiny"}}, false, timeout);
   while (!joined[0].has_value() && joined[0].error().message().starts_with("ranks 1, 2") && timeout < kLong) {
-    joined = Meet(3, {{2, 3, "tiny"}}, timeout *= 2);  // The machine was busy.
+    joined = Meet(3, {{2, 3, "tiny"}}, false, timeout *= 2);  // The machine was busy.
   }
   ExpectMissing(joined, "ranks 1 of 3 did not come to 127.0.0.1 port");
 }
@@ -208,6 +228,40 @@ TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
 }
 
+// Over TCP a rank that ends while all connect is missed by rank 0, and the others hear of it: here because it may open no more files, so
+// that it cannot listen.
+TEST(JoinRanks, WhoCannotConnectIsNamed) {
+  auto door = Door::Open("127.0.0.1", 0);
+  ASSERT_TRUE(door.has_value());
+  const int port = door->port();
+  const pid_t process = ::fork();
+  ASSERT_GE(process, 0);
+  if (process == 0) {
+    const int free = ::dup(0);
+    ::close(free);
+    const rlimit files{.rlim_cur = static_cast<rlim_t>(free) + 1, .rlim_max = static_cast<rlim_t>(free) + 1};
+    if (free < 0 || ::setrlimit(RLIMIT_NOFILE, &files) != 0) ::_exit(2);
+    const Joined group = JoinRanks({.rank = 1, .size = 3, .port = port}, std::nullopt,
+                                   {.timeout = kLong, .agreement = "", .still_wanted = {}});
+    ::_exit(!group && group.error().message().find("rank 1: listening") != std::string::npos ? 0 : 1);
+  }
+  Joined other;
+  std::thread third([&] {
+    other = JoinRanks({.rank = 2, .size = 3, .port = port}, std::nullopt,
+                      {.timeout = kLong, .agreement = "", .still_wanted = {}});
+  });
+  const Joined group = JoinRanks({.rank = 0, .size = 3, .port = port}, std::move(*door),
+                                 {.timeout = kLong, .agreement = "", .always_tcp = true, .still_wanted = {}});
+  third.join();
+  for (const Joined* joined : {&group, static_cast<const Joined*>(&other)}) {
+    ASSERT_FALSE(joined->has_value());
+    EXPECT_THAT(joined->error().message(), HasSubstr("rank 1: listening: 127.0.0.1 port 0"));
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(process, &state, 0), process);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+}
+
 int OpenSocket(int port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   const sockaddr_in address = Loopback(port);
@@ -236,6 +290,40 @@ TEST(JoinRanks, WhoIsSilentIsNotSentAwayAndKeepsNobodyWaiting) {
   rank_zero.join();
   EXPECT_EQ(::poll(&left, 1, -1), 1);
   ::close(silent);
+}
+
+// Port scanners, web browsers and whoever else finds the port: sent away or left standing, and the ranks meet.
+TEST_P(Join, StrangersDoNoHarm) {
+  auto door = Door::Open("127.0.0.1", 0);
+  ASSERT_TRUE(door.has_value());
+  const int port = door->port();
+  const std::string noise(100000, 'x');
+  const std::string request = "GET / HTTP/1.1\r\nHost: dsv4\r\n\r\n";
+  std::vector<int> strangers;
+  for (const std::string* text : {&noise, &request}) {
+    for (int i = 0; i < 3; ++i) {
+      strangers.push_back(OpenSocket(port));
+      (void)::send(strangers.back(), text->data(), text->size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    ::close(strangers[strangers.size() - 2]);  // One of them leaves.
+    strangers.erase(strangers.end() - 2);
+  }
+  Joined guest;
+  std::thread second([&] {
+    guest = JoinRanks({.rank = 1, .size = 2, .port = port}, std::nullopt,
+                      {.timeout = kLong, .agreement = "", .still_wanted = {}});
+    if (guest) {
+      EXPECT_TRUE((*guest)->Barrier().ok());
+    }
+  });
+  const Joined group =
+      JoinRanks({.rank = 0, .size = 2, .port = port}, std::move(*door),
+                {.timeout = kLong, .agreement = "", .always_tcp = GetParam(), .still_wanted = {}});
+  ASSERT_TRUE(group.has_value()) << group.error().ToString();
+  EXPECT_TRUE((*group)->Barrier().ok());
+  second.join();
+  EXPECT_TRUE(guest.has_value());
+  for (const int stranger : strangers) ::close(stranger);
 }
 
 TEST(JoinRanks, RankZeroStopsWaitingWhenTold) {

@@ -1,4 +1,5 @@
-// Every collective against what it says, for groups of 1 to 4, in sizes around the chunks that they travel in.
+// Every collective against what it says, for groups of 1 to 4, through shared memory and over TCP, in sizes around the chunks that they
+// travel in.
 #include "comm/collectives.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +11,6 @@
 #include <random>
 
 #include "comm/ranks_testing.h"
-#include "comm/shared_memory_layout.h"
 
 namespace dsv4::comm {
 namespace {
@@ -38,13 +38,33 @@ std::vector<float> SumInRankOrder(int size, int64_t count) {
   return sum;
 }
 
-class Ranks : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, Ranks, ::testing::Values(1, 2, 3, 4));
+using testing::Network;
+
+class Ranks : public ::testing::TestWithParam<std::tuple<int, Network>> {
+ protected:
+  static int Size() { return std::get<int>(GetParam()); }
+  static void Run(const std::function<void(Communicator&)>& work) {
+    testing::RunRanks(Size(), work, std::chrono::seconds(120), std::get<Network>(GetParam()));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Sizes, Ranks,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::ValuesIn(testing::kNetworks)));
+
+// Of a fixed number of ranks.
+class Some : public ::testing::TestWithParam<Network> {
+ protected:
+  static void Run(int size, const std::function<void(Communicator&)>& work,
+                  std::chrono::milliseconds timeout = std::chrono::seconds(120)) {
+    testing::RunRanks(size, work, timeout, GetParam());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Networks, Some, ::testing::ValuesIn(testing::kNetworks));
 
 TEST_P(Ranks, AllReduceSumsInRankOrder) {
   for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{1000}, kChunkFloats, 2 * kChunkFloats + 1}) {
-    const std::vector<float> want = SumInRankOrder(GetParam(), count);
-    testing::RunRanks(GetParam(), [&](Communicator& group) {
+    const std::vector<float> want = SumInRankOrder(Size(), count);
+    Run([&](Communicator& group) {
       std::vector<float> values = Numbers(count, group.rank());
       ASSERT_TRUE(group.AllReduceSum(values).ok());
       EXPECT_EQ(values, want) << count;
@@ -54,8 +74,8 @@ TEST_P(Ranks, AllReduceSumsInRankOrder) {
 
 TEST_P(Ranks, ReduceScatterGivesEachItsPart) {
   const int64_t count = kChunkFloats + 1000;
-  const std::vector<float> want = SumInRankOrder(GetParam(), count);
-  testing::RunRanks(GetParam(), [&](Communicator& group) {
+  const std::vector<float> want = SumInRankOrder(Size(), count);
+  Run([&](Communicator& group) {
     // The last has none, unless alone.
     std::vector<int64_t> counts(static_cast<size_t>(group.size()), 0);
     for (int64_t i = 0; i < count; ++i) ++counts[static_cast<size_t>(i % std::max(1, group.size() - 1))];
@@ -69,7 +89,7 @@ TEST_P(Ranks, ReduceScatterGivesEachItsPart) {
 
 TEST_P(Ranks, AllGatherPutsRowsSideBySide) {
   for (const int64_t num_rows : {1, 3, 4000}) {
-    testing::RunRanks(GetParam(), [&](Communicator& group) {
+    Run([&](Communicator& group) {
       // Rank r's rows are 7 + 50 r bytes, those of rank 1 none.
       std::vector<int64_t> row_bytes;
       for (int r = 0; r < group.size(); ++r) row_bytes.push_back(r == 1 ? 0 : 7 + 50 * r);
@@ -96,7 +116,7 @@ TEST_P(Ranks, AllGatherPutsRowsSideBySide) {
 
 TEST_P(Ranks, AllToAllGivesEachItsColumns) {
   for (const int64_t num_rows : {0, 1, 3, 4000}) {
-    testing::RunRanks(GetParam(), [&](Communicator& group) {
+    Run([&](Communicator& group) {
       // Rank r's columns are 7 + 50 r bytes, those of rank 1 none.
       std::vector<int64_t> row_bytes;
       int64_t all_bytes = 0;
@@ -125,7 +145,7 @@ TEST_P(Ranks, AllToAllGivesEachItsColumns) {
 }
 
 TEST_P(Ranks, BroadcastFromEveryRoot) {
-  testing::RunRanks(GetParam(), [&](Communicator& group) {
+  Run([&](Communicator& group) {
     for (int root = 0; root < group.size(); ++root) {
       for (const int64_t size : {int64_t{0}, int64_t{1}, kChunkBytes, 3 * kChunkBytes + 5}) {
         std::vector<std::byte> want(static_cast<size_t>(size), static_cast<std::byte>(root + 1));
@@ -139,8 +159,8 @@ TEST_P(Ranks, BroadcastFromEveryRoot) {
 }
 
 TEST_P(Ranks, SendAndReceiveInARing) {
-  if (GetParam() == 1) return;
-  testing::RunRanks(GetParam(), [&](Communicator& group) {
+  if (Size() == 1) return;
+  Run([&](Communicator& group) {
     // Longer than a mailbox, handed on from rank to rank, with every rank's own mark.
     std::vector<int32_t> data(kMailboxBytes, 0);
     const std::span<std::byte> bytes = std::as_writable_bytes(std::span(data));
@@ -159,7 +179,7 @@ TEST_P(Ranks, SendAndReceiveInARing) {
 
 TEST_P(Ranks, BarrierHoldsEverybody) {
   std::atomic<int> here = 0;
-  testing::RunRanks(GetParam(), [&](Communicator& group) {
+  Run([&](Communicator& group) {
     for (int round = 1; round <= 50; ++round) {
       ++here;
       ASSERT_TRUE(group.Barrier().ok());
@@ -175,7 +195,7 @@ TEST_P(Ranks, ListsOfAnyLengths) {
     for (int i = 0; i < 7 * rank; ++i) list.push_back(rank * 1000 + i);
     return list;
   };
-  testing::RunRanks(GetParam(), [&](Communicator& group) {
+  Run([&](Communicator& group) {
     const auto lists = GatherLists(group, list_of(group.rank()));
     ASSERT_TRUE(lists.has_value()) << lists.error().ToString();
     ASSERT_EQ(static_cast<int>(lists->size()), group.size());
@@ -184,7 +204,7 @@ TEST_P(Ranks, ListsOfAnyLengths) {
 }
 
 TEST_P(Ranks, AllAgreeOnTheFirstError) {
-  testing::RunRanks(GetParam(), [&](Communicator& group) {
+  Run([&](Communicator& group) {
     EXPECT_TRUE(Agree(group, {}).ok());
     const int last = group.size() - 1;
     const Status status =
@@ -195,8 +215,8 @@ TEST_P(Ranks, AllAgreeOnTheFirstError) {
   });
 }
 
-TEST(Split, PartsWorkByThemselves) {
-  testing::RunRanks(4, [&](Communicator& group) {
+TEST_P(Some, PartsWorkByThemselves) {
+  Run(4, [&](Communicator& group) {
     const auto part = group.Split(group.rank() % 3);  // {0, 3}, {1}, {2}
     ASSERT_TRUE(part.has_value()) << part.error().ToString();
     ASSERT_EQ((*part)->size(), group.rank() % 3 == 0 ? 2 : 1);
@@ -208,8 +228,8 @@ TEST(Split, PartsWorkByThemselves) {
   });
 }
 
-TEST(Failure, ALateRankIsNamed) {
-  testing::RunRanks(
+TEST_P(Some, ALateRankIsNamed) {
+  Run(
       3,
       [&](Communicator& group) {
         while (group.rank() == 1 && group.Check().ok()) ::usleep(1000);  // As late as can be.
@@ -222,8 +242,8 @@ TEST(Failure, ALateRankIsNamed) {
       std::chrono::milliseconds(300));
 }
 
-TEST(Failure, ForeverIsLongerThanTheDeadline) {
-  testing::RunRanks(
+TEST_P(Some, ForeverIsLongerThanTheDeadline) {
+  Run(
       2,
       [&](Communicator& group) {
         if (group.rank() == 1) ::usleep(400000);
@@ -232,8 +252,8 @@ TEST(Failure, ForeverIsLongerThanTheDeadline) {
       std::chrono::milliseconds(100));
 }
 
-TEST(Failure, WhoCannotGoOnTellsTheOthers) {
-  testing::RunRanks(3, [&](Communicator& group) {
+TEST_P(Some, WhoCannotGoOnTellsTheOthers) {
+  Run(3, [&](Communicator& group) {
     auto part = group.Split(group.rank() == 0 ? 0 : 1);
     ASSERT_TRUE(part.has_value());
     if (group.rank() == 2) (*part)->Fail(DataLoss("layer 3: broken"));
@@ -243,15 +263,13 @@ TEST(Failure, WhoCannotGoOnTellsTheOthers) {
   });
 }
 
-TEST(Failure, WhoLeavesIsMissed) {
-  const auto memory = SharedMemory::Create(2);
-  ASSERT_TRUE(memory.has_value());
-  std::thread other(
-      [&] { ASSERT_TRUE(JoinSharedMemory(*memory, 1, 2, std::chrono::seconds(120)).has_value()); });
-  auto group = JoinSharedMemory(*memory, 0, 2, std::chrono::seconds(120));
-  ASSERT_TRUE(group.has_value());
+TEST_P(Some, WhoLeavesIsMissed) {
+  testing::Meeting meeting(2, GetParam());
+  std::thread other([&] { ASSERT_NE(meeting.Join(1, std::chrono::seconds(120)), nullptr); });
+  const auto group = meeting.Join(0, std::chrono::seconds(120));
+  ASSERT_NE(group, nullptr);
   other.join();
-  const Status status = (*group)->Barrier(Wait::kForever);
+  const Status status = group->Barrier(Wait::kForever);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("rank 1 of 2"));
   EXPECT_THAT(status.message(), HasSubstr("left the group"));

@@ -14,11 +14,12 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/shared_memory.h"
+#include "comm/ranks_testing.h"
 
 namespace dsv4::comm {
 namespace {
 
+using testing::Network;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kNamed = 10;  // Exit codes of a rank: the error names the victim,
@@ -73,33 +74,37 @@ Status Work(Communicator& group) {
 }
 
 // Says on `joined` when it is in the group.
-[[noreturn]] void RunRank(const std::shared_ptr<SharedMemory>& memory, int rank, int size, int victim,
-                          int joined) {
+[[noreturn]] void RunRank(testing::Meeting& meeting, int rank, int size, int victim, int joined) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Also where the test fails before it kills anybody.
-  auto group = JoinSharedMemory(memory, rank, size, kDeadline);
-  if (char byte = 0; !group || ::write(joined, &byte, 1) != 1) ::_exit(kOther);
-  const Status status = Work(**group);
+  meeting.CloseAllBut(rank);
+  const auto group = meeting.Join(rank, kDeadline);
+  if (char byte = 0; group == nullptr || ::write(joined, &byte, 1) != 1) ::_exit(kOther);
+  const Status status = Work(*group);
   const bool named = status.code() == StatusCode::kUnavailable &&
                      status.message().starts_with(fmt::format("rank {} of {}", victim, size));
+  if (!named) fmt::print(stderr, "rank {} heard: {}\n", rank, status.ToString());
   ::_exit(named ? kNamed : kOther);
 }
 
-TEST(KilledRank, EndsTheGroupWithItsName) {
+class KilledRank : public ::testing::TestWithParam<Network> {};
+INSTANTIATE_TEST_SUITE_P(Networks, KilledRank, ::testing::ValuesIn(testing::kNetworks));
+
+TEST_P(KilledRank, EndsTheGroupWithItsName) {
   std::mt19937 random(20261121);
   for (int round = 0; round < 20; ++round) {
     const int size = 2 + round % 3;
     const int victim = static_cast<int>(random() % static_cast<uint32_t>(size));
-    const auto memory = SharedMemory::Create(size);
-    ASSERT_TRUE(memory.has_value());
+    testing::Meeting meeting(size, GetParam());
     std::array<int, 2> joined = {};
     ASSERT_EQ(::pipe(joined.data()), 0);
     std::vector<pid_t> processes;
     for (int rank = 0; rank < size; ++rank) {
       const pid_t process = ::fork();
       ASSERT_GE(process, 0);
-      if (process == 0) RunRank(*memory, rank, size, victim, joined[1]);
+      if (process == 0) RunRank(meeting, rank, size, victim, joined[1]);
       processes.push_back(process);
     }
+    meeting.CloseAllBut(-1);
     // A rank that is killed before it has come is another story: the others wait for it until the deadline.
     char byte = 0;
     for (int rank = 0; rank < size; ++rank) ASSERT_EQ(::read(joined[0], &byte, 1), 1);
@@ -124,23 +129,25 @@ TEST(KilledRank, EndsTheGroupWithItsName) {
 
 // Whether two ranks meet when both are stopped for longer than their deadline while one waits for the other. Rank 0 wakes first, when
 // rank 1 cannot have come.
-bool MeetAfterAStop(std::chrono::milliseconds deadline) {
-  const auto memory = SharedMemory::Create(2);
+bool MeetAfterAStop(Network network, std::chrono::milliseconds deadline) {
+  testing::Meeting meeting(2, network);
   std::array<int, 2> joined = {};
   std::array<int, 2> go = {};
-  if (!memory || ::pipe(joined.data()) != 0 || ::pipe(go.data()) != 0) return false;
+  if (::pipe(joined.data()) != 0 || ::pipe(go.data()) != 0) return false;
   std::array<pid_t, 2> processes = {};
   for (int rank = 0; rank < 2; ++rank) {
     processes[static_cast<size_t>(rank)] = ::fork();
     if (processes[static_cast<size_t>(rank)] != 0) continue;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Stopped ones too.
-    const auto group = JoinSharedMemory(*memory, rank, 2, deadline);
+    meeting.CloseAllBut(rank);
+    const auto group = meeting.Join(rank, deadline);
     char byte = 0;
-    if (!group || ::write(joined[1], &byte, 1) != 1) ::_exit(kOther);
+    if (group == nullptr || ::write(joined[1], &byte, 1) != 1) ::_exit(kOther);
     if (rank == 1 && ::read(go[0], &byte, 1) != 1) ::_exit(kOther);
-    const Status met = (*group)->Barrier();
+    const Status met = group->Barrier();
     ::_exit(met.ok() ? kNamed : kOther);
   }
+  meeting.CloseAllBut(-1);
   ::close(joined[1]);
   char byte = 0;
   bool good = true;
@@ -163,9 +170,10 @@ bool MeetAfterAStop(std::chrono::milliseconds deadline) {
 // A machine that is suspended, or a container that is frozen, goes on where it was: who has slept through the deadline itself has not
 // waited for it. On a busy machine the waits around the stop may themselves take the shorter deadlines; a rank that counts the stop
 // fails with every one.
-TEST(StoppedRanks, BlameNobodyWhenTheyGoOn) {
-  EXPECT_TRUE(MeetAfterAStop(std::chrono::seconds(2)) || MeetAfterAStop(std::chrono::seconds(8)) ||
-              MeetAfterAStop(std::chrono::seconds(32)));
+TEST_P(KilledRank, NobodyIsBlamedForAStop) {
+  EXPECT_TRUE(MeetAfterAStop(GetParam(), std::chrono::seconds(2)) ||
+              MeetAfterAStop(GetParam(), std::chrono::seconds(8)) ||
+              MeetAfterAStop(GetParam(), std::chrono::seconds(32)));
 }
 
 }  // namespace

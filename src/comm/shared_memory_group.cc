@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "comm/peers.h"
 #include "comm/shared_memory.h"
 #include "comm/shared_memory_layout.h"
+#include "comm/waiting.h"
 
 namespace dsv4::comm {
 namespace {
@@ -27,16 +27,6 @@ using Clock = std::chrono::steady_clock;
 // millisecond, which a step is worth that would begin with everybody being woken up.
 constexpr int kSpins = 200;
 constexpr int kPatientSpins = 20000;
-
-int SpinsFor(int num_ranks) {
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  const bool known = ::sched_getaffinity(0, sizeof(own), &own) == 0;
-  return known && CPU_COUNT(&own) >= 2 * num_ranks ? kPatientSpins : kSpins;
-}
-// How often a sleeper looks whether the others live, and what between two looks counts as waiting at most.
-constexpr std::chrono::milliseconds kLook(20);
-constexpr std::chrono::milliseconds kLongestLook(500);
 
 void SleepOn(std::atomic<uint32_t>& bell, uint32_t value, std::chrono::milliseconds most) {
   const timespec timeout{.tv_sec = most.count() / 1000, .tv_nsec = most.count() % 1000 * 1000000};
@@ -106,7 +96,7 @@ class Group final : public Communicator {
         members_(std::move(members)),
         rank_(rank),
         me_(layout_.control(rank)),
-        num_spins_(SpinsFor(whole_->size)) {}
+        num_spins_(HasTwoCoresEach(whole_->size) ? kPatientSpins : kSpins) {}
 
   ~Group() override { me_.left.store(1); }
 
@@ -368,9 +358,7 @@ class Group final : public Communicator {
       if (ready()) return {};
       __builtin_ia32_pause();
     }
-    // Time in which this rank looked: one that was itself stopped (a frozen container, a suspended machine) blames nobody.
-    std::chrono::nanoseconds waited(0);
-    Clock::time_point last_look = Clock::now();
+    WaitingTime waiting;
     for (;;) {
       const uint32_t bell = me_.bell.load();
       me_.sleeping.store(1);
@@ -383,10 +371,7 @@ class Group final : public Communicator {
       const Status lost = whole_->Lost();
       if (ready()) return {};
       if (!lost.ok()) return whole_->Fail(lost);
-      const Clock::time_point now = Clock::now();
-      waited += std::min<std::chrono::nanoseconds>(now - last_look, kLongestLook);
-      last_look = now;
-      if (wait == Wait::kDeadline && waited > whole_->timeout) return Late(missing());
+      if (waiting.Look() > whole_->timeout && wait == Wait::kDeadline) return Late(missing());
     }
   }
 

@@ -29,14 +29,24 @@ Status OpProfile::Measure(const char* op, const InnerOp<Args>& inner, const Args
   DSV4_RETURN_IF_ERROR(inner(args));
   DSV4_RETURN_IF_ERROR(Wait());
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-  const std::string detail = DetailOf(args);
-  auto found = std::ranges::find_if(ops_, [&](const OpTime& o) { return o.op == op && o.detail == detail; });
-  if (found == ops_.end()) found = ops_.insert(ops_.end(), {.op = op, .detail = detail});
   DSV4_ASSIGN_OR_RETURN_STATUS(const OpCost cost, CostOf(context_, args));
-  ++found->calls;
-  found->seconds += time.count();
-  found->cost += cost;
+  OpTime& sum = TimeOf(op, DetailOf(args));
+  ++sum.calls;
+  sum.seconds += time.count();
+  sum.cost += cost;
   return {};
+}
+
+OpTime& OpProfile::TimeOf(const std::string& op, const std::string& detail) {
+  const auto found =
+      std::ranges::find_if(ops_, [&](const OpTime& o) { return o.op == op && o.detail == detail; });
+  return found != ops_.end() ? *found : ops_.emplace_back(OpTime{.op = op, .detail = detail, .cost = {}});
+}
+
+void OpProfile::Record(const std::string& what, const std::string& detail, double seconds) {
+  OpTime& sum = TimeOf(what, detail);
+  ++sum.calls;
+  sum.seconds += seconds;
 }
 
 OpHooks OpProfile::Hooks() {

@@ -30,6 +30,11 @@ class OpProfile {
   // For HookedBackend::Scope; must not outlive this object.
   OpHooks Hooks();
 
+  // What takes time beside ops: an exchange between ranks. `what` and `detail` as of OpTime.
+  void Record(const std::string& what, const std::string& detail, double seconds);
+  // Returns when everything that was queued is done.
+  Status Wait();
+
   // In order of first call.
   const std::vector<OpTime>& ops() const { return ops_; }
   OpCost total_cost() const;
@@ -37,8 +42,7 @@ class OpProfile {
  private:
   template <typename Args>
   Status Measure(const char* op, const InnerOp<Args>& inner, const Args& args);
-  // Returns when everything that was queued is done.
-  Status Wait();
+  OpTime& TimeOf(const std::string& op, const std::string& detail);
 
   ops::OpContext& context_;
   Buffer waited_for_;  // Of devices with a queue: a few bytes to copy behind it.

@@ -20,6 +20,7 @@ struct RanksRun {
   std::string backend = "reference";
   int num_ranks = 1;
   std::string placement = "auto";
+  comm::testing::Network network = comm::testing::Network::kSharedMemory;
   // Seeds of mistakes: may change a rank's ops, and stand between a rank and its group.
   std::function<void(int rank, ops::OpTable&)> edit_ops;
   std::function<std::shared_ptr<comm::Communicator>(comm::Communicator&)> wrap_group;
@@ -68,7 +69,7 @@ inline void RunModel(const RanksRun& run, const std::function<void(model::Model&
           EXPECT_TRUE(end.ok()) << end.ToString();
         }
       },
-      std::chrono::minutes(10));
+      std::chrono::minutes(10), run.network);
 }
 
 }  // namespace dsv4::testing

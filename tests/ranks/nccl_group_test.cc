@@ -107,9 +107,18 @@ void ExpectAll(comm::Communicator& hosts, comm::Communicator& nccl, FakeDevice& 
               });
 }
 
-TEST(NcclGroup, EveryExchangeIsThatOfSharedMemory) {
+// With hosts that have met in shared memory, or over TCP as on several machines.
+class NcclGroup : public ::testing::TestWithParam<comm::testing::Network> {
+ protected:
+  static void RunHosts(int size, const std::function<void(comm::Communicator&)>& work) {
+    comm::testing::RunRanks(size, work, std::chrono::seconds(120), GetParam());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Hosts, NcclGroup, ::testing::ValuesIn(comm::testing::kNetworks));
+
+TEST_P(NcclGroup, EveryExchangeIsThatOfTheHosts) {
   for (const int size : {2, 3, 4}) {
-    comm::testing::RunRanks(size, [&](comm::Communicator& hosts) {
+    RunHosts(size, [&](comm::Communicator& hosts) {
       FakeDevice device;
       auto group = comm::JoinNccl(hosts, device, OpenFakeNccl(), {});
       ASSERT_TRUE(group.has_value()) << group.error().ToString();
@@ -121,8 +130,8 @@ TEST(NcclGroup, EveryExchangeIsThatOfSharedMemory) {
   }
 }
 
-TEST(NcclGroup, PartsOfAGroup) {
-  comm::testing::RunRanks(4, [&](comm::Communicator& hosts) {
+TEST_P(NcclGroup, PartsOfAGroup) {
+  RunHosts(4, [&](comm::Communicator& hosts) {
     FakeDevice device;
     auto group = comm::JoinNccl(hosts, device, OpenFakeNccl(), {});
     ASSERT_TRUE(group.has_value()) << group.error().ToString();
@@ -137,29 +146,32 @@ TEST(NcclGroup, PartsOfAGroup) {
 }
 
 // Nobody waits in a call: many exchanges are queued before the first is looked at.
-TEST(NcclGroup, ExchangesAreQueuedInOrder) {
-  RunNcclRanks(3, [](comm::Communicator& group, FakeDevice& device) {
-    std::vector<std::vector<float>> sums;
-    for (int i = 0; i < 50; ++i) sums.push_back(Numbers(20000, i * 10 + group.rank()));
-    for (std::vector<float>& values : sums) EXPECT_TRUE(group.AllReduceSum(values).ok());
-    device.stream().Wait();
-    for (int i = 0; i < 50; ++i) {
-      const auto part = [&](int r) { return Numbers(20000, i * 10 + r); };
-      std::vector<float> want = part(0);
-      for (int r = 1; r < 3; ++r) {
-        const std::vector<float> more = part(r);
-        for (size_t k = 0; k < want.size(); ++k) want[k] += more[k];
-      }
-      EXPECT_EQ(sums[static_cast<size_t>(i)], want) << i;
-    }
-    EXPECT_TRUE(group.Check().ok());
-    EXPECT_TRUE(group.Barrier().ok());
-  });
+TEST_P(NcclGroup, ExchangesAreQueuedInOrder) {
+  RunNcclRanks(
+      3,
+      [](comm::Communicator& group, FakeDevice& device) {
+        std::vector<std::vector<float>> sums;
+        for (int i = 0; i < 50; ++i) sums.push_back(Numbers(20000, i * 10 + group.rank()));
+        for (std::vector<float>& values : sums) EXPECT_TRUE(group.AllReduceSum(values).ok());
+        device.stream().Wait();
+        for (int i = 0; i < 50; ++i) {
+          const auto part = [&](int r) { return Numbers(20000, i * 10 + r); };
+          std::vector<float> want = part(0);
+          for (int r = 1; r < 3; ++r) {
+            const std::vector<float> more = part(r);
+            for (size_t k = 0; k < want.size(); ++k) want[k] += more[k];
+          }
+          EXPECT_EQ(sums[static_cast<size_t>(i)], want) << i;
+        }
+        EXPECT_TRUE(group.Check().ok());
+        EXPECT_TRUE(group.Barrier().ok());
+      },
+      std::chrono::seconds(60), /*waits=*/false, GetParam());
 }
 
 // The others' streams wait for a rank that has ended: they are let go, and all name it.
-TEST(NcclGroup, ARankThatEndsIsNamed) {
-  comm::testing::RunRanks(3, [&](comm::Communicator& hosts) {
+TEST_P(NcclGroup, ARankThatEndsIsNamed) {
+  RunHosts(3, [&](comm::Communicator& hosts) {
     FakeDevice device;
     std::vector<float> values = Numbers(100, hosts.rank());
     auto part = hosts.Split(0);  // Its end is that of the rank.
@@ -178,7 +190,7 @@ TEST(NcclGroup, ARankThatEndsIsNamed) {
   });
 }
 
-TEST(NcclGroup, ARankThatIsLateEndsTheGroup) {
+TEST_P(NcclGroup, ARankThatIsLateEndsTheGroup) {
   RunNcclRanks(
       3,
       [](comm::Communicator& group, FakeDevice& device) {
@@ -192,34 +204,38 @@ TEST(NcclGroup, ARankThatIsLateEndsTheGroup) {
         EXPECT_THAT(group.Check().message(), HasSubstr("an exchange by NCCL is not done within 0.2 s"));
         EXPECT_EQ(group.AllReduceSum(values).code(), StatusCode::kDeadlineExceeded);
       },
-      std::chrono::milliseconds(200));
+      std::chrono::milliseconds(200), /*waits=*/false, GetParam());
 }
 
 // An error of NCCL's on one rank is everybody's, with the call, its words and the rank.
-TEST(NcclGroup, AnErrorOfNcclEndsTheGroup) {
+TEST_P(NcclGroup, AnErrorOfNcclEndsTheGroup) {
   const auto library = OpenFakeNccl();
   ASSERT_TRUE(library.has_value()) << library.error().ToString();
   void* const handle = ::dlopen(DSV4_FAKE_NCCL, RTLD_NOW);
   ASSERT_NE(handle, nullptr);
   const auto refuse = reinterpret_cast<void (*)(int)>(::dlsym(handle, "FakeNcclRefuse"));
   ASSERT_NE(refuse, nullptr);
-  RunNcclRanks(2, [&](comm::Communicator& group, FakeDevice& device) {
-    std::vector<std::byte> data(10);
-    if (group.rank() == 1) {
-      refuse(1);
-      EXPECT_EQ(group.Send(data, 0).code(), StatusCode::kInternal);
-    } else {
-      (void)group.Recv(data, 1);
-      device.stream().Wait();
-    }
-    EXPECT_TRUE(WaitFor([&] { return !group.Check().ok(); }));
-    EXPECT_THAT(group.Check().message(), HasSubstr("rank 1: ncclSend: internal error: as the test wanted"));
-  });
+  RunNcclRanks(
+      2,
+      [&](comm::Communicator& group, FakeDevice& device) {
+        std::vector<std::byte> data(10);
+        if (group.rank() == 1) {
+          refuse(1);
+          EXPECT_EQ(group.Send(data, 0).code(), StatusCode::kInternal);
+        } else {
+          (void)group.Recv(data, 1);
+          device.stream().Wait();
+        }
+        EXPECT_TRUE(WaitFor([&] { return !group.Check().ok(); }));
+        EXPECT_THAT(group.Check().message(),
+                    HasSubstr("rank 1: ncclSend: internal error: as the test wanted"));
+      },
+      std::chrono::seconds(60), /*waits=*/false, GetParam());
 }
 
 // Where one rank has no NCCL, all hear it and from whom; nobody waits for the others.
-TEST(NcclGroup, ALibraryThatIsNotThere) {
-  comm::testing::RunRanks(3, [](comm::Communicator& hosts) {
+TEST_P(NcclGroup, ALibraryThatIsNotThere) {
+  RunHosts(3, [](comm::Communicator& hosts) {
     FakeDevice device;
     const auto library =
         hosts.rank() == 2 ? comm::NcclLibrary::Open("/nowhere/libnccl.so.2") : OpenFakeNccl();

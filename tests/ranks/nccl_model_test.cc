@@ -49,7 +49,7 @@ std::vector<float> AnswerByNccl(RanksRun run, std::atomic<int>& groups_made) {
           EXPECT_TRUE(end.ok()) << end.ToString();
         }
       },
-      std::chrono::minutes(10));
+      std::chrono::minutes(10), run.network);
   return seen;
 }
 
@@ -71,8 +71,14 @@ TEST(NcclModel, EveryPlacementHasTheBitsOfSharedMemory) {
     RunModel(run, [&](model::Model& model) { want = Answer(model); });
     std::atomic<int> groups_made = 0;
     ASSERT_FALSE(want.empty());
-    EXPECT_EQ(AnswerByNccl(run, groups_made), want) << c.placement << " on " << c.num_ranks;
-    EXPECT_EQ(groups_made, c.num_groups * c.num_ranks) << c.placement;
+    for (const comm::testing::Network network : comm::testing::kNetworks) {  // Of the hosts.
+      RanksRun by_nccl = run;
+      by_nccl.network = network;
+      groups_made = 0;
+      EXPECT_EQ(AnswerByNccl(by_nccl, groups_made), want)
+          << c.placement << " on " << c.num_ranks << ", " << network;
+      EXPECT_EQ(groups_made, c.num_groups * c.num_ranks) << c.placement;
+    }
   }
 }
 

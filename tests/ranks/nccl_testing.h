@@ -18,7 +18,8 @@ inline Result<comm::NcclLibrary> OpenFakeNccl() { return comm::NcclLibrary::Open
 
 // Calls work(group, device) on every rank.
 inline void RunNcclRanks(int size, const std::function<void(comm::Communicator&, FakeDevice&)>& work,
-                         std::chrono::milliseconds timeout = std::chrono::seconds(60), bool waits = false) {
+                         std::chrono::milliseconds timeout = std::chrono::seconds(60), bool waits = false,
+                         comm::testing::Network network = comm::testing::Network::kSharedMemory) {
   comm::testing::RunRanks(
       size,
       [&](comm::Communicator& hosts) {
@@ -28,7 +29,7 @@ inline void RunNcclRanks(int size, const std::function<void(comm::Communicator&,
         work(**group, device);
         device.stream().Wait();
       },
-      std::chrono::seconds(60));
+      std::chrono::seconds(60), network);
 }
 
 }  // namespace dsv4::testing

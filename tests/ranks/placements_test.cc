@@ -79,6 +79,34 @@ TEST_P(Goldens, NearlySameWithCutSums) {
   }
 }
 
+// Every placement, with its cut sums: whether numbers travel through memory or over sockets makes no difference to them.
+void ExpectSameBitsOverTcp(RanksRun run, const std::vector<int32_t>& tokens, int64_t num_layers) {
+  for (const auto& [num_ranks, placement] :
+       {Case{2, "expert"}, Case{3, "expert"}, Case{2, "tensor"}, Case{3, "tensor"}, Case{3, "expert,entries"},
+        Case{2, "pipeline"}, Case{3, "pipeline"}, Case{4, "pipeline=2,tensor"}}) {
+    if (model::ParsePlacement(placement, num_ranks).value().num_stages > num_layers) continue;
+    run.num_ranks = num_ranks;
+    run.placement = placement;
+    run.network = comm::testing::Network::kSharedMemory;
+    const std::vector<float> in_memory = Logits(run, tokens);
+    run.network = comm::testing::Network::kTcp;
+    EXPECT_TRUE(SameBits(Logits(run, tokens), in_memory)) << num_ranks << " ranks, " << placement;
+  }
+}
+
+TEST_P(Goldens, SameBitsOverTcp) {
+  const std::string directory = ModelDirectory(GetParam()).string();
+  const auto config = model::LoadModelConfig(directory);
+  ASSERT_TRUE(config.has_value());
+  const RanksRun run{.directory = directory, .options = {.numerics = model::Numerics::kPlain}};
+  ExpectSameBitsOverTcp(run, Tokens(directory, 40), config->num_hidden_layers);
+}
+
+TEST(Tiny, SameBitsOverTcp) {
+  const RanksRun run{.directory = kTiny, .options = {}, .backend = GoldenBackends().back()};
+  ExpectSameBitsOverTcp(run, Tokens(kTiny, 150), 7);
+}
+
 TEST(Tiny, SameBitsOnTheCpuBackend) {
   const std::vector<int32_t> tokens = Tokens(kTiny, 150);
   RanksRun run{.directory = kTiny, .options = {}, .backend = GoldenBackends().back()};

@@ -1,9 +1,11 @@
 """Commands over several ranks: the same answers, and an end for all when one ends."""
 
 import contextlib
+import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,11 +49,11 @@ ENDLESS = ("Tell me a story", "--temperature", "0", "--logit-bias", "100=1000", 
 LONG_DEADLINE = ("--rank-timeout", str(5 * PATIENCE))
 
 
-def hold_port(stack):
+def hold_port(stack, port=0):
     """A port of this machine that nobody else gets, and at which a program that reuses addresses can listen."""
     holder = stack.enter_context(socket.socket())
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
+    holder.bind(("127.0.0.1", port))
     port = holder.getsockname()[1]
     with contextlib.suppress(OSError):  # Where there is no IPv6, "localhost" is not that either.
         holder = stack.enter_context(socket.socket(socket.AF_INET6))
@@ -88,12 +90,24 @@ class SameAnswers(unittest.TestCase):
                 written.append(output.read_bytes())
             self.assertEqual(*written)
 
-    def test_started_by_somebody_else(self):
-        port = hold_port(self.enterContext(contextlib.ExitStack()))
+    def test_over_tcp(self):
+        """On one machine memory is what ranks take by themselves; the network gives the same."""
+        for ranks, placement in ((2, "expert"), (3, "tensor")):
+            options = ("--numerics", "plain", "--ranks", ranks, "--placement", placement, "--log-level", "info")
+            with self.subTest(ranks=ranks, placement=placement):
+                in_memory = dsv4("run", *QUESTION, *options)
+                over_tcp = dsv4("run", *QUESTION, *options, "--rank-network", "tcp")
+                self.assertEqual((in_memory.returncode, over_tcp.returncode), (0, 0), over_tcp.stderr)
+                self.assertEqual(json.loads(over_tcp.stdout)["token_ids"], json.loads(in_memory.stdout)["token_ids"])
+                self.assertNotIn("over TCP", in_memory.stderr)
+                names = ", ".join(map(str, range(ranks)))
+                self.assertIn(f"ranks exchange over TCP ({socket.gethostname()}: {names})", over_tcp.stderr)
+
+    def started_by_somebody_else(self, port, **more):
         ranks = []
         for rank in (1, 0):
             environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost",
-                           "MASTER_PORT": str(port)}
+                           "MASTER_PORT": str(port)} | more
             ranks.append(subprocess.Popen([BINARY, "run", *QUESTION], env=os.environ | environment, text=True,
                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         outputs = [rank.communicate(timeout=PATIENCE) for rank in ranks]
@@ -101,32 +115,60 @@ class SameAnswers(unittest.TestCase):
         self.assertEqual(outputs[0][0], "")
         self.assertIn("token_ids", outputs[1][0])
 
+    def test_started_by_somebody_else(self):
+        self.started_by_somebody_else(hold_port(self.enterContext(contextlib.ExitStack())))
+
+    def test_started_by_torchrun(self):
+        """Whose agent listens on MASTER_PORT itself."""
+        agent = self.enterContext(socket.socket())
+        for _ in range(100):
+            agent.bind(("127.0.0.1", 0))
+            port = agent.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                hold_port(self.enterContext(contextlib.ExitStack()), port + 1)
+                break
+            agent.close()
+            agent = self.enterContext(socket.socket())
+        agent.listen()
+        self.started_by_somebody_else(port, TORCHELASTIC_USE_AGENT_STORE="True")
+
     def test_serve(self):
         body = {"model": "tiny", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0,
                 "max_tokens": 16}
         answers = []
-        for options in ((), ("--ranks", "2")):
+        for options in ((), ("--ranks", "2"), ("--ranks", "2", "--rank-network", "tcp")):
             with Server("--threads", "1", *options) as server:
                 for _ in range(2):  # The second reuses what is kept of the first.
                     answers.append(server.post("/v1/chat/completions", body)["choices"][0]["message"])
                 ranks = children(server.process.pid)
             self.assertEqual(server.process.returncode, 0, server.log)
             self.assertEqual([rank for rank in ranks if alive(rank)], [])
-        self.assertEqual(answers[2:], answers[:2])
+        self.assertEqual(answers[2:4], answers[:2])
+        self.assertEqual(answers[4:], answers[:2])
 
     def test_bench(self):
         for placement in ("expert", "tensor"):
             report = dsv4_json("bench", "--ranks", "2", "--placement", placement, "--prefill", "16", "--depth", "0,300",
-                               "--batch", "2", "--repeat", "1", "--check", "off", "--threads", "1", "--json")
-            self.assertEqual(len(report["rows"]), 3)
+                               "--batch", "1,2", "--repeat", "1", "--check", "off", "--threads", "1", "--profile",
+                               "--json")
+            self.assertEqual(len(report["rows"]), 5)
+            for row in report["rows"]:
+                sums = [op for op in row["ops"] if op["op"] == "all-reduce"]
+                gathered = [op for op in row["ops"] if op["op"] == "all-gather"]
+                # `tensor` adds up twice in each of the seven layers; `expert` cuts no sum.
+                self.assertEqual(sum(op["calls"] for op in sums), 14 if placement == "tensor" else 0, row["ops"])
+                self.assertTrue(all(op["seconds"] > 0 and "2 ranks" in op["detail"] for op in sums + gathered))
+                self.assertGreater(len(gathered), 0)
+            whats = [line["what"] for line in report["summary"] if "without replication" in line["unit"]]
+            self.assertEqual(whats, ["decode, depth 0, batch 1", "decode, depth 300, batch 1"])
 
 
 class Ends(unittest.TestCase):
     def test_a_killed_rank_ends_the_run(self):
         chance = random.Random(7)
-        for _ in range(6):
-            run = subprocess.Popen([BINARY, "run", *ENDLESS, "--ranks", "3", *LONG_DEADLINE], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for network in ("auto", "tcp") * 4:
+            run = subprocess.Popen([BINARY, "run", *ENDLESS, "--ranks", "3", "--rank-network", network, *LONG_DEADLINE],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             self.addCleanup(run.kill)
             wait_until(lambda run=run: len(children(run.pid)) == 2, "two ranks more")
             ranks = children(run.pid)
@@ -149,24 +191,30 @@ class Ends(unittest.TestCase):
         wait_until(lambda: not any(alive(rank) for rank in ranks), "the others ended")
 
     def test_an_idle_server_that_loses_a_rank_ends(self):
-        with Server("--ranks", "2", "--threads", "1", *LONG_DEADLINE) as server:
-            (rank,) = children(server.process.pid)
-            os.kill(rank, signal.SIGKILL)
-            self.assertEqual(server.process.wait(timeout=PATIENCE), 1)
-        self.assertIn(f"rank 1 of 2 (process {rank}) ended", "".join(server.log))
+        for network in ("auto", "tcp"):
+            with Server("--ranks", "2", "--rank-network", network, "--threads", "1", *LONG_DEADLINE) as server:
+                (rank,) = children(server.process.pid)
+                os.kill(rank, signal.SIGKILL)
+                self.assertEqual(server.process.wait(timeout=PATIENCE), 1)
+            self.assertIn(f"rank 1 of 2 (process {rank}) ended", "".join(server.log))
 
     @staticmethod
-    def serve_with_short_deadline():
+    def serve_with_short_deadline(network):
         """The server, and its deadline in seconds: it holds for the start too, which takes a busy machine longer."""
         for seconds in (1, 4, 16):
             try:
-                return Server("--ranks", "2", "--rank-timeout", str(seconds), "--threads", "1"), seconds
+                return Server("--ranks", "2", "--rank-network", network, "--rank-timeout", str(seconds),
+                              "--threads", "1"), seconds
             except AssertionError as error:
                 problem = error
         raise problem
 
     def test_a_stopped_rank_is_found_by_the_deadline(self):
-        server, seconds = self.serve_with_short_deadline()
+        for network in ("auto", "tcp"):
+            with self.subTest(network=network):
+                self.stop_a_rank(*self.serve_with_short_deadline(network))
+
+    def stop_a_rank(self, server, seconds):
         with server:
             (rank,) = children(server.process.pid)
             os.kill(rank, signal.SIGSTOP)
@@ -176,6 +224,97 @@ class Ends(unittest.TestCase):
             self.assertEqual(server.process.wait(timeout=PATIENCE), 1)
             self.assertFalse(alive(rank))
         self.assertIn(f"rank 1 (process {rank}): not there within {seconds} s", "".join(server.log))
+
+
+# What keeps the namespaces of a machine that is none: its first process.
+HOLDER = "import socket, sys, time; socket.sethostname(sys.argv[1]); print(flush=True); time.sleep(10 ** 9)"
+
+
+class Machine:
+    """A network, processes and a name of its own: what a container on another machine has. Wants root."""
+
+    def __init__(self, stack, name):
+        self.stack = stack
+        command = ["unshare", "--net", "--pid", "--uts", "--fork", "--kill-child", sys.executable, "-c", HOLDER, name]
+        self.keeper = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        stack.callback(self.keeper.kill)
+        if not self.keeper.stdout.readline():
+            raise unittest.SkipTest(f"no namespaces here: {self.keeper.communicate()[1].decode().strip()}")
+        (self.first,) = children(self.keeper.pid)
+        self.enter = ["nsenter", "--target", str(self.first), "--net"]
+
+    def ip(self, *arguments):
+        subprocess.run([*self.enter, "ip", *map(str, arguments)], check=True)
+
+    def start(self, rank, local_rank, size, *arguments):
+        """`dsv4 ARGUMENTS` as a rank of `size`, rank 0 of which is on the first machine."""
+        environment = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank),
+                       "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}
+        process = subprocess.Popen([*self.enter, "--pid", "--uts", BINARY, *map(str, arguments)], text=True,
+                                   env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.stack.enter_context(process)
+        self.stack.callback(process.kill)
+        return process
+
+
+class TwoMachines(unittest.TestCase):
+    """Ranks 0 and 1 on one machine, 2 on another, started by the variables alone: nobody tells them how they reach each other."""
+
+    def setUp(self):
+        for program in ("unshare", "nsenter", "ip"):
+            if shutil.which(program) is None:
+                self.skipTest(f"no {program} here")
+        stack = self.enterContext(contextlib.ExitStack())
+        self.one, self.other = Machine(stack, "node-a"), Machine(stack, "node-b")
+        self.one.ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.other.first)
+        for number, machine in enumerate((self.one, self.other), 1):
+            machine.ip("addr", "add", f"192.0.2.{number}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                machine.ip("link", "set", device, "up")
+
+    def start(self, *arguments):
+        arguments = (*arguments, "--log-level", "info")
+        return [self.one.start(0, 0, 3, *arguments), self.one.start(1, 1, 3, *arguments),
+                self.other.start(2, 0, 3, *arguments)]
+
+    def test_the_answer_is_that_of_one_machine(self):
+        for placement in ("expert", "tensor"):
+            options = (*QUESTION, "--numerics", "plain", "--placement", placement)
+            want = dsv4_json("run", *options, "--ranks", "3")
+            ranks = self.start("run", *options)
+            outputs = [rank.communicate(timeout=PATIENCE) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0, 0], outputs)
+            self.assertEqual(json.loads(outputs[0][0])["token_ids"], want["token_ids"])
+            self.assertIn("ranks exchange over TCP (node-a: 0, 1; node-b: 2)", outputs[0][1])
+
+    def lose(self, lose, seconds, found):
+        """Ranks of which one is lost by `lose(ranks)` while they answer: rank 0 says `found`, and the others end too."""
+        ranks = self.start("run", *ENDLESS, "--rank-timeout", seconds)
+        for rank in ranks:  # All have loaded, so they have met before.
+            while ": placement " not in (line := rank.stderr.readline()):
+                if line == "":
+                    return False
+        lose(ranks)
+        _, errors = ranks[0].communicate(timeout=PATIENCE)
+        self.assertEqual(ranks[0].returncode, 1, errors)
+        self.assertRegex(errors, found)
+        self.assertEqual(ranks[1].wait(timeout=PATIENCE), 1)
+        ranks[2].wait(timeout=PATIENCE)
+        return True
+
+    def test_a_killed_rank_of_another_machine_is_named(self):
+        def kill(ranks):
+            (rank,) = children(ranks[2].pid)
+            os.kill(rank, signal.SIGKILL)
+        self.assertTrue(self.lose(kill, 5 * PATIENCE, r"rank 2 of 3 \(process \d+ of node-b\) ended"))
+
+    def test_a_machine_that_vanishes_is_named_by_the_deadline(self):
+        def cut(_):
+            self.other.ip("link", "set", "eth0", "down")
+        found = r"rank 2 (of 3 )?\(process \d+ of node-b\)(: not there within| is not reached any more)"
+        # A short deadline holds for the start too, which takes a busy machine longer.
+        self.assertTrue(self.lose(cut, 2, found) or self.lose(cut, 8, found) or self.lose(cut, 32, found))
 
 
 class Usage(unittest.TestCase):

@@ -17,6 +17,7 @@
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "base/check.h"
 #include "comm/collectives.h"
+#include "comm/machine.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -84,6 +85,12 @@ class PeerGroup final : public comm::Communicator {
       char device[32] = {};  // Its bus address.
       bool packed = true;
     };
+    DSV4_ASSIGN_OR_RETURN_STATUS(const int num_here, comm::CountRanksHere(hosts_));
+    const Status together =
+        num_here == size()
+            ? Status()
+            : FailedPrecondition(fmt::format("{} of {} ranks are on its machine", num_here, size()));
+    DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, together));
     Offer mine;
     mine.packed = packed_;
     Status status = queue_->OnStream("memory of a group of peers", [&](cudaStream_t) {

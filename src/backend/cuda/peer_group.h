@@ -16,7 +16,8 @@ struct PeerOptions {
 };
 
 // All ranks of `hosts` call it, each with its device; `hosts` outlives the group. FailedPrecondition, on all ranks alike, where
-// there are more than eight, two of them share a device, or one cannot map another's memory, with the rank and the reason.
+// they are not all of one machine, there are more than eight, two of them share a device, or one cannot map another's memory, with the
+// rank and the reason.
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
                                                       std::unique_ptr<comm::Communicator>& inside,
                                                       std::shared_ptr<CudaContext> context,
