@@ -50,7 +50,9 @@ Problem MakeProblem(Format format, int64_t num_tokens, int64_t dim, int64_t widt
     const auto expert = static_cast<int32_t>(random() % (2 * kExperts));
     problem.chosen.push_back(expert >= kExperts || expert == 5 || (expert == 6 && i % 16 != 0) ? 2 : expert);
   }
+  // Positive, as a router's are: many tokens choose the same expert three times, and terms that cancel leave only what they are off by.
   problem.routing = Normals(num_tokens * kTopK, 10, 0.3F);
+  for (float& weight : problem.routing) weight = 0.1F + std::abs(weight);
   problem.x = Bf16s(Normals(num_tokens * dim, 11));
   for (uint32_t e = 0; e < kExperts; ++e) {
     problem.host.push_back(RandomHostWeight(format, width, dim, 20 + e));
@@ -136,10 +138,10 @@ double LargestErrorOfAToken(const std::vector<float>& got, const std::vector<flo
   return largest;
 }
 
-// Gate and up are off by 1.3e-4, so one in 500 of the hidden values is rounded to the neighbour in FP8, a sixteenth to an eighth away:
-// half a percent of the result, of all tokens together; a token alone may have more of them.
-constexpr double kBound = 1e-2;
-constexpr double kTokenBound = 5e-2;
+// Gate and up are off by 1.3e-4, so one in some hundred hidden values is rounded to its neighbour in bf16 or FP8: 1.4e-3 of the result, 5e-3
+// of the worst token's (an emulation of the unit's steps in NumPy, of 512 columns and 384 hidden ones; of fewer hidden ones a token has more).
+constexpr double kBound = 5e-3;
+constexpr double kTokenBound = 3e-2;
 
 struct ExpertShape {
   int64_t dim;

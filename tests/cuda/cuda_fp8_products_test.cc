@@ -24,6 +24,15 @@ std::vector<float> Floats(Device& device, const TensorView& view) {
   return values;
 }
 
+std::vector<float> WidenedBf16s(Device& device, const TensorView& view) {
+  const std::vector<std::byte> bytes = device.Bytes(view);
+  std::vector<uint16_t> bits(bytes.size() / sizeof(uint16_t));
+  std::memcpy(bits.data(), bytes.data(), bytes.size());
+  std::vector<float> values(bits.size());
+  std::transform(bits.begin(), bits.end(), values.begin(), FloatFromBf16);
+  return values;
+}
+
 Status RunLinear(Device& device, const Weight& weight, const TensorView& x, const TensorView& y) {
   return device.table().linear(device.context(), {.x = x, .weight = &weight, .y = y});
 }
@@ -67,13 +76,8 @@ void ExpectExactLinear(int64_t rows, int64_t cols, int64_t num_tokens, DType sca
   const DeviceTensor narrow = device.New(DType::kBF16, {num_tokens, rows});
   status = RunLinear(device, weight, device_x.view, narrow.view);
   ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
-  const std::vector<std::byte> bytes = device.Bytes(narrow.view);
-  std::vector<uint16_t> bits(bytes.size() / sizeof(uint16_t));
-  std::memcpy(bits.data(), bytes.data(), bytes.size());
-  std::vector<float> got(bits.size());
-  std::transform(bits.begin(), bits.end(), got.begin(), FloatFromBf16);
   std::transform(want.begin(), want.end(), want.begin(), RoundToBf16);
-  ExpectEqual(got, want, rows, what + ", y in bf16");
+  ExpectEqual(WidenedBf16s(device, narrow.view), want, rows, what + ", y in bf16");
 }
 
 TEST(CudaFp8Products, LinearIsExactWhereTheUnitIs) {
@@ -106,7 +110,7 @@ TEST(CudaFp8Products, GroupedLinearIsExactWhereTheUnitIs) {
     const Weight weight = device.Prepare(host.weight);
     const std::vector<float> x = IntegerRows(num_tokens, kGroups * kWidth, 6);
     const DeviceTensor device_x = device.Copy(DType::kBF16, {num_tokens, kGroups, kWidth}, Bf16s(x));
-    const DeviceTensor y = device.New(DType::kF32, {num_tokens, kGroups, rank});
+    const DeviceTensor y = device.New(DType::kBF16, {num_tokens, kGroups, rank});
     const Status status =
         device.table().grouped_linear(device.context(), {.x = device_x.view, .weight = &weight, .y = y.view});
     ASSERT_TRUE(status.ok()) << status.ToString();
@@ -117,7 +121,8 @@ TEST(CudaFp8Products, GroupedLinearIsExactWhereTheUnitIs) {
         std::copy_n(part.begin() + t * rank, rank, want.begin() + (t * kGroups + g) * rank);
       }
     }
-    ExpectEqual(Floats(device, y.view), want, kGroups * rank, "rank " + std::to_string(rank));
+    std::transform(want.begin(), want.end(), want.begin(), RoundToBf16);
+    ExpectEqual(WidenedBf16s(device, y.view), want, kGroups * rank, "rank " + std::to_string(rank));
   }
 }
 

@@ -12,10 +12,12 @@ namespace dsv4::testing {
 
 std::vector<std::string> GoldenBackends() { return {"cuda"}; }
 
-// One thread means op by op: results must not depend on either.
+// One thread means op by op: results must not depend on either. "cuda, products in FP8" is for goldens of its own.
 ops::Backend MakeGoldenBackend(const std::string& name, int num_threads) {
   if (name == "reference") return backend::MakeReferenceBackend(num_threads);
-  auto made = backend::MakeCudaBackend({.synchronous = num_threads == 1});
+  const auto fp8_products =
+      name == "cuda, products in FP8" ? backend::cuda::Fp8Products::kAll : backend::cuda::Fp8Products::kOff;
+  auto made = backend::MakeCudaBackend({.synchronous = num_threads == 1, .fp8_products = fp8_products});
   if (!made.has_value()) throw std::runtime_error(made.error().ToString());
   return std::move(*made);
 }
