@@ -92,6 +92,7 @@ cudaError_t DeviceQueue::TakeEvent(cudaEvent_t* event) {
 Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
                                                                   size_t num_bytes) {
   DSV4_ASSIGN_OR_RETURN(Buffer fault, AllocateOnHost(sizeof(Fault)));
+  *static_cast<Fault*>(fault.data()) = {};
   cudaEvent_t done = nullptr;
   uint64_t num_recorded = 0;
   if (pinned_->Holds(destination, num_bytes) && pinned_->Holds(fault.data(), sizeof(Fault))) {
