@@ -58,13 +58,13 @@ TEST(CudaLaunches, AGenerationReplaysNearlyAllOfItsLists) {
 }
 
 // Steps that choose their tokens, each queued before the one in front was waited for: places in staging memory and on the host take turns,
-// so that there are twice as many lists. A step is one list, or two where 4 layers have more launches than a list takes.
+// so that there are twice as many lists, and of a second sequence some again, which begins with the other turn. A step is one list.
 TEST(CudaLaunches, AGenerationThatRunsAheadReplaysNearlyAllOfItsLists) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto model = MakeFlash(backend);
   constexpr int kTokens = 600;
   std::vector<kv::SequenceState> sequences;
-  for (const int64_t allowed : {24, 2}) {
+  for (const int64_t allowed : {24, 12}) {
     sequences.push_back(Take(model->NewSequence()));
     const backend::CudaCounters before = backend::CountersOf(backend);
     model::DecodeChunk chunk{.state = &sequences.back(), .token = 1, .choice = {.top_p = 0.9F}};
