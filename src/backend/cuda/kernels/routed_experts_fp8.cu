@@ -375,19 +375,23 @@ __device__ __forceinline__ void Consume(Memory& memory, const Params& p) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         factors[i] = FloatFromE8m0(static_cast<uint8_t>(item.largest_scales[row + i] - kE4m3LargestScale));
-      const int first_packed = item.first_x_row + first_x + lane % 4 * 2;
+      // Where tokens go, all asked for before any is needed: -1 where there is none.
+      int to[kMost / 4];
+#pragma unroll
+      for (int i = 0; i < kMost / 4; ++i) {
+        const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
+        const int packed = item.first_x_row + first_x + token;
+        to[i] = token < num_tokens ? packed : -1;
+        if (p.by_assignment && token < num_tokens) to[i] = p.grouping.order[packed];
+      }
       uint16_t* const y = p.y + item.matrix * rows + row;
       const int64_t stride = int64_t{p.num_matrices} * rows;
 #pragma unroll
-      for (int j = 0; j < kMost / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (j * 8 + lane % 4 * 2 + e >= num_tokens) continue;
-          const int packed = first_packed + j * 8 + e;
-          const int64_t to = p.by_assignment ? p.grouping.order[packed] : packed;
-          *reinterpret_cast<uint32_t*>(y + to * stride) =
-              Bf16Pair(sums[4 * j + e] * factors[0], sums[4 * j + e + 2] * factors[1]);
-        }
+      for (int i = 0; i < kMost / 4; ++i) {
+        if (to[i] < 0) continue;
+        const int at = i / 2 * 4 + i % 2;
+        *reinterpret_cast<uint32_t*>(y + to[i] * stride) =
+            Bf16Pair(sums[at] * factors[0], sums[at + 2] * factors[1]);
       }
     };
     if (num_tokens > 112) {
