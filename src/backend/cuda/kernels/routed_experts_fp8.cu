@@ -1,6 +1,7 @@
 // Tiles of 64 rows of weights and up to 256 tokens of an expert. Two warpgroups turn weights into e4m3 in a ring of blocks of 128 columns
 // and have the tokens brought there by the copy engine, which gives them to both blocks of a cluster: those take the same tokens and
-// neighbouring rows. Two warpgroups multiply, each with half of the tokens, and take turns, so that one adds up while the other's
+// neighbouring rows. Two warps fill a slot, one slot of the ring and no other, so that four blocks of columns are in the making at a time
+// and a thread has four pieces of each: one after the other, a piece a thread, they would wait for themselves. Two warpgroups multiply, each with half of the tokens, and take turns, so that one adds up while the other's
 // products are on the matrix unit.
 #include <algorithm>
 
@@ -29,12 +30,16 @@ constexpr int kConsumerRegisters = 160;
 constexpr int kProducerRegisters = 65536 / kProducers - kConsumerRegisters;
 constexpr int kCluster = 2;
 constexpr int kSlots = 4;
-constexpr int kStages = 4;
-// Told ahead of the one that is worked on, so that a stage ahead is that of an item that is known, be it the only stage of its item.
-constexpr int kItemsAhead = kStages;
+constexpr int kGroupThreads = kProducers / kSlots;  // The producers of a slot.
+constexpr int kPieces =
+    kRows * 4 / kGroupThreads;               // Of each of them: 32 columns of a row, which share a scale.
+constexpr int kPieceRows = kRows / kPieces;  // From one to the next.
+// Told ahead of the one that is worked on, so that the blocks of columns that are asked for are those of items that are known, be a block the
+// only one of its item.
+constexpr int kItemsAhead = kSlots;
 constexpr int kItems = 2 * kItemsAhead;
 constexpr int kBlockBytes = kE4m3Cols / 2;  // Of a row of MXFP4: four lanes' 16 bytes, a scale each.
-static_assert(kProducers == kRows * 4 && kE4m3Cols == 4 * kMxFp4Block && kE4m3Cols == kPackedFp8Cols);
+static_assert(kE4m3Cols == 4 * kMxFp4Block && kE4m3Cols == kPackedFp8Cols && kPieceRows == 16);
 
 struct Item {
   const uint8_t* data;
@@ -54,10 +59,8 @@ static_assert(sizeof(Slot) % 1024 == 0);
 
 struct Memory {
   Slot slots[kSlots];
-  float scales[kSlots][kTokens];        // Of x.
-  uint4 stages[kStages][kProducers];    // Weights as they are stored, a piece a producer,
-  uint32_t codes[kStages][kProducers];  // and the scales of its row's four.
-  uint2 grids[kE4m3ScaleSpan + 2];      // e2m1's eight magnitudes as e4m3, times 2^(i + 6 - 14).
+  float scales[kSlots][kTokens];    // Of x.
+  uint2 grids[kE4m3ScaleSpan + 2];  // e2m1's eight magnitudes as e4m3, times 2^(i + 6 - 14).
   Item items[kItems];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
@@ -134,62 +137,73 @@ __device__ __forceinline__ void StoreShared(uint32_t address, uint2 a, uint2 b) 
                : "memory");
 }
 
-// A producer's part of the weights: one lane's 32 columns of a row and block, which share a scale. It has them copied into shared memory
-// some stages ahead, through all items, and waits for nobody else's.
+// Weights, read once, into registers; asked for here and not later.
+__device__ __forceinline__ uint4 AskForPiece(const uint8_t* from) {
+  uint4 piece;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+               : "l"(from));
+  return piece;
+}
+__device__ __forceinline__ uint32_t AskForScale(const uint8_t* from) {
+  uint32_t scale;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(scale) : "l"(from));
+  return scale;
+}
+
+// A producer's part of the weights: kPieces pieces of every block of columns that is its group's, one block ahead, through all items.
 class Weights {
  public:
-  __device__ __forceinline__ Weights(Memory& memory, const DeviceWeight& shape, int thread)
-      : memory_(memory), shape_(shape), thread_(thread) {}
+  __device__ __forceinline__ Weights(Memory& memory, const DeviceWeight& shape, int group, int thread)
+      : memory_(memory),
+        shape_(shape),
+        thread_(thread),
+        num_blocks_(static_cast<int>(shape.cols) / kE4m3Cols),
+        block_(num_blocks_ + group) {}
 
-  // Asks for what lies ahead of the first stage; kItemsAhead items have been told.
-  __device__ __forceinline__ void Begin() {
-#pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) CopyNext();
+  // Asks for the group's next block.
+  __device__ __forceinline__ void Ask() {
+    while (!done_ && block_ >= num_blocks_) {
+      block_ -= num_blocks_;
+      NextItem();
+    }
+    if (done_) return;
+    const uint8_t* from = from_ + block_ * int64_t{kBlockBytes};
+    const uint8_t* scale_from = scales_from_ + block_ * int64_t{kE4m3Cols / kMxFp4Block};
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      pieces_[i] = AskForPiece(from);
+      scales_[i] = AskForScale(scale_from);
+      from += kPieceRows * (shape_.cols / 2);
+      scale_from += kPieceRows * shape_.scale_cols;
+    }
+    block_ += kSlots;
   }
-  // The row's largest scale, when its item begins.
-  __device__ __forceinline__ void BeginItem(const Item& item) {
-    largest_scale_ = item.largest_scales[item.first_row + Row()];
+  // Turns what was asked for into e4m3.
+  __device__ __forceinline__ void Convert() {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      // A block of zeros may have any scale.
+      const int below = static_cast<int>(scales_[i]) - static_cast<int>(largest_scales_[i]) + kE4m3ScaleSpan;
+      const uint2 grid = memory_.grids[min(max(below, 0), kE4m3ScaleSpan)];
+      eights_[i][0] = E4m3FromE2m1(pieces_[i].x, grid);
+      eights_[i][1] = E4m3FromE2m1(pieces_[i].y, grid);
+      eights_[i][2] = E4m3FromE2m1(pieces_[i].z, grid);
+      eights_[i][3] = E4m3FromE2m1(pieces_[i].w, grid);
+    }
   }
-  // Turns the next stage into e4m3, and asks for the one that takes the place of the one before.
-  __device__ __forceinline__ void NextStage() {
-    WaitForCopies<kStages - 2>();
-    if (++stage_ == kStages) stage_ = 0;
-    const uint4 raw = memory_.stages[stage_][thread_];
-    const int scale = static_cast<int>(memory_.codes[stage_][thread_] >> (thread_ % 4 * 8) & 0xFFU);
-    // A block of zeros may have any scale.
-    const uint2 grid = memory_.grids[min(max(scale - largest_scale_ + kE4m3ScaleSpan, 0), kE4m3ScaleSpan)];
-    eights_[0] = E4m3FromE2m1(raw.x, grid);
-    eights_[1] = E4m3FromE2m1(raw.y, grid);
-    eights_[2] = E4m3FromE2m1(raw.z, grid);
-    eights_[3] = E4m3FromE2m1(raw.w, grid);
-    CopyNext();
-  }
-  // Two pieces of the row's eight; piece i lies at i ^ row % 8.
+  // Sixteen bytes i of a row lie at i ^ row % 8.
   __device__ __forceinline__ void Store(uint32_t to) const {
     const uint32_t place = static_cast<uint32_t>(thread_) / 4;
     const uint32_t first = to + place * kE4m3Cols + (place % 8 ^ static_cast<uint32_t>(thread_) % 4 * 2) * 16;
-    StoreShared(first, eights_[0], eights_[1]);
-    StoreShared(first ^ 16U, eights_[2], eights_[3]);
+#pragma unroll
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      StoreShared(first + i * kPieceRows * kE4m3Cols, eights_[i][0], eights_[i][1]);
+      StoreShared((first ^ 16U) + i * kPieceRows * kE4m3Cols, eights_[i][2], eights_[i][3]);
+    }
   }
 
  private:
-  // Row `place` of A is this one of the item: a consumer that holds rows r and r + 8 of a result holds neighbours.
-  __device__ __forceinline__ int Row() const {
-    const int place = thread_ / 4;
-    return place / 16 * 16 + place % 8 * 2 + place / 8 % 2;
-  }
-  __device__ __forceinline__ void CopyNext() {
-    if (stages_left_ == 0 && !done_) NextItem();
-    if (!done_) {
-      CopyAsync16(SharedAddress(&memory_.stages[next_stage_][thread_]), from_, true);
-      CopyAsync4(SharedAddress(&memory_.codes[next_stage_][thread_]), codes_from_, true);
-      from_ += kBlockBytes;
-      codes_from_ += kE4m3Cols / kMxFp4Block;
-      --stages_left_;
-    }
-    CommitCopies();
-    if (++next_stage_ == kStages) next_stage_ = 0;
-  }
   __device__ __forceinline__ void NextItem() {
     WaitForPhase(&memory_.item_full[item_.i], item_.parity);
     const Item& item = memory_.items[item_.i];
@@ -198,38 +212,43 @@ class Weights {
       done_ = true;
       return;
     }
-    stages_left_ = static_cast<int>(shape_.cols) / kE4m3Cols;
-    const int64_t row = item.first_row + Row();
+    // Of 16 rows of A, row `place` is this one: a consumer that holds rows r and r + 8 of a result holds neighbours.
+    const int place = thread_ / 4;
+    const int64_t row = item.first_row + place % 8 * 2 + place / 8;
     from_ = item.data + row * (shape_.cols / 2) + thread_ % 4 * 16;
-    codes_from_ = item.scale + row * shape_.scale_cols;
+    scales_from_ = item.scale + row * shape_.scale_cols + thread_ % 4;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      largest_scales_[i] = AskForScale(item.largest_scales + row + i * kPieceRows);
   }
 
   Memory& memory_;
   const DeviceWeight& shape_;
-  const int thread_;
-  uint2 eights_[4];
-  int largest_scale_ = 0;
-  int stage_ = kStages - 1;
-  // What is asked for next.
+  const int thread_;  // Of the group.
+  const int num_blocks_;
+  uint2 eights_[kPieces][4];
+  // What is asked for, and of which block of which item the next will be.
+  uint4 pieces_[kPieces];
+  uint32_t scales_[kPieces];
+  uint32_t largest_scales_[kPieces];
   RingPlace<kItems> item_;
   bool done_ = false;
-  int stages_left_ = 0;
-  int next_stage_ = 0;
+  int block_;
   const uint8_t* from_ = nullptr;
-  const uint8_t* codes_from_ = nullptr;
+  const uint8_t* scales_from_ = nullptr;
 };
 
 __device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
-  const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+  const int group = (static_cast<int>(threadIdx.x) - kConsumers) / kGroupThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int lane = thread % 32;
-  const int num_stages = static_cast<int>(p.shape.cols) / kE4m3Cols;
-  RingPlace<kSlots> place;
+  const int num_blocks = static_cast<int>(p.shape.cols) / kE4m3Cols;
   RingPlace<kItems> item_place;
   RingPlace<kItems> told_place;
   int told = static_cast<int>(blockIdx.x / kCluster);
   // Tells of one item more; done by one thread.
   const auto publish = [&] {
-    if (thread == kProducers - 32) {
+    if (threadIdx.x == kThreads - 32) {
       WaitForPhase(&memory.item_empty[told_place.i], told_place.parity ^ 1U);
       Item found = {};
       if (!FindItem(p, told, found)) found.num_tokens = 0;
@@ -240,10 +259,14 @@ __device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
     told += static_cast<int>(gridDim.x / kCluster);
     __syncwarp();
   };
-  Weights weights(memory, p.shape, thread);
 #pragma unroll 1
   for (int i = 0; i < kItemsAhead; ++i) publish();
-  weights.Begin();
+  Weights weights(memory, p.shape, group, thread);
+  weights.Ask();
+  Slot& slot = memory.slots[group];
+  uint64_t* const full = &memory.full[group];
+  uint32_t parity = 1;
+  int block = group;  // Of the item: every fourth of all items' blocks is the group's.
   while (true) {
     WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
     const int item_index = item_place.i;
@@ -253,32 +276,30 @@ __device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
     const auto num_rows = static_cast<uint32_t>(RowsOfPacked(item.num_tokens));
     const uint32_t share = num_rows / kCluster;
     const uint32_t first = blockIdx.x % kCluster * share;
-    const uint8_t* from = p.x.codes + (item.first_x_row + first) * kPackedFp8Cols;
-    const float* scales_from = p.x.scales + item.first_x_row + first;
+    const int64_t first_x_row = item.first_x_row + first;
     item_place.Next();
     publish();
-    weights.BeginItem(item);
 #pragma unroll 1
-    for (int stage = 0; stage < num_stages; ++stage) {
-      weights.NextStage();
-      Slot& slot = memory.slots[place.i];
-      uint64_t* const full = &memory.full[place.i];
-      WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
+    for (; block < num_blocks; block += kSlots) {
+      weights.Convert();
+      weights.Ask();
+      WaitForPhase(&memory.empty[group], parity);
+      parity ^= 1U;
       if (thread == 0) {
         constexpr uint16_t kBoth = (1U << kCluster) - 1U;
+        const int64_t from = block * p.x.num_rows + first_x_row;
         ArriveAndAnnounce(full, num_rows * (kE4m3Cols + static_cast<uint32_t>(sizeof(float))));
-        CopyBulkToCluster(slot.x + first * kE4m3Cols, from, share * kE4m3Cols, full, kBoth);
-        CopyBulkToCluster(memory.scales[place.i] + first, scales_from,
+        CopyBulkToCluster(slot.x + first * kE4m3Cols, p.x.codes + from * kPackedFp8Cols, share * kE4m3Cols,
+                          full, kBoth);
+        CopyBulkToCluster(memory.scales[group] + first, p.x.scales + from,
                           share * static_cast<uint32_t>(sizeof(float)), full, kBoth);
-        from += p.x.num_rows * kPackedFp8Cols;
-        scales_from += p.x.num_rows;
       }
       weights.Store(SharedAddress(slot.weights));
       PublishToMatrixSteps();
       __syncwarp();
       if (lane == 0) Arrive(full);
-      place.Next();
     }
+    block -= num_blocks;
     __syncwarp();
     if (lane == 0) Arrive(&memory.item_empty[item_index]);
   }
@@ -354,19 +375,23 @@ __device__ __forceinline__ void Consume(Memory& memory, const Params& p) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         factors[i] = FloatFromE8m0(static_cast<uint8_t>(item.largest_scales[row + i] - kE4m3LargestScale));
-      const int first_packed = item.first_x_row + first_x + lane % 4 * 2;
+      // Where tokens go, all asked for before any is needed: -1 where there is none.
+      int to[kMost / 4];
+#pragma unroll
+      for (int i = 0; i < kMost / 4; ++i) {
+        const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
+        const int packed = item.first_x_row + first_x + token;
+        to[i] = token < num_tokens ? packed : -1;
+        if (p.by_assignment && token < num_tokens) to[i] = p.grouping.order[packed];
+      }
       uint16_t* const y = p.y + item.matrix * rows + row;
       const int64_t stride = int64_t{p.num_matrices} * rows;
 #pragma unroll
-      for (int j = 0; j < kMost / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (j * 8 + lane % 4 * 2 + e >= num_tokens) continue;
-          const int packed = first_packed + j * 8 + e;
-          const int64_t to = p.by_assignment ? p.grouping.order[packed] : packed;
-          *reinterpret_cast<uint32_t*>(y + to * stride) =
-              Bf16Pair(sums[4 * j + e] * factors[0], sums[4 * j + e + 2] * factors[1]);
-        }
+      for (int i = 0; i < kMost / 4; ++i) {
+        if (to[i] < 0) continue;
+        const int at = i / 2 * 4 + i % 2;
+        *reinterpret_cast<uint32_t*>(y + to[i] * stride) =
+            Bf16Pair(sums[at] * factors[0], sums[at + 2] * factors[1]);
       }
     };
     if (num_tokens > 112) {
@@ -394,7 +419,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
     for (int i = 0; i < kSlots; ++i) {
-      InitBarrier(&memory.full[i], 1 + kProducers / 32);
+      InitBarrier(&memory.full[i], 1 + kGroupThreads / 32);
       InitBarrier(&memory.empty[i], kCluster * kConsumers / 32);
     }
     for (int i = 0; i < kItems; ++i) {
