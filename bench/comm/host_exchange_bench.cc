@@ -87,16 +87,15 @@ int Main(int argc, char** argv) {
   comm::JoinOptions over_tcp = options;
   over_tcp.always_tcp = true;
   int32_t port = 0;
+  std::optional<comm::Door> other_door;
   if (environment->rank == 0) {
-    door = Must(comm::Door::Open(environment->address, 0));
-    port = door->port();
-  } else {
-    door.reset();
+    other_door = Must(comm::Door::Open(environment->address, 0));
+    port = other_door->port();
   }
   Must(hosts->Broadcast(std::as_writable_bytes(std::span(&port, 1)), 0));
   comm::RankEnvironment again = *environment;
   again.port = port;
-  const auto tcp = Must(comm::JoinRanks(again, std::move(door), over_tcp));
+  const auto tcp = Must(comm::JoinRanks(again, std::move(other_door), over_tcp));
   TimeAll(*hosts, started == nullptr ? "as they met" : "memory");
   TimeAll(*tcp, "TCP");
   Must(hosts->Barrier());
