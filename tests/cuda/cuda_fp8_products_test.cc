@@ -96,36 +96,6 @@ TEST(CudaFp8Products, LinearOfManyTilesIsExactWhereTheUnitIs) {
   ExpectExactLinear(8200, 128, 600, DType::kF32, DType::kBF16);
 }
 
-TEST(CudaFp8Products, GroupedLinearIsExactWhereTheUnitIs) {
-  constexpr int64_t kGroups = 3;
-  constexpr int64_t kWidth = 640;
-  struct Case {
-    int64_t rank;
-    int64_t num_tokens;
-  };
-  for (const auto& [rank, num_tokens] : {Case{128, 150}, Case{640, 1900}}) {
-    Device device({.fp8_products = Fp8Products::kAll});
-    IntegerWeight host;
-    MakeIntegerWeight(kGroups * rank, kWidth, DType::kF8E8M0, 5, host);
-    const Weight weight = device.Prepare(host.weight);
-    const std::vector<float> x = IntegerRows(num_tokens, kGroups * kWidth, 6);
-    const DeviceTensor device_x = device.Copy(DType::kBF16, {num_tokens, kGroups, kWidth}, Bf16s(x));
-    const DeviceTensor y = device.New(DType::kBF16, {num_tokens, kGroups, rank});
-    const Status status =
-        device.table().grouped_linear(device.context(), {.x = device_x.view, .weight = &weight, .y = y.view});
-    ASSERT_TRUE(status.ok()) << status.ToString();
-    std::vector<float> want(static_cast<size_t>(num_tokens * kGroups * rank));
-    for (int64_t g = 0; g < kGroups; ++g) {
-      const std::vector<float> part = ExactFp8Product(x, kGroups * kWidth, g * kWidth, host, g * rank, rank);
-      for (int64_t t = 0; t < num_tokens; ++t) {
-        std::copy_n(part.begin() + t * rank, rank, want.begin() + (t * kGroups + g) * rank);
-      }
-    }
-    std::transform(want.begin(), want.end(), want.begin(), RoundToBf16);
-    ExpectEqual(WidenedBf16s(device, y.view), want, kGroups * rank, "rank " + std::to_string(rank));
-  }
-}
-
 // --- Near ------------------------------------------------------------------------------------------------------------
 
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {

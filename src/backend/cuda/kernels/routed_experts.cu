@@ -391,6 +391,13 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
     SumExperts(context, args, rows);
     return {};
   }
+  const int tokens_per_tile = block_scaled ? 0 : GroupedTokensPerTile(*table, args);
+  if (tokens_per_tile > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, Group(context, args, tokens_per_tile));
+    DSV4_RETURN_IF_ERROR(StreamGroupedExperts(context, *table, groups, args, static_cast<uint16_t*>(rows)));
+    SumExperts(context, args, rows);
+    return {};
+  }
   if (!block_scaled && context.has_wgmma() && HasExpertsWide(*table, args)) {
     DSV4_RETURN_IF_ERROR(ExpertsWide(context, *table, args, static_cast<uint16_t*>(rows)));
     SumExperts(context, args, rows);
@@ -398,13 +405,6 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   }
   if (!block_scaled && context.has_wgmma() && HasExpertsWgmma(*table, args)) {
     DSV4_RETURN_IF_ERROR(ExpertsWgmma(context, *table, args, static_cast<uint16_t*>(rows)));
-    SumExperts(context, args, rows);
-    return {};
-  }
-  const int tokens_per_tile = block_scaled ? 0 : GroupedTokensPerTile(*table, args);
-  if (tokens_per_tile > 0) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, Group(context, args, tokens_per_tile));
-    DSV4_RETURN_IF_ERROR(StreamGroupedExperts(context, *table, groups, args, static_cast<uint16_t*>(rows)));
     SumExperts(context, args, rows);
     return {};
   }

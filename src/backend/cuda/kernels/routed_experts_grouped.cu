@@ -8,7 +8,9 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int64_t kMaxTokens = 64;    // Of a call.
+constexpr int64_t kMaxTokens = 64;  // Of a call,
+// or so many assignments of FP4 experts: a rank that has some of the experts gets a row for each.
+constexpr int64_t kMaxAssignments = 512;
 constexpr int kMaxTokensPerTile = 4;  // More would leave room for one block a processor.
 
 // 36 KB of weights that a block has under way, of two a processor.
@@ -172,7 +174,9 @@ void Launch(CudaContext& context, Kernel kernel, const Params& params, size_t sh
 int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_experts = static_cast<int64_t>(args.experts.size());
-  if (!table.alike || args.x.shape[0] > kMaxTokens || num_assignments > kMaxTokensPerTile * num_experts ||
+  const bool few =
+      args.x.shape[0] <= kMaxTokens || (num_assignments <= kMaxAssignments && RunTokensPerTile(table) > 0);
+  if (!table.alike || !few || num_assignments > kMaxTokensPerTile * num_experts ||
       !CanStreamWeight(table.w1, table.w1.rows) || !CanStreamWeight(table.w2, table.w2.rows) ||
       !CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) ||
       !CanStreamRows(args.x, table.w2.cols, table.w2.cols, 1)) {
