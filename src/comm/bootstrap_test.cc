@@ -198,6 +198,14 @@ TEST(JoinRanks, WithoutRankZeroThereIsAnError) {
   ::close(socket);
 }
 
+// Of this process, a child: the socket that it says who it is with.
+void AllowOneMoreFile() {
+  const int free = ::dup(0);
+  ::close(free);
+  const rlimit files{.rlim_cur = static_cast<rlim_t>(free) + 1, .rlim_max = static_cast<rlim_t>(free) + 1};
+  if (free < 0 || ::setrlimit(RLIMIT_NOFILE, &files) != 0) ::_exit(2);
+}
+
 // Rank 1 says that it is there and then ends, before it has opened the shared memory: here because it may open no more files than
 // the socket it says that with.
 TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
@@ -207,10 +215,7 @@ TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
   const pid_t process = ::fork();
   ASSERT_GE(process, 0);
   if (process == 0) {
-    const int free = ::dup(0);
-    ::close(free);
-    const rlimit files{.rlim_cur = static_cast<rlim_t>(free) + 1, .rlim_max = static_cast<rlim_t>(free) + 1};
-    if (free < 0 || ::setrlimit(RLIMIT_NOFILE, &files) != 0) ::_exit(2);
+    AllowOneMoreFile();
     const Joined group = JoinRanks({.rank = 1, .size = 2, .port = port}, std::nullopt,
                                    {.timeout = kLong, .agreement = "", .still_wanted = {}});
     ::_exit(!group && group.error().message().find("shared memory") != std::string::npos ? 0 : 1);
@@ -237,10 +242,7 @@ TEST(JoinRanks, WhoCannotConnectIsNamed) {
   const pid_t process = ::fork();
   ASSERT_GE(process, 0);
   if (process == 0) {
-    const int free = ::dup(0);
-    ::close(free);
-    const rlimit files{.rlim_cur = static_cast<rlim_t>(free) + 1, .rlim_max = static_cast<rlim_t>(free) + 1};
-    if (free < 0 || ::setrlimit(RLIMIT_NOFILE, &files) != 0) ::_exit(2);
+    AllowOneMoreFile();
     const Joined group = JoinRanks({.rank = 1, .size = 3, .port = port}, std::nullopt,
                                    {.timeout = kLong, .agreement = "", .still_wanted = {}});
     ::_exit(!group && group.error().message().find("rank 1: listening") != std::string::npos ? 0 : 1);
