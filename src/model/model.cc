@@ -131,13 +131,6 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
   return layout;
 }
 
-// What a device exchanged with ranks that are gone is worth nothing.
-Status CheckGroups(const std::unique_ptr<comm::Communicator>& shards,
-                   const std::unique_ptr<comm::Communicator>& all) {
-  if (shards != nullptr) DSV4_RETURN_IF_ERROR(shards->Check());
-  return all == nullptr ? Status() : all->Check();
-}
-
 int64_t NumLogitsRows(const SequenceChunk& chunk) {
   switch (chunk.logits) {
     case LogitsRows::kNone:
@@ -226,7 +219,7 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
 Model::~Model() {
   if (!in_group_ || journal_ == nullptr) return;
   // An error here means that the others know by themselves.
-  std::vector<std::byte> message = Encode({.leave = true, .events = {}, .chunks = {}});
+  std::vector<std::byte> message = Encode({.leave = true, .queued = false, .events = {}, .chunks = {}});
   if (comm::BroadcastBytes(*options_.group, message, 0).ok()) (void)options_.group->Barrier();
 }
 
@@ -272,13 +265,18 @@ Status Model::MakeDeviceGroups() {
   return {};
 }
 
+Status Model::CheckDeviceGroups() {
+  if (device_shards_ != nullptr) DSV4_RETURN_IF_ERROR(device_shards_->Check());
+  return device_group_ == nullptr ? Status() : device_group_->Check();
+}
+
 Status Model::EndOnDevice() {
   if (device_shards_ == nullptr && device_group_ == nullptr) return {};
   // Nothing that others wait for stays queued here.
   ops::OpContext& context = *backend_.context;
   float any = 0;
   DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(&any, rope_buffer_.data(), sizeof(any), context.stream()));
-  return CheckGroups(device_shards_, device_group_);
+  return CheckDeviceGroups();
 }
 
 void Model::AwaitCause() {
@@ -286,6 +284,12 @@ void Model::AwaitCause() {
   const auto end = std::chrono::steady_clock::now() + kProcessEnds;
   while (options_.group->Check().ok() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+Status Model::EndGroup(const Status& why) {
+  AwaitCause();
+  options_.group->Fail(why);  // The others wait for what this rank will not give.
+  return options_.group->Check();
 }
 
 Status Model::UploadRopeTables() {
@@ -341,7 +345,9 @@ Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
   return {};
 }
 
-bool Model::can_queue() const { return !in_group_ && config_.vocab_size <= sampling::kMaxChoices; }
+bool Model::can_queue() const {
+  return options_.placement.num_stages == 1 && config_.vocab_size <= sampling::kMaxChoices;
+}
 
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
   DSV4_TRY(CheckChunks(chunks));
@@ -374,7 +380,8 @@ Status Model::Follow() {
     }
     if (message->leave) return options_.group->Barrier();
     const Status ready = FollowEvents(message->events);
-    DSV4_RETURN_IF_ERROR(FollowStep(message->chunks, ready));
+    DSV4_RETURN_IF_ERROR(message->queued ? FollowQueued(message->chunks, ready)
+                                         : FollowStep(message->chunks, ready));
   }
 }
 
@@ -428,24 +435,23 @@ Status Model::FollowEvents(std::span<const kv::StateEvent> events) {
   return first;
 }
 
+Result<kv::SequenceState*> Model::CopyOf(const ChunkMessage& message) {
+  std::optional<kv::SequenceState>& copy = copies_[message.state];
+  if (!copy && message.length == 0) {
+    DSV4_ASSIGN_OR_RETURN(copy, NewSequence());
+  }
+  if (copy && copy->length() == message.length) return &*copy;
+  return Error(FailedPrecondition(fmt::format("sequence {}: {} tokens here, {} on rank 0", message.state,
+                                              copy ? copy->length() : 0, message.length)));
+}
+
 Status Model::FollowStep(std::span<const ChunkMessage> messages, const Status& events) {
   Status ready = events;
   std::vector<SequenceChunk> chunks;
   for (const ChunkMessage& message : messages) {
-    std::optional<kv::SequenceState>& copy = copies_[message.state];
-    if (!copy && message.length == 0) {
-      Result<kv::SequenceState> made = NewSequence();
-      if (made) {
-        copy = std::move(*made);
-      } else {
-        ready = made.error();
-      }
-    }
-    if (ready.ok() && (!copy || copy->length() != message.length)) {
-      ready = FailedPrecondition(fmt::format("sequence {}: {} tokens here, {} on rank 0", message.state,
-                                             copy ? copy->length() : 0, message.length));
-    }
-    chunks.push_back({.state = copy ? &*copy : nullptr,
+    const Result<kv::SequenceState*> copy = CopyOf(message);
+    if (!copy && ready.ok()) ready = copy.error();
+    chunks.push_back({.state = copy ? *copy : nullptr,
                       .tokens = message.tokens,
                       .logits = static_cast<LogitsRows>(message.logits)});
   }
@@ -545,12 +551,8 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     const bool has_waited = std::ranges::any_of(
         pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
     // Who has read logits has waited for the device.
-    if (status.ok()) status = has_waited ? CheckGroups(device_shards_, device_group_) : EndOnDevice();
-    if (!status.ok() && in_group_) {
-      AwaitCause();
-      options_.group->Fail(status);  // The others wait for what this rank will not give.
-      return options_.group->Check();
-    }
+    if (status.ok()) status = has_waited ? CheckDeviceGroups() : EndOnDevice();
+    if (!status.ok() && in_group_) return EndGroup(status);
     DSV4_RETURN_IF_ERROR(status);
     for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
   }

@@ -30,8 +30,10 @@
 
 namespace dsv4::model {
 
+struct ChosenTokens;
 struct ChunkMessage;
 struct Graph;
+struct PassChunk;
 
 struct ModelOptions {
   Numerics numerics = Numerics::kRelease;
@@ -122,14 +124,14 @@ class Model {
   // gone, ends the group: this step and all later ones return what ended it. An observer sees this rank's part.
   Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
 
-  // Whether QueueDecode works: the model is on one rank, and its vocabulary is one that op `sample` takes.
+  // Whether QueueDecode works: the model is one stage, and its vocabulary is one that op `sample` takes.
   bool can_queue() const;
   // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
   Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
   // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token. Where the
   // backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one has been waited for.
   // Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than max_chunk_tokens
-  // chunks or a chunk to follow that the step queued last has not. What only the device can tell, Wait does.
+  // chunks or a chunk to follow that the step queued last has not. What only the device can tell, Wait does; in a group also what ended it.
   // `allowed`: of UploadAllowedTokens, or none, which allows all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // Whether the backend works while the host goes on.
@@ -147,6 +149,8 @@ class Model {
   Status Prepare();
   Status EnterGroup();
   Status MakeDeviceGroups();
+  // What a device exchanged with ranks that are gone is worth nothing.
+  Status CheckDeviceGroups();
   // After a pass whose ranks exchange in the device's order: waits for the device, and says whether the groups are whole.
   Status EndOnDevice();
   // A device fails where another rank ended a moment ago, which is then what the group is to hear: waits a little for that.
@@ -158,8 +162,19 @@ class Model {
   Graph MakeGraph() const;
   // Tells the other ranks what comes.
   Status Announce(std::span<const SequenceChunk> chunks);
+  Status AnnounceQueued(std::span<const DecodeChunk> chunks);
   Status FollowEvents(std::span<const kv::StateEvent> events);
   Status FollowStep(std::span<const ChunkMessage> messages, const Status& events);
+  Status FollowQueued(std::span<const ChunkMessage> messages, const Status& events);
+  // This rank's copy of a state; FailedPrecondition where it is not as long as rank 0's, ResourceExhausted without memory.
+  Result<kv::SequenceState*> CopyOf(const ChunkMessage& message);
+  // Ends the group, which this rank cannot go on with: what the others then hear.
+  Status EndGroup(const Status& why);
+  // Memory for the tokens that `count` chunks choose, and where the pass finds those before.
+  Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
+  // Begins the appends, runs the pass and ends them; `ready`: why this rank cannot, which then no rank does. An error changes nothing,
+  // or has ended the group.
+  Status RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen, const Status& ready);
   // `ready`: why this rank cannot run the step, which then no rank does.
   Result<StepOutput> RunStep(std::span<const SequenceChunk> chunks, const Status& ready, Observer* observer);
   Status RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
@@ -178,7 +193,7 @@ class Model {
   uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
 
   // Of queued steps.
-  Buffer chosen_;           // I32 [2 * max_chunk_tokens]: tokens and faults of the step queued last.
+  Buffer chosen_;           // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then everybody's.
   int64_t num_chosen_ = 0;  // Its chunks.
 
   // In a group.

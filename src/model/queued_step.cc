@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include "model/model.h"
+#include "comm/collectives.h"
 #include "model/step.h"
+#include "model/step_message.h"
 
 namespace dsv4::model {
 
 Result<std::vector<ChosenToken>> QueuedStep::Wait() {
-  DSV4_TRY(copy_->Wait());
+  const Status copied = copy_->Wait();
+  if (check_) DSV4_TRY(check_());  // Names what made it fail.
+  DSV4_TRY(copied);
   const auto* const numbers = static_cast<const int32_t*>(host_.data());
   std::vector<ChosenToken> tokens;
   for (size_t i = 0; i < count_; ++i) tokens.push_back({numbers[i], numbers[count_ + i]});
@@ -28,7 +32,7 @@ Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) cons
 
 Status Model::CheckDecode(std::span<const DecodeChunk> chunks) const {
   if (!can_queue()) {
-    return Unimplemented(fmt::format("queued step: want one rank and up to {} tokens in the vocabulary",
+    return Unimplemented(fmt::format("queued step: want one stage and up to {} tokens in the vocabulary",
                                      sampling::kMaxChoices));
   }
   if (static_cast<int64_t>(chunks.size()) > options_.max_chunk_tokens) {
@@ -48,57 +52,121 @@ Status Model::CheckDecode(std::span<const DecodeChunk> chunks) const {
   return CheckChunks(sequences);
 }
 
+Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) {
+  Memory& memory = backend_.context->memory();
+  const int64_t most = 2 * options_.max_chunk_tokens;
+  const int64_t num_ranks = in_group_ ? options_.group->size() : 0;
+  if (!chosen_) {
+    const std::vector<int32_t> zeros(static_cast<size_t>((1 + num_ranks) * most));
+    const size_t num_bytes = zeros.size() * sizeof(int32_t);
+    DSV4_ASSIGN_OR_RETURN(chosen_, memory.Allocate(num_bytes));
+    DSV4_TRY(memory.CopyFromHost(chosen_.data(), zeros.data(), num_bytes, backend_.context->stream()));
+  }
+  const auto view = [&](int64_t begin, Shape shape) {
+    return TensorView::Contiguous(static_cast<int32_t*>(chosen_.data()) + begin, DType::kI32, shape,
+                                  chosen_.device());
+  };
+  // Rank 0's numbers are the first of everybody's.
+  ChosenTokens chosen = {.allowed = {},
+                         .previous = view(in_group_ ? most : 0, {num_chosen_}),
+                         .numbers = view(0, {2, count}),
+                         .everybodys = view(in_group_ ? most : 0, {num_ranks, 2, count})};
+  if (allowed) {
+    chosen.allowed =
+        TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
+  }
+  return chosen;
+}
+
+Status Model::AnnounceQueued(std::span<const DecodeChunk> chunks) {
+  StepMessage message{.leave = false, .queued = true, .events = journal_->Take(), .chunks = {}};
+  for (const DecodeChunk& chunk : chunks) {
+    message.chunks.push_back({.state = chunk.state->number(),
+                              .length = chunk.state->length(),
+                              .logits = static_cast<uint8_t>(LogitsRows::kLast),
+                              .tokens = {chunk.token},
+                              .follows = chunk.follows});
+  }
+  std::vector<std::byte> bytes = Encode(message);
+  return comm::BroadcastBytes(*options_.group, bytes, 0);
+}
+
+Status Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen, const Status& ready) {
+  Status status = ready;
+  for (size_t i = 0; i < pass.size() && status.ok(); ++i) {
+    status = pass[i].state->BeginAppend(1).WithContext(fmt::format("queued step, chunk {}", i));
+  }
+  if (in_group_) status = comm::Agree(*options_.group, status);
+  const bool begun = status.ok();
+  if (begun) {
+    status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
+    num_chosen_ = 0;  // Tokens of a step that was begun may be partly written.
+  }
+  if (status.ok()) {
+    for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
+    num_chosen_ = chosen.numbers.shape[1];
+    return {};
+  }
+  for (const PassChunk& chunk : pass) {
+    if (chunk.state != nullptr) chunk.state->RollBack(chunk.state->length());
+  }
+  return begun && in_group_ ? EndGroup(status) : status;
+}
+
+Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status& events) {
+  Status ready = events;
+  std::vector<PassChunk> pass;
+  for (const ChunkMessage& message : messages) {
+    const Result<kv::SequenceState*> copy = CopyOf(message);
+    if (!copy && ready.ok()) ready = copy.error();
+    pass.push_back({.state = copy ? *copy : nullptr,
+                    .tokens = message.tokens,
+                    .chunk = static_cast<int32_t>(pass.size()),
+                    .num_logits_rows = 1,
+                    .follows = message.follows});
+  }
+  Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(pass.size()), {});
+  if (!chosen && ready.ok()) ready = chosen.error();
+  const Status status = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
+  // What no rank has done, rank 0 reports; the group goes on.
+  return status.ok() ? status : options_.group->Check();
+}
+
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
   DSV4_TRY(CheckDecode(chunks));
   ops::OpContext& context = *backend_.context;
   const auto count = static_cast<int64_t>(chunks.size());
-  if (!chosen_) {
-    const auto most = static_cast<size_t>(2 * options_.max_chunk_tokens) * sizeof(int32_t);
-    DSV4_ASSIGN_OR_RETURN(chosen_, context.memory().Allocate(most));
-  }
-  const auto view = [&](const Buffer& buffer, int64_t begin, int64_t size) {
-    return TensorView::Contiguous(static_cast<int32_t*>(buffer.data()) + begin, DType::kI32, {size},
-                                  buffer.device());
-  };
-  ChosenTokens chosen = {.allowed = {},
-                         .previous = view(chosen_, 0, num_chosen_),
-                         .tokens = view(chosen_, 0, count),
-                         .faults = view(chosen_, count, count)};
-  if (allowed) {
-    chosen.allowed =
-        TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
-  }
+  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(count, allowed));
   const auto num_bytes = static_cast<size_t>(2 * count) * sizeof(int32_t);
   DSV4_ASSIGN_OR_RETURN(Buffer host, context.memory().AllocateOnHost(num_bytes));
+  if (in_group_) DSV4_TRY(AnnounceQueued(chunks));
 
   std::vector<PassChunk> pass;
-  Status status;
-  for (size_t i = 0; i < chunks.size() && status.ok(); ++i) {
-    const DecodeChunk& chunk = chunks[i];
-    status = chunk.state->BeginAppend(1).WithContext(fmt::format("queued step, chunk {}", i));
+  for (const DecodeChunk& chunk : chunks) {
     pass.push_back({.state = chunk.state,
                     .tokens = {&chunk.token, 1},
-                    .chunk = static_cast<int32_t>(i),
+                    .chunk = static_cast<int32_t>(pass.size()),
                     .num_logits_rows = 1,
                     .follows = chunk.follows,
                     .choice = chunk.choice});
   }
-  if (status.ok()) status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
-  // Tokens of a step that was begun may be partly written.
-  num_chosen_ = 0;
-  if (status.ok()) {
-    Result<std::unique_ptr<PendingCopy>> copy =
-        context.memory().StartCopyToHost(host.data(), chosen_.data(), num_bytes, context.stream());
-    if (copy) {
-      for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
-      num_chosen_ = count;
-      return std::make_unique<QueuedStep>(std::move(host), std::move(*copy), chunks.size());
-    }
-    status = copy.error();
+  DSV4_TRY(RunQueued(pass, chosen, {}));
+  Result<std::unique_ptr<PendingCopy>> copy =
+      context.memory().StartCopyToHost(host.data(), chosen_.data(), num_bytes, context.stream());
+  if (!copy) {
+    num_chosen_ = 0;
+    for (const DecodeChunk& chunk : chunks) chunk.state->RollBack(chunk.state->length() - 1);
+    return Error(in_group_ ? EndGroup(copy.error()) : copy.error());
   }
-  for (const PassChunk& chunk : pass) chunk.state->RollBack(chunk.state->length());
-  return Error(std::move(status));
+  std::function<Status()> check;
+  if (device_shards_ != nullptr) {
+    check = [this] {
+      const Status whole = CheckDeviceGroups();
+      return whole.ok() ? whole : EndGroup(whole);
+    };
+  }
+  return std::make_unique<QueuedStep>(std::move(host), std::move(*copy), chunks.size(), std::move(check));
 }
 
 }  // namespace dsv4::model

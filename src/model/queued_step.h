@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,18 +29,20 @@ struct ChosenToken {
 
 class QueuedStep {
  public:
-  // Memory of the host for `count` tokens and their faults, [2, count]; `copy` brings them there.
-  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, size_t count)
-      : host_(std::move(host)), copy_(std::move(copy)), count_(count) {}
+  // Memory of the host for `count` tokens and their faults, [2, count]; `copy` brings them there. `check` says, once they are there,
+  // whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
+  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, size_t count, std::function<Status()> check)
+      : host_(std::move(host)), copy_(std::move(copy)), count_(count), check_(std::move(check)) {}
 
   // Waits for the step: a token for each chunk. After an error its sequences hold rows that are of no use, and so do those of steps
-  // queued behind it: reset them.
+  // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
  private:
   Buffer host_;
   std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
   size_t count_;
+  std::function<Status()> check_;
 };
 
 }  // namespace dsv4::model

@@ -219,12 +219,25 @@ Status ChooseTokens(const LayerStep& step, const TensorView& logits, std::span<c
   std::vector<sampling::ChoiceParams> choices;
   for (const PassChunk& chunk : chunks) choices.push_back(chunk.choice);
   const int64_t end = begin + static_cast<int64_t>(chunks.size());
+  const auto part = [&](int64_t row) {
+    return chosen.numbers.Rows(row, row + 1).Reshaped({chosen.numbers.shape[1]}).Rows(begin, end);
+  };
   return step.Run("sample", step.ops().sample,
                   {.logits = logits,
                    .allowed = chosen.allowed,
                    .choices = choices,
-                   .tokens = chosen.tokens.Rows(begin, end),
-                   .faults = chosen.faults.Rows(begin, end)});
+                   .tokens = part(0),
+                   .faults = part(1)});
+}
+
+// Brings what rank 0 has chosen to all. A small gather takes as long as a broadcast, and is one that groups of devices have a kernel for.
+Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
+  const Shards& shards = step.context().shards;
+  if (shards.alone()) return {};
+  const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
+                                         chosen.numbers.num_bytes());
+  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.everybodys))
+      .WithContext("chosen tokens");
 }
 
 // Mixes, norms and projects a few rows. Their logits, which only rank 0 has: [rows, vocab_size], elsewhere null.
@@ -296,7 +309,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                            : ChooseTokens(outside, logits, chunks.subspan(begin, count),
                                                           *chosen, static_cast<int64_t>(begin)));
   }
-  return {};
+  return chosen == nullptr ? Status() : ShareChosen(outside, *chosen);
 }
 
 }  // namespace dsv4::model

@@ -43,8 +43,9 @@ struct PassChunk {
 struct ChosenTokens {
   TensorView allowed;   // [vocab_size] U8, or null.
   TensorView previous;  // [rows of the pass before] I32, or null.
-  TensorView tokens;    // [chunks] I32; may be where `previous` is, of which all has been read by then.
-  TensorView faults;    // [chunks] I32
+  TensorView numbers;   // [2, chunks] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
+  // Where the stage has several ranks, of which rank 0 chooses: everybody's numbers, [ranks, 2, chunks] I32, of which rank 0's count.
+  TensorView everybodys;
 };
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to

@@ -57,6 +57,7 @@ class Reader {
 std::vector<std::byte> Encode(const StepMessage& message) {
   Writer writer;
   writer.Put<uint8_t>(message.leave ? 1 : 0);
+  writer.Put<uint8_t>(message.queued ? 1 : 0);
   writer.Put<uint64_t>(message.events.size());
   for (const kv::StateEvent& event : message.events) writer.Put(event);
   writer.Put<uint64_t>(message.chunks.size());
@@ -64,6 +65,7 @@ std::vector<std::byte> Encode(const StepMessage& message) {
     writer.Put(chunk.state);
     writer.Put(chunk.length);
     writer.Put(chunk.logits);
+    writer.Put(chunk.follows);
     writer.Put<uint64_t>(chunk.tokens.size());
     for (const int32_t token : chunk.tokens) writer.Put(token);
   }
@@ -74,14 +76,16 @@ Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   StepMessage message;
   message.leave = reader.Get<uint8_t>() != 0;
+  message.queued = reader.Get<uint8_t>() != 0;
   for (uint64_t n = reader.Count(sizeof(kv::StateEvent)); n > 0; --n) {
     message.events.push_back(reader.Get<kv::StateEvent>());
   }
-  for (uint64_t n = reader.Count(3 * sizeof(uint64_t) + 1); n > 0; --n) {
+  for (uint64_t n = reader.Count(4 * sizeof(uint64_t) + 1); n > 0; --n) {
     ChunkMessage chunk;
     chunk.state = reader.Get<uint64_t>();
     chunk.length = reader.Get<int64_t>();
     chunk.logits = reader.Get<uint8_t>();
+    chunk.follows = reader.Get<int64_t>();
     for (uint64_t t = reader.Count(sizeof(int32_t)); t > 0; --t)
       chunk.tokens.push_back(reader.Get<int32_t>());
     message.chunks.push_back(std::move(chunk));

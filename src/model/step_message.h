@@ -17,10 +17,12 @@ struct ChunkMessage {
   int64_t length = 0;  // Before the step: where the others' copies must be too.
   uint8_t logits = 0;  // LogitsRows.
   std::vector<int32_t> tokens;
+  int64_t follows = -1;  // Of a queued step: DecodeChunk.
 };
 
 struct StepMessage {
-  bool leave = false;  // There will be no more steps.
+  bool leave = false;   // There will be no more steps.
+  bool queued = false;  // A step that chooses its tokens and is not waited for (Model::QueueDecode).
   std::vector<kv::StateEvent> events;
   std::vector<ChunkMessage> chunks;
 };

@@ -8,16 +8,18 @@ namespace {
 
 StepMessage SomeMessage() {
   return {.leave = false,
+          .queued = true,
           .events = {{.kind = kv::StateEvent::Kind::kCopied, .state = 7, .source = 3},
                      {.kind = kv::StateEvent::Kind::kRewound, .state = 3, .num_tokens = 12}},
           .chunks = {{.state = 7, .length = 40, .logits = 2, .tokens = {1, 2, 129279}},
-                     {.state = 3, .length = 0, .logits = 1, .tokens = {5}}}};
+                     {.state = 3, .length = 0, .logits = 1, .tokens = {5}, .follows = 6}}};
 }
 
 TEST(StepMessage, ArrivesAsItWas) {
   const auto message = DecodeStepMessage(Encode(SomeMessage()));
   ASSERT_TRUE(message.has_value());
   EXPECT_FALSE(message->leave);
+  EXPECT_TRUE(message->queued);
   ASSERT_EQ(message->events.size(), 2U);
   EXPECT_EQ(message->events[0].kind, kv::StateEvent::Kind::kCopied);
   EXPECT_EQ(message->events[0].source, 3U);
@@ -28,7 +30,11 @@ TEST(StepMessage, ArrivesAsItWas) {
   EXPECT_EQ(message->chunks[0].logits, 2);
   EXPECT_EQ(message->chunks[0].tokens, (std::vector<int32_t>{1, 2, 129279}));
   EXPECT_EQ(message->chunks[1].tokens, (std::vector<int32_t>{5}));
-  EXPECT_TRUE(DecodeStepMessage(Encode({.leave = true, .events = {}, .chunks = {}}))->leave);
+  EXPECT_EQ(message->chunks[0].follows, -1);
+  EXPECT_EQ(message->chunks[1].follows, 6);
+  const auto leave = DecodeStepMessage(Encode({.leave = true, .queued = false, .events = {}, .chunks = {}}));
+  EXPECT_TRUE(leave->leave);
+  EXPECT_FALSE(leave->queued);
 }
 
 TEST(StepMessage, PiecesAreRefused) {
@@ -40,7 +46,7 @@ TEST(StepMessage, PiecesAreRefused) {
   bytes.push_back(std::byte{0});
   EXPECT_FALSE(DecodeStepMessage(bytes).has_value());
   // A count of events that no message could hold.
-  bytes.assign(17, std::byte{0xFF});
+  bytes.assign(18, std::byte{0xFF});
   EXPECT_FALSE(DecodeStepMessage(bytes).has_value());
 }
 
