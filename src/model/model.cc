@@ -378,6 +378,7 @@ Status Model::Follow() {
       options_.group->Fail(message.error());
       return message.error();
     }
+    if (!message->queued) followed_.reset();  // Waits.
     if (message->leave) return options_.group->Barrier();
     const Status ready = FollowEvents(message->events);
     DSV4_RETURN_IF_ERROR(message->queued ? FollowQueued(message->chunks, ready)

@@ -174,7 +174,8 @@ class Model {
   Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
   // Begins the appends, runs the pass and ends them; `ready`: why this rank cannot, which then no rank does. An error changes nothing,
   // or has ended the group.
-  Status RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen, const Status& ready);
+  Result<std::unique_ptr<QueuedStep>> RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
+                                                const Status& ready);
   // `ready`: why this rank cannot run the step, which then no rank does.
   Result<StepOutput> RunStep(std::span<const SequenceChunk> chunks, const Status& ready, Observer* observer);
   Status RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
@@ -203,6 +204,7 @@ class Model {
   std::unique_ptr<comm::Communicator> device_group_;
   std::shared_ptr<kv::StateJournal> journal_;  // Rank 0's.
   bool in_group_ = false;                      // All ranks have loaded.
+  std::unique_ptr<QueuedStep> followed_;       // The step that a rank other than 0 has queued last.
   // The other ranks' copies of the states, by their numbers; nullopt for one that there was no memory for.
   std::map<uint64_t, std::optional<kv::SequenceState>> copies_;
 };

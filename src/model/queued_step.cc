@@ -91,26 +91,47 @@ Status Model::AnnounceQueued(std::span<const DecodeChunk> chunks) {
   return comm::BroadcastBytes(*options_.group, bytes, 0);
 }
 
-Status Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen, const Status& ready) {
+Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
+                                                     const Status& ready) {
+  Memory& memory = backend_.context->memory();
   Status status = ready;
   for (size_t i = 0; i < pass.size() && status.ok(); ++i) {
     status = pass[i].state->BeginAppend(1).WithContext(fmt::format("queued step, chunk {}", i));
   }
+  const size_t num_bytes = 2 * pass.size() * sizeof(int32_t);
+  Result<Buffer> host = memory.AllocateOnHost(num_bytes);
+  if (status.ok() && !host) status = host.error();
   if (in_group_) status = comm::Agree(*options_.group, status);
   const bool begun = status.ok();
+  std::unique_ptr<PendingCopy> copy;
   if (begun) {
-    status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
     num_chosen_ = 0;  // Tokens of a step that was begun may be partly written.
+    status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
   }
   if (status.ok()) {
-    for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
-    num_chosen_ = chosen.numbers.shape[1];
-    return {};
+    auto started = memory.StartCopyToHost(host->data(), chosen_.data(), num_bytes, backend_.context->stream());
+    if (started) {
+      copy = std::move(*started);
+    } else {
+      status = started.error();
+    }
   }
-  for (const PassChunk& chunk : pass) {
-    if (chunk.state != nullptr) chunk.state->RollBack(chunk.state->length());
+  if (!status.ok()) {
+    for (const PassChunk& chunk : pass) {
+      if (chunk.state != nullptr) chunk.state->RollBack(chunk.state->length());
+    }
+    return Error(begun && in_group_ ? EndGroup(status) : status);
   }
-  return begun && in_group_ ? EndGroup(status) : status;
+  for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
+  num_chosen_ = static_cast<int64_t>(pass.size());
+  std::function<Status()> check;
+  if (device_shards_ != nullptr) {
+    check = [this] {
+      const Status whole = CheckDeviceGroups();
+      return whole.ok() ? whole : EndGroup(whole);
+    };
+  }
+  return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), pass.size(), std::move(check));
 }
 
 Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status& events) {
@@ -127,19 +148,20 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
   }
   Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(pass.size()), {});
   if (!chosen && ready.ok()) ready = chosen.error();
-  const Status status = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
+  Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
   // What no rank has done, rank 0 reports; the group goes on.
-  return status.ok() ? status : options_.group->Check();
+  if (!step) return options_.group->Check();
+  // As far ahead as rank 0, which queues a step and then waits for the one in front of it.
+  const std::unique_ptr<QueuedStep> before = std::exchange(followed_, std::move(*step));
+  if (before == nullptr) return {};
+  const auto tokens = before->Wait();
+  return tokens ? Status() : EndGroup(tokens.error());
 }
 
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
   DSV4_TRY(CheckDecode(chunks));
-  ops::OpContext& context = *backend_.context;
-  const auto count = static_cast<int64_t>(chunks.size());
-  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(count, allowed));
-  const auto num_bytes = static_cast<size_t>(2 * count) * sizeof(int32_t);
-  DSV4_ASSIGN_OR_RETURN(Buffer host, context.memory().AllocateOnHost(num_bytes));
+  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(static_cast<int64_t>(chunks.size()), allowed));
   if (in_group_) DSV4_TRY(AnnounceQueued(chunks));
 
   std::vector<PassChunk> pass;
@@ -151,22 +173,9 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                     .follows = chunk.follows,
                     .choice = chunk.choice});
   }
-  DSV4_TRY(RunQueued(pass, chosen, {}));
-  Result<std::unique_ptr<PendingCopy>> copy =
-      context.memory().StartCopyToHost(host.data(), chosen_.data(), num_bytes, context.stream());
-  if (!copy) {
-    num_chosen_ = 0;
-    for (const DecodeChunk& chunk : chunks) chunk.state->RollBack(chunk.state->length() - 1);
-    return Error(in_group_ ? EndGroup(copy.error()) : copy.error());
-  }
-  std::function<Status()> check;
-  if (device_shards_ != nullptr) {
-    check = [this] {
-      const Status whole = CheckDeviceGroups();
-      return whole.ok() ? whole : EndGroup(whole);
-    };
-  }
-  return std::make_unique<QueuedStep>(std::move(host), std::move(*copy), chunks.size(), std::move(check));
+  Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen, {});
+  if (!step) return Error(step.error());
+  return step;
 }
 
 }  // namespace dsv4::model

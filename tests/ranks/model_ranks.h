@@ -5,7 +5,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/ranks_testing.h"
@@ -40,6 +42,20 @@ inline float RelativeError(const std::vector<float>& got, const std::vector<floa
 }
 // What placements that cut sums may differ by in plain numerics: a hundred roundings to fp32, of some ten a layer. Seen: 4e-7.
 inline constexpr float kCutSums = 1e-5F;
+
+// A context with another memory.
+class MemoryContext final : public ops::OpContext {
+ public:
+  MemoryContext(std::shared_ptr<ops::OpContext> inner, Memory& memory)
+      : inner_(std::move(inner)), memory_(memory) {}
+  Memory& memory() override { return memory_; }
+  ThreadPool& threads() override { return inner_->threads(); }
+  Stream stream() override { return nullptr; }
+
+ private:
+  std::shared_ptr<ops::OpContext> inner_;
+  Memory& memory_;
+};
 
 // Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end of all.
 inline void RunModel(const RanksRun& run, const std::function<void(model::Model&)>& work) {

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <random>
 
 #include "engine/engine.h"
+#include "tensor/host_memory_testing.h"
 #include "tests/ranks/model_ranks.h"
 
 namespace dsv4::testing {
@@ -68,6 +70,48 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
       }
     }
   }
+}
+
+// The host's memory, which counts the copies that nobody waits for.
+class CountingMemory final : public ForwardingHostMemory {
+ public:
+  Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source, size_t num_bytes,
+                                                       Stream stream) override {
+    ++num_copies;
+    return Memory::StartCopyToHost(destination, source, num_bytes, stream);
+  }
+  std::atomic<int> num_copies = 0;
+};
+
+// What a device collects goes to it when somebody wants something of it: a rank whose host wants nothing would let the others wait.
+TEST(QueuedSteps, EveryRankWantsTheTokens) {
+  CountingMemory memory;
+  comm::testing::RunRanks(
+      2,
+      [&](comm::Communicator& group) {
+        model::ModelOptions options;
+        options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
+        options.placement = model::ParsePlacement("tensor", 2).value();
+        ops::Backend backend = MakeGoldenBackend("reference", 1);
+        if (group.rank() == 1) backend.context = std::make_shared<MemoryContext>(backend.context, memory);
+        const auto model = model::Model::Load(ModelDirectory(kGolden).string(), backend, options);
+        ASSERT_TRUE(model.has_value()) << model.error().ToString();
+        if (group.rank() == 1) {
+          EXPECT_TRUE((*model)->Follow().ok());
+          return;
+        }
+        auto state = (*model)->NewSequence().value();
+        model::DecodeChunk chunk{.state = &state, .token = 1};
+        for (int step = 0; step < 3; ++step) {
+          const auto queued = (*model)->QueueDecode({&chunk, 1}, {});
+          ASSERT_TRUE(queued.has_value()) << queued.error().ToString();
+          ASSERT_TRUE((*queued)->Wait().has_value());
+          chunk.follows = 0;
+        }
+        EXPECT_EQ(state.length(), 3);
+      },
+      std::chrono::minutes(10));
+  EXPECT_EQ(memory.num_copies, 3);
 }
 
 TEST(QueuedSteps, StagesTakeTurns) {

@@ -129,19 +129,6 @@ class ShortMemory final : public ForwardingHostMemory {
   }
   std::atomic<bool> empty = false;
 };
-class ShortContext final : public ops::OpContext {
- public:
-  ShortContext(std::shared_ptr<ops::OpContext> inner, ShortMemory& memory)
-      : inner_(std::move(inner)), memory_(memory) {}
-  Memory& memory() override { return memory_; }
-  ThreadPool& threads() override { return inner_->threads(); }
-  Stream stream() override { return nullptr; }
-
- private:
-  std::shared_ptr<ops::OpContext> inner_;
-  ShortMemory& memory_;
-};
-
 // Two ranks with backends of their choice; work(model, group) on rank 0, end(status) on rank 1 when Follow returns.
 void RunTwo(const ops::Backend& one, const std::function<void(model::Model&)>& work,
             const std::function<void(const Status&)>& end) {
@@ -166,7 +153,7 @@ void RunTwo(const ops::Backend& one, const std::function<void(model::Model&)>& w
 TEST(Ranks, WithoutMemoryTheStepFailsAndTheGroupGoesOn) {
   ShortMemory memory;
   ops::Backend backend = MakeGoldenBackend("reference", 1);
-  backend.context = std::make_shared<ShortContext>(backend.context, memory);
+  backend.context = std::make_shared<MemoryContext>(backend.context, memory);
   RunTwo(
       backend,
       [&](model::Model& model) {
