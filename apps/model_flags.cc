@@ -49,7 +49,7 @@ int NumThreads(const ModelFlags& flags) {
 
 int64_t PassTokens(const ModelFlags& flags) {
   if (flags.pass_tokens > 0) return flags.pass_tokens;
-  return flags.backend == "cuda" ? 2048 : model::ModelOptions{}.max_chunk_tokens;
+  return flags.backend == "cuda" ? 8192 : model::ModelOptions{}.max_chunk_tokens;
 }
 
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {

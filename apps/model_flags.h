@@ -56,7 +56,7 @@ std::string LoadSpeed(int64_t num_bytes, double seconds);
 // What --threads says, at least 1; by default the cores of the machine, divided among the ranks on it.
 int NumThreads(const ModelFlags& flags);
 
-// What --pass-tokens says; by default 2048 on a device, 512 on the host.
+// What --pass-tokens says; by default 8192 on a device, 512 on the host.
 // More tokens read a long prompt faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
 int64_t PassTokens(const ModelFlags& flags);
 

@@ -37,7 +37,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->check(CLI::IsMember({"off", "interleave", "auto"}))
       ->capture_default_str();
   app.add_option("--pass-tokens", flags.pass_tokens,
-                 "Most tokens of one pass through the layers (0: 512 on the host, 2048 on a GPU)")
+                 "Most tokens of one pass through the layers (0: 512 on the host, 8192 on a GPU)")
       ->check(CLI::Range(0, 65536))
       ->capture_default_str();
   app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
