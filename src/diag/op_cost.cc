@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -97,11 +99,35 @@ OpCost IndexerCost(const Args& args, int64_t top_k, const EntryShard& shard) {
           .multiply_adds = Number(keys_met * num_heads * width)};
 }
 
+// Of experts with the ids from first_expert on; assignments of others cost nothing here.
+Result<OpCost> ExpertsCost(ops::OpContext& context, const TensorView& indices,
+                           std::span<const ops::ExpertWeights> experts, int64_t first_expert) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, ToHost(context, indices));
+  OpCost cost;
+  std::vector<bool> read(experts.size(), false);
+  for (const int32_t index : chosen) {
+    const int64_t here = index - first_expert;
+    if (here < 0 || here >= static_cast<int64_t>(experts.size())) continue;
+    const auto e = static_cast<size_t>(here);
+    const ops::ExpertWeights& expert = experts[e];
+    cost.multiply_adds += Number(ExpertElements(expert));
+    if (read[e]) continue;
+    read[e] = true;
+    cost.weight_bytes += Number(StoredBytes(expert.w1) + StoredBytes(expert.w2) + StoredBytes(expert.w3));
+  }
+  return cost;
+}
+
 std::string WeightDetail(const Weight& weight) {
   const std::string name = weight.format == WeightFormat::kPlain
                                ? std::string(DTypeName(weight.data.dtype))
                                : std::string(WeightFormatName(weight.format));
   return fmt::format("{} [{}, {}]", name, weight.rows, weight.cols);
+}
+
+std::string ExpertsDetail(std::span<const ops::ExpertWeights> experts) {
+  if (experts.empty()) return {};
+  return fmt::format("{}, {} experts", WeightDetail(experts.front().w1), experts.size());
 }
 
 }  // namespace
@@ -140,18 +166,10 @@ Result<OpCost> CostOf(ops::OpContext&, const ops::HcPreArgs& args) { return MixC
 Result<OpCost> CostOf(ops::OpContext&, const ops::HcHeadArgs& args) { return MixCost(args.fn, args.streams); }
 
 Result<OpCost> CostOf(ops::OpContext& context, const ops::RoutedExpertsArgs& args) {
-  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, ToHost(context, args.indices));
-  OpCost cost;
-  std::vector<bool> read(args.experts.size(), false);
-  for (const int32_t index : chosen) {
-    const auto e = static_cast<size_t>(index);
-    const ops::ExpertWeights& expert = args.experts[e];
-    cost.multiply_adds += Number(ExpertElements(expert));
-    if (read[e]) continue;
-    read[e] = true;
-    cost.weight_bytes += Number(StoredBytes(expert.w1) + StoredBytes(expert.w2) + StoredBytes(expert.w3));
-  }
-  return cost;
+  return ExpertsCost(context, args.indices, args.experts, 0);
+}
+Result<OpCost> CostOf(ops::OpContext& context, const ops::ExpertTermsArgs& args) {
+  return ExpertsCost(context, args.indices, args.experts, args.first_expert);
 }
 
 Result<OpCost> CostOf(ops::OpContext& context, const ops::AttentionArgs& args) {
@@ -204,14 +222,13 @@ DSV4_NO_COST(SampleArgs)
 DSV4_NO_COST(MergeCandidatesArgs)
 DSV4_NO_COST(MergeAttentionArgs)
 DSV4_NO_COST(SumRowsArgs)
+DSV4_NO_COST(SumTermsArgs)
 #undef DSV4_NO_COST
 
 std::string DetailOf(const ops::LinearArgs& args) { return WeightDetail(*args.weight); }
 std::string DetailOf(const ops::GroupedLinearArgs& args) { return WeightDetail(*args.weight); }
-std::string DetailOf(const ops::RoutedExpertsArgs& args) {
-  if (args.experts.empty()) return {};
-  return fmt::format("{}, {} experts", WeightDetail(args.experts.front().w1), args.experts.size());
-}
+std::string DetailOf(const ops::RoutedExpertsArgs& args) { return ExpertsDetail(args.experts); }
+std::string DetailOf(const ops::ExpertTermsArgs& args) { return ExpertsDetail(args.experts); }
 std::string DetailOf(const ops::AttentionArgs& args) {
   return args.ratio == 0 ? "window" : fmt::format("ratio {}", args.ratio);
 }
@@ -245,6 +262,7 @@ DSV4_NO_DETAIL(MergeCandidatesArgs)
 DSV4_NO_DETAIL(MergeAttentionArgs)
 DSV4_NO_DETAIL(GatherRowsArgs)
 DSV4_NO_DETAIL(SumRowsArgs)
+DSV4_NO_DETAIL(SumTermsArgs)
 #undef DSV4_NO_DETAIL
 
 }  // namespace dsv4::diag

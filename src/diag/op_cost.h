@@ -22,8 +22,8 @@ struct OpCost {
 // Bytes that a weight occupies as it is stored or prepared.
 int64_t StoredBytes(const Weight& weight);
 
-// The cost of one call, by its arguments: before the call or after it, but for RoutedExperts, Attention and AttentionPart, whose indices
-// must have been computed. Errors are those of reading these back from the device.
+// The cost of one call, by its arguments: before the call or after it, but for RoutedExperts, ExpertTerms, Attention and
+// AttentionPart, whose indices must have been computed. Errors are those of reading these back from the device.
 #define DSV4_DECLARE_COST(name, Args) Result<OpCost> CostOf(ops::OpContext& context, const ops::Args& args);
 DSV4_FOR_EACH_OP(DSV4_DECLARE_COST)
 DSV4_FOR_EACH_SHARD_OP(DSV4_DECLARE_COST)

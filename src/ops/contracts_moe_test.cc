@@ -127,6 +127,76 @@ TEST_F(ContractTest, RoutedExperts) {
       valid, [](A&) {}, "expert 1: w3: scale: shape [2, 4], want [64, 2]");
 }
 
+TEST_F(ContractTest, ExpertTerms) {
+  const std::vector<float> values(64 * 32, 1.0F);
+  const QuantizedMatrix in = QuantizeNvFp4(values, 64, 32);
+  const QuantizedMatrix out = QuantizeFp8Block(values, 32, 64, 16, 16);
+  std::vector<ExpertWeights> experts(3, {in.View(), out.View(), in.View()});
+  const ExpertTermsArgs valid{
+      New(kBF16, {5, 32}), New(kI32, {5, 2}), New(kF32, {5, 2}), experts, 4, 7, 1.0F, New(kBF16, {5, 2, 32})};
+  ExpectOk(valid);
+  ExpertTermsArgs none = valid;
+  none.experts = {};
+  ExpectOk(none);
+  using A = ExpertTermsArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.terms = New(kF32, {5, 2, 32});
+      },
+      "expert_terms: terms: dtype F32, want BF16");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.terms = New(kBF16, {5, 3, 32});
+      },
+      "terms: shape [5, 3, 32], want [5, 2, 32]");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.terms.data = a.x.data; }, "terms: overlaps x");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.first_expert = 5; }, "experts: 5 to 7, want 0 to 6");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.first_expert = -1; }, "experts: -1 to 1, want 0 to 6");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.limit = 0.0F; }, "limit: 0");
+  experts[1].w3 = out.View();
+  ExpectViolation<A>(
+      valid, [](A&) {}, "op expert_terms: expert 1: w3: [32, 64], want [64, 32]");
+}
+
+TEST_F(ContractTest, SumTerms) {
+  const std::vector<int64_t> begins = {0, 4, 4, 9};
+  const SumTermsArgs valid{New(kBF16, {3, 5, 2, 32}), New(kI32, {5, 2}), begins, New(kF32, {5, 32})};
+  ExpectOk(valid);
+  using A = SumTermsArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.y = New(kF32, {5, 64});
+      },
+      "sum_terms: y: shape [5, 64], want [5, 32]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.indices = New(kI32, {5, 3});
+      },
+      "indices: shape [5, 3], want [5, 2]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.begins = std::span(begins).first(3); }, "begins: 3, want 4 of them");
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{0, 4, 3, 9}, {1, 4, 4, 9}}) {
+    ExpectViolation<A>(
+        valid, [&](A& a) { a.begins = wrong; }, "want ids from 0 on, ascending");
+  }
+  const std::vector<int64_t> many(kMaxTermParts + 2, 0);
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.parts = New(kF32, {kMaxTermParts + 1, 5, 2, 32});
+        a.begins = many;
+      },
+      "parts: 65, want 1 to 64");
+}
+
 TEST_F(ContractTest, MoeCombine) {
   const MoeCombineArgs valid{New(kF32, {3, 8}), New(kBF16, {3, 8}), New(kBF16, {3, 8})};
   ExpectOk(valid);

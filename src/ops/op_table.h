@@ -14,6 +14,7 @@
 #include "ops/attention_part.h"
 #include "ops/compressor_pool.h"
 #include "ops/embed.h"
+#include "ops/expert_terms.h"
 #include "ops/gather_rows.h"
 #include "ops/grouped_linear.h"
 #include "ops/hadamard_fp4.h"
@@ -35,6 +36,7 @@
 #include "ops/scale.h"
 #include "ops/simulate_fp8.h"
 #include "ops/sum_rows.h"
+#include "ops/sum_terms.h"
 #include "ops/swiglu.h"
 
 namespace dsv4::ops {
@@ -74,7 +76,9 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(gather_rows, GatherRowsArgs)               \
   V(attention_part, AttentionPartArgs)         \
   V(merge_attention, MergeAttentionArgs)       \
-  V(sum_rows, SumRowsArgs)
+  V(sum_rows, SumRowsArgs)                     \
+  V(expert_terms, ExpertTermsArgs)             \
+  V(sum_terms, SumTermsArgs)
 
 struct OpTable {
 #define DSV4_OP_MEMBER(name, Args) OpFunction<Args> name = nullptr;

@@ -14,7 +14,7 @@ TEST(OpTable, MissingOpsAreNamedInTableOrder) {
   EXPECT_EQ(all.size() + MissingShardOps(table).size(), sizeof(OpTable) / sizeof(OpFunction<EmbedArgs>));
   EXPECT_EQ(all.front(), "prepare_weight");
   EXPECT_EQ(all.back(), "sample");
-  EXPECT_EQ(MissingShardOps(table).back(), "sum_rows");
+  EXPECT_EQ(MissingShardOps(table).back(), "sum_terms");
   table.rms_norm = NoOp;
   EXPECT_EQ(MissingOps(table).size(), all.size() - 1);
   EXPECT_THAT(MissingOps(table), ::testing::Not(::testing::Contains("rms_norm")));

@@ -246,6 +246,14 @@ template <typename Visit>
 Status VisitOperands(ops::SumRowsArgs& a, Visit& visit) {
   return visit(a.rows, a.out);
 }
+template <typename Visit>
+Status VisitOperands(ops::ExpertTermsArgs& a, Visit& visit) {
+  return visit(a.x, a.indices, a.weights, a.experts, a.terms);
+}
+template <typename Visit>
+Status VisitOperands(ops::SumTermsArgs& a, Visit& visit) {
+  return visit(a.parts, a.indices, a.y);
+}
 
 struct Adder {
   Mirror& mirror;

@@ -53,6 +53,16 @@ TEST_F(OpCostTest, ExpertsAreReadOncePerChoiceSet) {
   const double bytes = 3 * (256 + 32);  // Each matrix has 512 elements.
   EXPECT_EQ(cost.weight_bytes, 3 * bytes);
   EXPECT_EQ(cost.multiply_adds, 6 * 3 * 512);
+
+  // Of the experts 5 to 7 of 8: 5 is chosen twice, 7 once.
+  ops::ExpertTermsArgs part;
+  part.indices = args.indices;
+  part.experts = std::span(experts).subspan(5);
+  part.first_expert = 5;
+  part.num_experts = 8;
+  const OpCost part_cost = Cost(part);
+  EXPECT_EQ(part_cost.weight_bytes, 2 * bytes);
+  EXPECT_EQ(part_cost.multiply_adds, 3 * 3 * 512);
 }
 
 TEST_F(OpCostTest, AttentionReadsDistinctRows) {

@@ -67,6 +67,8 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       .attention_part = cpu::AttentionPart,
       .merge_attention = cpu::MergeAttention,
       .sum_rows = cpu::SumRows,
+      .expert_terms = cpu::ExpertTerms,
+      .sum_terms = cpu::SumTerms,
   };
   return backend;
 }

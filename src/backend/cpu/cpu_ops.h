@@ -53,5 +53,7 @@ Status AttentionPart(ops::OpContext& context, const ops::AttentionPartArgs& args
 Status MergeAttention(ops::OpContext& context, const ops::MergeAttentionArgs& args);
 Status GatherRows(ops::OpContext& context, const ops::GatherRowsArgs& args);
 Status SumRows(ops::OpContext& context, const ops::SumRowsArgs& args);
+Status ExpertTerms(ops::OpContext& context, const ops::ExpertTermsArgs& args);
+Status SumTerms(ops::OpContext& context, const ops::SumTermsArgs& args);
 
 }  // namespace dsv4::backend::cpu

@@ -52,6 +52,8 @@ ops::Backend MakeReferenceBackend(int num_threads) {
       .attention_part = reference::AttentionPart,
       .merge_attention = reference::MergeAttention,
       .sum_rows = reference::SumRows,
+      .expert_terms = reference::ExpertTerms,
+      .sum_terms = reference::SumTerms,
   };
   return backend;
 }

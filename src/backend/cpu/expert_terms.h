@@ -1,0 +1,20 @@
+// What experts add to the tokens that chose them, for the ops that keep these terms and the one that sums them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "ops/expert_terms.h"
+
+namespace dsv4::backend::cpu {
+
+// Called once for every assignment (token * top_k + slot) of an expert that is here, with its row of dim numbers of x's dtype; by one
+// thread, experts in ascending order and the assignments of one in order.
+using TakeTerm = std::function<void(int64_t assignment, const uint8_t* row)>;
+
+// Of valid args, whose `terms` it does not look at. OutOfRange names `op` and an index outside the experts, before the first call.
+Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::ExpertTermsArgs& args,
+                   const TakeTerm& take);
+
+}  // namespace dsv4::backend::cpu

@@ -1,0 +1,31 @@
+// Checks shared by the contracts of ops over a layer's routed experts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ops/routed_experts.h"
+#include "ops/validate.h"
+
+namespace dsv4::ops {
+
+// Experts of rows of `dim` numbers, all of one width, each matrix in its own format, on one device. None: nothing to check.
+inline Status CheckExperts(std::string_view op, std::span<const ExpertWeights> experts, int64_t dim,
+                           Device device) {
+  for (size_t i = 0; i < experts.size(); ++i) {
+    const ExpertWeights& expert = experts[i];
+    const int64_t inter_dim = experts[0].w1.rows;
+    const std::string name = std::string(op) + ": expert " + std::to_string(i);
+    OperandChecker check(name);
+    check.WeightOperand("w1", &expert.w1, inter_dim, dim);
+    check.WeightOperand("w3", &expert.w3, inter_dim, dim);
+    check.WeightOperand("w2", &expert.w2, dim, inter_dim);
+    check.Require(expert.w1.data.device == device, "w1", "on another device than x", "one device for all");
+    DSV4_RETURN_IF_ERROR(check.status());
+  }
+  return {};
+}
+
+}  // namespace dsv4::ops
