@@ -49,7 +49,9 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
       options_(options),
       allowed_tokens_(std::move(allowed_tokens)),
       context_length_(ContextLength(model, options)),
-      store_(options.prefix_cache_bytes) {
+      store_(options.prefix_cache_bytes * model.cache_layout().num_places) {
+  // What a rank may have, many times over where each has sequences of its own, which are about as many.
+  options_.max_state_bytes *= model.cache_layout().num_places;
   if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
 }
 

@@ -58,7 +58,8 @@ struct CacheLayout {
   int64_t max_chunk_tokens = 0;    // Most tokens of one append.
   int64_t max_rewind_tokens = 0;   // Tokens that can always be taken back.
   int64_t rows_per_page = 64;
-  EntryShard shard;  // Of every paged store.
+  EntryShard shard;    // Of every paged store.
+  int num_places = 1;  // Ranks that divide the sequences, each whole to one (StateHome).
   // Who computed the rows (weights, numerics). Persisted rows are refused when it differs.
   uint64_t model_fingerprint = 0;
 

@@ -146,9 +146,11 @@ Status FillWithRandomRows(SequenceState& state, int64_t length, uint64_t seed) {
   while (state.length() < length) {
     const int64_t count = std::min(state.layout().max_chunk_tokens, length - state.length());
     DSV4_RETURN_IF_ERROR(state.BeginAppend(count));
-    Status status = FillPages(state, tables, *state.memory_, state.stream_, seed);
+    const bool here = state.home().here;
+    Status status =
+        here ? FillPages(state, tables, *state.memory_, state.stream_, seed) : Status();
     // Rings are keyed by position, so those that the length needs can all be written in the last append.
-    if (status.ok() && state.length() + count == length)
+    if (here && status.ok() && state.length() + count == length)
       status = FillRings(state, length, tables, *state.memory_, state.stream_, seed);
     if (!status.ok()) {
       state.AbandonAppend();

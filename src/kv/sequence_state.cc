@@ -39,21 +39,25 @@ void SequenceState::ForEachRing(Visit visit) {
 }
 
 Result<SequenceState> SequenceState::Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
-                                            Stream stream, std::shared_ptr<StateJournal> journal) {
+                                            Stream stream, std::shared_ptr<StateJournal> journal,
+                                            const StateHome& home) {
   DSV4_TRY(Validate(*layout));
   SequenceState state;
   state.layout_ = std::move(layout);
   state.memory_ = &memory;
   state.stream_ = stream;
+  state.home_ = home;
   state.layers_.resize(state.layout_->layers.size());
   size_t num_bytes = 0;
   state.ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     ring.offset_bytes = num_bytes;
     num_bytes += static_cast<size_t>(state.layout_->RingBytes(layer, kind));
   });
-  DSV4_ASSIGN_OR_RETURN(state.rings_, memory.Allocate(num_bytes));
+  if (home.here) {
+    DSV4_ASSIGN_OR_RETURN(state.rings_, memory.Allocate(num_bytes));
+  }
   state.Reset();
-  state.entry_ = JournalEntry(std::move(journal));
+  state.entry_ = JournalEntry(std::move(journal), home.place);
   return state;
 }
 
@@ -106,6 +110,10 @@ Status SequenceState::BeginAppend(int64_t num_tokens) {
   if (num_tokens > layout_->max_chunk_tokens) {
     return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want 1 to max_chunk_tokens {}",
                                        num_tokens, layout_->max_chunk_tokens));
+  }
+  if (!home_.here) {
+    num_appending_ = num_tokens;
+    return {};
   }
   if (!rings_.unique()) {
     DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, memory_->Allocate(rings_.num_bytes()));
@@ -160,14 +168,15 @@ void SequenceState::RollBack(int64_t length) {
 }
 
 RingRows SequenceState::Ring(int layer, RingKind kind) const {
-  DSV4_CHECK(appending() && layout_->HasRing(layer, kind)) << "layer " << layer << ", " << RingKindName(kind);
+  DSV4_CHECK(appending() && home_.here && layout_->HasRing(layer, kind))
+      << "layer " << layer << ", " << RingKindName(kind);
   const RingPlace& ring = layers_[static_cast<size_t>(layer)].rings[Index(kind)];
   return {static_cast<std::byte*>(rings_.data()) + ring.offset_bytes, layout_->RingCapacity(layer, kind),
           layout_->RingWidth(layer, kind), layout_->RingDType(kind)};
 }
 
 PagedRows SequenceState::Pages(int layer, PageKind kind) const {
-  DSV4_CHECK(appending() && layout_->HasPages(layer, kind))
+  DSV4_CHECK(appending() && home_.here && layout_->HasPages(layer, kind))
       << "layer " << layer << ", " << PageKindName(kind);
   return {layers_[static_cast<size_t>(layer)].pages[Index(kind)].pages(), layout_->rows_per_page,
           layout_->NumEntryRows(layer, length_ + num_appending_), layout_->PageWidth(layer, kind),

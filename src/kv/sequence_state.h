@@ -35,18 +35,27 @@ class Snapshot;
 void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
                     std::vector<RowRun>* runs);
 
+// Where several ranks divide the sequences, each whole to one: which rank has a state's rows. On the others it has none, and is told the
+// same things, so that it is as long, and refuses what the one with the rows refuses.
+struct StateHome {
+  int place = 0;
+  bool here = true;
+};
+
 class SequenceState {
  public:
   // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory. What happens to it
   // and to its copies is written into `journal`, if there is one.
   static Result<SequenceState> Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
-                                      Stream stream, std::shared_ptr<StateJournal> journal = nullptr);
+                                      Stream stream, std::shared_ptr<StateJournal> journal = nullptr,
+                                      const StateHome& home = {});
 
   SequenceState(SequenceState&&) noexcept = default;
   SequenceState& operator=(SequenceState&&) noexcept = default;
   SequenceState& operator=(const SequenceState&) = delete;
 
   const CacheLayout& layout() const { return *layout_; }
+  const StateHome& home() const { return home_; }
   // In the journal; 0 without one.
   uint64_t number() const { return entry_.number(); }
   // Tokens whose rows are in the state.
@@ -70,7 +79,7 @@ class SequenceState {
   // `length` (at most length()), poisoned if rows that it needs are gone.
   void RollBack(int64_t length);
 
-  // During an append (num_rows of a paged store counts the entries that the append completes). Pages have the rows of the layout's
+  // During an append of a state whose rows are here (num_rows of a paged store counts the entries that the append completes). Pages have the rows of the layout's
   // shard.
   RingRows Ring(int layer, RingKind kind) const;
   PagedRows Pages(int layer, PageKind kind) const;
@@ -128,7 +137,8 @@ class SequenceState {
   int64_t length_ = 0;
   int64_t num_appending_ = 0;
   bool poisoned_ = false;
-  Buffer rings_;  // Of all layers.
+  StateHome home_;
+  Buffer rings_;  // Of all layers; none where the rows are elsewhere.
   std::vector<Layer> layers_;
   JournalEntry entry_;
 };

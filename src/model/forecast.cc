@@ -39,7 +39,7 @@ double HiddenShare(const ResolvedLayer& layer, int num_shards) {
 // What the first shard has of a layer's tensor, experts apart.
 double ShareOf(TensorId id, const ResolvedLayer& layer, const ModelConfig& config,
                const Placement& placement) {
-  const int num_shards = placement.num_shards;
+  const int num_shards = placement.layer_parts();
   const bool by_columns = placement.experts == ExpertPlacement::kByColumns;
   switch (id) {
     case TensorId::kWqB:
@@ -137,6 +137,8 @@ double StateRead(const LayerConfig& layer, const ModelConfig& config, const Plac
 // Collectives of a layer among shards, as attention.cc, indexer.cc, moe.cc and routed.cc call them one after another.
 int ExchangesOf(const LayerConfig& layer, const Placement& placement) {
   if (placement.num_shards == 1) return 0;
+  // Sequences: the tokens and their routing to all, terms to the tokens.
+  if (placement.divide_sequences) return 3;
   // Columns: a sum of attention's parts, and one of the experts'. Else attention's two gathers, the shared expert's, and the terms.
   int exchanges = placement.experts == ExpertPlacement::kByColumns ? 2 : 7;
   if (placement.divide_entries && layer.compressed()) exchanges += layer.kind == LayerKind::kCsa ? 3 : 2;
@@ -182,7 +184,9 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
     if (placement.divide_entries) layout.shard = {0, placement.num_shards};
     forecast.weights = std::max(forecast.weights, static_cast<int64_t>(weights));
     forecast.fixed = std::max(forecast.fixed, kv::StateBytes(layout, 0));
-    forecast.per_token = std::max(forecast.per_token, kv::BytesPerToken(layout));
+    // Of divided sequences a rank has some.
+    const double share = placement.divide_sequences ? placement.num_shards : 1;
+    forecast.per_token = std::max(forecast.per_token, kv::BytesPerToken(layout) / share);
   }
   // Streams from stage to stage, and the last's rows back to the head.
   if (placement.num_stages > 1) forecast.exchanges += placement.num_stages;
@@ -200,6 +204,7 @@ std::vector<Placement> AllPlacements(int num_ranks, int64_t num_layers) {
     }
     placements.push_back({stages, shards, ExpertPlacement::kById, false});
     placements.push_back({stages, shards, ExpertPlacement::kById, true});
+    placements.push_back({stages, shards, ExpertPlacement::kById, false, true});
     placements.push_back({stages, shards, ExpertPlacement::kByColumns, true});
   }
   return placements;

@@ -39,7 +39,7 @@ struct ForecastRequest {
 Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                       const Placement& placement, const ForecastRequest& request);
 
-// All placements of so many ranks, in the order: expert; expert,entries; tensor; the same behind 2, 3, ... stages; pipeline.
+// All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor; the same behind 2, 3, ... stages; pipeline.
 std::vector<Placement> AllPlacements(int num_ranks, int64_t num_layers);
 
 // What the ranks are like.

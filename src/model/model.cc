@@ -127,6 +127,7 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
   auto layout = std::make_shared<kv::CacheLayout>(CacheGeometry(
       config, weights.place.layers, options.numerics, options.max_chunk_tokens, options.max_rewind_tokens));
   layout->shard = weights.place.entries();
+  if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
   return layout;
 }
@@ -250,7 +251,7 @@ Status Model::EnterGroup() {
     DSV4_ASSIGN_OR_RETURN_STATUS(shards_, group.Split(place().stage()));
   }
   if (options_.make_device_group) DSV4_RETURN_IF_ERROR(MakeDeviceGroups());
-  if (group.rank() == 0) journal_ = std::make_shared<kv::StateJournal>();
+  if (group.rank() == 0) journal_ = std::make_shared<kv::StateJournal>(layout_->num_places);
   in_group_ = true;
   return {};
 }
@@ -310,7 +311,16 @@ Status Model::UploadRopeTables() {
 }
 
 Result<kv::SequenceState> Model::NewSequence() const {
-  return kv::SequenceState::Create(layout_, backend_.context->memory(), backend_.context->stream(), journal_);
+  // Who only plans has all sequences.
+  return NewSequenceAt(journal_ == nullptr ? place().shard() : journal_->FreestPlace());
+}
+
+Result<kv::SequenceState> Model::NewSequenceAt(int64_t place) const {
+  const kv::StateHome home = layout_->num_places == 1
+                                 ? kv::StateHome()
+                                 : kv::StateHome{static_cast<int>(place), place == this->place().shard()};
+  return kv::SequenceState::Create(layout_, backend_.context->memory(), backend_.context->stream(), journal_,
+                                   home);
 }
 
 Result<kv::Snapshot> Model::DeserializeSnapshot(std::span<const std::byte> bytes) const {
@@ -388,41 +398,44 @@ Status Model::Follow() {
 
 Status Model::FollowEvents(std::span<const kv::StateEvent> events) {
   Status first;
+  const auto fail = [&](const Status& status) {
+    if (first.ok()) first = status;
+  };
   for (const kv::StateEvent& event : events) {
     const auto found = copies_.find(event.state);
-    const auto copy = found == copies_.end() || !found->second ? nullptr : &*found->second;
+    const auto copy = found == copies_.end() || !found->second.state ? nullptr : &*found->second.state;
     switch (event.kind) {
       case kv::StateEvent::Kind::kCreated:
-        copies_[event.state] = std::nullopt;  // Made when it is used: then there may be memory.
+        copies_[event.state] = {.place = event.place};
         break;
       case kv::StateEvent::Kind::kCopied: {
         // Shares the memory of its source, as the original does.
         const auto source = copies_.find(event.source);
-        std::optional<kv::SequenceState>& made = copies_[event.state];
-        if (source == copies_.end() || !source->second) break;
-        Result<kv::SequenceState> fork = source->second->Fork();
+        StateCopy& made = copies_[event.state];
+        made = {.place = event.place};
+        if (source == copies_.end() || !source->second.state) break;
+        Result<kv::SequenceState> fork = source->second.state->Fork();
         if (fork) {
-          made = std::move(*fork);
-        } else if (first.ok()) {
-          first = fork.error();
+          made.state = std::move(*fork);
+        } else {
+          fail(fork.error());
         }
         break;
       }
       case kv::StateEvent::Kind::kRewound:
         if (copy == nullptr) break;
-        if (const Status rewound = copy->Rewind(event.num_tokens); !rewound.ok() && first.ok())
-          first = rewound;
+        if (const Status rewound = copy->Rewind(event.num_tokens); !rewound.ok()) fail(rewound);
         break;
       case kv::StateEvent::Kind::kFilled: {
-        std::optional<kv::SequenceState>& filled = copies_[event.state];
-        Status status;
-        if (Result<kv::SequenceState> made = NewSequence(); !made) {
-          status = made.error();
-        } else {
-          filled = std::move(*made);
-          status = kv::FillWithRandomRows(*filled, event.num_tokens, event.source);
+        StateCopy& filled = copies_[event.state];
+        Result<kv::SequenceState> made = NewSequenceAt(filled.place);
+        if (!made) {
+          fail(made.error());
+          break;
         }
-        if (!status.ok() && first.ok()) first = status;
+        filled.state = std::move(*made);
+        const Status status = kv::FillWithRandomRows(*filled.state, event.num_tokens, event.source);
+        if (!status.ok()) fail(status);
         break;
       }
       case kv::StateEvent::Kind::kReset:
@@ -437,9 +450,10 @@ Status Model::FollowEvents(std::span<const kv::StateEvent> events) {
 }
 
 Result<kv::SequenceState*> Model::CopyOf(const ChunkMessage& message) {
-  std::optional<kv::SequenceState>& copy = copies_[message.state];
+  StateCopy& found = copies_[message.state];
+  std::optional<kv::SequenceState>& copy = found.state;
   if (!copy && message.length == 0) {
-    DSV4_ASSIGN_OR_RETURN(copy, NewSequence());
+    DSV4_ASSIGN_OR_RETURN(copy, NewSequenceAt(found.place));
   }
   if (copy && copy->length() == message.length) return &*copy;
   return Error(FailedPrecondition(fmt::format("sequence {}: {} tokens here, {} on rank 0", message.state,
@@ -545,6 +559,10 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
                                                             output_row * config_.vocab_size});
     }
     if (status.ok() && pass.empty()) return {};
+    // Those of a place together (RunPass).
+    std::ranges::stable_sort(pass, {}, [](const PassChunk& chunk) {
+      return chunk.state == nullptr ? 0 : chunk.state->home().place;
+    });
     // Memory is asked for before anything is computed, so a rank without it takes nobody's work with it.
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);

@@ -109,7 +109,7 @@ class Model {
   // What a sequence keeps on this rank; StateBytes gives its size.
   const kv::CacheLayout& cache_layout() const { return *layout_; }
 
-  // An empty sequence. ResourceExhausted without memory.
+  // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
   Result<kv::SequenceState> NewSequence() const;
   // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
   // Unimplemented in a group, whose ranks have a part of a state each.
@@ -162,7 +162,8 @@ class Model {
   Graph MakeGraph() const;
   // Tells the other ranks what comes.
   Status Announce(std::span<const SequenceChunk> chunks);
-  Status AnnounceQueued(std::span<const DecodeChunk> chunks);
+  Status AnnounceQueued(std::span<const PassChunk> chunks);
+  Result<kv::SequenceState> NewSequenceAt(int64_t place) const;
   Status FollowEvents(std::span<const kv::StateEvent> events);
   Status FollowStep(std::span<const ChunkMessage> messages, const Status& events);
   Status FollowQueued(std::span<const ChunkMessage> messages, const Status& events);
@@ -196,6 +197,7 @@ class Model {
   // Of queued steps.
   Buffer chosen_;           // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then everybody's.
   int64_t num_chosen_ = 0;  // Its chunks.
+  std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
 
   // In a group.
   std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.
@@ -205,8 +207,12 @@ class Model {
   std::shared_ptr<kv::StateJournal> journal_;  // Rank 0's.
   bool in_group_ = false;                      // All ranks have loaded.
   std::unique_ptr<QueuedStep> followed_;       // The step that a rank other than 0 has queued last.
-  // The other ranks' copies of the states, by their numbers; nullopt for one that there was no memory for.
-  std::map<uint64_t, std::optional<kv::SequenceState>> copies_;
+  struct StateCopy {
+    int64_t place = 0;
+    std::optional<kv::SequenceState> state = {};  // Made when it is used, or with its source: then there may be memory.
+  };
+  // The other ranks' copies of the states, by their numbers.
+  std::map<uint64_t, StateCopy> copies_;
 };
 
 }  // namespace dsv4::model

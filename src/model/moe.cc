@@ -10,9 +10,7 @@ namespace {
 Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const TensorView& logits) {
   const ModelConfig& config = step.config();
   const int64_t n = logits.shape[0];
-  Routing routing;
-  DSV4_ASSIGN_OR_RETURN(routing.indices, step.NewTensor(DType::kI32, {n, config.num_experts_per_tok}));
-  DSV4_ASSIGN_OR_RETURN(routing.weights, step.NewTensor(DType::kF32, {n, config.num_experts_per_tok}));
+  DSV4_ASSIGN_OR_RETURN(const Routing routing, NewRouting(step, n));
   const bool by_token = step.layer_config().hash_routed;
   DSV4_TRY(step.Run("ffn.router.indices", step.ops().router,
                     {.logits = logits,

@@ -14,14 +14,15 @@ namespace dsv4::model {
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   const auto refuse = [&](std::string_view why) {
     return Error(InvalidArgument(fmt::format(
-        "placement: got '{}', {}; want auto, pipeline, or expert, expert,entries or tensor, with or "
-        "without pipeline=STAGES",
+        "placement: got '{}', {}; want auto, pipeline, or expert, expert,entries, expert,sequences "
+        "or tensor, with or without pipeline=STAGES",
         text, why)));
   };
   Placement placement;
   std::optional<int> stages;
   std::optional<ExpertPlacement> experts;
   bool entries = false;
+  bool sequences = false;
   for (std::string_view rest = text == "auto" ? "expert" : text; !rest.empty();) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view word = rest.substr(0, comma);
@@ -32,6 +33,9 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
     } else if (word == "entries") {
       if (entries) return refuse("which divides the entries twice");
       entries = true;
+    } else if (word == "sequences") {
+      if (sequences) return refuse("which divides the sequences twice");
+      sequences = true;
     } else if (word == "pipeline") {
       if (stages) return refuse("which has two pipelines");
       stages = num_ranks;
@@ -48,6 +52,8 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
     }
   }
   if (entries && experts != ExpertPlacement::kById) return refuse("whose entries go with expert only");
+  if (sequences && experts != ExpertPlacement::kById) return refuse("whose sequences go with expert only");
+  if (sequences && entries) return refuse("which divides the entries of sequences that are divided");
   if (!stages && !experts) return refuse("which is empty");
   placement.num_stages = stages.value_or(1);
   if (num_ranks % placement.num_stages != 0) {
@@ -58,13 +64,16 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   if (placement.num_shards > 1 && !experts) return refuse("which does not say how a stage is divided");
   placement.divide_entries =
       placement.num_shards > 1 && (entries || placement.experts == ExpertPlacement::kByColumns);
+  placement.divide_sequences = placement.num_shards > 1 && sequences;
   return placement;
 }
 
 std::string ToString(const Placement& placement) {
   std::string_view shards = "tensor";
   if (placement.experts == ExpertPlacement::kById)
-    shards = placement.divide_entries ? "expert,entries" : "expert";
+    shards = placement.divide_entries     ? "expert,entries"
+             : placement.divide_sequences ? "expert,sequences"
+                                          : "expert";
   if (placement.num_stages == 1) return std::string(shards);
   if (placement.num_shards == 1) return "pipeline";
   return fmt::format("pipeline={},{}", placement.num_stages, shards);

@@ -16,7 +16,8 @@
 
 namespace dsv4::model {
 
-// How the shards of a stage divide the routed experts. Attention and the shared expert they always divide by columns.
+// How the shards of a stage divide the routed experts. Attention and the shared expert they divide by columns, or not at all where they
+// divide the sequences.
 enum class ExpertPlacement : uint8_t {
   kById,       // Each has whole experts.
   kByColumns,  // Each has a part of every expert.
@@ -28,13 +29,18 @@ struct Placement {
   ExpertPlacement experts = ExpertPlacement::kById;
   // Whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
   bool divide_entries = false;
+  // Whether each sequence is on one shard, which does all of its layers but the routed experts and the head; else every shard has a part of
+  // every sequence's work.
+  bool divide_sequences = false;
 
+  // In how many parts a layer is cut, its routed experts apart.
+  int layer_parts() const { return divide_sequences ? 1 : num_shards; }
   int num_ranks() const { return num_stages * num_shards; }
   friend bool operator==(const Placement& a, const Placement& b) = default;
 };
 
-// "pipeline", "expert", "expert,entries", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a stage, where
-// "tensor" divides the entries too and "expert" if it is said. `pipeline` alone makes every rank a stage; "auto" is
+// "pipeline", "expert", "expert,entries", "expert,sequences", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a
+// stage, where "tensor" divides the entries too, and "expert" the entries or the sequences if it is said. `pipeline` alone makes every rank a stage; "auto" is
 // "expert". InvalidArgument for other words, or for ranks that do not fill the stages.
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.
@@ -66,6 +72,8 @@ struct RankPlace {
   int stage() const { return rank / placement.num_shards; }
   int shard() const { return rank % placement.num_shards; }
   int num_shards() const { return placement.num_shards; }
+  // Of the parts of a layer, its routed experts apart.
+  int layer_part() const { return placement.divide_sequences ? 0 : shard(); }
   // Of a sequence's entries those that this rank keeps.
   EntryShard entries() const {
     return placement.divide_entries ? EntryShard{shard(), num_shards()} : EntryShard{};

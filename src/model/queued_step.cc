@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/model.h"
 #include "comm/collectives.h"
 #include "model/step.h"
@@ -15,7 +17,7 @@ Result<std::vector<ChosenToken>> QueuedStep::Wait() {
   DSV4_TRY(copied);
   const auto* const numbers = static_cast<const int32_t*>(host_.data());
   std::vector<ChosenToken> tokens;
-  for (size_t i = 0; i < count_; ++i) tokens.push_back({numbers[i], numbers[count_ + i]});
+  for (const size_t row : rows_) tokens.push_back({numbers[row], numbers[rows_.size() + row]});
   return tokens;
 }
 
@@ -78,13 +80,13 @@ Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) 
   return chosen;
 }
 
-Status Model::AnnounceQueued(std::span<const DecodeChunk> chunks) {
+Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
   StepMessage message{.leave = false, .queued = true, .events = journal_->Take(), .chunks = {}};
-  for (const DecodeChunk& chunk : chunks) {
+  for (const PassChunk& chunk : chunks) {
     message.chunks.push_back({.state = chunk.state->number(),
                               .length = chunk.state->length(),
                               .logits = static_cast<uint8_t>(LogitsRows::kLast),
-                              .tokens = {chunk.token},
+                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
                               .follows = chunk.follows});
   }
   std::vector<std::byte> bytes = Encode(message);
@@ -131,7 +133,10 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
       return whole.ok() ? whole : EndGroup(whole);
     };
   }
-  return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), pass.size(), std::move(check));
+  std::vector<size_t> rows(pass.size());
+  for (size_t i = 0; i < pass.size(); ++i) rows[static_cast<size_t>(pass[i].chunk)] = i;
+  chosen_rows_ = rows;
+  return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
 }
 
 Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status& events) {
@@ -162,20 +167,22 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                                                        const Buffer& allowed) {
   DSV4_TRY(CheckDecode(chunks));
   DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(static_cast<int64_t>(chunks.size()), allowed));
-  if (in_group_) DSV4_TRY(AnnounceQueued(chunks));
-
   std::vector<PassChunk> pass;
   for (const DecodeChunk& chunk : chunks) {
-    pass.push_back({.state = chunk.state,
-                    .tokens = {&chunk.token, 1},
-                    .chunk = static_cast<int32_t>(pass.size()),
-                    .num_logits_rows = 1,
-                    .follows = chunk.follows,
-                    .choice = chunk.choice});
+    pass.push_back(
+        {.state = chunk.state,
+         .tokens = {&chunk.token, 1},
+         .chunk = static_cast<int32_t>(pass.size()),
+         .num_logits_rows = 1,
+         .follows = chunk.follows < 0
+                        ? -1
+                        : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
+         .choice = chunk.choice});
   }
-  Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen, {});
-  if (!step) return Error(step.error());
-  return step;
+  // Those of a place together (RunPass).
+  std::ranges::stable_sort(pass, {}, [](const PassChunk& chunk) { return chunk.state->home().place; });
+  if (in_group_) DSV4_TRY(AnnounceQueued(pass));
+  return RunQueued(pass, chosen, {});
 }
 
 }  // namespace dsv4::model

@@ -29,10 +29,12 @@ struct ChosenToken {
 
 class QueuedStep {
  public:
-  // Memory of the host for `count` tokens and their faults, [2, count]; `copy` brings them there. `check` says, once they are there,
+  // Memory of the host for tokens and their faults, [2, chunks]; `copy` brings them there, those of the caller's chunk i as number
+  // rows[i]. `check` says, once they are there,
   // whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
-  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, size_t count, std::function<Status()> check)
-      : host_(std::move(host)), copy_(std::move(copy)), count_(count), check_(std::move(check)) {}
+  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, std::vector<size_t> rows,
+             std::function<Status()> check)
+      : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
 
   // Waits for the step: a token for each chunk. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
@@ -41,7 +43,7 @@ class QueuedStep {
  private:
   Buffer host_;
   std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
-  size_t count_;
+  std::vector<size_t> rows_;
   std::function<Status()> check_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "comm/collectives.h"
 #include "comm/imagined_group.h"
+#include "model/sequence_experts.h"
 
 namespace dsv4::model {
 namespace {
@@ -67,7 +68,7 @@ Result<TensorView> Column(const LayerStep& step, DType dtype, const std::vector<
 // y = the sums of everybody's rows [terms, D], which belong to the rows `targets` of y: in order of rank, then as they stand.
 Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t> targets,
               const TensorView& y) {
-  const Shards& shards = step.context().shards;
+  const Shards& shards = step.context().expert_shards;
   std::vector<int64_t> row_bytes;
   if (!comm::IsImagined(*shards.hosts)) {  // A plan's terms are everybody's.
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::vector<int32_t>> lists,
@@ -89,7 +90,7 @@ Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t
 // Each term by itself, through the op with one expert a row, then the sum over everybody's.
 Status SumTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                 const Routing& routing, const TensorView& y) {
-  const comm::Communicator& group = *step.context().shards.hosts;
+  const comm::Communicator& group = *step.context().expert_shards.hosts;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
   const bool imagined = comm::IsImagined(group);
@@ -129,11 +130,47 @@ float SwigluLimit(const ModelConfig& config) {
                                  : std::numeric_limits<float>::infinity();
 }
 
+Routing RoutingIn(const TensorView& both) {
+  const int64_t n = both.shape[0] / 2;
+  Routing routing{.indices = both.Rows(0, n), .weights = both.Rows(n, 2 * n)};
+  routing.weights.dtype = DType::kF32;
+  return routing;
+}
+
+Result<Routing> NewRouting(const LayerStep& step, int64_t n) {
+  const int64_t top_k = step.config().num_experts_per_tok;
+  Routing routing;
+  if (step.context().divide_sequences()) {
+    DSV4_ASSIGN_OR_RETURN(const TensorView both, step.NewTensor(DType::kI32, {2 * n, top_k}));
+    return RoutingIn(both);
+  }
+  DSV4_ASSIGN_OR_RETURN(routing.indices, step.NewTensor(DType::kI32, {n, top_k}));
+  DSV4_ASSIGN_OR_RETURN(routing.weights, step.NewTensor(DType::kF32, {n, top_k}));
+  return routing;
+}
+
+Status ServeExperts(const LayerStep& step, const LayerWeights& weights) {
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView none,
+                               step.NewTensor(step.dtype(), {0, step.config().hidden_size}));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Routing routing, NewRouting(step, 0));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, RoutedExperts(step, weights, none, routing));
+  static_cast<void>(y);
+  return {};
+}
+
 Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                                  const Routing& routing) {
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(DType::kF32, u.shape));
-  if (!step.context().shards.alone() && weights.splits.experts.total() > 0) {
-    DSV4_TRY(SumTerms(step, weights, u, routing, y));
+  if (!step.context().expert_shards.alone() && weights.splits.experts.total() > 0) {
+    if (step.context().divide_sequences()) {
+      const auto by_lists = [&](const TensorView& all, const Routing& all_routing, const TensorView& sums) {
+        return SumTerms(step, weights, all, all_routing, sums);
+      };
+      DSV4_TRY(ExpertsOfSequences(step, weights, u, routing, by_lists, y));
+    } else {
+      DSV4_TRY(SumTerms(step, weights, u, routing, y));
+    }
     return y;
   }
   if (weights.experts.empty()) {  // The columns are fewer than the shards.

@@ -11,6 +11,11 @@ struct Routing {
   TensorView weights;  // [n, num_experts_per_tok] F32
 };
 
+// Room for the routing of n tokens; where sequences are divided in one piece, weights behind indices, so that they can be sent together.
+Result<Routing> NewRouting(const LayerStep& step, int64_t n);
+// Indices and weights of n tokens in I32 [2 n, num_experts_per_tok].
+Routing RoutingIn(const TensorView& both);
+
 // The SwiGLU clamp; 0 in the configuration means none, which is infinity here.
 float SwigluLimit(const ModelConfig& config);
 
@@ -19,7 +24,10 @@ float SwigluLimit(const ModelConfig& config);
 //               the op does on one rank: bit for bit its result.
 //   kByColumns  a shard computes all terms from its columns, each rounded, and adds them up: its part. The sum over the shards is
 //               the caller's.
+// Where sequences are divided, u and the result are of this shard's tokens, and its experts serve those of all shards.
 Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                                  const Routing& routing);
+// The same of a shard that has no tokens in this pass, for the others' tokens.
+Status ServeExperts(const LayerStep& step, const LayerWeights& weights);
 
 }  // namespace dsv4::model

@@ -1,12 +1,14 @@
 #include "model/step.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "model/attention.h"
 #include "model/hyper_connection.h"
 #include "model/moe.h"
+#include "model/routed.h"
 
 namespace dsv4::model {
 namespace {
@@ -97,6 +99,7 @@ Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const Pass
     for (int64_t i = 0; i < num_tokens; ++i)
       positions.push_back(static_cast<int32_t>(chunk.state->length() + i));
   }
+  if (chunks.empty()) return plan;
   PassNumbers numbers;
   numbers.Add(token_ids);
   numbers.Add(positions);
@@ -132,6 +135,7 @@ Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
   DSV4_ASSIGN_OR_RETURN(
       const TensorView streams,
       step.NewTensor(step.dtype(), {step.plan().num_tokens, config.hc_mult, config.hidden_size}));
+  if (step.plan().num_tokens == 0) return streams;
   DSV4_TRY(step.Run("embed", step.ops().embed,
                     {.token_ids = step.plan().token_ids, .table = embed.data, .streams = streams}));
   step.Observe("embed", streams);
@@ -140,6 +144,7 @@ Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
 
 // Both sub-layers, each wrapped by its hyper-connection; updates the streams in place.
 Status RunLayer(const LayerStep& step, const LayerWeights& weights, const TensorView& streams) {
+  if (step.plan().num_tokens == 0) return ServeExperts(step, weights);
   {
     const Arena::Scope scope(step.context().arena);
     DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, streams));
@@ -156,18 +161,21 @@ Status RunLayer(const LayerStep& step, const LayerWeights& weights, const Tensor
 
 // Rows of the pass whose logits go to `destination`.
 struct HeadRow {
-  int64_t row = 0;
+  int64_t row = 0;  // Of the shard at `place`, where sequences are divided.
+  int place = 0;
   float* destination = nullptr;
 };
 
 std::vector<HeadRow> HeadRows(std::span<const PassChunk> chunks, int64_t vocab_size) {
   std::vector<HeadRow> rows;
   int64_t end = 0;
+  int place = 0;
   for (const PassChunk& chunk : chunks) {
+    if (place != std::exchange(place, chunk.state->home().place)) end = 0;
     end += static_cast<int64_t>(chunk.tokens.size());
     for (int64_t i = 0; i < chunk.num_logits_rows; ++i) {
       float* const destination = chunk.logits == nullptr ? nullptr : chunk.logits + i * vocab_size;
-      rows.push_back({end - chunk.num_logits_rows + i, destination});
+      rows.push_back({end - chunk.num_logits_rows + i, place, destination});
     }
   }
   return rows;
@@ -183,6 +191,7 @@ Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const 
   const ModelConfig& config = step.config();
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
+  if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hc_dim()});
   const TensorView flat = streams.Reshaped({streams.shape[0], config.hc_dim()});
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
   const int first = place.shard();
@@ -240,18 +249,42 @@ Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
       .WithContext("chosen tokens");
 }
 
-// Mixes, norms and projects a few rows. Their logits, which only rank 0 has: [rows, vocab_size], elsewhere null.
-Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+// What the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but in the first stage.
+Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
                            std::span<const HeadRow> rows) {
   const ModelConfig& config = step.config();
   const ModelWeights& weights = graph.weights;
   const auto num_rows = static_cast<int64_t>(rows.size());
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, streams, rows));
   if (!weights.place.first_stage()) return TensorView();
+  if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hidden_size});
   const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
   step.Observe("head.streams", head_streams);
   DSV4_ASSIGN_OR_RETURN(const TensorView y, HcHead(step, weights.hc_head, head_streams));
   DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
+  return y;
+}
+
+// Mixes, norms and projects a few rows. Their logits, which only rank 0 has: [rows, vocab_size], elsewhere null.
+Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+                           std::span<const HeadRow> rows) {
+  const ModelWeights& weights = graph.weights;
+  TensorView y;
+  if (step.context().divide_sequences()) {
+    // Rows of a place are together, and places in order.
+    std::vector<int64_t> num_rows(step.context().shard_tokens.size());
+    for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
+    const int shard = weights.place.shard();
+    const auto begin = std::accumulate(num_rows.begin(), num_rows.begin() + shard, int64_t{0});
+    const std::span<const HeadRow> mine = rows.subspan(
+        static_cast<size_t>(begin), static_cast<size_t>(num_rows[static_cast<size_t>(shard)]));
+    DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, streams, mine));
+    if (y.is_null()) return y;
+    DSV4_ASSIGN_OR_RETURN(y, GatherRows(step, y, num_rows));
+  } else {
+    DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, streams, rows));
+    if (y.is_null()) return y;
+  }
   DSV4_ASSIGN_OR_RETURN(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
   DSV4_ASSIGN_OR_RETURN(const TensorView logits, GatherColumns(step, "logits", part, weights.head_split));
   return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
@@ -265,7 +298,9 @@ Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
   DSV4_ASSIGN_OR_RETURN(
       const TensorView streams,
       step.NewTensor(step.dtype(), {step.plan().num_tokens, config.hc_mult, config.hidden_size}));
-  DSV4_TRY(graph.group->Recv(Bytes(streams), place.rank - place.num_shards()));
+  if (step.plan().num_tokens > 0) {
+    DSV4_TRY(graph.group->Recv(Bytes(streams), place.rank - place.num_shards()));
+  }
   return streams;
 }
 
@@ -275,7 +310,16 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                const ChosenTokens* chosen, Observer* observer) {
   DSV4_RETURN_IF_ERROR(arena.Recycle());
   const Arena::Scope scope(arena);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, chunks, chosen));
+  const RankPlace& place = graph.weights.place;
+  const bool divided = place.placement.divide_sequences;
+  std::vector<PassChunk> mine;
+  std::vector<int64_t> shard_tokens(divided ? static_cast<size_t>(place.num_shards()) : 0);
+  for (const PassChunk& chunk : chunks) {
+    const kv::StateHome& home = chunk.state->home();
+    if (divided) shard_tokens[static_cast<size_t>(home.place)] += static_cast<int64_t>(chunk.tokens.size());
+    if (home.here) mine.push_back(chunk);
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, mine, chosen));
   const StepContext context = {.config = graph.config,
                                .backend = graph.backend,
                                .rope = graph.rope,
@@ -284,32 +328,37 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                .arena = arena,
                                .plan = plan,
                                .observer = observer,
-                               .shards = graph.shards,
+                               .shards = divided ? Shards() : graph.shards,
+                               .expert_shards = graph.shards,
+                               .shard_tokens = shard_tokens,
                                .first_layer = static_cast<int>(graph.weights.place.layers.begin)};
   const LayerStep outside(context, -1);
-  if (observer != nullptr) ObservePlan(outside, chunks);
+  if (observer != nullptr) ObservePlan(outside, mine);
 
-  const RankPlace& place = graph.weights.place;
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, EnterStage(outside, graph));
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
     const LayerStep step(context, context.first_layer + static_cast<int>(i));
     DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
   }
-  if (!place.last_stage()) {
+  if (!place.last_stage() && plan.num_tokens > 0) {
     DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
   }
+  // The head is divided by vocabulary, whatever divides the layers.
+  StepContext together = context;
+  together.shards = context.expert_shards;
+  const LayerStep head_step(together, -1);
   const std::vector<HeadRow> rows = HeadRows(chunks, graph.config.vocab_size);
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
     const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);
     const Arena::Scope head(arena);
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(outside, graph, streams, some));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, streams, some));
     if (logits.is_null()) continue;
-    DSV4_RETURN_IF_ERROR(chosen == nullptr ? BringLogits(outside, logits, some)
-                                           : ChooseTokens(outside, logits, chunks.subspan(begin, count),
+    DSV4_RETURN_IF_ERROR(chosen == nullptr ? BringLogits(head_step, logits, some)
+                                           : ChooseTokens(head_step, logits, chunks.subspan(begin, count),
                                                           *chosen, static_cast<int64_t>(begin)));
   }
-  return chosen == nullptr ? Status() : ShareChosen(outside, *chosen);
+  return chosen == nullptr ? Status() : ShareChosen(head_step, *chosen);
 }
 
 }  // namespace dsv4::model

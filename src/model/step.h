@@ -25,7 +25,7 @@ struct Graph {
   bool clamp_shared_expert = true;
   // For tensors of the backend; null where the model is on one rank.
   comm::Communicator* group = nullptr;
-  Shards shards;
+  Shards shards;  // Of the stage.
 };
 
 struct PassChunk {
@@ -50,6 +50,8 @@ struct ChosenTokens {
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
 // the first, which has the head.
+// Where shards divide the sequences, all are given all chunks in one order, those of a place together and places in order, and each runs
+// those whose rows it has.
 // Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
 // `chosen` may be null: then nothing is chosen.
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,

@@ -28,7 +28,7 @@ struct PassSequence {
 
 // What a pass computes, made once and uploaded once. All tensors are in the arena.
 struct PassPlan {
-  int64_t num_tokens = 0;
+  int64_t num_tokens = 0;  // None, where other shards have all sequences of the pass.
   std::vector<PassSequence> sequences;
   TensorView token_ids;  // [num_tokens] I32
   TensorView positions;  // [num_tokens] I32
@@ -53,9 +53,13 @@ struct StepContext {
   Arena& arena;
   const PassPlan& plan;
   Observer* observer = nullptr;
-  Shards shards;
+  Shards shards;          // That divide a layer, its routed experts apart.
+  Shards expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.
+  // Where sequences are: how many tokens of the pass each of expert_shards has, this one's being the plan's.
+  std::vector<int64_t> shard_tokens = {};
   int first_layer = 0;  // Of this stage: the sequence states' layer 0.
 
+  bool divide_sequences() const { return !shard_tokens.empty(); }
   bool simulate() const { return numerics == Numerics::kRelease; }
   DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
 };

@@ -89,11 +89,11 @@ class Loader {
     return rows.empty() ? none : Linear(id, Keep(stored.RowsFrom(rows.begin, rows.end, copies_)));
   }
 
-  // This shard's rows of a linear, divided evenly; how is left in *split.
-  Weight LinearPart(TensorId id, const StoredLinear& stored, ColumnSplit* split) {
-    if (place_.num_shards() == 1) return Linear(id, stored);
-    *split = SplitColumns(stored.rows, RowUnit(stored), place_.num_shards());
-    return LinearRows(id, stored, split->Of(place_.shard()));
+  // One part of a linear's rows, divided evenly; how is left in *split.
+  Weight LinearPart(TensorId id, const StoredLinear& stored, int part, int num_parts, ColumnSplit* split) {
+    if (num_parts == 1) return Linear(id, stored);
+    *split = SplitColumns(stored.rows, RowUnit(stored), num_parts);
+    return LinearRows(id, stored, split->Of(part));
   }
 
   // Small numbers as contiguous F32 of the table's shape.
@@ -119,7 +119,7 @@ class Loader {
 
     out.wq_a = linear(TensorId::kWqA);
     out.q_norm = vector(TensorId::kQNorm);
-    const Range groups = PartOf(config_.o_groups, 1, place_.shard(), place_.num_shards());
+    const Range groups = PartOf(config_.o_groups, 1, part(), num_parts());
     const int64_t group_heads = config_.num_attention_heads / config_.o_groups;
     const auto group_rows = [&](TensorId id, int64_t rows_of_group) {
       return LinearRows(id, resolved[id].linear, {groups.begin * rows_of_group, groups.end * rows_of_group});
@@ -132,17 +132,16 @@ class Loader {
       out.attn_sink = out.attn_sink.Rows(groups.begin * group_heads, groups.end * group_heads);
     }
     out.wo_a = group_rows(TensorId::kWoA, config_.o_lora_rank);
-    if (place_.num_shards() > 1) {
-      out.splits.o_lora = SplitColumns(config_.o_groups, 1, place_.num_shards(), config_.o_lora_rank);
-      out.splits.heads =
-          SplitColumns(config_.o_groups, 1, place_.num_shards(), group_heads * config_.head_dim);
+    if (num_parts() > 1) {
+      out.splits.o_lora = SplitColumns(config_.o_groups, 1, num_parts(), config_.o_lora_rank);
+      out.splits.heads = SplitColumns(config_.o_groups, 1, num_parts(), group_heads * config_.head_dim);
     }
     const StoredLinear& wo_b = resolved[TensorId::kWoB].linear;
     if (by_columns() && config_.o_lora_rank % ColumnUnit(TensorId::kWoB, wo_b) == 0) {
       out.wo_b = LinearColumns(TensorId::kWoB, wo_b,
                                {groups.begin * config_.o_lora_rank, groups.end * config_.o_lora_rank});
     } else {
-      out.wo_b = LinearPart(TensorId::kWoB, wo_b, &out.splits.attn_out);
+      out.wo_b = LinearPart(TensorId::kWoB, wo_b, part(), num_parts(), &out.splits.attn_out);
     }
     if (layer.compressed()) {
       out.compressor = CompressorWeights{linear(TensorId::kCompressorWkv), linear(TensorId::kCompressorWgate),
@@ -179,6 +178,10 @@ class Loader {
   }
 
  private:
+  // Of a layer, its routed experts apart.
+  int part() const { return place_.layer_part(); }
+  int num_parts() const { return place_.placement.layer_parts(); }
+
   // Rows that stay together when a linear is divided: whole blocks of scales, and enough for a kernel's tile.
   static int64_t RowUnit(const StoredLinear& stored) {
     constexpr int64_t kTile = 16;
@@ -210,13 +213,14 @@ class Loader {
     const StoredLinear& w3 = resolved[TensorId::kSharedW3].linear;
     int64_t unit = std::lcm(RowUnit(w1), RowUnit(w3));
     if (by_columns()) unit = std::lcm(unit, ColumnUnit(TensorId::kSharedW2, w2));
-    const Range hidden = PartOf(config_.moe_intermediate_size, unit, place_.shard(), place_.num_shards());
+    const Range hidden = PartOf(config_.moe_intermediate_size, unit, part(), num_parts());
     out.shared_expert.w1 = LinearRows(TensorId::kSharedW1, w1, hidden);
     out.shared_expert.w3 = LinearRows(TensorId::kSharedW3, w3, hidden);
-    out.shared_expert.w2 = by_columns() ? LinearColumns(TensorId::kSharedW2, w2, hidden)
-                                        : LinearPart(TensorId::kSharedW2, w2, &out.splits.shared_out);
-    if (place_.num_shards() > 1) {
-      out.splits.shared_hidden = SplitColumns(config_.moe_intermediate_size, unit, place_.num_shards());
+    out.shared_expert.w2 =
+        by_columns() ? LinearColumns(TensorId::kSharedW2, w2, hidden)
+                     : LinearPart(TensorId::kSharedW2, w2, part(), num_parts(), &out.splits.shared_out);
+    if (num_parts() > 1) {
+      out.splits.shared_hidden = SplitColumns(config_.moe_intermediate_size, unit, num_parts());
     }
   }
 
@@ -303,7 +307,8 @@ Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& che
   if (first_stage) {
     weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);
     const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
-    weights.head = loader.LinearPart(head, resolved[head].linear, &weights.head_split);
+    weights.head = loader.LinearPart(head, resolved[head].linear, weights.place.shard(),
+                                     weights.place.num_shards(), &weights.head_split);
     weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
                        vector(TensorId::kHcHeadScale)};
   }

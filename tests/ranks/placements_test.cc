@@ -56,7 +56,8 @@ TEST_P(Goldens, SameBitsWithoutCutSums) {
     run.options.numerics = model::Numerics::kPlain;
   const std::vector<float> alone = Logits(run, tokens);
   for (const auto& [num_ranks, placement] :
-       {Case{2, "expert"}, Case{3, "expert"}, Case{4, "expert"}, Case{2, "pipeline"}, Case{3, "pipeline"}}) {
+       {Case{2, "expert"}, Case{3, "expert"}, Case{4, "expert"}, Case{2, "expert,sequences"},
+        Case{3, "expert,sequences"}, Case{2, "pipeline"}, Case{3, "pipeline"}}) {
     if (std::string(placement) == "pipeline" && config->num_hidden_layers < num_ranks) continue;
     run.num_ranks = num_ranks;
     run.placement = placement;
@@ -113,7 +114,8 @@ TEST(Tiny, SameBitsOnTheCpuBackend) {
   const std::vector<float> alone = Logits(run, tokens);
   for (const auto& [num_ranks, placement] :
        {Case{2, "expert"}, Case{3, "expert"}, Case{4, "expert"}, Case{2, "pipeline"}, Case{3, "pipeline"},
-        Case{4, "pipeline"}, Case{4, "pipeline=2,expert"}}) {
+        Case{4, "pipeline"}, Case{4, "pipeline=2,expert"}, Case{4, "expert,sequences"},
+        Case{4, "pipeline=2,expert,sequences"}}) {
     run.num_ranks = num_ranks;
     run.placement = placement;
     EXPECT_TRUE(SameBits(Logits(run, tokens), alone)) << num_ranks << " ranks, " << placement;

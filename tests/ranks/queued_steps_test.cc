@@ -54,7 +54,7 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
   int64_t steps_ahead = 0;
   std::vector<std::vector<int32_t>> alone;
   RunModel(run, [&](model::Model& model) { alone = Converse(model, false, &steps_ahead); });
-  for (const char* placement : {"expert", "expert,entries", "tensor"}) {
+  for (const char* placement : {"expert", "expert,sequences", "expert,entries", "tensor"}) {
     for (run.num_ranks = 2; run.num_ranks <= 3; ++run.num_ranks) {
       run.placement = placement;
       std::vector<std::vector<int32_t>> waited;
@@ -65,7 +65,7 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
         EXPECT_EQ(Converse(model, true, &steps_ahead), waited) << placement << ", " << run.num_ranks;
       });
       EXPECT_GT(steps_ahead, 5);
-      if (run.placement == "expert") {
+      if (run.placement == "expert" || run.placement == "expert,sequences") {
         EXPECT_EQ(waited, alone);
       }
     }

@@ -51,7 +51,7 @@ TEST(Ranks, CopiesOfStatesFollow) {
   RanksRun run{.directory = ModelDirectory(kGolden).string(), .options = {}};
   std::vector<std::vector<float>> alone;
   RunModel(run, [&](model::Model& model) { alone = Wander(model); });
-  for (const char* placement : {"pipeline", "expert"}) {
+  for (const char* placement : {"pipeline", "expert", "expert,sequences"}) {
     run.num_ranks = 2;
     run.placement = placement;
     RunModel(run, [&](model::Model& model) { EXPECT_EQ(Wander(model), alone) << placement; });
@@ -93,7 +93,7 @@ TEST(Ranks, ARaggedBatchIsTheSame) {
   };
   std::vector<float> alone;
   RunModel(run, [&](model::Model& model) { alone = batch(model); });
-  for (const char* placement : {"pipeline", "expert", "tensor"}) {
+  for (const char* placement : {"pipeline", "expert", "expert,sequences", "tensor"}) {
     run.num_ranks = 3;
     run.placement = placement;
     RunModel(run, [&](model::Model& model) {
