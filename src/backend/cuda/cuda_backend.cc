@@ -52,6 +52,10 @@ OpRecord Record(const ops::AttentionPartArgs& a) { return {"attention_part", {a.
 OpRecord Record(const ops::MergeAttentionArgs& a) { return {"merge_attention", {a.parts.shape}}; }
 OpRecord Record(const ops::GatherRowsArgs& a) { return {"gather_rows", {a.rows.shape}}; }
 OpRecord Record(const ops::SumRowsArgs& a) { return {"sum_rows", {a.rows.shape, a.out.shape}}; }
+OpRecord Record(const ops::ExpertTermsArgs& a) {
+  return {"expert_terms", {a.x.shape, a.indices.shape, {static_cast<int64_t>(a.experts.size())}}};
+}
+OpRecord Record(const ops::SumTermsArgs& a) { return {"sum_terms", {a.parts.shape}}; }
 
 const TensorView& Operand(const ops::EmbedArgs& a) { return a.streams; }
 const TensorView& Operand(const ops::RmsNormArgs& a) { return a.x; }
@@ -80,6 +84,8 @@ const TensorView& Operand(const ops::AttentionPartArgs& a) { return a.part; }
 const TensorView& Operand(const ops::MergeAttentionArgs& a) { return a.o; }
 const TensorView& Operand(const ops::GatherRowsArgs& a) { return a.rows; }
 const TensorView& Operand(const ops::SumRowsArgs& a) { return a.out; }
+const TensorView& Operand(const ops::ExpertTermsArgs& a) { return a.x; }
+const TensorView& Operand(const ops::SumTermsArgs& a) { return a.y; }
 
 // The table's entry for an op: validation, the checks every op needs, then the op.
 template <typename Args, Status (*kRun)(CudaContext&, const Args&)>
@@ -91,12 +97,13 @@ Status Entry(ops::OpContext& context, const Args& args) {
 
 // Experts whose table exists were valid when it was made. Checking hundreds of them takes longer than running them, so then
 // one stands for all.
-Status RoutedExpertsEntry(ops::OpContext& context, const ops::RoutedExpertsArgs& args) {
+template <typename Args, Status (*kRun)(CudaContext&, const Args&)>
+Status ExpertsEntry(ops::OpContext& context, const Args& args) {
   auto& cuda = static_cast<CudaContext&>(context);
-  ops::RoutedExpertsArgs checked = args;
+  Args checked = args;
   if (cuda.expert_tables().Knows(args.experts, args.x.dtype)) checked.experts = args.experts.first(1);
   DSV4_RETURN_IF_ERROR(Validate(checked));
-  return cuda.RunOp(Record(args), Operand(args), [&] { return RoutedExperts(cuda, args); });
+  return cuda.RunOp(Record(args), Operand(args), [&] { return kRun(cuda, args); });
 }
 
 // Works on host memory and queues copies only.
@@ -224,7 +231,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .attention = Entry<ops::AttentionArgs, Attention>,
       .router = Entry<ops::RouterArgs, Router>,
       .swiglu = Entry<ops::SwigluArgs, Swiglu>,
-      .routed_experts = RoutedExpertsEntry,
+      .routed_experts = ExpertsEntry<ops::RoutedExpertsArgs, RoutedExperts>,
       .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
       .sample = Entry<ops::SampleArgs, Sample>,
       .indexer_candidates = Entry<ops::IndexerCandidatesArgs, IndexerCandidates>,
@@ -233,6 +240,8 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .attention_part = Entry<ops::AttentionPartArgs, AttentionPart>,
       .merge_attention = Entry<ops::MergeAttentionArgs, MergeAttention>,
       .sum_rows = Entry<ops::SumRowsArgs, SumRows>,
+      .expert_terms = ExpertsEntry<ops::ExpertTermsArgs, ExpertTerms>,
+      .sum_terms = Entry<ops::SumTermsArgs, SumTerms>,
   };
   return backend;
 }

@@ -35,5 +35,7 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args);
 Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args);
 Status GatherRows(CudaContext& context, const ops::GatherRowsArgs& args);
 Status SumRows(CudaContext& context, const ops::SumRowsArgs& args);
+Status ExpertTerms(CudaContext& context, const ops::ExpertTermsArgs& args);
+Status SumTerms(CudaContext& context, const ops::SumTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

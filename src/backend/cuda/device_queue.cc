@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "backend/cuda/kernels/copy_bytes.h"
 #include "base/check.h"
@@ -30,6 +31,11 @@ bool IsSticky(cudaError_t error) {
   }
 }
 
+std::string_view OpOfIndices(FaultKind kind) {
+  if (kind == FaultKind::kTermIndex) return "expert_terms";
+  return kind == FaultKind::kSummedIndex ? "sum_terms" : "routed_experts";
+}
+
 Status Describe(const Fault& fault) {
   const int64_t last = fault.limit - 1;
   switch (fault.kind) {
@@ -48,8 +54,10 @@ Status Describe(const Fault& fault) {
       return OutOfRange(fmt::format("op router: hash_table[{}, {}]: {}, want 0 to {}", fault.place[0],
                                     fault.place[1], fault.value, last));
     case FaultKind::kExpertIndex:
-      return OutOfRange(fmt::format("op routed_experts: indices[{}, {}]: {}, want 0 to {}", fault.place[0],
-                                    fault.place[1], fault.value, last));
+    case FaultKind::kTermIndex:
+    case FaultKind::kSummedIndex:
+      return OutOfRange(fmt::format("op {}: indices[{}, {}]: {}, want 0 to {}", OpOfIndices(fault.kind),
+                                    fault.place[0], fault.place[1], fault.value, last));
     case FaultKind::kSelectedEntry:
       return InvalidArgument(fmt::format("op attention: selected[{}, {}]: {}, want -1 or 0 to {}",
                                          fault.place[0], fault.place[1], fault.value, last));

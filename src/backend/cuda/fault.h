@@ -12,6 +12,8 @@ enum class FaultKind : int32_t {
   kRouterTokenId,  // router: place[0] token, value, limit ids
   kHashExpert,     // router: place[0] id, place[1] slot, value, limit experts
   kExpertIndex,    // routed_experts: place[0] token, place[1] slot, value, limit experts
+  kTermIndex,      // expert_terms: as kExpertIndex
+  kSummedIndex,    // sum_terms: as kExpertIndex
   kSelectedEntry,  // attention: place[0] token, place[1] slot, value, limit visible entries
   kRepeatedEntry,  // attention: place[0] token, value
 };

@@ -22,16 +22,16 @@ __device__ __forceinline__ int RowsOf(int count) {
 
 // One block an expert.
 __global__ void __launch_bounds__(kGroupThreads)
-    CountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, Fault* fault) {
+    CountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, FaultKind wrong_index, Fault* fault) {
   BeginKernel();
   const int expert = static_cast<int>(blockIdx.x);
   int mine = 0;
 #pragma unroll 4
   for (int i = threadIdx.x; i < g.num_assignments; i += kGroupThreads) {
     const int32_t index = indices[i];
-    mine += index == expert ? 1 : 0;
+    mine += index - g.first_expert == expert ? 1 : 0;
     if (expert == 0 && (index < 0 || index >= g.num_experts))
-      ReportFault(fault, FaultKind::kExpertIndex, i / top_k, i % top_k, index, g.num_experts);
+      ReportFault(fault, wrong_index, i / top_k, i % top_k, index, g.num_experts);
   }
   mine = BlockSum(mine);
   if (threadIdx.x == 0) g.counts[expert] = mine;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indi
   int place = begin;
   for (int first = 0; first < g.num_assignments; first += kGroupThreads) {
     const int i = first + thread;
-    const bool mine = i < g.num_assignments && indices[i] == expert;
+    const bool mine = i < g.num_assignments && indices[i] - g.first_expert == expert;
     const unsigned found = __ballot_sync(kWholeWarp, mine);
     if (lane == 0) warp_counts[warp] = __popc(found);
     __syncthreads();
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indi
     if (mine) g.order[before + __popc(found & ((1U << lane) - 1U))] = i;
     __syncthreads();
   }
-  const bool last = expert + 1 == g.num_experts;
+  const bool last = expert + 1 == g.num_here;
   const int end = last ? g.max_rows : begin + RowsOf(count);
   for (int row = begin + count + thread; row < end; row += kGroupThreads) g.order[row] = -1;
   if (last && thread == 0) *g.num_tiles = first_tile + num_tiles;
@@ -84,30 +84,33 @@ __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indi
 
 }  // namespace
 
-bool CanGroupAndPack(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+bool CanGroupAndPack(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
   return table.alike && args.x.dtype == DType::kBF16 && args.indices.num_elements() < int64_t{1} << 24 &&
+         reinterpret_cast<uintptr_t>(args.terms.data) % 16 == 0 &&
          CanPack(args.x.data, args.x.dtype, args.x.shape[1], args.x.shape[1]);
 }
 
-Result<ExpertGrouping> GroupByExpert(CudaContext& context, const ops::RoutedExpertsArgs& args,
-                                     int tokens_per_tile) {
+Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
+  const ops::ExpertTermsArgs& args = work.args;
   const int64_t num_assignments = args.indices.num_elements();
-  const auto num_experts = static_cast<int64_t>(args.experts.size());
-  const int64_t used = std::min(num_assignments, num_experts);
+  const auto num_here = static_cast<int64_t>(args.experts.size());
+  const int64_t used = std::min(num_assignments, num_here);
   ExpertGrouping g = {};
   g.tokens_per_tile = tokens_per_tile;
-  g.num_experts = static_cast<int>(num_experts);
+  g.first_expert = static_cast<int>(args.first_expert);
+  g.num_here = static_cast<int>(num_here);
+  g.num_experts = static_cast<int>(args.num_experts);
   g.num_assignments = static_cast<int>(num_assignments);
   g.max_rows =
       static_cast<int>(CeilDiv(num_assignments + used * (kPackedRows - 1), kPackedRows) * kPackedRows);
-  DSV4_ASSIGN_OR_RETURN(g.counts, context.Scratch<int32_t>(num_experts));
+  DSV4_ASSIGN_OR_RETURN(g.counts, context.Scratch<int32_t>(num_here));
   DSV4_ASSIGN_OR_RETURN(g.order, context.Scratch<int32_t>(g.max_rows));
   DSV4_ASSIGN_OR_RETURN(g.tiles, context.Scratch<ExpertTile>(num_assignments / tokens_per_tile + used));
   DSV4_ASSIGN_OR_RETURN(g.num_tiles, context.Scratch<int32_t>(1));
-  const auto blocks = static_cast<unsigned>(num_experts);
+  const auto blocks = static_cast<unsigned>(num_here);
   const auto* const indices = args.indices.as<const int32_t>();
   context.Launch(CountKernel, blocks, kGroupThreads, 0, indices, static_cast<int>(args.indices.shape[1]), g,
-                 context.fault());
+                 work.wrong_index, context.fault());
   context.Launch(PlaceKernel, blocks, kGroupThreads, 0, indices, g);
   return g;
 }

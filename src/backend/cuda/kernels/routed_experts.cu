@@ -1,6 +1,6 @@
-// routed_experts: the assignments (token, slot) are grouped by expert on the device; gate and up, activation, down and the
-// sum over a token's experts follow, each one launch for all experts. The host never learns who chose whom: it launches as
-// many tiles as there could be, and those left over end at once.
+// expert_terms: the assignments (token, slot) of the experts that are here are grouped by expert on the device; gate and up,
+// activation and down follow, each one launch for all experts. The host never learns who chose whom: it launches as many tiles as
+// there could be, and those left over end at once. routed_experts is expert_terms of all experts, and sum_terms.
 #include <span>
 
 #include "backend/cuda/cuda_ops.h"
@@ -52,11 +52,25 @@ __device__ RunningTotal BlockScan(int32_t value, int32_t (&warp_totals)[kGroupTh
 }
 static_assert(kGroupThreads == 32 * 32);
 
-// One block. `order` receives the assignments, token * top_k + slot, by expert and then in their own order.
+// The experts with the ids [first, first + count) of num_experts; weights know them by their places among these.
+struct ExpertsHere {
+  int first;
+  int count;
+  int num_experts;
+
+  // -1 for one that is not here.
+  __device__ int PlaceOf(int32_t expert) const {
+    return expert >= first && expert - first < count ? expert - first : -1;
+  }
+};
+
+// One block. `order` receives the assignments of experts that are here, token * top_k + slot, by expert and then in their own order.
 __global__ void __launch_bounds__(kGroupThreads)
-    GroupKernel(const int32_t* indices, int num_assignments, int top_k, int num_experts, int tokens_per_tile,
-                int max_tiles, int32_t* order, Tile* tiles, Fault* fault) {
+    GroupKernel(const int32_t* indices, int num_assignments, int top_k, const ExpertsHere here,
+                int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles, FaultKind wrong_index,
+                Fault* fault) {
   BeginKernel();
+  const int num_experts = here.count;
   extern __shared__ int32_t shared[];
   __shared__ int32_t warp_totals[kGroupThreads / 32];
   int32_t* const counts = shared;                // [num_experts]
@@ -67,11 +81,10 @@ __global__ void __launch_bounds__(kGroupThreads)
   __syncthreads();
   for (int i = thread; i < num_assignments; i += kGroupThreads) {
     const int32_t expert = indices[i];
-    if (expert < 0 || expert >= num_experts) {
-      ReportFault(fault, FaultKind::kExpertIndex, i / top_k, i % top_k, expert, num_experts);
-    } else {
-      atomicAdd(&counts[expert], 1);
-    }
+    const int place = here.PlaceOf(expert);
+    if (place >= 0) atomicAdd(&counts[place], 1);
+    if (expert < 0 || expert >= here.num_experts)
+      ReportFault(fault, wrong_index, i / top_k, i % top_k, expert, here.num_experts);
   }
   __syncthreads();
   int32_t assignments_before = 0;
@@ -98,7 +111,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   // One warp gives the assignments their places, 32 at a time; loads run ahead.
   constexpr int kAhead = 4;
   int32_t next[kAhead];
-  const auto load = [&](int i) { return i < num_assignments ? indices[i] : -1; };
+  const auto load = [&](int i) { return i < num_assignments ? here.PlaceOf(indices[i]) : -1; };
 #pragma unroll
   for (int k = 0; k < kAhead; ++k) next[k] = load(k * 32 + lane);
   for (int first = 0; first < num_assignments; first += kAhead * 32) {
@@ -107,7 +120,7 @@ __global__ void __launch_bounds__(kGroupThreads)
       const int i = first + k * 32 + lane;
       const int32_t expert = next[k];
       next[k] = load(i + kAhead * 32);
-      const bool exists = expert >= 0 && expert < num_experts;
+      const bool exists = expert >= 0;
       const unsigned same = __match_any_sync(kWholeWarp, expert);
       const int32_t place = exists ? places[expert] : 0;
       __syncwarp();
@@ -187,50 +200,21 @@ __global__ void __launch_bounds__(kMatmulThreads) ExpertGeneralKernel(const Expe
 
 // --- Between and behind them -----------------------------------------------------------------------------------------
 
-// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row.
+// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row. Rows of experts that are
+// elsewhere, which nothing has written, become zeros.
 template <typename T>
-__global__ void ExpertSwigluKernel(const T* gate, const float* weights, T* y, int64_t count, int64_t width,
-                                   float limit) {
+__global__ void ExpertSwigluKernel(const T* gate, const int32_t* indices, const ExpertsHere here,
+                                   const float* weights, T* y, int64_t count, int64_t width, float limit) {
   BeginKernel();
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= count) return;
+  if (here.PlaceOf(indices[i / width]) < 0) {
+    Store(y, i, 0.0);
+    return;
+  }
   Store(y, i,
         ClampedSwiglu(Load(gate, i), Load(gate, count + i), static_cast<double>(limit),
                       static_cast<double>(weights[i / width])));
-}
-
-// One block a token and 256 columns: its experts' rows in ascending order of expert, slots in order.
-template <typename T>
-__global__ void SumExpertsKernel(const int32_t* indices, const T* rows, float* y, int top_k, int64_t dim) {
-  BeginKernel();
-  __shared__ int slots[kMaxTopK];
-  const int64_t token = blockIdx.x;
-  const int32_t* const chosen = indices + token * top_k;
-  if (threadIdx.x < top_k) {
-    const int slot = static_cast<int>(threadIdx.x);
-    int rank = 0;
-    for (int other = 0; other < top_k; ++other) {
-      rank += chosen[other] < chosen[slot] || (chosen[other] == chosen[slot] && other < slot) ? 1 : 0;
-    }
-    slots[rank] = slot;
-  }
-  __syncthreads();
-  const int64_t d = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
-  if (d >= dim) return;
-  float sum = 0.0F;
-  for (int k = 0; k < top_k; ++k) sum += ToFloat(rows[(token * top_k + slots[k]) * dim + d]);
-  y[token * dim + d] = sum;
-}
-
-void SumExperts(CudaContext& context, const ops::RoutedExpertsArgs& args, const void* rows) {
-  constexpr int kThreads = 256;
-  const int64_t dim = args.x.shape[1];
-  const dim3 grid(static_cast<unsigned>(args.x.shape[0]), static_cast<unsigned>(CeilDiv(dim, kThreads)));
-  WithElement(args.x.dtype, [&]<typename T>(T*) {
-    context.Launch(SumExpertsKernel<T>, grid, kThreads, 0, args.indices.as<const int32_t>(),
-                   static_cast<const T*>(rows), args.y.as<float>(), static_cast<int>(args.indices.shape[1]),
-                   dim);
-  });
 }
 
 // --- The op ----------------------------------------------------------------------------------------------------------
@@ -327,107 +311,136 @@ Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const E
   return {};
 }
 
+ExpertsHere HereOf(const ops::ExpertTermsArgs& args) {
+  return {static_cast<int>(args.first_expert), static_cast<int>(args.experts.size()),
+          static_cast<int>(args.num_experts)};
+}
+
 // Assignments by expert, in tiles of up to tokens_per_tile.
-Result<ExpertGroups> Group(CudaContext& context, const ops::RoutedExpertsArgs& args, int tokens_per_tile) {
+Result<ExpertGroups> Group(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
+  const ops::ExpertTermsArgs& args = work.args;
   const int64_t num_assignments = args.indices.num_elements();
-  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  const auto num_here = static_cast<int64_t>(args.experts.size());
   ExpertGroups groups = {.tokens_per_tile = tokens_per_tile};
   groups.max_tiles =
-      static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_experts));
+      static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_here));
   DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
   DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(groups.max_tiles));
-  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(2 * num_experts) * sizeof(int32_t),
+  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(2 * num_here) * sizeof(int32_t),
                  args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
-                 static_cast<int>(args.indices.shape[1]), static_cast<int>(num_experts), tokens_per_tile,
-                 groups.max_tiles, order, tiles, context.fault());
+                 static_cast<int>(args.indices.shape[1]), HereOf(args), tokens_per_tile, groups.max_tiles,
+                 order, tiles, work.wrong_index, context.fault());
   groups.order = order;
   groups.tiles = tiles;
   return groups;
 }
 
 Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
-                      const ops::RoutedExpertsArgs& args) {
+                      const TermsWork& work) {
   Plan plan;
   plan.table = &table;
   plan.block_scaled = block_scaled;
-  const int64_t num_assignments = args.indices.num_elements();
-  const auto num_experts = static_cast<int64_t>(args.experts.size());
-  plan.token_tiles = num_assignments > 8 * num_experts ? 4 : 1;
+  plan.token_tiles = work.args.indices.num_elements() > 8 * work.args.num_experts ? 4 : 1;
   const int tokens_per_tile = block_scaled ? kBlockScaledTokens : plan.token_tiles * kTokensPerTile;
-  DSV4_ASSIGN_OR_RETURN(const ExpertGroups groups, Group(context, args, tokens_per_tile));
+  DSV4_ASSIGN_OR_RETURN(const ExpertGroups groups, Group(context, work, tokens_per_tile));
   plan.max_tiles = groups.max_tiles;
   plan.order = groups.order;
   plan.tiles = groups.tiles;
   return plan;
 }
 
-}  // namespace
-
-Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
-  const int64_t num_tokens = args.x.shape[0];
+// For experts of any formats.
+Status TermsOfPlan(CudaContext& context, const ExpertTable& table, bool block_scaled, const TermsWork& work) {
+  const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
-  const int64_t top_k = args.indices.shape[1];
-  const int64_t inter_dim = args.experts[0].w1.rows;
-  const int64_t num_assignments = num_tokens * top_k;
-  if (num_tokens == 0) return {};
-  constexpr size_t kMaxExperts = 4096;  // 32 KB of shared memory.
-  if (top_k > kMaxTopK || args.experts.size() > kMaxExperts) {
-    return Unimplemented("op routed_experts: indices " + args.indices.shape.ToString() + " of " +
-                         std::to_string(args.experts.size()) +
-                         " experts, this backend takes up to 64 choices of 4096 experts");
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
-                               context.expert_tables().Find(args.experts, args.x.dtype));
-  const bool block_scaled = table->alike && HasBlockScaled(context.block_scaled(), table->w1) &&
-                            HasBlockScaled(context.block_scaled(), table->w2);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fp8, HasExpertsFp8(context, *table, args));
-  if (!block_scaled && !fp8 && CanStreamExperts(*table, args)) return StreamExperts(context, *table, args);
+  const int64_t inter_dim = table.w1.rows;
+  const int64_t num_assignments = args.indices.num_elements();
   const DType dtype = args.x.dtype;
   const int64_t element = ElementBytes(dtype);
-  DSV4_ASSIGN_OR_RETURN_STATUS(void* const rows,
-                               context.Scratch(static_cast<size_t>(num_assignments * dim * element)));
-  if (fp8) {
-    DSV4_RETURN_IF_ERROR(ExpertsFp8(context, *table, args, static_cast<uint16_t*>(rows)));
-    SumExperts(context, args, rows);
-    return {};
-  }
-  const int tokens_per_tile = block_scaled ? 0 : GroupedTokensPerTile(*table, args);
-  if (tokens_per_tile > 0) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, Group(context, args, tokens_per_tile));
-    DSV4_RETURN_IF_ERROR(StreamGroupedExperts(context, *table, groups, args, static_cast<uint16_t*>(rows)));
-    SumExperts(context, args, rows);
-    return {};
-  }
-  if (!block_scaled && context.has_wgmma() && HasExpertsWide(*table, args)) {
-    DSV4_RETURN_IF_ERROR(ExpertsWide(context, *table, args, static_cast<uint16_t*>(rows)));
-    SumExperts(context, args, rows);
-    return {};
-  }
-  if (!block_scaled && context.has_wgmma() && HasExpertsWgmma(*table, args)) {
-    DSV4_RETURN_IF_ERROR(ExpertsWgmma(context, *table, args, static_cast<uint16_t*>(rows)));
-    SumExperts(context, args, rows);
-    return {};
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, *table, block_scaled, args));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, table, block_scaled, work));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,
                                context.Scratch(static_cast<size_t>(num_assignments * inter_dim * element)));
-
   DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->gate_up, kGate, 2, args.x.data, dtype,
-                                       num_tokens, dim, static_cast<int>(top_k), gate_up, num_assignments,
-                                       inter_dim));
+                                       args.x.shape[0], dim, static_cast<int>(args.indices.shape[1]), gate_up,
+                                       num_assignments, inter_dim));
   constexpr int kThreads = 256;
   const int64_t count = num_assignments * inter_dim;
   WithElement(dtype, [&]<typename T>(T*) {
     context.Launch(ExpertSwigluKernel<T>, static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0,
-                   static_cast<const T*>(gate_up), args.weights.as<const float>(), static_cast<T*>(hidden),
-                   count, inter_dim, args.limit);
+                   static_cast<const T*>(gate_up), args.indices.as<const int32_t>(), HereOf(args),
+                   args.weights.as<const float>(), static_cast<T*>(hidden), count, inter_dim, args.limit);
   });
-  DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->down, kDown, 1, hidden, dtype,
-                                       num_assignments, inter_dim, 1, rows, num_assignments, dim));
-  SumExperts(context, args, rows);
-  return {};
+  return MultiplyExperts(context, plan, plan.table->down, kDown, 1, hidden, dtype, num_assignments, inter_dim,
+                         1, args.terms.data, num_assignments, dim);
+}
+
+bool IsBlockScaled(CudaContext& context, const ExpertTable& table) {
+  return table.alike && HasBlockScaled(context.block_scaled(), table.w1) &&
+         HasBlockScaled(context.block_scaled(), table.w2);
+}
+
+// By the kernels for so many tokens and such experts. All of them give a term the same bits, but for those of FP8 and block scales,
+// which their modes ask for.
+Status ComputeTerms(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+  const ops::ExpertTermsArgs& args = work.args;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fp8, HasExpertsFp8(context, table, args));
+  if (fp8) return ExpertsFp8(context, table, work);
+  if (IsBlockScaled(context, table)) return TermsOfPlan(context, table, true, work);
+  if (const int tokens_per_tile = GroupedTokensPerTile(table, args); tokens_per_tile > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, Group(context, work, tokens_per_tile));
+    return StreamGroupedExperts(context, table, groups, args);
+  }
+  if (context.has_wgmma() && HasExpertsWide(table, args)) return ExpertsWide(context, table, work);
+  if (context.has_wgmma() && HasExpertsWgmma(table, args)) return ExpertsWgmma(context, table, work);
+  return TermsOfPlan(context, table, false, work);
+}
+
+Status CheckSizes(const char* op, const TensorView& indices, size_t num_experts) {
+  constexpr size_t kMaxExperts = 4096;  // 32 KB of shared memory.
+  if (indices.shape[1] <= kMaxTopK && num_experts <= kMaxExperts) return {};
+  return Unimplemented("op " + std::string(op) + ": indices " + indices.shape.ToString() + " of " +
+                       std::to_string(num_experts) +
+                       " experts, this backend takes up to 64 choices of 4096 experts");
+}
+
+}  // namespace
+
+Status ExpertTerms(CudaContext& context, const ops::ExpertTermsArgs& args) {
+  if (args.indices.num_elements() == 0 || args.experts.empty()) return {};
+  DSV4_RETURN_IF_ERROR(CheckSizes("expert_terms", args.indices, args.experts.size()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
+                               context.expert_tables().Find(args.experts, args.x.dtype));
+  return ComputeTerms(context, *table, {args, FaultKind::kTermIndex});
+}
+
+Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
+  const Shape shape = {args.indices.shape[0], args.indices.shape[1], args.x.shape[1]};
+  if (args.x.shape[0] == 0) return {};
+  DSV4_RETURN_IF_ERROR(CheckSizes("routed_experts", args.indices, args.experts.size()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
+                               context.expert_tables().Find(args.experts, args.x.dtype));
+  ops::ExpertTermsArgs all = {.x = args.x,
+                              .indices = args.indices,
+                              .weights = args.weights,
+                              .experts = args.experts,
+                              .num_experts = static_cast<int64_t>(args.experts.size()),
+                              .limit = args.limit,
+                              .terms = {}};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fp8, HasExpertsFp8(context, *table, all));
+  if (!fp8 && !IsBlockScaled(context, *table) && CanStreamExperts(*table, args))
+    return StreamExperts(context, *table, args);
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      void* const terms,
+      context.Scratch(static_cast<size_t>(shape.num_elements() * ElementBytes(args.x.dtype))));
+  all.terms = TensorView::Contiguous(terms, args.x.dtype, shape, args.x.device);
+  DSV4_RETURN_IF_ERROR(ComputeTerms(context, *table, {all, FaultKind::kExpertIndex}));
+  const int64_t begins[] = {0, all.num_experts};
+  return SumTerms(context, {.parts = all.terms.Reshaped({1, shape[0], shape[1], shape[2]}),
+                            .indices = args.indices,
+                            .begins = begins,
+                            .y = args.y});
 }
 
 }  // namespace dsv4::backend::cuda

@@ -465,24 +465,23 @@ bool Fits(const DeviceWeight& weight) {
 }  // namespace
 
 Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table,
-                           const ops::RoutedExpertsArgs& args) {
-  const auto num_experts = static_cast<int64_t>(args.experts.size());
+                           const ops::ExpertTermsArgs& args) {
   const Fp8Products mode = context.fp8_products();
   if (mode == Fp8Products::kOff) return false;
-  if (mode == Fp8Products::kMany && args.indices.num_elements() < kMinTokensOfExpert * num_experts)
+  if (mode == Fp8Products::kMany && args.indices.num_elements() < kMinTokensOfExpert * args.num_experts)
     return false;
   if (!Fits(table.w1) || !Fits(table.w2) || !CanGroupAndPack(table, args)) return false;
-  DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts, FindE4m3Experts(context, table, num_experts));
+  DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts, FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
   return experts->exact;
 }
 
-Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,
-                  uint16_t* rows) {
+Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+  const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(const E4m3Experts* const experts,
                                FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, args, kTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kTokens));
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const gate_up,
                                context.Scratch<uint16_t>(grouping.max_rows * 2 * width));
   const RowSource tokens = {.x = args.x.data,
@@ -517,7 +516,7 @@ Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::Rou
   params.first_matrix = 2;
   params.num_matrices = 1;
   params.row_clusters = static_cast<int>(dim / (kCluster * kRows));
-  params.y = rows;
+  params.y = args.terms.as<uint16_t>();
   params.by_assignment = true;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.x, PackFp8(context, activations, width));
   Launch(context, params);

@@ -7,15 +7,15 @@
 #pragma once
 
 #include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/terms_work.h"
 
 namespace dsv4::backend::cuda {
 
 // As `context`'s mode says, and experts of MXFP4, stored alike and exact in e4m3; the first call for a table waits for the device.
 Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table,
-                           const ops::RoutedExpertsArgs& args);
+                           const ops::ExpertTermsArgs& args);
 
-// What down gives for every assignment, token * top_k + slot: rows [num_assignments, dim] of bf16.
-Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,
-                  uint16_t* rows);
+// The terms, which are bf16.
+Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -171,12 +171,13 @@ void Launch(CudaContext& context, Kernel kernel, const Params& params, size_t sh
 
 }  // namespace
 
-int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+int GroupedTokensPerTile(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
-  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  // If every expert is chosen as often as another.
+  const int64_t num_here = num_assignments * static_cast<int64_t>(args.experts.size()) / args.num_experts;
   const bool few =
-      args.x.shape[0] <= kMaxTokens || (num_assignments <= kMaxAssignments && RunTokensPerTile(table) > 0);
-  if (!table.alike || !few || num_assignments > kMaxTokensPerTile * num_experts ||
+      args.x.shape[0] <= kMaxTokens || (num_here <= kMaxAssignments && RunTokensPerTile(table) > 0);
+  if (!table.alike || !few || num_assignments > kMaxTokensPerTile * args.num_experts ||
       !CanStreamWeight(table.w1, table.w1.rows) || !CanStreamWeight(table.w2, table.w2.rows) ||
       !CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) ||
       !CanStreamRows(args.x, table.w2.cols, table.w2.cols, 1)) {
@@ -190,8 +191,8 @@ int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs&
 }
 
 Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                            const ops::RoutedExpertsArgs& args, uint16_t* rows) {
-  if (RunTokensPerTile(table) > 0) return RunGroupedExperts(context, table, groups, args, rows);
+                            const ops::ExpertTermsArgs& args) {
+  if (RunTokensPerTile(table) > 0) return RunGroupedExperts(context, table, groups, args);
   const int64_t num_assignments = args.indices.num_elements();
   const int64_t num_chosen = std::min(num_assignments, static_cast<int64_t>(args.experts.size()));
   const int64_t width = table.w1.rows;
@@ -221,7 +222,7 @@ Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, cons
   params.x = hidden;
   params.x_stride = width;
   params.x_divisor = 1;
-  params.y = rows;
+  params.y = args.terms.as<uint16_t>();
   ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
     Launch(context, DownKernel<kKind>, params, SharedBytes(params, 1, false));
   });

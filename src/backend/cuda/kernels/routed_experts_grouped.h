@@ -4,12 +4,13 @@
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/block_scaled.h"
+#include "ops/expert_terms.h"
 
 namespace dsv4::backend::cuda {
 
 // Assignments that a tile takes; 0: not for these kernels. Too many tokens for those that read an expert for each token, too few
 // for the matrix unit, experts that are stored alike and are chosen by few tokens each.
-int GroupedTokensPerTile(const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+int GroupedTokensPerTile(const ExpertTable& table, const ops::ExpertTermsArgs& args);
 
 // The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no assignments come last.
 struct ExpertGroups {
@@ -19,8 +20,8 @@ struct ExpertGroups {
   const int32_t* order = nullptr;
 };
 
-// What down gives for every assignment: rows [num_assignments, dim] of bf16.
+// The terms of grouped assignments, which are bf16.
 Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                            const ops::RoutedExpertsArgs& args, uint16_t* rows);
+                            const ops::ExpertTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -202,7 +202,7 @@ int RunTokensPerTile(const ExpertTable& table) {
 }
 
 Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                         const ops::RoutedExpertsArgs& args, uint16_t* rows) {
+                         const ops::ExpertTermsArgs& args) {
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden,
                                context.Scratch<uint16_t>(args.indices.num_elements() * width));
@@ -226,7 +226,7 @@ Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const E
   down.routing = nullptr;
   down.x = hidden;
   down.x_divisor = 1;
-  down.y = rows;
+  down.y = args.terms.as<uint16_t>();
   if (gate_up.shape.kind == StreamKind::kMxFp4) {
     LaunchBoth<StreamKind::kMxFp4>(context, gate_up, down);
   } else {

@@ -12,6 +12,6 @@ int RunTokensPerTile(const ExpertTable& table);
 
 // StreamGroupedExperts for experts that RunTokensPerTile takes.
 Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                         const ops::RoutedExpertsArgs& args, uint16_t* rows);
+                         const ops::ExpertTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -133,16 +133,16 @@ void LaunchDown(CudaContext& context, const Params& params, unsigned blocks) {
 
 }  // namespace
 
-bool HasExpertsWgmma(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+bool HasExpertsWgmma(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
   return args.x.shape[0] >= kMinWgmmaTokens && FitsWgmma(table.w1) && FitsWgmma(table.w2) &&
          table.w1.rows % (kWgmmaRows / 2) == 0 && table.w2.rows % 2 == 0 && CanGroupAndPack(table, args);
 }
 
-Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,
-                    uint16_t* rows) {
+Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+  const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, args, kWgmmaTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kWgmmaTokens));
   const auto blocks = static_cast<unsigned>(context.queue().num_processors());
 
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(grouping.max_rows * width));
@@ -171,7 +171,7 @@ Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const ops::R
                                  .divisor = 0};
   params.shape = table.w2;
   params.row_tiles = static_cast<int>(CeilDiv(dim, kWgmmaRows));
-  params.y = rows;
+  params.y = args.terms.as<uint16_t>();
   params.routing = nullptr;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.x,
                                Pack(context, activations, width, table.w2.quantized_x, table.w2.kind));

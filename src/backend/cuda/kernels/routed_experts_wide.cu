@@ -442,17 +442,17 @@ bool Fits(const DeviceWeight& weight) {
 
 }  // namespace
 
-bool HasExpertsWide(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+bool HasExpertsWide(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
-  return num_assignments >= kMinTokensOfExpert * static_cast<int64_t>(args.experts.size()) &&
+  return num_assignments >= kMinTokensOfExpert * args.num_experts &&
          Fits(table.w1) && Fits(table.w2) && CanGroupAndPack(table, args);
 }
 
-Status ExpertsWide(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,
-                   uint16_t* rows) {
+Status ExpertsWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+  const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, args, kTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kTokens));
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const gate_up,
                                context.Scratch<uint16_t>(grouping.max_rows * 2 * width));
   const RowSource tokens = {.x = args.x.data,
@@ -485,7 +485,7 @@ Status ExpertsWide(CudaContext& context, const ExpertTable& table, const ops::Ro
   params.first_matrix = 2;
   params.num_matrices = 1;
   params.row_clusters = static_cast<int>(dim / (kCluster * kRows));
-  params.y = rows;
+  params.y = args.terms.as<uint16_t>();
   params.by_assignment = true;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.x,
                                Pack(context, activations, width, table.w2.quantized_x, table.w2.kind));

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernels/terms_work.h"
 
 namespace dsv4::backend::cuda {
 
 // So many tokens, and experts that are stored alike in FP4.
-bool HasExpertsWide(const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+bool HasExpertsWide(const ExpertTable& table, const ops::ExpertTermsArgs& args);
 
-// What down gives for every assignment, token * top_k + slot: rows [num_assignments, dim] of bf16.
-Status ExpertsWide(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args,
-                   uint16_t* rows);
+// The terms, which are bf16.
+Status ExpertsWide(CudaContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda
