@@ -85,9 +85,14 @@ TEST(CudaLaunches, AGenerationThatRunsAheadReplaysNearlyAllOfItsLists) {
   }
 }
 
-// The launches of steps of one token, one after the other from nothing.
-std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& model) {
+// The launches of steps of one token, one after the other behind so many.
+std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& model, size_t depth) {
   kv::SequenceState sequence = Take(model.NewSequence());
+  if (depth > 0) {
+    const std::vector<int32_t> tokens(depth, 1);
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = tokens};
+    EXPECT_TRUE(model.Step({&chunk, 1}).has_value());
+  }
   std::vector<int64_t> launches;
   for (int i = 0; i < 12; ++i) {
     const backend::CudaCounters before = backend::CountersOf(backend);
@@ -123,19 +128,24 @@ void RunFlashOnRanks(const model::ModelOptions& model_options,
   });
 }
 
-// Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums and
-// attention over ranks are part of the kernels around them. One rank has one more where it lists the entries that a token sees, all of them.
-TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) {
+// Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums,
+// attention over ranks and their choice of entries are part of the kernels around them. One rank has one more where it lists the entries that
+// a token sees, all of them.
+void ExpectTheLaunchesOfOneRank(size_t depth) {
   std::vector<int64_t> alone;
   {
     const ops::Backend backend = Take(backend::MakeCudaBackend({}));
-    alone = LaunchesOfSteps(backend, *MakeFlash(backend));
+    alone = LaunchesOfSteps(backend, *MakeFlash(backend), depth);
   }
   RunFlashOnRanks({}, [&](const ops::Backend& backend, model::Model& model) {
-    const std::vector<int64_t> launches = LaunchesOfSteps(backend, model);
+    const std::vector<int64_t> launches = LaunchesOfSteps(backend, model, depth);
     for (size_t i = 0; i < alone.size(); ++i) EXPECT_LE(launches[i], alone[i] + 1) << "step " << i;
   });
 }
+
+TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) { ExpectTheLaunchesOfOneRank(0); }
+
+TEST(CudaLaunches, SoIsTheChoiceOfEntriesFromSomeThousandTokensOn) { ExpectTheLaunchesOfOneRank(3000); }
 
 // How many launches have been handed to the device where a pass begins.
 class LaunchesAtPasses final : public model::Observer {

@@ -310,6 +310,16 @@ TEST(IndexerCandidatesParity, TogetherAsAlone) {
       {4, 64, 4, 8, 53, {0, 3, 126, 400, 17}, {0, 1, 127, 9, 128}},  // Ragged.
       {2, 32, 4, 512, 61, {2045}, {8}},                              // Around top_k = visible.
       {2, 32, 1, 3, 8, {10}, {4}},
+      {16,
+       128,
+       4,
+       100,
+       61,
+       {4093},
+       {1}},  // One token in the release's width: more entries on a rank than top_k,
+      {16, 128, 4, 100, 61, {809}, {1}},    // as many and fewer,
+      {64, 128, 1, 512, 64, {6000}, {1}},   // more than 4096 where one rank has all.
+      {16, 128, 1, 1100, 64, {1200}, {1}},  // More candidates than are chosen in a cluster.
   };
   for (const SelectCase& c : cases) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {

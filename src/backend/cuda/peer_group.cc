@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backend/cuda/kernels/attention_over_ranks.h"
+#include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "base/check.h"
@@ -158,6 +159,12 @@ class PeerGroup final : public comm::Communicator {
                    std::span<std::byte> all) override {
     const int64_t all_row_bytes = Total(row_bytes);
     DSV4_CHECK(static_cast<int64_t>(all.size()) == all_row_bytes * num_rows) << all.size();
+    if (packed_ && num_rows == 1 && !ended_.load(std::memory_order_relaxed)) {
+      DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-gather", {Shape{num_rows, all_row_bytes}}}));
+      const bool joined = GatherJoinsCandidates(*context_, params_, mine.data(), all.data(), row_bytes);
+      DSV4_RETURN_IF_ERROR(queue_->EndOp());
+      if (joined) return {};
+    }
     ExchangeParams p = params_;
     p.num_rows = num_rows;
     int64_t begin = 0;

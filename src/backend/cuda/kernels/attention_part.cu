@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/bitonic.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "backend/cuda/kernels/open_attention.h"
 #include "backend/cuda/kernels/sequences.h"
 
@@ -336,7 +337,11 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
   // Queries that are still to be gathered are gathered by the kernel that reads them.
   std::shared_ptr<AttentionOverRanks> over_ranks = OpenQueries(context, params, args.q.dtype, max_keys);
   uint64_t before = over_ranks == nullptr ? 0 : context.open_attention()->launch;
-  if (!args.selected.is_null() && args.ratio > 0) {
+  const RowsChosenHere chosen = FindRowsChosenHere(context, args, before);
+  if (chosen.rows != nullptr) {
+    params.rows = chosen.rows;
+    params.num_rows = chosen.num_rows;
+  } else if (!args.selected.is_null() && args.ratio > 0) {
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows,
                                  context.Scratch<int32_t>(std::max<int64_t>(num_tokens * top_k, 1)));
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));

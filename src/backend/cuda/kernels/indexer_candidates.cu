@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "backend/cuda/kernels/indexer_scores.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/top_k.h"
@@ -213,6 +214,18 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
         ", this backend takes up to 50000 elements a token, 2097120 entries and 25600 of them");
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
+  const ScoreParams score = {.q = args.q.data,
+                             .weights = args.weights.data,
+                             .scores = nullptr,
+                             .first_token = 0,
+                             .max_visible = max_visible,
+                             .top_k = 0,
+                             .ratio = args.ratio * shard.count,
+                             .num_heads = static_cast<int>(num_heads),
+                             .width = static_cast<int>(width)};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const bool in_cluster,
+                               CandidatesInCluster(context, args, table, score, max_entries));
+  if (in_cluster) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows, context.Scratch<int32_t>(num_tokens * top_k));
   constexpr int64_t kMaxScores = int64_t{1} << 24;
   const int64_t tokens_at_once =
@@ -224,17 +237,10 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
   for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
     if (scores != nullptr) {
-      ScoreEntries(context, table,
-                   {.q = args.q.data,
-                    .weights = args.weights.data,
-                    .scores = scores,
-                    .first_token = begin,
-                    .max_visible = max_visible,
-                    .top_k = 0,
-                    .ratio = args.ratio * shard.count,
-                    .num_heads = static_cast<int>(num_heads),
-                    .width = static_cast<int>(width)},
-                   args.q.dtype, count);
+      ScoreParams of_launch = score;
+      of_launch.scores = scores;
+      of_launch.first_token = begin;
+      ScoreEntries(context, table, of_launch, args.q.dtype, count);
     }
     SelectTopK(context, table,
                {.scores = scores,
@@ -264,7 +270,7 @@ Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& arg
   const int64_t num_tokens = args.candidates.shape[0];
   const int64_t num_candidates = args.candidates.shape[1];
   const int64_t top_k = args.selected.shape[1];
-  if (num_tokens == 0 || top_k == 0) return {};
+  if (num_tokens == 0 || top_k == 0 || MergeJoinsCandidates(context, args)) return {};
   const size_t shared_bytes = static_cast<size_t>(num_candidates) * sizeof(uint64_t) +
                               static_cast<size_t>(kWords + top_k) * sizeof(uint32_t);
   if (shared_bytes > kMaxSharedBytes) {

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "tensor/dtype.h"
+#include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {
 
@@ -53,8 +55,10 @@ struct OpenSwiglu {
   DType dtype = DType::kBF16;
 };
 
+struct IndexerOverRanks;  // kernels/indexer_over_ranks.cu
+
 // indexer_select, for attention: lists in ascending order, of all visible entries up to top_k, then -1. As long as its launch is
-// the last, they are what it wrote.
+// the last, they are what it wrote. Or indexer_candidates of one token, for what follows until attention_part.
 struct OpenSelection {
   struct Tokens {
     int64_t begin;
@@ -63,11 +67,13 @@ struct OpenSelection {
     friend bool operator==(const Tokens&, const Tokens&) = default;
   };
   uint64_t launch = 0;
-  const void* selected = nullptr;  // [num_tokens, top_k]
+  const void* selected = nullptr;  // [num_tokens, top_k]; null: nothing has been chosen yet.
   int64_t num_tokens = 0;
   int64_t top_k = 0;
   int64_t ratio = 1;
   std::vector<Tokens> sequences;  // That have tokens, in order.
+  std::shared_ptr<IndexerOverRanks> over_ranks = {};
+  Buffer rows = {};  // Its list of rows.
 };
 
 // The tokens of an op's sequences as OpenSelection holds them.

@@ -1,0 +1,317 @@
+// Ranks that divide a sequence's entries and choose among them in one launch: the bits of the ops one by one, whatever of them each rank
+// has joined. Here ranks are streams of one device, which see each other's mailboxes as they are.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/kernels/indexer_over_ranks.h"
+#include "tests/cuda/device_tensors.h"
+
+namespace dsv4::testing {
+namespace {
+
+using backend::cuda::CudaContext;
+using backend::cuda::ExchangeParams;
+using backend::cuda::ExchangeState;
+using backend::cuda::ExchangeWords;
+using backend::cuda::PeerLinks;
+
+// Kernels of ranks that wait for each other on one device: each has a channel to it, since the second of two on one channel waits for the
+// first, and no code is loaded while one runs.
+const bool kIsSet =
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0 && ::setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
+
+constexpr int64_t kHeads = 64;
+constexpr int64_t kWidth = 128;
+constexpr int64_t kRatio = 4;
+constexpr int64_t kRowsPerPage = 61;
+
+struct Case {
+  int ranks;
+  int64_t num_entries;
+  int64_t top_k;
+  bool tied;  // Small integers make many equal scores.
+};
+
+// How much of the exchange and of the choice joins indexer_candidates.
+enum class Joins : uint8_t { kAll, kGather, kNothing };
+
+std::vector<uint16_t> Numbers(const Case& c, int64_t count, uint32_t seed) {
+  std::vector<float> values = Normals(count, seed);
+  if (c.tied) {
+    for (float& value : values) value = std::nearbyint(value);
+  }
+  return Bf16s(values);
+}
+
+// Those entries of a sequence that `shard` has, on a device.
+class Keys {
+ public:
+  Keys(Device& device, const std::vector<uint16_t>& all, const EntryShard& shard) {
+    num_rows_ = shard.NumRows(static_cast<int64_t>(all.size()) / kWidth);
+    for (int64_t first = 0; first < num_rows_; first += kRowsPerPage) {
+      std::vector<uint16_t> page;
+      for (int64_t row = first; row < std::min(num_rows_, first + kRowsPerPage); ++row) {
+        const auto key = all.begin() + shard.Entry(row) * kWidth;
+        page.insert(page.end(), key, key + kWidth);
+      }
+      page.resize(kRowsPerPage * kWidth, 0x7FC0);  // NaN, which nobody may look at.
+      tensors_.push_back(device.Copy(DType::kBF16, {kRowsPerPage, kWidth}, page));
+      pages_.push_back(tensors_.back().view.data);
+    }
+  }
+  PagedRows rows() const {
+    return {.pages = pages_, .rows_per_page = kRowsPerPage, .num_rows = num_rows_, .width = kWidth};
+  }
+
+ private:
+  std::vector<DeviceTensor> tensors_;
+  std::vector<void*> pages_;
+  int64_t num_rows_ = 0;
+};
+
+template <typename T>
+std::vector<T> Read(Device& device, const TensorView& view) {
+  const std::vector<std::byte> bytes = device.Bytes(view);
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+void Must(const Status& status) { DSV4_CHECK(status.ok()) << status.ToString(); }
+
+// The last token of a sequence, with queries of its own.
+struct Query {
+  Query(const Case& c, Device& device)
+      : q(device.Copy(DType::kBF16, {1, kHeads, kWidth}, Numbers(c, kHeads * kWidth, 5))),
+        weights(device.Copy(DType::kBF16, {1, kHeads}, Numbers(c, kHeads, 6))) {}
+  DeviceTensor q;
+  DeviceTensor weights;
+};
+int64_t PositionOf(const Case& c) { return c.num_entries * kRatio; }
+
+class Rank {
+ public:
+  Rank(const Case& c, const std::vector<uint16_t>& keys, int rank)
+      : case_(c),
+        shard_{rank, c.ranks},
+        query_(c, device_),
+        keys_(device_, keys, shard_),
+        candidates_(device_.New(DType::kI64, {1, c.top_k})),
+        all_(device_.New(DType::kI64, {1, c.ranks * c.top_k})),
+        selected_(device_.New(DType::kI32, {1, c.top_k})),
+        mailbox_(device_.New(DType::kU8, {backend::cuda::kMailboxBytes})),
+        state_(device_.New(DType::kU8, {sizeof(ExchangeState)})),
+        words_(device_.New(DType::kU8, {sizeof(ExchangeWords)})) {
+    links_.state = static_cast<ExchangeState*>(state_.view.data);
+    links_.words = static_cast<ExchangeWords*>(words_.view.data);
+    links_.deadline_ns = int64_t{5000000000};
+    links_.rank = rank;
+    links_.size = c.ranks;
+    (void)device_.Bytes(state_.view);  // All memory is there, and zero, before anybody writes.
+  }
+  void Meet(int rank, const Rank& other) {
+    links_.mailboxes[rank] = static_cast<std::byte*>(other.mailbox_.view.data);
+  }
+
+  // Queues the three ops, of which `joins` says how many are one launch.
+  void Choose(Joins joins) {
+    Must(device_.table().indexer_candidates(
+        device_.context(),
+        Candidates(query_.q.view, query_.weights.view, candidates_.view, PositionOf(case_), 1)));
+    if (joins == Joins::kNothing) HandOver();
+    CudaContext& context = this->context();
+    const int64_t bytes = candidates_.view.num_bytes();
+    const std::vector<int64_t> row_bytes(static_cast<size_t>(case_.ranks), bytes);
+    Must(context.queue().BeginOp({"all-gather", {}}));
+    const bool gathers = backend::cuda::GatherJoinsCandidates(context, links_, candidates_.view.data,
+                                                              all_.view.data, row_bytes);
+    if (!gathers) {
+      ExchangeParams p = {{links_}};
+      p.num_rows = 1;
+      p.share = bytes / 16 * 16 + 16;
+      for (int r = 0; r < case_.ranks; ++r) {
+        p.send[r] = {candidates_.view.as<std::byte>(), bytes, bytes};
+        p.receive[r] = {all_.view.as<std::byte>() + r * bytes, case_.ranks * bytes, bytes};
+      }
+      context.Launch(backend::cuda::PackedKernelFor(8), 1, backend::cuda::kExchangeThreads, 0, p);
+    }
+    Must(context.queue().EndOp());
+    EXPECT_EQ(gathers, joins != Joins::kNothing);
+    if (joins != Joins::kAll) HandOver();
+    Must(device_.table().merge_candidates(device_.context(), {all_.view, selected_.view}));
+    rows_ = backend::cuda::FindRowsChosenHere(context, Part(), 0);
+    EXPECT_EQ(rows_.rows != nullptr, joins == Joins::kAll);
+  }
+  void HandOver() {
+    Must(context().queue().OnStream("test", [](cudaStream_t) { return Status(); }));
+  }
+
+  // What the ops give where nothing is joined: the kernels for several tokens, of two that see the same.
+  std::vector<int64_t> CandidatesOfSeveralTokens() {
+    const std::vector<uint16_t> q = Read<uint16_t>(device_, query_.q.view);
+    const std::vector<uint16_t> weights = Read<uint16_t>(device_, query_.weights.view);
+    const auto twice = [](std::vector<uint16_t> values) {
+      values.insert(values.end(), values.begin(), values.end());
+      return values;
+    };
+    const DeviceTensor two = device_.Copy(DType::kBF16, {2, kHeads, kWidth}, twice(q));
+    const DeviceTensor two_weights = device_.Copy(DType::kBF16, {2, kHeads}, twice(weights));
+    const DeviceTensor out = device_.New(DType::kI64, {2, case_.top_k});
+    Must(device_.table().indexer_candidates(
+        device_.context(), Candidates(two.view, two_weights.view, out.view, PositionOf(case_), 2)));
+    return Read<int64_t>(device_, out.view.Rows(1, 2));
+  }
+
+  Device& device() { return device_; }
+  std::vector<int64_t> candidates() { return Read<int64_t>(device_, candidates_.view); }
+  std::vector<int64_t> all() { return Read<int64_t>(device_, all_.view); }
+  std::vector<int32_t> selected() { return Read<int32_t>(device_, selected_.view); }
+  // Of the last choice, if it was one launch.
+  std::vector<int32_t> rows() {
+    const auto view = [&](const int32_t* data, int64_t count) {
+      return TensorView::Contiguous(const_cast<int32_t*>(data), DType::kI32, {count},
+                                    device_.memory().device());
+    };
+    const int32_t count = Read<int32_t>(device_, view(rows_.num_rows, 1))[0];
+    EXPECT_LE(count, case_.top_k);
+    return count == 0 ? std::vector<int32_t>() : Read<int32_t>(device_, view(rows_.rows, count));
+  }
+  ExchangeState state() {
+    ExchangeState state;
+    const std::vector<std::byte> bytes = device_.Bytes(state_.view);
+    std::memcpy(&state, bytes.data(), sizeof(state));
+    return state;
+  }
+
+ private:
+  CudaContext& context() { return static_cast<CudaContext&>(device_.context()); }
+  ops::IndexerCandidatesArgs Candidates(const TensorView& q, const TensorView& weights, const TensorView& out,
+                                        int64_t position, int64_t num_tokens) {
+    sequences_ = {
+        {.token_begin = 0, .num_tokens = num_tokens, .first_position = position, .keys = keys_.rows()}};
+    return {.q = q,
+            .weights = weights,
+            .candidates = out,
+            .ratio = kRatio,
+            .shard = shard_,
+            .sequences = sequences_};
+  }
+  ops::AttentionPartArgs Part() {
+    attended_ = {{.token_begin = 0,
+                  .num_tokens = 1,
+                  .first_position = PositionOf(case_),
+                  .window = {},
+                  .entries = {}}};
+    return {.q = {},
+            .selected = selected_.view,
+            .part = {},
+            .ratio = kRatio,
+            .shard = shard_,
+            .sequences = attended_};
+  }
+
+  const Case case_;
+  Device device_;
+  const EntryShard shard_;
+  Query query_;
+  Keys keys_;
+  DeviceTensor candidates_;
+  DeviceTensor all_;
+  DeviceTensor selected_;
+  DeviceTensor mailbox_;
+  DeviceTensor state_;
+  DeviceTensor words_;
+  PeerLinks links_;
+  backend::cuda::RowsChosenHere rows_;
+  std::vector<ops::IndexerSequence> sequences_;
+  std::vector<ops::AttentionSequence> attended_;
+};
+
+// The choice of one rank that has all entries.
+std::vector<int32_t> ChoiceAlone(const Case& c, const std::vector<uint16_t>& keys) {
+  Device device;
+  const Query query(c, device);
+  const Keys all(device, keys, {});
+  const DeviceTensor selected = device.New(DType::kI32, {1, c.top_k});
+  const std::vector<ops::IndexerSequence> sequences = {
+      {.token_begin = 0, .num_tokens = 1, .first_position = PositionOf(c), .keys = all.rows()}};
+  Must(device.table().indexer_select(device.context(), {.q = query.q.view,
+                                                        .weights = query.weights.view,
+                                                        .selected = selected.view,
+                                                        .ratio = kRatio,
+                                                        .sequences = sequences}));
+  return Read<int32_t>(device, selected.view);
+}
+
+constexpr Case kCases[] = {
+    {2, 2048, 512, false},   {2, 2048, 512, true}, {2, 513, 512, true},     {2, 8192, 512, false},
+    {3, 1501, 512, true},    {4, 600, 512, false}, {4, 9000, 1024, true},   {8, 4096, 512, true},
+    {8, 32768, 1024, false}, {7, 65, 64, true},    {8, 5, 4, false},        {2, 8193, 512, true},
+    {2, 32768, 512, true},   {4, 40000, 1, false}, {8, 131072, 1024, true}, {8, 3, 2, true},
+};
+
+TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
+  for (const Case& c : kCases) {
+    const std::vector<uint16_t> keys = Numbers(c, c.num_entries * kWidth, 7);
+    const std::vector<int32_t> want = ChoiceAlone(c, keys);
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (int r = 0; r < c.ranks; ++r) ranks.push_back(std::make_unique<Rank>(c, keys, r));
+    std::vector<int64_t> want_all;
+    std::vector<std::vector<int64_t>> want_candidates;
+    for (int r = 0; r < c.ranks; ++r) {
+      for (int other = 0; other < c.ranks; ++other)
+        ranks[static_cast<size_t>(r)]->Meet(other, *ranks[static_cast<size_t>(other)]);
+      want_candidates.push_back(ranks[static_cast<size_t>(r)]->CandidatesOfSeveralTokens());
+      want_all.insert(want_all.end(), want_candidates.back().begin(), want_candidates.back().end());
+    }
+    // All ranks alike, and each another way than its neighbours. So many rounds a list that both halves of a mailbox are used again, and
+    // not more than are handed over at once; the third list is a graph.
+    const uint64_t rounds_of_list = c.num_entries > 4096 * c.ranks ? 3 : 6;
+    uint64_t rounds = 0;
+    ASSERT_TRUE(kIsSet);
+    for (const bool mixed : {false, true}) {
+      for (int list = 0; list < 3; ++list) {
+        const std::string what = std::to_string(c.ranks) + " ranks, " + std::to_string(c.num_entries) +
+                                 " entries, top " + std::to_string(c.top_k) + (c.tied ? ", tied" : "") +
+                                 (mixed ? ", mixed" : "") + ", list " + std::to_string(list);
+        std::vector<int64_t> replayed;
+        for (int r = 0; r < c.ranks; ++r) {
+          Rank& rank = *ranks[static_cast<size_t>(r)];
+          replayed.push_back(rank.device().replayed_lists());
+          for (uint64_t round = 0; round < rounds_of_list; ++round)
+            rank.Choose(mixed ? static_cast<Joins>((r + static_cast<int>(round)) % 3) : Joins::kAll);
+        }
+        rounds += rounds_of_list;
+        for (const auto& rank : ranks) rank->HandOver();
+        for (int r = 0; r < c.ranks; ++r) {
+          Rank& rank = *ranks[static_cast<size_t>(r)];
+          const std::string of_rank = what + ", rank " + std::to_string(r);
+          EXPECT_EQ(rank.candidates(), want_candidates[static_cast<size_t>(r)]) << of_rank;
+          EXPECT_EQ(rank.all(), want_all) << of_rank;
+          EXPECT_EQ(rank.selected(), want) << of_rank;
+          EXPECT_EQ(rank.state().round, rounds) << of_rank;
+          EXPECT_EQ(rank.state().broken, 0) << of_rank;
+          if (mixed) continue;
+          std::vector<int32_t> want_rows;
+          for (const int32_t entry : want) {
+            if (entry % c.ranks == r) want_rows.push_back(entry / c.ranks);
+          }
+          EXPECT_EQ(rank.rows(), want_rows) << of_rank;
+          if (list < 2) continue;
+          EXPECT_GT(rank.device().replayed_lists(), replayed[static_cast<size_t>(r)]) << of_rank;
+        }
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::testing
