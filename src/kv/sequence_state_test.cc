@@ -201,6 +201,78 @@ TEST_F(SequenceStateTest, FailedAllocationsLeaveTheStateAsItWas) {
   testing::ExpectEqual(*fork, shadow);
 }
 
+// Of a sequence whose rows another rank has, this one knows what it may ask for.
+TEST_F(SequenceStateTest, WithItsRowsElsewhereItAnswersTheSame) {
+  const auto create = [&](bool here) {
+    return SequenceState::Create(layout_, HostMemory(), nullptr, nullptr, {.place = 1, .here = here}).value();
+  };
+  SequenceState near = create(true);
+  SequenceState far = create(false);
+  std::mt19937 random(5);
+  int refused = 0;
+  int poisoned = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const auto n = static_cast<int64_t>(random() % 14);
+    Status of_near;
+    Status of_far;
+    switch (random() % 6) {
+      case 0:
+        of_near = near.Rewind(n);
+        of_far = far.Rewind(n);
+        break;
+      case 1:
+        if (!near.BeginAppend(n).ok()) break;
+        ASSERT_TRUE(far.BeginAppend(n).ok());
+        near.AbandonAppend();
+        far.AbandonAppend();
+        break;
+      case 2: {
+        const auto fork = far.Fork();
+        ASSERT_EQ(fork.has_value(), near.Fork().has_value());
+        if (fork) {
+          EXPECT_EQ(fork->home().place, 1);
+          EXPECT_FALSE(fork->home().here);
+        }
+        break;
+      }
+      default:
+        of_near = near.BeginAppend(n);
+        of_far = far.BeginAppend(n);
+        if (of_near.ok()) near.CommitAppend();
+        if (of_far.ok()) far.CommitAppend();
+    }
+    ASSERT_EQ(of_near.ToString(), of_far.ToString());
+    ASSERT_EQ(near.length(), far.length());
+    ASSERT_EQ(near.poisoned(), far.poisoned());
+    refused += of_near.ok() ? 0 : 1;
+    if (!near.poisoned()) continue;
+    ++poisoned;
+    near.Reset();
+    far.Reset();
+  }
+  EXPECT_GT(refused, 10);
+  EXPECT_GT(poisoned, 10);
+}
+
+// The next state goes where the fewest are; copies are where their source is, and count.
+TEST_F(SequenceStateTest, StatesGoWhereTheFewestAre) {
+  const auto journal = std::make_shared<StateJournal>(3);
+  const auto create = [&] {
+    return SequenceState::Create(layout_, HostMemory(), nullptr, journal,
+                                 {.place = journal->FreestPlace(), .here = false})
+        .value();
+  };
+  std::vector<SequenceState> states;
+  for (const int want : {0, 1, 2, 0}) {
+    states.push_back(create());
+    EXPECT_EQ(states.back().home().place, want);
+  }
+  states.push_back(states[1].Fork().value());
+  EXPECT_EQ(create().home().place, 2);
+  states.erase(states.begin());  // Of place 0, which has one now, as 2 has.
+  EXPECT_EQ(create().home().place, 0);
+}
+
 TEST_F(SequenceStateTest, RestoreOfAnotherLayoutIsRefused) {
   SequenceState state = NewState();
   const auto other_layout = std::make_shared<CacheLayout>(testing::SmallLayout());
