@@ -130,8 +130,8 @@ __device__ void SendBest(const Choice<kMaxRows>& m, const IndexerOverRanks& p, i
 template <int kMaxRows>
 __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_t round,
                          uint32_t num_entries) {
-  constexpr int kTogether =
-      2;  // Of every rank, asked for at once: each is a way to the second cache and back.
+  // Of every rank, asked for at once: each is a way to the second cache and back.
+  constexpr int kTogether = 2;
   const auto top_k = static_cast<int>(p.top_k);
   const PeerLinks& links = p.links;
   std::byte* const mailbox = links.mailboxes[links.rank];
