@@ -203,7 +203,8 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, int 
   const auto is_equal = [&](int i) { return m.keys[i] != 0 && m.keys[i] == threshold.prefix; };
   for (int i = t; i < num_candidates; i += kThreads) {
     if (!is_above(i) && !is_equal(i)) continue;
-    atomicOr(&(is_above(i) ? m.above : m.equal)[m.entries[i] / 32], 1U << m.entries[i] % 32);
+    uint32_t* const bits = is_above(i) ? m.above : m.equal;
+    atomicOr(&bits[m.entries[i] / 32], 1U << m.entries[i] % 32);
   }
   __syncthreads();
 
