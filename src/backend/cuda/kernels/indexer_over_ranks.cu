@@ -130,8 +130,8 @@ __device__ void SendBest(const Choice<kMaxRows>& m, const IndexerOverRanks& p, i
 template <int kMaxRows>
 __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_t round,
                          uint32_t num_entries) {
-  constexpr int kTogether =
-      2;  // Of every rank, asked for at once: each is a way to the second cache and back.
+  // Of every rank, asked for at once: each is a way to the second cache and back.
+  constexpr int kTogether = 2;
   const auto top_k = static_cast<int>(p.top_k);
   const PeerLinks& links = p.links;
   std::byte* const mailbox = links.mailboxes[links.rank];
@@ -203,7 +203,8 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, int 
   const auto is_equal = [&](int i) { return m.keys[i] != 0 && m.keys[i] == threshold.prefix; };
   for (int i = t; i < num_candidates; i += kThreads) {
     if (!is_above(i) && !is_equal(i)) continue;
-    atomicOr(&(is_above(i) ? m.above : m.equal)[m.entries[i] / 32], 1U << m.entries[i] % 32);
+    uint32_t* const bits = is_above(i) ? m.above : m.equal;
+    atomicOr(&bits[m.entries[i] / 32], 1U << m.entries[i] % 32);
   }
   __syncthreads();
 
