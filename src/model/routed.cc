@@ -22,6 +22,8 @@ Status RunExperts(const LayerStep& step, const LayerWeights& weights, const Tens
                    .y = y});
 }
 
+// --- Many tokens: the host lists the terms -----------------------------------------------------------------------------
+
 // One of a token's places that a shard's expert fills.
 struct Term {
   int32_t expert = 0;
@@ -87,8 +89,8 @@ Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t
 }
 
 // Each term by itself, through the op with one expert a row, then the sum over everybody's.
-Status SumTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
-                const Routing& routing, const TensorView& y) {
+Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                      const Routing& routing, const TensorView& y) {
   const comm::Communicator& group = *step.context().shards.hosts;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
@@ -122,6 +124,22 @@ Status SumTerms(const LayerStep& step, const LayerWeights& weights, const Tensor
   return SumAll(step, out, targets, y);
 }
 
+// --- Few tokens: terms of all places, whoever has them -----------------------------------------------------------------
+
+Status SumGatheredTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                        const Routing& routing, const TensorView& y) {
+  const Arena::Scope scope(step.context().arena);
+  const auto num_shards = static_cast<int64_t>(step.context().shards.group->size());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine, OwnTerms(step, weights, u, routing));
+  const Shape& shape = mine.shape;
+  const int64_t num_rows = shape[0] * shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
+                               GatherRows(step, mine.Reshaped({num_rows, shape[2]}),
+                                          std::vector<int64_t>(static_cast<size_t>(num_shards), num_rows)));
+  return SumTermParts(step, weights, all.Reshaped({num_shards, shape[0], shape[1], shape[2]}),
+                      routing.indices, y);
+}
+
 }  // namespace
 
 float SwigluLimit(const ModelConfig& config) {
@@ -129,11 +147,45 @@ float SwigluLimit(const ModelConfig& config) {
                                  : std::numeric_limits<float>::infinity();
 }
 
+int64_t MostGatheredTokens(const ModelConfig& config, DType dtype, int num_shards,
+                           int64_t max_gathered_terms) {
+  if (num_shards > ops::kMaxTermParts) return 0;
+  return max_gathered_terms /
+         (config.num_experts_per_tok * config.hidden_size * ElementBytes(dtype) * num_shards);
+}
+
+Result<TensorView> OwnTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                            const Routing& routing) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView terms,
+                        step.NewTensor(u.dtype, {u.shape[0], routing.indices.shape[1], u.shape[1]}));
+  const ColumnSplit& experts = weights.splits.experts;
+  DSV4_TRY(step.Run("ffn.routed", step.ops().expert_terms,
+                    {.x = u,
+                     .indices = routing.indices,
+                     .weights = routing.weights,
+                     .experts = weights.experts,
+                     .first_expert = experts.Of(step.context().shards.group->rank()).begin,
+                     .num_experts = experts.total(),
+                     .limit = SwigluLimit(step.config()),
+                     .terms = terms}));
+  return terms;
+}
+
+Status SumTermParts(const LayerStep& step, const LayerWeights& weights, const TensorView& parts,
+                    const TensorView& indices, const TensorView& y) {
+  return step.Run("ffn.routed", step.ops().sum_terms,
+                  {.parts = parts, .indices = indices, .begins = weights.splits.experts.begins, .y = y});
+}
+
 Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                                  const Routing& routing) {
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(DType::kF32, u.shape));
-  if (!step.context().shards.alone() && weights.splits.experts.total() > 0) {
-    DSV4_TRY(SumTerms(step, weights, u, routing, y));
+  const Shards& shards = step.context().shards;
+  if (!shards.alone() && weights.splits.experts.total() > 0) {
+    const bool few = u.shape[0] <= MostGatheredTokens(step.config(), u.dtype, shards.group->size(),
+                                                      shards.max_gathered_terms);
+    DSV4_TRY(few ? SumGatheredTerms(step, weights, u, routing, y)
+                 : SumListedTerms(step, weights, u, routing, y));
     return y;
   }
   if (weights.experts.empty()) {  // The columns are fewer than the shards.
