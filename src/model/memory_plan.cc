@@ -123,9 +123,13 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model->NewSequence());
   const std::vector<int32_t> tokens(
       static_cast<size_t>(std::min(options.max_chunk_tokens, config.max_position_embeddings)));
-  const auto few = static_cast<size_t>(
-      MostGatheredTokens(config, options.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32,
-                         options.placement.num_shards, options.max_gathered_terms));
+  const Placement& placement = options.placement;
+  size_t few = 0;
+  if (placement.num_shards > 1 && placement.experts == ExpertPlacement::kById) {
+    few = static_cast<size_t>(
+        MostGatheredTokens(config, options.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32,
+                           placement.num_shards, options.max_gathered_terms));
+  }
   for (const size_t count : {few, few, tokens.size(), tokens.size()}) {
     if (count == 0 || count > tokens.size()) continue;
     state.Reset();
