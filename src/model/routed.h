@@ -14,7 +14,8 @@ struct Routing {
 // The SwiGLU clamp; 0 in the configuration means none, which is infinity here.
 float SwigluLimit(const ModelConfig& config);
 
-// Tokens of a pass up to which shards of experts by id gather terms whole (ModelOptions::max_gathered_terms).
+// Tokens of a pass up to which shards of experts by id gather terms whole (ModelOptions::max_gathered_terms); 0 for more shards than
+// sum_terms takes parts.
 int64_t MostGatheredTokens(const ModelConfig& config, DType dtype, int num_shards,
                            int64_t max_gathered_terms);
 
