@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "model/cache_geometry.h"
+#include "model/routed.h"
 
 namespace dsv4::model {
 namespace {
@@ -116,13 +118,23 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   plan.sequence = kv::StateBytes(model->cache_layout(), plan.context);
   plan.per_token = kv::BytesPerToken(model->cache_layout());
 
-  // Two passes: the arena of the first is in pieces, which the second joins.
+  // Passes of the most tokens whose terms shards gather, which may take more memory, and of most tokens. Of each two: the arena of the
+  // first is in pieces, which the second joins.
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model->NewSequence());
   const std::vector<int32_t> tokens(
       static_cast<size_t>(std::min(options.max_chunk_tokens, config.max_position_embeddings)));
-  for (int pass = 0; pass < 2; ++pass) {
+  const Placement& placement = options.placement;
+  size_t few = 0;
+  if (placement.num_shards > 1 && placement.experts == ExpertPlacement::kById) {
+    few = static_cast<size_t>(
+        MostGatheredTokens(config, options.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32,
+                           placement.num_shards, options.max_gathered_terms));
+  }
+  for (const size_t count : {few, few, tokens.size(), tokens.size()}) {
+    if (count == 0 || count > tokens.size()) continue;
     state.Reset();
-    const SequenceChunk chunk{.state = &state, .tokens = tokens, .logits = LogitsRows::kLast};
+    const SequenceChunk chunk{
+        .state = &state, .tokens = std::span(tokens).first(count), .logits = LogitsRows::kLast};
     DSV4_ASSIGN_OR_RETURN(const StepOutput ignored, model->Step({&chunk, 1}));
     static_cast<void>(ignored);
   }

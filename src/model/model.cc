@@ -52,6 +52,10 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
     return InvalidArgument(
         fmt::format("model options, max_rewind_tokens: got {}, want 0 or more", options.max_rewind_tokens));
   }
+  if (options.max_gathered_terms < 0) {
+    return InvalidArgument(
+        fmt::format("model options, max_gathered_terms: got {}, want 0 or more", options.max_gathered_terms));
+  }
   if (options.max_layers < 0 || options.max_layers > config.num_hidden_layers) {
     return InvalidArgument(fmt::format("model options, max_layers: got {}, want 1 to {}, or 0 for all",
                                        options.max_layers, config.num_hidden_layers));
@@ -116,9 +120,9 @@ uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights
 // The same on all ranks that run one model in one way, whatever part of it they have.
 uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
                           const ModelOptions& options) {
-  const std::string facts =
-      fmt::format("{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
-                  options.max_rewind_tokens, ToString(options.placement), config.vocab_size);
+  const std::string facts = fmt::format(
+      "{}|{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
+      options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement), config.vocab_size);
   return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
 }
 
@@ -523,7 +527,8 @@ Graph Model::MakeGraph() const {
           .group = device_group_ != nullptr ? device_group_.get() : options_.group.get(),
           .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
                      .hosts = shards_.get(),
-                     .entries = place().entries()}};
+                     .entries = place().entries(),
+                     .max_gathered_terms = options_.max_gathered_terms}};
 }
 
 Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,

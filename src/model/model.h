@@ -42,6 +42,10 @@ struct ModelOptions {
   bool clamp_shared_expert = true;
   int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
+  // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
+  // places, whoever has their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
+  // ranks, 64 of Pro.
+  int64_t max_gathered_terms = int64_t{48} << 20;
   // The backend looks at no number, so none is loaded.
   bool sizes_only = false;
   // Called while loading, after each layer. May be empty.

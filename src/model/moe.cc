@@ -40,24 +40,20 @@ Result<TensorView> SharedHidden(const LayerStep& step, const ExpertWeights& expe
   return gate;
 }
 
-// Writes y [n, D].
-Status SharedExpert(const LayerStep& step, const LayerWeights& weights, const TensorView& hidden,
-                    const TensorView& y) {
+// [n, D]: in y, or of several shards what they put together.
+Result<TensorView> SharedExpert(const LayerStep& step, const LayerWeights& weights, const TensorView& hidden,
+                                const TensorView& y) {
   const ExpertWeights& expert = weights.shared_expert;
   if (step.context().shards.alone()) {
-    DSV4_RETURN_IF_ERROR(
-        step.Run("ffn.shared", step.ops().linear, {.x = hidden, .weight = &expert.w2, .y = y}));
+    DSV4_TRY(step.Run("ffn.shared", step.ops().linear, {.x = hidden, .weight = &expert.w2, .y = y}));
     step.Observe("ffn.shared", y);
-    return {};
+    return y;
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all_hidden, GatherColumns(step, "ffn.shared.hidden", hidden,
-                                                                          weights.splits.shared_hidden));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part,
-                               step.Linear("ffn.shared", all_hidden, expert.w2, step.dtype()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
-                               GatherColumns(step, "ffn.shared", part, weights.splits.shared_out));
-  ops::OpContext& context = *step.context().backend.context;
-  return context.memory().Copy(y.data, all.data, static_cast<size_t>(y.num_bytes()), context.stream());
+  DSV4_ASSIGN_OR_RETURN(const TensorView all_hidden,
+                        GatherColumns(step, "ffn.shared.hidden", hidden, weights.splits.shared_hidden));
+  DSV4_ASSIGN_OR_RETURN(const TensorView part,
+                        step.Linear("ffn.shared", all_hidden, expert.w2, step.dtype()));
+  return GatherColumns(step, "ffn.shared", part, weights.splits.shared_out);
 }
 
 // Where columns are divided: the parts of both sums are added up together.
@@ -87,8 +83,8 @@ Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& w
     return y;
   }
   step.Observe("ffn.routed", routed);
-  DSV4_TRY(SharedExpert(step, weights, shared, y));
-  DSV4_TRY(step.Run("ffn.out", step.ops().moe_combine, {.routed = routed, .shared = y, .y = y}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView shared_out, SharedExpert(step, weights, shared, y));
+  DSV4_TRY(step.Run("ffn.out", step.ops().moe_combine, {.routed = routed, .shared = shared_out, .y = y}));
   step.Observe("ffn.out", y);
   return y;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -22,6 +23,8 @@ Status RunExperts(const LayerStep& step, const LayerWeights& weights, const Tens
                    .limit = SwigluLimit(step.config()),
                    .y = y});
 }
+
+// --- Many tokens: the host lists the terms -----------------------------------------------------------------------------
 
 // One of a token's places that a shard's expert fills.
 struct Term {
@@ -88,8 +91,8 @@ Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t
 }
 
 // Each term by itself, through the op with one expert a row, then the sum over everybody's.
-Status SumTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
-                const Routing& routing, const TensorView& y) {
+Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                      const Routing& routing, const TensorView& y) {
   const comm::Communicator& group = *step.context().expert_shards.hosts;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
@@ -121,6 +124,22 @@ Status SumTerms(const LayerStep& step, const LayerWeights& weights, const Tensor
   std::vector<int32_t> targets;
   for (const Term& term : terms) targets.push_back(term.token);
   return SumAll(step, out, targets, y);
+}
+
+// --- Few tokens: terms of all places, whoever has them -----------------------------------------------------------------
+
+Status SumGatheredTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                        const Routing& routing, const TensorView& y) {
+  const Arena::Scope scope(step.context().arena);
+  const auto num_shards = static_cast<int64_t>(step.context().expert_shards.group->size());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine, OwnTerms(step, weights, u, routing));
+  const Shape& shape = mine.shape;
+  const int64_t num_rows = shape[0] * shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
+                               GatherRows(step, mine.Reshaped({num_rows, shape[2]}),
+                                          std::vector<int64_t>(static_cast<size_t>(num_shards), num_rows)));
+  return SumTermParts(step, weights, all.Reshaped({num_shards, shape[0], shape[1], shape[2]}),
+                      routing.indices, y);
 }
 
 }  // namespace
@@ -159,17 +178,55 @@ Status ServeExperts(const LayerStep& step, const LayerWeights& weights) {
   return {};
 }
 
+int64_t MostGatheredTokens(const ModelConfig& config, DType dtype, int num_shards,
+                           int64_t max_gathered_terms) {
+  if (num_shards > ops::kMaxTermParts) return 0;
+  return max_gathered_terms /
+         (config.num_experts_per_tok * config.hidden_size * ElementBytes(dtype) * num_shards);
+}
+
+Result<TensorView> OwnTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                            const Routing& routing) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView terms,
+                        step.NewTensor(u.dtype, {u.shape[0], routing.indices.shape[1], u.shape[1]}));
+  const ColumnSplit& experts = weights.splits.experts;
+  DSV4_TRY(step.Run("ffn.routed", step.ops().expert_terms,
+                    {.x = u,
+                     .indices = routing.indices,
+                     .weights = routing.weights,
+                     .experts = weights.experts,
+                     .first_expert = experts.Of(step.context().expert_shards.group->rank()).begin,
+                     .num_experts = experts.total(),
+                     .limit = SwigluLimit(step.config()),
+                     .terms = terms}));
+  return terms;
+}
+
+Status SumTermParts(const LayerStep& step, const LayerWeights& weights, const TensorView& parts,
+                    const TensorView& indices, const TensorView& y) {
+  return step.Run("ffn.routed", step.ops().sum_terms,
+                  {.parts = parts, .indices = indices, .begins = weights.splits.experts.begins, .y = y});
+}
+
 Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                                  const Routing& routing) {
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(DType::kF32, u.shape));
-  if (!step.context().expert_shards.alone() && weights.splits.experts.total() > 0) {
+  const Shards& shards = step.context().expert_shards;
+  if (!shards.alone() && weights.splits.experts.total() > 0) {
+    int64_t num_tokens = u.shape[0];
     if (step.context().divide_sequences()) {
-      const auto by_lists = [&](const TensorView& all, const Routing& all_routing, const TensorView& sums) {
-        return SumTerms(step, weights, all, all_routing, sums);
-      };
-      DSV4_TRY(ExpertsOfSequences(step, weights, u, routing, by_lists, y));
+      const std::vector<int64_t>& all = step.context().shard_tokens;
+      num_tokens = std::accumulate(all.begin(), all.end(), int64_t{0});
+    }
+    const bool few = num_tokens <= MostGatheredTokens(step.config(), u.dtype, shards.group->size(),
+                                                      shards.max_gathered_terms);
+    const SumOfTerms by_lists = [&](const TensorView& x, const Routing& chosen, const TensorView& sums) {
+      return SumListedTerms(step, weights, x, chosen, sums);
+    };
+    if (step.context().divide_sequences()) {
+      DSV4_TRY(ExpertsOfSequences(step, weights, u, routing, few ? SumOfTerms() : by_lists, y));
     } else {
-      DSV4_TRY(SumTerms(step, weights, u, routing, y));
+      DSV4_TRY(few ? SumGatheredTerms(step, weights, u, routing, y) : by_lists(u, routing, y));
     }
     return y;
   }

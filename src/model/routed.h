@@ -19,6 +19,20 @@ Routing RoutingIn(const TensorView& both);
 // The SwiGLU clamp; 0 in the configuration means none, which is infinity here.
 float SwigluLimit(const ModelConfig& config);
 
+// Tokens of a pass up to which shards of experts by id gather terms whole (ModelOptions::max_gathered_terms); 0 for more shards than
+// sum_terms takes parts.
+int64_t MostGatheredTokens(const ModelConfig& config, DType dtype, int num_shards,
+                           int64_t max_gathered_terms);
+
+// [n, num_experts_per_tok, D] of u's dtype: the terms of the experts that this shard has; rows of others' are unspecified. The host
+// waits for nothing. For experts by id.
+Result<TensorView> OwnTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                            const Routing& routing);
+// y [n, D] F32 = the sum of all shards' terms, `parts` [shards, n, num_experts_per_tok, D] in order of rank, for the tokens whose
+// experts `indices` are: bit for bit what one rank gives.
+Status SumTermParts(const LayerStep& step, const LayerWeights& weights, const TensorView& parts,
+                    const TensorView& indices, const TensorView& y);
+
 // F32 [n, D]: the sum over each token's experts, or this shard's part of it.
 //   kById       a shard computes the terms of its experts, and all take the sum over all terms in ascending order of expert, as
 //               the op does on one rank: bit for bit its result.

@@ -6,9 +6,6 @@
 namespace dsv4::model {
 namespace {
 
-// Rows of terms, of all tokens and places, up to which every shard makes room for all and nobody lists which are whose.
-constexpr int64_t kMaxTermBytes = int64_t{8} << 20;
-
 std::span<std::byte> Bytes(const TensorView& tensor) {
   return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
 }
@@ -42,47 +39,39 @@ Result<AllTokens> GatherTokens(const LayerStep& step, const TensorView& u, const
   return all;
 }
 
+// Of the sums of all tokens those of this shard's.
+Status TakeOwn(const LayerStep& step, const TensorView& sums, const TensorView& y) {
+  const std::vector<int64_t>& shard_tokens = step.context().shard_tokens;
+  const int shard = step.context().expert_shards.group->rank();
+  const int64_t begin = std::accumulate(shard_tokens.begin(), shard_tokens.begin() + shard, int64_t{0});
+  if (y.shape[0] == 0) return {};
+  ops::OpContext& context = *step.context().backend.context;
+  return context.memory().Copy(y.data, sums.Rows(begin, begin + y.shape[0]).data,
+                               static_cast<size_t>(y.num_bytes()), context.stream());
+}
+
 }  // namespace
 
 Status ExpertsOfSequences(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
-                          const Routing& routing, const SumByLists& by_lists, const TensorView& y) {
+                          const Routing& routing, const SumOfTerms& by_lists, const TensorView& y) {
   const Arena::Scope scope(step.context().arena);
-  const Shards& shards = step.context().expert_shards;
-  const std::vector<int64_t>& shard_tokens = step.context().shard_tokens;
+  comm::Communicator& group = *step.context().expert_shards.group;
   DSV4_ASSIGN_OR_RETURN_STATUS(const AllTokens all, GatherTokens(step, u, routing));
-  const int64_t total = all.u.shape[0];
-  const int64_t top_k = routing.indices.shape[1];
-  const int64_t width = u.shape[1];
-  const int64_t token_bytes = top_k * width * ElementBytes(u.dtype);
-  ops::OpContext& context = *step.context().backend.context;
-  if (total * token_bytes > kMaxTermBytes) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView sums, step.NewTensor(DType::kF32, {total, width}));
+  if (by_lists) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView sums, step.NewTensor(DType::kF32, all.u.shape));
     DSV4_RETURN_IF_ERROR(by_lists(all.u, all.routing, sums));
-    const int64_t begin =
-        std::accumulate(shard_tokens.begin(), shard_tokens.begin() + shards.group->rank(), int64_t{0});
-    if (y.shape[0] == 0) return {};
-    return context.memory().Copy(y.data, sums.Rows(begin, begin + y.shape[0]).data,
-                                 static_cast<size_t>(y.num_bytes()), context.stream());
+    return TakeOwn(step, sums, y);
   }
-  const ColumnSplit& experts = weights.splits.experts;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView terms, step.NewTensor(u.dtype, {total, top_k, width}));
-  DSV4_RETURN_IF_ERROR(step.Run("ffn.routed", step.ops().expert_terms,
-                                {.x = all.u,
-                                 .indices = all.routing.indices,
-                                 .weights = all.routing.weights,
-                                 .experts = weights.experts,
-                                 .first_expert = experts.Of(shards.group->rank()).begin,
-                                 .num_experts = experts.total(),
-                                 .limit = SwigluLimit(step.config()),
-                                 .terms = terms}));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView terms, OwnTerms(step, weights, all.u, all.routing));
+  const int64_t top_k = terms.shape[1];
+  const int64_t width = terms.shape[2];
   std::vector<int64_t> piece_bytes;
-  for (const int64_t count : shard_tokens) piece_bytes.push_back(count * token_bytes);
+  for (const int64_t count : step.context().shard_tokens)
+    piece_bytes.push_back(count * top_k * width * ElementBytes(terms.dtype));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView parts,
-                               step.NewTensor(u.dtype, {shards.group->size(), y.shape[0], top_k, width}));
-  DSV4_RETURN_IF_ERROR(shards.group->AllToAll(Bytes(terms), 1, piece_bytes, Bytes(parts)));
-  if (y.shape[0] == 0) return {};
-  return step.Run("ffn.routed", step.ops().sum_terms,
-                  {.parts = parts, .indices = routing.indices, .begins = experts.begins, .y = y});
+                               step.NewTensor(terms.dtype, {group.size(), y.shape[0], top_k, width}));
+  DSV4_RETURN_IF_ERROR(group.AllToAll(Bytes(terms), 1, piece_bytes, Bytes(parts)).WithContext("ffn.routed"));
+  return y.shape[0] == 0 ? Status() : SumTermParts(step, weights, parts, routing.indices, y);
 }
 
 }  // namespace dsv4::model

@@ -35,8 +35,9 @@ ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t wi
 struct Shards {
   comm::Communicator* group = nullptr;  // For tensors of the backend.
   comm::Communicator* hosts =
-      nullptr;         // For numbers on the host; the same where that is the backend's memory.
-  EntryShard entries;  // Those of a sequence that this rank keeps.
+      nullptr;                     // For numbers on the host; the same where that is the backend's memory.
+  EntryShard entries;              // Those of a sequence that this rank keeps.
+  int64_t max_gathered_terms = 0;  // As in ModelOptions.
 
   bool alone() const { return group == nullptr; }
   bool divide_entries() const { return entries.count > 1; }

@@ -255,6 +255,33 @@ TEST(CudaFaults, EveryKindIsNamed) {
           std::string::npos)
           << status.message();
     }
+    // The first of two experts on this rank, and terms of two ranks.
+    const auto terms = ToDevice(context, DType::kBF16, {1, 2, 32}, std::vector<uint16_t>(2 * 32));
+    const auto parts = ToDevice(context, DType::kBF16, {2, 1, 2, 32}, std::vector<uint16_t>(4 * 32));
+    const std::vector<int64_t> begins = {0, 1, 2};
+    for (const int32_t index : {-1, 1, 2}) {
+      const auto indices = ToDevice(context, DType::kI32, {1, 2}, std::vector<int32_t>{0, index});
+      const Status of_terms = backend.table.expert_terms(
+          context, {.x = x.view,
+                    .indices = indices.view,
+                    .weights = weights.view,
+                    .experts = std::span<const ops::ExpertWeights>(experts).first(1),
+                    .first_expert = 0,
+                    .num_experts = 2,
+                    .limit = 1.0F,
+                    .terms = terms.view});
+      const Status of_sum = backend.table.sum_terms(
+          context, {.parts = parts.view, .indices = indices.view, .begins = begins, .y = y.view});
+      if (index == 1) {  // Elsewhere is no mistake.
+        EXPECT_TRUE(of_terms.ok()) << of_terms.ToString();
+        EXPECT_TRUE(of_sum.ok()) << of_sum.ToString();
+        continue;
+      }
+      const std::string wrong = "indices[0, 1]: " + std::to_string(index) + ", want 0 to 1";
+      EXPECT_NE(of_terms.message().find("op expert_terms: " + wrong), std::string::npos)
+          << of_terms.message();
+      EXPECT_NE(of_sum.message().find("op sum_terms: " + wrong), std::string::npos) << of_sum.message();
+    }
   }
 }
 

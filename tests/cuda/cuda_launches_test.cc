@@ -104,15 +104,15 @@ std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& 
   return launches;
 }
 
-// The model on four ranks that divide everything, each a thread with a device: work(backend, model) on rank 0 while the others follow.
+// The model on four ranks, each a thread with a device: work(backend, model) on rank 0 while the others follow.
 constexpr int kRanks = 4;
-void RunFlashOnRanks(const model::ModelOptions& model_options,
+void RunFlashOnRanks(const char* placement, const model::ModelOptions& model_options,
                      const std::function<void(const ops::Backend&, model::Model&)>& work) {
   comm::testing::RunRanks(kRanks, [&](comm::Communicator& group) {
     const ops::Backend backend = Take(backend::MakeCudaBackend({.device = group.rank()}));
     model::ModelOptions options = model_options;
     options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
-    options.placement = Take(model::ParsePlacement("tensor", kRanks));
+    options.placement = Take(model::ParsePlacement(placement, kRanks));
     options.make_device_group = [&](comm::Communicator& hosts) {
       std::unique_ptr<comm::Communicator> nothing_else;
       return backend::cuda::JoinPeers(
@@ -137,7 +137,7 @@ void ExpectTheLaunchesOfOneRank(size_t depth) {
     const ops::Backend backend = Take(backend::MakeCudaBackend({}));
     alone = LaunchesOfSteps(backend, *MakeFlash(backend), depth);
   }
-  RunFlashOnRanks({}, [&](const ops::Backend& backend, model::Model& model) {
+  RunFlashOnRanks("tensor", {}, [&](const ops::Backend& backend, model::Model& model) {
     const std::vector<int64_t> launches = LaunchesOfSteps(backend, model, depth);
     for (size_t i = 0; i < alone.size(); ++i) EXPECT_LE(launches[i], alone[i] + 1) << "step " << i;
   });
@@ -146,6 +146,34 @@ void ExpectTheLaunchesOfOneRank(size_t depth) {
 TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) { ExpectTheLaunchesOfOneRank(0); }
 
 TEST(CudaLaunches, SoIsTheChoiceOfEntriesFromSomeThousandTokensOn) { ExpectTheLaunchesOfOneRank(3000); }
+
+// Lists of launches that rank 0 hands to the device for a step of `num_sequences` tokens: one more wherever the host waits.
+int64_t ListsOfAStep(const char* placement, const model::ModelOptions& options, size_t num_sequences) {
+  int64_t lists = 0;
+  RunFlashOnRanks(placement, options, [&](const ops::Backend& backend, model::Model& model) {
+    std::vector<kv::SequenceState> sequences;
+    for (size_t i = 0; i < num_sequences; ++i) sequences.push_back(Take(model.NewSequence()));
+    const int32_t token = 1;
+    std::vector<model::SequenceChunk> chunks;
+    for (kv::SequenceState& sequence : sequences)
+      chunks.push_back({.state = &sequence, .tokens = {&token, 1}});
+    EXPECT_TRUE(model.Step(chunks).has_value());  // What is made at the first step alone.
+    const int64_t before = backend::CountersOf(backend).lists;
+    EXPECT_TRUE(model.Step(chunks).has_value());
+    lists = backend::CountersOf(backend).lists - before;
+  });
+  return lists;
+}
+
+// Experts by id: where terms are gathered, lists grow as they do where nobody waits, to 8 launches, 16, 32 and so on; where the host lists
+// terms, or copies on the device, there are more for every layer.
+TEST(CudaLaunches, GatheredTermsNeedNoWaitInALayer) {
+  constexpr int64_t kLayers = 4;
+  constexpr size_t kSequences = 3;
+  const int64_t gathered = ListsOfAStep("expert", {}, kSequences);
+  EXPECT_LE(gathered, 5);
+  EXPECT_GE(ListsOfAStep("expert", {.max_gathered_terms = 0}, kSequences), gathered + kLayers);
+}
 
 // How many launches have been handed to the device where a pass begins.
 class LaunchesAtPasses final : public model::Observer {
@@ -164,22 +192,23 @@ class LaunchesAtPasses final : public model::Observer {
 // A rank that agrees to the next pass before it has handed over the last one keeps the others waiting for good.
 TEST(CudaLaunches, APassWithoutLogitsIsHandedOverBeforeTheNext) {
   constexpr size_t kPass = 16;
-  RunFlashOnRanks({.max_chunk_tokens = kPass}, [](const ops::Backend& backend, model::Model& model) {
-    const std::vector<int32_t> tokens(2 * kPass, 1);
-    const auto step = [&](size_t count, model::LogitsRows logits, model::Observer* observer) {
-      kv::SequenceState sequence = Take(model.NewSequence());
-      const model::SequenceChunk chunk = {
-          .state = &sequence, .tokens = std::span(tokens).first(count), .logits = logits};
-      const int64_t before = backend::CountersOf(backend).launches;
-      EXPECT_TRUE(model.Step({&chunk, 1}, observer).has_value());
-      return backend::CountersOf(backend).launches - before;
-    };
-    const int64_t of_a_pass = step(kPass, model::LogitsRows::kNone, nullptr);
-    LaunchesAtPasses passes(backend);
-    step(2 * kPass, model::LogitsRows::kLast, &passes);
-    ASSERT_EQ(passes.launches().size(), 2U);
-    EXPECT_EQ(passes.launches()[1] - passes.launches()[0], of_a_pass);
-  });
+  RunFlashOnRanks("tensor", {.max_chunk_tokens = kPass},
+                  [](const ops::Backend& backend, model::Model& model) {
+                    const std::vector<int32_t> tokens(2 * kPass, 1);
+                    const auto step = [&](size_t count, model::LogitsRows logits, model::Observer* observer) {
+                      kv::SequenceState sequence = Take(model.NewSequence());
+                      const model::SequenceChunk chunk = {
+                          .state = &sequence, .tokens = std::span(tokens).first(count), .logits = logits};
+                      const int64_t before = backend::CountersOf(backend).launches;
+                      EXPECT_TRUE(model.Step({&chunk, 1}, observer).has_value());
+                      return backend::CountersOf(backend).launches - before;
+                    };
+                    const int64_t of_a_pass = step(kPass, model::LogitsRows::kNone, nullptr);
+                    LaunchesAtPasses passes(backend);
+                    step(2 * kPass, model::LogitsRows::kLast, &passes);
+                    ASSERT_EQ(passes.launches().size(), 2U);
+                    EXPECT_EQ(passes.launches()[1] - passes.launches()[0], of_a_pass);
+                  });
 }
 
 }  // namespace

@@ -251,6 +251,8 @@ TEST(CudaManyTokens, GroupedLinearGivesTheBitsOfFewTokens) {
   }
 }
 
+constexpr float kLimit = 7.0F;  // Of SwiGLU.
+
 Status RunExperts(Device& device, const Cut& cut, const DeviceTensor& x, const DeviceTensor& indices,
                   const DeviceTensor& routing, const std::vector<ops::ExpertWeights>& experts,
                   const DeviceTensor& y) {
@@ -258,7 +260,7 @@ Status RunExperts(Device& device, const Cut& cut, const DeviceTensor& x, const D
                                                           .indices = Rows(indices.view, cut),
                                                           .weights = Rows(routing.view, cut),
                                                           .experts = experts,
-                                                          .limit = 7.0F,
+                                                          .limit = kLimit,
                                                           .y = Rows(y.view, cut)});
 }
 
@@ -287,6 +289,68 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
       ExpectTheSameInAnyCut(
           device, y.view, FormatText(format) + ", width " + std::to_string(width),
           [&](const Cut& cut) { return RunExperts(device, cut, x, indices, routing, experts, y); });
+    }
+  }
+}
+
+// Experts divided into three parts, of numbers of tokens that take every kernel of experts: the sums of terms are the bits of all
+// experts at once. Terms of other parts stay as they were.
+TEST(CudaManyTokens, TermsOfPartsOfExpertsSumToTheBitsOfAll) {
+  Device device;
+  constexpr int64_t kTopK = 6;
+  constexpr int64_t kDim = 1024;
+  constexpr int64_t kWidth = 768;
+  constexpr int64_t kExperts = 48;
+  const std::vector<int64_t> begins = {0, 16, 17, kExperts};
+  const auto num_parts = std::ssize(begins) - 1;
+  for (const int64_t tokens : {1, 4, 9, 64, 128, 700}) {
+    std::mt19937 random(9);
+    std::vector<int32_t> chosen;
+    for (int64_t i = 0; i < tokens * kTopK; ++i) chosen.push_back(static_cast<int32_t>(random() % kExperts));
+    const DeviceTensor indices = device.Copy(DType::kI32, {tokens, kTopK}, chosen);
+    const DeviceTensor routing = device.Copy(DType::kF32, {tokens, kTopK}, Normals(tokens * kTopK, 10, 0.3F));
+    const DeviceTensor x = device.Copy(DType::kBF16, {tokens, kDim}, Bf16s(Normals(tokens * kDim, 11)));
+    const DeviceTensor want = device.New(DType::kF32, {tokens, kDim});
+    const DeviceTensor got = device.New(DType::kF32, {tokens, kDim});
+    constexpr size_t kRowBytes = kDim * 2;
+    const int64_t num_rows = num_parts * tokens * kTopK;
+    const std::vector<std::byte> untouched(static_cast<size_t>(num_rows) * kRowBytes, std::byte{0x5A});
+    for (const Format format : kFormats) {
+      const std::string what = FormatText(format) + ", " + std::to_string(tokens) + " tokens";
+      const std::vector<ops::ExpertWeights> experts =
+          RandomExperts(device, format, kExperts, kDim, kWidth, 5);
+      ASSERT_TRUE(RunExperts(device, {0, tokens}, x, indices, routing, experts, want).ok()) << what;
+      const DeviceTensor parts = device.Copy(DType::kBF16, {num_parts, tokens, kTopK, kDim}, untouched);
+      for (int64_t part = 0; part < num_parts; ++part) {
+        const int64_t begin = begins[static_cast<size_t>(part)];
+        const int64_t count = begins[static_cast<size_t>(part) + 1] - begin;
+        const Status status = device.table().expert_terms(
+            device.context(),
+            {.x = x.view,
+             .indices = indices.view,
+             .weights = routing.view,
+             .experts = std::span(experts).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+             .first_expert = begin,
+             .num_experts = kExperts,
+             .limit = kLimit,
+             .terms = parts.view.Rows(part, part + 1).Reshaped({tokens, kTopK, kDim})});
+        ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+      }
+      const Status status = device.table().sum_terms(
+          device.context(), {.parts = parts.view, .indices = indices.view, .begins = begins, .y = got.view});
+      ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
+      EXPECT_EQ(device.Bytes(got.view), device.Bytes(want.view)) << what;
+      const std::vector<std::byte> rows = device.Bytes(parts.view);
+      int64_t wrong = 0;
+      for (int64_t row = 0; row < num_rows; ++row) {
+        const auto part = static_cast<size_t>(row / (tokens * kTopK));
+        const int32_t expert = chosen[static_cast<size_t>(row % (tokens * kTopK))];
+        const bool here = expert >= begins[part] && expert < begins[part + 1];
+        const bool written =
+            std::memcmp(&rows[static_cast<size_t>(row) * kRowBytes], untouched.data(), kRowBytes) != 0;
+        if (here != written) ++wrong;
+      }
+      EXPECT_EQ(wrong, 0) << what << ", rows that should be written and are not, or the other way round";
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
+#include "comm/imagined_group.h"
 #include "model/cache_geometry.h"
 #include "model/synthetic.h"
 #include "tensor/host_memory_testing.h"
@@ -88,6 +89,23 @@ TEST_F(MemoryPlanTest, IsWhatAModelReallyTakes) {
   // Norms that are stored as bf16 and used as float grow a little.
   EXPECT_GE(plan.weights, stored + loaded);
   EXPECT_LT(plan.weights, stored + loaded + stored / 1000);
+}
+
+// A pass of a quarter more tokens lists its terms and takes less memory than one that gathers them.
+TEST_F(MemoryPlanTest, CountsTermsThatShardsGather) {
+  constexpr int kRanks = 32;
+  options_.placement = *ParsePlacement("expert", kRanks);
+  options_.group = comm::ImagineGroup(0, kRanks, kRanks);
+  const int64_t terms_of_a_token =
+      config_.num_experts_per_tok * config_.hidden_size * ElementBytes(DType::kBF16) * kRanks;
+  const auto step = [&](int64_t tokens, int64_t gathered_tokens) {
+    options_.max_chunk_tokens = tokens;
+    options_.max_gathered_terms = gathered_tokens * terms_of_a_token;
+    return Plan().step;
+  };
+  const int64_t gathered = step(800, 800);
+  EXPECT_GT(gathered, step(1000, 0));
+  EXPECT_EQ(gathered, step(1000, 800));
 }
 
 TEST_F(MemoryPlanTest, CountsEverySequenceAndEveryToken) {

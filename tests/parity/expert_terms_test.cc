@@ -104,7 +104,21 @@ void ExpectOwnRowsOnly(const Problem& p, const std::vector<int64_t>& begins, con
   }
 }
 
-TEST(ExpertTermsParity, SumOverPartsIsRoutedExperts) {
+// Of every backend the bits of its own routed_experts.
+void ExpectSameSums(const Problem& p, const std::vector<int64_t>& begins, const Runs& divided,
+                    const Runs& whole, const std::string& what) {
+  EXPECT_EQ(divided[0].Bytes(), whole[0].Bytes()) << what;
+  ExpectOwnRowsOnly(p, begins, divided[1], what);
+  for (const Runs::Fast& fast : divided.fast()) {
+    const auto same =
+        std::ranges::find_if(whole.fast(), [&](const auto& w) { return w.backend == fast.backend; });
+    ASSERT_NE(same, whole.fast().end());
+    EXPECT_EQ(fast.outputs[0].Bytes(), same->outputs[0].Bytes()) << fast.backend->name << ", " << what;
+    ExpectOwnRowsOnly(p, begins, fast.outputs[1], fast.backend->name + ", " + what);
+  }
+}
+
+TEST(ExpertTermsParity, SumOverPartsIsThatOfAllExperts) {
   const ExpertCase cases[] = {
       {0, 4, 2, 32, 32},
       {1, 1, 1, 32, 64},
@@ -129,18 +143,27 @@ TEST(ExpertTermsParity, SumOverPartsIsRoutedExperts) {
           const Runs divided =
               RunOnAll([&](const ops::Backend& backend) { return RunParts(backend, p, begins); },
                        FastOutputs::kBounded, OpsUsed::kOfShards);
-          EXPECT_EQ(divided[0].Bytes(), whole[0].Bytes()) << what;
-          ExpectOwnRowsOnly(p, begins, divided[1], what);
-          for (const Runs::Fast& fast : divided.fast()) {
-            const auto same =
-                std::ranges::find_if(whole.fast(), [&](const auto& w) { return w.backend == fast.backend; });
-            ASSERT_NE(same, whole.fast().end());
-            EXPECT_EQ(fast.outputs[0].Bytes(), same->outputs[0].Bytes())
-                << fast.backend->name << ", " << what;
-            ExpectOwnRowsOnly(p, begins, fast.outputs[1], fast.backend->name + ", " + what);
-          }
+          ExpectSameSums(p, begins, divided, whole, what);
         }
       }
+    }
+  }
+}
+
+// Experts that nobody here has chosen, and one that is.
+TEST(ExpertTermsParity, NoneChosen) {
+  for (const ExpertFormat format : {ExpertFormat::kNvFp4, ExpertFormat::kMxFp4, ExpertFormat::kFp8}) {
+    for (const int64_t num_tokens : {1, 8, 40}) {
+      Problem p = MakeProblem({num_tokens, 20, 2, 128, 256}, format, DType::kBF16);
+      std::vector<double> indices;
+      for (int64_t i = 0; i < 2 * num_tokens; ++i) indices.push_back(static_cast<double>(i % 5));
+      p.indices.Set(indices);
+      const std::vector<int64_t> begins = {0, 4, 5, 20};
+      const Runs whole =
+          RunOnAll([&](const ops::Backend& backend) { return RunWhole(backend, p); }, FastOutputs::kBounded);
+      const Runs divided = RunOnAll([&](const ops::Backend& backend) { return RunParts(backend, p, begins); },
+                                    FastOutputs::kBounded, OpsUsed::kOfShards);
+      ExpectSameSums(p, begins, divided, whole, std::to_string(num_tokens) + " tokens");
     }
   }
 }

@@ -2,6 +2,7 @@
 // between them and their group, and the comparison that passes without it must not pass.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iostream>
@@ -105,6 +106,48 @@ Status CandidatesWithoutScores(ops::OpContext& context, const ops::IndexerCandid
     if (candidate != 0) candidate = ops::MakeCandidate(0.0F, ops::EntryOfCandidate(candidate));
   }
   return status;
+}
+
+// The terms of a rank's first expert are those of weight 0.
+Status FirstTermsLeftOut(ops::OpContext& context, const ops::ExpertTermsArgs& args) {
+  Copy<float> weights(args.weights);
+  for (size_t i = 0; i < weights.values.size(); ++i) {
+    if (args.indices.as<int32_t>()[i] == static_cast<int32_t>(args.first_expert)) weights.values[i] = 0;
+  }
+  ops::ExpertTermsArgs changed = args;
+  changed.weights = weights.view;
+  return Right().expert_terms(context, changed);
+}
+
+// Whose terms are whose: a rank begins with another expert than it has.
+Status TermsOfTheNextExpert(ops::OpContext& context, const ops::ExpertTermsArgs& args) {
+  ops::ExpertTermsArgs changed = args;
+  ++changed.first_expert;
+  changed.experts = args.experts.first(args.experts.size() - 1);
+  return Right().expert_terms(context, changed);
+}
+
+// Of the ranks from the last to the first.
+Status PartsInReverse(ops::OpContext& context, const ops::SumTermsArgs& args) {
+  Copy<float> parts(args.parts);
+  const int64_t num_parts = args.parts.shape[0];
+  const int64_t size = args.parts.num_elements() / num_parts;
+  for (int64_t part = 0; part < num_parts; ++part) {
+    std::copy_n(args.parts.as<const float>() + part * size, size,
+                parts.values.begin() + (num_parts - 1 - part) * size);
+  }
+  ops::SumTermsArgs changed = args;
+  changed.parts = parts.view;
+  return Right().sum_terms(context, changed);
+}
+
+// One rank believes that the first part has one expert more than it has.
+Status PartsShiftedByAnExpert(ops::OpContext& context, const ops::SumTermsArgs& args) {
+  std::vector<int64_t> begins(args.begins.begin(), args.begins.end());
+  ++begins[1];
+  ops::SumTermsArgs changed = args;
+  changed.begins = begins;
+  return Right().sum_terms(context, changed);
 }
 
 Status FirstExpertLeftOut(ops::OpContext& context, const ops::RoutedExpertsArgs& args) {
@@ -220,6 +263,7 @@ struct Fault {
   const char* placement;
   std::function<void(int rank, ops::OpTable&)> ops;
   GroupFault group = GroupFault::kNone;
+  bool listed = false;  // Terms go by lists, as those of many tokens do.
 };
 
 // Of every rank, or of one.
@@ -250,10 +294,15 @@ std::vector<Fault> Faults() {
       {"FewCandidates", "tensor", Everywhere(&T::merge_candidates, FewCandidates)},
       {"CandidatesOfOneRankWithoutScores", "expert,entries",
        On(1, &T::indexer_candidates, CandidatesWithoutScores)},
-      {"ExpertOfOneRankLeftOut", "expert", On(1, &T::routed_experts, FirstExpertLeftOut)},
+      {"ExpertOfOneRankLeftOut", "expert", On(1, &T::expert_terms, FirstTermsLeftOut)},
+      {"TermsOfTheNextExpert", "expert", On(2, &T::expert_terms, TermsOfTheNextExpert)},
+      {"PartsInReverse", "expert", Everywhere(&T::sum_terms, PartsInReverse)},
+      {"PartsShiftedByAnExpert", "expert", On(1, &T::sum_terms, PartsShiftedByAnExpert)},
+      {"ListedExpertOfOneRankLeftOut", "expert", On(1, &T::routed_experts, FirstExpertLeftOut),
+       GroupFault::kNone, true},
       {"ColumnsOfOneExpertLeftOut", "tensor", On(2, &T::routed_experts, FirstExpertLeftOut)},
       {"LastRankNotSummed", "tensor", {}, GroupFault::kLastRankNotSummed},
-      {"TermsInReverse", "expert", {}, GroupFault::kTermsInReverse},
+      {"ListedTermsInReverse", "expert", {}, GroupFault::kTermsInReverse, true},
       {"OwnColumnsOnly", "expert", {}, GroupFault::kOwnColumnsOnly},
       {"TokensOfOwnSequencesOnly", "expert,sequences", {}, GroupFault::kOwnColumnsOnly},
       {"TermsOfTheFirstRankOnly", "expert,sequences", {}, GroupFault::kPartsOfTheFirst},
@@ -269,6 +318,7 @@ TEST_P(SeededRanks, AreNoticed) {
   const Fault& fault = GetParam();
   RanksRun run{.directory = ModelDirectory("fp8_mxfp4").string(),
                .options = {.numerics = model::Numerics::kPlain}};
+  if (fault.listed) run.options.max_gathered_terms = 0;
   std::vector<int32_t> tokens(60);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 7919 + 3) % 64);
   const auto logits = [&] {

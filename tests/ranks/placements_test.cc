@@ -63,6 +63,15 @@ TEST_P(Goldens, SameBitsWithoutCutSums) {
     run.placement = placement;
     EXPECT_TRUE(SameBits(Logits(run, tokens), alone)) << num_ranks << " ranks, " << placement;
   }
+  // Terms that hosts list; and in one run those of chunks of up to seven tokens gathered, those of more listed.
+  run.num_ranks = 3;
+  run.placement = "expert";
+  const DType dtype = run.options.numerics == model::Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  const int64_t row_bytes = config->num_experts_per_tok * config->hidden_size * ElementBytes(dtype);
+  for (const int64_t gathered_tokens : {0, 7}) {
+    run.options.max_gathered_terms = gathered_tokens * row_bytes * run.num_ranks;
+    EXPECT_TRUE(SameBits(Logits(run, tokens), alone)) << gathered_tokens << " tokens gathered";
+  }
 }
 
 TEST_P(Goldens, NearlySameWithCutSums) {

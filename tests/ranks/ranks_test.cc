@@ -237,6 +237,11 @@ TEST(Ranks, MisfitsFailOnEveryRank) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("rank 1 runs another model, or with other options"));
   }
+  for (const Status& status : LoadOnRanks(2, [](int rank, model::ModelOptions&options) {
+         if (rank == 1) options.max_gathered_terms = 0;  // It would exchange other things than rank 0.
+       })) {
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 runs another model, or with other options"));
+  }
   for (const Status& status : LoadOnRanks(4, [](int, model::ModelOptions& options) {
          options.placement = model::ParsePlacement("pipeline", 4).value();  // The model has 3 layers.
        })) {

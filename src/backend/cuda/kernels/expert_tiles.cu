@@ -22,7 +22,8 @@ __device__ __forceinline__ int RowsOf(int count) {
 
 // One block an expert.
 __global__ void __launch_bounds__(kGroupThreads)
-    CountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, FaultKind wrong_index, Fault* fault) {
+    CountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, FaultKind wrong_index,
+                Fault* fault) {
   BeginKernel();
   const int expert = static_cast<int>(blockIdx.x);
   int mine = 0;

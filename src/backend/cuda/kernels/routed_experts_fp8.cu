@@ -464,14 +464,14 @@ bool Fits(const DeviceWeight& weight) {
 
 }  // namespace
 
-Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table,
-                           const ops::ExpertTermsArgs& args) {
+Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::ExpertTermsArgs& args) {
   const Fp8Products mode = context.fp8_products();
   if (mode == Fp8Products::kOff) return false;
   if (mode == Fp8Products::kMany && args.indices.num_elements() < kMinTokensOfExpert * args.num_experts)
     return false;
   if (!Fits(table.w1) || !Fits(table.w2) || !CanGroupAndPack(table, args)) return false;
-  DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts, FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
+  DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts,
+                        FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
   return experts->exact;
 }
 

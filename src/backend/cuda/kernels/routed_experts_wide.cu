@@ -444,8 +444,8 @@ bool Fits(const DeviceWeight& weight) {
 
 bool HasExpertsWide(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
-  return num_assignments >= kMinTokensOfExpert * args.num_experts &&
-         Fits(table.w1) && Fits(table.w2) && CanGroupAndPack(table, args);
+  return num_assignments >= kMinTokensOfExpert * args.num_experts && Fits(table.w1) && Fits(table.w2) &&
+         CanGroupAndPack(table, args);
 }
 
 Status ExpertsWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {

@@ -47,8 +47,7 @@ __global__ void __launch_bounds__(kThreads) SumTermsKernel(const __grid_constant
     const int32_t num_experts = p.begins[p.num_parts];
     int part = 0;
     if (expert < 0 || expert >= num_experts) {
-      if (blockIdx.y == 0)
-        ReportFault(p.fault, FaultKind::kSummedIndex, token, slot, expert, num_experts);
+      if (blockIdx.y == 0) ReportFault(p.fault, FaultKind::kSummedIndex, token, slot, expert, num_experts);
     } else {
       while (expert >= p.begins[part + 1]) ++part;
     }
