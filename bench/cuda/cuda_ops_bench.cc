@@ -5,186 +5,18 @@
 // with products in FP8 in e4m3.
 //
 //   cuda_ops_bench [SUBSTRING]   only the ops whose line contains SUBSTRING
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_backend.h"
-#include "bench/cuda/matrix_rate.h"
+#include "bench/cuda/bench.h"
 #include "bench/cuda/must.h"
 
 namespace dsv4::bench {
 namespace {
-
-class Bench {
- public:
-  explicit Bench(std::string filter)
-      : filter_(std::move(filter)),
-        backend_(Must(backend::MakeCudaBackend({}))),
-        matrix_rate_(Must(Bf16MatrixRate())) {}
-  // The same with products in FP8, whose lines say so.
-  struct Fp8Products {};
-  Bench(const Bench& other, Fp8Products)
-      : filter_(other.filter_),
-        label_(", FP8 products"),
-        backend_(Must(backend::MakeCudaBackend({.fp8_products = backend::cuda::Fp8Products::kMany}))),
-        bandwidth_(other.bandwidth_),
-        matrix_rate_(Must(E4m3MatrixRate())) {
-    fmt::print("matrix unit {:.0f} TFLOP/s in e4m3\n", matrix_rate_ / 1e12);
-  }
-
-  ops::OpContext& context() { return *backend_.context; }
-  const ops::OpTable& ops() const { return backend_.table; }
-
-  // A tensor on the device with random contents: bf16 and f32 numbers of about one, or zeros.
-  TensorView Tensor(DType dtype, const Shape& shape, bool random = true) {
-    const auto num_bytes = static_cast<size_t>(shape.num_elements() * ElementBytes(dtype));
-    buffers_.push_back(Must(context().memory().Allocate(num_bytes)));
-    if (random) {
-      std::vector<uint8_t> bytes = RandomBytes(num_bytes);
-      // Exponents near zero: the high byte of bf16 and of f32 (on its little end) becomes 0x3F or 0xBF.
-      const auto element = static_cast<size_t>(ElementBytes(dtype));
-      for (size_t i = element - 1; i < num_bytes; i += element) bytes[i] = (bytes[i] & 0x80U) | 0x3FU;
-      Must(context().memory().CopyFromHost(buffers_.back().data(), bytes.data(), num_bytes, nullptr));
-    }
-    return TensorView::Contiguous(buffers_.back().data(), dtype, shape, context().memory().device());
-  }
-
-  TensorView Integers(const Shape& shape, int64_t limit) {
-    std::vector<int32_t> values(static_cast<size_t>(shape.num_elements()));
-    for (int32_t& value : values) value = static_cast<int32_t>(generator_() % static_cast<uint64_t>(limit));
-    return FromHost(shape, values);
-  }
-  TensorView FromHost(const Shape& shape, const std::vector<int32_t>& values) {
-    const TensorView view = Tensor(DType::kI32, shape, false);
-    Must(context().memory().CopyFromHost(view.data, values.data(), values.size() * sizeof(int32_t), nullptr));
-    return view;
-  }
-
-  // `count` prepared copies of one random matrix.
-  std::vector<Weight> Weights(WeightFormat format, int64_t rows, int64_t cols, int count) {
-    Weight source;
-    source.format = format;
-    source.rows = rows;
-    source.cols = cols;
-    std::vector<uint8_t> data;
-    std::vector<uint8_t> scale;
-    const auto host = [](std::vector<uint8_t>& bytes, DType dtype, Shape shape) {
-      return TensorView::Contiguous(static_cast<void*>(bytes.data()), dtype, shape);
-    };
-    if (format == WeightFormat::kPlain) {
-      data = RandomBytes(static_cast<size_t>(rows * cols * 2));
-      for (size_t i = 1; i < data.size(); i += 2) data[i] = (data[i] & 0x80U) | 0x3CU;
-      source.data = host(data, DType::kBF16, {rows, cols});
-    } else if (format == WeightFormat::kFp8Block) {
-      data = RandomBytes(static_cast<size_t>(rows * cols));
-      for (uint8_t& code : data) code &= 0xBFU;  // No NaN.
-      scale.assign(static_cast<size_t>((rows + 127) / 128 * ((cols + 127) / 128)), 120);
-      source.block_rows = source.block_cols = 128;
-      source.activation = ActivationQuant::kFp8Block;
-      source.data = host(data, DType::kF8E4M3, {rows, cols});
-      source.scale = host(scale, DType::kF8E8M0, {(rows + 127) / 128, (cols + 127) / 128});
-    } else {
-      const bool nvfp4 = format == WeightFormat::kNvFp4;
-      const int64_t block = nvfp4 ? kNvFp4Block : kMxFp4Block;
-      data = RandomBytes(static_cast<size_t>(rows * cols / 2));
-      scale.assign(static_cast<size_t>(rows * cols / block), nvfp4 ? 0x30 : 122);
-      source.activation = nvfp4 ? ActivationQuant::kNone : ActivationQuant::kFp8Block;
-      source.data = host(data, nvfp4 ? DType::kU8 : DType::kI8, {rows, cols / 2});
-      source.scale = host(scale, nvfp4 ? DType::kF8E4M3 : DType::kF8E8M0, {rows, cols / block});
-    }
-    std::vector<Weight> weights(static_cast<size_t>(count));
-    for (Weight& weight : weights)
-      Must(ops().prepare_weight(context(), {.source = &source, .prepared = &weight}));
-    return weights;
-  }
-
-  static int64_t Bytes(const Weight& weight) {
-    return weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
-  }
-
-  // Median microseconds of run(i), i counting the calls: of 7 rounds of calls that take a few milliseconds each.
-  double Microseconds(const std::function<void(int)>& run) {
-    cudaEvent_t begin = nullptr;
-    cudaEvent_t end = nullptr;
-    Must(cudaEventCreate(&begin));
-    Must(cudaEventCreate(&end));
-    const auto stream = static_cast<cudaStream_t>(context().stream());
-    int next = 0;
-    const auto round = [&](int calls) {
-      Must(cudaEventRecord(begin, stream));
-      for (int i = 0; i < calls; ++i) run(next++);
-      // What is collected reaches the stream before anything else does.
-      Must(context().memory().Copy(flushed_.data(), flushed_.data(), 1, nullptr));
-      Must(cudaEventRecord(end, stream));
-      Must(cudaEventSynchronize(end));
-      float milliseconds = 0.0F;
-      Must(cudaEventElapsedTime(&milliseconds, begin, end));
-      return static_cast<double>(milliseconds) * 1000 / calls;
-    };
-    const double first = (round(3), round(3));
-    const int calls = static_cast<int>(std::clamp(5000.0 / std::max(first, 1.0), 3.0, 500.0));
-    std::vector<double> rounds;
-    for (int i = 0; i < 7; ++i) rounds.push_back(round(calls));
-    Must(cudaEventDestroy(begin));
-    Must(cudaEventDestroy(end));
-    std::nth_element(rounds.begin(), rounds.begin() + 3, rounds.end());
-    return rounds[3];
-  }
-
-  void MeasureCopy() {
-    constexpr size_t kBytes = size_t{4} << 30;
-    const Buffer from = Must(context().memory().Allocate(kBytes));
-    const Buffer to = Must(context().memory().Allocate(kBytes));
-    const double us =
-        Microseconds([&](int) { Must(context().memory().Copy(to.data(), from.data(), kBytes, nullptr)); });
-    bandwidth_ = 2.0 * static_cast<double>(kBytes) / us;  // Bytes a microsecond.
-    fmt::print("{}: copies {:.2f} TB/s, read and written; matrix unit {:.0f} TFLOP/s in bf16\n\n",
-               backend_.name, bandwidth_ / 1e6, matrix_rate_ / 1e12);
-    fmt::print("{:<76} {:>10} {:>9} {:>8} {:>9} {:>8}\n", "op", "us", "MB", "bound", "TFLOP/s", "of unit");
-  }
-
-  bool Wanted(const std::string& name) const { return (name + label_).find(filter_) != std::string::npos; }
-
-  void Report(const std::string& name, int64_t num_bytes, double flops, const std::function<void(int)>& run) {
-    const double us = Microseconds(run);
-    fmt::print("{:<76} {:>10.1f} {:>9.2f} {:>7.1f}% {:>9.1f} {:>7.1f}%\n", name + label_, us,
-               static_cast<double>(num_bytes) / 1e6, 100.0 * static_cast<double>(num_bytes) / bandwidth_ / us,
-               flops / us / 1e6, 100.0 * flops / (us * 1e-6) / matrix_rate_);
-    std::fflush(stdout);
-  }
-
-  void Forget() {
-    Must(cudaStreamSynchronize(static_cast<cudaStream_t>(context().stream())));
-    buffers_.clear();
-  }
-
- private:
-  std::vector<uint8_t> RandomBytes(size_t count) {
-    std::vector<uint8_t> bytes(count);
-    for (size_t i = 0; i < count; i += 8) {
-      const uint64_t word = generator_();
-      for (size_t k = i; k < std::min(count, i + 8); ++k)
-        bytes[k] = static_cast<uint8_t>(word >> (8 * (k - i)));
-    }
-    return bytes;
-  }
-
-  std::string filter_;
-  std::string label_;
-  ops::Backend backend_;
-  std::mt19937_64 generator_{1};
-  std::vector<Buffer> buffers_;
-  Buffer flushed_ = Must(backend_.context->memory().Allocate(1));
-  double bandwidth_ = 1.0;
-  double matrix_rate_;  // Operations a second.
-};
 
 struct Format {
   WeightFormat format;
@@ -286,6 +118,65 @@ void Experts(Bench& bench, const std::vector<Format>& formats, const std::vector
     experts.clear();
     bench.Forget();
   }
+}
+
+// What a rank of two does that has half of the experts: its terms, and the sum over both ranks' terms.
+void Terms(Bench& bench, const std::vector<int64_t>& token_counts) {
+  constexpr int64_t kDim = 4096;
+  constexpr int64_t kInter = 2048;
+  constexpr int64_t kHere = 128;
+  constexpr int64_t kExperts = 2 * kHere;
+  constexpr int64_t kTopK = 6;
+  std::vector<ops::ExpertWeights> experts;
+  for (const int64_t num_tokens : token_counts) {
+    const std::string of = fmt::format("NVFP4 {} of {} x [{}, {}], top {}, {} tokens", kHere, kExperts,
+                                       kInter, kDim, kTopK, num_tokens);
+    if (!bench.Wanted("expert_terms " + of) && !bench.Wanted("sum_terms " + of)) continue;
+    if (experts.empty()) {
+      const auto w1 = bench.Weights(WeightFormat::kNvFp4, kInter, kDim, kHere);
+      const auto w3 = bench.Weights(WeightFormat::kNvFp4, kInter, kDim, kHere);
+      const auto w2 = bench.Weights(WeightFormat::kNvFp4, kDim, kInter, kHere);
+      for (size_t e = 0; e < kHere; ++e) experts.push_back({w1[e], w2[e], w3[e]});
+    }
+    const TensorView x = bench.Tensor(DType::kBF16, {num_tokens, kDim});
+    const TensorView y = bench.Tensor(DType::kF32, {num_tokens, kDim}, false);
+    const TensorView weights = bench.Tensor(DType::kF32, {num_tokens, kTopK});
+    const TensorView parts = bench.Tensor(DType::kBF16, {2, num_tokens, kTopK, kDim});
+    // Every call chooses others, all different within a token; half of them are here.
+    std::vector<TensorView> choices;
+    int64_t num_chosen = 0;
+    for (int64_t set = 0; set < 16; ++set) {
+      std::vector<int32_t> indices;
+      std::vector<bool> seen(kHere, false);
+      for (int64_t i = 0; i < num_tokens * kTopK; ++i) {
+        const int64_t id = (set * 89 + i / kTopK * 37 + i % kTopK * 43) % kExperts;
+        indices.push_back(static_cast<int32_t>(id % 2 * kHere + id / 2));
+        if (id % 2 == 0) seen[static_cast<size_t>(id / 2)] = true;
+      }
+      num_chosen = std::max<int64_t>(num_chosen, std::count(seen.begin(), seen.end(), true));
+      choices.push_back(bench.FromHost({num_tokens, kTopK}, indices));
+    }
+    const int64_t expert_bytes =
+        Bench::Bytes(experts[0].w1) + Bench::Bytes(experts[0].w2) + Bench::Bytes(experts[0].w3);
+    bench.Report("expert_terms " + of, num_chosen * expert_bytes + x.num_bytes(),
+                 3.0 * static_cast<double>(num_tokens * kTopK * kInter * kDim), [&](int i) {
+                   Must(bench.ops().expert_terms(
+                       bench.context(), {.x = x,
+                                         .indices = choices[static_cast<size_t>(i) % choices.size()],
+                                         .weights = weights,
+                                         .experts = experts,
+                                         .first_expert = 0,
+                                         .num_experts = kExperts,
+                                         .limit = 10.0F,
+                                         .terms = parts.Rows(0, 1).Reshaped({num_tokens, kTopK, kDim})}));
+                 });
+    const int64_t begins[] = {0, kHere, kExperts};
+    bench.Report("sum_terms " + of, parts.num_bytes() / 2 + y.num_bytes(), 0.0, [&](int) {
+      Must(bench.ops().sum_terms(bench.context(),
+                                 {.parts = parts, .indices = choices[0], .begins = begins, .y = y}));
+    });
+  }
+  bench.Forget();
 }
 
 // What prefill does: products of the Flash shape's matrices for the tokens of a pass, experts chosen at random.
@@ -475,6 +366,7 @@ int main(int argc, char** argv) {
   bench.MeasureCopy();
   Linear(bench);
   Experts(bench, kFormats, {1, 8, 64, 512, 2048, 8192});
+  Terms(bench, {1, 8, 64, 128, 512});
   ManyTokens(bench, kFormats);
   {
     Bench fp8(bench, Bench::Fp8Products());
