@@ -149,7 +149,8 @@ Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::
     token = std::max(token, rank.memory.per_token);
   }
   const double places = request.placement.divide_sequences ? request.placement.num_shards : 1;
-  capacity.sequences = places * static_cast<double>(report.memory.sequence_bytes) / static_cast<double>(sequence);
+  capacity.sequences =
+      places * static_cast<double>(report.memory.sequence_bytes) / static_cast<double>(sequence);
   capacity.tokens = places * (token > 0 ? report.memory.growth_per_token / token : 1);
   return {};
 }

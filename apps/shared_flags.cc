@@ -48,7 +48,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
 
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
   app.add_option("--placement", flags.placement,
-                 "Which rank has what: auto, pipeline, tensor, expert, expert,sequences, expert,entries, or one of these "
+                 "Which rank has what: auto, pipeline, tensor, expert, expert,sequences, expert,entries, or "
+                 "one of these "
                  "behind pipeline=STAGES,")
       ->capture_default_str();
 }

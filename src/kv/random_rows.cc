@@ -147,8 +147,7 @@ Status FillWithRandomRows(SequenceState& state, int64_t length, uint64_t seed) {
     const int64_t count = std::min(state.layout().max_chunk_tokens, length - state.length());
     DSV4_RETURN_IF_ERROR(state.BeginAppend(count));
     const bool here = state.home().here;
-    Status status =
-        here ? FillPages(state, tables, *state.memory_, state.stream_, seed) : Status();
+    Status status = here ? FillPages(state, tables, *state.memory_, state.stream_, seed) : Status();
     // Rings are keyed by position, so those that the length needs can all be written in the last append.
     if (here && status.ok() && state.length() + count == length)
       status = FillRings(state, length, tables, *state.memory_, state.stream_, seed);

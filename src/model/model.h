@@ -199,8 +199,9 @@ class Model {
   uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
 
   // Of queued steps.
-  Buffer chosen_;           // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then everybody's.
-  int64_t num_chosen_ = 0;  // Its chunks.
+  Buffer
+      chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then everybody's.
+  int64_t num_chosen_ = 0;           // Its chunks.
   std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
 
   // In a group.
@@ -213,7 +214,8 @@ class Model {
   std::unique_ptr<QueuedStep> followed_;       // The step that a rank other than 0 has queued last.
   struct StateCopy {
     int64_t place = 0;
-    std::optional<kv::SequenceState> state = {};  // Made when it is used, or with its source: then there may be memory.
+    std::optional<kv::SequenceState> state =
+        {};  // Made when it is used, or with its source: then there may be memory.
   };
   // The other ranks' copies of the states, by their numbers.
   std::map<uint64_t, StateCopy> copies_;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "model/model.h"
 #include "comm/collectives.h"
+#include "model/model.h"
 #include "model/step.h"
 #include "model/step_message.h"
 
@@ -111,7 +111,8 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
   }
   if (status.ok()) {
-    auto started = memory.StartCopyToHost(host->data(), chosen_.data(), num_bytes, backend_.context->stream());
+    auto started =
+        memory.StartCopyToHost(host->data(), chosen_.data(), num_bytes, backend_.context->stream());
     if (started) {
       copy = std::move(*started);
     } else {
@@ -166,18 +167,18 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
   DSV4_TRY(CheckDecode(chunks));
-  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(static_cast<int64_t>(chunks.size()), allowed));
+  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen,
+                        ReserveChosen(static_cast<int64_t>(chunks.size()), allowed));
   std::vector<PassChunk> pass;
   for (const DecodeChunk& chunk : chunks) {
-    pass.push_back(
-        {.state = chunk.state,
-         .tokens = {&chunk.token, 1},
-         .chunk = static_cast<int32_t>(pass.size()),
-         .num_logits_rows = 1,
-         .follows = chunk.follows < 0
-                        ? -1
-                        : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
-         .choice = chunk.choice});
+    pass.push_back({.state = chunk.state,
+                    .tokens = {&chunk.token, 1},
+                    .chunk = static_cast<int32_t>(pass.size()),
+                    .num_logits_rows = 1,
+                    .follows = chunk.follows < 0
+                                   ? -1
+                                   : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
+                    .choice = chunk.choice});
   }
   // Those of a place together (RunPass).
   std::ranges::stable_sort(pass, {}, [](const PassChunk& chunk) { return chunk.state->home().place; });

@@ -276,8 +276,8 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Tens
     for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
     const int shard = weights.place.shard();
     const auto begin = std::accumulate(num_rows.begin(), num_rows.begin() + shard, int64_t{0});
-    const std::span<const HeadRow> mine = rows.subspan(
-        static_cast<size_t>(begin), static_cast<size_t>(num_rows[static_cast<size_t>(shard)]));
+    const std::span<const HeadRow> mine =
+        rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(num_rows[static_cast<size_t>(shard)]));
     DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, streams, mine));
     if (y.is_null()) return y;
     DSV4_ASSIGN_OR_RETURN(y, GatherRows(step, y, num_rows));

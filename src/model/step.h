@@ -43,7 +43,8 @@ struct PassChunk {
 struct ChosenTokens {
   TensorView allowed;   // [vocab_size] U8, or null.
   TensorView previous;  // [rows of the pass before] I32, or null.
-  TensorView numbers;   // [2, chunks] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
+  TensorView
+      numbers;  // [2, chunks] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
   // Where the stage has several ranks, of which rank 0 chooses: everybody's numbers, [ranks, 2, chunks] I32, of which rank 0's count.
   TensorView everybodys;
 };

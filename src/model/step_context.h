@@ -53,8 +53,9 @@ struct StepContext {
   Arena& arena;
   const PassPlan& plan;
   Observer* observer = nullptr;
-  Shards shards;          // That divide a layer, its routed experts apart.
-  Shards expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.
+  Shards shards;  // That divide a layer, its routed experts apart.
+  Shards
+      expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.
   // Where sequences are: how many tokens of the pass each of expert_shards has, this one's being the plan's.
   std::vector<int64_t> shard_tokens = {};
   int first_layer = 0;  // Of this stage: the sequence states' layer 0.

@@ -23,8 +23,8 @@ using backend::cuda::ExchangeWords;
 using backend::cuda::PeerLinks;
 
 // Kernels of ranks that wait for each other on one device: each has a channel to it, since the second of two on one channel waits for the
-// first, and no code is loaded while one runs. Of more than two ranks kernels do not begin early either: those that wait behind others would
-// take up the room of a rank whose first one has yet to begin.
+// first, and no code is loaded while one runs. Of more than two ranks, or where a launch in front scores, kernels do not begin early either: those
+// that wait behind others would take up the room of a rank whose first one has yet to begin (seen: an exchange that broke by its deadline).
 const bool kIsSet =
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0 && ::setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 
@@ -101,7 +101,7 @@ class Rank {
  public:
   Rank(const Case& c, const std::vector<uint16_t>& keys, int rank)
       : case_(c),
-        device_({.overlap = c.ranks == 2}),
+        device_({.overlap = c.ranks == 2 && c.num_entries <= int64_t{4096} * c.ranks}),
         shard_{rank, c.ranks},
         query_(c, device_),
         keys_(device_, keys, shard_),

@@ -75,8 +75,8 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
 // The host's memory, which counts the copies that nobody waits for.
 class CountingMemory final : public ForwardingHostMemory {
  public:
-  Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source, size_t num_bytes,
-                                                       Stream stream) override {
+  Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
+                                                       size_t num_bytes, Stream stream) override {
     ++num_copies;
     return Memory::StartCopyToHost(destination, source, num_bytes, stream);
   }
