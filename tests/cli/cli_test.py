@@ -60,17 +60,17 @@ class Arguments(unittest.TestCase):
         arguments = ("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4")
         usual = dsv4_json(*arguments)["token_ids"]
         plans = {}
-        for tokens in (5, 64, 2048):
+        for tokens in (5, 64, 8192):
             flag = ("--pass-tokens", str(tokens))
             self.assertEqual(dsv4_json(*arguments, *flag)["token_ids"], usual)
             plans[tokens] = dsv4_json("inspect", "--json", *flag)["memory"]
-        self.assertLess(plans[64]["step_bytes"], plans[2048]["step_bytes"])
+        self.assertLess(plans[64]["step_bytes"], plans[8192]["step_bytes"])
         # The rows of a pass are not the sequence's.
-        self.assertEqual(plans[64]["sequence_fixed_bytes"], plans[2048]["sequence_fixed_bytes"])
+        self.assertEqual(plans[64]["sequence_fixed_bytes"], plans[8192]["sequence_fixed_bytes"])
         default = dsv4_json("inspect", "--json")["memory"]
         self.assertEqual(default, dsv4_json("inspect", "--json", "--pass-tokens", "512")["memory"])
         on_gpu = dsv4_json("inspect", "--json", "--backend", "cuda")["memory"]
-        self.assertEqual(on_gpu, plans[2048])
+        self.assertEqual(on_gpu, plans[8192])
         self.expect_usage_error("run", QUESTION, "--pass-tokens", "-1")
         self.expect_usage_error("serve", "--pass-tokens", "8")  # Fewer than the answers at one time.
 

@@ -71,7 +71,7 @@ class SameAnswers(unittest.TestCase):
                 self.assertEqual(answer["token_ids"], alone["token_ids"])
 
     def test_run(self):
-        self.answers("release", ((2, "auto"), (3, "expert"), (3, "pipeline"), (4, "pipeline=2,expert")))
+        self.answers("release", ((2, "auto"), (3, "expert"), (3, "expert,sequences"), (3, "pipeline"), (4, "pipeline=2,expert")))
 
     def test_run_with_cut_sums(self):
         """In release numerics FP8 rounding makes enough of a sum's order to decide the near-tie in this answer."""
@@ -352,9 +352,10 @@ class Usage(unittest.TestCase):
             return dsv4_json("inspect", "--ranks", "4", "--context", "4096", "--json", *options)
         plan = choice()
         names = [placement["placement"] for placement in plan["placements"]]
-        self.assertEqual(names, ["expert", "expert,entries", "tensor", "pipeline=2,expert", "pipeline=2,expert,entries",
-                                 "pipeline=2,tensor", "pipeline"])
-        self.assertIn("of 7 placements 7 fit", plan["choice"]["why"])
+        self.assertEqual(names, ["expert", "expert,entries", "expert,sequences", "tensor", "pipeline=2,expert",
+                                 "pipeline=2,expert,entries", "pipeline=2,expert,sequences", "pipeline=2,tensor",
+                                 "pipeline"])
+        self.assertIn("of 9 placements 9 fit", plan["choice"]["why"])
         # Waiting decides for stages, reading for shards; by id, since the small model's experts are one block of 128 columns wide.
         self.assertEqual(choice("--rank-wait", "100000")["choice"]["placement"], "pipeline")
         self.assertEqual(choice("--rank-wait", "0")["choice"]["placement"], "expert,entries")
@@ -369,6 +370,8 @@ class Usage(unittest.TestCase):
             self.assertGreaterEqual(plan["capacity"]["tokens"], 3.5, plan)
             for rank in plan["ranks"]:
                 self.assertAlmostEqual(rank["bytes_per_token"] * 4, plan["memory"]["bytes_per_token"])
+        whole = dsv4_json("inspect", "--ranks", "4", "--placement", "expert,sequences", "--json")["capacity"]
+        self.assertEqual(whole, {"sequences": 4, "tokens": 4})
         kept = dsv4_json("inspect", "--ranks", "4", "--placement", "expert", "--json")["capacity"]
         self.assertEqual(kept, {"sequences": 1, "tokens": 1})
 
