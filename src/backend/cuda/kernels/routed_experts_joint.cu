@@ -60,13 +60,6 @@ struct Item {
 
 using ItemSums = SegmentSums[kSegments];
 
-// A chosen expert's matrix.
-struct Matrix {
-  const uint8_t* data;
-  const uint8_t* scale;
-  float global_scale;
-};
-
 // A block's items: gate's and up's, those of a pair of tiles one after the other; the linear's tiles; down's, all experts of a
 // tile in ascending order. Numbers from which each kind begins, and of all.
 struct Work {
@@ -98,15 +91,6 @@ __device__ __noinline__ void LoadRows(uint16_t* to, float* scales, const StreamF
                                  [&](int row) { return from + row * cols; });
 }
 
-// Asks for the table of weights, so that it is not the device's memory that one waits for who knows which of them are chosen.
-__device__ __forceinline__ void PrefetchTable(const Params& p, int thread, int num_threads) {
-  constexpr int64_t kLine = 128;
-  const int64_t num_bytes = int64_t{3} * p.num_experts * static_cast<int64_t>(sizeof(DeviceWeight));
-  for (int64_t at = thread * kLine; at < num_bytes; at += num_threads * kLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(p.weights) + at));
-  }
-}
-
 // Experts of kKind, a linear of that kind or FP8. Grid: blocks of a token, tokens.
 template <StreamKind kKind>
 __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
@@ -129,9 +113,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
   __shared__ int experts[kMaxTopK];                                     // By slot.
   __shared__ int slots[kMaxTopK];                                       // By rank: ascending experts.
   __shared__ float routing[kMaxTopK];
-  __shared__ Matrix matrices[kMaxTopK][3];  // By slot: w1, w3, w2.
+  __shared__ float global_scales[kMaxTopK][3];  // By slot: of w1, w3, w2.
 
-  PrefetchTable(p, block * kStreamThreads + t, num_blocks * kStreamThreads);
   const int scale_cols = p.linear.shape.scale_cols;
   for (int i = t; i < (work.down - work.linear) * scale_cols; i += kStreamThreads) {
     const int row = (block + i / scale_cols * num_blocks) * kTileRows;
@@ -139,36 +122,40 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
                               (row >> p.linear.shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
   WaitForKernelsBefore();
-  // Activations are loaded while it is found out which weights they are for. Nothing but that is in front of the first weights.
-  if (t < 3 * p.top_k) {
-    const int expert = ChosenExpert(p.indices, token, p.top_k, t / 3, p.num_experts, p.fault);
-    const DeviceWeight& weight = p.weights[expert * 3 + t % 3];
-    matrices[t / 3][t % 3] = {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
-    if (t % 3 == 0) experts[t / 3] = expert;
+  // Activations are loaded while it is found out which weights they are for.
+  int expert = 0;
+  if (t < p.top_k) {
+    expert = ChosenExpert(p.indices, token, p.top_k, t, p.num_experts, p.fault);
+    routing[t] = p.routing[token * p.top_k + t];
   }
   LoadRows(rows, x_scales, p.gate_up_form, p.x + token * p.dim, 1, p.dim);
+  if (t < p.top_k) experts[t] = expert;
   __syncthreads();
+  if (t < p.top_k) slots[RankOfSlot(experts, p.top_k, t)] = t;
+  if (t < 3 * p.top_k) global_scales[t / 3][t % 3] = p.weights[experts[t / 3] * 3 + t % 3].global_scale;
   const auto hidden_stride = static_cast<int>(StreamRow(p.width));
-  const auto tile_at = [&](const StreamShape& shape, const uint8_t* data, const uint8_t* scale, int tile) {
+  const auto tile_at = [&](const StreamShape& shape, const void* data, const void* scale, int tile) {
     const int64_t row = int64_t{tile} * kTileRows;
-    return StreamTile{data + row * shape.row_bytes, scale + row * shape.scale_row_bytes};
+    return StreamTile{static_cast<const uint8_t*>(data) + row * shape.row_bytes,
+                      static_cast<const uint8_t*>(scale) + row * shape.scale_row_bytes};
   };
   for (int i = t; i < work.items; i += kStreamThreads) {
     if (i < work.linear) {
       const int pair = block + i / 2 * num_blocks;
-      const Matrix& matrix = matrices[pair / tiles_of_width][i % 2];
-      items[i] = {tile_at(p.gate_up, matrix.data, matrix.scale, pair % tiles_of_width), 0};
+      const DeviceWeight& weight = p.weights[experts[pair / tiles_of_width] * 3 + i % 2];
+      items[i] = {tile_at(p.gate_up, weight.data, weight.scale, pair % tiles_of_width), 0};
     } else if (i < work.down) {
       items[i] = {
           tile_at(p.linear.shape, p.linear.data, p.linear.scale, block + (i - work.linear) * num_blocks), 0};
     } else {
       const int mine = (i - work.down) / p.top_k;
-      const int slot = i - work.down - mine * p.top_k;
-      const Matrix& matrix = matrices[slot][2];
-      items[i - slot + RankOfSlot(experts, p.top_k, slot)] = {
-          tile_at(p.down, matrix.data, matrix.scale, block + mine * num_blocks), slot * hidden_stride};
+      const int slot = SlotOfRank(experts, p.top_k, i - work.down - mine * p.top_k);
+      const DeviceWeight& weight = p.weights[experts[slot] * 3 + 2];
+      items[i] = {tile_at(p.down, weight.data, weight.scale, block + mine * num_blocks),
+                  slot * hidden_stride};
     }
   }
+  if (work.down > work.linear) LoadRows(linear_row, x_scales, p.linear.form, p.linear.x, 1, p.linear.cols);
   __syncthreads();
 
   const auto shape_of = [&](int i) -> const StreamShape& {
@@ -179,14 +166,6 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
                                                                           shape_of);
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) reader.Load();
-
-  // What is wanted later, while the first weights come.
-  if (t < p.top_k) {
-    slots[RankOfSlot(experts, p.top_k, t)] = t;
-    routing[t] = p.routing[token * p.top_k + t];
-  }
-  if (work.down > work.linear) LoadRows(linear_row, x_scales, p.linear.form, p.linear.x, 1, p.linear.cols);
-  __syncthreads();
 
   auto* const hidden = p.hidden + token * p.top_k * p.width;
   const bool exists = t % 32 / 4 == 0;  // The token of mma's first column.
@@ -241,8 +220,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
         const int number = block + ((first - phase_begin) / step + i / kTileRows) * num_blocks;
         if (phase == 0) {
           const int of_slot = number / tiles_of_width;
-          const float gate = RoundToBf16(row_sum(0, matrices[of_slot][0].global_scale));
-          const float up = RoundToBf16(row_sum(1, matrices[of_slot][1].global_scale));
+          const float gate = RoundToBf16(row_sum(0, global_scales[of_slot][0]));
+          const float up = RoundToBf16(row_sum(1, global_scales[of_slot][1]));
           hidden[of_slot * p.width + number % tiles_of_width * kTileRows + row] =
               Bf16FromFloat(static_cast<float>(
                   ClampedSwiglu(static_cast<double>(gate), static_cast<double>(up),
@@ -257,7 +236,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_
         } else {
           float total = 0.0F;
           for (int rank = 0; rank < p.top_k; ++rank)
-            total += RoundToBf16(row_sum(rank, matrices[slots[rank]][2].global_scale));
+            total += RoundToBf16(row_sum(rank, global_scales[slots[rank]][2]));
           p.y[token * p.dim + number * kTileRows + row] = total;
         }
       }
