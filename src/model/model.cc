@@ -390,10 +390,7 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
                                                             output_row * config_.vocab_size});
     }
     if (status.ok() && pass.empty()) return {};
-    // Those of a place together (RunPass).
-    std::ranges::stable_sort(pass, {}, [](const PassChunk& chunk) {
-      return chunk.state == nullptr ? 0 : chunk.state->home().place;
-    });
+    SortByPlace(pass);
     // Memory is asked for before anything is computed, so a rank without it takes nobody's work with it.
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "comm/collectives.h"
 #include "model/model.h"
 #include "model/step.h"
@@ -180,8 +178,7 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                                    : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
                     .choice = chunk.choice});
   }
-  // Those of a place together (RunPass).
-  std::ranges::stable_sort(pass, {}, [](const PassChunk& chunk) { return chunk.state->home().place; });
+  SortByPlace(pass);
   if (in_group_) DSV4_TRY(AnnounceQueued(pass));
   return RunQueued(pass, chosen, {});
 }

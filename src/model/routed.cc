@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -213,13 +212,9 @@ Result<TensorView> RoutedExperts(const LayerStep& step, const LayerWeights& weig
   DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(DType::kF32, u.shape));
   const Shards& shards = step.context().expert_shards;
   if (!shards.alone() && weights.splits.experts.total() > 0) {
-    int64_t num_tokens = u.shape[0];
-    if (step.context().divide_sequences()) {
-      const std::vector<int64_t>& all = step.context().shard_tokens;
-      num_tokens = std::accumulate(all.begin(), all.end(), int64_t{0});
-    }
-    const bool few = num_tokens <= MostGatheredTokens(step.config(), u.dtype, shards.group->size(),
-                                                      shards.max_gathered_terms);
+    const bool few =
+        step.context().num_tokens_of_all() <=
+        MostGatheredTokens(step.config(), u.dtype, shards.group->size(), shards.max_gathered_terms);
     const SumOfTerms by_lists = [&](const TensorView& x, const Routing& chosen, const TensorView& sums) {
       return SumListedTerms(step, weights, x, chosen, sums);
     };

@@ -6,10 +6,6 @@
 namespace dsv4::model {
 namespace {
 
-std::span<std::byte> Bytes(const TensorView& tensor) {
-  return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
-}
-
 // The tokens of all shards, one shard's behind the other's.
 struct AllTokens {
   TensorView u;
@@ -19,7 +15,7 @@ struct AllTokens {
 Result<AllTokens> GatherTokens(const LayerStep& step, const TensorView& u, const Routing& routing) {
   const std::vector<int64_t>& shard_tokens = step.context().shard_tokens;
   comm::Communicator& group = *step.context().expert_shards.group;
-  const int64_t total = std::accumulate(shard_tokens.begin(), shard_tokens.end(), int64_t{0});
+  const int64_t total = step.context().num_tokens_of_all();
   const int64_t top_k = routing.indices.shape[1];
   AllTokens all;
   DSV4_ASSIGN_OR_RETURN(all.u, step.NewTensor(u.dtype, {total, u.shape[1]}));

@@ -8,10 +8,6 @@ namespace {
 // Bytes of a sum up to which every shard adds up everything: one wait in place of two.
 constexpr int64_t kMaxSummedByAll = int64_t{512} << 10;
 
-std::span<std::byte> Bytes(const TensorView& tensor) {
-  return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
-}
-
 std::vector<int64_t> RowBytes(const ColumnSplit& split, DType dtype, int num_shards) {
   std::vector<int64_t> row_bytes;
   for (int shard = 0; shard < num_shards; ++shard)

@@ -43,6 +43,11 @@ struct Shards {
   bool divide_entries() const { return entries.count > 1; }
 };
 
+// A contiguous tensor as what is sent.
+inline std::span<std::byte> Bytes(const TensorView& tensor) {
+  return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
+}
+
 // Puts the shards' columns [n, their part of `split`] together: [n, split.total()]. `mine` itself where the stage is one rank.
 Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, const TensorView& mine,
                                  const ColumnSplit& split);

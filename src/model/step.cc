@@ -181,10 +181,6 @@ std::vector<HeadRow> HeadRows(std::span<const PassChunk> chunks, int64_t vocab_s
   return rows;
 }
 
-std::span<std::byte> Bytes(const TensorView& tensor) {
-  return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
-}
-
 // Gathers a few rows of the streams: [rows, H * D]. Of several stages the last has them, and the first gets them from it.
 Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TensorView& streams,
                                std::span<const HeadRow> rows) {
@@ -305,6 +301,12 @@ Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
 }
 
 }  // namespace
+
+void SortByPlace(std::vector<PassChunk>& chunks) {
+  std::ranges::stable_sort(chunks, {}, [](const PassChunk& chunk) {
+    return chunk.state == nullptr ? 0 : chunk.state->home().place;
+  });
+}
 
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
                const ChosenTokens* chosen, Observer* observer) {

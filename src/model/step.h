@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "model/step_context.h"
@@ -48,6 +49,9 @@ struct ChosenTokens {
   // Where the stage has several ranks, of which rank 0 chooses: everybody's numbers, [ranks, 2, chunks] I32, of which rank 0's count.
   TensorView everybodys;
 };
+
+// The order in which RunPass wants chunks. States that are null, which nobody runs, count as of the first place.
+void SortByPlace(std::vector<PassChunk>& chunks);
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
 // the first, which has the head.

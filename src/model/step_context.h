@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -61,6 +62,11 @@ struct StepContext {
   int first_layer = 0;  // Of this stage: the sequence states' layer 0.
 
   bool divide_sequences() const { return !shard_tokens.empty(); }
+  // Of the pass, on all shards where these divide the sequences.
+  int64_t num_tokens_of_all() const {
+    return divide_sequences() ? std::accumulate(shard_tokens.begin(), shard_tokens.end(), int64_t{0})
+                              : plan.num_tokens;
+  }
   bool simulate() const { return numerics == Numerics::kRelease; }
   DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
 };
