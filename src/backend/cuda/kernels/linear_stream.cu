@@ -24,11 +24,13 @@ using stream_kernel::Params;
 using stream_kernel::Phase;
 using stream_kernel::StreamKernel;
 
-std::span<const Phase> PhasesOf(const Params& params) {
-  return {params.phases, static_cast<size_t>(params.num_phases)};
-}
+const Phase& PhaseOf(const Params& params, int number) { return number == 0 ? params.first : params.second; }
+Phase& PhaseOf(Params& params, int number) { return number == 0 ? params.first : params.second; }
+const Phase& LastPhase(const Params& params) { return PhaseOf(params, params.num_phases - 1); }
+Phase& LastPhase(Params& params) { return PhaseOf(params, params.num_phases - 1); }
+
 std::span<const Matrix> MatricesOf(const Params& params) {
-  const Phase& last = params.phases[params.num_phases - 1];
+  const Phase& last = LastPhase(params);
   return {params.matrices, static_cast<size_t>(last.first_matrix + last.num_matrices)};
 }
 
@@ -70,7 +72,7 @@ Kernel KernelOf(const Params& params) {
 }
 
 // A phase without matrices.
-Phase PhaseOf(const StreamLinearArgs& args, int first_matrix) {
+Phase NewPhase(const StreamLinearArgs& args, int first_matrix) {
   return {.first_matrix = first_matrix,
           .num_matrices = 0,
           .num_groups = static_cast<int>(args.num_groups),
@@ -83,8 +85,6 @@ Phase PhaseOf(const StreamLinearArgs& args, int first_matrix) {
           .x_group_stride = args.x_group_stride,
           .norm = {}};
 }
-
-Phase& LastPhase(Params& params) { return params.phases[params.num_phases - 1]; }
 
 // Adds a weight's tiles to the last phase.
 void AddMatrix(Params& params, const StreamLinearArgs& args) {
@@ -135,7 +135,7 @@ void ShareTiles(Params& params, int num_processors, int busy_processors) {
   params.max_items = 0;
   params.rows_elements = 0;
   for (int i = 0; i < params.num_phases; ++i) {
-    Phase& phase = params.phases[i];
+    Phase& phase = PhaseOf(params, i);
     const int processors = std::max(1, num_processors - params.mix_tokens - (i == 0 ? busy_processors : 0));
     const int of_group = std::max(1, std::min(phase.num_tiles, processors / phase.num_groups));
     phase.num_blocks = of_group * phase.num_groups;
@@ -158,8 +158,8 @@ bool Launch(CudaContext& context, OpenLinear& open) {
   }
   ShareTiles(params, context.queue().num_processors(), open.busy_processors);
   size_t x_scales_bytes = 0;
-  for (const Phase& phase : PhasesOf(params))
-    x_scales_bytes = std::max(x_scales_bytes, StreamScalesBytes(phase.cols, params.num_tokens));
+  for (int i = 0; i < params.num_phases; ++i)
+    x_scales_bytes = std::max(x_scales_bytes, StreamScalesBytes(PhaseOf(params, i).cols, params.num_tokens));
   const size_t shared_bytes = kStreamWarps * sizeof(WarpRing<kStages>) + kSumsBytes +
                               static_cast<size_t>(params.max_items) * sizeof(Item) +
                               static_cast<size_t>(params.rows_elements) * sizeof(uint16_t) +
@@ -173,7 +173,8 @@ bool Launch(CudaContext& context, OpenLinear& open) {
   open.launch = launch;
   if (!context.queue().prefetches()) return true;
   std::vector<ReadRange> ranges;
-  for (const Phase& phase : PhasesOf(params)) {
+  for (int i = 0; i < params.num_phases; ++i) {
+    const Phase& phase = PhaseOf(params, i);
     for (const Matrix& m : MatricesOf(params).subspan(static_cast<size_t>(phase.first_matrix),
                                                       static_cast<size_t>(phase.num_matrices))) {
       const auto rows = static_cast<size_t>(phase.num_groups * m.rows);
@@ -195,7 +196,7 @@ bool HasRoomForMatrix(const Params& params) {
 
 // Whether nothing of the last phase is what this linear writes: a phase runs at once.
 bool IsApart(const Params& params, const StreamLinearArgs& args) {
-  const Phase& phase = params.phases[params.num_phases - 1];
+  const Phase& phase = LastPhase(params);
   const MemoryRange y =
       RangeOfRows(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
   if (Overlap(y, RangeOfRows(phase.x, phase.x_stride, phase.cols, true, params.num_tokens))) return false;
@@ -227,7 +228,7 @@ bool Joins(CudaContext& context, const OpenLinear& before, const StreamLinearArg
 bool Follows(CudaContext& context, const OpenLinear& before, const StreamLinearArgs& args) {
   OpenLinear open = before;
   Params& params = open.params;
-  const Phase& first = params.phases[0];
+  const Phase& first = params.first;
   if (params.num_phases != 1 || !HasRoomForMatrix(params)) return false;
   const bool given = std::ranges::any_of(MatricesOf(params), [&](const Matrix& m) {
     return m.y == args.x && m.y_is_bf16 && m.y_group_stride == m.rows &&
@@ -235,7 +236,8 @@ bool Follows(CudaContext& context, const OpenLinear& before, const StreamLinearA
            (args.num_tokens == 1 || m.y_stride == args.x_stride);
   });
   if (!given) return false;
-  params.phases[params.num_phases++] = PhaseOf(args, static_cast<int>(MatricesOf(params).size()));
+  params.second = NewPhase(args, static_cast<int>(MatricesOf(params).size()));
+  params.num_phases = 2;
   if (!IsApart(params, args)) return false;
   AddMatrix(params, args);
   if (!Launch(context, open)) return false;
@@ -272,7 +274,7 @@ void StreamLinear(CudaContext& context, const StreamLinearArgs& args) {
   Params& params = open.params;
   params.num_tokens = static_cast<int>(args.num_tokens);
   params.num_phases = 1;
-  params.phases[0] = PhaseOf(args, 0);
+  params.first = NewPhase(args, 0);
   AddMatrix(params, args);
   if (args.num_groups == 1) {
     if (const std::optional<HcMixWork> mix = TakeHcMix(context); mix.has_value()) {
@@ -296,7 +298,7 @@ bool NormJoinsLinear(CudaContext& context, const ops::RmsNormArgs& args) {
   }
   OpenLinear open = *last;
   Params& params = open.params;
-  if (params.num_phases != 1 || params.phases[0].num_groups != 1) return false;
+  if (params.num_phases != 1 || params.first.num_groups != 1) return false;
   const auto normed = std::ranges::find_if(MatricesOf(params), [&](const Matrix& m) {
     return m.y == args.x.data && m.y_is_bf16 && m.rows == width;
   });
@@ -314,21 +316,22 @@ bool NormJoinsLinear(CudaContext& context, const ops::RmsNormArgs& args) {
     from = *row;
   } while (Overlap(dots, {from, static_cast<size_t>(width) * sizeof(uint16_t)}));
   params.matrices[normed - MatricesOf(params).begin()].y = from;
-  params.phases[params.num_phases++] = {.first_matrix = static_cast<int>(MatricesOf(params).size()),
-                                        .num_matrices = 0,
-                                        .num_groups = 1,
-                                        .num_blocks = 0,
-                                        .num_tiles = 0,
-                                        .cols = static_cast<int>(width),
-                                        .forms = {},
-                                        .x = args.y.as<const uint16_t>(),
-                                        .x_stride = width,
-                                        .x_group_stride = 0,
-                                        .norm = {.from = from,
-                                                 .to = args.y.as<uint16_t>(),
-                                                 .weight = args.weight.as<const float>(),
-                                                 .width = static_cast<int>(width),
-                                                 .eps = args.eps}};
+  params.second = {.first_matrix = static_cast<int>(MatricesOf(params).size()),
+                   .num_matrices = 0,
+                   .num_groups = 1,
+                   .num_blocks = 0,
+                   .num_tiles = 0,
+                   .cols = static_cast<int>(width),
+                   .forms = {},
+                   .x = args.y.as<const uint16_t>(),
+                   .x_stride = width,
+                   .x_group_stride = 0,
+                   .norm = {.from = from,
+                            .to = args.y.as<uint16_t>(),
+                            .weight = args.weight.as<const float>(),
+                            .width = static_cast<int>(width),
+                            .eps = args.eps}};
+  params.num_phases = 2;
   if (!Launch(context, open)) return false;
   *context.open_linear() = open;
   return true;

@@ -20,7 +20,6 @@ inline constexpr int kStages = 3;                        // 96 KB of weights tha
 inline constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
 inline constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
 inline constexpr int kMaxMatrices = 12;                  // Of a launch.
-inline constexpr int kMaxPhases = 2;
 inline constexpr int kMaxNormWidth = kRowAtOnce * kStreamThreads;
 
 // A weight, and where its products go.
@@ -71,7 +70,8 @@ struct Params {
   int mix_tokens;
   HcPreParams mix;
   GridBarrier* barrier;  // Where there are two phases.
-  Phase phases[kMaxPhases];
+  Phase first;           // Two members: no array of structures with padding (LaunchList::AddArgument).
+  Phase second;
   Matrix matrices
       [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind the last phase's are zero: equal launches are equal bytes.
 };
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kRoomOfThreads<kKinds...>, 1)
     WaitForKernelsBefore();
     return HcMixOfToken<kStreamThreads>(p.mix, static_cast<int>(blockIdx.x));
   }
-  const int first_items = ShareOf(p.phases[0], block).count;
-  const int num_items = first_items + (p.num_phases > 1 ? ShareOf(p.phases[1], block).count : 0);
+  const int first_items = ShareOf(p.first, block).count;
+  const int num_items = first_items + (p.num_phases > 1 ? ShareOf(p.second, block).count : 0);
   const int items_at_once = ItemsAtOnce(p.num_tokens);
 
   extern __shared__ __align__(16) unsigned char shared[];
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kRoomOfThreads<kKinds...>, 1)
 
   for (int i = t; i < num_items; i += kStreamThreads) {
     const bool second = i >= first_items;
-    const Phase& phase = p.phases[second ? 1 : 0];
+    const Phase& phase = second ? p.second : p.first;
     const Share share = ShareOf(phase, block);
     const int tile = share.first + (second ? i - first_items : i) * share.step;
     int matrix = phase.first_matrix;
@@ -223,11 +223,11 @@ __global__ void __launch_bounds__(kRoomOfThreads<kKinds...>, 1)
   int first = 0;
 #pragma unroll 1
   for (int number = 0; number < p.num_phases; ++number) {
-    const Phase& phase = p.phases[number];
+    const Phase& phase = number == 0 ? p.first : p.second;
     const int phase_end = number + 1 < p.num_phases ? first_items : num_items;
     if (number > 0) {
-      if (block < p.phases[0].num_blocks) ArriveAtBarrier(p.barrier);
-      WaitForBlocks(p.barrier, static_cast<uint32_t>(p.phases[0].num_blocks));
+      if (block < p.first.num_blocks) ArriveAtBarrier(p.barrier);
+      WaitForBlocks(p.barrier, static_cast<uint32_t>(p.first.num_blocks));
       left = LeaveBarrier(p.barrier);
     }
     const int64_t group = ShareOf(phase, block).group;
