@@ -442,9 +442,7 @@ std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
   open->step.with_mix = false;
   if (Launch(context, open->step, open->u.shape[0], open->launch) == 0) return std::nullopt;
   context.open_hc_pre() = nullptr;
-  const auto num_tokens = static_cast<int>(open->u.shape[0]);
-  const unsigned blocks = ChoiceOf(open->step.params.dim, false).blocks;  // A processor each, almost.
-  return HcMixWork{open->step.params, num_tokens, static_cast<int>(blocks) * num_tokens};
+  return HcMixWork{open->step.params, static_cast<int>(open->u.shape[0])};
 }
 
 }  // namespace dsv4::backend::cuda
