@@ -44,6 +44,7 @@ HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_par
 struct HcMixWork {
   HcPreParams params;
   int num_tokens;
+  int busy_processors;  // That hc_pre's launch has until it ends.
 };
 
 // Whether the norm has become part of hc_pre's launch, which is the last and a cluster's (hc_cluster.h).

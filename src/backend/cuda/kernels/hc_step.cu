@@ -58,8 +58,8 @@ const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args) {
   return apart ? open : nullptr;
 }
 
-Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args, int64_t num_parts,
-                                LaunchHcStep* relaunch) {
+Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args, int num_parts,
+                                LaunchHcStep* relaunch, int blocks_of_token) {
   std::shared_ptr<OpenHcPre>& open = context.open_hc_pre();
   Buffer dots = open == nullptr ? Buffer() : open->dots;
   if (dots.data() == nullptr) {
@@ -68,20 +68,20 @@ Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args
     DSV4_ASSIGN_OR_RETURN(dots, context.memory().Allocate(kCount * sizeof(double)));
   }
   auto* const data = reinterpret_cast<double*>(dots.data());
-  open = std::make_shared<OpenHcPre>(
-      OpenHcPre{.u = args.u,
-                .step = {.before = {},
-                         .streams = args.streams.as<const Bf16>(),
-                         .fn = args.fn.as<const float>(),
-                         .dots = data,
-                         .u = args.u.as<Bf16>(),
-                         .norm_weight = nullptr,
-                         .params = ParamsOf(args, data, static_cast<int>(num_parts)),
-                         .norm_eps = 0.0F,
-                         .num_tokens = static_cast<int>(args.streams.shape[0]),
-                         .with_mix = true},
-                .relaunch = relaunch,
-                .dots = std::move(dots)});
+  open = std::make_shared<OpenHcPre>(OpenHcPre{.u = args.u,
+                                               .step = {.before = {},
+                                                        .streams = args.streams.as<const Bf16>(),
+                                                        .fn = args.fn.as<const float>(),
+                                                        .dots = data,
+                                                        .u = args.u.as<Bf16>(),
+                                                        .norm_weight = nullptr,
+                                                        .params = ParamsOf(args, data, num_parts),
+                                                        .norm_eps = 0.0F,
+                                                        .num_tokens = static_cast<int>(args.streams.shape[0]),
+                                                        .with_mix = true},
+                                               .relaunch = relaunch,
+                                               .blocks_of_token = blocks_of_token,
+                                               .dots = std::move(dots)});
   return open.get();
 }
 
@@ -110,7 +110,8 @@ std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
   const uint64_t launch = open->relaunch(context, open->step, open->launch);
   open->launch = 0;
   if (launch == 0) return std::nullopt;
-  return HcMixWork{open->step.params, open->step.num_tokens};
+  const int num_tokens = open->step.num_tokens;
+  return HcMixWork{open->step.params, num_tokens, open->blocks_of_token * num_tokens};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/device_weight.h"
+#include "ops/rms_norm.h"
 
 namespace dsv4::backend::cuda {
 
@@ -25,6 +26,10 @@ struct StreamLinearArgs {
 bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const TensorView& x,
                      int64_t num_tokens, int64_t x_stride);
 
+// Joins the last launch if that is one of the same activations, or gives this one's.
 void StreamLinear(CudaContext& context, const StreamLinearArgs& args);
+
+// Whether the norm of one row, in place, has become part of the last launch, which gives the row; linears of what it leaves join both.
+bool NormJoinsLinear(CudaContext& context, const ops::RmsNormArgs& args);
 
 }  // namespace dsv4::backend::cuda

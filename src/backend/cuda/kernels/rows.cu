@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/head_rows.h"
+#include "backend/cuda/kernels/linear_stream.h"
 #include "backend/cuda/kernels/many_heads.h"
 #include "backend/cuda/kernels/row_steps.cuh"
 #include "backend/cuda/kernels/rows.h"
@@ -369,7 +370,9 @@ RowsOperand InPlace(const TensorView& x, int64_t width) {
 }  // namespace
 
 Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
-  if (args.x.num_elements() == 0 || NormJoinsHcPre(context, args)) return {};
+  if (args.x.num_elements() == 0 || NormJoinsHcPre(context, args) || NormJoinsLinear(context, args)) {
+    return {};
+  }
   const RowsOperand rows = {.in = args.x.data,
                             .in_stride = args.x.strides[0],
                             .out = args.y.data,
