@@ -191,6 +191,7 @@ TEST(CudaFused, HyperConnectionsOfSomeTensOfTokens) {
     ExpectHyperConnectionsTogether(dim, Combining::kNone, false, kMore);
     ExpectHyperConnectionsTogether(dim, Combining::kShared, true, kMore);
   }
+  ExpectHyperConnectionsTogether(7168, Combining::kNothing, true, kMore);
   for (const bool post_in_place : {false, true}) {
     ExpectHyperConnectionsTogether(4096, Combining::kNone, post_in_place, kTens);
     ExpectHyperConnectionsTogether(4096, Combining::kShared, post_in_place, kTens);

@@ -84,7 +84,12 @@ struct Columns {
     for (int j = 0; j < kMult; ++j) LoadWords(streams[j], in + (token * kMult + j) * dim + column);
     if (before.out == nullptr) return;
     const auto* const of_y = static_cast<const Bf16*>(before.routed != nullptr ? before.shared : before.y);
-    if (of_y != nullptr) LoadWords(y, of_y + token * dim + column);
+    if (of_y != nullptr) {
+      LoadWords(y, of_y + token * dim + column);
+    } else {
+#pragma unroll
+      for (uint32_t& word : y) word = 0;
+    }
     if (before.routed != nullptr) LoadEight(before.routed + token * dim + column, routed);
   }
 
