@@ -380,7 +380,7 @@ int main(int argc, char** argv) {
   Attention(bench, 1, 131071, 128, 0);
   Attention(bench, 1, 1048575, 128, 0);
   for (const int64_t position : {8191, 131071, 1048575}) Indexer(bench, position);
-  for (const int64_t num_tokens : {1, 512, 8192}) HyperConnection(bench, num_tokens);
+  for (const int64_t num_tokens : {1, 32, 64, 512, 8192}) HyperConnection(bench, num_tokens);
   for (const int64_t num_tokens : {1, 512}) SmallOps(bench, num_tokens);
   for (const int64_t num_rows : {1, 64}) Sample(bench, num_rows);
   return 0;

@@ -49,12 +49,13 @@ TEST(CudaFused, CombineAndHcPost) {
 // What moe_combine, if it is there, adds to the routed experts' sum.
 enum class Combining { kNone, kShared, kNothing };
 
-// What stands between two sub-layers of a few tokens, the next one's first linear included: bits of the ops one by one, and of the
-// kernels for more tokens.
-void ExpectHyperConnectionsOneLaunch(int64_t dim, Combining combining, bool post_in_place) {
+// What stands between two sub-layers of a few tokens, or of some tens, the next one's first linear included: bits of the ops one by one,
+// and of the kernels for more tokens. Of a few it is one launch, of more two, and those of the linear.
+void ExpectHyperConnectionsTogether(int64_t dim, Combining combining, bool post_in_place,
+                                    std::span<const int64_t> token_counts) {
   constexpr int64_t kMult = 4;
   constexpr int64_t kMixRows = (2 + kMult) * kMult;
-  constexpr int64_t kTokens = 11;  // More than a cluster each.
+  constexpr int64_t kTokens = 261;  // More than either takes.
   constexpr int64_t kLinearRows = 64;
   Device device;
   const DeviceTensor routed = device.Copy(DType::kF32, {kTokens, dim}, Normals(kTokens * dim, 1));
@@ -130,18 +131,27 @@ void ExpectHyperConnectionsOneLaunch(int64_t dim, Combining combining, bool post
       done(table.linear(context, {.x = rows(u), .weight = &weight, .y = rows(product)}));
     }
   };
-  for (const int64_t tokens : {int64_t{1}, int64_t{3}, int64_t{8}}) {
+  run(whole, false);
+  const auto of_all = all(whole);
+  for (const int64_t tokens : token_counts) {
     const std::string what = "dim " + std::to_string(dim) + ", " + std::to_string(tokens) + " tokens" +
                              ", combining " + std::to_string(static_cast<int>(combining)) +
                              (post_in_place ? ", in place" : "");
     const Cut cut = {0, tokens};
-    run(whole, false);
-    const auto of_many = all(cut);
+    auto of_many = of_all;
+    for (std::vector<std::byte>& bytes : of_many)
+      bytes.resize(bytes.size() / static_cast<size_t>(kTokens) * static_cast<size_t>(tokens));
+    const int64_t before_linear = device.launches();
+    const Status linear = device.table().linear(
+        device.context(), {.x = Rows(u.view, cut), .weight = &weight, .y = Rows(product.view, cut)});
+    ASSERT_TRUE(linear.ok()) << linear.ToString();
+    device.Bytes(u.view);
+    const int64_t of_linear = device.launches() - before_linear;
     run(cut, true);
     const auto alone = all(cut);
     run(cut, false);
     const auto together = all(cut);
-    EXPECT_EQ(device.launches() - launches, 2) << what;
+    EXPECT_EQ(device.launches() - launches, (tokens <= 8 ? 1 : 2) + of_linear) << what;
     for (size_t i = 0; i < written.size(); ++i) {
       EXPECT_EQ(together[i] == alone[i], true) << what << ", together, " << names[i];
       EXPECT_EQ(alone[i] == of_many[i], true) << what << ", of many, " << names[i];
@@ -162,13 +172,31 @@ void ExpectHyperConnectionsOneLaunch(int64_t dim, Combining combining, bool post
 }
 
 TEST(CudaFused, HyperConnectionsTheirNormAndALinear) {
+  constexpr int64_t kFew[] = {1, 3, 8};
   // Clusters of 4 blocks, and of 16 with few runs of columns, with eight, and with as many as the largest release has.
   for (const int64_t dim : {int64_t{256}, int64_t{1024}, int64_t{1536}, int64_t{4096}, int64_t{7168}}) {
-    ExpectHyperConnectionsOneLaunch(dim, Combining::kNone, false);
-    ExpectHyperConnectionsOneLaunch(dim, Combining::kShared, true);
+    ExpectHyperConnectionsTogether(dim, Combining::kNone, false, kFew);
+    ExpectHyperConnectionsTogether(dim, Combining::kShared, true, kFew);
   }
-  ExpectHyperConnectionsOneLaunch(4096, Combining::kShared, false);
-  ExpectHyperConnectionsOneLaunch(4096, Combining::kNothing, true);
+  ExpectHyperConnectionsTogether(4096, Combining::kShared, false, kFew);
+  ExpectHyperConnectionsTogether(4096, Combining::kNothing, true, kFew);
+}
+
+TEST(CudaFused, HyperConnectionsOfSomeTensOfTokens) {
+  constexpr int64_t kTens[] = {9, 32, 33, 64};
+  // Groups of eight that are full or not, that have a block each or share some; widths of four parts and of sixteen, of an even number of
+  // runs and of an odd one.
+  constexpr int64_t kMore[] = {12, 64, 150, 256};
+  for (const int64_t dim : {int64_t{128}, int64_t{256}, int64_t{1024}, int64_t{1536}, int64_t{7168}}) {
+    ExpectHyperConnectionsTogether(dim, Combining::kNone, false, kMore);
+    ExpectHyperConnectionsTogether(dim, Combining::kShared, true, kMore);
+  }
+  ExpectHyperConnectionsTogether(7168, Combining::kNothing, true, kMore);
+  for (const bool post_in_place : {false, true}) {
+    ExpectHyperConnectionsTogether(4096, Combining::kNone, post_in_place, kTens);
+    ExpectHyperConnectionsTogether(4096, Combining::kShared, post_in_place, kTens);
+    ExpectHyperConnectionsTogether(4096, Combining::kNothing, post_in_place, kTens);
+  }
 }
 
 TEST(CudaFused, AttentionAndTheRotationOfItsOutput) {

@@ -25,9 +25,10 @@ T Take(Result<T> result) {
 }
 
 // The release's shape, without numbers: two layers of the window alone, one of each ratio.
-std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend, model::ModelOptions model_options = {}) {
+std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend, model::ModelOptions model_options = {},
+                                        int num_layers = 4) {
   model::SyntheticOptions options = Take(model::ParseSyntheticName("synthetic:flash,nvfp4-experts"));
-  options.num_layers = 4;
+  options.num_layers = num_layers;
   model_options.sizes_only = true;
   auto config = Take(model::ParseModelConfig(Take(model::SyntheticConfig(options)), "flash"));
   return Take(model::Model::FromCheckpoint(
@@ -148,6 +149,53 @@ TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) { ExpectThe
 
 TEST(CudaLaunches, SoIsTheChoiceOfEntriesFromSomeThousandTokensOn) { ExpectTheLaunchesOfOneRank(3000); }
 
+// The launches of a step of one token of each of so many sequences.
+int64_t LaunchesOfSequences(size_t num_sequences, int num_layers) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto model = MakeFlash(backend, {}, num_layers);
+  std::vector<kv::SequenceState> sequences;
+  for (size_t i = 0; i < num_sequences; ++i) sequences.push_back(Take(model->NewSequence()));
+  const int32_t token = 1;
+  std::vector<model::SequenceChunk> chunks;
+  for (kv::SequenceState& sequence : sequences) chunks.push_back({.state = &sequence, .tokens = {&token, 1}});
+  EXPECT_TRUE(model->Step(chunks).has_value());  // What is made at the first step alone.
+  const int64_t before = backend::CountersOf(backend).launches;
+  EXPECT_TRUE(model->Step(chunks).has_value());
+  return backend::CountersOf(backend).launches - before;
+}
+
+// Of some tens of tokens two launches stand between two sub-layers: moe_combine, hc_post and hc_pre's products; its mix, the norm, and post
+// and comb unless the linear behind takes them over.
+TEST(CudaLaunches, SomeTensOfSequencesTakeTwoLaunchesBetweenSubLayers) {
+  for (const size_t num_sequences : {9, 32, 64}) {
+    const int64_t of_a_layer = LaunchesOfSequences(num_sequences, 2) - LaunchesOfSequences(num_sequences, 1);
+    EXPECT_LE(of_a_layer, 23) << num_sequences << " sequences";
+  }
+}
+
+// The products' memory stays where it is.
+TEST(CudaLaunches, StepsOfManySequencesAndOfOneInTurnsAreReplayed) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto model = MakeFlash(backend, {}, 2);
+  std::vector<kv::SequenceState> sequences;
+  for (size_t i = 0; i < 16; ++i) sequences.push_back(Take(model->NewSequence()));
+  const int32_t token = 1;
+  std::vector<model::SequenceChunk> chunks;
+  for (kv::SequenceState& sequence : sequences) chunks.push_back({.state = &sequence, .tokens = {&token, 1}});
+  int64_t lists = 0;
+  int64_t replayed = 0;
+  for (int i = 0; i < 12; ++i) {
+    const backend::CudaCounters before = backend::CountersOf(backend);
+    ASSERT_TRUE(model->Step(chunks).has_value());
+    ASSERT_TRUE(model->Step(std::span(chunks).first(1)).has_value());
+    const backend::CudaCounters after = backend::CountersOf(backend);
+    lists = after.lists - before.lists;
+    replayed = after.replayed_lists - before.replayed_lists;
+  }
+  EXPECT_GT(replayed, 0);
+  EXPECT_LE(lists - replayed, 1) << "of " << lists << " lists";
+}
+
 // Lists of launches that rank 0 hands to the device for a step of `num_sequences` tokens: one more wherever the host waits.
 int64_t ListsOfAStep(const char* placement, const model::ModelOptions& options, size_t num_sequences) {
   int64_t lists = 0;
@@ -204,6 +252,8 @@ TEST(CudaLaunches, APassWithoutLogitsIsHandedOverBeforeTheNext) {
                       EXPECT_TRUE(model.Step({&chunk, 1}, observer).has_value());
                       return backend::CountersOf(backend).launches - before;
                     };
+                    // What is made at the first step alone waits, and lists end elsewhere.
+                    step(kPass, model::LogitsRows::kNone, nullptr);
                     const int64_t of_a_pass = step(kPass, model::LogitsRows::kNone, nullptr);
                     LaunchesAtPasses passes(backend);
                     step(2 * kPass, model::LogitsRows::kLast, &passes);

@@ -3,15 +3,11 @@
 // of hyper_connection.cu's: so sums are added in the same order there and here.
 #include <cooperative_groups.h>
 
-#include <algorithm>
-#include <memory>
-#include <optional>
-
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/cluster_barrier.cuh"
 #include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
-#include "backend/cuda/kernels/open_launches.h"
+#include "backend/cuda/kernels/hc_step.h"
 #include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/row_steps.cuh"
@@ -27,19 +23,6 @@ constexpr int kRunColumns = 32;
 constexpr int64_t kMaxTokens = 8;
 constexpr int kWideBlocks = kWideRowThreads / 32;
 constexpr int kNarrowBlocks = kNarrowRowThreads / 32;
-
-// One launch's work on bf16 streams. What is null is not asked for.
-struct HcStep {
-  OpenHcPost before;  // out null: the streams are there.
-  const Bf16* streams;
-  const float* fn;
-  double* dots;  // Where params.dots points.
-  Bf16* u;
-  const float* norm_weight;
-  HcPreParams params;
-  float norm_eps;
-  bool with_mix;  // post and comb.
-};
 
 template <int kBlocks, int kRuns>
 struct HcMemory {
@@ -313,8 +296,8 @@ KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
                                                        : Choice<kWideBlocks, 2, 16>(over_ranks);
 }
 
-// In place of `before` unless that is 0; the launch's number, 0 if it is too late.
-uint64_t Launch(CudaContext& context, const HcStep& step, int64_t num_tokens, uint64_t before) {
+// OpenHcPre::relaunch.
+uint64_t Launch(CudaContext& context, const HcStep& step, uint64_t before) {
   const KernelChoice choice = ChoiceOf(step.params.dim, step.before.links.size > 0);
   // A device that has room for the one has it for the other, but wants to be asked (DeviceQueue::MostClusters).
   if (!context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks, choice.threads,
@@ -322,67 +305,11 @@ uint64_t Launch(CudaContext& context, const HcStep& step, int64_t num_tokens, ui
     return 0;
   }
   return context.queue().LaunchInPlaceOf(before, choice.kernel,
-                                         dim3(choice.blocks, static_cast<unsigned>(num_tokens)),
+                                         dim3(choice.blocks, static_cast<unsigned>(step.num_tokens)),
                                          choice.threads, choice.shared_bytes, step);
 }
 
-// [data, data + num_bytes) is what a block reads and writes of its own columns, or nobody else's.
-bool SameOrApart(const TensorView& written, const void* read, int64_t read_bytes) {
-  return written.data == read || !BytesOverlap(written.data, written.num_bytes(), read, read_bytes);
-}
-bool Apart(const TensorView& written, const void* read, int64_t read_bytes) {
-  return !BytesOverlap(written.data, written.num_bytes(), read, read_bytes);
-}
-
-// The hc_post that was launched last, if it made these streams and nothing that hc_pre writes is read by another block's part of it.
-const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args) {
-  const OpenHcPost* const open = context.open_hc_post().get();
-  if (open == nullptr || !context.queue().IsLastLaunch(open->launch) || open->out != args.streams.data ||
-      open->num_tokens != args.streams.shape[0] || open->dim != args.streams.shape[2]) {
-    return nullptr;
-  }
-  const int64_t y_bytes = args.u.num_bytes();
-  const int64_t streams_bytes = args.streams.num_bytes();
-  const int64_t post_bytes = args.post.num_bytes();
-  const int64_t comb_bytes = args.comb.num_bytes();
-  // A block writes columns that only itself reads, and post and comb when all have read them.
-  bool apart = SameOrApart(args.u, open->y, y_bytes) && Apart(args.u, open->residual, streams_bytes) &&
-               Apart(args.u, open->out, streams_bytes) && Apart(args.u, open->post, post_bytes) &&
-               Apart(args.u, open->comb, comb_bytes) && SameOrApart(args.post, open->post, post_bytes) &&
-               SameOrApart(args.comb, open->comb, comb_bytes) && Apart(args.post, open->comb, comb_bytes) &&
-               Apart(args.comb, open->post, post_bytes);
-  for (const TensorView* const small : {&args.post, &args.comb}) {
-    apart = apart && Apart(*small, open->y, y_bytes) && Apart(*small, open->residual, streams_bytes) &&
-            Apart(*small, open->out, streams_bytes);
-  }
-  if (open->links.size > 0) {
-    const int64_t sum_bytes = args.u.num_elements() * int64_t{sizeof(float)};
-    for (const TensorView* const written : {&args.u, &args.post, &args.comb, &args.streams}) {
-      apart = apart && Apart(*written, open->sum, sum_bytes) && Apart(*written, open->routed, sum_bytes) &&
-              (open->shared == nullptr || Apart(*written, open->shared, sum_bytes));
-    }
-  } else if (open->routed != nullptr) {
-    for (const TensorView* const written : {&args.u, &args.post, &args.comb}) {
-      apart = apart && Apart(*written, open->routed, args.u.num_elements() * int64_t{sizeof(float)});
-    }
-    apart = apart && SameOrApart(args.u, open->shared, y_bytes) && Apart(args.post, open->shared, y_bytes) &&
-            Apart(args.comb, open->shared, y_bytes);
-  }
-  // hc_post's own operands, as one launch of one token beside the other demands it.
-  apart = apart && SameOrApart(args.streams, open->residual, streams_bytes) &&
-          Apart(args.streams, open->post, post_bytes) && Apart(args.streams, open->comb, comb_bytes) &&
-          Apart(args.streams, open->y, y_bytes);
-  return apart ? open : nullptr;
-}
-
 }  // namespace
-
-// The last launch of hc_pre in a cluster, which a norm of u may join.
-struct OpenHcPre {
-  uint64_t launch = 0;
-  TensorView u;
-  HcStep step;
-};
 
 bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
   if (args.streams.dtype != DType::kBF16 || args.streams.shape[0] > kMaxTokens ||
@@ -395,54 +322,18 @@ bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
 }
 
 Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args) {
-  const int64_t num_tokens = args.streams.shape[0];
-  DSV4_ASSIGN_OR_RETURN_STATUS(double* const dots, context.Scratch<double>(num_tokens * (kMixRows + 1)));
-  OpenHcPre open = {.u = args.u,
-                    .step = {.before = {},
-                             .streams = args.streams.as<const Bf16>(),
-                             .fn = args.fn.as<const float>(),
-                             .dots = dots,
-                             .u = args.u.as<Bf16>(),
-                             .norm_weight = nullptr,
-                             .params = ParamsOf(args, dots, 1),
-                             .norm_eps = 0.0F,
-                             .with_mix = true}};
+  const unsigned blocks = ChoiceOf(args.streams.shape[2], false).blocks;
+  DSV4_ASSIGN_OR_RETURN_STATUS(OpenHcPre* const open,
+                               NewOpenHcPre(context, args, 1, Launch, static_cast<int>(blocks)));
+  HcStep& step = open->step;
   if (const OpenHcPost* const before = PostBefore(context, args); before != nullptr) {
-    open.step.before = *before;
-    open.step.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
-    open.launch = Launch(context, open.step, num_tokens, before->launch);
-    if (open.launch == 0) open.step.before = {};
+    step.before = *before;
+    step.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
+    open->launch = Launch(context, step, before->launch);
+    if (open->launch == 0) step.before = {};
   }
-  if (open.launch == 0) open.launch = Launch(context, open.step, num_tokens, 0);
-  context.open_hc_pre() = std::make_shared<OpenHcPre>(open);
+  if (open->launch == 0) open->launch = Launch(context, step, 0);
   return {};
-}
-
-bool NormJoinsHcPre(CudaContext& context, const ops::RmsNormArgs& args) {
-  OpenHcPre* const open = context.open_hc_pre().get();
-  if (open == nullptr || open->step.norm_weight != nullptr || args.x.data != open->u.data ||
-      args.y.data != args.x.data || args.x.dtype != open->u.dtype || args.y.dtype != args.x.dtype ||
-      args.x.shape != open->u.shape || args.x.strides[0] != args.x.shape[1] ||
-      args.y.strides[0] != args.x.shape[1]) {
-    return false;
-  }
-  HcStep step = open->step;
-  step.norm_weight = args.weight.as<const float>();
-  step.norm_eps = args.eps;
-  const uint64_t launch = Launch(context, step, open->u.shape[0], open->launch);
-  if (launch == 0) return false;
-  open->launch = launch;
-  open->step = step;
-  return true;
-}
-
-std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
-  const std::shared_ptr<OpenHcPre> open = context.open_hc_pre();
-  if (open == nullptr || open->step.norm_weight == nullptr) return std::nullopt;
-  open->step.with_mix = false;
-  if (Launch(context, open->step, open->u.shape[0], open->launch) == 0) return std::nullopt;
-  context.open_hc_pre() = nullptr;
-  return HcMixWork{open->step.params, static_cast<int>(open->u.shape[0])};
 }
 
 }  // namespace dsv4::backend::cuda

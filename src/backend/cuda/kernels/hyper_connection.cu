@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/eight_columns.cuh"
 #include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_dots.h"
+#include "backend/cuda/kernels/hc_eights.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
@@ -435,6 +436,7 @@ HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_par
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   if (args.streams.num_elements() == 0) return {};
   if (HasHcCluster(context, args)) return HcPreInCluster(context, args);
+  if (HasHcEights(args)) return HcPreInEights(context, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   const int64_t num_tokens = args.streams.shape[0];
   if (num_tokens > kManyMixTokens && args.streams.shape[1] == 4 &&

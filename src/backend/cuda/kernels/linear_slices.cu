@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "backend/cuda/kernels/linear_slices.h"
 #include "backend/cuda/kernels/memory_range.h"
@@ -138,14 +139,14 @@ void AddMatrix(Params& params, const LinearWgmmaArgs& args) {
 
 // Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
 Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64_t before) {
-  const int64_t blocks = DealTiles(params, context.queue().num_processors());
+  const int64_t blocks = DealTiles(params, context.queue().num_processors() - params.mix_blocks);
   if (params.slices > 1) {
     DSV4_ASSIGN_OR_RETURN(params.sums, context.Scratch<float4>(NumTiles(params) * params.token_tiles *
                                                                params.slices * kRows * tokens / 4));
     DSV4_ASSIGN_OR_RETURN(GridBarrier* const barriers, context.GridBarriers());
     params.arrivals = barriers->arrivals;
   }
-  size_t shared_bytes = 0;
+  size_t shared_bytes = sizeof(MixesMemory);
   for (int i = 0; i < params.num_matrices; ++i) {
     const auto bytes = [&]<StreamKind kKind>() {
       return SharedBytes<kKind>(params.slice_chunks, tokens, params.tiles_per_block);
@@ -156,8 +157,9 @@ Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64
                       : kind == StreamKind::kFp8Plain ? bytes.template operator()<StreamKind::kFp8Plain>()
                                                       : bytes.template operator()<StreamKind::kBf16>());
   }
-  return context.queue().LaunchInPlaceOf(before, KernelOf(params, tokens), static_cast<unsigned>(blocks),
-                                         kThreads, shared_bytes, params);
+  return context.queue().LaunchInPlaceOf(before, KernelOf(params, tokens),
+                                         static_cast<unsigned>(params.mix_blocks + blocks), kThreads,
+                                         shared_bytes, params);
 }
 
 }  // namespace
@@ -241,6 +243,11 @@ Status LinearSlices(CudaContext& context, const LinearWgmmaArgs& args) {
   params.num_tokens = static_cast<int>(args.x.shape[0]);
   params.token_tiles = static_cast<int>(CeilDiv(args.x.shape[0], slices.tokens));
   AddMatrix(params, args);
+  if (const std::optional<HcMixWork> mix = TakeHcMix(context); mix.has_value()) {
+    params.mix = mix->params;
+    params.mix_tokens = mix->num_tokens;
+    params.mix_blocks = MixBlocks(mix->num_tokens);
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(const uint64_t launch, Launch(context, params, slices.tokens, 0));
   context.open_slices() =
       args.num_groups == 1 ? std::make_shared<OpenSlices>(OpenSlices{launch, slices, params}) : nullptr;

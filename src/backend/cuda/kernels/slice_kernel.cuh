@@ -11,6 +11,7 @@
 #include <cstddef>
 
 #include "backend/cuda/kernels/grid_barrier.h"
+#include "backend/cuda/kernels/hc_mixes.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/linear_output.cuh"
 #include "backend/cuda/kernels/matmul_stream.cuh"
@@ -62,6 +63,9 @@ struct Params {
   int num_tokens;
   int token_tiles;
   int tiles_per_block;
+  int mix_blocks;  // In front of all others: they do `mix`.
+  int mix_tokens;
+  HcPreParams mix;
   Matrix matrices
       [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind num_matrices are zero: equal launches are equal bytes.
 };
@@ -79,10 +83,11 @@ struct Block {
   int num_chunks;
 
   __device__ explicit Block(const Params& p) {
+    const int block = static_cast<int>(blockIdx.x) - p.mix_blocks;
     int m = 0;
-    while (m + 1 < p.num_matrices && static_cast<int>(blockIdx.x) >= p.matrices[m + 1].first_block) ++m;
+    while (m + 1 < p.num_matrices && block >= p.matrices[m + 1].first_block) ++m;
     matrix = &p.matrices[m];
-    int i = static_cast<int>(blockIdx.x) - matrix->first_block;
+    int i = block - matrix->first_block;
     const int run = i % matrix->blocks_per_slice;
     i /= matrix->blocks_per_slice;
     token_tile = i % p.token_tiles;
@@ -555,11 +560,17 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   }
 }
 
-// Weights of kinds kKinds. Grid: matrices, groups, slices, token tiles, runs of row tiles.
+// Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row tiles.
 template <int kTokens, bool kWhole, StreamKind... kKinds>
 __global__ void __launch_bounds__(kThreads, 1) SliceKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ bool is_last[kGroups];
+  if (static_cast<int>(blockIdx.x) < p.mix_blocks) {
+    LetNextKernelStart();
+    WaitForKernelsBefore();
+    return HcMixesOfBlock<kThreads>(p.mix, static_cast<int>(blockIdx.x), p.mix_tokens,
+                                    *reinterpret_cast<MixesMemory*>(shared));
+  }
   const Block block(p);
   WithStreamKind<kKinds...>(block.matrix->shape.kind, [&]<StreamKind kKind>() {
     MultiplyBlock<kKind, kTokens, kWhole>(p, block, shared, is_last);
