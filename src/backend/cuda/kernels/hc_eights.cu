@@ -388,7 +388,7 @@ bool HasHcEights(const ops::HcPreArgs& args) {
 Status HcPreInEights(CudaContext& context, const ops::HcPreArgs& args) {
   const auto num_parts = static_cast<int>(HcParts(args.streams.shape[2]));
   DSV4_ASSIGN_OR_RETURN_STATUS(OpenHcPre* const open,
-                               NewOpenHcPre(context, args, num_parts, LaunchMixAndNorm, 1));
+                               NewOpenHcPre(context, args, num_parts, LaunchMixAndNorm));
   HcStep first = open->step;
   uint64_t launch = 0;
   if (const OpenHcPost* const before = PostBefore(context, args);

@@ -59,7 +59,7 @@ const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args) {
 }
 
 Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args, int num_parts,
-                                LaunchHcStep* relaunch, int blocks_of_token) {
+                                LaunchHcStep* relaunch) {
   std::shared_ptr<OpenHcPre>& open = context.open_hc_pre();
   Buffer dots = open == nullptr ? Buffer() : open->dots;
   if (dots.data() == nullptr) {
@@ -80,7 +80,6 @@ Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args
                                                         .num_tokens = static_cast<int>(args.streams.shape[0]),
                                                         .with_mix = true},
                                                .relaunch = relaunch,
-                                               .blocks_of_token = blocks_of_token,
                                                .dots = std::move(dots)});
   return open.get();
 }
@@ -110,8 +109,7 @@ std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
   const uint64_t launch = open->relaunch(context, open->step, open->launch);
   open->launch = 0;
   if (launch == 0) return std::nullopt;
-  const int num_tokens = open->step.num_tokens;
-  return HcMixWork{open->step.params, num_tokens, open->blocks_of_token * num_tokens};
+  return HcMixWork{open->step.params, open->step.num_tokens};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -37,13 +37,12 @@ struct OpenHcPre {
   TensorView u;
   HcStep step;
   LaunchHcStep* relaunch = nullptr;
-  int blocks_of_token = 0;  // Of the launch, almost a processor each.
   Buffer dots;  // Of kMaxHcStepTokens: the launch that takes post and comb over belongs to another op.
 };
 
 // The step of hc_pre alone, which nothing may join before it has been launched.
 Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args, int num_parts,
-                                LaunchHcStep* relaunch, int blocks_of_token);
+                                LaunchHcStep* relaunch);
 
 // The hc_post that was launched last, if it made these streams and nothing that hc_pre writes is read by another block's part of it.
 const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args);
