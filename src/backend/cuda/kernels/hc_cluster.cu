@@ -322,7 +322,6 @@ bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
 }
 
 Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args) {
-  const unsigned blocks = ChoiceOf(args.streams.shape[2], false).blocks;
   DSV4_ASSIGN_OR_RETURN_STATUS(OpenHcPre* const open, NewOpenHcPre(context, args, 1, Launch));
   HcStep& step = open->step;
   if (const OpenHcPost* const before = PostBefore(context, args); before != nullptr) {
