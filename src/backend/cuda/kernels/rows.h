@@ -22,6 +22,7 @@ enum class RowStepKind : uint8_t {
   kStore,
   kHistory,
 };
+inline constexpr int kNumRowStepKinds = 8;
 
 // Rows [begin, end) of the source go to `destination`.
 struct StoredRun {
