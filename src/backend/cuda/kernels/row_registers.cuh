@@ -56,6 +56,10 @@ class RegisterRow {
     for (int k = 0; k < kRegisterColumns; ++k)
       values_[k] = __uint_as_float(static_cast<uint32_t>(bits[k]) << 16);
   }
+  __device__ void Fill(const Values& values) {
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) values_[k] = values[k];
+  }
   __device__ static void LoadWeights(Values& weights, const float* weight, int width) {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) weights[k] = Column(k) < width ? weight[Column(k)] : 0.0F;

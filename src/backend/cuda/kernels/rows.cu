@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/compressor_rows.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/head_rows.h"
 #include "backend/cuda/kernels/many_heads.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr int kMaxTracks = 8;
 constexpr int kMaxSteps = 5;
 // Where a block has its row.
-enum class RowPlace : uint8_t { kShared, kRegisters, kNowhere };
+enum class RowPlace : uint8_t { kShared, kRegisters, kPooledInRegisters, kNowhere };
 // Rows, and what is done to each of them.
 struct Track {
   RowsOperand rows;
@@ -48,45 +49,9 @@ struct Params {
 static_assert(offsetof(Params, tracks) + sizeof(Params::tracks) == sizeof(Params));
 static_assert(offsetof(Track, steps) + sizeof(Track::steps) == sizeof(Track));
 
-// This step's last tokens into the compressors' rings, the scores with ape: an fp32 sum, as it is where an entry is made of
-// tokens of this step.
-template <int kThreads>
-__device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64_t token) {
-  WaitForKernelsBefore();
-  int64_t i = 0;
-  while (i + 1 < step.histories.size && step.histories[i + 1].token_begin <= token) ++i;
-  const CompressorHistory& s = step.histories[i];
-  const int64_t position = s.first_position + token - s.token_begin;
-  const int64_t end = s.first_position + s.num_tokens;
-  const float* const values = static_cast<const float*>(rows.in) + token * rows.in_stride;
-  const float* const scores = step.scores + token * rows.width;
-  const float* const ape = step.weight + position % step.num_columns * rows.width;
-  const bool keeps_value = position >= end - s.value_capacity;
-  const bool keeps_score = position >= end - s.score_capacity;
-  float* const kept_values = s.values + position % s.value_capacity * rows.width;
-  float* const kept_scores = s.scores + position % s.score_capacity * rows.width;
-  constexpr int kAtOnce = 8;
-  for (int64_t first = threadIdx.x; first < rows.width; first += kAtOnce * kThreads) {
-    float value[kAtOnce];
-    float score[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t c = first + k * kThreads;
-      if (c >= rows.width) break;
-      value[k] = values[c];
-      score[k] = scores[c] + ape[c];
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t c = first + k * kThreads;
-      if (c >= rows.width) break;
-      if (keeps_value) kept_values[c] = value[k];
-      if (keeps_score) kept_scores[c] = score[k];
-    }
-  }
-}
-
-// A row whose steps come in the order in which they stand here, each once (FitsRegisters).
+// A row whose steps come in the order in which they stand here, each once (FitsRegisters). `kPools`: kPool is the first. Others do not
+// have its registers.
+template <bool kPools>
 __device__ void StepsInRegisters(const Track& track, int64_t r, Fault* fault) {
   const RowsOperand& rows = track.rows;
   const int width = static_cast<int>(rows.width);
@@ -113,10 +78,17 @@ __device__ void StepsInRegisters(const Track& track, int64_t r, Fault* fault) {
   const RowStep* const simulate = track.First(RowStepKind::kSimulateFp8);
   const int simulated = simulate != nullptr ? simulate->num_columns : 0;
   asm volatile("" ::"r"(simulated), "l"(rows.in), "l"(rows.out));
-  WaitForKernelsBefore();
-
   RegisterRow row(width);
-  row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
+  if constexpr (kPools) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    const PooledRow pooled(rows, track.steps[0], r, reinterpret_cast<float*>(shared));
+    pooled.AskForApe();
+    WaitForKernelsBefore();
+    pooled.Pool(row);
+  } else {
+    WaitForKernelsBefore();
+    row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
+  }
   if (norm != nullptr) row.RmsNorm(weights, norm->factor);
   if (const RowStep* const step = track.First(RowStepKind::kHeadRmsNorm); step != nullptr)
     row.HeadRmsNorm(step->factor);
@@ -218,6 +190,7 @@ __device__ void StepsInSharedMemory(const Params& p, const Track& track, int64_t
                                width);
         }
         break;
+      case RowStepKind::kPool:
       case RowStepKind::kHistory:
         break;
     }
@@ -243,7 +216,11 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
   }
   if constexpr (kThreads == RegisterRow::kThreads) {
     if (track.place == RowPlace::kRegisters) {
-      StepsInRegisters(track, r, p.fault);
+      StepsInRegisters<false>(track, r, p.fault);
+      return;
+    }
+    if (track.place == RowPlace::kPooledInRegisters) {
+      StepsInRegisters<true>(track, r, p.fault);
       return;
     }
   }
@@ -319,9 +296,9 @@ std::optional<HeadRows> HeadRowsOf(const Params& p) {
 bool FitsRegisters(const Track& track) {
   const RowsOperand& rows = track.rows;
   if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;
-  constexpr RowStepKind kOrder[] = {RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm, RowStepKind::kRope,
-                                    RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4, RowStepKind::kScale,
-                                    RowStepKind::kStore};
+  constexpr RowStepKind kOrder[] = {RowStepKind::kPool,  RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
+                                    RowStepKind::kRope,  RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
+                                    RowStepKind::kScale, RowStepKind::kStore};
   const RowStepKind* next = std::begin(kOrder);
   for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps))) {
     next = std::find(next, std::end(kOrder), step.kind);
@@ -346,14 +323,15 @@ void AddStep(Track& track, const RowStep& step) {
   signed char& first = track.first[static_cast<int>(step.kind)];
   if (first < 0) first = static_cast<signed char>(track.num_steps);
   track.steps[track.num_steps++] = step;
-  track.place = step.kind == RowStepKind::kHistory ? RowPlace::kNowhere
-                : FitsRegisters(track)             ? RowPlace::kRegisters
-                                                   : RowPlace::kShared;
+  track.place = step.kind == RowStepKind::kHistory          ? RowPlace::kNowhere
+                : !FitsRegisters(track)                     ? RowPlace::kShared
+                : track.steps[0].kind == RowStepKind::kPool ? RowPlace::kPooledInRegisters
+                                                            : RowPlace::kRegisters;
 }
 
 // The launch with one more step; false if it must be another launch.
-bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
-          std::span<const MemoryRange> touches) {
+bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::span<const MemoryRange> touches,
+          const void* beside) {
   Params& p = open.params;
   if (p.num_tracks > 0 && (rows.width <= kMaxNarrowRow) != (p.max_width <= kMaxNarrowRow)) return false;
   int number = 0;
@@ -382,6 +360,7 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
                          RangeOfRows(rows.out, rows.out_stride, rows.width, rows.out_is_bf16, rows.num_rows));
   }
   for (const auto& [track_of, range] : open.touched) {
+    if (beside != nullptr && p.tracks[track_of].rows.out == beside) continue;
     for (const auto& [mine, next] : touched) {
       if (track_of != mine && Overlap(range, next)) return false;
     }
@@ -396,6 +375,8 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
     ++p.num_tracks;
   }
   AddStep(track, step);
+  // Nothing else pools.
+  if (track.steps[0].kind == RowStepKind::kPool && track.place != RowPlace::kPooledInRegisters) return false;
   p.max_width = std::max(p.max_width, static_cast<int>(rows.width));
   if (step.kind == RowStepKind::kRope) p.max_frequencies = std::max(p.max_frequencies, step.num_columns);
   return true;
@@ -404,13 +385,17 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
 uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
   const Params& p = rows.params;
   bool doubles = false;
+  size_t pooled_bytes = 0;
   for (const Track& track : std::span(p.tracks, static_cast<size_t>(p.num_tracks))) {
     for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps)))
       doubles = doubles || step.kind == RowStepKind::kHadamardFp4;
+    if (track.steps[0].kind == RowStepKind::kPool)
+      pooled_bytes = std::max(pooled_bytes, PooledRowBytes(track.rows.width));
   }
   const size_t width = static_cast<size_t>(p.max_width + 1) / 2 * 2;
-  const size_t shared_bytes = static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
-                              width * (sizeof(float) + (doubles ? sizeof(double) : 0));
+  const size_t shared_bytes =
+      std::max(pooled_bytes, static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
+                                 width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
   if (const std::optional<HeadRows> heads = HeadRowsOf(p); heads.has_value())
     return LaunchHeadRows(context, *heads, before);
   const auto grid = static_cast<unsigned>(rows.num_blocks);
@@ -425,7 +410,7 @@ uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
 }  // namespace
 
 Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& step,
-                  std::span<const MemoryRange> touches) {
+                  std::span<const MemoryRange> touches, const void* beside) {
   if (rows.num_rows == 0 || rows.width == 0) return {};
   if (rows.width > kMaxRowWidth) {
     return Unimplemented("this backend takes rows of up to 16384 elements, not " +
@@ -434,7 +419,7 @@ Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& 
   std::shared_ptr<OpenRows>& open = context.open_rows();
   if (open != nullptr && open->launch != 0) {
     auto joined = std::make_shared<OpenRows>(*open);
-    if (Join(*joined, rows, step, touches)) {
+    if (Join(*joined, rows, step, touches, beside)) {
       joined->launch = Launch(context, *joined, open->launch);
       if (joined->launch != 0) {
         open = std::move(joined);
@@ -445,7 +430,7 @@ Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& 
   open = std::make_shared<OpenRows>();
   open->params = {};
   open->params.fault = context.fault();
-  Join(*open, rows, step, touches);
+  Join(*open, rows, step, touches, beside);
   open->launch = Launch(context, *open, 0);
   return {};
 }
