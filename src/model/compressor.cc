@@ -59,7 +59,6 @@ Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
 
 Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
                 const CompressorRows& rows) {
-  const Arena::Scope scope(step.context().arena);
   const bool indexer = part == CompressorPart::kIndexer;
   const std::string compressor = NameOf(part);
   const std::string compressed = indexer ? "attn.indexer.compressed" : "attn.compressed";

@@ -19,7 +19,8 @@ struct CompressorRows {
 Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
                                    const CompressorWeights& weights, const TensorView& u);
 
-// Runs a pass's rows through the compressor: they go to the sequences' rings, completed entries to their pages.
+// Runs a pass's rows through the compressor: they go to the sequences' rings, completed entries to their pages. Entries stay in the
+// arena, elsewhere than those of the layer's other compressor, so that a backend may make both at once.
 Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
                 const CompressorRows& rows);
 

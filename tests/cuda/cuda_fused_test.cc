@@ -387,6 +387,99 @@ TEST(CudaFused, StepsOfARow) {
   }
 }
 
+// Heads' queries and the indexer's, as a layer takes them.
+TEST(CudaFused, StepsOfHeads) {
+  constexpr int64_t kFrequencies = 32;
+  for (const int64_t width : {int64_t{512}, int64_t{128}}) {
+    for (const int64_t heads : {int64_t{5}, int64_t{64}}) {
+      Device device;
+      const DeviceTensor x =
+          device.Copy(DType::kBF16, {2, heads, width}, Bf16s(Normals(2 * heads * width, 1)));
+      const DeviceTensor positions = device.Copy(DType::kI32, {2}, std::vector<int32_t>{3, 70'001});
+      const DeviceTensor frequencies = device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 2));
+      const auto rope = [&] {
+        return device.table().rope(
+            device.context(),
+            {.x = x.view, .positions = positions.view, .frequencies = frequencies.view, .inverse = false});
+      };
+      const TensorView rows = x.view.Reshaped({2 * heads, width});
+      const std::string what = std::to_string(heads) + " heads of " + std::to_string(width);
+      if (width == 128) {
+        ExpectOneLaunch(device, what, rope,
+                        [&] { return device.table().hadamard_fp4(device.context(), {.x = rows}); }, {&x});
+      } else {
+        ExpectOneLaunch(device, what,
+                        [&] {
+                          return device.table().head_rms_norm(device.context(),
+                                                              {.x = x.view, .y = x.view, .eps = 1e-6F});
+                        },
+                        rope, {&x});
+      }
+    }
+  }
+}
+
+// A token that completes an entry of four: pooled, normed, rotated, rounded and stored beside the rings' new rows.
+TEST(CudaFused, AnEntryAndItsRow) {
+  constexpr int64_t kRatio = 4;
+  constexpr int64_t kFrequencies = 32;
+  for (const int64_t width : {int64_t{512}, int64_t{128}}) {
+    Device device;
+    const int64_t row = 2 * width;
+    const int64_t capacity = 2 * kRatio;
+    const DeviceTensor values = device.Copy(DType::kF32, {1, row}, Normals(row, 1));
+    const DeviceTensor scores = device.Copy(DType::kF32, {1, row}, Normals(row, 2, 3.0F));
+    const DeviceTensor ape = device.Copy(DType::kF32, {kRatio, row}, Normals(kRatio * row, 3));
+    const DeviceTensor value_ring = device.Copy(DType::kF32, {capacity, row}, Normals(capacity * row, 4));
+    const DeviceTensor score_ring =
+        device.Copy(DType::kF32, {capacity, row}, Normals(capacity * row, 5, 3.0F));
+    const DeviceTensor pooled = device.New(DType::kBF16, {1, width});
+    const DeviceTensor kept = device.New(DType::kBF16, {2, width});
+    const DeviceTensor weight = device.Copy(DType::kF32, {width}, Normals(width, 6));
+    const DeviceTensor positions = device.Copy(DType::kI32, {1}, std::vector<int32_t>{20});
+    const DeviceTensor frequencies = device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 7));
+    const ops::CompressorSequence sequence = {
+        .token_begin = 0,
+        .num_tokens = 1,
+        .first_position = 23,
+        .value_history = {.data = value_ring.view.data, .capacity = capacity, .width = row},
+        .score_history = {.data = score_ring.view.data, .capacity = capacity, .width = row}};
+    const RowRun run = {.source_begin = 0, .num_rows = 1, .destination = kept.view.data};
+    ExpectOneLaunch(
+        device, "width " + std::to_string(width),
+        [&] {
+          return device.table().compressor_pool(device.context(), {.values = values.view,
+                                                                   .scores = scores.view,
+                                                                   .ape = ape.view,
+                                                                   .pooled = pooled.view,
+                                                                   .ratio = kRatio,
+                                                                   .overlap = true,
+                                                                   .sequences = std::span(&sequence, 1)});
+        },
+        [&] {
+          Status status = device.table().rms_norm(
+              device.context(), {.x = pooled.view, .weight = weight.view, .y = pooled.view, .eps = 1e-6F});
+          if (status.ok()) {
+            status = device.table().rope(device.context(), {.x = pooled.view.Reshaped({1, 1, width}),
+                                                            .positions = positions.view,
+                                                            .frequencies = frequencies.view,
+                                                            .inverse = false});
+          }
+          if (status.ok()) {
+            status = width == 128 ? device.table().hadamard_fp4(device.context(), {.x = pooled.view})
+                                  : device.table().simulate_fp8(
+                                        device.context(), {.x = pooled.view, .num_columns = width - 64});
+          }
+          if (status.ok()) {
+            status = device.table().store_rows(device.context(),
+                                               {.source = pooled.view, .runs = std::span(&run, 1)});
+          }
+          return status;
+        },
+        {&pooled, &kept, &value_ring, &score_ring});
+  }
+}
+
 TEST(CudaFused, SwigluAndRouter) {
   constexpr int64_t kExperts = 256;
   constexpr int64_t kTopK = 6;

@@ -106,6 +106,18 @@ std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& 
   return launches;
 }
 
+// An entry of four tokens is pooled where its row is normed, rotated and stored, beside all other rows of the layer; one of 128 tokens
+// by a launch in front, for many blocks.
+TEST(CudaLaunches, EntriesOfFewTokensNeedNoLaunch) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  constexpr size_t kDepth = 116;
+  const std::vector<int64_t> launches = LaunchesOfSteps(backend, *MakeFlash(backend), kDepth);
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const bool completes_128 = (kDepth + i + 1) % 128 == 0;
+    EXPECT_EQ(launches[i], launches[0] + (completes_128 ? 1 : 0)) << "position " << kDepth + i;
+  }
+}
+
 // The model on four ranks, each a thread with a device: work(backend, model) on rank 0 while the others follow.
 constexpr int kRanks = 4;
 void RunFlashOnRanks(const char* placement, const model::ModelOptions& model_options,

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "tests/parity/backends.h"
@@ -21,6 +23,12 @@ struct Kind {
 const Kind kCsa = {4, true, 6};
 const Kind kHca = {128, false, 5};
 const Kind kOdd = {3, true, 4};
+// As wide as the release's, and a little wider; and more tokens than a block of the CUDA backend takes at once.
+const Kind kWideCsa = {4, true, 512};
+const Kind kWiderCsa = {4, true, 516};
+const Kind kIndexer = {4, true, 128};
+const Kind kEight = {8, false, 130};
+const Kind kLong = {150, true, 9};
 
 // A sequence's tokens, from position 0.
 struct Tokens {
@@ -169,6 +177,61 @@ TEST(CompressorPoolParity, AnyCutGivesTheStatelessEntriesBitForBit) {
           EXPECT_EQ(RunChunks(candidate, kind, ape, num_tokens, {r + 1}, dtype, 0), whole) << candidate.name;
         }
       }
+    }
+  }
+}
+
+// Rings that have room for what they keep and for the step's rows beside it, and rings that do not.
+TEST(CompressorPoolParity, FastBackendsGiveTheJudgesBits) {
+  for (const Kind& kind : {kCsa, kHca, kOdd, kWideCsa, kWiderCsa, kIndexer, kEight, kLong}) {
+    const std::vector<double> ape = MakeApe(kind);
+    const int64_t r = kind.ratio;
+    const int64_t num_tokens = 3 * r + 2;
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      const std::vector<double> whole = RunChunks(Reference(), kind, ape, num_tokens, {num_tokens}, dtype, 0);
+      for (const std::vector<int64_t>& chunks :
+           std::vector<std::vector<int64_t>>{{num_tokens}, {r - 1, 1}, {r + 1, 2}, {2 * r + 1, 1}}) {
+        for (const int64_t extra : {int64_t{0}, int64_t{1}, r, 2 * r}) {
+          for (const FastBackend& fast : FastBackends()) {
+            EXPECT_EQ(RunChunks(fast.three_threads, kind, ape, num_tokens, chunks, dtype, extra), whole)
+                << fast.three_threads.name << ", ratio " << r << ", width " << kind.width << ", chunks of "
+                << chunks[0] << ", ring + " << extra;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Sequences at other places of a block, some of which complete entries; one token each, and several.
+TEST(CompressorPoolParity, FastBackendsGiveTheJudgesBitsOfRaggedBatches) {
+  for (const Kind& kind : {kWideCsa, kHca}) {
+    const std::vector<double> ape = MakeApe(kind);
+    const std::vector<int64_t> lengths = {kind.ratio - 1, 1, 2 * kind.ratio - 1, 3 * kind.ratio, 0};
+    const auto run = [&](const ops::Backend& backend, int64_t extra_capacity) {
+      std::vector<std::unique_ptr<Progress>> sequences;
+      std::vector<Progress*> pointers;
+      for (size_t i = 0; i < lengths.size(); ++i) {
+        sequences.push_back(std::make_unique<Progress>(kind, lengths[i] + 20, static_cast<uint32_t>(i),
+                                                       2 * kind.ratio - 1 + extra_capacity));
+        pointers.push_back(sequences.back().get());
+      }
+      Step(backend, kind, ape, pointers, lengths, DType::kBF16);
+      for (int i = 0; i < 5; ++i) Step(backend, kind, ape, pointers, {1, 1, 1, 1, 1}, DType::kBF16);
+      Step(backend, kind, ape, pointers, {5, 0, 9, 1, 2}, DType::kBF16);
+      std::pair<std::vector<std::vector<double>>, std::vector<std::vector<std::byte>>> all;
+      for (const Progress* sequence : pointers) {
+        all.first.push_back(sequence->entries);
+        // Of rows that nobody has written, too.
+        all.second.push_back(sequence->values.tensor().Bytes());
+        all.second.push_back(sequence->scores.tensor().Bytes());
+      }
+      return all;
+    };
+    for (const int64_t extra : {0, 64}) {
+      const auto want = run(Reference(), extra);
+      for (const FastBackend& fast : FastBackends())
+        EXPECT_EQ(run(fast.three_threads, extra) == want, true) << fast.three_threads.name << ", " << extra;
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/compressor_rows.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/rows.h"
 
@@ -16,62 +17,96 @@ struct Params {
   const float* scores;
   const float* ape;
   int64_t width;  // Of a row of values: channels * pooled width.
-  int64_t pooled_width;
-  int64_t ratio;
+  int pooled_width;
+  int ratio;
   bool overlap;
 };
 
-// The (value, score + ape) of one channel at any position that a block of this step may need.
-struct TokenRows {
-  const Params& p;
-  const Sequence& s;
+// Channels of a block: 32 bytes of a row.
+constexpr int kChannels = 8;
+constexpr int kThreads = 256;
+// Tokens of a thread, all asked for at once, and of the block.
+constexpr int kTokens = 4;
+constexpr int kTokensAtOnce = kTokens * kThreads / kChannels;
 
-  __device__ float Value(int64_t position, int64_t channel) const {
-    const int64_t row = position - s.first_position;
-    return row < 0 ? s.values[position % s.value_capacity * p.width + channel]
-                   : p.values[(s.token_begin + row) * p.width + channel];
-  }
-  // An fp32 sum, as it is in the history: an entry must not depend on where the chunks were cut.
-  __device__ float Score(int64_t position, int64_t channel) const {
-    const int64_t row = position - s.first_position;
-    return row < 0 ? s.scores[position % s.score_capacity * p.width + channel]
-                   : p.scores[(s.token_begin + row) * p.width + channel] +
-                         p.ape[position % p.ratio * p.width + channel];
-  }
-};
-
-// One thread a channel of an entry.
+// Some channels of an entry. Threads weigh tokens side by side; then one thread a sum adds them up in order.
 template <typename T>
-__global__ void PoolKernel(const Sequences sequences, const Params p, T* pooled) {
-  BeginKernel();
+__global__ void __launch_bounds__(kThreads) PoolKernel(const Sequences sequences, const Params p, T* pooled) {
+  LetNextKernelStart();
+  __shared__ float largest[kThreads / 32][kChannels];
+  __shared__ double terms[2][kTokensAtOnce][kChannels];  // weight * value, weight
+  const int t = static_cast<int>(threadIdx.x);
   const int64_t index = blockIdx.x;
-  const int64_t c = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
-  if (c >= p.pooled_width) return;
-  int64_t i = 0;
-  while (i + 1 < sequences.size && sequences[i + 1].first_entry <= index) ++i;
-  const Sequence& s = sequences[i];
-  const int64_t entry = s.first_position / p.ratio + index - s.first_entry;
-  const TokenRows rows{p, s};
+  const int first_channel = static_cast<int>(blockIdx.y) * kChannels;
+  // In place of those outside the row, its last.
+  const int c = min(first_channel + t % kChannels, p.pooled_width - 1);
+  const EntryTokens tokens(sequences, index, p.ratio, p.overlap);
+  const int own_channel = c + (p.overlap ? p.pooled_width : 0);
+  WaitForKernelsBefore();
 
-  // The previous block's tokens with the first channels, then the block's own.
-  const int64_t num_previous = p.overlap && entry > 0 ? p.ratio : 0;
-  const int64_t own_channel = c + (p.overlap ? p.pooled_width : 0);
-  const int64_t begin = entry * p.ratio - num_previous;
-  const auto channel = [&](int64_t t) { return t < num_previous ? c : own_channel; };
+  float values[kTokens];
+  float scores[kTokens];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int token = first + t / kChannels + i * (kThreads / kChannels);
+      scores[i] = -INFINITY;
+      values[i] = 0.0F;
+      if (token >= tokens.count()) continue;
+      const int channel = tokens.IsPrevious(token) ? c : own_channel;
+      values[i] = tokens.Values(p.values, p.width, token)[channel];
+      // An fp32 sum, as it is in the history: an entry must not depend on where the chunks were cut.
+      scores[i] = tokens.Scores(p.scores, p.width, token)[channel];
+      if (tokens.IsNew(token)) scores[i] += p.ape[tokens.RowOfApe(token) * p.width + channel];
+    }
+  };
   float max = -INFINITY;
-  for (int64_t t = 0; t < num_previous + p.ratio; ++t) {
-    const float score = rows.Score(begin + t, channel(t));
-    max = max < score ? score : max;
+  const int last = (tokens.count() - 1) / kTokensAtOnce * kTokensAtOnce;
+#pragma unroll 1
+  for (int first = last; first >= 0; first -= kTokensAtOnce) {  // So that those loaded last come first below.
+    load(first);
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) max = fmaxf(max, scores[i]);
   }
-  double weighted = 0.0;
-  double total = 0.0;
-  for (int64_t t = 0; t < num_previous + p.ratio; ++t) {
-    const double weight =
-        exp(static_cast<double>(rows.Score(begin + t, channel(t))) - static_cast<double>(max));
-    weighted += weight * static_cast<double>(rows.Value(begin + t, channel(t)));
-    total += weight;
+  for (int offset = kChannels; offset < 32; offset *= 2)
+    max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+  if (t % 32 < kChannels) largest[t / 32][t % kChannels] = max;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) max = fmaxf(max, largest[w][t % kChannels]);
+
+  double sum = 0.0;  // Of thread t < 2 * kChannels: terms t / kChannels of channel t % kChannels.
+#pragma unroll 1
+  for (int first = 0; first < tokens.count(); first += kTokensAtOnce) {
+    if (first > 0) load(first);
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int place = t / kChannels + i * (kThreads / kChannels);
+      const double weight = exp(static_cast<double>(scores[i]) - static_cast<double>(max));
+      terms[0][place][t % kChannels] = weight * static_cast<double>(values[i]);
+      terms[1][place][t % kChannels] = weight;
+    }
+    __syncthreads();
+    if (t < 2 * kChannels) {
+      const int count = min(tokens.count() - first, kTokensAtOnce);
+#pragma unroll 8
+      for (int i = 0; i < count; ++i) sum += terms[t / kChannels][i][t % kChannels];
+    }
+    __syncthreads();
   }
-  Store(pooled, index * p.pooled_width + c, weighted / total);
+  if (t >= 32) return;
+  const double total = __shfl_down_sync(kWholeWarp, sum, kChannels);
+  if (t < kChannels && first_channel + t < p.pooled_width)
+    Store(pooled, index * p.pooled_width + first_channel + t, sum / total);
+}
+
+// Whether no row that goes to a ring lies where the entries of this step read another: it may go there while they are pooled.
+bool KeepsWhatIsRead(const ops::CompressorSequence& s, int64_t ratio, bool overlap) {
+  if (ops::NumCompletedEntries(s.first_position, s.num_tokens, ratio) == 0) return true;
+  const int64_t entry = s.first_position / ratio;
+  const int64_t first_read = (overlap && entry > 0 ? entry - 1 : entry) * ratio;
+  const int64_t rows = s.first_position + s.num_tokens - first_read;
+  return rows <= s.value_history.capacity && rows <= s.score_history.capacity;
 }
 
 }  // namespace
@@ -81,44 +116,73 @@ Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args)
   if (args.values.num_elements() == 0) return {};
   std::vector<Sequence> list;
   int64_t num_entries = 0;
+  bool keeps_what_is_read = true;
   for (const ops::CompressorSequence& s : args.sequences) {
     if (s.num_tokens == 0) continue;
-    list.push_back({s.token_begin, s.num_tokens, s.first_position, num_entries,
-                    static_cast<float*>(s.value_history.data), static_cast<float*>(s.score_history.data),
-                    s.value_history.capacity, s.score_history.capacity});
+    list.push_back({.token_begin = s.token_begin,
+                    .num_tokens = s.num_tokens,
+                    .first_entry = num_entries,
+                    .values = static_cast<float*>(s.value_history.data),
+                    .scores = static_cast<float*>(s.score_history.data),
+                    .value_capacity = static_cast<int>(s.value_history.capacity),
+                    .score_capacity = static_cast<int>(s.score_history.capacity),
+                    .value_slot = static_cast<int>(s.first_position % s.value_history.capacity),
+                    .score_slot = static_cast<int>(s.first_position % s.score_history.capacity),
+                    .phase = static_cast<int>(s.first_position % args.ratio),
+                    .has_previous = s.first_position >= args.ratio ? 1 : 0});
     num_entries += ops::NumCompletedEntries(s.first_position, s.num_tokens, args.ratio);
+    keeps_what_is_read = keeps_what_is_read && KeepsWhatIsRead(s, args.ratio, args.overlap);
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(const Sequences sequences, context.Stage(std::span<const Sequence>(list)));
   const Params params = {.values = args.values.as<const float>(),
                          .scores = args.scores.as<const float>(),
                          .ape = args.ape.as<const float>(),
                          .width = args.values.shape[1],
-                         .pooled_width = args.pooled.shape[1],
-                         .ratio = args.ratio,
+                         .pooled_width = static_cast<int>(args.pooled.shape[1]),
+                         .ratio = static_cast<int>(args.ratio),
                          .overlap = args.overlap};
-  constexpr int kThreads = 128;
-  if (num_entries > 0) {
-    const dim3 grid(static_cast<unsigned>(num_entries),
-                    static_cast<unsigned>(CeilDiv(params.pooled_width, kThreads)));
-    WithElement(args.pooled.dtype, [&]<typename T>(T*) {
-      context.Launch(PoolKernel<T>, grid, kThreads, 0, sequences, params, args.pooled.as<T>());
-    });
-  }
-  // Only now: the rings may hold rows that this step's blocks have just read.
-  std::vector<MemoryRange> touches = {{args.scores.data, static_cast<size_t>(args.scores.num_bytes())}};
+  std::vector<MemoryRange> touches = {{args.scores.data, static_cast<size_t>(args.scores.num_bytes())},
+                                      {args.values.data, static_cast<size_t>(args.values.num_bytes())}};
   for (const Sequence& s : list) {
     touches.push_back({s.values, static_cast<size_t>(s.value_capacity * params.width) * sizeof(float)});
     touches.push_back({s.scores, static_cast<size_t>(s.score_capacity * params.width) * sizeof(float)});
   }
+  const bool in_rows = args.ratio * (args.overlap ? 2 : 1) <= kMaxPooledInRows &&
+                       params.pooled_width <= kMaxPooledWidth && args.pooled.dtype == DType::kBF16;
+  if (num_entries > 0 && in_rows) {
+    const RowsOperand entries = {.in = params.values,
+                                 .in_stride = params.width,
+                                 .out = args.pooled.data,
+                                 .out_stride = params.pooled_width,
+                                 .num_rows = num_entries,
+                                 .width = params.pooled_width,
+                                 .in_is_bf16 = true,
+                                 .out_is_bf16 = true};
+    DSV4_RETURN_IF_ERROR(AddRowStep(context, entries,
+                                    {.kind = RowStepKind::kPool,
+                                     .num_columns = params.ratio,
+                                     .group = params.overlap ? 1 : 0,
+                                     .weight = params.ape,
+                                     .scores = params.scores,
+                                     .histories = sequences},
+                                    touches));
+  } else if (num_entries > 0) {
+    const dim3 grid(static_cast<unsigned>(num_entries),
+                    static_cast<unsigned>(CeilDiv(params.pooled_width, kChannels)));
+    WithElement(args.pooled.dtype, [&]<typename T>(T*) {
+      context.Launch(PoolKernel<T>, grid, kThreads, 0, sequences, params, args.pooled.as<T>());
+    });
+  }
+  // Only now, unless they are other rows of the rings than those that this step's entries read.
   const RowsOperand rows = {
       .in = params.values, .in_stride = params.width, .num_rows = num_tokens, .width = params.width};
   return AddRowStep(context, rows,
                     {.kind = RowStepKind::kHistory,
-                     .num_columns = static_cast<int>(params.ratio),
+                     .num_columns = params.ratio,
                      .weight = params.ape,
                      .scores = params.scores,
                      .histories = sequences},
-                    touches);
+                    touches, num_entries > 0 && in_rows && keeps_what_is_read ? args.pooled.data : nullptr);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -10,6 +10,11 @@ __device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
                : "memory");
 }
+// Four bytes.
+__device__ __forceinline__ void CopyWordAsync(float* shared, const float* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(shared)), "l"(global)
+               : "memory");
+}
 
 // Those asked for since the last time are a group, which can be waited for.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

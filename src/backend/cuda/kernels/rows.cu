@@ -7,9 +7,11 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention_cluster.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/compressor_rows.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/head_rows.h"
 #include "backend/cuda/kernels/many_heads.h"
+#include "backend/cuda/kernels/row_registers.cuh"
 #include "backend/cuda/kernels/row_steps.cuh"
 #include "backend/cuda/kernels/rows.h"
 
@@ -18,11 +20,22 @@ namespace {
 
 constexpr int kMaxTracks = 8;
 constexpr int kMaxSteps = 5;
+// Where a block has its row.
+enum class RowPlace : uint8_t { kShared, kRegisters, kPooledInRegisters, kNowhere };
 // Rows, and what is done to each of them.
 struct Track {
   RowsOperand rows;
   int num_steps;
+  RowPlace place;
+  signed char first[kNumRowStepKinds];  // The first step of a kind, or -1.
   RowStep steps[kMaxSteps];
+
+#ifdef __CUDACC__
+  __device__ const RowStep* First(RowStepKind kind) const {
+    const int i = first[static_cast<int>(kind)];
+    return i < 0 ? nullptr : steps + i;
+  }
+#endif
 };
 
 struct Params {
@@ -36,90 +49,97 @@ struct Params {
 static_assert(offsetof(Params, tracks) + sizeof(Params::tracks) == sizeof(Params));
 static_assert(offsetof(Track, steps) + sizeof(Track::steps) == sizeof(Track));
 
-// This step's last tokens into the compressors' rings, the scores with ape: an fp32 sum, as it is where an entry is made of
-// tokens of this step.
-template <int kThreads>
-__device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64_t token) {
-  int64_t i = 0;
-  while (i + 1 < step.histories.size && step.histories[i + 1].token_begin <= token) ++i;
-  const CompressorHistory& s = step.histories[i];
-  const int64_t position = s.first_position + token - s.token_begin;
-  const int64_t end = s.first_position + s.num_tokens;
-  const float* const values = static_cast<const float*>(rows.in) + token * rows.in_stride;
-  const float* const scores = step.scores + token * rows.width;
-  const float* const ape = step.weight + position % step.num_columns * rows.width;
-  const bool keeps_value = position >= end - s.value_capacity;
-  const bool keeps_score = position >= end - s.score_capacity;
-  float* const kept_values = s.values + position % s.value_capacity * rows.width;
-  float* const kept_scores = s.scores + position % s.score_capacity * rows.width;
-  constexpr int kAtOnce = 8;
-  for (int64_t first = threadIdx.x; first < rows.width; first += kAtOnce * kThreads) {
-    float value[kAtOnce];
-    float score[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t c = first + k * kThreads;
-      if (c >= rows.width) break;
-      value[k] = values[c];
-      score[k] = scores[c] + ape[c];
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t c = first + k * kThreads;
-      if (c >= rows.width) break;
-      if (keeps_value) kept_values[c] = value[k];
-      if (keeps_score) kept_scores[c] = score[k];
+// A row whose steps come in the order in which they stand here, each once (FitsRegisters). `kPools`: kPool is the first. Others do not
+// have its registers.
+template <bool kPools>
+__device__ void StepsInRegisters(const Track& track, int64_t r, Fault* fault) {
+  const RowsOperand& rows = track.rows;
+  const int width = static_cast<int>(rows.width);
+  const auto t = static_cast<int>(threadIdx.x);
+  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them.
+  const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
+  RegisterRow::Values weights;
+  if (norm != nullptr) RegisterRow::LoadWeights(weights, norm->weight, width);
+  const RowStep* const store = track.First(RowStepKind::kStore);
+  StoredRun run = {};
+  if (store != nullptr && store->runs.size > 0) run = store->runs[0];
+  const RowStep* const rope = track.First(RowStepKind::kRope);
+  int32_t position = 0;
+  double2 rotation = {};
+  if (rope != nullptr) {
+    position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
+    // Of the only one of the thread's columns that may be among those rotated.
+    const int begin = width - 2 * rope->num_columns;
+    const int column = begin / RegisterRow::kThreads * RegisterRow::kThreads + t;
+    if (position >= 0 && column >= begin && column < width)
+      rotation = Rotation(position, rope->weight[(column - begin) / 2], rope->inverse);
+  }
+  // So that arguments are in the cache of constants by then, wherever the compiler reads them.
+  const RowStep* const simulate = track.First(RowStepKind::kSimulateFp8);
+  const int simulated = simulate != nullptr ? simulate->num_columns : 0;
+  asm volatile("" ::"r"(simulated), "l"(rows.in), "l"(rows.out));
+  RegisterRow row(width);
+  if constexpr (kPools) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    const PooledRow pooled(rows, track.steps[0], r, reinterpret_cast<float*>(shared));
+    pooled.AskForApe();
+    WaitForKernelsBefore();
+    pooled.Pool(row);
+  } else {
+    WaitForKernelsBefore();
+    row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
+  }
+  if (norm != nullptr) row.RmsNorm(weights, norm->factor);
+  if (const RowStep* const step = track.First(RowStepKind::kHeadRmsNorm); step != nullptr)
+    row.HeadRmsNorm(step->factor);
+  if (rope != nullptr) {
+    if (position >= 0) {
+      row.Rope(rotation, rope->num_columns);
+    } else if (t == 0 && r % rope->group == 0) {
+      ReportFault(fault, FaultKind::kPosition, r / rope->group, 0, position, 0);
     }
   }
+  if (simulated > 0) row.SimulateFp8(simulated);
+  if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
+  if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
+  if (store != nullptr) {
+#pragma unroll 1
+    for (int64_t i = 0; i < store->runs.size; ++i) {
+      if (i > 0) run = store->runs[i];
+      if (r >= run.begin && r < run.end)
+        row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
+    }
+  }
+  row.Write(static_cast<uint16_t*>(rows.out) + r * rows.out_stride);
 }
 
-// One block a row.
+// The same for any steps, in shared memory.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ Params p) {
+__device__ void StepsInSharedMemory(const Params& p, const Track& track, int64_t r) {
   extern __shared__ __align__(16) unsigned char shared[];
   // [max_frequencies], [max_width], [max_width]: where a step needs doubles, they come last.
   auto* const rotations = reinterpret_cast<double2*>(shared);
   auto* const row = reinterpret_cast<float*>(rotations + p.max_frequencies);
   auto* const wide = reinterpret_cast<double*>(row + (p.max_width + 1) / 2 * 2);
-  const int block = static_cast<int>(blockIdx.x);
-  int number = 0;
-#pragma unroll
-  for (int i = 1; i < kMaxTracks; ++i) {
-    if (i < p.num_tracks && p.first_blocks[i] <= block) number = i;
-  }
-  const Track& track = p.tracks[number];
   const RowsOperand& rows = track.rows;
-  const int64_t r = block - p.first_blocks[number];
   const int width = static_cast<int>(rows.width);
   const int t = static_cast<int>(threadIdx.x);
-  LetNextKernelStart();
-  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them: they are asked for
-  // before the wait. A track has one rotation, and is quick about one norm and one store.
+  // As above. A track has one rotation, and is quick about one norm and one store.
   int32_t position = 0;
   float frequency = 0.0F;
-  const RowStep* rope = nullptr;
-  const RowStep* norm = nullptr;
-  const RowStep* store = nullptr;
-  RowWeights weights;
-  StoredRun first_run = {};
-#pragma unroll 1
-  for (int s = 0; s < track.num_steps; ++s) {
-    const RowStep& step = track.steps[s];
-    if (step.kind == RowStepKind::kRope) {
-      rope = &step;
-      position = step.positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(step.group)];
-      if (t < step.num_columns) frequency = step.weight[t];
-    } else if (step.kind == RowStepKind::kRmsNorm && norm == nullptr) {
-      norm = &step;
-      AskForWeights<kThreads>(weights, step.weight, width);
-    } else if (step.kind == RowStepKind::kStore && store == nullptr && step.runs.size > 0) {
-      store = &step;
-      first_run = step.runs[0];
-    }
+  const RowStep* const rope = track.First(RowStepKind::kRope);
+  if (rope != nullptr) {
+    position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
+    if (t < rope->num_columns) frequency = rope->weight[t];
   }
+  const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
+  RowWeights weights;
+  if (norm != nullptr) AskForWeights<kThreads>(weights, norm->weight, width);
+  const RowStep* const store = track.First(RowStepKind::kStore);
+  StoredRun first_run = {};
+  if (store != nullptr && store->runs.size > 0) first_run = store->runs[0];
   WaitForKernelsBefore();
 
-  if (track.steps[0].kind == RowStepKind::kHistory) return StoreHistory<kThreads>(rows, track.steps[0], r);
   const auto* const in =
       static_cast<const std::byte*>(rows.in) + r * rows.in_stride * (rows.in_is_bf16 ? 2 : 4);
   auto* const out = static_cast<std::byte*>(rows.out) + r * rows.out_stride * (rows.out_is_bf16 ? 2 : 4);
@@ -170,11 +190,41 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ P
                                width);
         }
         break;
+      case RowStepKind::kPool:
       case RowStepKind::kHistory:
         break;
     }
   }
   WriteRow<kThreads>(row, out, is_bf16, width);
+}
+
+// One block a row.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ Params p) {
+  LetNextKernelStart();
+  const int block = static_cast<int>(blockIdx.x);
+  int number = 0;
+#pragma unroll
+  for (int i = 1; i < kMaxTracks; ++i) {
+    if (i < p.num_tracks && p.first_blocks[i] <= block) number = i;
+  }
+  const Track& track = p.tracks[number];
+  const int64_t r = block - p.first_blocks[number];
+  if (track.place == RowPlace::kNowhere) {
+    StoreHistory<kThreads>(track.rows, track.steps[0], r);
+    return;
+  }
+  if constexpr (kThreads == RegisterRow::kThreads) {
+    if (track.place == RowPlace::kRegisters) {
+      StepsInRegisters<false>(track, r, p.fault);
+      return;
+    }
+    if (track.place == RowPlace::kPooledInRegisters) {
+      StepsInRegisters<true>(track, r, p.fault);
+      return;
+    }
+  }
+  StepsInSharedMemory<kThreads>(p, track, r);
 }
 
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
@@ -242,9 +292,46 @@ std::optional<HeadRows> HeadRowsOf(const Params& p) {
   return heads;
 }
 
+// Whether each step comes once, in the order of StepsInRegisters, and is one of RegisterRow's.
+bool FitsRegisters(const Track& track) {
+  const RowsOperand& rows = track.rows;
+  if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;
+  constexpr RowStepKind kOrder[] = {RowStepKind::kPool,  RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
+                                    RowStepKind::kRope,  RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
+                                    RowStepKind::kScale, RowStepKind::kStore};
+  const RowStepKind* next = std::begin(kOrder);
+  for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps))) {
+    next = std::find(next, std::end(kOrder), step.kind);
+    if (next == std::end(kOrder)) return false;
+    ++next;
+    const int64_t rotated = rows.width - 2 * int64_t{step.num_columns};
+    const bool fits = step.kind == RowStepKind::kRope
+                          ? rows.width % 2 == 0 && rotated >= 0 &&
+                                rotated / RegisterRow::kThreads == (rows.width - 1) / RegisterRow::kThreads
+                      : step.kind == RowStepKind::kSimulateFp8
+                          ? step.group == kRegisterGroup && step.num_columns % kRegisterGroup == 0
+                      : step.kind == RowStepKind::kHadamardFp4 ? rows.width == kRegisterHadamard
+                                                               : true;
+    if (!fits) return false;
+  }
+  // One sum a block.
+  return track.first[static_cast<int>(RowStepKind::kRmsNorm)] < 0 ||
+         track.first[static_cast<int>(RowStepKind::kHeadRmsNorm)] < 0;
+}
+
+void AddStep(Track& track, const RowStep& step) {
+  signed char& first = track.first[static_cast<int>(step.kind)];
+  if (first < 0) first = static_cast<signed char>(track.num_steps);
+  track.steps[track.num_steps++] = step;
+  track.place = step.kind == RowStepKind::kHistory          ? RowPlace::kNowhere
+                : !FitsRegisters(track)                     ? RowPlace::kShared
+                : track.steps[0].kind == RowStepKind::kPool ? RowPlace::kPooledInRegisters
+                                                            : RowPlace::kRegisters;
+}
+
 // The launch with one more step; false if it must be another launch.
-bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
-          std::span<const MemoryRange> touches) {
+bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::span<const MemoryRange> touches,
+          const void* beside) {
   Params& p = open.params;
   if (p.num_tracks > 0 && (rows.width <= kMaxNarrowRow) != (p.max_width <= kMaxNarrowRow)) return false;
   int number = 0;
@@ -273,6 +360,7 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
                          RangeOfRows(rows.out, rows.out_stride, rows.width, rows.out_is_bf16, rows.num_rows));
   }
   for (const auto& [track_of, range] : open.touched) {
+    if (beside != nullptr && p.tracks[track_of].rows.out == beside) continue;
     for (const auto& [mine, next] : touched) {
       if (track_of != mine && Overlap(range, next)) return false;
     }
@@ -281,11 +369,14 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
   if (number == p.num_tracks) {
     track = {};
     track.rows = rows;
+    std::ranges::fill(track.first, static_cast<signed char>(-1));
     p.first_blocks[p.num_tracks] = static_cast<int>(open.num_blocks);
     open.num_blocks += rows.num_rows;
     ++p.num_tracks;
   }
-  track.steps[track.num_steps++] = step;
+  AddStep(track, step);
+  // Nothing else pools.
+  if (track.steps[0].kind == RowStepKind::kPool && track.place != RowPlace::kPooledInRegisters) return false;
   p.max_width = std::max(p.max_width, static_cast<int>(rows.width));
   if (step.kind == RowStepKind::kRope) p.max_frequencies = std::max(p.max_frequencies, step.num_columns);
   return true;
@@ -294,13 +385,17 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step,
 uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
   const Params& p = rows.params;
   bool doubles = false;
+  size_t pooled_bytes = 0;
   for (const Track& track : std::span(p.tracks, static_cast<size_t>(p.num_tracks))) {
     for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps)))
       doubles = doubles || step.kind == RowStepKind::kHadamardFp4;
+    if (track.steps[0].kind == RowStepKind::kPool)
+      pooled_bytes = std::max(pooled_bytes, PooledRowBytes(track.rows.width));
   }
   const size_t width = static_cast<size_t>(p.max_width + 1) / 2 * 2;
-  const size_t shared_bytes = static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
-                              width * (sizeof(float) + (doubles ? sizeof(double) : 0));
+  const size_t shared_bytes =
+      std::max(pooled_bytes, static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
+                                 width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
   if (const std::optional<HeadRows> heads = HeadRowsOf(p); heads.has_value())
     return LaunchHeadRows(context, *heads, before);
   const auto grid = static_cast<unsigned>(rows.num_blocks);
@@ -315,7 +410,7 @@ uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
 }  // namespace
 
 Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& step,
-                  std::span<const MemoryRange> touches) {
+                  std::span<const MemoryRange> touches, const void* beside) {
   if (rows.num_rows == 0 || rows.width == 0) return {};
   if (rows.width > kMaxRowWidth) {
     return Unimplemented("this backend takes rows of up to 16384 elements, not " +
@@ -324,7 +419,7 @@ Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& 
   std::shared_ptr<OpenRows>& open = context.open_rows();
   if (open != nullptr && open->launch != 0) {
     auto joined = std::make_shared<OpenRows>(*open);
-    if (Join(*joined, rows, step, touches)) {
+    if (Join(*joined, rows, step, touches, beside)) {
       joined->launch = Launch(context, *joined, open->launch);
       if (joined->launch != 0) {
         open = std::move(joined);
@@ -335,7 +430,7 @@ Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& 
   open = std::make_shared<OpenRows>();
   open->params = {};
   open->params.fault = context.fault();
-  Join(*open, rows, step, touches);
+  Join(*open, rows, step, touches, beside);
   open->launch = Launch(context, *open, 0);
   return {};
 }
