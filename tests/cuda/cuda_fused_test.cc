@@ -442,8 +442,12 @@ TEST(CudaFused, AnEntryAndItsRow) {
         .token_begin = 0,
         .num_tokens = 1,
         .first_position = 23,
-        .value_history = {.data = value_ring.view.data, .capacity = capacity, .width = row},
-        .score_history = {.data = score_ring.view.data, .capacity = capacity, .width = row}};
+        .value_history = {.data = value_ring.view.data,
+                          .dtype = DType::kF32,
+                          .capacity = capacity,
+                          .width = row},
+        .score_history = {
+            .data = score_ring.view.data, .dtype = DType::kF32, .capacity = capacity, .width = row}};
     const RowRun run = {.source_begin = 0, .num_rows = 1, .destination = kept.view.data};
     ExpectOneLaunch(
         device, "width " + std::to_string(width),

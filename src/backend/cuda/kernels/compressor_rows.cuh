@@ -11,16 +11,27 @@
 
 namespace dsv4::backend::cuda {
 
+// The last element of an ascending list that is at most `number`, of those that element(i) gives; the first is. All threads of the block
+// look, one element each: one after the other the lists of many sequences would take longer than what they are for.
+template <typename Element>
+__device__ __forceinline__ int64_t LastUpTo(int64_t size, int64_t number, Element&& element) {
+  int64_t count = 0;
+  for (int64_t first = 0; first < size; first += blockDim.x) {
+    const int64_t i = first + threadIdx.x;
+    count += __syncthreads_count(i < size && element(i) <= number);
+  }
+  return count - 1;
+}
+
 // The raw rows that an entry is made of: with overlap those of the block in front, of which it takes the first channels, then the
 // block's own.
 class EntryTokens {
  public:
-  // Of entry `entry` of the step.
+  // Of entry `entry` of the step, a block's.
   __device__ EntryTokens(const DeviceArray<CompressorHistory>& histories, int64_t entry, int ratio,
                          bool overlap) {
-    int64_t i = 0;
-    while (i + 1 < histories.size && histories[i + 1].first_entry <= entry) ++i;
-    sequence_ = histories[i];
+    sequence_ =
+        histories[LastUpTo(histories.size, entry, [&](int64_t i) { return histories[i].first_entry; })];
     const int block = static_cast<int>(entry - sequence_.first_entry);
     ratio_ = ratio;
     num_previous_ = overlap && (sequence_.has_previous != 0 || block > 0) ? ratio : 0;
@@ -152,9 +163,8 @@ class PooledRow {
 // This step's last tokens into the compressors' rings, the scores with ape.
 template <int kThreads>
 __device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64_t token) {
-  int64_t i = 0;
-  while (i + 1 < step.histories.size && step.histories[i + 1].token_begin <= token) ++i;
-  const CompressorHistory s = step.histories[i];
+  const CompressorHistory s = step.histories[LastUpTo(
+      step.histories.size, token, [&](int64_t i) { return step.histories[i].token_begin; })];
   const auto width = static_cast<int>(rows.width);
   const auto row = static_cast<uint32_t>(token - s.token_begin);
   const auto place = [row](int first, int size) {

@@ -6,7 +6,8 @@
 
 namespace dsv4::backend::cuda {
 
-inline constexpr int kMixesOfBlock = 32;
+// So few that a block is done before those beside it, which read weights.
+inline constexpr int kMixesOfBlock = 8;
 
 // Blocks for so many tokens.
 inline int MixBlocks(int num_tokens) { return (num_tokens + kMixesOfBlock - 1) / kMixesOfBlock; }

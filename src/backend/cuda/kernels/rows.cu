@@ -49,6 +49,36 @@ struct Params {
 static_assert(offsetof(Params, tracks) + sizeof(Params::tracks) == sizeof(Params));
 static_assert(offsetof(Track, steps) + sizeof(Track::steps) == sizeof(Track));
 
+// The run that has a row: every thread of the block looks at one.
+struct RunOfRow {
+  int count;  // Of such runs: if there are several, `run` is none of them.
+  StoredRun run;
+
+  __device__ RunOfRow(const RowStep* store, int64_t row) {
+    static_assert(kMaxJoinedRuns <= kNarrowRowThreads);
+    __shared__ StoredRun found;
+    count = 0;
+    if (store == nullptr) return;
+    StoredRun mine = {};
+    if (threadIdx.x < store->runs.size) mine = store->runs[threadIdx.x];
+    const bool has_row = row >= mine.begin && row < mine.end;
+    count = __syncthreads_count(has_row);
+    if (has_row && count == 1) found = mine;
+    __syncthreads();
+    if (count == 1) run = found;
+  }
+  // Calls write(destination's run) for all of them.
+  template <typename Write>
+  __device__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
+    if (count == 1) return write(run);
+#pragma unroll 1
+    for (int64_t i = 0; count > 1 && i < store.runs.size; ++i) {
+      const StoredRun other = store.runs[i];
+      if (row >= other.begin && row < other.end) write(other);
+    }
+  }
+};
+
 // A row whose steps come in the order in which they stand here, each once (FitsRegisters). `kPools`: kPool is the first. Others do not
 // have its registers.
 template <bool kPools>
@@ -61,8 +91,7 @@ __device__ void StepsInRegisters(const Track& track, int64_t r, Fault* fault) {
   RegisterRow::Values weights;
   if (norm != nullptr) RegisterRow::LoadWeights(weights, norm->weight, width);
   const RowStep* const store = track.First(RowStepKind::kStore);
-  StoredRun run = {};
-  if (store != nullptr && store->runs.size > 0) run = store->runs[0];
+  const RunOfRow runs(store, r);
   const RowStep* const rope = track.First(RowStepKind::kRope);
   int32_t position = 0;
   double2 rotation = {};
@@ -103,12 +132,9 @@ __device__ void StepsInRegisters(const Track& track, int64_t r, Fault* fault) {
   if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
   if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
   if (store != nullptr) {
-#pragma unroll 1
-    for (int64_t i = 0; i < store->runs.size; ++i) {
-      if (i > 0) run = store->runs[i];
-      if (r >= run.begin && r < run.end)
-        row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
-    }
+    runs.ForEach(*store, r, [&](const StoredRun& run) {
+      row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
+    });
   }
   row.Write(static_cast<uint16_t*>(rows.out) + r * rows.out_stride);
 }
@@ -136,8 +162,7 @@ __device__ void StepsInSharedMemory(const Params& p, const Track& track, int64_t
   RowWeights weights;
   if (norm != nullptr) AskForWeights<kThreads>(weights, norm->weight, width);
   const RowStep* const store = track.First(RowStepKind::kStore);
-  StoredRun first_run = {};
-  if (store != nullptr && store->runs.size > 0) first_run = store->runs[0];
+  const RunOfRow runs(store, r);
   WaitForKernelsBefore();
 
   const auto* const in =
@@ -182,13 +207,10 @@ __device__ void StepsInSharedMemory(const Params& p, const Track& track, int64_t
         __syncthreads();
         break;
       case RowStepKind::kStore:
-#pragma unroll 1
-        for (int64_t i = 0; i < step.runs.size; ++i) {
-          const StoredRun run = i == 0 && &step == store ? first_run : step.runs[i];
-          if (r >= run.begin && r < run.end)
-            WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
-                               width);
-        }
+        (&step == store ? runs : RunOfRow(&step, r)).ForEach(step, r, [&](const StoredRun& run) {
+          WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
+                             width);
+        });
         break;
       case RowStepKind::kPool:
       case RowStepKind::kHistory:

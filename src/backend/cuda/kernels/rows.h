@@ -85,6 +85,9 @@ inline constexpr int64_t kMaxNarrowRow = 1024;
 inline constexpr int kNarrowRowThreads = 128;
 inline constexpr int kWideRowThreads = 512;
 
+// Of a step that stores: a block looks through them at once.
+inline constexpr size_t kMaxJoinedRuns = 64;
+
 // Queues the step. `touches`: what it reads or writes beside its rows, if another step may write it. `beside`: the rows of another
 // step that may run at the same time, though both touch the same memory, since neither writes what the other reads or writes.
 Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& step,

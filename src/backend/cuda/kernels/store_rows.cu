@@ -8,9 +8,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// A row looks through all runs.
-constexpr size_t kMaxJoinedRuns = 64;
-
 struct Run {
   const std::byte* source;
   std::byte* destination;
