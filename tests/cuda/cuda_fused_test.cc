@@ -443,11 +443,11 @@ TEST(CudaFused, AnEntryAndItsRow) {
         .num_tokens = 1,
         .first_position = 23,
         .value_history = {.data = value_ring.view.data,
-                          .dtype = DType::kF32,
                           .capacity = capacity,
-                          .width = row},
+                          .width = row,
+                          .dtype = DType::kF32},
         .score_history = {
-            .data = score_ring.view.data, .dtype = DType::kF32, .capacity = capacity, .width = row}};
+            .data = score_ring.view.data, .capacity = capacity, .width = row, .dtype = DType::kF32}};
     const RowRun run = {.source_begin = 0, .num_rows = 1, .destination = kept.view.data};
     ExpectOneLaunch(
         device, "width " + std::to_string(width),
