@@ -309,14 +309,13 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
     if (selects) {
       DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer, p.q_lora));
     }
-    // Rows of many heads are launches of their own: others between theirs and the indexer's hide what the latter do in front of their wait.
-    if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
     // Entries first: a pool that is a launch of its own comes in front of the rows that are one.
     if (weights.compressor.has_value()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
     if (weights.indexer.has_value()) DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
     DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
+    if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
     if (selects) DSV4_TRY(SelectEntries(step, p.indexer, indexer_queries, selected));
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
