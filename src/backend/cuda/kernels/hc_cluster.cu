@@ -17,23 +17,21 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kMult = 4;
-constexpr int kMixRows = (2 + kMult) * kMult;
-constexpr int kRunColumns = 32;
 constexpr int64_t kMaxTokens = 8;
 constexpr int kWideBlocks = kWideRowThreads / 32;
 constexpr int kNarrowBlocks = kNarrowRowThreads / 32;
 
 template <int kBlocks, int kRuns>
 struct HcMemory {
-  double x[kMult][kRuns *
-                  kRunColumns];  // This block's columns of the streams, those of a run in PlaceInRun's order.
-  double parts[kMixRows + 1][kBlocks];  // Of the dot products, by block.
-  double squares[kBlocks];              // Sums of u * u, by block.
-  double post[kMult];
-  double comb[kMult][kMult];
-  double pre[kMult];
-  float u[kRuns * kRunColumns];
+  double
+      x[kHcMult]
+       [kRuns * kHcRunColumns];  // This block's columns of the streams, those of a run in PlaceInRun's order.
+  double parts[kHcMixRows + 1][kBlocks];  // Of the dot products, by block.
+  double squares[kBlocks];                // Sums of u * u, by block.
+  double post[kHcMult];
+  double comb[kHcMult][kHcMult];
+  double pre[kHcMult];
+  float u[kRuns * kHcRunColumns];
   uint64_t parts_came;
   uint64_t squares_came;
 };
@@ -45,9 +43,9 @@ __device__ __forceinline__ int PlaceInRun(int column) {
 
 // Rows of fn kRows a warp, runs up to kRuns a block; kOverRanks: what is before is a sum over ranks. Grid: blocks of a cluster, tokens.
 template <int kBlocks, int kRows, int kRuns, bool kOverRanks>
-__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 32)
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows * 32)
     HcClusterKernel(const __grid_constant__ HcStep p) {
-  constexpr int kWarps = kMixRows / kRows;
+  constexpr int kWarps = kHcMixRows / kRows;
   constexpr int kOwnRuns = (kRuns + kWarps - 1) / kWarps;  // Of a warp, where a lane has a column.
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<HcMemory<kBlocks, kRuns>*>(raw);
@@ -58,9 +56,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
   const int warp = thread / 32;
   const int64_t token = blockIdx.y;
   const auto dim = static_cast<int>(p.params.dim);
-  constexpr int kStep = kBlocks * kRunColumns;  // From one of this block's runs to the next.
+  constexpr int kStep = kBlocks * kHcRunColumns;  // From one of this block's runs to the next.
   const int num_runs = dim / kStep;
-  const int first_column = rank * kRunColumns;
+  const int first_column = rank * kHcRunColumns;
   if (thread == 0) {
     InitReceipts(&m.parts_came, sizeof(m.parts));
     InitReceipts(&m.squares_came, sizeof(m.squares));
@@ -71,13 +69,14 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
   // Weights, before anything that is waited for.
   float4 weights[kRows][kRuns];
   const float* const fn =
-      p.fn + int64_t{warp * kRows} * kMult * dim + lane / 8 * dim + first_column + lane % 8 * 4;
+      p.fn + int64_t{warp * kRows} * kHcMult * dim + lane / 8 * dim + first_column + lane % 8 * 4;
 #pragma unroll
   for (int run = 0; run < kRuns; ++run) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      weights[r][run] = run < num_runs ? *reinterpret_cast<const float4*>(fn + r * kMult * dim + run * kStep)
-                                       : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+      weights[r][run] = run < num_runs
+                            ? *reinterpret_cast<const float4*>(fn + r * kHcMult * dim + run * kStep)
+                            : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
     }
   }
   float gains[kOwnRuns];
@@ -88,13 +87,13 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
         p.norm_weight != nullptr && run < num_runs ? p.norm_weight[run * kStep + first_column + lane] : 0.0F;
   }
   const float scale = p.params.scale[0];
-  const float base = thread < kMult ? p.params.base[thread] : 0.0F;
+  const float base = thread < kHcMult ? p.params.base[thread] : 0.0F;
   LetNextKernelStart();
   WaitForKernelsBefore();
 
   // The streams, from hc_post or as they are.
   const OpenHcPost& before = p.before;
-  Bf16 streams[kOwnRuns][kMult];
+  Bf16 streams[kOwnRuns][kHcMult];
   float ys[kOwnRuns];
   float routed[kOwnRuns];
   const auto* const in = static_cast<const Bf16*>(before.out != nullptr ? before.residual : p.streams);
@@ -107,7 +106,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
     if (run >= num_runs) break;
     const int64_t column = run * kStep + first_column + lane;
 #pragma unroll
-    for (int j = 0; j < kMult; ++j) streams[i][j] = in[(token * kMult + j) * dim + column];
+    for (int j = 0; j < kHcMult; ++j) streams[i][j] = in[(token * kHcMult + j) * dim + column];
     // A shared expert's part that is not there is 0.
     if (before.out != nullptr) ys[i] = y_in != nullptr ? ToFloat(y_in[token * dim + column]) : 0.0F;
     if (before.routed != nullptr) routed[i] = before.routed[token * dim + column];
@@ -122,11 +121,11 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
     }
   }
   if (before.out != nullptr) {
-    if (thread < kMult) m.post[thread] = static_cast<double>(before.post[token * kMult + thread]);
-    if (thread >= 32 && thread < 32 + kMult * kMult) {
+    if (thread < kHcMult) m.post[thread] = static_cast<double>(before.post[token * kHcMult + thread]);
+    if (thread >= 32 && thread < 32 + kHcMult * kHcMult) {
       const int element = thread - 32;
-      m.comb[element / kMult][element % kMult] =
-          static_cast<double>(before.comb[token * kMult * kMult + element]);
+      m.comb[element / kHcMult][element % kHcMult] =
+          static_cast<double>(before.comb[token * kHcMult * kHcMult + element]);
     }
     __syncthreads();
   }
@@ -134,9 +133,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
   for (int i = 0; i < kOwnRuns; ++i) {
     const int run = warp + i * kWarps;
     if (run >= num_runs) break;
-    double x[kMult];
+    double x[kHcMult];
 #pragma unroll
-    for (int j = 0; j < kMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+    for (int j = 0; j < kHcMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
     if (before.out != nullptr) {
       if constexpr (kOverRanks) {
         const int64_t place = token * dim + run * kStep + first_column + lane;
@@ -149,17 +148,17 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
       }
       const auto value = static_cast<double>(ys[i]);
 #pragma unroll
-      for (int j = 0; j < kMult; ++j) {
+      for (int j = 0; j < kHcMult; ++j) {
         double sum = m.post[j] * value;
 #pragma unroll
-        for (int k = 0; k < kMult; ++k) sum += m.comb[k][j] * x[k];
+        for (int k = 0; k < kHcMult; ++k) sum += m.comb[k][j] * x[k];
         streams[i][j] = FromFloat<Bf16>(static_cast<float>(sum));
       }
 #pragma unroll
-      for (int j = 0; j < kMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+      for (int j = 0; j < kHcMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
     }
 #pragma unroll
-    for (int j = 0; j < kMult; ++j) m.x[j][run * kRunColumns + PlaceInRun(lane)] = x[j];
+    for (int j = 0; j < kHcMult; ++j) m.x[j][run * kHcRunColumns + PlaceInRun(lane)] = x[j];
   }
   [[maybe_unused]] int left_before = 0;
   if constexpr (kOverRanks) {
@@ -175,7 +174,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
 #pragma unroll
   for (int run = 0; run < kRuns; ++run) {
     if (run >= num_runs) break;
-    const double* const place = &m.x[lane / 8][run * kRunColumns + lane % 8 * 2];
+    const double* const place = &m.x[lane / 8][run * kHcRunColumns + lane % 8 * 2];
     const auto low = *reinterpret_cast<const double2*>(place);
     const auto high = *reinterpret_cast<const double2*>(place + 16);
     const double x[4] = {low.x, low.y, high.x, high.y};
@@ -198,7 +197,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
   if (lane < kBlocks) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) SendTo(&m.parts[warp * kRows + r][rank], sums[r], &m.parts_came, lane);
-    if (sums_squares) SendTo(&m.parts[kMixRows][rank], square, &m.parts_came, lane);
+    if (sums_squares) SendTo(&m.parts[kHcMixRows][rank], square, &m.parts_came, lane);
   }
   if (before.out != nullptr) {
 #pragma unroll
@@ -207,22 +206,22 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
       if (run >= num_runs) break;
       const int64_t column = run * kStep + first_column + lane;
 #pragma unroll
-      for (int j = 0; j < kMult; ++j)
-        static_cast<Bf16*>(before.out)[(token * kMult + j) * dim + column] = streams[i][j];
+      for (int j = 0; j < kHcMult; ++j)
+        static_cast<Bf16*>(before.out)[(token * kHcMult + j) * dim + column] = streams[i][j];
       if (before.routed != nullptr)
         static_cast<Bf16*>(before.y)[token * dim + column] = FromFloat<Bf16>(ys[i]);
     }
   }
   WaitForReceipts(&m.parts_came);
 
-  if (thread < kMult) {
+  if (thread < kHcMult) {
     const double factor =
-        NormFactor(SumOfParts<kBlocks>(m.parts[kMixRows]), p.params.dim * kMult, p.params.norm_eps);
+        NormFactor(SumOfParts<kBlocks>(m.parts[kHcMixRows]), p.params.dim * kHcMult, p.params.norm_eps);
     const double logit = HcLogit(factor, SumOfParts<kBlocks>(m.parts[thread]), scale, base);
     m.pre[thread] = Sigmoid(logit) + static_cast<double>(p.params.hc_eps);
   }
-  if (rank == 0 && thread >= 32 && thread < 32 + kMixRows + 1)
-    p.dots[token * (kMixRows + 1) + thread - 32] = SumOfParts<kBlocks>(m.parts[thread - 32]);
+  if (rank == 0 && thread >= 32 && thread < 32 + kHcMixRows + 1)
+    p.dots[token * (kHcMixRows + 1) + thread - 32] = SumOfParts<kBlocks>(m.parts[thread - 32]);
   __syncthreads();
   double values[kOwnRuns];
 #pragma unroll
@@ -231,9 +230,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
     if (run >= num_runs) break;
     double sum = 0.0;
 #pragma unroll
-    for (int j = 0; j < kMult; ++j) sum += m.pre[j] * m.x[j][run * kRunColumns + PlaceInRun(lane)];
+    for (int j = 0; j < kHcMult; ++j) sum += m.pre[j] * m.x[j][run * kHcRunColumns + PlaceInRun(lane)];
     const float value = RowValue(sum, true);
-    m.u[run * kRunColumns + lane] = value;
+    m.u[run * kHcRunColumns + lane] = value;
     values[i] = static_cast<double>(value);
   }
   if (p.norm_weight != nullptr) {
@@ -244,7 +243,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kMixRows / kRows * 3
 #pragma unroll
       for (int run = 0; run < kRuns; ++run) {
         if (run >= num_runs) break;
-        const auto value = static_cast<double>(m.u[run * kRunColumns + lane]);
+        const auto value = static_cast<double>(m.u[run * kHcRunColumns + lane]);
         sum += value * value;
       }
       sum = WarpSum(sum);
@@ -285,15 +284,15 @@ template <int kBlocks, int kRows, int kRuns>
 KernelChoice Choice(bool over_ranks) {
   return {over_ranks ? HcClusterKernel<kBlocks, kRows, kRuns, true>
                      : HcClusterKernel<kBlocks, kRows, kRuns, false>,
-          kBlocks, kMixRows / kRows * 32, sizeof(HcMemory<kBlocks, kRuns>)};
+          kBlocks, kHcMixRows / kRows * 32, sizeof(HcMemory<kBlocks, kRuns>)};
 }
 
 // Rows a warp as many as its registers hold with all their runs.
-constexpr int64_t kMaxDim = int64_t{16} * kWideBlocks * kRunColumns;
+constexpr int64_t kMaxDim = int64_t{16} * kWideBlocks * kHcRunColumns;
 KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
   if (dim <= kMaxNarrowRow) return Choice<kNarrowBlocks, 3, 8>(over_ranks);
-  return dim <= int64_t{8} * kWideBlocks * kRunColumns ? Choice<kWideBlocks, 3, 8>(over_ranks)
-                                                       : Choice<kWideBlocks, 2, 16>(over_ranks);
+  return dim <= int64_t{8} * kWideBlocks * kHcRunColumns ? Choice<kWideBlocks, 3, 8>(over_ranks)
+                                                         : Choice<kWideBlocks, 2, 16>(over_ranks);
 }
 
 // OpenHcPre::relaunch.

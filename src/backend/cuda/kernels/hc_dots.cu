@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
+#include "backend/cuda/kernels/double_products.cuh"
 #include "backend/cuda/kernels/hc_dots.h"
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/hopper.cuh"
@@ -17,8 +18,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 32;  // At a time.
-constexpr int kRunColumns = 32;
+constexpr int kTokens = 32;        // At a time.
 constexpr int kLaneGroups = 8;     // Of four lanes.
 constexpr int kGroupColumns = 16;  // Of a run.
 constexpr int kRows = 8;           // Of the matrix, a step.
@@ -31,14 +31,6 @@ struct Sums {
   double rows[kTiles][4];
   double squares[4];
 };
-
-__device__ __forceinline__ void Step(double (&d)[4], const double (&a)[4], double b0, double b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
-}
 
 struct Params {
   const uint16_t* streams;
@@ -85,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1) DotsKernel(const __grid_constant_
   const int first_row = static_cast<int>(blockIdx.z) * kTiles * kRows;
   const bool has_squares = first_row == 0;
   const int64_t width = int64_t{4} * p.dim;
-  const int run_step = p.num_parts * kRunColumns;
+  const int run_step = p.num_parts * kHcRunColumns;
 
   const int first_token = static_cast<int>(blockIdx.x) * p.tokens_per_block;
   const int num_tokens = min(p.tokens_per_block, p.num_tokens - first_token);
@@ -96,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1) DotsKernel(const __grid_constant_
     if (chunk < chunks) {
       const int lanes = group_of(chunk);
       const uint16_t* const from =
-          p.streams + lanes / 2 * p.dim + part * kRunColumns + lanes % 2 * kGroupColumns;
+          p.streams + lanes / 2 * p.dim + part * kHcRunColumns + lanes % 2 * kGroupColumns;
       const uint32_t to = SharedAddress(tokens + chunk % kBuffers * kTokens * token_bytes);
       for (int i = thread; i < kTokens * p.runs * 2; i += kThreads) {
         const int piece = i % 2;
@@ -118,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1) DotsKernel(const __grid_constant_
     const int step = i / 32 / kTiles % steps;
     const int of_lane = i / 32 / kTiles / steps;
     const int64_t row = min(first_row + tile * kRows + t / 4, p.num_rows - 1);
-    const float* const from = p.fn + row * width + of_lane / 8 * p.dim + part * kRunColumns +
+    const float* const from = p.fn + row * width + of_lane / 8 * p.dim + part * kHcRunColumns +
                               of_lane % 8 * 4 + t % 4 + 2 * step * run_step;
     matrix[i] = make_double2(static_cast<double>(from[0]), static_cast<double>(from[run_step]));
   }
@@ -150,11 +142,11 @@ __global__ void __launch_bounds__(kThreads, 1) DotsKernel(const __grid_constant_
       for (int tile = 0; tile < kTiles; ++tile) {
         const double2 rows = *b;
         b += 32;
-        Step(sums.rows[tile], a, rows.x, rows.y);
+        AddDoubleProducts(sums.rows[tile], a, rows.x, rows.y);
       }
       if (has_squares) {
-        Step(below, a, a[0], a[2]);
-        Step(above, a, a[1], a[3]);
+        AddDoubleProducts(below, a, a[0], a[2]);
+        AddDoubleProducts(above, a, a[1], a[3]);
       }
     }
     sums.squares[0] = below[0];
@@ -263,7 +255,7 @@ void Launch(CudaContext& context, const Params& params) {
   context.Launch(DotsKernel<kTiles>, grid, kThreads, SharedBytes(kTiles, params.runs), p);
 }
 
-int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kRunColumns)); }
+int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColumns)); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/copy_async.cuh"
+#include "backend/cuda/kernels/double_products.cuh"
 #include "backend/cuda/kernels/eight_columns.cuh"
 #include "backend/cuda/kernels/hc_eights.h"
 #include "backend/cuda/kernels/hc_mixes.cuh"
@@ -16,12 +17,9 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kMult = 4;
-constexpr int kMixRows = (2 + kMult) * kMult;
-constexpr int kFactors = kMult + kMult * kMult;  // post and comb of a token.
-constexpr int kRunColumns = 32;
+constexpr int kFactors = kHcMult + kHcMult * kHcMult;  // post and comb of a token.
 constexpr int kFours =
-    kRunColumns / 4;             // A lane of hyper_connection.cu's has four columns of a run and stream.
+    kHcRunColumns / 4;           // A lane of hyper_connection.cu's has four columns of a run and stream.
 constexpr int kTokens = 8;       // At a time.
 constexpr int kWarps = kTokens;  // A warp has a token, then fours of columns.
 constexpr int kThreads = 32 * kWarps;
@@ -30,27 +28,19 @@ constexpr size_t kMostShared = 227 * 1024;
 
 // Shared memory of a block: the matrix, [stream][run][row] of 128 bytes each; bf16 streams, [stream][token] of TokenColumns, and in their
 // place what warps tell each other; factors of hc_post.
-constexpr int kMatrixFloats = kMixRows * kRunColumns;  // Of a stream and run.
+constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Of a stream and run.
 // With a gap that spreads tokens over banks.
-__host__ __device__ constexpr int TokenColumns(int runs) { return runs * kRunColumns + 8; }
+__host__ __device__ constexpr int TokenColumns(int runs) { return runs * kHcRunColumns + 8; }
 constexpr size_t kSumsBytes = kWarps * 8 * 32 * sizeof(double);
 __host__ __device__ constexpr size_t MatrixBytes(int runs) {
-  return static_cast<size_t>(kMult * runs * kMatrixFloats) * sizeof(float);
+  return static_cast<size_t>(kHcMult * runs * kMatrixFloats) * sizeof(float);
 }
 __host__ __device__ constexpr size_t StreamsBytes(int runs) {
-  const size_t bytes = static_cast<size_t>(kMult * kTokens * TokenColumns(runs)) * sizeof(uint16_t);
+  const size_t bytes = static_cast<size_t>(kHcMult * kTokens * TokenColumns(runs)) * sizeof(uint16_t);
   return bytes > kSumsBytes ? bytes : kSumsBytes;
 }
 constexpr size_t SharedBytes(int runs) {
   return MatrixBytes(runs) + StreamsBytes(runs) + size_t{kTokens} * kFactors * sizeof(double);
-}
-
-__device__ __forceinline__ void AddProducts(double (&d)[4], const double (&a)[4], double b0, double b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
 }
 
 // Eight columns as they are read, two a word.
@@ -72,7 +62,7 @@ __device__ __forceinline__ float Half(uint32_t word, int half) {
 
 // Eight columns of a token: its streams, and what hc_post adds to them.
 struct Columns {
-  Words streams[kMult];
+  Words streams[kHcMult];
   Words y;  // Of moe_combine the shared expert's part, 0 where there is none.
   float routed[kEightColumns];
 
@@ -81,7 +71,7 @@ struct Columns {
     const int64_t dim = p.params.dim;
     const auto* const in = static_cast<const Bf16*>(before.out != nullptr ? before.residual : p.streams);
 #pragma unroll
-    for (int j = 0; j < kMult; ++j) LoadWords(streams[j], in + (token * kMult + j) * dim + column);
+    for (int j = 0; j < kHcMult; ++j) LoadWords(streams[j], in + (token * kHcMult + j) * dim + column);
     if (before.out == nullptr) return;
     const auto* const of_y = static_cast<const Bf16*>(before.routed != nullptr ? before.shared : before.y);
     if (of_y != nullptr) {
@@ -98,18 +88,18 @@ struct Columns {
                                        int64_t column) {
     const OpenHcPost& before = p.before;
     const int64_t dim = p.params.dim;
-    double post[kMult];
-    double comb[kMult][kMult];
+    double post[kHcMult];
+    double comb[kHcMult][kHcMult];
 #pragma unroll
-    for (int j = 0; j < kMult; ++j) {
+    for (int j = 0; j < kHcMult; ++j) {
       post[j] = factors[j];
 #pragma unroll
-      for (int i = 0; i < kMult; ++i) comb[i][j] = factors[kMult + i * kMult + j];
+      for (int i = 0; i < kHcMult; ++i) comb[i][j] = factors[kHcMult + i * kHcMult + j];
     }
 #pragma unroll
     for (int word = 0; word < kEightColumns / 2; ++word) {
       uint32_t made_y = 0;
-      uint32_t made[kMult] = {};
+      uint32_t made[kHcMult] = {};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float value = Half(y[word], half);
@@ -119,25 +109,25 @@ struct Columns {
           made_y |= bits << (16 * half);
           value = __uint_as_float(bits << 16);
         }
-        double x[kMult];
+        double x[kHcMult];
 #pragma unroll
-        for (int i = 0; i < kMult; ++i) x[i] = static_cast<double>(Half(streams[i][word], half));
+        for (int i = 0; i < kHcMult; ++i) x[i] = static_cast<double>(Half(streams[i][word], half));
 #pragma unroll
-        for (int j = 0; j < kMult; ++j) {
+        for (int j = 0; j < kHcMult; ++j) {
           double sum = post[j] * static_cast<double>(value);
 #pragma unroll
-          for (int i = 0; i < kMult; ++i) sum += comb[i][j] * x[i];
+          for (int i = 0; i < kHcMult; ++i) sum += comb[i][j] * x[i];
           made[j] |= static_cast<uint32_t>(Bf16FromFloat(static_cast<float>(sum))) << (16 * half);
         }
       }
       y[word] = made_y;
 #pragma unroll
-      for (int j = 0; j < kMult; ++j) streams[j][word] = made[j];
+      for (int j = 0; j < kHcMult; ++j) streams[j][word] = made[j];
     }
     if (before.routed != nullptr) StoreWords(static_cast<Bf16*>(before.y) + token * dim + column, y);
 #pragma unroll
-    for (int j = 0; j < kMult; ++j)
-      StoreWords(static_cast<Bf16*>(before.out) + (token * kMult + j) * dim + column, streams[j]);
+    for (int j = 0; j < kHcMult; ++j)
+      StoreWords(static_cast<Bf16*>(before.out) + (token * kHcMult + j) * dim + column, streams[j]);
   }
 };
 
@@ -151,9 +141,9 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
   const auto dim = static_cast<int>(p.params.dim);
   const auto num_parts = static_cast<int>(gridDim.x);
   const auto part = static_cast<int>(blockIdx.x);
-  const int step = num_parts * kRunColumns;  // From one of the part's runs to the next.
+  const int step = num_parts * kHcRunColumns;  // From one of the part's runs to the next.
   const int runs = kRuns > 0 ? kRuns : dim / step;
-  const int first_column = part * kRunColumns;
+  const int first_column = part * kHcRunColumns;
   auto* const matrix = reinterpret_cast<float*>(shared);
   auto* const streams = reinterpret_cast<uint16_t*>(shared + MatrixBytes(runs));
   auto* const sums_of_warps = reinterpret_cast<double*>(streams);
@@ -166,13 +156,13 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
     const int stream = thread / 64;
     const int row = thread / 8 % kRowsApart;
     const int piece = thread % 8;
-    const float* from = p.fn + (int64_t{row} * kMult + stream) * dim + first_column + piece * 4;
-    float* to = matrix + stream * runs * kMatrixFloats + row * kRunColumns + (piece ^ row) * 4;
+    const float* from = p.fn + (int64_t{row} * kHcMult + stream) * dim + first_column + piece * 4;
+    float* to = matrix + stream * runs * kMatrixFloats + row * kHcRunColumns + (piece ^ row) * 4;
 #pragma unroll(kRuns > 0 ? kRuns : 1)
     for (int run = 0; run < runs; ++run) {
 #pragma unroll
-      for (int k = 0; k < kMixRows / kRowsApart; ++k)
-        CopyAsync(to + k * kRowsApart * kRunColumns, from + int64_t{k} * kRowsApart * kMult * dim);
+      for (int k = 0; k < kHcMixRows / kRowsApart; ++k)
+        CopyAsync(to + k * kRowsApart * kHcRunColumns, from + int64_t{k} * kRowsApart * kHcMult * dim);
       from += step;
       to += kMatrixFloats;
     }
@@ -194,8 +184,8 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
       const auto column = [&](int run) { return run * step + first_column + lane % 4 * kEightColumns; };
       float factor = 0.0F;
       if (has_post && lane < kFactors) {
-        factor = lane < kMult ? before.post[token * kMult + lane]
-                              : before.comb[token * (kMult * kMult) + lane - kMult];
+        factor = lane < kHcMult ? before.post[token * kHcMult + lane]
+                                : before.comb[token * (kHcMult * kHcMult) + lane - kHcMult];
       }
       Columns columns = {};
       int run = lane / 4;
@@ -207,9 +197,9 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
       for (; run < runs; run += 8) {
         if (has_post) columns.Post(p, own_factors, token, column(run));
 #pragma unroll
-        for (int j = 0; j < kMult; ++j) {
+        for (int j = 0; j < kHcMult; ++j) {
           StoreWords(
-              streams + (j * kTokens + warp) * token_columns + run * kRunColumns + lane % 4 * kEightColumns,
+              streams + (j * kTokens + warp) * token_columns + run * kHcRunColumns + lane % 4 * kEightColumns,
               columns.streams[j]);
         }
         if (exists && run + 8 < runs) columns.Ask(p, token, column(run + 8));
@@ -232,18 +222,18 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int stream = pair + 2 * half;
-          const uint16_t* const x =
-              streams + (stream * kTokens + token_of) * token_columns + run * kRunColumns + warp * 4 + place;
-          const float* const rows = matrix + (stream * runs + run) * kMatrixFloats + token_of * kRunColumns +
-                                    (warp ^ token_of) * 4 + place;
+          const uint16_t* const x = streams + (stream * kTokens + token_of) * token_columns +
+                                    run * kHcRunColumns + warp * 4 + place;
+          const float* const rows = matrix + (stream * runs + run) * kMatrixFloats +
+                                    token_of * kHcRunColumns + (warp ^ token_of) * 4 + place;
           const auto of_x = [](const uint16_t* bits) {
             return static_cast<double>(__uint_as_float(static_cast<uint32_t>(*bits) << 16));
           };
           const auto of_row = [&](int k, int next) {
-            return static_cast<double>(rows[next * kMatrixFloats + k * 8 * kRunColumns]);
+            return static_cast<double>(rows[next * kMatrixFloats + k * 8 * kHcRunColumns]);
           };
           const double x0 = of_x(x);
-          const double x1 = both ? of_x(x + kRunColumns) : 0.0;
+          const double x1 = both ? of_x(x + kHcRunColumns) : 0.0;
           double low[4] = {of_row(0, 0), of_row(1, 0), 0.0, 0.0};
           double high[4] = {of_row(2, 0), x0, 0.0, x1};
           if (both) {
@@ -251,8 +241,8 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
             low[3] = of_row(1, 1);
             high[2] = of_row(2, 1);
           }
-          AddProducts(sums[half][0], low, x0, x1);
-          AddProducts(sums[half][1], high, x0, x1);
+          AddDoubleProducts(sums[half][0], low, x0, x1);
+          AddDoubleProducts(sums[half][1], high, x0, x1);
         }
       }
 #pragma unroll
@@ -274,9 +264,10 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
       const double dot = ((of(0) + of(4)) + (of(2) + of(6))) + ((of(1) + of(5)) + (of(3) + of(7)));
       const int row = warp / 2 * 8 + lane / 4;
       const int token = lane % 4 * 2 + warp % 2;
-      const bool squares = row == kMixRows + token;
-      if (first_token + token < p.num_tokens && (row < kMixRows || squares)) {
-        p.dots[(int64_t{first_token + token} * (kMixRows + 1) + min(row, kMixRows)) * num_parts + part] = dot;
+      const bool squares = row == kHcMixRows + token;
+      if (first_token + token < p.num_tokens && (row < kHcMixRows || squares)) {
+        p.dots[(int64_t{first_token + token} * (kHcMixRows + 1) + min(row, kHcMixRows)) * num_parts + part] =
+            dot;
       }
     }
     __syncthreads();
@@ -288,8 +279,8 @@ template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     MixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
   extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ double dots[kMult + 1];
-  __shared__ double pre[kMult];
+  __shared__ double dots[kHcMult + 1];
+  __shared__ double pre[kHcMult];
   LetNextKernelStart();
   const int t = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
@@ -304,32 +295,32 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   RowWeights gains;
   if (p.norm_weight != nullptr) AskForWeights<kRowThreads>(gains, p.norm_weight, dim);
   const float scale = p.params.scale[0];
-  const float base = t < kMult ? p.params.base[t] : 0.0F;
+  const float base = t < kHcMult ? p.params.base[t] : 0.0F;
   WaitForKernelsBefore();
   // Parts of the first rows' products and of the squares, as many as a norm of such rows has warps: a thread each.
   constexpr int kParts = kRowThreads / 32;
   const int of = t / kParts;
   double part = 0.0;
-  if (of <= kMult)
-    part = p.dots[(token * (kMixRows + 1) + (of < kMult ? of : kMixRows)) * kParts + t % kParts];
-  const Bf16* const x = p.streams + token * kMult * dim;
+  if (of <= kHcMult)
+    part = p.dots[(token * (kHcMixRows + 1) + (of < kHcMult ? of : kHcMixRows)) * kParts + t % kParts];
+  const Bf16* const x = p.streams + token * kHcMult * dim;
   // As they are read: nothing waits for them before the mix is known.
-  Words words[kMult];
+  Words words[kHcMult];
   const auto load = [&](int d) {
     if (d >= dim) return;
 #pragma unroll
-    for (int i = 0; i < kMult; ++i) LoadWords(words[i], x + i * dim + d);
+    for (int i = 0; i < kHcMult; ++i) LoadWords(words[i], x + i * dim + d);
   };
   load(t * kEightColumns);
-  if (t / 32 <= (kMult + 1) * kParts / 32) {
+  if (t / 32 <= (kHcMult + 1) * kParts / 32) {
     // As SumOfParts.
 #pragma unroll
     for (int offset = 1; offset < kParts; offset *= 2) part += __shfl_xor_sync(kWholeWarp, part, offset);
-    if (of <= kMult && t % kParts == 0) dots[of] = part;
+    if (of <= kHcMult && t % kParts == 0) dots[of] = part;
   }
   __syncthreads();
-  if (t < kMult) {
-    const double factor = NormFactor(dots[kMult], p.params.dim * kMult, p.params.norm_eps);
+  if (t < kHcMult) {
+    const double factor = NormFactor(dots[kHcMult], p.params.dim * kHcMult, p.params.norm_eps);
     pre[t] = Sigmoid(HcLogit(factor, dots[t], scale, base)) + static_cast<double>(p.params.hc_eps);
   }
   __syncthreads();
@@ -340,7 +331,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     for (int k = 0; k < kEightColumns; ++k) {
       double sum = 0.0;
 #pragma unroll
-      for (int i = 0; i < kMult; ++i) sum += pre[i] * static_cast<double>(Half(words[i][k / 2], k % 2));
+      for (int i = 0; i < kHcMult; ++i) sum += pre[i] * static_cast<double>(Half(words[i][k / 2], k % 2));
       sums[k] = RowValue(sum, true);
     }
     load(d + kRowThreads * kEightColumns);
@@ -351,7 +342,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   WriteRow<kRowThreads>(row, p.u + token * dim, true, dim);
 }
 
-int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kRunColumns)); }
+int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColumns)); }
 
 // In place of hc_post's launch if that is `before`; 0 if it is too late.
 uint64_t LaunchPostAndDots(CudaContext& context, const HcStep& step, uint64_t before) {

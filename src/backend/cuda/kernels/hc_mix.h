@@ -26,6 +26,11 @@ struct HcPreParams {
   int sinkhorn_iters;
 };
 
+// The release's streams, and rows of fn for them: pre, post, comb.
+inline constexpr int kHcMult = 4;
+inline constexpr int kHcMixRows = (2 + kHcMult) * kHcMult;
+inline constexpr int kHcRunColumns = 32;
+
 // How dot products are cut for four streams of many widths (hyper_connection.cu): columns come in runs of 32, dealt out in turn to as
 // many parts as the norm of such a row has warps.
 inline int64_t HcParts(int64_t dim) {
@@ -34,7 +39,7 @@ inline int64_t HcParts(int64_t dim) {
 // Whether the streams are so, and can be read in fours.
 inline bool HasHcRuns(const TensorView& streams, const TensorView& fn) {
   const int64_t dim = streams.shape[2];
-  return streams.shape[1] == 4 && dim % (32 * HcParts(dim)) == 0 &&
+  return streams.shape[1] == kHcMult && dim % (kHcRunColumns * HcParts(dim)) == 0 &&
          (reinterpret_cast<uintptr_t>(streams.data) | reinterpret_cast<uintptr_t>(fn.data)) % 16 == 0;
 }
 

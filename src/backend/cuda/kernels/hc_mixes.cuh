@@ -21,36 +21,34 @@ struct MixesMemory {
 // Of four streams; tokens [block * kMixesOfBlock, num_tokens), up to as many as a block has. By a block of kThreads.
 template <int kThreads>
 __device__ void HcMixesOfBlock(const HcPreParams& p, int block, int num_tokens, MixesMemory& m) {
-  constexpr int kMult = 4;
-  constexpr int kMixRows = (2 + kMult) * kMult;
   static_assert(kThreads >= kMixesOfBlock);
   const int t = static_cast<int>(threadIdx.x);
   const int64_t first = int64_t{block} * kMixesOfBlock;
   const int count = min(kMixesOfBlock, num_tokens - static_cast<int>(first));
-  const double* const dots = p.dots + first * (kMixRows + 1) * p.num_parts;
+  const double* const dots = p.dots + first * (kHcMixRows + 1) * p.num_parts;
   const auto dot = [&](int token, int row) {
-    return SumOfParts(dots + (token * (kMixRows + 1) + row) * p.num_parts, p.num_parts);
+    return SumOfParts(dots + (token * (kHcMixRows + 1) + row) * p.num_parts, p.num_parts);
   };
-  if (t < count) m.factors[t] = NormFactor(dot(t, kMixRows), p.dim * kMult, p.norm_eps);
+  if (t < count) m.factors[t] = NormFactor(dot(t, kHcMixRows), p.dim * kHcMult, p.norm_eps);
   __syncthreads();
-  for (int i = t; i < count * kMult * kMult; i += kThreads) {
-    const int token = i / (kMult * kMult);
-    const int k = i % (kMult * kMult);
-    const int row = 2 * kMult + k;
+  for (int i = t; i < count * kHcMult * kHcMult; i += kThreads) {
+    const int token = i / (kHcMult * kHcMult);
+    const int k = i % (kHcMult * kHcMult);
+    const int row = 2 * kHcMult + k;
     m.comb[token][k] = HcLogit(m.factors[token], dot(token, row), p.scale[2], p.base[row]);
   }
   // The first warp iterates.
-  for (int i = kThreads - 1 - t; i < count * kMult; i += kThreads) {
-    const int token = i / kMult;
-    const int row = kMult + i % kMult;
+  for (int i = kThreads - 1 - t; i < count * kHcMult; i += kThreads) {
+    const int token = i / kHcMult;
+    const int row = kHcMult + i % kHcMult;
     const double logit = HcLogit(m.factors[token], dot(token, row), p.scale[1], p.base[row]);
-    Store(p.post, first * kMult + i, 2.0 * Sigmoid(logit));
+    Store(p.post, first * kHcMult + i, 2.0 * Sigmoid(logit));
   }
   __syncthreads();
   if (t < count) SinkhornOfFour(m.comb[t], static_cast<double>(p.hc_eps), p.sinkhorn_iters);
   __syncthreads();
-  for (int i = t; i < count * kMult * kMult; i += kThreads)
-    Store(p.comb, first * kMult * kMult + i, m.comb[i / (kMult * kMult)][i % (kMult * kMult)]);
+  for (int i = t; i < count * kHcMult * kHcMult; i += kThreads)
+    Store(p.comb, first * kHcMult * kHcMult + i, m.comb[i / (kHcMult * kHcMult)][i % (kHcMult * kHcMult)]);
 }
 
 }  // namespace dsv4::backend::cuda

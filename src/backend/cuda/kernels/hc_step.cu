@@ -6,8 +6,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int64_t kMixRows = 24;  // Of fn, for four streams.
-
 // [data, data + num_bytes) is what a block reads and writes of its own columns, or nobody else's.
 bool SameOrApart(const TensorView& written, const void* read, int64_t read_bytes) {
   return written.data == read || !BytesOverlap(written.data, written.num_bytes(), read, read_bytes);
@@ -64,7 +62,7 @@ Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args
   Buffer dots = open == nullptr ? Buffer() : open->dots;
   if (dots.data() == nullptr) {
     constexpr int64_t kMaxParts = kWideRowThreads / 32;
-    constexpr int64_t kCount = kMaxHcStepTokens * (kMixRows + 1) * kMaxParts;
+    constexpr int64_t kCount = kMaxHcStepTokens * (kHcMixRows + 1) * kMaxParts;
     DSV4_ASSIGN_OR_RETURN(dots, context.memory().Allocate(kCount * sizeof(double)));
   }
   auto* const data = reinterpret_cast<double*>(dots.data());

@@ -87,7 +87,6 @@ __device__ __forceinline__ void SumOverLanes(double (&sums)[32]) {
 constexpr int kRowsAtOnce = 4;
 constexpr int kTokensAtOnce = 8;
 constexpr int kPartsOfBlock = 4;
-constexpr int kRunColumns = 32;
 
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads, 1)
@@ -103,8 +102,8 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   const int part = static_cast<int>(blockIdx.z) * kPartsOfBlock + warp % kPartsOfBlock;
   const int first_row = static_cast<int>(blockIdx.y) * kRowsAtOnce;
   const int64_t width = int64_t{4} * dim;
-  const int step = num_parts * kRunColumns;
-  const int64_t place = lane / 8 * dim + part * kRunColumns + lane % 8 * 4;
+  const int step = num_parts * kHcRunColumns;
+  const int64_t place = lane / 8 * dim + part * kHcRunColumns + lane % 8 * 4;
   const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * tokens_per_block);
   constexpr int kNextTokens = kDotThreads / 32 / kPartsOfBlock * kTokensAtOnce;
   // Tokens are read one step ahead.
@@ -166,7 +165,7 @@ constexpr int kManyRowsAtOnce = 8;
 constexpr int64_t kManyDotsTokens = 256;  // Up to so many, blocks of the kernel above fill the device better.
 
 constexpr size_t ManyDotsBytes(int64_t runs) {
-  return static_cast<size_t>(runs * kManyRowsAtOnce * kRunColumns * 4) * sizeof(double);
+  return static_cast<size_t>(runs * kManyRowsAtOnce * kHcRunColumns * 4) * sizeof(double);
 }
 
 template <typename T>
@@ -182,8 +181,8 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   const auto part = static_cast<int>(blockIdx.z);
   const int first_row = static_cast<int>(blockIdx.y) * kManyRowsAtOnce;
   const int64_t width = int64_t{4} * dim;
-  const int step = num_parts * kRunColumns;
-  const int64_t place = lane / 8 * dim + part * kRunColumns + lane % 8 * 4;
+  const int step = num_parts * kHcRunColumns;
+  const int64_t place = lane / 8 * dim + part * kHcRunColumns + lane % 8 * 4;
   // [run][row][first or second two columns][lane]
   extern __shared__ __align__(16) unsigned char raw_memory[];
   auto* const matrix = reinterpret_cast<double2*>(raw_memory);
@@ -385,7 +384,7 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
     return MixDots{dots, static_cast<int>(num_parts)};
   }
   WithElement(streams.dtype, [&]<typename T>(T*) {
-    const int64_t runs = dim / (num_parts * kRunColumns);
+    const int64_t runs = dim / (num_parts * kHcRunColumns);
     if (in_parts && num_tokens > kManyDotsTokens) {
       // As many blocks as there are processors, or that many again.
       const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstddef>
+#include <utility>
+#include <vector>
 
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/linear_pair.h"
@@ -250,7 +252,12 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   const uint64_t launch =
       context.queue().LaunchInPlaceOf(before, kernel, grid, kStreamThreads, shared_bytes, params);
   if (launch == 0) return false;
-  context.queue().NoteReader(launch, {});
+  if (!context.queue().prefetches()) return true;
+  std::vector<ReadRange> ranges;
+  AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
+                int64_t{num_groups} * params.first.rows);
+  AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
+  context.queue().NoteReader(launch, std::move(ranges));
   return true;
 }
 

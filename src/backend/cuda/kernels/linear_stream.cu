@@ -266,13 +266,7 @@ uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {
     const Matrix& m = params.matrices[i];
-    const auto rows = static_cast<size_t>(num_groups * m.rows);
-    ranges.push_back(
-        {reinterpret_cast<const std::byte*>(m.data), rows * static_cast<size_t>(m.shape.row_bytes)});
-    if (m.shape.scale_row_bytes > 0) {
-      ranges.push_back(
-          {reinterpret_cast<const std::byte*>(m.scale), rows * static_cast<size_t>(m.shape.scale_row_bytes)});
-    }
+    AddReadRanges(ranges, m.shape, m.data, m.scale, num_groups * m.rows);
   }
   context.queue().NoteReader(launch, std::move(ranges));
   return launch;

@@ -30,12 +30,10 @@ struct Track {
   signed char first[kNumRowStepKinds];  // The first step of a kind, or -1.
   RowStep steps[kMaxSteps];
 
-#ifdef __CUDACC__
   __device__ const RowStep* First(RowStepKind kind) const {
     const int i = first[static_cast<int>(kind)];
     return i < 0 ? nullptr : steps + i;
   }
-#endif
 };
 
 struct Params {

@@ -4,8 +4,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "backend/cuda/kernels/device_weight.h"
+#include "backend/cuda/prefetch_plan.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {
@@ -170,6 +172,15 @@ inline StreamShape ShapeOf(const DeviceWeight& weight) {
           .scale_dtype = weight.scale_dtype,
           .kind = StreamKindOf(weight),
           .global_scale_divides = weight.global_scale_divides};
+}
+
+// What reads `rows` rows of such a matrix reads (DeviceQueue::NoteReader).
+inline void AddReadRanges(std::vector<ReadRange>& ranges, const StreamShape& shape, const uint8_t* data,
+                          const uint8_t* scale, int64_t rows) {
+  ranges.push_back({reinterpret_cast<const std::byte*>(data), static_cast<size_t>(rows * shape.row_bytes)});
+  if (shape.scale_row_bytes > 0)
+    ranges.push_back(
+        {reinterpret_cast<const std::byte*>(scale), static_cast<size_t>(rows * shape.scale_row_bytes)});
 }
 
 }  // namespace dsv4::backend::cuda
