@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "model/compressor.h"
@@ -156,47 +157,67 @@ Status SendQueries(const LayerStep& step, const ColumnSplit& heads, const Tensor
   return ScatterColumns(step, mine, split, parts);
 }
 
-// Entries come to the queries: this shard gets everybody's and attends to each one's with its own heads. The parts are the same numbers.
-Status FetchEntries(const LayerStep& step, const TensorView& q, const TensorView& selected,
-                    std::span<const ops::AttentionSequence> sequences, const TensorView& parts) {
+// Softmax over the visible set of every query, with entries where `sequences` say.
+Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                   const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                   const TensorView& o) {
+  if (q.shape[1] == 0) return {};
+  return step.Run("attn.o", step.ops().attention,
+                  {.q = q,
+                   .sink = weights.attn_sink,
+                   .selected = selected,
+                   .o = o,
+                   .softmax_scale = SoftmaxScale(step.config()),
+                   .window_size = step.config().sliding_window,
+                   .ratio = step.layer_config().compress_ratio,
+                   .sequences = sequences});
+}
+
+// Entries come to the queries: this shard gets everybody's and attends to all of them with its own heads, with one rank's numbers.
+Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                    const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                    const TensorView& o) {
   const Arena::Scope scope(step.context().arena);
   const EntryShard& mine = step.context().shards.entries;
-  const int64_t ratio = step.layer_config().compress_ratio;
-  std::vector<PagedRows> sources;
-  std::vector<int64_t> num_entries;  // Of a sequence, on all shards.
-  std::vector<int64_t> num_rows(static_cast<size_t>(mine.count), 0);
-  for (const ops::AttentionSequence& sequence : sequences) {
-    num_entries.push_back((sequence.first_position + sequence.num_tokens) / ratio);
-    sources.push_back(sequence.entries);
-    sources.back().num_rows = mine.NumRows(num_entries.back());
-    for (int64_t shard = 0; shard < mine.count; ++shard)
-      num_rows[static_cast<size_t>(shard)] += EntryShard{shard, mine.count}.NumRows(num_entries.back());
-  }
   const int64_t width = step.config().head_dim;
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const TensorView here,
-      step.NewTensor(step.dtype(), {num_rows[static_cast<size_t>(mine.index)], width}));
-  DSV4_RETURN_IF_ERROR(step.Run("attn.entries", step.ops().gather_rows, {.sources = sources, .rows = here}));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all, GatherRows(step, here, num_rows));
-  if (q.shape[1] == 0) return {};
-  // A sequence's rows of a shard are one page, and pages are of one size.
-  const int64_t page = *std::ranges::max_element(num_entries);
-  int64_t begin = 0;
-  for (int64_t i = 0; i < mine.count; ++i) {
-    const EntryShard shard{i, mine.count};
-    std::vector<ops::AttentionSequence> theirs(sequences.begin(), sequences.end());
-    std::vector<void*> pages(theirs.size());
-    for (size_t s = 0; s < theirs.size(); ++s) {
-      const int64_t rows = shard.NumRows(num_entries[s]);
-      pages[s] = all.Rows(begin, begin + rows).data;
-      begin += rows;
-      theirs[s].entries.pages = std::span(pages).subspan(s, 1);
-      theirs[s].entries.rows_per_page = std::max<int64_t>(1, page);
-      theirs[s].entries.num_rows = rows;
-    }
-    DSV4_RETURN_IF_ERROR(AttendToPart(step, q, selected, shard, theirs, parts.Rows(i, i + 1)));
+  // Where shards bring equally many rows of a sequence, the rows side by side are the entries in order. A shard that has one less brings
+  // a row that nobody reads.
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView unread, step.NewTensor(step.dtype(), {1, width}));
+  void* const unread_page = unread.data;
+  std::vector<PagedRows> sources;
+  std::vector<int64_t> num_rows;  // Of a sequence, on each shard.
+  for (const ops::AttentionSequence& sequence : sequences) {
+    const int64_t num_entries =
+        (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+    num_rows.push_back((num_entries + mine.count - 1) / mine.count);
+    sources.push_back(sequence.entries);
+    sources.back().num_rows = mine.NumRows(num_entries);
+    if (sources.back().num_rows == num_rows.back()) continue;
+    sources.push_back(sequence.entries);
+    sources.back().pages = std::span(&unread_page, 1);
+    sources.back().rows_per_page = 1;
+    sources.back().num_rows = 1;
   }
-  return {};
+  const int64_t all_rows = std::accumulate(num_rows.begin(), num_rows.end(), int64_t{0});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView here, step.NewTensor(step.dtype(), {all_rows, width}));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.entries", step.ops().gather_rows, {.sources = sources, .rows = here}));
+  const ColumnSplit split = SplitColumns(mine.count * width, width, static_cast<int>(mine.count));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all, GatherColumns(step, "attn.entries", here, split));
+  const TensorView entries = all.Reshaped({all_rows * mine.count, width});
+  // A sequence's entries are one page, and pages are of one size.
+  const int64_t page = std::max<int64_t>(1, *std::ranges::max_element(num_rows) * mine.count);
+  std::vector<ops::AttentionSequence> gathered(sequences.begin(), sequences.end());
+  std::vector<void*> pages(gathered.size());
+  int64_t begin = 0;
+  for (size_t s = 0; s < gathered.size(); ++s) {
+    const int64_t end = begin + num_rows[s] * mine.count;
+    pages[s] = entries.Rows(begin, end).data;
+    gathered[s].entries.pages = std::span(pages).subspan(s, 1);
+    gathered[s].entries.rows_per_page = page;
+    gathered[s].entries.num_rows = end - begin;
+    begin = end;
+  }
+  return AttendAlone(step, weights, q, selected, gathered, o);
 }
 
 // Whether entries come to the queries, for a pass of many tokens where they are fewer bytes than what else is sent; all shards
@@ -214,7 +235,7 @@ bool EntriesTravel(const LayerStep& step, std::span<const ops::AttentionSequence
   return n > kFewQueries && num_entries * config.head_dim * element < n * query;
 }
 
-// Where shards divide the entries: every shard gets what is found in each one's part for its own heads.
+// Where shards divide the entries and keep them: every shard gets what is found in each one's part for its own heads.
 Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                       const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                       const TensorView& o) {
@@ -222,11 +243,7 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView parts,
                                step.NewTensor(DType::kF32, {step.context().shards.entries.count, q.shape[0],
                                                             q.shape[1], step.config().head_dim + 2}));
-  if (EntriesTravel(step, sequences)) {
-    DSV4_RETURN_IF_ERROR(FetchEntries(step, q, selected, sequences, parts));
-  } else {
-    DSV4_RETURN_IF_ERROR(SendQueries(step, weights.splits.heads, q, selected, sequences, parts));
-  }
+  DSV4_RETURN_IF_ERROR(SendQueries(step, weights.splits.heads, q, selected, sequences, parts));
   if (q.shape[1] == 0) return {};
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
@@ -244,21 +261,15 @@ bool MustSelect(const LayerStep& step) {
 // Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
 Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                           const TensorView& selected, const Windows& windows) {
-  const ModelConfig& config = step.config();
   const std::vector<ops::AttentionSequence> sequences = Sequences(step, windows);
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
-  if (step.context().shards.divide_entries() && step.layer_config().compressed()) {
+  const bool divided = step.context().shards.divide_entries() && step.layer_config().compressed();
+  if (!divided) {
+    DSV4_TRY(AttendAlone(step, weights, q, selected, sequences, o));
+  } else if (EntriesTravel(step, sequences)) {
+    DSV4_TRY(FetchEntries(step, weights, q, selected, sequences, o));
+  } else {
     DSV4_TRY(AttendTogether(step, weights, q, selected, sequences, o));
-  } else if (q.shape[1] > 0) {
-    DSV4_TRY(step.Run("attn.o", step.ops().attention,
-                      {.q = q,
-                       .sink = weights.attn_sink,
-                       .selected = selected,
-                       .o = o,
-                       .softmax_scale = SoftmaxScale(config),
-                       .window_size = config.sliding_window,
-                       .ratio = step.layer_config().compress_ratio,
-                       .sequences = sequences}));
   }
   if (q.shape[1] == 0) return o;
   step.Observe("attn.o", o);
@@ -321,15 +332,18 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));
   if (!step.context().shards.alone() && weights.splits.attn_out.total() == 0) {
-    DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), {n, config.hidden_size}));
+    DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), {step.context().own_rows().size(),
+                                                                            config.hidden_size}));
     DSV4_ASSIGN_OR_RETURN(const TensorView part,
                           PartOfSum(step, "attn.out", o_lora, weights.wo_b, config.hidden_size));
     DSV4_TRY(SumShards(step, "attn.out", part, y));
     return y;
   }
   DSV4_ASSIGN_OR_RETURN(o_lora, GatherColumns(step, "attn.o_lora", o_lora, weights.splits.o_lora));
-  DSV4_ASSIGN_OR_RETURN(const TensorView y, step.Linear("attn.out", o_lora, weights.wo_b, step.dtype()));
-  return GatherColumns(step, "attn.out", y, weights.splits.attn_out);
+  DSV4_ASSIGN_OR_RETURN(const TensorView part, step.Linear("attn.out", o_lora, weights.wo_b, step.dtype()));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, GatherColumns(step, "attn.out", part, weights.splits.attn_out));
+  const Range rows = step.context().own_rows();
+  return y.Rows(rows.begin, rows.end);
 }
 
 }  // namespace dsv4::model

@@ -70,7 +70,8 @@ Status SumOfParts(const LayerStep& step, const LayerWeights& weights, const Tens
 }  // namespace
 
 Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
-  DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), u.shape));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y,
+                        step.NewTensor(step.dtype(), {step.context().own_rows().size(), u.shape[1]}));
   const Arena::Scope scope(step.context().arena);
   // Products of the same tokens follow each other, and the activation stands beside the router, so that a backend can do them at once.
   DSV4_ASSIGN_OR_RETURN(const TensorView logits,

@@ -7,7 +7,7 @@
 
 namespace dsv4::model {
 
-// u [n, D], normed, gives [n, D].
+// u [n, D], normed, gives [n, D], or what of it belongs to streams that are here (StepContext::own_rows).
 Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& weights, const TensorView& u);
 
 }  // namespace dsv4::model

@@ -15,31 +15,42 @@ std::vector<int64_t> RowBytes(const ColumnSplit& split, DType dtype, int num_sha
   return row_bytes;
 }
 
-// Many numbers: every shard adds up some rows and rounds them, and all get what is rounded.
+// Every shard adds up its rows of num_rows, and rounds them.
+Status SumOwnRows(const LayerStep& step, std::string_view name, const TensorView& part,
+                  std::span<const int64_t> num_rows, const TensorView& y) {
+  const Arena::Scope scope(step.context().arena);
+  std::vector<int64_t> counts;
+  for (const int64_t rows : num_rows) counts.push_back(rows * part.shape[1]);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView sum, step.NewTensor(DType::kF32, y.shape));
+  DSV4_RETURN_IF_ERROR(step.context().shards.group->ReduceScatterSum(
+      {part.as<const float>(), static_cast<size_t>(part.num_elements())}, counts,
+      {sum.as<float>(), static_cast<size_t>(sum.num_elements())}));
+  return step.Run(name, step.ops().moe_combine, {.routed = sum, .shared = {}, .y = y});
+}
+
+// Many numbers: every shard adds up some rows, and all get what is rounded.
 Status SumInPieces(const LayerStep& step, std::string_view name, const TensorView& part,
                    const TensorView& y) {
   const Arena::Scope scope(step.context().arena);
   comm::Communicator& group = *step.context().shards.group;
-  const int64_t width = part.shape[1];
-  std::vector<int64_t> counts;
+  const std::vector<int64_t> num_rows = EvenRows(part.shape[0], group.size());
   std::vector<int64_t> piece_bytes;
-  for (int shard = 0; shard < group.size(); ++shard) {
-    counts.push_back(PartOf(part.shape[0], 1, shard, group.size()).size() * width);
-    piece_bytes.push_back(counts.back() * ElementBytes(y.dtype));
-  }
-  const int64_t rows = counts[static_cast<size_t>(group.rank())] / width;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView sum, step.NewTensor(DType::kF32, {rows, width}));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine, step.NewTensor(y.dtype, {rows, width}));
-  DSV4_RETURN_IF_ERROR(
-      group.ReduceScatterSum({part.as<const float>(), static_cast<size_t>(part.num_elements())}, counts,
-                             {sum.as<float>(), static_cast<size_t>(sum.num_elements())}));
-  DSV4_RETURN_IF_ERROR(step.Run(name, step.ops().moe_combine, {.routed = sum, .shared = {}, .y = mine}));
-  DSV4_RETURN_IF_ERROR(group.AllGather(Bytes(mine), 1, piece_bytes, Bytes(y)));
-  step.Observe(name, y);
-  return {};
+  for (const int64_t rows : num_rows) piece_bytes.push_back(rows * part.shape[1] * ElementBytes(y.dtype));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView mine,
+      step.NewTensor(y.dtype, {num_rows[static_cast<size_t>(group.rank())], part.shape[1]}));
+  DSV4_RETURN_IF_ERROR(SumOwnRows(step, name, part, num_rows, mine));
+  return group.AllGather(Bytes(mine), 1, piece_bytes, Bytes(y));
 }
 
 }  // namespace
+
+std::vector<int64_t> EvenRows(int64_t num_rows, int num_shards) {
+  std::vector<int64_t> rows;
+  for (int shard = 0; shard < num_shards; ++shard)
+    rows.push_back(PartOf(num_rows, 1, shard, num_shards).size());
+  return rows;
+}
 
 ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t width) {
   ColumnSplit split;
@@ -92,10 +103,16 @@ Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const
 }
 
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y) {
-  if (part.num_bytes() > kMaxSummedByAll) return SumInPieces(step, name, part, y);
-  DSV4_RETURN_IF_ERROR(step.context().shards.group->AllReduceSum(
-      {part.as<float>(), static_cast<size_t>(part.num_elements())}));
-  DSV4_RETURN_IF_ERROR(step.Run(name, step.ops().moe_combine, {.routed = part, .shared = {}, .y = y}));
+  const StepContext& context = step.context();
+  if (context.divide_streams()) {
+    DSV4_RETURN_IF_ERROR(SumOwnRows(step, name, part, context.stream_rows, y));
+  } else if (part.num_bytes() > kMaxSummedByAll) {
+    DSV4_RETURN_IF_ERROR(SumInPieces(step, name, part, y));
+  } else {
+    DSV4_RETURN_IF_ERROR(
+        context.shards.group->AllReduceSum({part.as<float>(), static_cast<size_t>(part.num_elements())}));
+    DSV4_RETURN_IF_ERROR(step.Run(name, step.ops().moe_combine, {.routed = part, .shared = {}, .y = y}));
+  }
   step.Observe(name, y);
   return {};
 }

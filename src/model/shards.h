@@ -28,6 +28,8 @@ struct ColumnSplit {
   }
 };
 
+// How many of `num_rows` rows each shard has where they are divided evenly, in order.
+std::vector<int64_t> EvenRows(int64_t num_rows, int num_shards);
 // [0, count) cut at multiples of `unit` (PartOf), each number times `width`.
 ColumnSplit SplitColumns(int64_t count, int64_t unit, int num_shards, int64_t width = 1);
 
@@ -60,7 +62,8 @@ Status ScatterColumns(const LayerStep& step, const TensorView& all, const Column
 // This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.
 Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const TensorView& x,
                              const Weight& weight, int64_t width);
-// y = the sum of the shards' F32 parts in rank order, in the dtype of y. `part` is used up.
+// y = the sum of the shards' F32 parts in rank order, in the dtype of y: of all rows, or of those whose streams this shard keeps. `part` is
+// used up.
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y);
 
 }  // namespace dsv4::model

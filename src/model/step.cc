@@ -132,14 +132,24 @@ void ObservePlan(const LayerStep& step, std::span<const PassChunk> chunks) {
 
 Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
   const ModelConfig& config = step.config();
-  DSV4_ASSIGN_OR_RETURN(
-      const TensorView streams,
-      step.NewTensor(step.dtype(), {step.plan().num_tokens, config.hc_mult, config.hidden_size}));
-  if (step.plan().num_tokens == 0) return streams;
+  const Range rows = step.context().own_rows();
+  DSV4_ASSIGN_OR_RETURN(const TensorView streams,
+                        step.NewTensor(step.dtype(), {rows.size(), config.hc_mult, config.hidden_size}));
+  if (rows.empty()) return streams;
   DSV4_TRY(step.Run("embed", step.ops().embed,
-                    {.token_ids = step.plan().token_ids, .table = embed.data, .streams = streams}));
+                    {.token_ids = step.plan().token_ids.Rows(rows.begin, rows.end),
+                     .table = embed.data,
+                     .streams = streams}));
   step.Observe("embed", streams);
   return streams;
+}
+
+// What a sub-layer reads of all rows, from the streams of those that are here.
+Result<TensorView> NormedInput(const LayerStep& step, std::string_view name, const HcMix& mix,
+                               const TensorView& weight) {
+  DSV4_TRY(step.RmsNorm(name, mix.u, weight));
+  if (!step.context().divide_streams()) return mix.u;
+  return GatherRows(step, mix.u, step.context().stream_rows);
 }
 
 // Both sub-layers, each wrapped by its hyper-connection; updates the streams in place.
@@ -148,25 +158,26 @@ Status RunLayer(const LayerStep& step, const LayerWeights& weights, const Tensor
   {
     const Arena::Scope scope(step.context().arena);
     DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, streams));
-    DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.norm", mix.u, weights.attn_norm));
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, mix.u));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "attn.norm", mix, weights.attn_norm));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, u));
     DSV4_RETURN_IF_ERROR(HcPost(step, "attn", mix, y, streams));
   }
   const Arena::Scope scope(step.context().arena);
   DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "ffn", weights.hc_ffn, streams));
-  DSV4_RETURN_IF_ERROR(step.RmsNorm("ffn.norm", mix.u, weights.ffn_norm));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, MixtureOfExperts(step, weights, mix.u));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "ffn.norm", mix, weights.ffn_norm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, MixtureOfExperts(step, weights, u));
   return HcPost(step, "ffn", mix, y, streams);
 }
 
 // Rows of the pass whose logits go to `destination`.
 struct HeadRow {
-  int64_t row = 0;  // Of the shard at `place`, where sequences are divided.
+  int64_t row = 0;  // Of the shard at `place`, where sequences or streams are divided.
   int place = 0;
   float* destination = nullptr;
 };
 
-std::vector<HeadRow> HeadRows(std::span<const PassChunk> chunks, int64_t vocab_size) {
+std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassChunk> chunks) {
+  const int64_t vocab_size = context.config.vocab_size;
   std::vector<HeadRow> rows;
   int64_t end = 0;
   int place = 0;
@@ -177,6 +188,17 @@ std::vector<HeadRow> HeadRows(std::span<const PassChunk> chunks, int64_t vocab_s
       float* const destination = chunk.logits == nullptr ? nullptr : chunk.logits + i * vocab_size;
       rows.push_back({end - chunk.num_logits_rows + i, place, destination});
     }
+  }
+  if (!context.divide_streams()) return rows;
+  // They ascend, as the shards' rows do.
+  const std::vector<int64_t>& num_rows = context.stream_rows;
+  int64_t begin = 0;
+  int shard = 0;
+  for (HeadRow& row : rows) {
+    while (row.row >= begin + num_rows[static_cast<size_t>(shard)])
+      begin += num_rows[static_cast<size_t>(shard++)];
+    row.row -= begin;
+    row.place = shard;
   }
   return rows;
 }
@@ -266,9 +288,9 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Tens
                            std::span<const HeadRow> rows) {
   const ModelWeights& weights = graph.weights;
   TensorView y;
-  if (step.context().divide_sequences()) {
+  if (step.context().divide_sequences() || step.context().divide_streams()) {
     // Rows of a place are together, and places in order.
-    std::vector<int64_t> num_rows(step.context().shard_tokens.size());
+    std::vector<int64_t> num_rows(static_cast<size_t>(weights.place.num_shards()));
     for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
     const int shard = weights.place.shard();
     const auto begin = std::accumulate(num_rows.begin(), num_rows.begin() + shard, int64_t{0});
@@ -286,6 +308,18 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Tens
   return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
 }
 
+// How many rows of a pass each shard keeps the streams of; empty where all keep all. Where sums are cut, what is added up by rows need not
+// come to all before it is normed; for fewer tokens an exchange takes as long as what it saves.
+std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
+  constexpr int64_t kMinTokens = 512;
+  const Placement& placement = graph.weights.place.placement;
+  if (placement.experts != ExpertPlacement::kByColumns || placement.num_shards == 1 ||
+      num_tokens < kMinTokens) {
+    return {};
+  }
+  return EvenRows(num_tokens, placement.num_shards);
+}
+
 // The residual streams in front of this stage's first layer.
 Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
   const RankPlace& place = graph.weights.place;
@@ -293,8 +327,8 @@ Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
   const ModelConfig& config = step.config();
   DSV4_ASSIGN_OR_RETURN(
       const TensorView streams,
-      step.NewTensor(step.dtype(), {step.plan().num_tokens, config.hc_mult, config.hidden_size}));
-  if (step.plan().num_tokens > 0) {
+      step.NewTensor(step.dtype(), {step.context().own_rows().size(), config.hc_mult, config.hidden_size}));
+  if (streams.shape[0] > 0) {
     DSV4_TRY(graph.group->Recv(Bytes(streams), place.rank - place.num_shards()));
   }
   return streams;
@@ -333,6 +367,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                .shards = divided ? Shards() : graph.shards,
                                .expert_shards = graph.shards,
                                .shard_tokens = shard_tokens,
+                               .stream_rows = StreamRows(graph, plan.num_tokens),
                                .first_layer = static_cast<int>(graph.weights.place.layers.begin)};
   const LayerStep outside(context, -1);
   if (observer != nullptr) ObservePlan(outside, mine);
@@ -342,14 +377,14 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     const LayerStep step(context, context.first_layer + static_cast<int>(i));
     DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
   }
-  if (!place.last_stage() && plan.num_tokens > 0) {
+  if (!place.last_stage() && streams.shape[0] > 0) {
     DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
   }
   // The head is divided by vocabulary, whatever divides the layers.
   StepContext together = context;
   together.shards = context.expert_shards;
   const LayerStep head_step(together, -1);
-  const std::vector<HeadRow> rows = HeadRows(chunks, graph.config.vocab_size);
+  const std::vector<HeadRow> rows = HeadRows(context, chunks);
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
     const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);

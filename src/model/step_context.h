@@ -59,9 +59,20 @@ struct StepContext {
       expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.
   // Where sequences are: how many tokens of the pass each of expert_shards has, this one's being the plan's.
   std::vector<int64_t> shard_tokens = {};
+  // Where shards that cut sums divide the residual streams of a long pass: how many rows each keeps, in order. Hyper-connections and norms
+  // are then of those rows, and sub-layers get everybody's.
+  std::vector<int64_t> stream_rows = {};
   int first_layer = 0;  // Of this stage: the sequence states' layer 0.
 
   bool divide_sequences() const { return !shard_tokens.empty(); }
+  bool divide_streams() const { return !stream_rows.empty(); }
+  // The rows of the pass whose streams are here.
+  Range own_rows() const {
+    if (!divide_streams()) return {0, plan.num_tokens};
+    const auto shard = stream_rows.begin() + shards.group->rank();
+    const int64_t begin = std::accumulate(stream_rows.begin(), shard, int64_t{0});
+    return {begin, begin + *shard};
+  }
   // Of the pass, on all shards where these divide the sequences.
   int64_t num_tokens_of_all() const {
     return divide_sequences() ? std::accumulate(shard_tokens.begin(), shard_tokens.end(), int64_t{0})
