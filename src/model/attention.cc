@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
+#include "model/all_entries.h"
 #include "model/compressor.h"
 #include "model/indexer.h"
 
@@ -178,45 +178,10 @@ Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const Te
                     const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                     const TensorView& o) {
   const Arena::Scope scope(step.context().arena);
-  const EntryShard& mine = step.context().shards.entries;
-  const int64_t width = step.config().head_dim;
-  // Where shards bring equally many rows of a sequence, the rows side by side are the entries in order. A shard that has one less brings
-  // a row that nobody reads.
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView unread, step.NewTensor(step.dtype(), {1, width}));
-  void* const unread_page = unread.data;
-  std::vector<PagedRows> sources;
-  std::vector<int64_t> num_rows;  // Of a sequence, on each shard.
-  for (const ops::AttentionSequence& sequence : sequences) {
-    const int64_t num_entries =
-        (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
-    num_rows.push_back((num_entries + mine.count - 1) / mine.count);
-    sources.push_back(sequence.entries);
-    sources.back().num_rows = mine.NumRows(num_entries);
-    if (sources.back().num_rows == num_rows.back()) continue;
-    sources.push_back(sequence.entries);
-    sources.back().pages = std::span(&unread_page, 1);
-    sources.back().rows_per_page = 1;
-    sources.back().num_rows = 1;
-  }
-  const int64_t all_rows = std::accumulate(num_rows.begin(), num_rows.end(), int64_t{0});
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView here, step.NewTensor(step.dtype(), {all_rows, width}));
-  DSV4_RETURN_IF_ERROR(step.Run("attn.entries", step.ops().gather_rows, {.sources = sources, .rows = here}));
-  const ColumnSplit split = SplitColumns(mine.count * width, width, static_cast<int>(mine.count));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all, GatherColumns(step, "attn.entries", here, split));
-  const TensorView entries = all.Reshaped({all_rows * mine.count, width});
-  // A sequence's entries are one page, and pages are of one size.
-  const int64_t page = std::max<int64_t>(1, *std::ranges::max_element(num_rows) * mine.count);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const AllEntries all,
+                               GatherEntries(step, "attn.entries", kv::PageKind::kEntries));
   std::vector<ops::AttentionSequence> gathered(sequences.begin(), sequences.end());
-  std::vector<void*> pages(gathered.size());
-  int64_t begin = 0;
-  for (size_t s = 0; s < gathered.size(); ++s) {
-    const int64_t end = begin + num_rows[s] * mine.count;
-    pages[s] = entries.Rows(begin, end).data;
-    gathered[s].entries.pages = std::span(pages).subspan(s, 1);
-    gathered[s].entries.rows_per_page = page;
-    gathered[s].entries.num_rows = end - begin;
-    begin = end;
-  }
+  for (size_t i = 0; i < gathered.size(); ++i) gathered[i].entries = all.sequences[i];
   return AttendAlone(step, weights, q, selected, gathered, o);
 }
 
@@ -318,7 +283,9 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
     }
     TensorView indexer_queries;
     if (selects) {
-      DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer, p.q_lora));
+      const Range rows = IndexerRows(step);
+      DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer,
+                                                                   p.q_lora.Rows(rows.begin, rows.end)));
     }
     // Entries first: a pool that is a launch of its own comes in front of the rows that are one.
     if (weights.compressor.has_value()) {

@@ -1,7 +1,10 @@
 #include "model/indexer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "model/all_entries.h"
 
 namespace dsv4::model {
 namespace {
@@ -9,9 +12,11 @@ namespace {
 // Rotated and rounded, in place: [n, heads, width].
 Result<TensorView> Queries(const LayerStep& step, const TensorView& flat) {
   const ModelConfig& config = step.config();
+  const Range rows = IndexerRows(step);
   const int64_t n = flat.shape[0];
   const TensorView q = flat.Reshaped({n, config.index_n_heads, config.index_head_dim});
-  DSV4_TRY(step.Rope("attn.indexer.q", q, step.plan().positions, /*inverse=*/false));
+  DSV4_TRY(step.Rope("attn.indexer.q", q, step.plan().positions.Rows(rows.begin, rows.end),
+                     /*inverse=*/false));
   if (step.context().simulate()) {
     DSV4_TRY(step.Run("attn.indexer.q", step.ops().hadamard_fp4,
                       {.x = q.Reshaped({n * config.index_n_heads, config.index_head_dim})}));
@@ -53,16 +58,77 @@ Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorVi
                   {.candidates = all, .selected = selected});
 }
 
+std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
+  std::vector<ops::IndexerSequence> sequences;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    sequences.push_back({.token_begin = sequence.token_begin,
+                         .num_tokens = sequence.num_tokens,
+                         .first_position = sequence.first_position,
+                         .keys = sequence.state->Pages(step.state_layer(), kv::PageKind::kIndexerKeys)});
+  }
+  return sequences;
+}
+
+// What of `sequence` is among `rows`, which count as the first ones.
+ops::IndexerSequence Cut(ops::IndexerSequence sequence, const Range& rows) {
+  const int64_t begin = std::max(sequence.token_begin, rows.begin);
+  const int64_t end = std::min(sequence.token_begin + sequence.num_tokens, rows.end);
+  sequence.first_position += begin - sequence.token_begin;
+  sequence.token_begin = begin - rows.begin;
+  sequence.num_tokens = std::max<int64_t>(0, end - begin);
+  return sequence;
+}
+
+// Every shard chooses for some tokens among all keys.
+Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
+                    const TensorView& selected) {
+  comm::Communicator& group = *step.context().shards.group;
+  const Range rows = IndexerRows(step);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const AllEntries all,
+                               GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys));
+  std::vector<ops::IndexerSequence> mine;
+  const std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const ops::IndexerSequence sequence = Cut(sequences[i], rows);
+    if (sequence.num_tokens == 0) continue;
+    mine.push_back(sequence);
+    mine.back().keys = all.sequences[i];
+  }
+  const int64_t top_k = selected.shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView chosen, step.NewTensor(DType::kI32, {rows.size(), top_k}));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
+                                {.q = q,
+                                 .weights = head_weights,
+                                 .selected = chosen,
+                                 .ratio = step.layer_config().compress_ratio,
+                                 .sequences = mine}));
+  std::vector<int64_t> piece_bytes;
+  for (const int64_t num_rows : EvenRows(selected.shape[0], group.size()))
+    piece_bytes.push_back(num_rows * top_k * ElementBytes(DType::kI32));
+  return group.AllGather(Bytes(chosen), 1, piece_bytes, Bytes(selected));
+}
+
 }  // namespace
+
+Range IndexerRows(const LayerStep& step) {
+  // So that a shard has enough of them to keep a device busy, and their keys are fewer bytes than what else is exchanged.
+  constexpr int64_t kMinDividedTokens = 512;
+  const EntryShard& shard = step.context().shards.entries;
+  const int64_t n = step.plan().num_tokens;
+  if (shard.count == 1 || n < kMinDividedTokens) return {0, n};
+  return PartOf(n, 1, static_cast<int>(shard.index), static_cast<int>(shard.count));
+}
 
 Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,
                                           const TensorView& u) {
+  const Range rows = IndexerRows(step);
   IndexerProjections projections;
   DSV4_ASSIGN_OR_RETURN(projections.rows, ProjectRows(step, CompressorPart::kIndexer, weights.compressor, u));
   DSV4_ASSIGN_OR_RETURN(projections.head_weights,
-                        step.NewTensor(step.dtype(), {u.shape[0], step.config().index_n_heads}));
-  DSV4_TRY(step.Run("attn.indexer.weights", step.ops().linear,
-                    {.x = u, .weight = &weights.weights_proj, .y = projections.head_weights}));
+                        step.NewTensor(step.dtype(), {rows.size(), step.config().index_n_heads}));
+  DSV4_TRY(step.Run(
+      "attn.indexer.weights", step.ops().linear,
+      {.x = u.Rows(rows.begin, rows.end), .weight = &weights.weights_proj, .y = projections.head_weights}));
   return projections;
 }
 
@@ -81,14 +147,10 @@ Status SelectEntries(const LayerStep& step, const IndexerProjections& projection
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
   DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, projections.head_weights));
 
-  std::vector<ops::IndexerSequence> sequences;
-  for (const PassSequence& sequence : step.plan().sequences) {
-    sequences.push_back({.token_begin = sequence.token_begin,
-                         .num_tokens = sequence.num_tokens,
-                         .first_position = sequence.first_position,
-                         .keys = sequence.state->Pages(step.state_layer(), kv::PageKind::kIndexerKeys)});
-  }
-  if (step.context().shards.divide_entries()) {
+  const std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  if (q.shape[0] < selected.shape[0]) {
+    DSV4_RETURN_IF_ERROR(SelectByRows(step, q, projections.head_weights, selected));
+  } else if (step.context().shards.divide_entries()) {
     DSV4_RETURN_IF_ERROR(SelectTogether(step, q, projections.head_weights, sequences, selected));
   } else {
     DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,

@@ -1,0 +1,21 @@
+// The compressed entries or indexer keys of a pass's sequences where shards divide them, brought together: for passes of many tokens,
+// beside whose work they are few bytes.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kv/cache_layout.h"
+#include "model/step_context.h"
+
+namespace dsv4::model {
+
+struct AllEntries {
+  std::vector<PagedRows> sequences;  // Of each sequence of the pass, in order.
+  std::vector<void*> pages;          // To which `sequences` point: one a sequence, in the arena.
+};
+
+// Of this layer, those that this pass completes included; all shards call it.
+Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind);
+
+}  // namespace dsv4::model
