@@ -5,7 +5,7 @@
 //
 // Every key is read twice from beyond shared memory, once whole and once in pieces, and queries once a block. Three things keep copies
 // under way all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
-// barriers, and nobody who asks waits for what comes; and where all rows lie is looked up at once, in the beginning.
+// barriers, and nobody who asks waits for what comes; and where all rows lie is looked up in the beginning, by those who wait for the first.
 //
 // Two warpgroups have every other tile of the block's, then half of its columns each; the third brings everything.
 #include <algorithm>
@@ -113,8 +113,21 @@ __device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const Ro
   }
 }
 
+// Tile number i of the block's, to the place of the even or odd ones.
+template <int kBlocks, typename RowOf>
+__device__ __forceinline__ void BringTile(Shared<kBlocks>& m, int i, const RowOf& row_of, const void* any) {
+  const int odd = i % 2;
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    CopyHalf(m.place + kKeysBegin + odd * kRowsBytes, half, row_of, any);
+    ArriveWhenCopied(&m.keys_full[odd][half]);
+  }
+}
+
+// Queries and the first two tiles, whose rows a warp looks up by itself, one a lane.
 template <int kBlocks>
-__device__ __forceinline__ void BringQueries(Shared<kBlocks>& m, const AttentionParams& p, const Item& item) {
+__device__ __forceinline__ void BringFirst(Shared<kBlocks>& m, const AttentionParams& p, const Item& item,
+                                           const KeyRows& keys) {
   const auto* const q =
       static_cast<const uint16_t*>(p.q) + (item.token * p.num_heads + item.first_head) * kDim;
 #pragma unroll
@@ -122,6 +135,19 @@ __device__ __forceinline__ void BringQueries(Shared<kBlocks>& m, const Attention
     CopyHalf(
         m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
     ArriveWhenCopied(&m.q_full[half]);
+  }
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int key = (item.rank + lane / 16 * kBlocks) * kKeys + warp * 16 + lane % 16;
+  const uint16_t* const row = key < item.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+  for (int i = 0; i < min(item.num_own, 2); ++i) {
+    BringTile(
+        m, i,
+        [&](int r) {
+          return reinterpret_cast<const uint16_t*>(
+              __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row), i * 16 + r % 16));
+        },
+        p.q);
   }
 }
 
@@ -161,20 +187,15 @@ __device__ __forceinline__ void Produce(Shared<kBlocks>& m, const AttentionParam
     ++fills;
   };
 
-  for (int i = 0; i < item.num_own; ++i) {
-    const int odd = i % 2;
-    if (i == 2) {
-      // What need not wait for keys to be used, before this tile does.
-      while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) fill();
-    }
-    if (i >= 2) WaitForPhase(&m.keys_empty[odd], (i / 2 - 1) & 1);
+  if (item.num_own > 2) {
+    // What need not wait for keys to be used, before further tiles do.
+    while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) fill();
+  }
+  for (int i = 2; i < item.num_own; ++i) {
+    WaitForPhase(&m.keys_empty[i % 2], (i / 2 - 1) & 1);
     const uint16_t* const* const rows = m.rows + (item.rank + i * kBlocks) * kKeys;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      CopyHalf(
-          m.place + kKeysBegin + odd * kRowsBytes, half, [&](int r) { return rows[r]; }, p.q);
-      ArriveWhenCopied(&m.keys_full[odd][half]);
-    }
+    BringTile(
+        m, i, [&](int r) { return rows[r]; }, p.q);
   }
   while (fills < num_fills) {
     if (fills < num_slots) {
@@ -416,11 +437,14 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
                      .num_tiles = num_tiles,
                      .rank = rank,
                      .num_own = (num_tiles - rank + kBlocks - 1) / kBlocks};  // None where tiles are fewer.
-  if (thread >= kConsumers && item.num_own > 0) BringQueries(m, p, item);
-  for (int key = thread; key < num_tiles * kKeys; key += kThreads)
-    m.rows[key] = key < num_keys ? keys.template Row<uint16_t>(key) : nullptr;
-  WaitForCluster();  // The others' barriers are there.
+  if (thread >= kConsumers) {
+    if (item.num_own > 0) BringFirst(m, p, item, keys);
+  } else {
+    for (int key = thread; key < num_tiles * kKeys; key += kConsumers)
+      m.rows[key] = key < num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+  }
   __syncthreads();
+  WaitForCluster();  // The others' barriers are there.
   if (thread >= kConsumers) {
     GiveUpRegisters<kProducerRegisters>();
     Produce(m, p, item);
