@@ -237,11 +237,6 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
   const auto tile_of = [&](int i) { return (2 * i + group) * kBlocks + item.rank; };
   float maxima[2] = {-INFINITY, -INFINITY};
   float logits[kMostMine][kLogits] = {};
-  // They stay where the matrix unit leaves them.
-  const auto scaled = [&](int i, int k, float sum) {
-    const int key = tile_of(i) * kKeys + k / 4 * 8 + place * 2 + k % 2;
-    return key < item.num_keys ? sum * p.softmax_scale : -INFINITY;
-  };
 #pragma unroll
   for (int i = 0; i < kMostMine; ++i) {
     if (i >= mine) continue;
@@ -270,9 +265,12 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
     WaitForMatrixSteps<0>();
     FenceRegisters(logits[i]);
     if (lane == 0) Arrive(&m.keys_empty[group]);
+    const int num_keys = item.num_keys - tile_of(i) * kKeys;
 #pragma unroll
-    for (int k = 0; k < kLogits; ++k)
-      maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], scaled(i, k, logits[i][k]));
+    for (int k = 0; k < kLogits; ++k) {
+      logits[i][k] = k / 4 * 8 + place * 2 + k % 2 < num_keys ? logits[i][k] * p.softmax_scale : -INFINITY;
+      maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], logits[i][k]);
+    }
   }
 
   // Whoever has all largest logits knows that all have used their queries and keys: weights may come to their place.
@@ -298,13 +296,13 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
     unsigned char* const weights = m.place + tile * kBlockBytes;
     float* const sums = all_sums + tile * kHeads;
 #pragma unroll
-    for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(scaled(i, k, logits[i][k]) - maxima[k / 2 % 2]);
+    for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(logits[i][k] - maxima[k / 2 % 2]);
       // Rounded for the value product only.
 #pragma unroll
     for (int k = 0; k < kLogits; k += 2) {
       const int head = row + k / 2 % 2 * 8;
       *reinterpret_cast<uint32_t*>(weights + head * 128 + ((k / 4) ^ (head % 8)) * 16 + place * 4) =
-          Bf16FromFloat(logits[i][k]) | static_cast<uint32_t>(Bf16FromFloat(logits[i][k + 1])) << 16;
+          Bf16Pair(logits[i][k], logits[i][k + 1]);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -334,7 +332,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
     uint32_t parity = 0;
 #pragma unroll 1
     for (int tile = 0; tile < item.num_tiles; ++tile) {
-      WaitForReceipts(&m.weights_came[tile]);
+      WaitForPhase(&m.weights_came[tile], 0);
       WaitForPhase(&m.slot_full[slot], parity);
       PublishToMatrixSteps();
       const uint64_t weights = MatrixDescriptor(SharedAddress(m.place) + tile * kBlockBytes);
