@@ -373,7 +373,7 @@ int main(int argc, char** argv) {
     ManyTokens(fp8, {{WeightFormat::kFp8Block, "FP8"}});
     Experts(fp8, {{WeightFormat::kMxFp4, "MXFP4"}}, {8192});
   }
-  for (const int64_t batch : {1, 64}) {
+  for (const int64_t batch : {1, 16, 32, 64}) {
     Attention(bench, batch, 8191, 0, 0);
     Attention(bench, batch, 8191, 4, 512);
   }

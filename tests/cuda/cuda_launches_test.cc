@@ -177,11 +177,11 @@ int64_t LaunchesOfSequences(size_t num_sequences, int num_layers) {
 }
 
 // Of some tens of tokens two launches stand between two sub-layers: moe_combine, hc_post and hc_pre's products; its mix, the norm, and post
-// and comb unless the linear behind takes them over.
+// and comb unless the linear behind takes them over. Attention is one.
 TEST(CudaLaunches, SomeTensOfSequencesTakeTwoLaunchesBetweenSubLayers) {
   for (const size_t num_sequences : {9, 32, 64}) {
     const int64_t of_a_layer = LaunchesOfSequences(num_sequences, 2) - LaunchesOfSequences(num_sequences, 1);
-    EXPECT_LE(of_a_layer, 23) << num_sequences << " sequences";
+    EXPECT_LE(of_a_layer, 21) << num_sequences << " sequences";
   }
 }
 

@@ -1,6 +1,8 @@
-// attention: the lists of chosen entries put in order, then one of two kernels: attention_mma.cu for the head widths of the
-// release's models in bf16, and the one below for everything else.
+// attention: the lists of chosen entries put in order, then a kernel. For the head width of the release's models in bf16: some tens of tokens
+// take attention_columns.cu, more attention_once.cu or, of many keys, attention_wgmma.cu; all others, and other tokens of a head width of
+// 128, attention_mma.cu, which gives few tokens to attention_cluster.cu. For everything else there is the one below.
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/attention_columns.h"
 #include "backend/cuda/kernels/attention_keys.cuh"
 #include "backend/cuda/kernels/attention_mma.h"
 #include "backend/cuda/kernels/attention_once.h"
@@ -212,6 +214,8 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
   } else if (!args.selected.is_null()) {
     DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
   }
+  if (context.has_wgmma() && HasAttentionColumns(context, args.q.dtype, params, max_keys))
+    return AttentionColumns(context, table, params);
   if (context.has_wgmma() && HasAttentionOnce(args.q.dtype, num_tokens, head_dim, max_keys))
     return AttentionOnce(context, table, params);
   if (context.has_wgmma() && HasAttentionWgmma(args.q.dtype, num_tokens, head_dim))

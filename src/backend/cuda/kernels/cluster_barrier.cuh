@@ -8,7 +8,7 @@
 
 namespace dsv4::backend::cuda {
 
-// A barrier in shared memory, for one use, that waits for so many bytes from SendTo. By one thread; other blocks may send behind
+// A barrier in shared memory, for one use, that waits for so many bytes from SendTo and SendBytesTo. By one thread; other blocks may send behind
 // WaitForCluster.
 __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_bytes) {
   asm volatile(
@@ -27,6 +27,29 @@ __device__ __forceinline__ void SendTo(double* place, double value, uint64_t* ba
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.f64 [place], %1, [barrier];\n}" ::"r"(
           SharedAddress(place)),
       "d"(value), "r"(SharedAddress(barrier)), "r"(rank)
+      : "memory");
+}
+__device__ __forceinline__ void SendTo(float* place, float value, uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .u32 place, barrier;\n"
+      "mapa.shared::cluster.u32 place, %0, %3;\n"
+      "mapa.shared::cluster.u32 barrier, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [place], %1, [barrier];\n}" ::"r"(
+          SharedAddress(place)),
+      "f"(value), "r"(SharedAddress(barrier)), "r"(rank)
+      : "memory");
+}
+// What lies at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of block `rank`, by the copy engine: what
+// ordinary stores wrote is published to it before (PublishToMatrixSteps), and stays until the receiver has all.
+__device__ __forceinline__ void SendBytesTo(const void* place, uint32_t num_bytes, uint64_t* barrier,
+                                            int rank) {
+  asm volatile(
+      "{\n.reg .u32 place, barrier;\n"
+      "mapa.shared::cluster.u32 place, %0, %3;\n"
+      "mapa.shared::cluster.u32 barrier, %2, %3;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [place], [%0], %1, "
+      "[barrier];\n}" ::"r"(SharedAddress(place)),
+      "r"(num_bytes), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
 __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {

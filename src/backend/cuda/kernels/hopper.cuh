@@ -152,17 +152,17 @@ struct SharedMatrixStep<32> {
   }
 };
 
-template <>
-struct SharedMatrixStep<64> {
+template <bool kTransposed>
+struct SharedMatrixStep<64, kTransposed> {
   static __device__ __forceinline__ void Add(float (&d)[32], uint64_t a, uint64_t b, int adds) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, p, 1, 1, 0, 0;\n}"
+        "%32, %33, p, 1, 1, 0, %35;\n}"
         : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
-        : "l"(a), "l"(b), "r"(adds));
+        : "l"(a), "l"(b), "r"(adds), "n"(kTransposed ? 1 : 0));
   }
 };
 
@@ -330,6 +330,12 @@ __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global,
 }
 __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
+               : "memory");
+}
+// Arrives once all that this thread has asked for so far is there; one of the barrier's arrivals. What came are ordinary writes:
+// whoever waits publishes them to matrix steps (PublishToMatrixSteps).
+__device__ __forceinline__ void ArriveWhenCopied(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier))
                : "memory");
 }
 
