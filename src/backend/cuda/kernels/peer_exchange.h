@@ -11,8 +11,7 @@
 // slots of their own, where nothing else is ever written, and are cleared by whoever has read them. Since a packed word is also what
 // says that its sender's last kernel has ended, every rank must have something for every other.
 //
-// A long piece goes by one launch of many rounds, in which parts are on their way one behind the other (peer_stream.h). Without that, one
-// longer than a slot would go in several exchanges, each of the bytes from `begin` on.
+// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (peer_stream.h).
 //
 // A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after the deadline; the
 // last two break the exchange for good: later kernels return at once, and the host finds the late word written.

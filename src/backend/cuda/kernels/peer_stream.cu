@@ -30,7 +30,7 @@ __device__ uint32_t SharedAddress(const uint32_t* count) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(count));
 }
 // By a warp: what its lanes have written and read before belongs to what is counted.
-__device__ void Count(uint32_t* count, int64_t value) {
+__device__ void Count(uint32_t* count, int value) {
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(SharedAddress(count)),
@@ -83,8 +83,8 @@ struct Stretch {
   int64_t begin;
   int size;
 };
-__device__ Stretch StretchOf(const StreamParams& p, int64_t num_bytes, int64_t k) {
-  const int64_t begin = min(num_bytes, (k * gridDim.x + blockIdx.x) * p.share);
+__device__ Stretch StretchOf(const StreamParams& p, int64_t num_bytes, int k) {
+  const int64_t begin = min(num_bytes, (static_cast<int64_t>(k) * gridDim.x + blockIdx.x) * p.share);
   return {begin, static_cast<int>(min(p.share, num_bytes - begin))};
 }
 
@@ -96,13 +96,15 @@ class Places {
     if (piece.stride == piece.row_bytes || piece.row_bytes == 0) return;
     const auto row_bytes = static_cast<uint64_t>(piece.row_bytes);
     const uint64_t row = static_cast<uint64_t>(at) / row_bytes;
-    const uint64_t rows_of_step = uint64_t{kStep} / row_bytes;
+    const uint32_t rows_of_step = row_bytes > kStep ? 0 : kStep / static_cast<uint32_t>(row_bytes);
     gap_ = piece.stride - piece.row_bytes;
     place_ += static_cast<int64_t>(row) * gap_;
-    step_ = kStep + static_cast<int64_t>(rows_of_step) * gap_;
-    left_ = piece.row_bytes - (at - static_cast<int64_t>(row * row_bytes));
-    columns_of_step_ = kStep - static_cast<int64_t>(rows_of_step * row_bytes);
-    row_bytes_ = piece.row_bytes;
+    step_ = kStep + rows_of_step * gap_;
+    // No stretch gets to the end of a row that is longer than this.
+    constexpr int64_t kLongRow = int64_t{1} << 30;
+    row_bytes_ = static_cast<int>(min(kLongRow, piece.row_bytes));
+    left_ = static_cast<int>(min(kLongRow, piece.row_bytes - (at - static_cast<int64_t>(row * row_bytes))));
+    columns_of_step_ = kStep - static_cast<int>(rows_of_step) * row_bytes_;
   }
   __device__ std::byte* Next() {
     std::byte* const place = place_;
@@ -118,10 +120,10 @@ class Places {
  private:
   std::byte* place_;
   int64_t step_ = kStep;
-  int64_t gap_ = 0;              // Between rows; 0 for a piece without.
-  int64_t left_ = 1;             // Bytes to the end of the row.
-  int64_t columns_of_step_ = 0;  // Less than a row.
-  int64_t row_bytes_ = 0;
+  int64_t gap_ = 0;          // Between rows; 0 for a piece without.
+  int left_ = 1;             // Bytes to the end of the row.
+  int columns_of_step_ = 0;  // Less than a row.
+  int row_bytes_ = 0;
 };
 
 template <typename Unit>
@@ -139,43 +141,42 @@ struct Stream {
 
   __device__ static void Send(const StreamParams& p, uint64_t first_part, Progress& progress) {
     const MailboxHead& head = Head(p.mailboxes[p.rank]);
-    Flags there(p, head.parts_there);
     Flags taken(p, head.parts_taken);
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    for (int64_t k = 0; k < p.num_parts; ++k) {
+    const int num_parts = static_cast<int>(p.num_parts);
+    for (int k = 0; k < num_parts; ++k) {
       const uint64_t part = first_part + static_cast<uint64_t>(k);
-      bool has_room = k < kPartsOfRound;
+      bool has_room = k < 2 * kPartsOfRound && k != kPartsOfRound;
       for (int i = 1; i < p.size; ++i) {
         const int peer = (p.rank + i) % p.size;  // Not all to the same one first.
         const ExchangePiece& piece = p.send[peer];
         const Stretch stretch = StretchOf(p, piece.row_bytes * p.num_rows, k);
         PlacesOfPiece from(piece, stretch.begin + Offset());
-        std::byte* const slot = PartPlace(p.mailboxes[peer], part, p.rank);
-        int at = Offset();
-        int steps_left = (stretch.size + kStep - 1) / kStep;  // The same for all threads.
-        do {
+        std::byte* slot = PartPlace(p.mailboxes[peer], part, p.rank) + Offset();
+        // The same for all threads, which wait together.
+        for (int before = 0; before == 0 || before < stretch.size; before += kAhead * kStep) {
+          const int left = stretch.size - before;
           Unit units[kAhead];
 #pragma unroll
           for (int j = 0; j < kAhead; ++j) {
             const std::byte* const place = from.Next();
-            if (at + j * kStep < stretch.size) units[j] = *reinterpret_cast<const Unit*>(place);
+            if (Offset() + j * kStep < left) units[j] = *reinterpret_cast<const Unit*>(place);
           }
           if (!has_room) {
-            has_room = k < 2 * kPartsOfRound ? there.Reach(p, first_part, progress)
-                                             : taken.Reach(p, part - 2 * kPartsOfRound, progress);
+            has_room = k == kPartsOfRound ? Flags(p, head.parts_there).Reach(p, first_part, progress)
+                                          : taken.Reach(p, part - 2 * kPartsOfRound, progress);
             if (!has_room) return;
           }
 #pragma unroll
           for (int j = 0; j < kAhead; ++j) {
-            if (at + j * kStep < stretch.size) *reinterpret_cast<Unit*>(slot + at + j * kStep) = units[j];
+            if (Offset() + j * kStep < left) *reinterpret_cast<Unit*>(slot + j * kStep) = units[j];
           }
-          at += kAhead * kStep;
-          steps_left -= kAhead;
-        } while (steps_left > 0);
+          slot += kAhead * kStep;
+        }
       }
       Count(&progress.sent[warp], k + 1);
     }
-    const int64_t rounds_before_last = (p.num_parts - 1) / kPartsOfRound;
+    const int rounds_before_last = (num_parts - 1) / kPartsOfRound;
     if (rounds_before_last > 0)
       taken.Reach(p, first_part + static_cast<uint64_t>(rounds_before_last * kPartsOfRound) - 1, progress);
   }
@@ -184,7 +185,8 @@ struct Stream {
     std::byte* const mailbox = p.mailboxes[p.rank];
     Flags there(p, Head(mailbox).parts_there);
     const int warp = static_cast<int>(threadIdx.x) / 32 - kStreamTaskWarps;
-    for (int64_t k = 0; k < p.num_parts; ++k) {
+    const int num_parts = static_cast<int>(p.num_parts);
+    for (int k = 0; k < num_parts; ++k) {
       const uint64_t part = first_part + static_cast<uint64_t>(k);
       const auto copy = [&](const Stretch& stretch, const ExchangePiece& to, const auto& load) {
         PlacesOfPiece places(to, stretch.begin + Offset());
@@ -225,15 +227,15 @@ struct Stream {
     std::byte* const mailbox = p.mailboxes[p.rank];
     Flags there(p, Head(mailbox).parts_there);
     const int warp = static_cast<int>(threadIdx.x) / 32 - kStreamTaskWarps;
-    for (int64_t k = 0; k < p.num_parts; ++k) {
+    const int num_parts = static_cast<int>(p.num_parts);
+    for (int k = 0; k < num_parts; ++k) {
       const uint64_t part = first_part + static_cast<uint64_t>(k);
       const Stretch stretch = StretchOf(p, p.send[p.rank].row_bytes, k);
       const std::byte* const mine = p.send[p.rank].data + stretch.begin;
       std::byte* const out = reinterpret_cast<std::byte*>(p.sum) + stretch.begin;
       bool is_there = false;
-      int at = Offset();
-      int steps_left = (stretch.size + kStep - 1) / kStep;  // The same for all threads.
-      do {
+      for (int before = 0; before == 0 || before < stretch.size; before += kSumAhead * kStep) {
+        const int at = before + Offset();
         Unit own[kSumAhead];
 #pragma unroll
         for (int j = 0; j < kSumAhead; ++j) {
@@ -263,9 +265,7 @@ struct Stream {
         for (int j = 0; j < kSumAhead; ++j) {
           if (at + j * kStep < stretch.size) *reinterpret_cast<Unit*>(out + at + j * kStep) = sums[j];
         }
-        at += kSumAhead * kStep;
-        steps_left -= kSumAhead;
-      } while (steps_left > 0);
+      }
       Count(&progress.taken[warp], k + 1);
     }
   }
@@ -294,7 +294,7 @@ __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uin
 }
 
 template <typename Unit, bool kSum>
-__global__ void __launch_bounds__(kStreamThreads) PeerStreamKernel(const __grid_constant__ StreamParams p) {
+__global__ void __launch_bounds__(kStreamThreads, 1) PeerStreamKernel(const __grid_constant__ StreamParams p) {
   __shared__ Progress progress;
   __shared__ int broken;
   BeginKernel();
