@@ -1,19 +1,18 @@
-#include "backend/cuda/kernels/peer_stream.h"
-
 #include <algorithm>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/peer_mailbox.cuh"
+#include "backend/cuda/kernels/peer_stream.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kMovers = kStreamTaskWarps * 32;  // Threads that send, and that take.
-constexpr int kAhead = 4;                       // Units that a thread asks for before it stores the first of them.
-constexpr int kSumAhead = 2;                    // As many of each rank.
-constexpr int64_t kPartAlignment = 128;         // Whole lines cross the link.
+constexpr int kAhead = 4;                // Units that a thread asks for before it stores the first of them.
+constexpr int kSumAhead = 2;             // As many of each rank.
+constexpr int64_t kPartAlignment = 128;  // Whole lines cross the link.
 
 // A block's, in shared memory: how many parts every warp has done.
 struct Progress {
@@ -281,8 +280,8 @@ __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uin
   const auto num_parts = static_cast<uint32_t>(p.num_parts);
   for (uint32_t raised = 0; raised < num_parts;) {
     const bool stopped = IsStopped(progress);
-    const uint32_t done =
-        __reduce_min_sync(kWholeWarp, lane < kStreamTaskWarps ? LookAtCount(&done_of_warps[lane]) : num_parts);
+    const uint32_t done = __reduce_min_sync(
+        kWholeWarp, lane < kStreamTaskWarps ? LookAtCount(&done_of_warps[lane]) : num_parts);
     __syncwarp();  // What a lane has seen to be done, all have.
     if (done > raised) {
       raised = done;
@@ -294,7 +293,8 @@ __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uin
 }
 
 template <typename Unit, bool kSum>
-__global__ void __launch_bounds__(kStreamThreads, 1) PeerStreamKernel(const __grid_constant__ StreamParams p) {
+__global__ void __launch_bounds__(kStreamThreads, 1)
+    PeerStreamKernel(const __grid_constant__ StreamParams p) {
   __shared__ Progress progress;
   __shared__ int broken;
   BeginKernel();
