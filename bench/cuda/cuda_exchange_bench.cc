@@ -1,10 +1,12 @@
 // Exchanges between GPUs: every kind is compared with the hosts' group, byte for byte, then timed as a decode step uses it. One process a
 // GPU, started here.
 //
-//   cuda_exchange_bench NUM_GPUS [check|times|hang] [nccl|flags|packed]
-//     check   compares only
-//     times   compares, then times (the default)
-//     hang    rank 1 does not come: the others must end within the deadline of 3 s, by peer memory with its name
+//   cuda_exchange_bench NUM_GPUS [check|times|long|hang|hang-long] [nccl|flags|packed]
+//     check      compares only
+//     times      compares, then times (the default)
+//     long       times what is long, and compares that with what it must be
+//     hang       rank 1 does not come: the others must end within the deadline of 3 s, by peer memory with its name
+//     hang-long  rank 1 leaves in the middle of a long exchange: the same
 //
 // The ways, all of which are taken where none is named: NCCL alone; small ones over peer memory, with flags; the smallest of
 // them packed. Microseconds are those of one of a hundred that follow each other.
@@ -143,8 +145,8 @@ int CheckAll(Ranks& ranks, Communicator& group, std::string_view way) {
   for (const bool even : {true, false}) {
     for (const int64_t rows : {1, 3, 64, 300}) {
       for (const int64_t unit : {1, 33, 4096}) {
-        if (!even && rows == 300 && unit == 4096) continue;  // Even they go in two parts.
-        std::vector<int64_t> counts;                         // In the uneven case rank 0 has nothing.
+        if (!even && rows == 300 && unit == 4096 && size > 4) continue;  // Half a gigabyte.
+        std::vector<int64_t> counts;  // In the uneven case rank 0 has nothing.
         for (int r = 0; r < size; ++r) counts.push_back(even ? unit : r * unit);
         const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
         const int64_t mine = counts[static_cast<size_t>(rank)];
@@ -228,18 +230,98 @@ void TimeAll(Ranks& ranks, Communicator& group, std::string_view way) {
   }
 }
 
+// What a GPU has of NVLink in one direction by the data sheets of H100 and H200 (18 links).
+constexpr double kLinkGigabytes = 450.0;
+
+// Number i of what `rank` has, as Numbers has it.
+float NumberOf(int64_t i, int rank) {
+  return static_cast<float>(rank + 1) * 0.37F + static_cast<float>(i % 1009);
+}
+
+// Times exchanges in which every GPU sends so many bytes, and looks at what they gave. How many were wrong.
+int TimeLong(Ranks& ranks, Communicator& group, std::string_view way) {
+  const int size = group.size();
+  const int rank = group.rank();
+  int failures = 0;
+  constexpr int64_t kRows = 64;  // Of all-to-all, which takes columns.
+  for (const int64_t bytes : {2 << 20, 4 << 20, 32 << 20, 64 << 20, 128 << 20}) {
+    const int64_t count = bytes / 4 / (size - 1) / (kRows * 4) * (kRows * 4);  // Numbers for one other rank.
+    const int64_t columns = count / kRows;
+    const auto piece_bytes = static_cast<size_t>(count * 4);
+    const Buffer in = ranks.Upload(Numbers(count * size, rank));
+    const Buffer out = Must(ranks.memory().Allocate(piece_bytes * static_cast<size_t>(size)));
+    auto* const from = static_cast<std::byte*>(in.data());
+    auto* const to = static_cast<std::byte*>(out.data());
+    const auto report = [&](const char* name, double us, size_t out_bytes, const auto& want) {
+      const std::vector<std::byte> got = ranks.Download(out, out_bytes);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < static_cast<int64_t>(out_bytes / 4); ++i) {
+        float number;
+        std::memcpy(&number, &got[static_cast<size_t>(i * 4)], 4);
+        wrong += number == want(i) ? 0 : 1;
+      }
+      failures += wrong == 0 ? 0 : 1;
+      const double rate = static_cast<double>(count * 4 * (size - 1)) / us * 1e-3;
+      if (wrong != 0) fmt::print(stderr, "DIFFERS: {}, rank {}: {} numbers\n", name, rank, wrong);
+      if (!ranks.first()) return;
+      fmt::print(
+          "{:<6} {:>9} bytes sent  {:<14} {:>9.2f} us  {:>6.1f} GB/s a direction, {:>5.1f} % of NVLink's "
+          "{}\n",
+          way, count * 4 * (size - 1), name, us, rate, rate / kLinkGigabytes * 100.0, kLinkGigabytes);
+    };
+    const std::vector<int64_t> counts(static_cast<size_t>(size), count);
+    const double scatter = Time(ranks, out, [&] {
+      return group.ReduceScatterSum(Floats(in.data(), count * size), counts, Floats(out.data(), count));
+    });
+    report("reduce-scatter", scatter, piece_bytes, [&](int64_t i) {
+      float sum = NumberOf(rank * count + i, 0);
+      for (int r = 1; r < size; ++r) sum += NumberOf(rank * count + i, r);
+      return sum;
+    });
+    const std::vector<int64_t> pieces(static_cast<size_t>(size), count * 4);
+    const double gather = Time(ranks, out, [&] {
+      return group.AllGather({from, piece_bytes}, 1, pieces, {to, piece_bytes * static_cast<size_t>(size)});
+    });
+    report("all-gather", gather, piece_bytes * static_cast<size_t>(size),
+           [&](int64_t i) { return NumberOf(i % count, static_cast<int>(i / count)); });
+    const std::vector<int64_t> row_bytes(static_cast<size_t>(size), columns * 4);
+    const double all_to_all = Time(ranks, out, [&] {
+      return group.AllToAll({from, piece_bytes * static_cast<size_t>(size)}, kRows, row_bytes,
+                            {to, piece_bytes * static_cast<size_t>(size)});
+    });
+    report("all-to-all", all_to_all, piece_bytes * static_cast<size_t>(size), [&](int64_t i) {
+      const int64_t row = i % count / columns;
+      return NumberOf((row * size + rank) * columns + i % columns, static_cast<int>(i / count));
+    });
+  }
+  return failures;
+}
+
 // 0 when the others were let go with an error that names the rank.
-int Hang(Ranks& ranks, std::string_view way) {
+int Hang(Ranks& ranks, std::string_view way, bool in_the_middle) {
   constexpr std::chrono::seconds kDeadline(3);
   const std::unique_ptr<Communicator> group = ranks.Group(way, kDeadline);
   const Buffer values = ranks.Upload(Numbers(1000, group->rank()));
+  // Of a long one rank 1 has less than the others, who wait for the rest.
+  const int64_t long_count = group->rank() == 1 ? 1 << 20 : 1 << 24;
+  const Buffer long_values = Must(ranks.memory().Allocate(static_cast<size_t>(long_count * 4)));
+  const auto reduce_long = [&] {
+    const int64_t piece = long_count / group->size();
+    const std::vector<int64_t> counts(static_cast<size_t>(group->size()), piece);
+    return group->ReduceScatterSum(
+        Floats(long_values.data(), piece * group->size()), counts,
+        Floats(long_values.data(), piece * group->size())
+            .subspan(static_cast<size_t>(group->rank() * piece), static_cast<size_t>(piece)));
+  };
   if (group->rank() == 1) {
+    if (in_the_middle && reduce_long().ok()) (void)ranks.Download(long_values, 4);
     for (int i = 0; i < 600 && group->Check().ok(); ++i) ::usleep(50000);
     return group->Check().ok() ? 1 : 0;
   }
   const auto begin = Clock::now();
   // By NCCL the call itself may wait for rank 1, to connect.
-  if (group->AllReduceSum(Floats(values.data(), 1000)).ok()) (void)ranks.Download(values, 4);
+  const Status queued = in_the_middle ? reduce_long() : group->AllReduceSum(Floats(values.data(), 1000));
+  if (queued.ok()) (void)ranks.Download(values, 4);
   for (int i = 0; i < 200 && group->Check().ok(); ++i) ::usleep(10000);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const Status status = group->Check();
@@ -252,20 +334,23 @@ int Main(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 0;
   const std::string what = argc > 2 ? argv[2] : "times";
   const std::string named = argc > 3 ? argv[3] : "";
-  if (size < 2) Die("want NUM_GPUS, 2 or more, and check, times or hang");
+  if (size < 2) Die("want NUM_GPUS, 2 or more, and check, times, long, hang or hang-long");
   Ranks ranks(size, argc, argv);
-  if (what == "hang") return Hang(ranks, named.empty() ? kPacked : named);
+  if (what == "hang" || what == "hang-long")
+    return Hang(ranks, named.empty() ? kPacked : named, what == "hang-long");
   int failures = 0;
   for (const std::string_view way : {kPacked, kFlags, kNccl}) {
-    if (!named.empty() && way != named) continue;
+    if (named.empty() ? what == "long" && way == kPacked : way != named) continue;
     const std::unique_ptr<Communicator> group = ranks.Group(way);
-    failures += CheckAll(ranks, *group, way);
+    if (what != "long") failures += CheckAll(ranks, *group, way);
     if (what == "times") TimeAll(ranks, *group, way);
+    // What is long does not go packed, so that would be flags' again.
+    if (what == "long" || (what == "times" && way != kPacked)) failures += TimeLong(ranks, *group, way);
     Must(ranks.hosts().Barrier());
   }
   std::vector<float> all = {static_cast<float>(failures)};
   Must(ranks.hosts().AllReduceSum(all));
-  if (ranks.first()) fmt::print("{} exchanges differ from the hosts'\n", all[0]);
+  if (ranks.first()) fmt::print("{} exchanges differ from what they must be\n", all[0]);
   std::fflush(stdout);
   return all[0] == 0 ? 0 : 1;
 }

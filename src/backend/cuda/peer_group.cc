@@ -16,6 +16,7 @@
 #include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.h"
+#include "backend/cuda/kernels/peer_stream.h"
 #include "base/check.h"
 #include "comm/collectives.h"
 #include "comm/machine.h"
@@ -27,6 +28,7 @@ constexpr std::chrono::milliseconds kLook(20);
 constexpr int64_t kMinShare = 4096;  // Bytes of a piece a block, unless there would be too many blocks.
 // Up to here every rank adds up everything: one wait in place of two.
 constexpr int64_t kMaxGatheredSum = int64_t{512} << 10;
+static_assert(kMaxGatheredSum <= kMaxUnstreamedBytes);  // They are added up where what is sent to all lies.
 
 Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
@@ -84,6 +86,7 @@ class PeerGroup final : public comm::Communicator {
     struct Offer {
       cudaIpcMemHandle_t handle = {};
       char device[32] = {};  // Its bus address.
+      int num_processors = 0;
       bool packed = true;
     };
     DSV4_ASSIGN_OR_RETURN_STATUS(const int num_here, comm::CountRanksHere(hosts_));
@@ -94,6 +97,7 @@ class PeerGroup final : public comm::Communicator {
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, together));
     Offer mine;
     mine.packed = packed_;
+    mine.num_processors = queue_->num_processors();
     Status status = queue_->OnStream("memory of a group of peers", [&](cudaStream_t) {
       std::byte*& mailbox = params_.mailboxes[rank()];
       DSV4_RETURN_IF_ERROR(
@@ -136,6 +140,7 @@ class PeerGroup final : public comm::Communicator {
     });
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, status));
     packed_ = std::ranges::all_of(offers, [](const Offer& offer) { return offer.packed; });
+    for (const Offer& offer : offers) stream_blocks_ = std::min(stream_blocks_, offer.num_processors);
     params_.rank = rank();
     params_.size = size();
     params_.deadline_ns = std::chrono::nanoseconds(timeout_).count();
@@ -282,16 +287,18 @@ class PeerGroup final : public comm::Communicator {
         packed_ && most <= kMaxPackedBytes && p.sum == nullptr &&
         std::ranges::all_of(row_bytes, [](int64_t bytes) { return bytes > 0 && bytes % 8 == 0; });
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{p.num_rows, most}}}));
-    for (p.begin = 0; p.begin < most; p.begin += kSlotBytes) {
-      const int64_t now = std::min(kSlotBytes, most - p.begin);
-      // Blocks are as many on all ranks: each waits for its namesakes.
-      p.share = std::max(kMinShare, (now + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
-      p.share = (p.share + 15) / 16 * 16;
-      const uint64_t launch = queue_->Launch(
-          packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
-          dim3(static_cast<unsigned>((now + p.share - 1) / p.share)), dim3(kExchangeThreads), 0, p);
-      if (packed) packed_launch_ = launch;
+    // Blocks are as many on all ranks: each waits for its namesakes.
+    if (most > kMaxUnstreamedBytes) {
+      queue_->Launch(StreamKernelFor(unit, p.sum != nullptr), dim3(static_cast<unsigned>(stream_blocks_)),
+                     dim3(kStreamThreads), 0, PlanStream(p, most, stream_blocks_));
+      return queue_->EndOp();
     }
+    p.share = std::max(kMinShare, (most + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
+    p.share = (p.share + 15) / 16 * 16;
+    const uint64_t launch = queue_->Launch(
+        packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
+        dim3(static_cast<unsigned>((most + p.share - 1) / p.share)), dim3(kExchangeThreads), 0, p);
+    if (packed) packed_launch_ = launch;
     return queue_->EndOp();
   }
 
@@ -351,7 +358,8 @@ class PeerGroup final : public comm::Communicator {
   std::unique_ptr<comm::Communicator> inside_;
   ExchangeParams params_;  // What all exchanges have alike.
   ExchangeWords* words_ = nullptr;
-  uint64_t packed_launch_ = 0;  // Of the exchange before, if it was packed.
+  uint64_t packed_launch_ = 0;              // Of the exchange before, if it was packed.
+  int stream_blocks_ = kMaxExchangeBlocks;  // As many as all devices run at once.
 
   std::mutex watch_mutex_;
   std::condition_variable wake_;

@@ -1,5 +1,5 @@
-// A group of GPUs of one machine that map each other's memory: what is small is exchanged by one kernel (kernels/peer_exchange.h), the
-// rest by the group inside, whose failures are also its own.
+// A group of GPUs of one machine that map each other's memory: what all of them exchange goes by one kernel (kernels/peer_exchange.h,
+// kernels/peer_stream.h), the rest by the group inside, whose failures are also its own.
 #pragma once
 
 #include <chrono>

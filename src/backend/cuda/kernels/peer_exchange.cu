@@ -2,22 +2,10 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/peer_exchange.cuh"
+#include "backend/cuda/kernels/peer_mailbox.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-__device__ void StoreRelease(uint64_t* flag, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
-}
-__device__ uint64_t LoadAcquire(const uint64_t* flag) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
-  return value;
-}
-__device__ MailboxHead& Head(std::byte* mailbox) { return *reinterpret_cast<MailboxHead*>(mailbox); }
-__device__ std::byte* Slot(std::byte* mailbox, uint64_t round, int source) {
-  return mailbox + sizeof(MailboxHead) + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kSlotBytes;
-}
 
 // This block's part of a piece, which a slot has from p.begin on.
 struct Share {
@@ -41,16 +29,6 @@ __device__ bool WaitForFlag(const ExchangeParams& p, int source, uint64_t round)
   return WaitUntil(p, [&] { return LoadAcquire(flag) >= round ? -1 : source; });
 }
 
-// The exchange is over for this block; the last one ends the round, which all have read.
-__device__ void EndBlock(const ExchangeParams& p, uint64_t round, bool stopped) {
-  if (stopped) atomicExch(&p.state->broken, 1);
-  __threadfence();
-  if (atomicAdd(&p.state->num_done, 1) == static_cast<int>(gridDim.x) - 1) {
-    p.state->num_done = 0;
-    p.state->round = round;
-  }
-}
-
 // `slot` is where the piece's first byte would lie, also where that has gone before.
 template <typename Unit>
 struct Mover {
@@ -71,16 +49,6 @@ struct Mover {
       *reinterpret_cast<Unit*>(Place(to, at)) = *reinterpret_cast<const Unit*>(Place(from, at));
   }
 };
-
-__device__ void AddTo(uint32_t& sum, uint32_t part) {
-  sum = __float_as_uint(__uint_as_float(sum) + __uint_as_float(part));
-}
-__device__ void AddTo(uint4& sum, uint4 part) {
-  AddTo(sum.x, part.x);
-  AddTo(sum.y, part.y);
-  AddTo(sum.z, part.z);
-  AddTo(sum.w, part.w);
-}
 
 // Of floats, one or four a unit.
 template <typename Unit>

@@ -11,7 +11,7 @@
 // slots of their own, where nothing else is ever written, and are cleared by whoever has read them. Since a packed word is also what
 // says that its sender's last kernel has ended, every rank must have something for every other.
 //
-// A piece longer than a slot goes in several exchanges, each of the bytes from `begin` on.
+// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (peer_stream.h).
 //
 // A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after the deadline; the
 // last two break the exchange for good: later kernels return at once, and the host finds the late word written.
@@ -34,6 +34,9 @@ inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
 
 struct alignas(256) MailboxHead {
   uint64_t flags[kMaxPeers][kMaxExchangeBlocks] = {};  // By source: the last round whose data is there.
+  // Of streams (peer_stream.h), by the other rank: its last part that is there, and this rank's last that it has taken.
+  uint64_t parts_there[kMaxPeers][kMaxExchangeBlocks] = {};
+  uint64_t parts_taken[kMaxPeers][kMaxExchangeBlocks] = {};
 };
 inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;  // Of a piece.
 inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
