@@ -4,22 +4,16 @@
 
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/wide_bf16.cuh"
 
 namespace dsv4::backend::cuda {
 
-// The lane's four columns of 128, as they are read and written.
+// Column e of the lane's four, and the same as a double, unless it is infinite or NaN (wide_bf16.cuh).
 __device__ __forceinline__ float FourColumn(uint2 words, int e) {
-  const uint32_t word = e < 2 ? words.x : words.y;
-  return __uint_as_float(e % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+  return FloatBf16(e < 2 ? words.x : words.y, e % 2);
 }
-
-// The same as a double, unless it is infinite or NaN, which become numbers of 2^128 and more: conversions come 16 a clock from a
-// processor, these steps as other instructions do. The bits are put where a double has them, and its exponent is made up for.
 __device__ __forceinline__ double WideFourColumn(uint2 words, int e) {
-  const uint32_t word = e < 2 ? words.x : words.y;
-  const int high = e % 2 == 0 ? static_cast<int>(word << 16) >> 3 & static_cast<int>(0x8FFFFFFF)
-                              : static_cast<int>(word) >> 3 & static_cast<int>(0x8FFFE000);
-  return __hiloint2double(high, 0) * 0x1p896;
+  return WideBf16(e < 2 ? words.x : words.y, e % 2) * kWideUnit;
 }
 
 // sums[g][e]: of group g (a row, or columns of one), what thread 4 lane + e has. Lane l gets the WarpSum of warp l / 8 of group
