@@ -29,6 +29,12 @@ struct WarpRows {
   uint2 words[kGroups][kPieces];
 };
 
+// Of values that are rounded.
+__device__ __forceinline__ uint2 Rounded(const float (&values)[4]) {
+  return make_uint2(__byte_perm(__float_as_uint(values[0]), __float_as_uint(values[1]), 0x7632),
+                    __byte_perm(__float_as_uint(values[2]), __float_as_uint(values[3]), 0x7632));
+}
+
 // For the row of lane / 2 % 4, or the one.
 template <int kWidth, bool kFinite>
 __device__ __forceinline__ double SumOfSquares(const WarpRows<kWidth>& rows, int lane) {
@@ -93,7 +99,8 @@ __device__ __forceinline__ void Scale(WarpRows<kWidth>& rows, const float* weigh
         values[e] = static_cast<float>(value * (factor[rows.Row(g)] * weights[e]));
         if (!kFinite) values[e] = RoundToBf16(values[e]);
       }
-      rows.words[g][j] = make_uint2(Bf16Pair(values[0], values[1]), Bf16Pair(values[2], values[3]));
+      rows.words[g][j] = kFinite ? make_uint2(Bf16Pair(values[0], values[1]), Bf16Pair(values[2], values[3]))
+                                 : Rounded(values);
     }
   }
 }
@@ -197,8 +204,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4) NormAndStoreKernel(const __gri
         values[2 * pair] = rotated.x;
         values[2 * pair + 1] = rotated.y;
       }
-      if (lane >= kFirstLane)
-        words = make_uint2(Bf16Pair(values[0], values[1]), Bf16Pair(values[2], values[3]));
+      if (lane >= kFirstLane) words = Rounded(values);
     } else if (p.positions != nullptr && lane == 0 && first + r < p.num_rows && (first + r) % p.group == 0) {
       ReportFault(p.fault, FaultKind::kPosition, (first + r) / p.group, 0, positions[r], 0);
     }
