@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/device_tensors.h"
@@ -214,6 +215,74 @@ TEST(CudaManyRows, ActivationsGiveTheBitsOfFewTokens) {
                                       .limit = limit});
       });
     }
+  }
+}
+
+// Tokens that linears read one after the other are packed once; not where they have changed, or other ones have been packed, in between.
+// Two of the formats follow each other as they are.
+void ExpectOnePackLess(const std::vector<Format>& formats, int64_t tokens) {
+  const std::string what = std::to_string(formats.size()) + " linears, " + std::to_string(tokens) + " tokens";
+  Device device;
+  constexpr int64_t kCols = 1024;
+  constexpr int64_t kRows = 384;
+  const DeviceTensor x = device.Copy(DType::kBF16, {tokens, kCols}, Bf16s(Normals(tokens * kCols, 1)));
+  const DeviceTensor other = device.Copy(DType::kBF16, {tokens, kCols}, Bf16s(Normals(tokens * kCols, 2)));
+  std::vector<Weight> weights;
+  std::vector<DeviceTensor> y;
+  for (const Format format : formats) {
+    weights.push_back(RandomWeight(device, format, kRows, kCols, static_cast<uint32_t>(3 + weights.size())));
+    y.push_back(device.New(DType::kBF16, {tokens, kRows}));
+  }
+  using Results = std::vector<std::vector<std::byte>>;
+  struct Run {
+    Results results;
+    int64_t launches;
+  };
+  // Each alone, since reading its result hands its launches to the device; or one after the other, with something behind the first.
+  const auto run = [&](bool alone, auto&& between) {
+    device.Bytes(x.view);
+    const int64_t before = device.launches();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Status status =
+          device.table().linear(device.context(), {.x = x.view, .weight = &weights[i], .y = y[i].view});
+      EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
+      if (i == 0) between();
+      if (alone) device.Bytes(x.view);
+    }
+    device.Bytes(x.view);
+    Run seen = {.results = {}, .launches = device.launches() - before};
+    for (const DeviceTensor& result : y) seen.results.push_back(device.Bytes(result.view));
+    return seen;
+  };
+  const auto nothing = [] {};
+  run(true, nothing);  // Scratch grows.
+  const Run alone = run(true, nothing);
+  const Run together = run(false, nothing);
+  EXPECT_EQ(together.results == alone.results, true) << what;
+  EXPECT_EQ(together.launches, alone.launches - 1) << what;
+  // Changed by a launch, then by a copy.
+  for (const bool scales : {true, false}) {
+    const Run first = run(true, nothing);
+    const Run changed = run(false, [&] {
+      const Status status =
+          scales ? device.table().scale(device.context(), {.x = x.view, .y = x.view, .factor = -3.0F})
+                 : device.memory().Copy(x.view.data, other.view.data, static_cast<size_t>(x.view.num_bytes()),
+                                        nullptr);
+      EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
+    });
+    const Run second = run(true, nothing);
+    EXPECT_EQ(changed.results[0] == first.results[0], true) << what;
+    EXPECT_NE(changed.results[1] == first.results[1], true) << what;
+    for (size_t i = 1; i < weights.size(); ++i)
+      EXPECT_EQ(changed.results[i] == second.results[i], true) << what << ", linear " << i;
+  }
+}
+
+TEST(CudaManyRows, TokensAreNotPackedAgainForTheNextLinear) {
+  for (const int64_t tokens : {331, 1061}) {
+    ExpectOnePackLess({Format::kFp8, Format::kFp8, Format::kBf16, Format::kFp8}, tokens);
+    ExpectOnePackLess({Format::kBf16, Format::kBf16}, tokens);
+    ExpectOnePackLess({Format::kNvFp4, Format::kNvFp4}, tokens);
   }
 }
 
