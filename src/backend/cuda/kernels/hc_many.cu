@@ -27,8 +27,8 @@ __device__ __forceinline__ double Element(const uint4& eight, int k) {
   return static_cast<double>(FloatBf16(PairOf(eight, k), k % 2));
 }
 
-// post, comb and pre, of some tokens a block.
-__global__ void __launch_bounds__(kMixesThreads)
+// post, comb and pre, of some tokens a block; of 8192 tokens all blocks at once.
+__global__ void __launch_bounds__(kMixesThreads, 8)
     MixesKernel(const HcPreParams p, int num_tokens, double* pre) {
   BeginKernel();
   __shared__ MixesMemory memory;
