@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -194,12 +195,14 @@ void ManyTokens(Bench& bench, const std::vector<Format>& formats) {
             fmt::format("many linear {} [{}, {}], {} tokens", format.name, rows, cols, num_tokens);
         if (!bench.Wanted(name)) continue;
         if (weights.empty()) weights = bench.Weights(format.format, rows, cols, 2);
-        const TensorView x = bench.Tensor(DType::kBF16, {num_tokens, cols});
+        // Linears of the same tokens would pack them once.
+        const TensorView xs[2] = {bench.Tensor(DType::kBF16, {num_tokens, cols}),
+                                  bench.Tensor(DType::kBF16, {num_tokens, cols})};
         const TensorView y = bench.Tensor(DType::kBF16, {num_tokens, rows}, false);
-        bench.Report(name, Bench::Bytes(weights[0]) + x.num_bytes() + y.num_bytes(),
+        bench.Report(name, Bench::Bytes(weights[0]) + xs[0].num_bytes() + y.num_bytes(),
                      2.0 * static_cast<double>(num_tokens * rows * cols), [&](int i) {
                        const Weight& weight = weights[static_cast<size_t>(i) % weights.size()];
-                       Must(bench.ops().linear(bench.context(), {.x = x, .weight = &weight, .y = y}));
+                       Must(bench.ops().linear(bench.context(), {.x = xs[i % 2], .weight = &weight, .y = y}));
                      });
       }
       bench.Forget();
@@ -356,6 +359,117 @@ void SmallOps(Bench& bench, int64_t num_tokens) {
   bench.Forget();
 }
 
+// Row and element-wise ops of a layer of prefill, of which nothing but bytes should take time.
+void ManyRows(Bench& bench, int64_t num_tokens) {
+  constexpr int64_t kDim = 4096;
+  constexpr int64_t kRow = 512;
+  const auto wanted = [&](const std::string& name) { return bench.Wanted(name); };
+  for (const int64_t width : {int64_t{7168}, kDim, int64_t{1024}, kRow}) {
+    const std::string name = fmt::format("many rms_norm [{}, {}]", num_tokens, width);
+    if (!wanted(name)) continue;
+    // Two, since steps on the same rows would be one launch.
+    const TensorView x[2] = {bench.Tensor(DType::kBF16, {num_tokens, width}),
+                             bench.Tensor(DType::kBF16, {num_tokens, width})};
+    const TensorView weight = bench.Tensor(DType::kF32, {width});
+    bench.Report(name, 2 * x[0].num_bytes(), 0.0, [&](int i) {
+      Must(bench.ops().rms_norm(bench.context(),
+                                {.x = x[i % 2], .weight = weight, .y = x[i % 2], .eps = 1e-6F}));
+    });
+    bench.Forget();
+  }
+  if (const std::string name = fmt::format("many window rows [{}, {}]", num_tokens, kRow); wanted(name)) {
+    const TensorView x[2] = {bench.Tensor(DType::kBF16, {num_tokens, kRow}),
+                             bench.Tensor(DType::kBF16, {num_tokens, kRow})};
+    const TensorView ring = bench.Tensor(DType::kBF16, {num_tokens, kRow}, false);
+    const TensorView weight = bench.Tensor(DType::kF32, {kRow});
+    const TensorView frequencies = bench.Tensor(DType::kF32, {32});
+    const TensorView positions = bench.Integers({num_tokens}, 100000);
+    const RowRun run = {.source_begin = 0, .num_rows = num_tokens, .destination = ring.data};
+    bench.Report(name, 3 * ring.num_bytes(), 0.0, [&](int i) {
+      const TensorView& rows = x[i % 2];
+      Must(bench.ops().rms_norm(bench.context(), {.x = rows, .weight = weight, .y = rows, .eps = 1e-6F}));
+      Must(bench.ops().rope(bench.context(), {.x = rows.Reshaped({num_tokens, 1, kRow}),
+                                              .positions = positions,
+                                              .frequencies = frequencies,
+                                              .inverse = false}));
+      Must(bench.ops().simulate_fp8(bench.context(), {.x = rows, .num_columns = kRow - 64}));
+      Must(bench.ops().store_rows(bench.context(), {.source = rows, .runs = std::span(&run, 1)}));
+    });
+    bench.Forget();
+  }
+  for (const int64_t heads : {32, 64}) {
+    const std::string name = fmt::format("many head_rms_norm [{}, {}, {}]", num_tokens, heads, kRow);
+    if (!wanted(name)) continue;
+    const TensorView x = bench.Tensor(DType::kBF16, {num_tokens, heads, kRow});
+    bench.Report(name, 2 * x.num_bytes(), 0.0, [&](int) {
+      Must(bench.ops().head_rms_norm(bench.context(), {.x = x, .y = x, .eps = 1e-6F}));
+    });
+    bench.Forget();
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool has_shared : {true, false}) {
+      const std::string name = fmt::format("many moe_combine {} [{}, {}] of {}", DTypeName(dtype), num_tokens,
+                                           kDim, has_shared ? 2 : 1);
+      if (!wanted(name)) continue;
+      const TensorView routed = bench.Tensor(DType::kF32, {num_tokens, kDim});
+      const TensorView shared = has_shared ? bench.Tensor(dtype, {num_tokens, kDim}) : TensorView();
+      const TensorView y = bench.Tensor(dtype, {num_tokens, kDim}, false);
+      bench.Report(
+          name, routed.num_bytes() + (has_shared ? shared.num_bytes() : 0) + y.num_bytes(), 0.0, [&](int) {
+            Must(bench.ops().moe_combine(bench.context(), {.routed = routed, .shared = shared, .y = y}));
+          });
+      bench.Forget();
+    }
+  }
+  if (const std::string name = fmt::format("many swiglu [{}, 2048]", num_tokens); wanted(name)) {
+    const TensorView gate = bench.Tensor(DType::kBF16, {num_tokens, 2048});
+    const TensorView up = bench.Tensor(DType::kBF16, {num_tokens, 2048});
+    const TensorView y = bench.Tensor(DType::kBF16, {num_tokens, 2048}, false);
+    bench.Report(name, 3 * y.num_bytes(), 0.0, [&](int) {
+      Must(bench.ops().swiglu(bench.context(),
+                              {.gate = gate, .up = up, .row_weights = {}, .y = y, .limit = 10.0F}));
+    });
+    bench.Forget();
+  }
+  if (const std::string name = fmt::format("many sum_terms [{}, 6, {}]", num_tokens, kDim); wanted(name)) {
+    const TensorView parts = bench.Tensor(DType::kBF16, {2, num_tokens, 6, kDim}, false);
+    const TensorView y = bench.Tensor(DType::kF32, {num_tokens, kDim}, false);
+    std::vector<int32_t> chosen;
+    for (int64_t i = 0; i < num_tokens * 6; ++i)
+      chosen.push_back(static_cast<int32_t>((i / 6 * 37 + i % 6 * 43) % 256));
+    const TensorView indices = bench.FromHost({num_tokens, 6}, chosen);
+    const int64_t begins[] = {0, 128, 256};
+    bench.Report(name, parts.num_bytes() / 2 + y.num_bytes(), 0.0, [&](int) {
+      Must(bench.ops().sum_terms(bench.context(),
+                                 {.parts = parts, .indices = indices, .begins = begins, .y = y}));
+    });
+    bench.Forget();
+  }
+  for (const bool combines : {false, true}) {
+    const std::string name = fmt::format("many {}hc_post [4, {}], {} tokens",
+                                         combines ? "moe_combine and " : "", kDim, num_tokens);
+    if (!wanted(name)) continue;
+    const TensorView streams = bench.Tensor(DType::kBF16, {num_tokens, 4, kDim});
+    const TensorView out = bench.Tensor(DType::kBF16, {num_tokens, 4, kDim}, false);
+    const TensorView routed = bench.Tensor(DType::kF32, {num_tokens, kDim});
+    const TensorView y = bench.Tensor(DType::kBF16, {num_tokens, kDim});
+    const TensorView post = bench.Tensor(DType::kF32, {num_tokens, 4});
+    const TensorView comb = bench.Tensor(DType::kF32, {num_tokens, 4, 4});
+    bench.Report(
+        name,
+        streams.num_bytes() + out.num_bytes() + y.num_bytes() +
+            (combines ? routed.num_bytes() + y.num_bytes() : 0),
+        0.0, [&](int) {
+          if (combines) {
+            Must(bench.ops().moe_combine(bench.context(), {.routed = routed, .shared = y, .y = y}));
+          }
+          Must(bench.ops().hc_post(bench.context(),
+                                   {.y = y, .residual = streams, .post = post, .comb = comb, .out = out}));
+        });
+    bench.Forget();
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::bench
 
@@ -382,6 +496,7 @@ int main(int argc, char** argv) {
   for (const int64_t position : {8191, 131071, 1048575}) Indexer(bench, position);
   for (const int64_t num_tokens : {1, 32, 64, 512, 8192}) HyperConnection(bench, num_tokens);
   for (const int64_t num_tokens : {1, 512}) SmallOps(bench, num_tokens);
+  ManyRows(bench, 8192);
   for (const int64_t num_rows : {1, 64}) Sample(bench, num_rows);
   return 0;
 }

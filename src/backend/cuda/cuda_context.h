@@ -26,6 +26,7 @@ struct OpenSelection;
 struct OpenSwiglu;
 struct OpenHcPre;   // kernels/hc_cluster.cu
 struct OpenLinear;  // kernels/linear_stream.cu
+struct OpenPack;    // kernels/packed_rows.cu
 struct OpenRows;    // kernels/rows.cu
 struct OpenSlices;  // kernels/linear_slices.cu
 
@@ -103,6 +104,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenHcPost>& open_hc_post() { return open_hc_post_; }
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
   std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
+  std::shared_ptr<OpenPack>& open_pack() { return open_pack_; }
   std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
   std::shared_ptr<OpenSlices>& open_slices() { return open_slices_; }
 
@@ -126,6 +128,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenHcPost> open_hc_post_;
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenLinear> open_linear_;
+  std::shared_ptr<OpenPack> open_pack_;
   std::shared_ptr<OpenRows> open_rows_;
   std::shared_ptr<OpenSlices> open_slices_;
 };

@@ -39,6 +39,13 @@ __device__ __forceinline__ Bf16 FromFloat<Bf16>(float value) {
   return {Bf16FromFloat(value)};
 }
 
+// Two as neighbours in bf16, with the bits of Bf16FromFloat: arithmetic gives one NaN, which stays that.
+__device__ __forceinline__ uint32_t Bf16Pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 template <typename T>
 __device__ __forceinline__ double Load(const T* data, int64_t i) {
   return static_cast<double>(ToFloat(data[i]));

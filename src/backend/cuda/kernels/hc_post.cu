@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/eight_columns.cuh"
+#include "backend/cuda/kernels/hc_many.h"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.cuh"
 
@@ -162,7 +163,22 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
     if (eights) {
       const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kEightColumns)));
+      const int64_t num_tokens = args.residual.shape[0];
+      const bool many = args.residual.dtype == DType::kBF16 && num_tokens >= kManyPosts;
       const auto launch = [&](auto kernel, uint64_t before, const Combined& combined) {
+        if (many && combined.links.size == 0) {
+          return LaunchManyPosts(context,
+                                 {.y = args.y.as<uint16_t>(),
+                                  .routed = combined.routed,
+                                  .shared = static_cast<const uint16_t*>(combined.shared),
+                                  .residual = args.residual.as<const uint16_t>(),
+                                  .out = args.out.as<uint16_t>(),
+                                  .post = args.post.as<const float>(),
+                                  .comb = args.comb.as<const float>(),
+                                  .num_tokens = num_tokens,
+                                  .dim = dim},
+                                 before);
+        }
         return context.queue().LaunchInPlaceOf(before, kernel, blocks, kPostThreads, 0, args.y.as<const T>(),
                                                args.residual.as<const T>(), args.post.as<const float>(),
                                                args.comb.as<const float>(), args.out.as<T>(), dim, combined);
@@ -172,7 +188,7 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
                          .out = args.out.data,
                          .post = args.post.as<const float>(),
                          .comb = args.comb.as<const float>(),
-                         .num_tokens = args.residual.shape[0],
+                         .num_tokens = num_tokens,
                          .dim = dim};
       if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
         const Combined combined = {open->routed, open->shared, open->y, open->links, open->sum};

@@ -6,10 +6,10 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
-#include "backend/cuda/kernels/eight_columns.cuh"
 #include "backend/cuda/kernels/hc_cluster.h"
 #include "backend/cuda/kernels/hc_dots.h"
 #include "backend/cuda/kernels/hc_eights.h"
+#include "backend/cuda/kernels/hc_many.h"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 
@@ -328,49 +328,14 @@ __global__ void __launch_bounds__(kMixThreads)
              min(dim, begin + kMixColumns));
 }
 
-// hc_pre of four streams for many tokens, in two launches. One block a token: its streams are asked for before the mix is known, eight
-// columns a thread and round.
-constexpr int kManyMixThreads = 64;
-constexpr int64_t kManyMixTokens = 1024;  // Up to so many, one launch takes less.
-template <typename T>
-__global__ void __launch_bounds__(kMixThreads) MixOfFourKernel(const T* streams, T* u, const HcPreParams p) {
-  __shared__ double pre[4];
-  BeginKernel();
-  const int64_t token = blockIdx.x;
-  const int t = static_cast<int>(threadIdx.x);
-  const int64_t stride = int64_t{kMixThreads} * kEightColumns;
-  const T* const x = streams + token * 4 * p.dim;
-  float values[4][kEightColumns];
-  const auto load = [&](int64_t d) {
-    if (d >= p.dim) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) LoadEight(x + i * p.dim + d, values[i]);
-  };
-  load(t * kEightColumns);
-  if (t < 4) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
-  __syncthreads();
-  for (int64_t d = t * kEightColumns; d < p.dim; d += stride) {
-    float sums[kEightColumns];
-#pragma unroll
-    for (int k = 0; k < kEightColumns; ++k) {
-      double sum = 0.0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum += pre[i] * static_cast<double>(values[i][k]);
-      sums[k] = static_cast<float>(sum);
-    }
-    load(d + stride);
-    StoreEight(u + token * p.dim + d, sums);
-  }
-}
-__global__ void __launch_bounds__(kManyMixThreads) SmallMixKernel(const HcPreParams p) {
-  BeginKernel();
-  HcMixOfToken<kManyMixThreads>(p, blockIdx.x);
-}
+// Up to so many, one launch for all that comes behind the dot products takes less (hc_many.h).
+constexpr int64_t kManyMixTokens = 1024;
 
-// Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products.
+// Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products, and of four numbers a token.
 struct MixDots {
   const double* data;
   int num_parts;
+  double* pre;
 };
 Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
   const int64_t num_tokens = streams.shape[0];
@@ -378,10 +343,13 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
   const int64_t dim = streams.shape[2];
   const bool in_parts = HasHcRuns(streams, fn);
   const int64_t num_parts = in_parts ? HcParts(dim) : 1;
-  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(num_tokens * (num_rows + 1) * num_parts));
+  const int64_t count = num_tokens * (num_rows + 1) * num_parts;
+  const int64_t first_pre = CeilDiv(count, 2) * 2;  // Read two at once.
+  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(first_pre + num_tokens * kHcMult));
+  const MixDots result = {dots, static_cast<int>(num_parts), dots + first_pre};
   if (num_tokens > kManyDotsTokens && HasHcDotsMma(streams, fn)) {
     LaunchHcDotsMma(context, streams, fn, dots);
-    return MixDots{dots, static_cast<int>(num_parts)};
+    return result;
   }
   WithElement(streams.dtype, [&]<typename T>(T*) {
     const int64_t runs = dim / (num_parts * kHcRunColumns);
@@ -413,7 +381,7 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
     context.Launch(AnyDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
                    fn.shape[1], static_cast<int>(num_rows));
   });
-  return MixDots{dots, static_cast<int>(num_parts)};
+  return result;
 }
 
 }  // namespace
@@ -437,24 +405,16 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   if (HasHcCluster(context, args)) return HcPreInCluster(context, args);
   if (HasHcEights(args)) return HcPreInEights(context, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
-  const int64_t num_tokens = args.streams.shape[0];
-  if (num_tokens > kManyMixTokens && args.streams.shape[1] == 4 &&
-      args.streams.shape[2] % kEightColumns == 0 &&
-      (reinterpret_cast<uintptr_t>(args.streams.data) | reinterpret_cast<uintptr_t>(args.u.data)) % 16 == 0) {
-    const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
-    context.Launch(SmallMixKernel, static_cast<unsigned>(num_tokens), kManyMixThreads, 0, params);
-    WithElement(args.streams.dtype, [&]<typename T>(T*) {
-      context.Launch(MixOfFourKernel<T>, static_cast<unsigned>(num_tokens), kMixThreads, 0,
-                     args.streams.as<const T>(), args.u.as<T>(), params);
-    });
+  const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
+  if (args.streams.shape[0] > kManyMixTokens && HasManyMixes(args)) {
+    LaunchManyMixes(context, args, params, dots.pre);
     return {};
   }
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
                   static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(),
-                   ParamsOf(args, dots.data, dots.num_parts));
+    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(), params);
   });
   return {};
 }

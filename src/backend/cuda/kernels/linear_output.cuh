@@ -25,13 +25,6 @@ inline LinearOutput MakeLinearOutput(const TensorView& y, int64_t stride, int64_
                       reinterpret_cast<uintptr_t>(y.data) % pair_bytes == 0};
 }
 
-// Two sums as neighbours in bf16, with the bits of Bf16FromFloat: arithmetic gives one NaN, which stays that.
-__device__ __forceinline__ uint32_t Bf16Pair(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 // sums[4 j + 2 half + e] is that of token first_token + 8 j + 2 (lane % 4) + e and row `row` + half.
 template <int kTokens>
 __device__ __forceinline__ void StoreSums(const LinearOutput& y, int row, int row_end, int first_token,

@@ -263,15 +263,15 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 template <MatmulKind kKind, int kCluster>
-void Launch(CudaContext& context, const Params& params) {
+uint64_t Launch(CudaContext& context, const Params& params) {
   auto* const kernel = LinearKernel<kKind, kCluster>;
   const int clusters = kCluster == 1
                            ? context.queue().num_processors()
                            : std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
                                                                       kCluster, kThreads, sizeof(Memory)));
   const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
-  context.Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
-                 sizeof(Memory), params);
+  return context.queue().Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
+                                sizeof(Memory), params);
 }
 
 // FP8, whose sums take longer, gains nothing by clusters.
@@ -303,8 +303,8 @@ Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
   const RowSource source = {
       .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
   DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
-                               Pack(context, source, args.num_groups * cols, args.weight.quantized_x,
-                                    args.weight.kind, cluster_tokens));
+                               PackTokens(context, source, args.num_groups * cols, args.weight.quantized_x,
+                                          args.weight.kind, cluster_tokens));
   // The last group's tiles may reach past its rows.
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const PackedRows packed,
@@ -322,11 +322,9 @@ Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
       .num_tokens = static_cast<int>(num_tokens),
       .token_tiles = static_cast<int>(token_tiles),
       .token_tiles_together = static_cast<int>(std::clamp<int64_t>(kBytesTogether / tile_bytes, 1, 16))};
-  if (fp8) {
-    Launch<MatmulKind::kMmaFp8, 1>(context, params);
-  } else {
-    Launch<MatmulKind::kMmaBf16, kBf16Cluster>(context, params);
-  }
+  const uint64_t launch = fp8 ? Launch<MatmulKind::kMmaFp8, 1>(context, params)
+                              : Launch<MatmulKind::kMmaBf16, kBf16Cluster>(context, params);
+  KeepPackedTokens(context, launch, args.y, args.y_stride);
   return {};
 }
 

@@ -71,8 +71,9 @@ Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
   const RowSource source = {
       .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x, Pack(context, source, args.num_groups * args.weight.cols,
-                                                        args.weight.quantized_x, args.weight.kind));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
+                               PackTokens(context, source, args.num_groups * args.weight.cols,
+                                          args.weight.quantized_x, args.weight.kind));
   const int64_t token_tiles = CeilDiv(num_tokens, kWgmmaTokens);
   const int64_t tokens_per_tile = CeilDiv(CeilDiv(num_tokens, token_tiles), kPackedRows) * kPackedRows;
   const Params params = {.weight = args.weight,
@@ -87,7 +88,9 @@ Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
   const int64_t num_tiles = int64_t{params.row_tiles} * params.num_groups * params.token_tiles;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_processors()));
   WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
-    context.Launch(LinearKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
+    const uint64_t launch = context.queue().Launch(LinearKernel<kKind>, blocks, kWgmmaThreads,
+                                                   sizeof(WgmmaMemory<kKind>), params);
+    KeepPackedTokens(context, launch, args.y, args.y_stride);
   });
   return {};
 }

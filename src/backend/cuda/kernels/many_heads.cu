@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
+#include "backend/cuda/kernels/four_sums.cuh"
 #include "backend/cuda/kernels/many_heads.h"
 #include "backend/cuda/kernels/row_steps.cuh"
 
@@ -10,46 +11,61 @@ constexpr int kWarps = 8;
 constexpr int64_t kMinTokens = 257;
 constexpr int64_t kMinHeads = 8;
 
-__device__ __forceinline__ float FromBits(uint16_t bits) {
-  return __uint_as_float(static_cast<uint32_t>(bits) << 16);
-}
 __device__ __forceinline__ uint16_t ToBits(float rounded) {
   return static_cast<uint16_t>(__float_as_uint(rounded) >> 16);
 }
 
-// HeadRmsNormRow of a block of kNarrowRowThreads threads by a warp, which is each of the block's warps in turn: a lane has column
-// lane + 32 j of the row, j % 4 being the warp. Squares of bf16 and products with a factor of bf16 are exact in double, so that fp32
-// rounds them as it does. Grid: rows by kWarps.
-constexpr int kRowWarps = kNarrowRowThreads / 32;
+// HeadRmsNormRow of a block of kNarrowRowThreads threads, by warps of four rows each: one sum's tree, mean and factor are for all of them.
+// Squares of bf16 and products with a factor of bf16 are exact in double, so that fp32 rounds them as it does. In place: a warp has read
+// its rows before it writes them.
+constexpr int kRowsOfWarp = 4;
 template <int kWidth>
 __global__ void __launch_bounds__(32 * kWarps)
     HeadRmsNormKernel(const uint16_t* x, uint16_t* y, int64_t num_rows, float eps) {
-  constexpr int kColumns = kWidth / 32;
-  static_assert(kColumns % kRowWarps == 0);
+  constexpr int kPieces = kWidth / kNarrowRowThreads;
+  static_assert(kNarrowRowThreads == 128 && kWidth % kNarrowRowThreads == 0);
   BeginKernel();
-  const int64_t row = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
-  if (row >= num_rows) return;
+  const int64_t first = (blockIdx.x * int64_t{kWarps} + threadIdx.x / 32) * kRowsOfWarp;
+  if (first >= num_rows) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint16_t* const from = x + row * kWidth + lane;
-  float values[kColumns];
+  uint2 words[kRowsOfWarp][kPieces];
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) values[j] = FromBits(from[32 * j]);
-  double sum = 0.0;
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const auto* const from = reinterpret_cast<const uint2*>(x + min(first + r, num_rows - 1) * kWidth) + lane;
 #pragma unroll
-  for (int w = 0; w < kRowWarps; ++w) {
-    double of_warp = 0.0;
-#pragma unroll
-    for (int j = w; j < kColumns; j += kRowWarps)
-      of_warp += static_cast<double>(RoundToBf16(values[j] * values[j]));
-    of_warp = WarpSum(of_warp);
-    sum = w == 0 ? of_warp : sum + of_warp;
+    for (int j = 0; j < kPieces; ++j) words[r][j] = from[32 * j];
   }
+  double sums[kRowsOfWarp][4] = {};
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const float low = FourColumn(words[r][j], e);
+        const float high = FourColumn(words[r][j], e + 1);
+        const uint32_t squares = Bf16Pair(low * low, high * high);
+        sums[r][e] += static_cast<double>(__uint_as_float(squares << 16));
+        sums[r][e + 1] += static_cast<double>(__uint_as_float(squares & 0xFFFF0000U));
+      }
+    }
+  }
+  const double sum = SumOfFourWarps(SumOfFourGroups(sums, lane), lane);
   const double mean = HeldIn(MeanOf(sum, kWidth), true);
   const double shifted = HeldIn(mean + static_cast<double>(eps), true);
-  const auto factor = static_cast<float>(HeldIn(1.0 / sqrt(shifted), true));
-  uint16_t* const to = y + row * kWidth + lane;
+  const auto factors = static_cast<float>(HeldIn(1.0 / sqrt(shifted), true));
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) to[32 * j] = ToBits(RoundToBf16(values[j] * factor));
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const float factor = __shfl_sync(kWholeWarp, factors, 2 * r);
+    auto* const to = reinterpret_cast<uint2*>(y + (first + r) * kWidth) + lane;
+    if (first + r >= num_rows) break;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const uint2 from = words[r][j];
+      to[32 * j] = make_uint2(Bf16Pair(FourColumn(from, 0) * factor, FourColumn(from, 1) * factor),
+                              Bf16Pair(FourColumn(from, 2) * factor, FourColumn(from, 3) * factor));
+    }
+  }
 }
 
 // One block a token: its warps take heads in turn, its lanes frequencies.
@@ -100,11 +116,12 @@ __global__ void __launch_bounds__(32 * kWarps) RopeKernel(const RopeParams p) {
 
 bool HasManyHeads(const ops::HeadRmsNormArgs& args) {
   return args.x.dtype == DType::kBF16 && args.y.dtype == DType::kBF16 && args.x.shape[0] >= kMinTokens &&
-         args.x.shape[1] >= kMinHeads && (args.x.shape[2] == 512 || args.x.shape[2] == 128);
+         args.x.shape[1] >= kMinHeads && (args.x.shape[2] == 512 || args.x.shape[2] == 128) &&
+         (reinterpret_cast<uintptr_t>(args.x.data) | reinterpret_cast<uintptr_t>(args.y.data)) % 8 == 0;
 }
 Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args) {
   const int64_t num_rows = args.x.shape[0] * args.x.shape[1];
-  const auto blocks = static_cast<unsigned>(CeilDiv(num_rows, kWarps));
+  const auto blocks = static_cast<unsigned>(CeilDiv(num_rows, kWarps * kRowsOfWarp));
   const auto kernel = args.x.shape[2] == 512 ? HeadRmsNormKernel<512> : HeadRmsNormKernel<128>;
   context.Launch(kernel, blocks, 32 * kWarps, 0, args.x.as<const uint16_t>(), args.y.as<uint16_t>(), num_rows,
                  args.eps);

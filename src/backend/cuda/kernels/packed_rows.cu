@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <memory>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/packed_rows.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/swiglu_words.cuh"
@@ -181,10 +183,20 @@ bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols) {
   return cols % kGroup == 0 && stride % 8 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
 }
 
-Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
-                        MatmulKind kind, int64_t row_multiple) {
-  const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
-  DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
+// What PackTokens gave last.
+struct OpenPack {
+  uint64_t launch = 0;  // That has read it, which KeepPackedTokens says.
+  RowSource source;
+  int64_t cols;
+  bool quantize;
+  MatmulKind kind;
+  PackedRows packed;
+};
+
+namespace {
+
+void LaunchPack(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t rows, int64_t cols,
+                bool quantize, MatmulKind kind) {
   WithMmaKind(kind, [&]<MatmulKind kKind>() {
     if (source.row_weights != nullptr) {
       Launch<kKind, Bf16, RowKind::kGateAndUp>(context, source, packed, rows, cols, quantize);
@@ -194,7 +206,41 @@ Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t c
       Launch<kKind, T, RowKind::kTokens>(context, source, packed, rows, cols, quantize);
     });
   });
+}
+
+}  // namespace
+
+Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                        MatmulKind kind, int64_t row_multiple) {
+  const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
+  DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
+  LaunchPack(context, source, packed, rows, cols, quantize, kind);
   return PackedRows{packed, rows};
+}
+
+Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                              MatmulKind kind, int64_t row_multiple) {
+  const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
+  DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
+  std::shared_ptr<OpenPack>& open = context.open_pack();
+  if (open != nullptr && context.queue().IsLastLaunch(open->launch) && open->packed.data == packed &&
+      open->packed.num_rows == rows && open->source.x == source.x && open->source.dtype == source.dtype &&
+      open->source.stride == source.stride && open->source.num_rows == source.num_rows &&
+      open->cols == cols && open->quantize == quantize && open->kind == kind) {
+    return open->packed;
+  }
+  LaunchPack(context, source, packed, rows, cols, quantize, kind);
+  open = std::make_shared<OpenPack>(OpenPack{0, source, cols, quantize, kind, {packed, rows}});
+  return open->packed;
+}
+
+void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y, int64_t y_stride) {
+  std::shared_ptr<OpenPack>& open = context.open_pack();
+  if (open == nullptr) return;
+  const RowSource& source = open->source;
+  const int64_t x_bytes = source.num_rows * source.stride * ElementBytes(source.dtype);
+  const int64_t y_bytes = y.shape[0] * y_stride * ElementBytes(y.dtype);
+  open->launch = BytesOverlap(source.x, x_bytes, y.data, y_bytes) ? 0 : launch;
 }
 
 bool CanPackWeight(const DeviceWeight& weight) {

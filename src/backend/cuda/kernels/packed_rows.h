@@ -58,6 +58,13 @@ bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols);
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
 
+// The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that has read just these, they lie
+// where it found them, and nothing is packed: linears of the same tokens that follow each other pack them once.
+Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                              MatmulKind kind, int64_t row_multiple = kPackedRows);
+// The op's last launch, of that number, reads them and writes y, of rows y_stride elements apart.
+void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y, int64_t y_stride);
+
 // Weights in the same layout, as wgmma's A operand: BF16, or FP8 widened to bf16 without its scales (a NaN stays one). Of each 16 rows
 // the even ones come first, so that a thread, which holds rows r and r + 8 of a result, holds neighbours. Scratch of the op that runs,
 // of `num_rows` rows at least, of which those past the weight's are unspecified.

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/head_rows.h"
 #include "backend/cuda/kernels/many_heads.h"
+#include "backend/cuda/kernels/many_rows.h"
 #include "backend/cuda/kernels/row_registers.cuh"
 #include "backend/cuda/kernels/row_steps.cuh"
 #include "backend/cuda/kernels/rows.h"
@@ -312,6 +313,49 @@ std::optional<HeadRows> HeadRowsOf(const Params& p) {
   return heads;
 }
 
+// The same of many_rows.h.
+std::optional<ManyRows> ManyRowsOf(const Params& p) {
+  const Track& track = p.tracks[0];
+  const RowsOperand& rows = track.rows;
+  if (p.num_tracks != 1 || rows.num_rows < kManyRows || !rows.in_is_bf16 || !rows.out_is_bf16 ||
+      track.steps[0].kind != RowStepKind::kRmsNorm) {
+    return std::nullopt;
+  }
+  ManyRows many = {.in = static_cast<const uint16_t*>(rows.in),
+                   .out = static_cast<uint16_t*>(rows.out),
+                   .in_stride = rows.in_stride,
+                   .out_stride = rows.out_stride,
+                   .num_rows = rows.num_rows,
+                   .width = static_cast<int>(rows.width),
+                   .eps = track.steps[0].factor,
+                   .weight = track.steps[0].weight,
+                   .positions = nullptr,
+                   .frequencies = nullptr,
+                   .group = 1,
+                   .inverse = false,
+                   .num_simulated = 0,
+                   .runs = {},
+                   .fault = p.fault};
+  for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps)).subspan(1)) {
+    const bool stored = many.runs.size > 0;
+    if (step.kind == RowStepKind::kRope && many.positions == nullptr && many.num_simulated == 0 && !stored &&
+        2 * step.num_columns == kManyRowsRotated) {
+      many.positions = step.positions;
+      many.frequencies = step.weight;
+      many.group = step.group;
+      many.inverse = step.inverse;
+    } else if (step.kind == RowStepKind::kSimulateFp8 && many.num_simulated == 0 && !stored &&
+               step.group == kManyRowsGroup && step.num_columns % kManyRowsGroup == 0) {
+      many.num_simulated = step.num_columns;
+    } else if (step.kind == RowStepKind::kStore && !stored && step.runs.size > 0) {
+      many.runs = step.runs;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return HasManyRows(many) ? std::optional(many) : std::nullopt;
+}
+
 // Whether each step comes once, in the order of StepsInRegisters, and is one of RegisterRow's.
 bool FitsRegisters(const Track& track) {
   const RowsOperand& rows = track.rows;
@@ -357,11 +401,12 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::spa
   int number = 0;
   while (number < p.num_tracks && !GoesOn(p.tracks[number].rows, rows)) ++number;
   if (number == kMaxTracks) return false;
-  // Rows of many heads stay by themselves.
+  // Rows of many heads stay by themselves, and so do those of many tokens.
   const bool heads = step.kind == RowStepKind::kHeadRmsNorm || step.kind == RowStepKind::kRope ||
                      step.kind == RowStepKind::kHadamardFp4;
   if (number == p.num_tracks && number > 0 &&
-      ((heads && rows.num_rows >= kManyHeadRows) || HeadRowsOf(p).has_value())) {
+      ((heads && rows.num_rows >= kManyHeadRows) || HeadRowsOf(p).has_value() ||
+       (step.kind == RowStepKind::kRmsNorm && rows.num_rows >= kManyRows) || ManyRowsOf(p).has_value())) {
     return false;
   }
   std::vector<std::pair<int, MemoryRange>> touched;
@@ -418,6 +463,8 @@ uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
                                  width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
   if (const std::optional<HeadRows> heads = HeadRowsOf(p); heads.has_value())
     return LaunchHeadRows(context, *heads, before);
+  if (const std::optional<ManyRows> many = ManyRowsOf(p); many.has_value())
+    return LaunchManyRows(context, *many, before);
   const auto grid = static_cast<unsigned>(rows.num_blocks);
   if (p.max_width <= kMaxNarrowRow) {
     return context.queue().LaunchInPlaceOf(before, RowsKernel<kNarrowRowThreads>, grid, kNarrowRowThreads,
