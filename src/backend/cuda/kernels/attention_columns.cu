@@ -37,8 +37,7 @@ constexpr int kCols = 64;                 // Of a block of rows in the layout of
 constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
 constexpr int kRowsBytes = kDim / kCols * kBlockBytes;
 constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
-constexpr int kQuarters = 4;        // Of 64 rows' columns: what comes, and is given back, by itself.
-constexpr int kBlocksOfQuarter = kDim / kCols / kQuarters;
+constexpr int kHalves = 2;          // Of 64 rows' columns: what comes by itself.
 constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
 // How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of all tiles (bf16
@@ -73,9 +72,9 @@ struct Shared {
   unsigned char place[kPlaceBytes];
   const uint16_t* rows[kMostTiles * kKeys];  // Null behind the last key.
   float maxima[kBlocks][2][kHeads];          // Of the logits of each block's warpgroups.
-  uint64_t q_full[kQuarters];
-  uint64_t keys_full[2][kQuarters];
-  uint64_t keys_empty[2][kQuarters];
+  uint64_t q_full[kHalves];
+  uint64_t keys_full[2][kHalves];
+  uint64_t keys_empty[2];
   uint64_t slot_full[kMostSlots];
   uint64_t slot_empty[kMostSlots];
   uint64_t maxima_came;
@@ -96,35 +95,32 @@ struct Item {
 
 // --- Producers -------------------------------------------------------------------------------------------------------
 
-// A quarter of the columns of 64 rows, 16 rows a warp, two at a time; row_of(i) is null where there is none: zeros.
+// Half of the columns of 64 rows, 16 rows a warp; row_of(i) is null where there is none: zeros.
 template <typename RowOf>
-__device__ __forceinline__ void CopyQuarter(unsigned char* rows, int quarter, const RowOf& row_of,
-                                            const void* any) {
-  constexpr int kPieces = kDim / kQuarters / 8;
+__device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
+                                         const void* any) {
   const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int piece = lane % kPieces;
-  const uint32_t to = SharedAddress(rows) + (quarter * kBlocksOfQuarter + piece / 8) * kBlockBytes;
-#pragma unroll
-  for (int i = 0; i < 16; i += 32 / kPieces) {
-    const int r = warp * 16 + i + lane / kPieces;
+  static_assert(kDim / kHalves / 8 == 32);  // A piece a lane.
+  const uint32_t to = SharedAddress(rows) + (half * 4 + lane / 8) * kBlockBytes;
+#pragma unroll 8
+  for (int i = 0; i < 16; ++i) {
+    const int r = warp * 16 + i;
     const uint16_t* const row = row_of(r);
     const bool exists = row != nullptr;
-    CopyAsync16(to + r * 128 + ((piece % 8) ^ (r % 8)) * 16,
-                exists ? static_cast<const void*>(row + quarter * (kDim / kQuarters) + piece * 8) : any,
-                exists);
+    CopyAsync16(to + r * 128 + ((lane % 8) ^ (r % 8)) * 16,
+                exists ? static_cast<const void*>(row + half * (kDim / kHalves) + lane * 8) : any, exists);
   }
 }
 
-// Tile number i of the block's, to the place of the even or odd ones, which the one before has left.
+// Tile number i of the block's, to the place of the even or odd ones.
 template <int kBlocks, typename RowOf>
 __device__ __forceinline__ void BringTile(Shared<kBlocks>& m, int i, const RowOf& row_of, const void* any) {
   const int odd = i % 2;
-#pragma unroll 1
-  for (int quarter = 0; quarter < kQuarters; ++quarter) {
-    if (i >= 2) WaitForPhase(&m.keys_empty[odd][quarter], (i / 2 - 1) & 1);
-    CopyQuarter(m.place + kKeysBegin + odd * kRowsBytes, quarter, row_of, any);
-    ArriveWhenCopied(&m.keys_full[odd][quarter]);
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    CopyHalf(m.place + kKeysBegin + odd * kRowsBytes, half, row_of, any);
+    ArriveWhenCopied(&m.keys_full[odd][half]);
   }
 }
 
@@ -135,10 +131,10 @@ __device__ __forceinline__ void BringFirst(Shared<kBlocks>& m, const AttentionPa
   const auto* const q =
       static_cast<const uint16_t*>(p.q) + (item.token * p.num_heads + item.first_head) * kDim;
 #pragma unroll
-  for (int quarter = 0; quarter < kQuarters; ++quarter) {
-    CopyQuarter(
-        m.place, quarter, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
-    ArriveWhenCopied(&m.q_full[quarter]);
+  for (int half = 0; half < kHalves; ++half) {
+    CopyHalf(
+        m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
+    ArriveWhenCopied(&m.q_full[half]);
   }
   const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -196,6 +192,7 @@ __device__ __forceinline__ void Produce(Shared<kBlocks>& m, const AttentionParam
     while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) fill();
   }
   for (int i = 2; i < item.num_own; ++i) {
+    WaitForPhase(&m.keys_empty[i % 2], (i / 2 - 1) & 1);
     const uint16_t* const* const rows = m.rows + (item.rank + i * kBlocks) * kKeys;
     BringTile(
         m, i, [&](int r) { return rows[r]; }, p.q);
@@ -206,12 +203,8 @@ __device__ __forceinline__ void Produce(Shared<kBlocks>& m, const AttentionParam
       const int begin = C::SlotBegin(fills);
       const int of_odd = item.num_own / 2;
       const int of_even = item.num_own - of_odd;
-      const auto wait_for_all_of = [&](int odd, int num_tiles) {
-        for (int quarter = 0; quarter < kQuarters && num_tiles > 0; ++quarter)
-          WaitForPhase(&m.keys_empty[odd][quarter], (num_tiles - 1) & 1);
-      };
-      if (begin < kRoomBegin) wait_for_all_of(1, of_odd);
-      if (begin < kRoomBegin - kRowsBytes) wait_for_all_of(0, of_even);
+      if (begin < kRoomBegin && of_odd > 0) WaitForPhase(&m.keys_empty[1], (of_odd - 1) & 1);
+      if (begin < kRoomBegin - kRowsBytes && of_even > 0) WaitForPhase(&m.keys_empty[0], (of_even - 1) & 1);
     }
     fill();
   }
@@ -253,14 +246,14 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
     asm volatile("" : "+r"(q_address), "+r"(key_address));
     FenceRegisters(logits[i]);
 #pragma unroll
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      if (i == 0) WaitForPhase(&m.q_full[quarter], 0);
-      WaitForPhase(&m.keys_full[group][quarter], i & 1);
+    for (int half = 0; half < kHalves; ++half) {
+      if (i == 0) WaitForPhase(&m.q_full[half], 0);
+      WaitForPhase(&m.keys_full[group][half], i & 1);
       PublishToMatrixSteps();
       BeginMatrixSteps();
 #pragma unroll
-      for (int b = 0; b < kBlocksOfQuarter; ++b) {
-        const int block = quarter * kBlocksOfQuarter + b;
+      for (int b = 0; b < kDim / kCols / kHalves; ++b) {
+        const int block = half * (kDim / kCols / kHalves) + b;
         const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
         const uint64_t k = MatrixDescriptor(key_address + block * kBlockBytes);
 #pragma unroll
@@ -268,13 +261,10 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
           SharedMatrixStep<kKeys>::Add(logits[i], a + 2 * step, k + 2 * step, block + step > 0 ? 1 : 0);
       }
       CommitMatrixSteps();
-      if (quarter == 0) continue;
-      WaitForMatrixSteps<1>();
-      if (lane == 0) Arrive(&m.keys_empty[group][quarter - 1]);
     }
     WaitForMatrixSteps<0>();
     FenceRegisters(logits[i]);
-    if (lane == 0) Arrive(&m.keys_empty[group][kQuarters - 1]);
+    if (lane == 0) Arrive(&m.keys_empty[group]);
     const int num_keys = item.num_keys - tile_of(i) * kKeys;
 #pragma unroll
     for (int k = 0; k < kLogits; ++k) {
@@ -409,12 +399,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   const auto rank = static_cast<int>(blockIdx.x);
   if (thread == 0) {
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      InitBarrier(&m.q_full[quarter], kProducers);
-      for (int odd = 0; odd < 2; ++odd) {
-        InitBarrier(&m.keys_full[odd][quarter], kProducers);
-        InitBarrier(&m.keys_empty[odd][quarter], kConsumers / 2 / 32);
-      }
+    for (int half = 0; half < kHalves; ++half) InitBarrier(&m.q_full[half], kProducers);
+    for (int odd = 0; odd < 2; ++odd) {
+      for (int half = 0; half < kHalves; ++half) InitBarrier(&m.keys_full[odd][half], kProducers);
+      InitBarrier(&m.keys_empty[odd], kConsumers / 2 / 32);
     }
     InitReceipts(&m.maxima_came, sizeof(m.maxima));
   }

@@ -4,8 +4,7 @@
 // values, but for the two tiles that are still there: logits go from the last tile to the first, values from the first to the last.
 //
 // A warpgroup has every other tile's logits and half of the columns of the values; two warps of a third bring each of them its tiles,
-// through all tokens of the block. So while a token ends, the next one's keys are on their way. A tile comes, and its place is given back,
-// in quarters of its columns: there is room for two tiles only, and copies take longer than the products.
+// through all tokens of the block. So while a token ends, the next one's keys are on their way.
 #include <algorithm>
 
 #include "backend/cuda/kernels/attention_keys.cuh"
@@ -33,8 +32,7 @@ constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegis
 constexpr int kCols = 64;                 // Of a block of rows in the layout of hopper.cuh,
 constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
 constexpr int kBlocks = kDim / kCols;
-constexpr int kQuarters = 4;  // Of a tile's columns: what comes by itself.
-constexpr int kBlocksOfQuarter = kBlocks / kQuarters;
+constexpr int kPieces = kDim / 8;   // Of 16 bytes in a row.
 constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
 
 // 64 rows of kDim, [kBlocks][64][kCols], pieces permuted.
@@ -49,8 +47,8 @@ struct Shared {
   float tile_sums[kMostTiles][kHeads];
   float maxima[2][kHeads];  // Of each warpgroup's logits.
   int num_keys;             // Of the token whose queries are there.
-  uint64_t keys_full[2][kQuarters];
-  uint64_t keys_empty[2][kQuarters];
+  uint64_t keys_full[2];
+  uint64_t keys_empty[2];
   uint64_t q_full;
   uint64_t q_empty;
 };
@@ -61,26 +59,23 @@ __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
 
 // --- Producers -------------------------------------------------------------------------------------------------------
 
-// A quarter of the columns of rows [first_row, first_row + kCount) of `rows` by a warp, two rows at a time; lane i knows where row i lies,
-// or that there is none: zeros.
+// Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none: zeros.
 template <int kCount>
-__device__ __forceinline__ void CopyQuarter(unsigned char* rows, int first_row, int quarter,
-                                            const uint16_t* row_of_lane, const void* any) {
-  constexpr int kPieces = kDim / kQuarters / 8;  // Of 16 bytes in a row.
-  static_assert(kPieces == 16 && kBlocksOfQuarter == 2);
+__device__ __forceinline__ void CopyRows(unsigned char* rows, int first_row, const uint16_t* row_of_lane,
+                                         const void* any) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int piece = lane % kPieces;
-  const uint32_t to = SharedAddress(rows) + (quarter * kBlocksOfQuarter + piece / 8) * kBlockBytes +
-                      (first_row + lane / kPieces) * 128;
+  const uint32_t to = SharedAddress(rows) + lane / 8 * kBlockBytes + first_row * 128;
+  static_assert(kPieces == 64);
 #pragma unroll 8
-  for (int i = 0; i < kCount; i += 2) {
-    const int r = i + lane / kPieces;  // Its remainder by eight is that of first_row + r.
+  for (int i = 0; i < kCount; ++i) {
     const auto row = reinterpret_cast<const uint16_t*>(
-        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), r));
+        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), i));
     const bool exists = row != nullptr;
-    CopyAsync16(to + i * 128 + ((piece % 8) ^ (r % 8)) * 16,
-                exists ? static_cast<const void*>(row + quarter * (kDim / kQuarters) + piece * 8) : any,
-                exists);
+    const auto* const from = exists ? static_cast<const void*>(row + lane * 8) : any;
+    const auto* const further = exists ? static_cast<const void*>(row + 256 + lane * 8) : any;
+    const uint32_t at = to + i * 128 + ((lane % 8) ^ (i % 8)) * 16;
+    CopyAsync16(at, from, exists);
+    CopyAsync16(at + 4 * kBlockBytes, further, exists);
   }
 }
 
@@ -109,28 +104,36 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
     };
     const uint16_t* row = row_of(0);
     const auto bring = [&](int fill) {
-#pragma unroll 1
-      for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        WaitForPhase(&m.keys_empty[odd][quarter], (fills & 1U) ^ 1U);
-        CopyQuarter<32>(m.keys[odd].bytes, first_row, quarter, row, p.q);
-        ArriveWhenCopied(&m.keys_full[odd][quarter]);
-      }
+      WaitForPhase(&m.keys_empty[odd], (fills & 1U) ^ 1U);
+      CopyRows<32>(m.keys[odd].bytes, first_row, row, p.q);
+      CommitCopies();
       ++fills;
       row = row_of(fill + 1);
     };
+    const auto tell = [&](uint64_t* barrier) {
+      PublishToMatrixSteps();
+      __syncwarp();
+      if (lane == 0) Arrive(barrier);
+    };
     if (num_fills > 0) bring(0);
     WaitForPhase(&m.q_empty, token_parity ^ 1U);
-    if (warp == 0 && lane == 0) {
-      m.num_keys = num_keys;
-      Arrive(&m.q_full);
-    }
+    if (warp == 0 && lane == 0) m.num_keys = num_keys;
     // A quarter of the heads each.
     const int head = first_head + warp * 16 + lane;
     const auto* const q = static_cast<const uint16_t*>(p.q) + (token * p.num_heads + head) * kDim;
-    for (int quarter = 0; quarter < kQuarters; ++quarter)
-      CopyQuarter<16>(m.q_or_weights, warp * 16, quarter, head < p.num_heads ? q : nullptr, p.q);
-    ArriveWhenCopied(&m.q_full);
-    for (int fill = 1; fill < num_fills; ++fill) bring(fill);
+    CopyRows<16>(m.q_or_weights, warp * 16, head < p.num_heads ? q : nullptr, p.q);
+    CommitCopies();
+    if (num_fills > 0) {
+      WaitForCopies<1>();
+      tell(&m.keys_full[odd]);
+    }
+    WaitForCopies<0>();
+    tell(&m.q_full);
+    for (int fill = 1; fill < num_fills; ++fill) {
+      bring(fill);
+      WaitForCopies<0>();
+      tell(&m.keys_full[odd]);
+    }
     token_parity ^= 1U;
   }
 }
@@ -180,35 +183,26 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 #pragma unroll
     for (int i = kMostTiles / 2 - 1; i >= 0; --i) {
       if (i >= mine) continue;
+      WaitForPhase(&m.keys_full[half], (first_fill + static_cast<uint32_t>(mine - 1 - i)) & 1U);
       // Computed anew for each tile: descriptors of all steps would not fit in registers.
       uint32_t q_address = SharedAddress(m.q_or_weights);
       uint32_t key_address = SharedAddress(m.keys[half].bytes);
       asm volatile("" : "+r"(q_address), "+r"(key_address));
       FenceRegisters(logits[i]);
+      BeginMatrixSteps();
 #pragma unroll
-      for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        WaitForPhase(&m.keys_full[half][quarter], (first_fill + static_cast<uint32_t>(mine - 1 - i)) & 1U);
-        PublishToMatrixSteps();
-        BeginMatrixSteps();
+      for (int block = 0; block < kBlocks; ++block) {
+        const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
+        const uint64_t b = MatrixDescriptor(key_address + block * kBlockBytes);
 #pragma unroll
-        for (int b = 0; b < kBlocksOfQuarter; ++b) {
-          const int block = quarter * kBlocksOfQuarter + b;
-          const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
-          const uint64_t k = MatrixDescriptor(key_address + block * kBlockBytes);
-#pragma unroll
-          for (int step = 0; step < kCols / 16; ++step)
-            SharedMatrixStep<kKeys>::Add(logits[i], a + 2 * step, k + 2 * step, block + step > 0 ? 1 : 0);
-        }
-        CommitMatrixSteps();
-        // The first tile stays, as values.
-        if (i > 0 && quarter > 0) {
-          WaitForMatrixSteps<1>();
-          if (lane == 0) Arrive(&m.keys_empty[half][quarter - 1]);
-        }
+        for (int step = 0; step < kCols / 16; ++step)
+          SharedMatrixStep<kKeys>::Add(logits[i], a + 2 * step, b + 2 * step, block + step > 0 ? 1 : 0);
       }
+      CommitMatrixSteps();
       WaitForMatrixSteps<0>();
       FenceRegisters(logits[i]);
-      if (i > 0 && lane == 0) Arrive(&m.keys_empty[half][kQuarters - 1]);
+      // The first tile stays, as values.
+      if (i > 0 && lane == 0) ArriveTimes(&m.keys_empty[half], 2);
 #pragma unroll
       for (int k = 0; k < kLogits; ++k)
         maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], scaled(i, k, logits[i][k]));
@@ -259,28 +253,25 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles; ++tile) {
       const int odd = tile % 2;
-      const uint32_t parity =
-          ((odd != 0 ? fills[1] + tiles_of[1] : fills[0] + tiles_of[0]) + tile / 2 - 1U) & 1U;
+      WaitForPhase(&m.keys_full[odd],
+                   ((odd != 0 ? fills[1] + tiles_of[1] : fills[0] + tiles_of[0]) + tile / 2 - 1U) & 1U);
       const uint32_t weight_address = SharedAddress(m.q_or_weights) + tile * kBlockBytes;
       const uint32_t value_address = SharedAddress(m.keys[odd].bytes);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        const int quarter = half * 2 + part;
-        WaitForPhase(&m.keys_full[odd][quarter], parity);
-        PublishToMatrixSteps();
         float values[64];
         FenceRegisters(values);
         BeginMatrixSteps();
 #pragma unroll
         for (int i = 0; i < kKeys / 16; ++i) {
-          const uint32_t block = value_address + quarter * kBlocksOfQuarter * kBlockBytes + i * (16 * 128);
+          const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
           SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
                                            TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
         }
         CommitMatrixSteps();
         WaitForMatrixSteps<0>();
         FenceRegisters(values);
-        if (lane == 0) Arrive(&m.keys_empty[odd][quarter]);
+        if (part == 1 && lane == 0) Arrive(&m.keys_empty[odd]);
 #pragma unroll
         for (int i = 0; i < 64; ++i) o[part][i] += values[i];
         FenceRegisters(o[part]);  // Or they would be added when there are no registers for it.
@@ -322,12 +313,10 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
   BeginKernel();
   if (threadIdx.x == 0) {
     for (int odd = 0; odd < 2; ++odd) {
-      for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        InitBarrier(&m.keys_full[odd][quarter], kProducers / 2);
-        InitBarrier(&m.keys_empty[odd][quarter], kConsumers / 2 / 32);
-      }
+      InitBarrier(&m.keys_full[odd], 2);
+      InitBarrier(&m.keys_empty[odd], kConsumers / 32);
     }
-    InitBarrier(&m.q_full, kProducers + 1);
+    InitBarrier(&m.q_full, kProducers / 32);
     InitBarrier(&m.q_empty, kConsumers / 32);
     PublishBarriers();
   }
