@@ -18,6 +18,9 @@ constexpr int64_t kPartAlignment = 128;  // Whole lines cross the link.
 struct Progress {
   uint32_t sent[kStreamTaskWarps];
   uint32_t taken[kStreamTaskWarps];
+  // By rank, how many parts of this launch its block has sent here, and taken of what is sent there.
+  uint32_t there[kMaxPeers];
+  uint32_t taken_there[kMaxPeers];
   int stopped;  // A wait was ended: nobody waits on.
 };
 __device__ bool IsStopped(const Progress& progress) {
@@ -42,33 +45,51 @@ __device__ uint32_t LookAtCount(const uint32_t* count) {
   return value;
 }
 
-// Flags of one kind of this block's that others raise, each looked at by one lane of a warp.
-class Flags {
- public:
-  __device__ Flags(const PeerLinks& links, const uint64_t (&flags)[kMaxPeers][kMaxExchangeBlocks]) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    if (lane < links.size && lane != links.rank) flag_ = &flags[lane][blockIdx.x];
+// Waits, by a warp, until all others' counts of one kind are at least `num_parts`; whether they are.
+__device__ bool Reach(const PeerLinks& links, const uint32_t (&counts)[kMaxPeers], int num_parts,
+                      const Progress& progress) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  bool there = lane >= links.size || lane == links.rank;
+  while (!there) {
+    const bool stopped = IsStopped(progress);
+    there = LookAtCount(&counts[lane]) >= static_cast<uint32_t>(num_parts);
+    if (stopped) break;
   }
-  // Waits, by the warp, until all others' are at least `part`; whether they are.
-  __device__ bool Reach(const PeerLinks& links, uint64_t part, Progress& progress) {
-    bool there = true;
-    if (flag_ != nullptr && seen_ < part) {
-      WaitUntil(links, [&] {
-        seen_ = LoadAcquire(flag_);
-        return seen_ >= part || IsStopped(progress) ? -1 : static_cast<int>(threadIdx.x % 32);
-      });
-      there = seen_ >= part;
-    }
-    if (!there) Stop(progress);
-    there = __all_sync(kWholeWarp, there);
-    __syncwarp();  // What a lane knows to be there, all do.
-    return there;
-  }
+  there = __all_sync(kWholeWarp, there);
+  __syncwarp();  // What a lane knows to be there, all do.
+  return there;
+}
 
- private:
-  const uint64_t* flag_ = nullptr;
-  uint64_t seen_ = 0;
-};
+// How many rounds must have been taken before a launch ends: all but the last.
+__device__ int PartsTakenAtEnd(const StreamParams& p) {
+  return static_cast<int>((p.num_parts - 1) / kPartsOfRound * kPartsOfRound);
+}
+
+// By a warp: looks at the flags that others raise, for all of the block. Were all warps to look, those of a rank that is early would keep
+// its second cache from what they wait for.
+__device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress& progress) {
+  constexpr int kFirstOfTaken = 16;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int rank = lane % kFirstOfTaken;
+  const bool of_taken = lane >= kFirstOfTaken;
+  const MailboxHead& head = Head(p.mailboxes[p.rank]);
+  const auto wanted = static_cast<uint32_t>(of_taken ? PartsTakenAtEnd(p) : p.num_parts);
+  if (rank >= p.size || rank == p.rank || wanted == 0) return;
+  const uint64_t* const flag =
+      of_taken ? &head.parts_taken[rank][blockIdx.x] : &head.parts_there[rank][blockIdx.x];
+  uint32_t* const count = of_taken ? &progress.taken_there[rank] : &progress.there[rank];
+  uint32_t seen = 0;
+  const bool whole = WaitUntil(p, [&] {
+    const uint64_t last = LoadAcquire(flag);  // Of this launch or one before.
+    const uint32_t now = last < first_part ? 0 : static_cast<uint32_t>(last - first_part) + 1;
+    if (now != seen) {
+      seen = now;
+      asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(SharedAddress(count)), "r"(now) : "memory");
+    }
+    return seen >= wanted || IsStopped(progress) ? -1 : rank;
+  });
+  if (!whole) Stop(progress);
+}
 
 // Where part number `part` of this block's lies.
 __device__ std::byte* PartPlace(std::byte* mailbox, uint64_t part, int source) {
@@ -139,8 +160,6 @@ struct Stream {
   }
 
   __device__ static void Send(const StreamParams& p, uint64_t first_part, Progress& progress) {
-    const MailboxHead& head = Head(p.mailboxes[p.rank]);
-    Flags taken(p, head.parts_taken);
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int num_parts = static_cast<int>(p.num_parts);
     for (int k = 0; k < num_parts; ++k) {
@@ -162,8 +181,9 @@ struct Stream {
             if (Offset() + j * kStep < left) units[j] = *reinterpret_cast<const Unit*>(place);
           }
           if (!has_room) {
-            has_room = k == kPartsOfRound ? Flags(p, head.parts_there).Reach(p, first_part, progress)
-                                          : taken.Reach(p, part - 2 * kPartsOfRound, progress);
+            has_room = k == kPartsOfRound
+                           ? Reach(p, progress.there, 1, progress)
+                           : Reach(p, progress.taken_there, k + 1 - 2 * kPartsOfRound, progress);
             if (!has_room) return;
           }
 #pragma unroll
@@ -175,14 +195,11 @@ struct Stream {
       }
       Count(&progress.sent[warp], k + 1);
     }
-    const int rounds_before_last = (num_parts - 1) / kPartsOfRound;
-    if (rounds_before_last > 0)
-      taken.Reach(p, first_part + static_cast<uint64_t>(rounds_before_last * kPartsOfRound) - 1, progress);
+    Reach(p, progress.taken_there, PartsTakenAtEnd(p), progress);
   }
 
   __device__ static void TakeCopies(const StreamParams& p, uint64_t first_part, Progress& progress) {
     std::byte* const mailbox = p.mailboxes[p.rank];
-    Flags there(p, Head(mailbox).parts_there);
     const int warp = static_cast<int>(threadIdx.x) / 32 - kStreamTaskWarps;
     const int num_parts = static_cast<int>(p.num_parts);
     for (int k = 0; k < num_parts; ++k) {
@@ -209,7 +226,7 @@ struct Stream {
         PlacesOfPiece from(own, stretch.begin + Offset());
         copy(stretch, p.receive[p.rank], [&](int) { return *reinterpret_cast<const Unit*>(from.Next()); });
       }
-      if (!there.Reach(p, part, progress)) return;
+      if (!Reach(p, progress.there, k + 1, progress)) return;
       for (int i = 1; i < p.size; ++i) {
         const int source = (p.rank + i) % p.size;
         const ExchangePiece& piece = p.receive[source];
@@ -224,7 +241,6 @@ struct Stream {
   // Of floats, one or four a unit.
   __device__ static void TakeSums(const StreamParams& p, uint64_t first_part, Progress& progress) {
     std::byte* const mailbox = p.mailboxes[p.rank];
-    Flags there(p, Head(mailbox).parts_there);
     const int warp = static_cast<int>(threadIdx.x) / 32 - kStreamTaskWarps;
     const int num_parts = static_cast<int>(p.num_parts);
     for (int k = 0; k < num_parts; ++k) {
@@ -240,7 +256,7 @@ struct Stream {
         for (int j = 0; j < kSumAhead; ++j) {
           if (at + j * kStep < stretch.size) own[j] = *reinterpret_cast<const Unit*>(mine + at + j * kStep);
         }
-        if (!is_there && !there.Reach(p, part, progress)) return;
+        if (!is_there && !Reach(p, progress.there, k + 1, progress)) return;
         is_there = true;
         Unit sums[kSumAhead];
         for (int r = 0; r < p.size; ++r) {
@@ -304,6 +320,10 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
     progress.sent[t] = 0;
     progress.taken[t] = 0;
   }
+  if (t < kMaxPeers) {
+    progress.there[t] = 0;
+    progress.taken_there[t] = 0;
+  }
   if (t == 0) {
     progress.stopped = 0;
     broken = p.state->broken;
@@ -323,8 +343,10 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
     }
   } else if (warp == 2 * kStreamTaskWarps) {
     RaiseFlags(p, first_part, progress.sent, &MailboxHead::parts_there, progress);
-  } else {
+  } else if (warp == 2 * kStreamTaskWarps + 1) {
     RaiseFlags(p, first_part, progress.taken, &MailboxHead::parts_taken, progress);
+  } else {
+    WatchFlags(p, first_part, progress);
   }
   __syncthreads();
   if (t == 0)

@@ -6,6 +6,7 @@
 //   there  raises the block's flag in the others' mailboxes for parts that all warps have sent: the fence that this takes, until
 //          everything before it has crossed the link, is waited for by nobody who writes
 //   taken  the same for parts that all warps have taken
+//   watch  looks at the flags that others raise, and tells the others of the block
 //
 // A round is kPartsOfRound parts, and takes turns with the halves of slots as any: a launch counts as many as it needs, alike on all
 // ranks. Parts are numbered over all launches, round * kPartsOfRound on, so flags only grow. In a half a block has a place of its own,
@@ -25,7 +26,7 @@ namespace dsv4::backend::cuda {
 inline constexpr int kPartsOfRound = 2;
 inline constexpr int64_t kMaxPartBytes = kSlotBytes / kPartsOfRound / kMaxExchangeBlocks;  // A block.
 inline constexpr int kStreamTaskWarps = 8;  // That send, and as many that take.
-inline constexpr int kStreamThreads = (2 * kStreamTaskWarps + 2) * 32;
+inline constexpr int kStreamThreads = (2 * kStreamTaskWarps + 3) * 32;
 // Pieces up to here are better off with one exchange by flags: no thread has a second load to wait for.
 inline constexpr int64_t kMaxUnstreamedBytes = int64_t{1} << 20;
 
