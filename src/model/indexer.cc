@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "model/all_entries.h"
@@ -69,6 +71,30 @@ std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
   return sequences;
 }
 
+// How many consecutive tokens of a long pass each shard chooses for, in order: as even as can be by what they cost. Later ones see more keys.
+std::vector<int64_t> TokensOfShards(const LayerStep& step) {
+  constexpr int64_t kUnit = 16;  // Tokens that stay together.
+  constexpr int64_t kTokenCost =
+      700;  // Of a token's queries and choice, in keys that it scores; seen on an H200.
+  const int64_t num_shards = step.context().shards.entries.count;
+  std::vector<std::pair<int64_t, int64_t>> units;  // Tokens, and what those up to here cost.
+  int64_t cost = 0;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    for (int64_t i = 0; i < sequence.num_tokens; i += kUnit) {
+      const int64_t tokens = std::min(kUnit, sequence.num_tokens - i);
+      cost += tokens * (kTokenCost + (sequence.first_position + i) / step.layer_config().compress_ratio);
+      units.emplace_back(tokens, cost);
+    }
+  }
+  std::vector<int64_t> num_tokens(static_cast<size_t>(num_shards));
+  int64_t shard = 0;
+  for (const auto& [tokens, cost_to_here] : units) {
+    num_tokens[static_cast<size_t>(shard)] += tokens;
+    if (cost_to_here * num_shards >= cost * (shard + 1)) shard = std::min(shard + 1, num_shards - 1);
+  }
+  return num_tokens;
+}
+
 // What of `sequence` is among `rows`, which count as the first ones.
 ops::IndexerSequence Cut(ops::IndexerSequence sequence, const Range& rows) {
   const int64_t begin = std::max(sequence.token_begin, rows.begin);
@@ -82,7 +108,6 @@ ops::IndexerSequence Cut(ops::IndexerSequence sequence, const Range& rows) {
 // Every shard chooses for some tokens among all keys.
 Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
                     const TensorView& selected) {
-  comm::Communicator& group = *step.context().shards.group;
   const Range rows = IndexerRows(step);
   DSV4_ASSIGN_OR_RETURN_STATUS(const AllEntries all,
                                GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys));
@@ -103,9 +128,9 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
                                  .ratio = step.layer_config().compress_ratio,
                                  .sequences = mine}));
   std::vector<int64_t> piece_bytes;
-  for (const int64_t num_rows : EvenRows(selected.shape[0], group.size()))
+  for (const int64_t num_rows : TokensOfShards(step))
     piece_bytes.push_back(num_rows * top_k * ElementBytes(DType::kI32));
-  return group.AllGather(Bytes(chosen), 1, piece_bytes, Bytes(selected));
+  return step.context().shards.group->AllGather(Bytes(chosen), 1, piece_bytes, Bytes(selected));
 }
 
 }  // namespace
@@ -114,9 +139,11 @@ Range IndexerRows(const LayerStep& step) {
   // So that a shard has enough of them to keep a device busy, and their keys are fewer bytes than what else is exchanged.
   constexpr int64_t kMinDividedTokens = 512;
   const EntryShard& shard = step.context().shards.entries;
-  const int64_t n = step.plan().num_tokens;
-  if (shard.count == 1 || n < kMinDividedTokens) return {0, n};
-  return PartOf(n, 1, static_cast<int>(shard.index), static_cast<int>(shard.count));
+  if (shard.count == 1 || step.plan().num_tokens < kMinDividedTokens) return {0, step.plan().num_tokens};
+  const std::vector<int64_t> num_tokens = TokensOfShards(step);
+  const auto mine = num_tokens.begin() + shard.index;
+  const int64_t begin = std::accumulate(num_tokens.begin(), mine, int64_t{0});
+  return {begin, begin + *mine};
 }
 
 Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,
