@@ -5,10 +5,11 @@
 
 namespace dsv4::model {
 
-Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind) {
+Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind,
+                                 std::span<const PassSequence> sequences) {
   const EntryShard& mine = step.context().shards.entries;
   AllEntries all;
-  for (const PassSequence& sequence : step.plan().sequences)
+  for (const PassSequence& sequence : sequences)
     all.sequences.push_back(sequence.state->Pages(step.state_layer(), kind));
   const int64_t width = all.sequences[0].width;
   const DType dtype = all.sequences[0].dtype;
@@ -19,7 +20,7 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
   std::vector<PagedRows> sources;
   std::vector<int64_t> num_rows;  // Of a sequence, on each shard.
   for (size_t s = 0; s < all.sequences.size(); ++s) {
-    const PassSequence& sequence = step.plan().sequences[s];
+    const PassSequence& sequence = sequences[s];
     const int64_t num_entries =
         (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
     num_rows.push_back((num_entries + mine.count - 1) / mine.count);

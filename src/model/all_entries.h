@@ -1,7 +1,8 @@
-// The compressed entries or indexer keys of a pass's sequences where shards divide them, brought together: for passes of many tokens,
+// The compressed entries or indexer keys of some of a pass's sequences where shards divide them, brought together: for many tokens,
 // beside whose work they are few bytes.
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -11,11 +12,12 @@
 namespace dsv4::model {
 
 struct AllEntries {
-  std::vector<PagedRows> sequences;  // Of each sequence of the pass, in order.
+  std::vector<PagedRows> sequences;  // Of each sequence, in order.
   std::vector<void*> pages;          // To which `sequences` point: one a sequence, in the arena.
 };
 
 // Of this layer, those that this pass completes included; all shards call it.
-Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind);
+Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind,
+                                 std::span<const PassSequence> sequences);
 
 }  // namespace dsv4::model

@@ -174,30 +174,31 @@ Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const Ten
 }
 
 // Entries come to the queries: this shard gets everybody's and attends to all of them with its own heads, with one rank's numbers.
+// `rows`: the same sequences in the plan.
 Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
-                    const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
-                    const TensorView& o) {
+                    const TensorView& selected, std::span<const PassSequence> rows,
+                    std::span<const ops::AttentionSequence> sequences, const TensorView& o) {
   const Arena::Scope scope(step.context().arena);
   DSV4_ASSIGN_OR_RETURN_STATUS(const AllEntries all,
-                               GatherEntries(step, "attn.entries", kv::PageKind::kEntries));
+                               GatherEntries(step, "attn.entries", kv::PageKind::kEntries, rows));
   std::vector<ops::AttentionSequence> gathered(sequences.begin(), sequences.end());
   for (size_t i = 0; i < gathered.size(); ++i) gathered[i].entries = all.sequences[i];
   return AttendAlone(step, weights, q, selected, gathered, o);
 }
 
-// Whether entries come to the queries, for a pass of many tokens where they are fewer bytes than what else is sent; all shards
-// decide alike. With few queries it is exchanges and launches that count.
-bool EntriesTravel(const LayerStep& step, std::span<const ops::AttentionSequence> sequences) {
+// Whether a sequence's entries come to its queries: where these are many, and more bytes with what else would be sent. All shards decide
+// alike, and for each sequence alone, so that its numbers do not depend on the others of the pass. With few queries it is exchanges and
+// launches that count.
+bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence) {
   constexpr int64_t kFewQueries = 16;
   const ModelConfig& config = step.config();
-  const int64_t n = step.plan().num_tokens;
   const int64_t element = ElementBytes(step.dtype());
   const int64_t query = config.num_attention_heads *
                         (config.head_dim * element + (config.head_dim + 2) * ElementBytes(DType::kF32));
-  int64_t num_entries = 0;
-  for (const ops::AttentionSequence& sequence : sequences)
-    num_entries += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
-  return n > kFewQueries && num_entries * config.head_dim * element < n * query;
+  const int64_t num_entries =
+      (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  return sequence.num_tokens > kFewQueries &&
+         num_entries * config.head_dim * element < sequence.num_tokens * query;
 }
 
 // Where shards divide the entries and keep them: every shard gets what is found in each one's part for its own heads.
@@ -211,6 +212,30 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   DSV4_RETURN_IF_ERROR(SendQueries(step, weights.splits.heads, q, selected, sequences, parts));
   if (q.shape[1] == 0) return {};
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
+}
+
+// Where shards divide the entries: sequences one after the other that go the same way are attended to at once.
+Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                     const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                     const TensorView& o) {
+  const std::span<const PassSequence> plan = step.plan().sequences;
+  for (size_t first = 0, end = 0; first < sequences.size(); first = end) {
+    const bool travel = EntriesTravel(step, sequences[first]);
+    end = first + 1;
+    while (end < sequences.size() && EntriesTravel(step, sequences[end]) == travel) ++end;
+    const int64_t begin_row = sequences[first].token_begin;
+    const int64_t end_row = sequences[end - 1].token_begin + sequences[end - 1].num_tokens;
+    const auto rows = [&](const TensorView& all) {
+      return all.is_null() ? all : all.Rows(begin_row, end_row);
+    };
+    std::vector<ops::AttentionSequence> some(sequences.begin() + static_cast<int64_t>(first),
+                                             sequences.begin() + static_cast<int64_t>(end));
+    for (ops::AttentionSequence& sequence : some) sequence.token_begin -= begin_row;
+    DSV4_RETURN_IF_ERROR(travel ? FetchEntries(step, weights, rows(q), rows(selected),
+                                               plan.subspan(first, end - first), some, rows(o))
+                                : AttendTogether(step, weights, rows(q), rows(selected), some, rows(o)));
+  }
+  return {};
 }
 
 // Whether the indexer of this layer has to choose: no query of the pass may see more entries than it takes, and then all are taken.
@@ -229,13 +254,8 @@ Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, co
   const std::vector<ops::AttentionSequence> sequences = Sequences(step, windows);
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
   const bool divided = step.context().shards.divide_entries() && step.layer_config().compressed();
-  if (!divided) {
-    DSV4_TRY(AttendAlone(step, weights, q, selected, sequences, o));
-  } else if (EntriesTravel(step, sequences)) {
-    DSV4_TRY(FetchEntries(step, weights, q, selected, sequences, o));
-  } else {
-    DSV4_TRY(AttendTogether(step, weights, q, selected, sequences, o));
-  }
+  DSV4_TRY(divided ? AttendDivided(step, weights, q, selected, sequences, o)
+                   : AttendAlone(step, weights, q, selected, sequences, o));
   if (q.shape[1] == 0) return o;
   step.Observe("attn.o", o);
   // Keys are values and carry their rotation; undoing the query's leaves the relative one.

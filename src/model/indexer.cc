@@ -109,8 +109,9 @@ ops::IndexerSequence Cut(ops::IndexerSequence sequence, const Range& rows) {
 Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
                     const TensorView& selected) {
   const Range rows = IndexerRows(step);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const AllEntries all,
-                               GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const AllEntries all,
+      GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys, step.plan().sequences));
   std::vector<ops::IndexerSequence> mine;
   const std::vector<ops::IndexerSequence> sequences = Sequences(step);
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -136,10 +137,20 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
 }  // namespace
 
 Range IndexerRows(const LayerStep& step) {
-  // So that a shard has enough of them to keep a device busy, and their keys are fewer bytes than what else is exchanged.
+  // So that a shard has enough of them to keep a device busy, and keys are not many more bytes than the candidates that would be exchanged.
   constexpr int64_t kMinDividedTokens = 512;
+  constexpr int64_t kMostKeyBytes = 8;  // Of a byte of candidates.
+  const ModelConfig& config = step.config();
   const EntryShard& shard = step.context().shards.entries;
-  if (shard.count == 1 || step.plan().num_tokens < kMinDividedTokens) return {0, step.plan().num_tokens};
+  const int64_t n = step.plan().num_tokens;
+  int64_t num_keys = 0;
+  for (const PassSequence& sequence : step.plan().sequences)
+    num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  const int64_t key_bytes = num_keys * config.index_head_dim * ElementBytes(step.dtype());
+  if (shard.count == 1 || n < kMinDividedTokens ||
+      key_bytes > kMostKeyBytes * n * config.index_topk * ElementBytes(DType::kI64)) {
+    return {0, n};
+  }
   const std::vector<int64_t> num_tokens = TokensOfShards(step);
   const auto mine = num_tokens.begin() + shard.index;
   const int64_t begin = std::accumulate(num_tokens.begin(), mine, int64_t{0});

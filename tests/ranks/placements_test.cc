@@ -156,6 +156,45 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
   }
 }
 
+// A step of prompts and of single tokens between them, whose entries go different ways where they are divided, has the bits of steps of each
+// sequence alone; so has one of more single tokens than entries stay for.
+TEST(Tiny, DividedEntriesDoNotDependOnNeighbours) {
+  constexpr size_t kSequences = 20;
+  const std::vector<int32_t> tokens = Tokens(kTiny, 150);
+  const auto feed = [&](model::Model& model, bool together) {
+    std::vector<kv::SequenceState> states;
+    for (size_t i = 0; i < kSequences; ++i) states.push_back(model.NewSequence().value());
+    std::vector<float> logits;
+    const auto step = [&](const std::vector<size_t>& counts) {
+      std::vector<model::SequenceChunk> chunks;
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const std::span<const int32_t> from = std::span(tokens).subspan(i, counts[i]);
+        chunks.push_back({.state = &states[i], .tokens = from});
+      }
+      const auto run = [&](std::span<const model::SequenceChunk> some) {
+        const auto output = model.Step(some);
+        ASSERT_TRUE(output.has_value()) << output.error().ToString();
+        logits.insert(logits.end(), output->logits.begin(), output->logits.end());
+      };
+      if (together) return run(chunks);
+      for (const model::SequenceChunk& chunk : chunks) run({&chunk, 1});
+    };
+    step({40, 3, 17, 33});
+    step({1, 30, 1, 1, 25, 2});
+    step(std::vector<size_t>(kSequences, 1));
+    return logits;
+  };
+  RanksRun run{.directory = kTiny, .options = {}, .backend = GoldenBackends().back(), .num_ranks = 2};
+  for (const char* placement : {"tensor", "expert,entries"}) {
+    run.placement = placement;
+    std::vector<float> alone;
+    std::vector<float> together;
+    RunModel(run, [&](model::Model& model) { alone = feed(model, false); });
+    RunModel(run, [&](model::Model& model) { together = feed(model, true); });
+    EXPECT_TRUE(SameBits(together, alone)) << placement;
+  }
+}
+
 // The sums of 600 tokens are taken in pieces, a shard some rows, those of 300 by every shard: 256 columns of four bytes each.
 TEST(Tiny, CutSumsOfManyTokensAreTheSame) {
   constexpr int64_t kTokens = 600;
