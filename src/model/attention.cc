@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "comm/imagined_group.h"
 #include "model/all_entries.h"
 #include "model/compressor.h"
 #include "model/indexer.h"
@@ -119,11 +120,11 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
 }
 
-// Attention over a part of what the queries q see: of the entries that `shard` has, whose rows are in `sequences`, and of one shard, in
+// Attention over a part of what the queries q see: of the entries that this shard has, whose rows are in `sequences`, and of one shard, in
 // turn by layers, with the window.
 Status AttendToPart(const LayerStep& step, const TensorView& q, const TensorView& selected,
-                    const EntryShard& shard, std::span<const ops::AttentionSequence> sequences,
-                    const TensorView& part) {
+                    std::span<const ops::AttentionSequence> sequences, const TensorView& part) {
+  const EntryShard& shard = step.context().shards.entries;
   const bool window = step.layer() % shard.count == shard.index;
   return step.Run("attn.part", step.ops().attention_part,
                   {.q = q,
@@ -151,7 +152,7 @@ Status SendQueries(const LayerStep& step, const ColumnSplit& heads, const Tensor
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine,
                                step.NewTensor(DType::kF32, {n, config.num_attention_heads * width}));
   DSV4_RETURN_IF_ERROR(AttendToPart(step, all_q.Reshaped({n, config.num_attention_heads, config.head_dim}),
-                                    selected, step.context().shards.entries, sequences, mine));
+                                    selected, sequences, mine));
   ColumnSplit split = heads;
   for (int64_t& begin : split.begins) begin = begin / config.head_dim * width;
   return ScatterColumns(step, mine, split, parts);
@@ -214,26 +215,56 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
 
-// Where shards divide the entries: sequences one after the other that go the same way are attended to at once.
+// Rows [begin, end) of a pass.
+struct SomeRows {
+  int64_t begin = 0;
+  int64_t end = 0;
+  TensorView Of(const TensorView& all) const { return all.is_null() ? all : all.Rows(begin, end); }
+  // What of the sequences is among them, which are then all rows.
+  std::vector<ops::AttentionSequence> Of(std::span<const ops::AttentionSequence> sequences) const {
+    std::vector<ops::AttentionSequence> some;
+    for (ops::AttentionSequence sequence : sequences) {
+      const int64_t first = std::max(begin, sequence.token_begin);
+      const int64_t last = std::min(end, sequence.token_begin + sequence.num_tokens);
+      if (first >= last) continue;
+      sequence.first_position += first - sequence.token_begin;
+      sequence.token_begin = first - begin;
+      sequence.num_tokens = last - first;
+      some.push_back(sequence);
+    }
+    return some;
+  }
+};
+
+// Where shards divide the entries: sequences one after the other that go the same way are attended to at once, of those that send queries
+// some tokens at a time, which bounds the arena: each has 200 KB of queries and parts.
 Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                      const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                      const TensorView& o) {
+  constexpr int64_t kMostSentTokens = 512;
   const std::span<const PassSequence> plan = step.plan().sequences;
+  const auto send = [&](int64_t begin, int64_t end) -> Status {
+    for (; begin < end; begin += kMostSentTokens) {
+      const SomeRows rows{begin, std::min(end, begin + kMostSentTokens)};
+      DSV4_RETURN_IF_ERROR(
+          AttendTogether(step, weights, rows.Of(q), rows.Of(selected), rows.Of(sequences), rows.Of(o)));
+    }
+    return {};
+  };
   for (size_t first = 0, end = 0; first < sequences.size(); first = end) {
     const bool travel = EntriesTravel(step, sequences[first]);
     end = first + 1;
     while (end < sequences.size() && EntriesTravel(step, sequences[end]) == travel) ++end;
-    const int64_t begin_row = sequences[first].token_begin;
-    const int64_t end_row = sequences[end - 1].token_begin + sequences[end - 1].num_tokens;
-    const auto rows = [&](const TensorView& all) {
-      return all.is_null() ? all : all.Rows(begin_row, end_row);
-    };
-    std::vector<ops::AttentionSequence> some(sequences.begin() + static_cast<int64_t>(first),
-                                             sequences.begin() + static_cast<int64_t>(end));
-    for (ops::AttentionSequence& sequence : some) sequence.token_begin -= begin_row;
-    DSV4_RETURN_IF_ERROR(travel ? FetchEntries(step, weights, rows(q), rows(selected),
-                                               plan.subspan(first, end - first), some, rows(o))
-                                : AttendTogether(step, weights, rows(q), rows(selected), some, rows(o)));
+    const SomeRows rows{sequences[first].token_begin,
+                        sequences[end - 1].token_begin + sequences[end - 1].num_tokens};
+    if (travel) {
+      DSV4_RETURN_IF_ERROR(FetchEntries(step, weights, rows.Of(q), rows.Of(selected),
+                                        plan.subspan(first, end - first), rows.Of(sequences), rows.Of(o)));
+    }
+    // A plan counts what either way takes.
+    if (!travel || comm::IsImagined(*step.context().shards.hosts)) {
+      DSV4_RETURN_IF_ERROR(send(rows.begin, rows.end));
+    }
   }
   return {};
 }

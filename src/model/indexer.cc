@@ -71,6 +71,21 @@ std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
   return sequences;
 }
 
+// Whether shards divide the tokens of the pass, not the keys: so many that a shard's keep a device busy, and keys are not many more bytes
+// than the candidates that would be exchanged. All decide alike.
+bool DividesTokens(const LayerStep& step) {
+  constexpr int64_t kMinTokens = 512;
+  constexpr int64_t kMostKeyBytes = 8;  // Of a byte of candidates.
+  const ModelConfig& config = step.config();
+  const int64_t n = step.plan().num_tokens;
+  if (!step.context().shards.divide_entries() || n < kMinTokens) return false;
+  int64_t num_keys = 0;
+  for (const PassSequence& sequence : step.plan().sequences)
+    num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  return num_keys * config.index_head_dim * ElementBytes(step.dtype()) <=
+         kMostKeyBytes * n * config.index_topk * ElementBytes(DType::kI64);
+}
+
 // How many consecutive tokens of a long pass each shard chooses for, in order: as even as can be by what they cost. Later ones see more keys.
 std::vector<int64_t> TokensOfShards(const LayerStep& step) {
   constexpr int64_t kUnit = 16;  // Tokens that stay together.
@@ -88,9 +103,13 @@ std::vector<int64_t> TokensOfShards(const LayerStep& step) {
   }
   std::vector<int64_t> num_tokens(static_cast<size_t>(num_shards));
   int64_t shard = 0;
+  auto units_left = static_cast<int64_t>(units.size());
   for (const auto& [tokens, cost_to_here] : units) {
     num_tokens[static_cast<size_t>(shard)] += tokens;
-    if (cost_to_here * num_shards >= cost * (shard + 1)) shard = std::min(shard + 1, num_shards - 1);
+    --units_left;
+    // Everybody has some, however dear the last ones are.
+    const bool has_its_part = cost_to_here * num_shards >= cost * (shard + 1);
+    if (shard + 1 < num_shards && (has_its_part || units_left == num_shards - shard - 1)) ++shard;
   }
   return num_tokens;
 }
@@ -137,22 +156,9 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
 }  // namespace
 
 Range IndexerRows(const LayerStep& step) {
-  // So that a shard has enough of them to keep a device busy, and keys are not many more bytes than the candidates that would be exchanged.
-  constexpr int64_t kMinDividedTokens = 512;
-  constexpr int64_t kMostKeyBytes = 8;  // Of a byte of candidates.
-  const ModelConfig& config = step.config();
-  const EntryShard& shard = step.context().shards.entries;
-  const int64_t n = step.plan().num_tokens;
-  int64_t num_keys = 0;
-  for (const PassSequence& sequence : step.plan().sequences)
-    num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
-  const int64_t key_bytes = num_keys * config.index_head_dim * ElementBytes(step.dtype());
-  if (shard.count == 1 || n < kMinDividedTokens ||
-      key_bytes > kMostKeyBytes * n * config.index_topk * ElementBytes(DType::kI64)) {
-    return {0, n};
-  }
+  if (!DividesTokens(step)) return {0, step.plan().num_tokens};
   const std::vector<int64_t> num_tokens = TokensOfShards(step);
-  const auto mine = num_tokens.begin() + shard.index;
+  const auto mine = num_tokens.begin() + step.context().shards.entries.index;
   const int64_t begin = std::accumulate(num_tokens.begin(), mine, int64_t{0});
   return {begin, begin + *mine};
 }
@@ -186,7 +192,7 @@ Status SelectEntries(const LayerStep& step, const IndexerProjections& projection
   DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, projections.head_weights));
 
   const std::vector<ops::IndexerSequence> sequences = Sequences(step);
-  if (q.shape[0] < selected.shape[0]) {
+  if (DividesTokens(step)) {
     DSV4_RETURN_IF_ERROR(SelectByRows(step, q, projections.head_weights, selected));
   } else if (step.context().shards.divide_entries()) {
     DSV4_RETURN_IF_ERROR(SelectTogether(step, q, projections.head_weights, sequences, selected));

@@ -133,6 +133,11 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   for (const size_t count : {few, few, tokens.size(), tokens.size()}) {
     if (count == 0 || count > tokens.size()) continue;
     state.Reset();
+    // At the end of a sequence, whose entries shards may bring together.
+    while (state.length() + static_cast<int64_t>(2 * count) <= plan.context) {
+      DSV4_TRY(state.BeginAppend(static_cast<int64_t>(count)));
+      state.CommitAppend();
+    }
     const SequenceChunk chunk{
         .state = &state, .tokens = std::span(tokens).first(count), .logits = LogitsRows::kLast};
     DSV4_ASSIGN_OR_RETURN(const StepOutput ignored, model->Step({&chunk, 1}));

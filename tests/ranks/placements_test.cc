@@ -160,7 +160,7 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
 // sequence alone; so has one of more single tokens than entries stay for.
 TEST(Tiny, DividedEntriesDoNotDependOnNeighbours) {
   constexpr size_t kSequences = 20;
-  const std::vector<int32_t> tokens = Tokens(kTiny, 150);
+  const std::vector<int32_t> tokens = Tokens(kTiny, 350);
   const auto feed = [&](model::Model& model, bool together) {
     std::vector<kv::SequenceState> states;
     for (size_t i = 0; i < kSequences; ++i) states.push_back(model.NewSequence().value());
@@ -182,10 +182,14 @@ TEST(Tiny, DividedEntriesDoNotDependOnNeighbours) {
     step({40, 3, 17, 33});
     step({1, 30, 1, 1, 25, 2});
     step(std::vector<size_t>(kSequences, 1));
+    step({300, 3, 17,
+          290});  // Streams and the indexer's tokens are divided, sequences alone too short for it.
     return logits;
   };
-  RanksRun run{.directory = kTiny, .options = {}, .backend = GoldenBackends().back(), .num_ranks = 2};
-  for (const char* placement : {"tensor", "expert,entries"}) {
+  RanksRun run{.directory = kTiny, .options = {.max_chunk_tokens = 1024}, .backend = GoldenBackends().back()};
+  for (const auto& [num_ranks, placement] :
+       {Case{2, "tensor"}, Case{3, "expert,entries"}, Case{3, "tensor"}}) {
+    run.num_ranks = num_ranks;
     run.placement = placement;
     std::vector<float> alone;
     std::vector<float> together;

@@ -7,9 +7,9 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/e4m3_steps.cuh"
 #include "backend/cuda/kernels/linear_fp8.h"
-#include "backend/cuda/kernels/linear_output.cuh"
 #include "backend/cuda/kernels/packed_fp8.h"
 #include "backend/cuda/kernels/stored_scale.cuh"
 

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/peer_mailbox.cuh"
 #include "backend/cuda/kernels/peer_stream.h"
 #include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/shared_address.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -28,16 +29,13 @@ __device__ bool IsStopped(const Progress& progress) {
 }
 __device__ void Stop(Progress& progress) { *const_cast<volatile int*>(&progress.stopped) = 1; }
 
-__device__ uint32_t SharedAddress(const uint32_t* count) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(count));
+__device__ void StoreCount(uint32_t* count, uint32_t value) {
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(SharedAddress(count)), "r"(value) : "memory");
 }
 // By a warp: what its lanes have written and read before belongs to what is counted.
 __device__ void Count(uint32_t* count, int value) {
   __syncwarp();
-  if (threadIdx.x % 32 != 0) return;
-  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(SharedAddress(count)),
-               "r"(static_cast<uint32_t>(value))
-               : "memory");
+  if (threadIdx.x % 32 == 0) StoreCount(count, static_cast<uint32_t>(value));
 }
 __device__ uint32_t LookAtCount(const uint32_t* count) {
   uint32_t value;
@@ -84,7 +82,7 @@ __device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress&
     const uint32_t now = last < first_part ? 0 : static_cast<uint32_t>(last - first_part) + 1;
     if (now != seen) {
       seen = now;
-      asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(SharedAddress(count)), "r"(now) : "memory");
+      StoreCount(count, now);
     }
     return seen >= wanted || IsStopped(progress) ? -1 : rank;
   });

@@ -37,7 +37,7 @@ struct StreamParams : ExchangeParams {
 static_assert(std::has_unique_object_representations_v<StreamParams>);
 
 // What `exchange` has, of pieces of up to `most` bytes, more than 0; by these ranks plan, and alike. For a launch of `num_blocks`.
-StreamParams PlanStream(const ExchangeParams& exchange, int64_t most, int num_blocks = kMaxExchangeBlocks);
+StreamParams PlanStream(const ExchangeParams& exchange, int64_t most, int num_blocks);
 
 // As ExchangeKernelFor has it; blocks of kStreamThreads, as many as planned for.
 using StreamKernel = void (*)(StreamParams);

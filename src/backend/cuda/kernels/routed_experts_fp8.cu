@@ -10,7 +10,6 @@
 #include "backend/cuda/kernels/e4m3_experts.h"
 #include "backend/cuda/kernels/e4m3_steps.cuh"
 #include "backend/cuda/kernels/expert_tiles.h"
-#include "backend/cuda/kernels/linear_output.cuh"
 #include "backend/cuda/kernels/packed_fp8.h"
 #include "backend/cuda/kernels/routed_experts_fp8.h"
 

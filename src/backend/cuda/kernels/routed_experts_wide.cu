@@ -7,9 +7,9 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/expert_tiles.h"
 #include "backend/cuda/kernels/hopper.cuh"
-#include "backend/cuda/kernels/linear_output.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/packed_rows.h"
 #include "backend/cuda/kernels/routed_experts_wide.h"
