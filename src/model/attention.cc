@@ -215,27 +215,6 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
 
-// Rows [begin, end) of a pass.
-struct SomeRows {
-  int64_t begin = 0;
-  int64_t end = 0;
-  TensorView Of(const TensorView& all) const { return all.is_null() ? all : all.Rows(begin, end); }
-  // What of the sequences is among them, which are then all rows.
-  std::vector<ops::AttentionSequence> Of(std::span<const ops::AttentionSequence> sequences) const {
-    std::vector<ops::AttentionSequence> some;
-    for (ops::AttentionSequence sequence : sequences) {
-      const int64_t first = std::max(begin, sequence.token_begin);
-      const int64_t last = std::min(end, sequence.token_begin + sequence.num_tokens);
-      if (first >= last) continue;
-      sequence.first_position += first - sequence.token_begin;
-      sequence.token_begin = first - begin;
-      sequence.num_tokens = last - first;
-      some.push_back(sequence);
-    }
-    return some;
-  }
-};
-
 // Where shards divide the entries: sequences one after the other that go the same way are attended to at once, of those that send queries
 // some tokens at a time, which bounds the arena: each has 200 KB of queries and parts.
 Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
@@ -243,11 +222,14 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
                      const TensorView& o) {
   constexpr int64_t kMostSentTokens = 512;
   const std::span<const PassSequence> plan = step.plan().sequences;
+  const auto of = [](const Range& rows, const TensorView& all) {
+    return all.is_null() ? all : all.Rows(rows.begin, rows.end);
+  };
   const auto send = [&](int64_t begin, int64_t end) -> Status {
     for (; begin < end; begin += kMostSentTokens) {
-      const SomeRows rows{begin, std::min(end, begin + kMostSentTokens)};
-      DSV4_RETURN_IF_ERROR(
-          AttendTogether(step, weights, rows.Of(q), rows.Of(selected), rows.Of(sequences), rows.Of(o)));
+      const Range rows{begin, std::min(end, begin + kMostSentTokens)};
+      DSV4_RETURN_IF_ERROR(AttendTogether(step, weights, of(rows, q), of(rows, selected),
+                                          SequencesOf(rows, sequences), of(rows, o)));
     }
     return {};
   };
@@ -255,11 +237,12 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
     const bool travel = EntriesTravel(step, sequences[first]);
     end = first + 1;
     while (end < sequences.size() && EntriesTravel(step, sequences[end]) == travel) ++end;
-    const SomeRows rows{sequences[first].token_begin,
-                        sequences[end - 1].token_begin + sequences[end - 1].num_tokens};
+    const Range rows{sequences[first].token_begin,
+                     sequences[end - 1].token_begin + sequences[end - 1].num_tokens};
     if (travel) {
-      DSV4_RETURN_IF_ERROR(FetchEntries(step, weights, rows.Of(q), rows.Of(selected),
-                                        plan.subspan(first, end - first), rows.Of(sequences), rows.Of(o)));
+      DSV4_RETURN_IF_ERROR(FetchEntries(step, weights, of(rows, q), of(rows, selected),
+                                        plan.subspan(first, end - first), SequencesOf(rows, sequences),
+                                        of(rows, o)));
     }
     // A plan counts what either way takes.
     if (!travel || comm::IsImagined(*step.context().shards.hosts)) {

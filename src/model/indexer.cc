@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -114,16 +113,6 @@ std::vector<int64_t> TokensOfShards(const LayerStep& step) {
   return num_tokens;
 }
 
-// What of `sequence` is among `rows`, which count as the first ones.
-ops::IndexerSequence Cut(ops::IndexerSequence sequence, const Range& rows) {
-  const int64_t begin = std::max(sequence.token_begin, rows.begin);
-  const int64_t end = std::min(sequence.token_begin + sequence.num_tokens, rows.end);
-  sequence.first_position += begin - sequence.token_begin;
-  sequence.token_begin = begin - rows.begin;
-  sequence.num_tokens = std::max<int64_t>(0, end - begin);
-  return sequence;
-}
-
 // Every shard chooses for some tokens among all keys.
 Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
                     const TensorView& selected) {
@@ -131,14 +120,10 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const AllEntries all,
       GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys, step.plan().sequences));
-  std::vector<ops::IndexerSequence> mine;
-  const std::vector<ops::IndexerSequence> sequences = Sequences(step);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const ops::IndexerSequence sequence = Cut(sequences[i], rows);
-    if (sequence.num_tokens == 0) continue;
-    mine.push_back(sequence);
-    mine.back().keys = all.sequences[i];
-  }
+  std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  for (size_t i = 0; i < sequences.size(); ++i) sequences[i].keys = all.sequences[i];
+  const std::vector<ops::IndexerSequence> mine =
+      SequencesOf(rows, std::span<const ops::IndexerSequence>(sequences));
   const int64_t top_k = selected.shape[1];
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView chosen, step.NewTensor(DType::kI32, {rows.size(), top_k}));
   DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
@@ -157,10 +142,7 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
 
 Range IndexerRows(const LayerStep& step) {
   if (!DividesTokens(step)) return {0, step.plan().num_tokens};
-  const std::vector<int64_t> num_tokens = TokensOfShards(step);
-  const auto mine = num_tokens.begin() + step.context().shards.entries.index;
-  const int64_t begin = std::accumulate(num_tokens.begin(), mine, int64_t{0});
-  return {begin, begin + *mine};
+  return PartOf(TokensOfShards(step), static_cast<int>(step.context().shards.entries.index));
 }
 
 Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,

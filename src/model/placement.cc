@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "base/check.h"
@@ -86,6 +87,12 @@ Range PartOf(int64_t count, int64_t unit, int part, int num_parts) {
     return std::min(count, (num_units / num_parts * p + std::min<int64_t>(p, num_units % num_parts)) * unit);
   };
   return {begin(part), begin(part + 1)};
+}
+
+Range PartOf(std::span<const int64_t> counts, int part) {
+  const auto mine = counts.begin() + part;
+  const int64_t begin = std::accumulate(counts.begin(), mine, int64_t{0});
+  return {begin, begin + *mine};
 }
 
 std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_extra, int num_stages) {

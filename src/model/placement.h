@@ -59,6 +59,9 @@ struct Range {
 // be empty parts.
 Range PartOf(int64_t count, int64_t unit, int part, int num_parts);
 
+// The same of parts that are as large as `counts` say, one behind the other.
+Range PartOf(std::span<const int64_t> counts, int part);
+
 // Of layers with these costs, the consecutive ranges, one a stage and none empty, whose dearest costs least; the first stage has
 // `first_extra` besides. At least as many layers as stages.
 std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_extra, int num_stages);

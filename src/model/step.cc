@@ -1,7 +1,6 @@
 #include "model/step.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -292,11 +291,10 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Tens
     // Rows of a place are together, and places in order.
     std::vector<int64_t> num_rows(static_cast<size_t>(weights.place.num_shards()));
     for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
-    const int shard = weights.place.shard();
-    const auto begin = std::accumulate(num_rows.begin(), num_rows.begin() + shard, int64_t{0});
-    const std::span<const HeadRow> mine =
-        rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(num_rows[static_cast<size_t>(shard)]));
-    DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, streams, mine));
+    const Range mine = PartOf(num_rows, weights.place.shard());
+    DSV4_ASSIGN_OR_RETURN(
+        y, MixHead(step, graph, streams,
+                   rows.subspan(static_cast<size_t>(mine.begin), static_cast<size_t>(mine.size()))));
     if (y.is_null()) return y;
     DSV4_ASSIGN_OR_RETURN(y, GatherRows(step, y, num_rows));
   } else {

@@ -3,8 +3,10 @@
 // itself in errors ("layer 3, attn.q_a: ...") and shows its result to the observer.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -68,10 +70,7 @@ struct StepContext {
   bool divide_streams() const { return !stream_rows.empty(); }
   // The rows of the pass whose streams are here.
   Range own_rows() const {
-    if (!divide_streams()) return {0, plan.num_tokens};
-    const auto shard = stream_rows.begin() + shards.group->rank();
-    const int64_t begin = std::accumulate(stream_rows.begin(), shard, int64_t{0});
-    return {begin, begin + *shard};
+    return divide_streams() ? PartOf(stream_rows, shards.group->rank()) : Range{0, plan.num_tokens};
   }
   // Of the pass, on all shards where these divide the sequences.
   int64_t num_tokens_of_all() const {
@@ -81,6 +80,22 @@ struct StepContext {
   bool simulate() const { return numerics == Numerics::kRelease; }
   DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
 };
+
+// What of the sequences is among `rows` of the pass, as if these were all: of ops::AttentionSequence or ops::IndexerSequence.
+template <typename Sequence>
+std::vector<Sequence> SequencesOf(const Range& rows, std::span<const Sequence> sequences) {
+  std::vector<Sequence> some;
+  for (Sequence sequence : sequences) {
+    const int64_t begin = std::max(rows.begin, sequence.token_begin);
+    const int64_t end = std::min(rows.end, sequence.token_begin + sequence.num_tokens);
+    if (begin >= end) continue;
+    sequence.first_position += begin - sequence.token_begin;
+    sequence.token_begin = begin - rows.begin;
+    sequence.num_tokens = end - begin;
+    some.push_back(sequence);
+  }
+  return some;
+}
 
 // A StepContext inside one layer; layer -1 is what lies before and after the layers.
 class LayerStep {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "tests/cuda/device_tensors.h"
+#include "tests/cuda/ranks_on_one_device.h"
 
 namespace dsv4::testing {
 namespace {
@@ -21,12 +21,6 @@ using backend::cuda::ExchangeParams;
 using backend::cuda::ExchangeState;
 using backend::cuda::ExchangeWords;
 using backend::cuda::PeerLinks;
-
-// Kernels of ranks that wait for each other on one device: each has a channel to it, since the second of two on one channel waits for the
-// first, and no code is loaded while one runs. Of more than two ranks, or where a launch in front scores, kernels do not begin early either: those
-// that wait behind others would take up the room of a rank whose first one has yet to begin (seen: an exchange that broke by its deadline).
-const bool kIsSet =
-    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0 && ::setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 
 constexpr int64_t kHeads = 64;
 constexpr int64_t kWidth = 128;
@@ -101,6 +95,8 @@ class Rank {
  public:
   Rank(const Case& c, const std::vector<uint16_t>& keys, int rank)
       : case_(c),
+        // Of more than two ranks, or where a launch in front scores, kernels do not begin early: those that wait behind others would take up
+        // the room of a rank whose first one has yet to begin (seen: an exchange that broke by its deadline).
         device_({.overlap = c.ranks == 2 && c.num_entries <= int64_t{4096} * c.ranks}),
         shard_{rank, c.ranks},
         query_(c, device_),
@@ -277,7 +273,7 @@ TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
     // not more than are handed over at once; the third list is a graph.
     const uint64_t rounds_of_list = c.num_entries > 4096 * c.ranks ? 3 : 6;
     uint64_t rounds = 0;
-    ASSERT_TRUE(kIsSet);
+    ASSERT_TRUE(kRanksHaveChannels);
     for (const bool mixed : {false, true}) {
       for (int list = 0; list < 3; ++list) {
         const std::string what = std::to_string(c.ranks) + " ranks, " + std::to_string(c.num_entries) +

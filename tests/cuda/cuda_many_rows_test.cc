@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/cuda/device_tensors.h"
+#include "tests/cuda/mixes.h"
 
 namespace dsv4::testing {
 namespace {
@@ -330,36 +331,10 @@ TEST(CudaManyRows, StreamsGiveTheBitsOfFewTokens) {
 TEST(CudaManyRows, MixesOfAThousandTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kMany = 1061;
-  constexpr int64_t kMult = 4;
-  constexpr int64_t kMixRows = (2 + kMult) * kMult;
   for (const int64_t dim : {int64_t{1024}, int64_t{1080}, int64_t{4096}}) {
-    std::vector<uint16_t> values = RowsOfAllSizes(kMany * kMult, dim);
-    values[static_cast<size_t>(200 * kMult * dim + 9)] = 0x7F7F;
-    const DeviceTensor streams = device.Copy(DType::kBF16, {kMany, kMult, dim}, values);
-    const DeviceTensor fn =
-        device.Copy(DType::kF32, {kMixRows, kMult * dim}, Normals(kMixRows * kMult * dim, 2, 0.1F));
-    const DeviceTensor scale = device.Copy(DType::kF32, {3}, Normals(3, 3));
-    const DeviceTensor base = device.Copy(DType::kF32, {kMixRows}, Normals(kMixRows, 4));
-    const DeviceTensor u = device.New(DType::kBF16, {kMany, dim});
-    const DeviceTensor post = device.New(DType::kF32, {kMany, kMult});
-    const DeviceTensor comb = device.New(DType::kF32, {kMany, kMult, kMult});
-    const auto mix = [&](const Cut& cut) {
-      return device.table().hc_pre(device.context(), {.streams = Rows(streams.view, cut),
-                                                      .fn = fn.view,
-                                                      .scale = scale.view,
-                                                      .base = base.view,
-                                                      .u = Rows(u.view, cut),
-                                                      .post = Rows(post.view, cut),
-                                                      .comb = Rows(comb.view, cut),
-                                                      .norm_eps = 1e-6F,
-                                                      .hc_eps = 1e-6F,
-                                                      .sinkhorn_iters = 20});
-    };
-    const std::vector<Cut> cuts = {{0, 1}, {1, 9}, {9, 60}, {60, 316}, {316, kMany}};
-    const std::string what = ", dim " + std::to_string(dim);
-    ExpectTheSameInCuts(device, u.view, cuts, "u" + what, mix);
-    ExpectTheSameInCuts(device, post.view, cuts, "post" + what, mix);
-    ExpectTheSameInCuts(device, comb.view, cuts, "comb" + what, mix);
+    std::vector<uint16_t> values = RowsOfAllSizes(kMany * Mixes::kMult, dim);
+    values[static_cast<size_t>(200 * Mixes::kMult * dim + 9)] = 0x7F7F;
+    Mixes(device, kMany, dim, values).ExpectTheSame({{0, 1}, {1, 9}, {9, 60}, {60, 316}, {316, kMany}});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/cuda/device_tensors.h"
+#include "tests/cuda/mixes.h"
 
 namespace dsv4::testing {
 namespace {
@@ -483,41 +484,16 @@ TEST(CudaManyTokens, RowsOfHeadsGiveTheBitsOfFewTokens) {
 TEST(CudaManyTokens, HyperConnectionsGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 331;
-  constexpr int64_t kMult = 4;
-  constexpr int64_t kMixRows = (2 + kMult) * kMult;
   // All rows of the matrix in a block, eight, and widths that are not cut in runs.
   for (const int64_t dim : {int64_t{1024}, int64_t{1080}, int64_t{4096}, int64_t{7168}}) {
-    const DeviceTensor streams =
-        device.Copy(DType::kBF16, {kTokens, kMult, dim}, Bf16s(Normals(kTokens * kMult * dim, 1)));
-    const DeviceTensor fn =
-        device.Copy(DType::kF32, {kMixRows, kMult * dim}, Normals(kMixRows * kMult * dim, 2, 0.1F));
-    const DeviceTensor scale = device.Copy(DType::kF32, {3}, Normals(3, 3));
-    const DeviceTensor base = device.Copy(DType::kF32, {kMixRows}, Normals(kMixRows, 4));
-    const DeviceTensor u = device.New(DType::kBF16, {kTokens, dim});
-    const DeviceTensor post = device.New(DType::kF32, {kTokens, kMult});
-    const DeviceTensor comb = device.New(DType::kF32, {kTokens, kMult, kMult});
-    const auto mix = [&](const Cut& cut) {
-      return device.table().hc_pre(device.context(), {.streams = Rows(streams.view, cut),
-                                                      .fn = fn.view,
-                                                      .scale = scale.view,
-                                                      .base = base.view,
-                                                      .u = Rows(u.view, cut),
-                                                      .post = Rows(post.view, cut),
-                                                      .comb = Rows(comb.view, cut),
-                                                      .norm_eps = 1e-6F,
-                                                      .hc_eps = 1e-6F,
-                                                      .sinkhorn_iters = 20});
-    };
-    const std::vector<Cut> cuts = {{0, 1}, {1, 9}, {9, 18}, {18, 50}, {50, 83}, {83, 147}, {147, kTokens}};
-    ExpectTheSameInCuts(device, u.view, cuts, "u", mix);
-    ExpectTheSameInCuts(device, post.view, cuts, "post", mix);
-    ExpectTheSameInCuts(device, comb.view, cuts, "comb", mix);
-    const DeviceTensor out = device.New(DType::kBF16, {kTokens, kMult, dim});
+    const Mixes m(device, kTokens, dim, Bf16s(Normals(kTokens * Mixes::kMult * dim, 1)));
+    m.ExpectTheSame({{0, 1}, {1, 9}, {9, 18}, {18, 50}, {50, 83}, {83, 147}, {147, kTokens}});
+    const DeviceTensor out = device.New(DType::kBF16, {kTokens, Mixes::kMult, dim});
     ExpectTheSameInAnyCut(device, out.view, "out", [&](const Cut& cut) {
-      return device.table().hc_post(device.context(), {.y = Rows(u.view, cut),
-                                                       .residual = Rows(streams.view, cut),
-                                                       .post = Rows(post.view, cut),
-                                                       .comb = Rows(comb.view, cut),
+      return device.table().hc_post(device.context(), {.y = Rows(m.u.view, cut),
+                                                       .residual = Rows(m.streams.view, cut),
+                                                       .post = Rows(m.post.view, cut),
+                                                       .comb = Rows(m.comb.view, cut),
                                                        .out = Rows(out.view, cut)});
     });
   }
@@ -586,185 +562,6 @@ TEST(CudaManyTokens, ANaNMakesItsHeadNaNAndNoOther) {
     }
     EXPECT_EQ(wrong, 0) << tokens << " tokens";
   }
-}
-
-// Attention of tokens that follow `before` others, over a window and top_k compressed entries in pages, or those that there are.
-void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
-                            const std::vector<int64_t>& all_heads, int64_t before = 8200,
-                            int64_t num_tokens = 150) {
-  Device device;
-  constexpr int64_t kDim = 512;
-  constexpr int64_t kWindow = 128;
-  constexpr int64_t kRowsPerPage = 64;
-  const DeviceTensor ring = device.Copy(DType::kBF16, {kWindow + num_tokens, kDim},
-                                        Bf16s(Normals((kWindow + num_tokens) * kDim, 1)));
-  std::vector<DeviceTensor> pages;
-  std::vector<void*> page_pointers;
-  for (uint32_t i = 0; i * kRowsPerPage * 4 < before + num_tokens; ++i) {
-    pages.push_back(
-        device.Copy(DType::kBF16, {kRowsPerPage, kDim}, Bf16s(Normals(kRowsPerPage * kDim, 100 + i))));
-    page_pointers.push_back(pages.back().view.data);
-  }
-  std::mt19937 random(5);
-  std::vector<int32_t> chosen;
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    std::vector<int32_t> entries;
-    for (int32_t e = 0; e < (before + t + 1) / 4; ++e) entries.push_back(e);
-    std::shuffle(entries.begin(), entries.end(), random);
-    entries.resize(static_cast<size_t>(top_k), -1);
-    if (t % 3 == 0 && before > 0) std::fill(entries.begin() + 70 + t % 50, entries.end(), -1);
-    chosen.insert(chosen.end(), entries.begin(), entries.end());
-  }
-  const DeviceTensor selected = device.Copy(DType::kI32, {num_tokens, top_k}, chosen);
-  for (const int64_t heads : all_heads) {
-    const DeviceTensor q =
-        device.Copy(DType::kBF16, {num_tokens, heads, kDim}, Bf16s(Normals(num_tokens * heads * kDim, 2)));
-    const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 3));
-    const DeviceTensor o = device.New(DType::kBF16, {num_tokens, heads, kDim});
-    for (const int64_t ratio : ratios) {
-      ExpectTheSameInAnyCut(
-          device, o.view,
-          "top " + std::to_string(top_k) + ", heads " + std::to_string(heads) + ", ratio " +
-              std::to_string(ratio),
-          [&](const Cut& cut) {
-            const ops::AttentionSequence sequence = {
-                .token_begin = 0,
-                .num_tokens = cut.end - cut.begin,
-                .first_position = before + cut.begin,
-                .window = {.data = ring.view.data, .capacity = kWindow + num_tokens, .width = kDim},
-                .entries = {.pages = page_pointers,
-                            .rows_per_page = kRowsPerPage,
-                            .num_rows = static_cast<int64_t>(pages.size()) * kRowsPerPage,
-                            .width = kDim}};
-            return device.table().attention(device.context(),
-                                            {.q = Rows(q.view, cut),
-                                             .sink = sink.view,
-                                             .selected = ratio == 4 ? Rows(selected.view, cut) : TensorView(),
-                                             .o = Rows(o.view, cut),
-                                             .softmax_scale = 0.0442F,
-                                             .window_size = kWindow,
-                                             .ratio = ratio,
-                                             .sequences = std::span(&sequence, 1)});
-          });
-    }
-  }
-}
-
-TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
-  ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24, 128});
-}
-
-// Tokens of one key to ten tiles, more of them than there are processors.
-TEST(CudaManyTokens, AttentionFromTheBeginningGivesTheBitsOfFewTokens) {
-  ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24}, 0, 1100);
-}
-
-// A cluster's blocks take one to four tiles of 64 keys each; more keys than that are for the kernels without clusters.
-TEST(CudaManyTokens, AttentionOverAnyNumberOfTilesGivesTheBitsOfFewTokens) {
-  for (const int64_t top_k : {320, 384, 448, 512, 832, 1344, 1408, 1920, 1984})
-    ExpectAttentionTheSame(top_k, {4}, {64, 20});
-}
-
-// Attention of a token each of sequences that have seen up to `most` tokens, in steps of so many sequences as clusters have eight blocks,
-// four, two and one for; with lists of top_k entries, or of all where that is 0. All have their keys in the same memory, elsewhere.
-void ExpectDecodeTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
-                         const std::vector<int64_t>& all_heads, int64_t most) {
-  Device device;
-  constexpr int64_t kDim = 512;
-  constexpr int64_t kWindow = 128;
-  constexpr int64_t kRowsPerPage = 16;
-  constexpr int64_t kPoolPages = 97;
-  constexpr int64_t kStep = 5;  // Rows from one sequence's ring to the next one's.
-  std::vector<Cut> cuts;
-  int64_t num_tokens = 0;
-  for (const int64_t count : {8, 9, 16, 17, 32, 33, 66, 67}) {
-    cuts.push_back({num_tokens, num_tokens + count});
-    num_tokens += count;
-  }
-  const int64_t ring_rows = kWindow + num_tokens * kStep;
-  const DeviceTensor ring = device.Copy(DType::kBF16, {ring_rows, kDim}, Bf16s(Normals(ring_rows * kDim, 1)));
-  const DeviceTensor pool = device.Copy(DType::kBF16, {kPoolPages * kRowsPerPage, kDim},
-                                        Bf16s(Normals(kPoolPages * kRowsPerPage * kDim, 2)));
-  std::mt19937 random(7);
-  // Every step has sequences that have just begun, some around the ends of tiles, and one that has seen most.
-  std::vector<int64_t> positions;
-  for (const Cut& cut : cuts) {
-    for (const int64_t position : {int64_t{0}, int64_t{62}, int64_t{63}, int64_t{64}, int64_t{127}, most - 1})
-      positions.push_back(position);
-    while (std::ssize(positions) < cut.end) positions.push_back(static_cast<int64_t>(random()) % most);
-  }
-  std::vector<int32_t> chosen;
-  for (const int64_t position : positions) {
-    std::vector<int32_t> entries;
-    for (int32_t e = 0; e < (position + 1) / 4; ++e) entries.push_back(e);
-    std::shuffle(entries.begin(), entries.end(), random);
-    entries.resize(static_cast<size_t>(top_k), -1);
-    if (position % 3 == 0 && position < most - 1) {
-      for (size_t i = 0; i < entries.size(); i += 5) entries[i] = -1;
-    }
-    chosen.insert(chosen.end(), entries.begin(), entries.end());
-  }
-  const DeviceTensor selected =
-      top_k > 0 ? device.Copy(DType::kI32, {num_tokens, top_k}, chosen) : DeviceTensor();
-  for (const int64_t heads : all_heads) {
-    const DeviceTensor q =
-        device.Copy(DType::kBF16, {num_tokens, heads, kDim}, Bf16s(Normals(num_tokens * heads * kDim, 3)));
-    const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 4));
-    const DeviceTensor o = device.New(DType::kBF16, {num_tokens, heads, kDim});
-    for (const int64_t ratio : ratios) {
-      ExpectTheSameInCuts(
-          device, o.view, cuts,
-          "top " + std::to_string(top_k) + ", up to " + std::to_string(most) + " tokens, heads " +
-              std::to_string(heads) + ", ratio " + std::to_string(ratio),
-          [&](const Cut& cut) {
-            std::vector<std::vector<void*>> tables;
-            std::vector<ops::AttentionSequence> sequences;
-            tables.reserve(static_cast<size_t>(cut.end - cut.begin));
-            for (int64_t t = cut.begin; t < cut.end; ++t) {
-              const int64_t position = positions[static_cast<size_t>(t)];
-              const int64_t rows = ratio == 0 ? 0 : (position + 1) / ratio;
-              std::vector<void*>& table = tables.emplace_back();
-              for (int64_t i = 0; i * kRowsPerPage < rows; ++i)
-                table.push_back(pool.view.as<uint16_t>() +
-                                (t * 7 + i * 3) % kPoolPages * kRowsPerPage * kDim);
-              sequences.push_back({.token_begin = t - cut.begin,
-                                   .num_tokens = 1,
-                                   .first_position = position,
-                                   .window = {.data = ring.view.as<uint16_t>() + t * kStep * kDim,
-                                              .capacity = kWindow,
-                                              .width = kDim},
-                                   .entries = {.pages = table,
-                                               .rows_per_page = kRowsPerPage,
-                                               .num_rows = std::ssize(table) * kRowsPerPage,
-                                               .width = kDim}});
-            }
-            return device.table().attention(device.context(),
-                                            {.q = Rows(q.view, cut),
-                                             .sink = sink.view,
-                                             .selected = top_k > 0 ? Rows(selected.view, cut) : TensorView(),
-                                             .o = Rows(o.view, cut),
-                                             .softmax_scale = 0.0442F,
-                                             .window_size = kWindow,
-                                             .ratio = ratio,
-                                             .sequences = sequences});
-          });
-    }
-  }
-}
-
-// One key to ten tiles.
-TEST(CudaManyTokens, AttentionOfManySequencesGivesTheBitsOfFewTokens) {
-  ExpectDecodeTheSame(512, {4}, {64, 24, 128}, 2600);
-  ExpectDecodeTheSame(0, {0, 4, 128}, {64, 24, 128}, 2048);
-}
-
-// As many tiles as clusters of a token take, which are then nearly all that shared memory holds; and one more, which others take.
-TEST(CudaManyTokens, AttentionOfManySequencesOverManyTilesGivesTheBitsOfFewTokens) {
-  ExpectDecodeTheSame(1024, {4}, {64}, 5000);
-  ExpectDecodeTheSame(1152, {4}, {64, 128}, 6000);
-  ExpectDecodeTheSame(1153, {4}, {64}, 6000);
-  for (const int64_t tiles : {11, 12, 13, 14, 15, 16, 17, 19})
-    ExpectDecodeTheSame(0, {4}, {64}, (tiles - 2) * 256);
 }
 
 }  // namespace

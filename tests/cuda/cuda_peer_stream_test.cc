@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -17,6 +16,7 @@
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "backend/cuda/kernels/peer_stream.h"
 #include "tests/cuda/device_tensors.h"
+#include "tests/cuda/ranks_on_one_device.h"
 
 namespace dsv4::testing {
 namespace {
@@ -29,10 +29,6 @@ using backend::cuda::PeerLinks;
 using backend::cuda::StreamParams;
 using Bytes = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
-
-// As cuda_indexer_over_ranks_test has it: kernels of ranks that wait for each other on one device.
-const bool kIsSet =
-    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0 && ::setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 
 constexpr int kFewBlocks = 4;
 
@@ -307,7 +303,7 @@ std::vector<std::vector<Step>> Lists(int size, int num_blocks) {
 }
 
 void ExpectExchanges(int size, int num_blocks) {
-  ASSERT_TRUE(kIsSet);
+  ASSERT_TRUE(kRanksHaveChannels);
   // Kernels that begin early and wait must leave room for those of other ranks that they wait for.
   const auto ranks = Ranks(size, std::chrono::seconds(10), size == 2 && num_blocks <= kFewBlocks);
   uint64_t rounds = 0;
@@ -365,7 +361,7 @@ constexpr Step kLong = {Way::kStream, Kind::kAllGather, 1, {}, 16};
 
 // Of two ranks the second leaves after `num_parts`: the first ends by the deadline, says so, and exchanges nothing any more.
 void ExpectRankIsMissed(int64_t num_parts) {
-  ASSERT_TRUE(kIsSet);
+  ASSERT_TRUE(kRanksHaveChannels);
   const auto ranks = Ranks(2, std::chrono::milliseconds(300), true);
   Step step = kLong;
   step.row_bytes = Even(2, 20 * kFewBlocks * backend::cuda::kMaxPartBytes);
@@ -404,7 +400,7 @@ TEST(CudaPeerStream, MissesARankThatLeavesInTheMiddle) {
 }
 
 TEST(CudaPeerStream, EndsWhenTheHostSaysSo) {
-  ASSERT_TRUE(kIsSet);
+  ASSERT_TRUE(kRanksHaveChannels);
   const auto ranks = Ranks(2, std::chrono::minutes(5), true);
   Step step = kLong;
   step.row_bytes = Even(2, 20 * kFewBlocks * backend::cuda::kMaxPartBytes);

@@ -4,6 +4,7 @@
 #include "backend/cuda/kernels/many_rows.h"
 #include "backend/cuda/kernels/row_registers.cuh"
 #include "backend/cuda/kernels/row_steps.cuh"
+#include "base/check.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -270,31 +271,39 @@ uint64_t Launch(CudaContext& context, const ManyRows& rows, uint64_t before) {
   return context.queue().LaunchInPlaceOf(before, kernel, blocks, 32 * kWarps, 0, rows);
 }
 
+using Launcher = uint64_t (*)(CudaContext&, const ManyRows&, uint64_t);
+// By width; null: it has none.
+Launcher LauncherOf(int64_t width) {
+  switch (width) {
+    case kStoredWidth:
+      return Launch<kStoredWidth>;
+    case 1024:
+      return Launch<1024>;
+    case 1536:
+      return Launch<1536>;
+    case 4096:
+      return Launch<4096>;
+    case 7168:
+      return Launch<7168>;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 bool HasManyRows(const ManyRows& rows) {
   const bool plain = rows.positions == nullptr && rows.num_simulated == 0 && rows.runs.size == 0;
-  const bool has_width =
-      rows.width == kStoredWidth ||
-      (plain && (rows.width == 1024 || rows.width == 1536 || rows.width == 4096 || rows.width == 7168));
+  const bool has_width = rows.width == kStoredWidth || (plain && LauncherOf(rows.width) != nullptr);
   const auto data = reinterpret_cast<uintptr_t>(rows.in) | reinterpret_cast<uintptr_t>(rows.out);
   return rows.num_rows >= kManyRows && has_width && rows.in_stride % 4 == 0 && rows.out_stride % 4 == 0 &&
          data % sizeof(uint2) == 0 && reinterpret_cast<uintptr_t>(rows.weight) % sizeof(float4) == 0;
 }
 
 uint64_t LaunchManyRows(CudaContext& context, const ManyRows& rows, uint64_t before) {
-  switch (rows.width) {
-    case 512:
-      return Launch<512>(context, rows, before);
-    case 1024:
-      return Launch<1024>(context, rows, before);
-    case 1536:
-      return Launch<1536>(context, rows, before);
-    case 4096:
-      return Launch<4096>(context, rows, before);
-    default:
-      return Launch<7168>(context, rows, before);
-  }
+  const Launcher launch = LauncherOf(rows.width);
+  DSV4_CHECK(launch != nullptr) << "rows of " << rows.width << " columns: HasManyRows was not asked";
+  return launch(context, rows, before);
 }
 
 }  // namespace dsv4::backend::cuda
