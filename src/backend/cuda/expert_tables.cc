@@ -68,8 +68,10 @@ Result<const ExpertTable*> ExpertTables::Find(std::span<const ops::ExpertWeights
   entry.table.w1 = weights[0];
   entry.table.w2 = weights[2];
   entry.table.alike = true;
+  entry.table.copied_in_bulk = true;
   for (size_t i = 0; i < weights.size(); ++i) {
     entry.table.alike = entry.table.alike && Alike(weights[i], i % 3 == 2 ? entry.table.w2 : entry.table.w1);
+    entry.table.copied_in_bulk = entry.table.copied_in_bulk && IsBulkAligned(weights[i]);
   }
   entry.table.weights = static_cast<const DeviceWeight*>(entry.device.data());
   entry.x_dtype = x_dtype;

@@ -36,6 +36,13 @@ struct DeviceWeight {
   friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
 };
 
+// Whether data and scales begin where cp.async.bulk may begin.
+inline bool IsBulkAligned(const DeviceWeight& weight) {
+  constexpr uintptr_t kAlignment = 16;
+  return reinterpret_cast<uintptr_t>(weight.data) % kAlignment == 0 &&
+         reinterpret_cast<uintptr_t>(weight.scale) % kAlignment == 0;
+}
+
 inline bool IsPowerOfTwo(int64_t value) { return std::has_single_bit(static_cast<uint64_t>(value)); }
 
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {

@@ -295,6 +295,16 @@ __device__ __forceinline__ void CopyBulk(void* shared, const void* global, uint3
       "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier))
       : "memory");
 }
+// The same with a policy of L2 (createpolicy).
+__device__ __forceinline__ void CopyBulkBy(uint64_t policy, void* shared, const void* global,
+                                           uint32_t num_bytes, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], "
+      "%4;" ::"r"(SharedAddress(shared)),
+      "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier)), "l"(policy)
+      : "memory");
+}
 
 // The same to as many blocks of the cluster as `blocks` has bits, to the same place of each; the barrier of each, at the same place
 // too, counts the bytes that it gets.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 
 #include "backend/cuda/kernels/chosen_experts.cuh"
@@ -7,20 +8,24 @@
 #include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/swiglu.cuh"
-#include "backend/cuda/kernels/warp_stream.cuh"
+#include "backend/cuda/kernels/whole_tiles.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-// One block a processor. Weights of what comes next are under way while the blocks meet.
-constexpr int kStages = 4;
+// One block a processor.
+constexpr int kMostStages = 8;
+constexpr int kMostOfBatch = 32;  // A lane asks for an item,
+constexpr int kMostOfTopK = 32;   // and has a slot.
+// What a block may have beside what the kernel has by name.
+constexpr size_t kSharedBytes = size_t{223} * 1024;
 // Row tiles whose sums are added at once.
 constexpr int kItemsAtOnce = 24;
+constexpr int kGroups = kStreamWarps / kSegments;  // Of warps that have a row tile together.
+constexpr int kThreads = kStreamThreads + 32;      // Those that multiply, and a warp that asks for weights.
 
 // A linear of one token that has nothing to do with the experts; none without rows.
 struct Linear {
-  StreamShape shape;
-  StreamForms form;  // One.
   int rows;
   int cols;
   const uint8_t* data;
@@ -31,11 +36,21 @@ struct Linear {
   bool y_is_bf16;
 };
 
+// What a launch multiplies: the linear, whose weights are known before anything else is; gate and up; down.
+enum Part : uint8_t { kLinear, kGateUp, kDown };
+constexpr int kNumParts = 3;
+
+// Items, row tiles of a matrix, come in batches that are copied together. A round's sums are added together.
+struct PartShape {
+  StreamShape shape;
+  StreamForms form;  // One.
+  int tiles;         // Of results, which the blocks share.
+  int step;      // Items of a result, which follow each other: one; gate's and up's; all experts', ascending.
+  int of_batch;  // Items.
+  int of_round;  // Items, whole results.
+};
+
 struct Params {
-  StreamShape gate_up;
-  StreamShape down;
-  StreamForms gate_up_form;  // One each.
-  StreamForms down_form;
   int dim;
   int width;
   const DeviceWeight* weights;  // w1, w3, w2 of every expert.
@@ -47,12 +62,17 @@ struct Params {
   int num_experts;
   int top_k;
   float limit;
+  int stages;  // Batches that a block has under way,
+  int stage_bytes;
+  int items_of_sums;      // that a round has at most.
+  int items_at;           // In shared memory.
   GridBarrier* barriers;  // A token's blocks meet.
   Fault* fault;
   Linear linear;
+  PartShape parts[kNumParts];  // Last (LaunchList::AddArgument).
 };
+static_assert(offsetof(Params, parts) + sizeof(Params::parts) == sizeof(Params));
 
-// A row tile of a matrix.
 struct Item {
   StreamTile tile;
   int x;  // Where its activations begin in shared memory, in elements.
@@ -60,21 +80,8 @@ struct Item {
 
 using ItemSums = SegmentSums[kSegments];
 
-// A block's items: gate's and up's, those of a pair of tiles one after the other; the linear's tiles; down's, all experts of a
-// tile in ascending order. Numbers from which each kind begins, and of all.
-struct Work {
-  int linear;
-  int down;
-  int items;
-};
-__host__ __device__ __forceinline__ Work WorkOf(const Params& p, int block, int num_blocks) {
-  const auto share = [&](int rows) {
-    const int count = rows / kTileRows;
-    return block < count ? (count - block + num_blocks - 1) / num_blocks : 0;
-  };
-  const int linear = 2 * share(p.width * p.top_k);
-  const int down = linear + share(p.linear.rows);
-  return {linear, down, down + share(p.dim) * p.top_k};
+__host__ __device__ __forceinline__ int ItemsOfBlock(const PartShape& part, int block, int num_blocks) {
+  return block < part.tiles ? (part.tiles - block + num_blocks - 1) / num_blocks * part.step : 0;
 }
 
 // Elements of the experts' activations, rows of one token: gate's and up's, or in their place down's.
@@ -84,167 +91,308 @@ __host__ __device__ __forceinline__ int RowElements(const Params& p) {
   return gate_up > down ? gate_up : down;
 }
 
-// num_rows of `cols` elements into shared memory. Not inlined, so that the second time finds its instructions in a cache.
-__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, const StreamForms& forms,
-                                      const uint16_t* from, int num_rows, int cols) {
-  LoadStreamRows<kStreamThreads>(to, scales, num_rows, cols, forms,
-                                 [&](int row) { return from + row * cols; });
+// num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
+// instructions in a cache.
+__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm form, const uint16_t* from,
+                                      int num_rows, int cols) {
+  constexpr int kAtOnce = 2;  // Loads that are under way together.
+  const auto stride = static_cast<int>(StreamRow(cols));
+  const int chunks = (stride - 8) / 8;  // Of eight columns; a multiple of 16: half a warp is a group.
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int row_step = kStreamThreads / chunks;
+  const int chunk_step = kStreamThreads - row_step * chunks;
+  int row = thread / chunks;
+  int chunk = thread - row * chunks;
+  while (row < num_rows) {
+    uint4 x[kAtOnce];
+    int place[kAtOnce];
+    int group[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const bool exists = row < num_rows;
+      x[k] = make_uint4(0, 0, 0, 0);
+      if (exists && chunk * 8 < cols) x[k] = *reinterpret_cast<const uint4*>(from + row * cols + chunk * 8);
+      place[k] = exists ? row * stride + chunk * 8 : -1;
+      group[k] = row * (chunks / 16) + chunk / 16;
+      row += row_step;
+      chunk += chunk_step;
+      if (chunk >= chunks) {
+        chunk -= chunks;
+        ++row;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (place[k] < 0) break;
+      float scale = 1.0F;
+      *reinterpret_cast<uint4*>(to + place[k]) = InForm(x[k], form, &scale);
+      if (form == StreamForm::kHalves && thread % 16 == 0) scales[group[k]] = scale;
+    }
+  }
+}
+
+// What a block's threads know in shared memory.
+struct Known {
+  uint64_t full[kMostStages];
+  uint64_t empty[kMostStages];
+  uint64_t listed;  // All that follows is there.
+  int num_items[kNumParts];
+  int experts[kMostOfTopK];  // By slot.
+  int slots[kMostOfTopK];    // By rank: ascending experts.
+  float routing[kMostOfTopK];
+  float global_scales[kMostOfTopK][3];  // By slot: of w1, w3, w2.
+};
+
+__device__ __forceinline__ StreamTile TileAt(const StreamShape& shape, const void* data, const void* scale,
+                                             int tile) {
+  const int64_t row = int64_t{tile} * kTileRows;
+  return {static_cast<const uint8_t*>(data) + row * shape.row_bytes,
+          static_cast<const uint8_t*>(scale) + row * shape.scale_row_bytes};
+}
+
+// Asks for all batches of the block in order, by one warp.
+__device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item* items,
+                                             unsigned char* stages) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int block = static_cast<int>(blockIdx.x);
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int64_t token = blockIdx.y;
+  const uint64_t policy = EvictFirst();
+  int expert = 0;
+  float weight = 0.0F;
+  int stage = 0;
+  uint32_t parity = 1;  // All stages are empty.
+#pragma unroll 1
+  for (int part = 0; part < kNumParts; ++part) {
+    const PartShape& of = p.parts[part];
+    const int num_items = known.num_items[part];
+    if (part == kLinear) {
+      for (int i = lane; i < num_items; i += 32)
+        items[i] = {TileAt(of.shape, p.linear.data, p.linear.scale, block + i * num_blocks), 0};
+    } else if (part == kGateUp) {
+      WaitForKernelsBefore();
+      if (lane < p.top_k) {
+        expert = ChosenExpert(p.indices, token, p.top_k, lane, p.num_experts, p.fault);
+        weight = p.routing[token * p.top_k + lane];
+        known.experts[lane] = expert;
+      }
+      __syncwarp();
+      const int tiles_of_width = p.width / kTileRows;
+      for (int i = lane; i < num_items; i += 32) {
+        int tile = block + i / 2 * num_blocks;
+        int slot = 0;
+        for (; tile >= tiles_of_width; ++slot) tile -= tiles_of_width;
+        const DeviceWeight& of_expert = p.weights[known.experts[slot] * 3 + i % 2];
+        items[i] = {TileAt(of.shape, of_expert.data, of_expert.scale, tile), 0};
+      }
+    } else {
+      if (lane < p.top_k) {
+        known.routing[lane] = weight;
+        known.slots[RankOfSlot(known.experts, p.top_k, lane)] = lane;
+      }
+      for (int i = lane; i < 3 * p.top_k; i += 32) {
+        const int slot = i / 3;
+        known.global_scales[slot][i - slot * 3] =
+            p.weights[known.experts[slot] * 3 + i - slot * 3].global_scale;
+      }
+      __syncwarp();
+      const auto hidden_stride = static_cast<int>(StreamRow(p.width));
+      for (int i = lane; i < num_items; i += 32) {
+        const int mine = i / p.top_k;
+        const int slot = known.slots[i - mine * p.top_k];
+        const DeviceWeight& of_expert = p.weights[known.experts[slot] * 3 + 2];
+        items[i] = {TileAt(of.shape, of_expert.data, of_expert.scale, block + mine * num_blocks),
+                    slot * hidden_stride};
+      }
+      __syncwarp();
+      if (lane == 0) Arrive(&known.listed);
+    }
+    __syncwarp();
+    const int tile_bytes = TileBytes(of.shape);
+#pragma unroll 1
+    for (int first = 0; first < num_items; first += of.of_round) {
+      const int end = min(num_items, first + of.of_round);
+#pragma unroll 1
+      for (int batch = first; batch < end; batch += of.of_batch) {
+        const int count = min(of.of_batch, end - batch);
+        WaitForPhase(&known.empty[stage], parity);
+        if (lane == 0) ArriveAndAnnounce(&known.full[stage], static_cast<uint32_t>(count * tile_bytes));
+        __syncwarp();
+        if (lane < count) {
+          CopyTile(stages + stage * p.stage_bytes + lane * tile_bytes, items[batch + lane].tile, of.shape,
+                   &known.full[stage], policy);
+        }
+        if (++stage == p.stages) {
+          stage = 0;
+          parity ^= 1U;
+        }
+      }
+    }
+    items += num_items;
+  }
 }
 
 // Experts of kKind, a linear of that kind or FP8. Grid: blocks of a token, tokens.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kStreamThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
   const int block = static_cast<int>(blockIdx.x);
   const int num_blocks = static_cast<int>(gridDim.x);
   const int64_t token = blockIdx.y;
   const int t = static_cast<int>(threadIdx.x);
+  const int lane = t % 32;
+  const int group = t / 32 / kSegments;
   const int tiles_of_width = p.width / kTileRows;
-  const Work work = WorkOf(p, block, num_blocks);
-  const int items_at_once = max(kItemsAtOnce, p.top_k);
+  const int scale_cols = p.parts[kLinear].shape.scale_cols;
 
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
-  auto* const rows = reinterpret_cast<uint16_t*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
+  extern __shared__ __align__(16) unsigned char shared[];  // Stages.
+  auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
   auto* const linear_row = rows + RowElements(p);
-  auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));
-  auto* const items = reinterpret_cast<Item*>(sums + items_at_once);
-  auto* const x_scales = reinterpret_cast<float*>(items + work.items);  // Of the linear,
-  float* const fp8_scales = x_scales + StreamGroups(p.linear.cols);     // and of its weights, by item.
-  __shared__ int experts[kMaxTopK];                                     // By slot.
-  __shared__ int slots[kMaxTopK];                                       // By rank: ascending experts.
-  __shared__ float routing[kMaxTopK];
-  __shared__ float global_scales[kMaxTopK][3];  // By slot: of w1, w3, w2.
+  auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));  // Of two rounds.
+  auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * p.items_of_sums);
+  auto* const x_scales = reinterpret_cast<float*>(spread + kStreamWarps);  // Of the linear,
+  float* const fp8_scales = x_scales + StreamGroups(p.linear.cols);        // and of its weights, by item.
+  auto* const items = reinterpret_cast<Item*>(shared + p.items_at);        // Of all parts.
+  __shared__ Known known;
 
-  const int scale_cols = p.linear.shape.scale_cols;
-  for (int i = t; i < (work.down - work.linear) * scale_cols; i += kStreamThreads) {
+  if (t >= kStreamThreads) {
+    if (lane < p.stages) {
+      InitBarrier(&known.full[lane], 1);
+      InitBarrier(&known.empty[lane], kSegments);
+    }
+    if (lane == 0) InitBarrier(&known.listed, 1);
+    PublishBarriers();
+    if (lane < kNumParts) known.num_items[lane] = ItemsOfBlock(p.parts[lane], block, num_blocks);
+  }
+  __syncthreads();
+  if (t >= kStreamThreads) return BringWeights(p, known, items, shared);
+  const int* const num_items = known.num_items;
+  for (int i = t; i < num_items[kLinear] * scale_cols; i += kStreamThreads) {
     const int row = (block + i / scale_cols * num_blocks) * kTileRows;
-    fp8_scales[i] = LoadScale(p.linear.scale, p.linear.shape.scale_dtype,
-                              (row >> p.linear.shape.block_rows_log2) * scale_cols + i % scale_cols);
+    fp8_scales[i] = LoadScale(p.linear.scale, p.parts[kLinear].shape.scale_dtype,
+                              (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
   WaitForKernelsBefore();
-  // Activations are loaded while it is found out which weights they are for.
-  int expert = 0;
-  if (t < p.top_k) {
-    expert = ChosenExpert(p.indices, token, p.top_k, t, p.num_experts, p.fault);
-    routing[t] = p.routing[token * p.top_k + t];
-  }
-  LoadRows(rows, x_scales, p.gate_up_form, p.x + token * p.dim, 1, p.dim);
-  if (t < p.top_k) experts[t] = expert;
-  __syncthreads();
-  if (t < p.top_k) slots[RankOfSlot(experts, p.top_k, t)] = t;
-  if (t < 3 * p.top_k) global_scales[t / 3][t % 3] = p.weights[experts[t / 3] * 3 + t % 3].global_scale;
-  const auto hidden_stride = static_cast<int>(StreamRow(p.width));
-  const auto tile_at = [&](const StreamShape& shape, const void* data, const void* scale, int tile) {
-    const int64_t row = int64_t{tile} * kTileRows;
-    return StreamTile{static_cast<const uint8_t*>(data) + row * shape.row_bytes,
-                      static_cast<const uint8_t*>(scale) + row * shape.scale_row_bytes};
-  };
-  for (int i = t; i < work.items; i += kStreamThreads) {
-    if (i < work.linear) {
-      const int pair = block + i / 2 * num_blocks;
-      const DeviceWeight& weight = p.weights[experts[pair / tiles_of_width] * 3 + i % 2];
-      items[i] = {tile_at(p.gate_up, weight.data, weight.scale, pair % tiles_of_width), 0};
-    } else if (i < work.down) {
-      items[i] = {
-          tile_at(p.linear.shape, p.linear.data, p.linear.scale, block + (i - work.linear) * num_blocks), 0};
-    } else {
-      const int mine = (i - work.down) / p.top_k;
-      const int slot = SlotOfRank(experts, p.top_k, i - work.down - mine * p.top_k);
-      const DeviceWeight& weight = p.weights[experts[slot] * 3 + 2];
-      items[i] = {tile_at(p.down, weight.data, weight.scale, block + mine * num_blocks),
-                  slot * hidden_stride};
-    }
-  }
-  if (work.down > work.linear) LoadRows(linear_row, x_scales, p.linear.form, p.linear.x, 1, p.linear.cols);
-  __syncthreads();
-
-  const auto shape_of = [&](int i) -> const StreamShape& {
-    return i < work.linear ? p.gate_up : (i < work.down ? p.linear.shape : p.down);
-  };
-  const auto tile_of = [&](int i) { return items[i].tile; };
-  WarpReader<kStages, true, decltype(tile_of), decltype(shape_of)> reader(ring, work.items, tile_of,
-                                                                          shape_of);
-#pragma unroll 1
-  for (int i = 0; i < kStages; ++i) reader.Load();
+  LoadRows(rows, x_scales, p.parts[kGateUp].form.forms[0], p.x + token * p.dim, 1, p.dim);
+  if (num_items[kLinear] > 0)
+    LoadRows(linear_row, x_scales, p.parts[kLinear].form.forms[0], p.linear.x, 1, p.linear.cols);
+  MeetThreads<kStreamThreads>();
 
   auto* const hidden = p.hidden + token * p.top_k * p.width;
-  const bool exists = t % 32 / 4 == 0;  // The token of mma's first column.
-  uint32_t slot = 0;
-  uint32_t left = 0;  // Of the barrier.
-  int current = FirstItemOfWarp();
-  int first = 0;
-  // Gate and up; the linear; down.
+  const bool exists = lane / 4 == 0;  // The token of mma's first column.
+  uint32_t left = 0;                  // Of the barrier.
+  int stage = 0;                      // Where the next batch is,
+  uint32_t parity = 0;                // of the stage's phase.
+  int begin = 0;                      // Of the part's items.
+  ItemSums* round_sums = sums;
 #pragma unroll 1
-  for (int phase = 0; phase < 3; ++phase) {
-    const int phase_end = phase == 0 ? work.linear : (phase == 1 ? work.down : work.items);
-    // This block's hidden rows are there; the others' are needed.
-    if (phase == 1 && work.linear > 0) ArriveAtBarrier(&p.barriers[token]);
-    if (phase == 2) {
-      WaitForBlocks(&p.barriers[token], static_cast<uint32_t>(min(num_blocks, tiles_of_width * p.top_k)));
-      left = LeaveBarrier(&p.barriers[token]);
+  for (int part = 0; part < kNumParts; ++part) {
+    const PartShape& of = p.parts[part];
+    const StreamShape& shape = of.shape;
+    const StreamKind kind = shape.kind;
+    const int block_units_log2 = shape.block_units_log2;
+    const int of_batch = of.of_batch;
+    const int part_items = num_items[part];
+    if (part == kDown) {
+      // This block's hidden rows are there; the others' are needed.
+      if (num_items[kGateUp] > 0) ArriveAtBarrier<kStreamThreads>(&p.barriers[token]);
+      WaitForBlocks<kStreamThreads>(&p.barriers[token],
+                                    static_cast<uint32_t>(min(num_blocks, p.parts[kGateUp].tiles)));
+      left = LeaveBarrier<kStreamThreads>(&p.barriers[token]);
       LetNextKernelStart();
-    }
-    if (first == phase_end) continue;
-    if (phase == 2) {
-      LoadRows(rows, x_scales, p.down_form, hidden, p.top_k, p.width);
-      __syncthreads();
-    }
-    const uint16_t* const activations = phase == 1 ? linear_row : rows;
-    const StreamShape& shape = shape_of(first);
-    const int phase_begin = first;
-    const int step = phase == 0 ? 2 : (phase == 1 ? 1 : p.top_k);  // Items of a result.
-#pragma unroll 1
-    while (first < phase_end) {
-      const int end = min(phase_end, first + items_at_once / step * step);
-#pragma unroll 1
-      for (; current < end; current += kItemStep) {
-        float segment[4] = {};
-        WithStreamKind<kKind, StreamKind::kFp8>(shape.kind, [&]<StreamKind kOf>() {
-          MultiplyWarpSegment<kOf, kStages>(
-              ring, slot, reader, shape, activations + items[current].x, exists,
-              {fp8_scales + (current - work.linear) * scale_cols, x_scales, x_scales}, segment);
-        });
-        StoreSegmentSums(sums[current - first], 1, segment);
+      if (part_items > 0) {
+        LoadRows(rows, x_scales, of.form.forms[0], hidden, p.top_k, p.width);
+        MeetThreads<kStreamThreads>();
       }
-      __syncthreads();
-      for (int i = t; i < (end - first) / step * kTileRows; i += kStreamThreads) {
-        const int row = i % kTileRows;
-        const ItemSums* const of = sums + i / kTileRows * step;
-        const auto row_sum = [&](int item, float global_scale) {
-          float sum = 0.0F;
-          WithStreamKind<kKind, StreamKind::kFp8>(shape.kind, [&]<StreamKind kOf>() {
-            sum = SumSegments<FormatOf(kOf)>(of[item], 1, 0, row, shape, global_scale);
-          });
-          return sum;
-        };
-        const int number = block + ((first - phase_begin) / step + i / kTileRows) * num_blocks;
-        if (phase == 0) {
-          const int of_slot = number / tiles_of_width;
-          const float gate = RoundToBf16(row_sum(0, global_scales[of_slot][0]));
-          const float up = RoundToBf16(row_sum(1, global_scales[of_slot][1]));
-          hidden[of_slot * p.width + number % tiles_of_width * kTileRows + row] =
-              Bf16FromFloat(static_cast<float>(
-                  ClampedSwiglu(static_cast<double>(gate), static_cast<double>(up),
-                                static_cast<double>(p.limit), static_cast<double>(routing[of_slot]))));
-        } else if (phase == 1) {
-          const float sum = row_sum(0, p.linear.global_scale);
-          if (p.linear.y_is_bf16) {
-            static_cast<uint16_t*>(p.linear.y)[number * kTileRows + row] = Bf16FromFloat(sum);
-          } else {
-            static_cast<float*>(p.linear.y)[number * kTileRows + row] = sum;
+    }
+    const TileSegment segment = SegmentOf(shape);
+    const int tile_bytes = TileBytes(shape);
+    const uint16_t* const activations = part == kLinear ? linear_row : rows;
+#pragma unroll 1
+    for (int first = 0; first < part_items; first += of.of_round) {
+      const int end = min(part_items, first + of.of_round);
+      int turn = 0;
+#pragma unroll 1
+      for (int batch = first; batch < end; batch += of_batch, turn = turn + 1 == kGroups ? 0 : turn + 1) {
+        if (turn == group) {
+          WaitForPhase(&known.full[stage], parity);
+          const unsigned char* tile = shared + stage * p.stage_bytes;
+          const int batch_end = min(end, batch + of_batch);
+#pragma unroll 1
+          for (int i = batch; i < batch_end; ++i, tile += tile_bytes) {
+            float of_segment[4] = {};
+            WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
+              MultiplyTile<kOf>(tile, segment, block_units_log2, activations + items[begin + i].x, exists,
+                                fp8_scales + i * scale_cols, x_scales, spread[t / 32], of_segment);
+            });
+            StoreSegmentSums(round_sums[i - first], 1, of_segment);
           }
-        } else {
-          float total = 0.0F;
-          for (int rank = 0; rank < p.top_k; ++rank)
-            total += RoundToBf16(row_sum(rank, global_scales[slots[rank]][2]));
-          p.y[token * p.dim + number * kTileRows + row] = total;
+          __syncwarp();
+          if (lane == 0) Arrive(&known.empty[stage]);
+        }
+        if (++stage == p.stages) {
+          stage = 0;
+          parity ^= 1U;
         }
       }
-      __syncthreads();
-      first = end;
+      MeetThreads<kStreamThreads>();
+      if (part != kLinear) WaitForPhase(&known.listed, 0);
+      const auto row_sum = [&](int item, int row, float global_scale) {
+        float sum = 0.0F;
+        WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
+          sum = SumSegments<FormatOf(kOf)>(round_sums[item], 1, 0, row, shape, global_scale);
+        });
+        return sum;
+      };
+      const int results = (end - first) / of.step;
+      const int first_tile = block + first / of.step * num_blocks;
+      if (part == kLinear) {
+        for (int i = t; i < results * kTileRows; i += kStreamThreads) {
+          const float sum = row_sum(i / kTileRows, i % kTileRows, p.linear.global_scale);
+          const int row = (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows;
+          if (p.linear.y_is_bf16) {
+            static_cast<uint16_t*>(p.linear.y)[row] = Bf16FromFloat(sum);
+          } else {
+            static_cast<float*>(p.linear.y)[row] = sum;
+          }
+        }
+      } else if (part == kGateUp) {
+        // Neighbours have a row's gate and up.
+        for (int i = t; i < results * kTileRows * 2; i += kStreamThreads) {
+          const int result = i / (2 * kTileRows);
+          const int row = i / 2 % kTileRows;
+          const int pair = first_tile + result * num_blocks;
+          const int slot = pair / tiles_of_width;
+          const float mine = RoundToBf16(row_sum(result * 2 + i % 2, row, known.global_scales[slot][i % 2]));
+          const float up = __shfl_down_sync(0xFFFFFFFFU, mine, 1);
+          if (i % 2 == 0) {
+            hidden[slot * p.width + pair % tiles_of_width * kTileRows + row] =
+                Bf16FromFloat(static_cast<float>(
+                    ClampedSwiglu(static_cast<double>(mine), static_cast<double>(up),
+                                  static_cast<double>(p.limit), static_cast<double>(known.routing[slot]))));
+          }
+        }
+      } else {
+        // An expert's rows each by a thread, in place of their first segment; then a token's.
+        for (int i = t; i < (end - first) * kTileRows; i += kStreamThreads) {
+          const int item = i / kTileRows;
+          const int row = i % kTileRows;
+          round_sums[item][0][row] =
+              RoundToBf16(row_sum(item, row, known.global_scales[known.slots[item % p.top_k]][2]));
+        }
+        MeetThreads<kStreamThreads>();
+        for (int i = t; i < results * kTileRows; i += kStreamThreads) {
+          const ItemSums* const terms = round_sums + i / kTileRows * p.top_k;
+          float total = 0.0F;
+          for (int rank = 0; rank < p.top_k; ++rank) total += terms[rank][0][i % kTileRows];
+          p.y[token * p.dim + (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows] = total;
+        }
+      }
+      // The next round's sums go elsewhere, and the one's after it come behind its barrier.
+      round_sums = round_sums == sums ? sums + p.items_of_sums : sums;
     }
+    begin += part_items;
   }
-  CloseBarrier(&p.barriers[token], left, static_cast<uint32_t>(num_blocks));
+  CloseBarrier<kStreamThreads>(&p.barriers[token], left, static_cast<uint32_t>(num_blocks));
 }
 
 using Kernel = void (*)(Params);
@@ -252,27 +400,58 @@ Kernel KernelOf(StreamKind kind) {
   return kind == StreamKind::kNvFp4 ? ExpertsKernel<StreamKind::kNvFp4> : ExpertsKernel<StreamKind::kMxFp4>;
 }
 
+// How the items of each part are divided into batches and rounds, and how many batches fit beside all else.
+size_t Divide(Params& p, int num_blocks) {
+  p.stage_bytes = 0;
+  for (const PartShape& part : p.parts) {
+    if (part.tiles > 0) p.stage_bytes = std::max(p.stage_bytes, TileBytes(part.shape));
+  }
+  int num_items = 0;
+  p.items_of_sums = 0;
+  for (PartShape& part : p.parts) {
+    const int items = ItemsOfBlock(part, 0, num_blocks);  // The first block has most.
+    num_items += items;
+    part.of_round = std::max(kItemsAtOnce / part.step, 1) * part.step;
+    if (items == 0) continue;
+    const int round = std::min(items, part.of_round);
+    p.items_of_sums = std::max(p.items_of_sums, round);
+    // As many batches for every group of warps.
+    const int most = std::min(p.stage_bytes / TileBytes(part.shape), kMostOfBatch);
+    const int batches = static_cast<int>(CeilDiv(round, most * kGroups)) * kGroups;
+    part.of_batch = static_cast<int>(CeilDiv(round, batches));
+  }
+  const int linear_items = ItemsOfBlock(p.parts[kLinear], 0, num_blocks);
+  const size_t before_items =
+      static_cast<size_t>(RowElements(p) + StreamRow(p.linear.cols)) * sizeof(uint16_t) +
+      2 * static_cast<size_t>(p.items_of_sums) * sizeof(ItemSums) + kStreamWarps * sizeof(SpreadScales) +
+      CeilDiv(StreamScalesBytes(p.linear.cols, 1) +
+                  static_cast<size_t>(linear_items * p.parts[kLinear].shape.scale_cols) * sizeof(float),
+              alignof(Item)) *
+          alignof(Item);
+  const size_t others = before_items + static_cast<size_t>(num_items) * sizeof(Item);
+  const auto left = static_cast<int64_t>(kSharedBytes) - static_cast<int64_t>(others);
+  p.stages = static_cast<int>(std::clamp<int64_t>(left / p.stage_bytes, 0, kMostStages));
+  const size_t stages_bytes = static_cast<size_t>(p.stages) * static_cast<size_t>(p.stage_bytes);
+  p.items_at = static_cast<int>(stages_bytes + before_items);
+  return stages_bytes + others;
+}
+
 // Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late or all blocks
 // cannot run at once.
-uint64_t Launch(CudaContext& context, const Params& params, int num_tokens, uint64_t before) {
-  const int rows = std::max({params.width * params.top_k, params.dim, params.linear.rows});
-  const int num_blocks =
-      std::min(std::max(1, context.queue().num_processors() / num_tokens), rows / kTileRows);
-  const Work work = WorkOf(params, 0, num_blocks);  // The first block has most of each.
-  const size_t shared_bytes =
-      kStreamWarps * sizeof(WarpRing<kStages>) +
-      static_cast<size_t>(RowElements(params) + StreamRow(params.linear.cols)) * sizeof(uint16_t) +
-      static_cast<size_t>(std::max(kItemsAtOnce, params.top_k)) * sizeof(ItemSums) +
-      static_cast<size_t>(work.items) * sizeof(Item) + StreamScalesBytes(params.linear.cols, 1) +
-      static_cast<size_t>((work.down - work.linear) * params.linear.shape.scale_cols) * sizeof(float);
+uint64_t Launch(CudaContext& context, Params& params, int num_tokens, uint64_t before) {
+  int tiles = 0;
+  for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
+  const int num_blocks = std::min(std::max(1, context.queue().num_processors() / num_tokens), tiles);
+  const size_t shared_bytes = Divide(params, num_blocks);
+  if (params.stages < kGroups) return 0;
   const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(num_tokens));
-  const Kernel kernel = KernelOf(params.gate_up.kind);
-  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid.x * grid.y, kStreamThreads,
+  const Kernel kernel = KernelOf(params.parts[kGateUp].shape.kind);
+  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid.x * grid.y, kThreads,
                                   shared_bytes)) {
     return 0;
   }
   const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, kernel, grid, kStreamThreads, shared_bytes, params);
+      context.queue().LaunchInPlaceOf(before, kernel, grid, kThreads, shared_bytes, params);
   context.queue().NoteReader(launch, {});
   return launch;
 }
@@ -291,28 +470,45 @@ Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
   const StreamKind kind = StreamKindOf(table.w1);
   const auto num_tokens = static_cast<int>(args.x.shape[0]);
   const auto top_k = static_cast<int>(args.indices.shape[1]);
-  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind || num_tokens > kNumGridBarriers) return false;
+  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind || num_tokens > kNumGridBarriers ||
+      top_k > kMostOfTopK || !table.copied_in_bulk) {
+    return false;
+  }
   DSV4_ASSIGN_OR_RETURN(GridBarrier* const barriers, context.GridBarriers());
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
-  const Params params = {.gate_up = ShapeOf(table.w1),
-                         .down = ShapeOf(table.w2),
-                         .gate_up_form = FormsOf(table.w1),
-                         .down_form = FormsOf(table.w2),
-                         .dim = static_cast<int>(table.w2.rows),
-                         .width = static_cast<int>(width),
-                         .weights = table.weights,
-                         .indices = args.indices.as<const int32_t>(),
-                         .routing = args.weights.as<const float>(),
-                         .x = args.x.as<const uint16_t>(),
-                         .hidden = hidden,
-                         .y = static_cast<float*>(args.y.data),
-                         .num_experts = static_cast<int>(args.experts.size()),
-                         .top_k = top_k,
-                         .limit = args.limit,
-                         .barriers = barriers,
-                         .fault = context.fault(),
-                         .linear = {}};
+  Params params = {.dim = static_cast<int>(table.w2.rows),
+                   .width = static_cast<int>(width),
+                   .weights = table.weights,
+                   .indices = args.indices.as<const int32_t>(),
+                   .routing = args.weights.as<const float>(),
+                   .x = args.x.as<const uint16_t>(),
+                   .hidden = hidden,
+                   .y = static_cast<float*>(args.y.data),
+                   .num_experts = static_cast<int>(args.experts.size()),
+                   .top_k = top_k,
+                   .limit = args.limit,
+                   .stages = 0,
+                   .stage_bytes = 0,
+                   .items_of_sums = 0,
+                   .items_at = 0,
+                   .barriers = barriers,
+                   .fault = context.fault(),
+                   .linear = {},
+                   .parts = {}};
+  params.parts[kLinear].step = 1;
+  params.parts[kGateUp] = {.shape = ShapeOf(table.w1),
+                           .form = FormsOf(table.w1),
+                           .tiles = params.width / kTileRows * top_k,
+                           .step = 2,
+                           .of_batch = 0,
+                           .of_round = 0};
+  params.parts[kDown] = {.shape = ShapeOf(table.w2),
+                         .form = FormsOf(table.w2),
+                         .tiles = params.dim / kTileRows,
+                         .step = top_k,
+                         .of_batch = 0,
+                         .of_round = 0};
   const uint64_t launch = Launch(context, params, num_tokens, 0);
   if (launch != 0 && num_tokens == 1)
     context.open_experts() = std::make_shared<OpenExperts>(OpenExperts{launch, params});
@@ -328,7 +524,8 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
   }
   Params params = open->params;
   const StreamKind kind = StreamKindOf(args.weight);
-  if (kind != params.gate_up.kind && kind != StreamKind::kFp8) return false;
+  if ((kind != params.parts[kGateUp].shape.kind && kind != StreamKind::kFp8) || !IsBulkAligned(args.weight))
+    return false;
   // All of a launch runs at once: what the linear reads may be nothing that the experts write, what it writes nothing that they
   // read or write.
   const auto bytes = [](const void* data, int64_t size) {
@@ -346,9 +543,13 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
         bytes(params.routing, params.top_k * 4)}) {
     if (Overlap(y, read)) return false;
   }
-  params.linear = {.shape = ShapeOf(args.weight),
-                   .form = FormsOf(args.weight),
-                   .rows = static_cast<int>(args.rows_per_group),
+  params.parts[kLinear] = {.shape = ShapeOf(args.weight),
+                           .form = FormsOf(args.weight),
+                           .tiles = static_cast<int>(args.rows_per_group) / kTileRows,
+                           .step = 1,
+                           .of_batch = 0,
+                           .of_round = 0};
+  params.linear = {.rows = static_cast<int>(args.rows_per_group),
                    .cols = static_cast<int>(args.weight.cols),
                    .data = args.weight.data,
                    .scale = static_cast<const uint8_t*>(args.weight.scale),

@@ -1,0 +1,123 @@
+// W x for a token whose row tiles come whole: the copy engine brings 16 rows, and of FP4 their scales, as they lie in memory, into
+// shared memory, and eight warps have a segment of their columns each. Beside warp_stream.cuh, whose threads each ask for what
+// they multiply, nobody is held up by asking: requests of 16 bytes a thread went out for 9 us of an expert launch, by which time all
+// of its weights could have been there.
+//
+// Products, their order and that of all sums are those of matmul_mma.cuh.
+#pragma once
+
+#include <type_traits>
+
+#include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/warp_stream.cuh"
+
+namespace dsv4::backend::cuda {
+
+// Of a row tile: its elements, row by row, then its scales.
+__host__ __device__ constexpr int TileBytes(const StreamShape& shape) {
+  return kTileRows * (shape.row_bytes + shape.scale_row_bytes);
+}
+
+// To TileBytes of shared memory; `barrier` counts them. By one thread.
+__device__ __forceinline__ void CopyTile(unsigned char* to, const StreamTile& tile, const StreamShape& shape,
+                                         uint64_t* barrier, uint64_t policy) {
+  const int data_bytes = kTileRows * shape.row_bytes;
+  CopyBulkBy(policy, to, tile.data, static_cast<uint32_t>(data_bytes), barrier);
+  if (shape.scale_row_bytes > 0) {
+    CopyBulkBy(policy, to + data_bytes, tile.scale, static_cast<uint32_t>(kTileRows * shape.scale_row_bytes),
+               barrier);
+  }
+}
+
+// Where a lane finds its part of its warp's segment in any tile of a matrix.
+struct TileSegment {
+  int units;  // None or less: there are fewer segments.
+  int first_unit;
+  int data;  // From the tile's beginning, in bytes: its lower row's, from which the upper is so far:
+  int upper_data;
+  int scales;  // Of the segment's first unit in the tile's first row.
+  int scale_row_bytes;
+};
+__device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_unit = WarpSegment() * shape.segment_units;
+  const int scale_bytes = shape.kind == StreamKind::kNvFp4 ? 8 : 4;  // Of a unit's row.
+  return {.units = SegmentUnits(shape),
+          .first_unit = first_unit,
+          .data = lane / 4 * shape.row_bytes + first_unit * kUnitBytes + lane % 4 * 16,
+          .upper_data = 8 * shape.row_bytes,
+          .scales = kTileRows * shape.row_bytes + first_unit * scale_bytes,
+          .scale_row_bytes = shape.scale_row_bytes};
+}
+
+// Scales of four units of a warp's rows, which lie where lanes do not meet in a bank. In the tile, rows are a multiple of 128 bytes
+// apart where there are many columns.
+struct SpreadScales {
+  static constexpr int kUnits = 4;
+  static constexpr int kRowBytes = 40;
+  uint8_t rows[kTileRows][kRowBytes];
+};
+
+template <StreamKind kKind>
+__device__ __forceinline__ void Spread(SpreadScales& to, const uint8_t* scales, int scale_row_bytes,
+                                       int num_units) {
+  using UnitScales = std::conditional_t<kKind == StreamKind::kNvFp4, uint2, uint32_t>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int offset = lane % 4 * static_cast<int>(sizeof(UnitScales));
+  __syncwarp();
+  if (lane % 4 < num_units) {
+#pragma unroll
+    for (int row = lane / 4; row < kTileRows; row += 8) {
+      *reinterpret_cast<UnitScales*>(to.rows[row] + offset) =
+          *reinterpret_cast<const UnitScales*>(scales + row * scale_row_bytes + offset);
+    }
+  }
+  __syncwarp();
+}
+
+// The warp's segment of a tile times a token whose columns begin at x in shared memory; `exists`: the lane's is that token.
+// blocks and x_scales are those of StreamScales.
+template <StreamKind kKind>
+__device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
+                                             int block_units_log2, const uint16_t* x, bool exists,
+                                             const float* blocks, const float* x_scales, SpreadScales& spread,
+                                             float (&sums)[4]) {
+  constexpr MatmulKind kFormat = FormatOf(kKind);
+  constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
+  constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned char* data = tile + segment.data;
+  x += segment.first_unit * kUnitCols + lane % 4 * (kUnitCols / 4);
+#pragma unroll 1
+  for (int i = 0; i < segment.units; ++i) {
+    const uint4 low = *reinterpret_cast<const uint4*>(data);
+    const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
+    if constexpr (kFormat == MatmulKind::kMmaFp8) {
+      const int unit = segment.first_unit + i;
+      const float scale = blocks[unit >> block_units_log2];
+      if constexpr (kKind == StreamKind::kFp8) {
+        const float both = scale * x_scales[unit / 2];
+        MultiplyFp8Unit(sums, low, high, x, exists, both, both);
+      } else {
+        MultiplyFp8PlainUnit(sums, low, high, x, exists, scale);
+      }
+    } else if constexpr (kKind == StreamKind::kBf16) {
+      MultiplyBf16Unit(sums, low, high, x, exists);
+    } else {
+      const unsigned char* const scales = tile + segment.scales + i * 4 * kBytes;
+      const uint8_t* of_row = scales + lane / 4 * segment.scale_row_bytes + lane % 4 * kBytes;
+      int upper = 8 * segment.scale_row_bytes;
+      if (segment.units >= SpreadScales::kUnits) {
+        if (i % SpreadScales::kUnits == 0)
+          Spread<kKind>(spread, scales, segment.scale_row_bytes, segment.units - i);
+        of_row = spread.rows[lane / 4] + (i % SpreadScales::kUnits * 4 + lane % 4) * kBytes;
+        upper = 8 * SpreadScales::kRowBytes;
+      }
+      MultiplyFp4Unit<kFormat>(sums, low, high, of_row, of_row + upper, x, exists);
+    }
+    x += kUnitCols;
+    data += kUnitBytes;
+  }
+}
+
+}  // namespace dsv4::backend::cuda
