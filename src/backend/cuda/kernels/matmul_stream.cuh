@@ -74,45 +74,41 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
 template <int kThreads = kMatmulThreads, typename Row>
 __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, int cols,
                                const StreamForms& forms, Row&& row) {
-  constexpr int kAtOnce = 4;  // Loads that are under way together.
   const int stride = static_cast<int>(StreamRow(cols));
-  const int chunks = (stride - 8) / 8;  // A multiple of 16: half a warp is a group.
-  const int total = num_rows * chunks;
+  const int chunks = (stride - 8) / 8;  // Of a row; a multiple of 16: half a warp is a group.
+  struct Place {
+    int row;
+    int chunk;
+  };
+  const auto advanced = [&](Place at, int by) {  // A division takes longer than a few turns.
+    at.chunk += by;
+    for (; at.chunk >= chunks; at.chunk -= chunks) ++at.row;
+    return at;
+  };
+  const auto load = [&](Place at) {
+    if (at.row >= num_rows || at.chunk * 8 >= cols) return make_uint4(0, 0, 0, 0);
+    return *reinterpret_cast<const uint4*>(row(at.row) + at.chunk * 8);
+  };
+  Place now = advanced({0, 0}, static_cast<int>(threadIdx.x));
+  uint4 x = load(now);
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < total; first += kAtOnce * kThreads) {
-    uint4 x[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kThreads;
-      const int col = i % chunks * 8;
-      x[k] = make_uint4(0, 0, 0, 0);
-      if (i < total && col < cols) x[k] = *reinterpret_cast<const uint4*>(row(i / chunks) + col);
-    }
-    // In the place of the first form, which is made last.
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kThreads;
-      if (i < total) *reinterpret_cast<uint4*>(shared + i / chunks * stride + i % chunks * 8) = x[k];
-    }
+  while (now.row < num_rows) {
+    const Place next = advanced(now, kThreads);
+    const uint4 next_x = load(next);
+    uint16_t* const place = shared + now.row * stride + now.chunk * 8;
 #pragma unroll 1
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kThreads;
-      if (i >= total) break;
-      const int col = i % chunks * 8;
-      uint16_t* const place = shared + i / chunks * stride + col;
-      const uint4 raw = *reinterpret_cast<const uint4*>(place);
-#pragma unroll 1
-      for (int f = forms.count - 1; f >= 0; --f) {
-        const StreamForm form = forms.forms[f];
-        float scale = 1.0F;
-        uint4 value = InForm(raw, form, &scale);
-        if (form == StreamForm::kHalves && col % 128 == 0)
-          scales[i / chunks * (chunks / 16) + col / 128] = scale;
-        // What lies past the last column stays zero, also when the scale is infinite.
-        if (col >= cols) value = make_uint4(0, 0, 0, 0);
-        *reinterpret_cast<uint4*>(place + f * num_rows * stride) = value;
-      }
+    for (int f = 0; f < forms.count; ++f) {
+      const StreamForm form = forms.forms[f];
+      float scale = 1.0F;
+      uint4 value = InForm(x, form, &scale);
+      if (form == StreamForm::kHalves && now.chunk % 16 == 0)
+        scales[now.row * (chunks / 16) + now.chunk / 16] = scale;
+      // What lies past the last column stays zero, also when the scale is infinite.
+      if (now.chunk * 8 >= cols) value = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(place + f * num_rows * stride) = value;
     }
+    now = next;
+    x = next_x;
   }
 }
 

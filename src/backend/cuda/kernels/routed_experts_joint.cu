@@ -93,42 +93,10 @@ __host__ __device__ __forceinline__ int RowElements(const Params& p) {
 
 // num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
 // instructions in a cache.
-__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm form, const uint16_t* from,
-                                      int num_rows, int cols) {
-  constexpr int kAtOnce = 2;  // Loads that are under way together.
-  const auto stride = static_cast<int>(StreamRow(cols));
-  const int chunks = (stride - 8) / 8;  // Of eight columns; a multiple of 16: half a warp is a group.
-  const auto thread = static_cast<int>(threadIdx.x);
-  const int row_step = kStreamThreads / chunks;
-  const int chunk_step = kStreamThreads - row_step * chunks;
-  int row = thread / chunks;
-  int chunk = thread - row * chunks;
-  while (row < num_rows) {
-    uint4 x[kAtOnce];
-    int place[kAtOnce];
-    int group[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const bool exists = row < num_rows;
-      x[k] = make_uint4(0, 0, 0, 0);
-      if (exists && chunk * 8 < cols) x[k] = *reinterpret_cast<const uint4*>(from + row * cols + chunk * 8);
-      place[k] = exists ? row * stride + chunk * 8 : -1;
-      group[k] = row * (chunks / 16) + chunk / 16;
-      row += row_step;
-      chunk += chunk_step;
-      if (chunk >= chunks) {
-        chunk -= chunks;
-        ++row;
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      if (place[k] < 0) break;
-      float scale = 1.0F;
-      *reinterpret_cast<uint4*>(to + place[k]) = InForm(x[k], form, &scale);
-      if (form == StreamForm::kHalves && thread % 16 == 0) scales[group[k]] = scale;
-    }
-  }
+__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, const StreamForms& forms,
+                                      const uint16_t* from, int num_rows, int cols) {
+  LoadStreamRows<kStreamThreads>(to, scales, num_rows, cols, forms,
+                                 [&](int row) { return from + row * cols; });
 }
 
 // What a block's threads know in shared memory.
@@ -272,9 +240,9 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
                               (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
   WaitForKernelsBefore();
-  LoadRows(rows, x_scales, p.parts[kGateUp].form.forms[0], p.x + token * p.dim, 1, p.dim);
+  LoadRows(rows, x_scales, p.parts[kGateUp].form, p.x + token * p.dim, 1, p.dim);
   if (num_items[kLinear] > 0)
-    LoadRows(linear_row, x_scales, p.parts[kLinear].form.forms[0], p.linear.x, 1, p.linear.cols);
+    LoadRows(linear_row, x_scales, p.parts[kLinear].form, p.linear.x, 1, p.linear.cols);
   MeetThreads<kStreamThreads>();
 
   auto* const hidden = p.hidden + token * p.top_k * p.width;
@@ -300,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
       left = LeaveBarrier<kStreamThreads>(&p.barriers[token]);
       LetNextKernelStart();
       if (part_items > 0) {
-        LoadRows(rows, x_scales, of.form.forms[0], hidden, p.top_k, p.width);
+        LoadRows(rows, x_scales, of.form, hidden, p.top_k, p.width);
         MeetThreads<kStreamThreads>();
       }
     }
