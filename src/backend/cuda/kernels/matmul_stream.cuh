@@ -67,15 +67,13 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
   return value;
 }
 
-// Rows of bf16, row(i) each, to shared memory in every form that is wanted, form by form; of StreamForm::kHalves also the
-// scales, [num_rows, groups of 128]. cols is a multiple of eight and rows are aligned to 16 bytes.
+// Calls emit(row, chunk, x) for every eight columns of rows of bf16, row(i) each, and of zeros up to StreamRow. cols is a multiple of
+// eight and rows are aligned to 16 bytes.
 //
 // A launch comes to this code once, and seldom finds it in a cache of instructions: it is short rather than unrolled.
-template <int kThreads = kMatmulThreads, typename Row>
-__device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, int cols,
-                               const StreamForms& forms, Row&& row) {
-  const int stride = static_cast<int>(StreamRow(cols));
-  const int chunks = (stride - 8) / 8;  // Of a row; a multiple of 16: half a warp is a group.
+template <int kThreads, typename Row, typename Emit>
+__device__ __forceinline__ void ForStreamRows(int num_rows, int cols, Row&& row, Emit&& emit) {
+  const int chunks = static_cast<int>(StreamRow(cols) - 8) / 8;  // A multiple of 16: half a warp is a group.
   struct Place {
     int row;
     int chunk;
@@ -95,21 +93,35 @@ __device__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, in
   while (now.row < num_rows) {
     const Place next = advanced(now, kThreads);
     const uint4 next_x = load(next);
-    uint16_t* const place = shared + now.row * stride + now.chunk * 8;
-#pragma unroll 1
-    for (int f = 0; f < forms.count; ++f) {
-      const StreamForm form = forms.forms[f];
-      float scale = 1.0F;
-      uint4 value = InForm(x, form, &scale);
-      if (form == StreamForm::kHalves && now.chunk % 16 == 0)
-        scales[now.row * (chunks / 16) + now.chunk / 16] = scale;
-      // What lies past the last column stays zero, also when the scale is infinite.
-      if (now.chunk * 8 >= cols) value = make_uint4(0, 0, 0, 0);
-      *reinterpret_cast<uint4*>(place + f * num_rows * stride) = value;
-    }
+    emit(now.row, now.chunk, x);
     now = next;
     x = next_x;
   }
+}
+
+// Eight columns of a row into shared memory in a form; of StreamForm::kHalves also the scale, to [rows, groups of 128].
+__device__ __forceinline__ void StoreInForm(uint16_t* shared, float* scales, int row, int chunk, int cols,
+                                            StreamForm form, uint4 x) {
+  const auto stride = static_cast<int>(StreamRow(cols));
+  float scale = 1.0F;
+  uint4 value = InForm(x, form, &scale);
+  if (form == StreamForm::kHalves && chunk % 16 == 0)
+    scales[row * ((stride - 8) / 128) + chunk / 16] = scale;
+  // What lies past the last column stays zero, also when the scale is infinite.
+  if (chunk * 8 >= cols) value = make_uint4(0, 0, 0, 0);
+  *reinterpret_cast<uint4*>(shared + row * stride + chunk * 8) = value;
+}
+
+// Rows to shared memory in every form that is wanted, form by form; of StreamForm::kHalves also the scales.
+template <int kThreads = kMatmulThreads, typename Row>
+__device__ __forceinline__ void LoadStreamRows(uint16_t* shared, float* scales, int num_rows, int cols,
+                                               const StreamForms& forms, Row&& row) {
+  const auto form_elements = num_rows * static_cast<int>(StreamRow(cols));
+  ForStreamRows<kThreads>(num_rows, cols, row, [&](int r, int chunk, uint4 x) {
+#pragma unroll 1
+    for (int f = 0; f < forms.count; ++f)
+      StoreInForm(shared + f * form_elements, scales, r, chunk, cols, forms.forms[f], x);
+  });
 }
 
 // --- Weights ---------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ constexpr int kNumParts = 3;
 // Items, row tiles of a matrix, come in batches that are copied together. A round's sums are added together.
 struct PartShape {
   StreamShape shape;
-  StreamForms form;  // One.
+  StreamForm form;
   int tiles;         // Of results, which the blocks share.
   int step;      // Items of a result, which follow each other: one; gate's and up's; all experts', ascending.
   int of_batch;  // Items.
@@ -92,11 +92,12 @@ __host__ __device__ __forceinline__ int RowElements(const Params& p) {
 }
 
 // num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
-// instructions in a cache.
-__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, const StreamForms& forms,
-                                      const uint16_t* from, int num_rows, int cols) {
-  LoadStreamRows<kStreamThreads>(to, scales, num_rows, cols, forms,
-                                 [&](int row) { return from + row * cols; });
+// instructions in a cache; a form by value, because what a reference names among a launch's arguments comes from far away.
+__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm form, const uint16_t* from,
+                                      int num_rows, int cols) {
+  ForStreamRows<kStreamThreads>(
+      num_rows, cols, [&](int row) { return from + row * cols; },
+      [&](int row, int chunk, uint4 x) { StoreInForm(to, scales, row, chunk, cols, form, x); });
 }
 
 // What a block's threads know in shared memory.
@@ -466,13 +467,13 @@ Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
                    .parts = {}};
   params.parts[kLinear].step = 1;
   params.parts[kGateUp] = {.shape = ShapeOf(table.w1),
-                           .form = FormsOf(table.w1),
+                           .form = FormOf(table.w1),
                            .tiles = params.width / kTileRows * top_k,
                            .step = 2,
                            .of_batch = 0,
                            .of_round = 0};
   params.parts[kDown] = {.shape = ShapeOf(table.w2),
-                         .form = FormsOf(table.w2),
+                         .form = FormOf(table.w2),
                          .tiles = params.dim / kTileRows,
                          .step = top_k,
                          .of_batch = 0,
@@ -512,7 +513,7 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
     if (Overlap(y, read)) return false;
   }
   params.parts[kLinear] = {.shape = ShapeOf(args.weight),
-                           .form = FormsOf(args.weight),
+                           .form = FormOf(args.weight),
                            .tiles = static_cast<int>(args.rows_per_group) / kTileRows,
                            .step = 1,
                            .of_batch = 0,
