@@ -44,7 +44,7 @@ constexpr int kNumParts = 3;
 struct PartShape {
   StreamShape shape;
   StreamForm form;
-  int tiles;         // Of results, which the blocks share.
+  int tiles;     // Of results, which the blocks share.
   int step;      // Items of a result, which follow each other: one; gate's and up's; all experts', ascending.
   int of_batch;  // Items.
   int of_round;  // Items, whole results.
