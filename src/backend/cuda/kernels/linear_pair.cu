@@ -6,18 +6,16 @@
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/linear_pair.h"
 #include "backend/cuda/kernels/memory_range.h"
-#include "backend/cuda/kernels/whole_tiles.cuh"
+#include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kThreads = kStreamThreads + 32;  // Those that multiply, and a warp that asks for weights.
-constexpr int kGroups = kStreamWarps / kSegments;
-constexpr int kMostStages = 8;
+constexpr int kStages = 4;            // 128 KB of weights that a block has under way.
 constexpr int kSumsBytes = 8 * 1024;  // Of segments, until they are added.
-// What a block may have beside what the kernel has by name.
-constexpr size_t kSharedBytes = size_t{225} * 1024;
-constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what does not fit the stages, into L2.
+constexpr uint32_t kRingBytes = kStreamWarps * kStages * 4 * 32 * 16;
+constexpr uint32_t kPrefetchedBytes =
+    kRingBytes + 64 * 1024;  // Of a block's weights; what does not fit the rings waits in L2.
 
 struct Matrix {
   StreamShape shape;
@@ -34,7 +32,6 @@ struct Matrix {
   int rows;        // Of a group.
   int num_blocks;  // That share a group's row tiles.
   int max_items;   // Of a block.
-  TilePieces pieces;
   float global_scale;
   bool y_is_bf16;
 };
@@ -44,8 +41,6 @@ struct Params {
   Matrix second;  // Of one group; its activations are what the first gives.
   int num_groups;
   int num_tokens;
-  int stages;  // Pieces that a block has under way.
-  int stage_bytes;
   GridBarrier* barrier;
 };
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
@@ -58,167 +53,102 @@ __device__ __forceinline__ int NumItems(const Matrix& m, int block) {
   return block < m.num_blocks ? (m.rows / kTileRows - block + m.num_blocks - 1) / m.num_blocks : 0;
 }
 
-// A block's row tiles: those of the first matrix, then those of the second.
-struct Work {
-  int group;
-  int block_of_group;
-  int first_items;
-  int num_items;
-
-  __device__ explicit Work(const Params& p) {
-    const auto block = static_cast<int>(blockIdx.x);
-    group = block / p.first.num_blocks;
-    block_of_group = block - group * p.first.num_blocks;
-    first_items = group < p.num_groups ? NumItems(p.first, block_of_group) : 0;
-    num_items = first_items + NumItems(p.second, block);
-  }
-  __device__ int Row(const Params& p, int i) const {
-    return i < first_items
-               ? group * p.first.rows + (block_of_group + i * p.first.num_blocks) * kTileRows
-               : (static_cast<int>(blockIdx.x) + (i - first_items) * p.second.num_blocks) * kTileRows;
-  }
-};
-
-// Pieces come in this order, those of as many tiles by turns as there are groups of warps: piece `piece` of tile i of `count`.
-__device__ __forceinline__ int NumberOf(int i, int piece, int num_pieces, int count) {
-  const int begin = i / kGroups * kGroups;
-  return begin * num_pieces + piece * min(kGroups, count - begin) + i - begin;
-}
-
-// Asks for all pieces in order, by one warp. Weights: nothing that a kernel in flight writes.
-__device__ void BringWeights(const Params& p, const Work& work, uint64_t* full, uint64_t* empty,
-                             unsigned char* stages) {
-  const uint64_t policy = EvictFirst();
-  int stage = 0;
-  uint32_t parity = 1;  // All stages are empty.
-#pragma unroll 1
-  for (int phase = 0; phase < 2; ++phase) {
-    const Matrix& m = phase == 0 ? p.first : p.second;
-    const int begin = phase == 0 ? 0 : work.first_items;
-    const int end = phase == 0 ? work.first_items : work.num_items;
-#pragma unroll 1
-    for (int first = begin; first < end; first += kGroups) {
-#pragma unroll 1
-      for (int piece = 0; piece < m.pieces.count; ++piece) {
-#pragma unroll 1
-        for (int i = first; i < min(end, first + kGroups); ++i) {
-          WaitForPhase(&empty[stage], parity);
-          CopyPiece(stages + stage * p.stage_bytes,
-                    m.data + static_cast<int64_t>(work.Row(p, i)) * m.shape.row_bytes, m.shape, m.pieces,
-                    piece, &full[stage], policy);
-          if (++stage == p.stages) {
-            stage = 0;
-            parity ^= 1U;
-          }
-        }
-      }
-    }
-  }
-}
-
 // Weights of kinds kFirst and kSecond. Grid: blocks of the first matrix, group by group, or more for the second.
 template <StreamKind kFirst, StreamKind kSecond>
-__global__ void __launch_bounds__(kThreads, 1) PairKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kStreamThreads, 1) PairKernel(const __grid_constant__ Params p) {
+  constexpr bool kAnyFp4 = IsFp4(kFirst) || IsFp4(kSecond);
   const int t = static_cast<int>(threadIdx.x);
-  const Work work(p);
+  const int block = static_cast<int>(blockIdx.x);
+  const int group = block / p.first.num_blocks;
+  const int block_of_group = block % p.first.num_blocks;
+  const int first_items = group < p.num_groups ? NumItems(p.first, block_of_group) : 0;
+  const int num_items = first_items + NumItems(p.second, block);
 
-  extern __shared__ __align__(16) unsigned char shared[];  // Stages.
-  auto* const sums = reinterpret_cast<SegmentSums*>(shared + p.stages * p.stage_bytes);
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
+  auto* const sums = reinterpret_cast<SegmentSums*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
   auto* const rows = reinterpret_cast<uint16_t*>(sums + kSumsBytes / sizeof(SegmentSums));
   const auto stride_of = [](const Matrix& m) { return static_cast<int>(StreamRow(m.cols)); };
   auto* const fp8_scales =
       reinterpret_cast<float*>(rows + p.num_tokens * max(stride_of(p.first), stride_of(p.second)));
   float* const x_scales = fp8_scales + p.first.max_items * p.first.shape.scale_cols +
                           p.second.max_items * p.second.shape.scale_cols;
-  __shared__ uint64_t full[kMostStages];
-  __shared__ uint64_t empty[kMostStages];
 
-  if (t < p.stages) {
-    InitBarrier(&full[t], 1);
-    InitBarrier(&empty[t], kSegments);
-  }
-  if (t < 32) PublishBarriers();
-  __syncthreads();
-  if (t >= kStreamThreads) return BringWeights(p, work, full, empty, shared);
-  // What does not fit the stages waits in L2.
-  const uint32_t staged_bytes = static_cast<uint32_t>(p.stages * p.stage_bytes);
-  if (t < work.num_items) {
-    const Matrix& m = t < work.first_items ? p.first : p.second;
-    const auto bytes = static_cast<uint32_t>(kTileRows * m.shape.row_bytes);
-    if ((t + 1) * bytes > staged_bytes && t * bytes < staged_bytes + kPrefetchedBytes)
-      PrefetchToL2(m.data + static_cast<int64_t>(work.Row(p, t)) * m.shape.row_bytes, bytes);
+  const auto row_of = [&](int i) {
+    return (i < first_items ? group * p.first.rows + (block_of_group + i * p.first.num_blocks) * kTileRows
+                            : (block + (i - first_items) * p.second.num_blocks) * kTileRows);
+  };
+  const auto matrix_of = [&](int i) -> const Matrix& { return i < first_items ? p.first : p.second; };
+  const auto shape_of = [&](int i) -> const StreamShape& { return matrix_of(i).shape; };
+  const auto tile_of = [&](int i) {
+    const Matrix& m = matrix_of(i);
+    const int64_t row = row_of(i);
+    return StreamTile{m.data + row * m.shape.row_bytes, m.scale + row * m.shape.scale_row_bytes};
+  };
+  WarpReader<kStages, kAnyFp4, decltype(tile_of), decltype(shape_of)> reader(ring, num_items, tile_of,
+                                                                             shape_of);
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) reader.Load();
+  if (t > 1 && t < num_items) {
+    const auto bytes = static_cast<uint32_t>(kTileRows * shape_of(t).row_bytes);
+    if (t * bytes < kPrefetchedBytes) PrefetchToL2(tile_of(t).data, bytes);
   }
   const auto load_scales = [&](const Matrix& m, float* to, int first_item, int count) {
     for (int n = t; n < count * m.shape.scale_cols; n += kStreamThreads) {
-      const int row = work.Row(p, first_item + n / m.shape.scale_cols);
+      const int row = row_of(first_item + n / m.shape.scale_cols);
       to[n] = LoadScale(
           m.scale, m.shape.scale_dtype,
           static_cast<int64_t>(row >> m.shape.block_rows_log2) * m.shape.scale_cols + n % m.shape.scale_cols);
     }
   };
   float* const second_scales = fp8_scales + p.first.max_items * p.first.shape.scale_cols;
-  load_scales(p.first, fp8_scales, 0, work.first_items);
-  load_scales(p.second, second_scales, work.first_items, work.num_items - work.first_items);
+  load_scales(p.first, fp8_scales, 0, first_items);
+  load_scales(p.second, second_scales, first_items, num_items - first_items);
   WaitForKernelsBefore();
 
   const int place = t % 4;
   const int lane_token = t % 32 / 4;  // Of B; of the sums place * 2 and the next.
   const bool exists = lane_token < p.num_tokens;
   const int items_at_once = ItemsAtOnce(p.num_tokens);
+  uint32_t slot = 0;
   uint32_t left = 0;  // Of the barrier.
+  int current = FirstItemOfWarp();
   int first = 0;
 #pragma unroll 1
   for (int phase = 0; phase < 2; ++phase) {
     const Matrix& m = phase == 0 ? p.first : p.second;
     const int phase_begin = first;
-    const int phase_end = phase == 0 ? work.first_items : work.num_items;
+    const int phase_end = phase == 0 ? first_items : num_items;
     if (phase == 1) {
-      if (work.first_items > 0) ArriveAtBarrier<kStreamThreads>(p.barrier);
-      WaitForBlocks<kStreamThreads>(p.barrier, static_cast<uint32_t>(p.num_groups * p.first.num_blocks));
-      left = LeaveBarrier<kStreamThreads>(p.barrier);
+      if (first_items > 0) ArriveAtBarrier(p.barrier);
+      WaitForBlocks(p.barrier, static_cast<uint32_t>(p.num_groups * p.first.num_blocks));
+      left = LeaveBarrier(p.barrier);
     }
     if (first < phase_end) {
-      const uint16_t* const x = m.x + (phase == 0 ? work.group : 0) * m.x_group_stride;
+      const uint16_t* const x = m.x + (phase == 0 ? group : 0) * m.x_group_stride;
       LoadStreamRows<kStreamThreads>(rows, x_scales, p.num_tokens, m.cols, m.form,
                                      [&](int token) { return x + token * m.x_stride; });
-      MeetThreads<kStreamThreads>();
+      __syncthreads();
     }
     const auto groups = static_cast<int>(StreamGroups(m.cols));
     const float* const x_scales0 = x_scales + min(place * 2, p.num_tokens - 1) * groups;
     const float* const x_scales1 = x_scales + min(place * 2 + 1, p.num_tokens - 1) * groups;
     const float* const scales = phase == 0 ? fp8_scales : second_scales;
-    const int before = phase == 0 ? 0 : work.first_items * p.first.pieces.count;  // Pieces.
-    const TileSegment segment_at = SegmentOf(m.shape, m.pieces);
-    const int piece =
-        WarpSegment() < m.shape.num_segments ? WarpSegment() / m.pieces.segments : m.pieces.count;
-    const int in_piece = WarpSegment() % m.pieces.segments;
-    const int warps_of_piece = min(m.pieces.segments, m.shape.num_segments - piece * m.pieces.segments);
 #pragma unroll 1
     while (first < phase_end) {
       const int end = min(phase_end, first + items_at_once);
 #pragma unroll 1
-      for (int i = first + (FirstItemOfWarp() + first - phase_begin) % kGroups; i < end; i += kGroups) {
+      for (; current < end; current += kItemStep) {
         float segment[4] = {};
-        if (piece < m.pieces.count) {
-          const int number =
-              before + NumberOf(i - phase_begin, piece, m.pieces.count, phase_end - phase_begin);
-          const int turn = number / p.stages;
-          const int stage = number - turn * p.stages;
-          WaitForPhase(&full[stage], turn % 2);
-          WithStreamKind<kFirst, kSecond>(m.shape.kind, [&]<StreamKind kKind>() {
-            MultiplyTile<kKind>(shared + stage * p.stage_bytes, segment_at, m.shape.block_units_log2,
-                                rows + lane_token * stride_of(m), exists,
-                                {scales + (i - phase_begin) * m.shape.scale_cols, x_scales0, x_scales1},
-                                nullptr, segment);
-          });
-          __syncwarp();
-          // The first of a piece's warps arrives for those that there are not.
-          if (t % 32 == 0) ArriveTimes(&empty[stage], in_piece == 0 ? kSegments + 1 - warps_of_piece : 1);
-        }
-        StoreSegmentSums(sums + (i - first) * kSegments * p.num_tokens, p.num_tokens, segment);
+        WithStreamKind<kFirst, kSecond>(m.shape.kind, [&]<StreamKind kKind>() {
+          MultiplyWarpSegment<kKind, kStages>(
+              ring, slot, reader, m.shape, rows + lane_token * stride_of(m), exists,
+              {scales + (current - phase_begin) * m.shape.scale_cols, x_scales0, x_scales1}, segment);
+        });
+        StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
       }
-      if (end == work.num_items) LetNextKernelStart();
-      MeetThreads<kStreamThreads>();
+      if (end == num_items) LetNextKernelStart();
+      __syncthreads();
       for (int i = t; i < (end - first) * p.num_tokens * kTileRows; i += kStreamThreads) {
         const int row = i % kTileRows;
         const int token = i / kTileRows % p.num_tokens;
@@ -228,20 +158,20 @@ __global__ void __launch_bounds__(kThreads, 1) PairKernel(const __grid_constant_
           sum = SumSegments<FormatOf(kKind)>(sums + of * kSegments * p.num_tokens, p.num_tokens, token, row,
                                              m.shape, m.global_scale);
         });
-        const int of_group = phase == 0 ? work.group : 0;
-        const int64_t at = of_group * m.y_group_stride + token * m.y_stride + work.Row(p, first + of) + row -
-                           of_group * m.rows;
+        const int of_group = phase == 0 ? group : 0;
+        const int64_t at =
+            of_group * m.y_group_stride + token * m.y_stride + row_of(first + of) + row - of_group * m.rows;
         if (m.y_is_bf16) {
           static_cast<uint16_t*>(m.y)[at] = Bf16FromFloat(sum);
         } else {
           static_cast<float*>(m.y)[at] = sum;
         }
       }
-      if (end < phase_end) MeetThreads<kStreamThreads>();
+      if (end < phase_end) __syncthreads();
       first = end;
     }
   }
-  CloseBarrier<kStreamThreads>(p.barrier, left, gridDim.x);
+  CloseBarrier(p.barrier, left, gridDim.x);
 }
 
 using Kernel = void (*)(Params);
@@ -272,27 +202,20 @@ Matrix MatrixOf(const StreamLinearArgs& args, int most_blocks) {
           .rows = rows,
           .num_blocks = num_blocks,
           .max_items = static_cast<int>(CeilDiv(rows / kTileRows, num_blocks)),
-          .pieces = PiecesOf(ShapeOf(args.weight)),
           .global_scale = args.weight.global_scale,
           .y_is_bf16 = args.y_is_bf16};
 }
 
-// How many pieces fit beside all else, and what a block has of shared memory.
-size_t Divide(Params& p) {
-  size_t others = kSumsBytes;
+size_t SharedBytes(const Params& p) {
+  size_t bytes = kStreamWarps * sizeof(WarpRing<kStages>) + kSumsBytes;
   size_t rows = 0;
   size_t x_scales = 0;
-  p.stage_bytes = 0;
   for (const Matrix* const m : {&p.first, &p.second}) {
-    p.stage_bytes = std::max(p.stage_bytes, kTileRows * m->pieces.pitch);
     rows = std::max(rows, StreamRowsBytes(m->cols, p.num_tokens));
     x_scales = std::max(x_scales, StreamScalesBytes(m->cols, p.num_tokens));
-    others += static_cast<size_t>(m->max_items * m->shape.scale_cols) * sizeof(float);
+    bytes += static_cast<size_t>(m->max_items * m->shape.scale_cols) * sizeof(float);
   }
-  others += rows + x_scales;
-  const auto left = static_cast<int64_t>(kSharedBytes) - static_cast<int64_t>(others);
-  p.stages = static_cast<int>(std::clamp<int64_t>(left / p.stage_bytes, 0, kMostStages));
-  return static_cast<size_t>(p.stages) * static_cast<size_t>(p.stage_bytes) + others;
+  return bytes + rows + x_scales;
 }
 
 }  // namespace
@@ -302,8 +225,7 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   if (!context.queue().IsLastLaunch(before)) return false;
   const Kernel kernel = KernelOf(StreamKindOf(groups.weight), StreamKindOf(args.weight));
   if (kernel == nullptr || args.num_groups != 1 || args.num_tokens != groups.num_tokens ||
-      !IsBulkAligned(groups.weight) || !IsBulkAligned(args.weight) || args.x != groups.y ||
-      !groups.y_is_bf16 || groups.y_group_stride != groups.rows_per_group ||
+      args.x != groups.y || !groups.y_is_bf16 || groups.y_group_stride != groups.rows_per_group ||
       groups.num_groups * groups.rows_per_group != args.weight.cols ||
       (args.num_tokens > 1 && args.x_stride != groups.y_stride)) {
     return false;
@@ -317,22 +239,18 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   if (!barriers.has_value()) return false;
   const int processors = context.queue().num_processors();
   const auto num_groups = static_cast<int>(groups.num_groups);
-  Params params = {.first = MatrixOf(groups, processors / num_groups),
-                   .second = MatrixOf(args, processors),
-                   .num_groups = num_groups,
-                   .num_tokens = static_cast<int>(args.num_tokens),
-                   .stages = 0,
-                   .stage_bytes = 0,
-                   .barrier = *barriers};
+  const Params params = {.first = MatrixOf(groups, processors / num_groups),
+                         .second = MatrixOf(args, processors),
+                         .num_groups = num_groups,
+                         .num_tokens = static_cast<int>(args.num_tokens),
+                         .barrier = *barriers};
   const auto grid =
       static_cast<unsigned>(std::max(num_groups * params.first.num_blocks, params.second.num_blocks));
-  const size_t shared_bytes = Divide(params);
-  if (params.stages < kGroups ||
-      !context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid, kThreads, shared_bytes)) {
+  const size_t shared_bytes = SharedBytes(params);
+  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid, kStreamThreads, shared_bytes))
     return false;
-  }
   const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, kernel, grid, kThreads, shared_bytes, params);
+      context.queue().LaunchInPlaceOf(before, kernel, grid, kStreamThreads, shared_bytes, params);
   if (launch == 0) return false;
   if (!context.queue().prefetches()) return true;
   std::vector<ReadRange> ranges;

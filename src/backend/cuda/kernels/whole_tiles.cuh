@@ -29,40 +29,6 @@ __device__ __forceinline__ void CopyTile(unsigned char* to, const StreamTile& ti
   }
 }
 
-// A tile of long rows comes in pieces, some segments of all rows each, with rows that begin in different banks. Not of FP4.
-struct TilePieces {
-  int segments;   // Of a piece,
-  int row_bytes;  // which is so wide, but for the last,
-  int pitch;      // and whose rows lie so far apart.
-  int count;
-};
-// The copy engine takes some 90 cycles for every row of a piece.
-inline constexpr int kPieceRowBytes = 2048;
-__host__ __device__ constexpr TilePieces PiecesOf(const StreamShape& shape) {
-  if (shape.row_bytes <= kPieceRowBytes) return {kSegments, shape.row_bytes, shape.row_bytes, 1};
-  const int segment_bytes = shape.segment_units * kUnitBytes;
-  const int segments = segment_bytes < kPieceRowBytes ? kPieceRowBytes / segment_bytes : 1;
-  return {segments, segments * segment_bytes, segments * segment_bytes + 16,
-          (shape.num_segments + segments - 1) / segments};
-}
-
-// A piece into shared memory, by a warp; `barrier` counts its bytes, which are announced here.
-__device__ __forceinline__ void CopyPiece(unsigned char* to, const uint8_t* tile, const StreamShape& shape,
-                                          const TilePieces& pieces, int piece, uint64_t* barrier,
-                                          uint64_t policy) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int column = piece * pieces.row_bytes;
-  const int bytes = min(pieces.row_bytes, shape.row_bytes - column);
-  if (lane == 0) ArriveAndAnnounce(barrier, static_cast<uint32_t>(kTileRows * bytes));
-  __syncwarp();
-  if (pieces.count == 1) {
-    if (lane == 0) CopyBulkBy(policy, to, tile, static_cast<uint32_t>(kTileRows * bytes), barrier);
-  } else if (lane < kTileRows) {
-    CopyBulkBy(policy, to + lane * pieces.pitch, tile + lane * shape.row_bytes + column,
-               static_cast<uint32_t>(bytes), barrier);
-  }
-}
-
 // Where a lane finds its part of its warp's segment in any tile of a matrix.
 struct TileSegment {
   int units;  // None or less: there are fewer segments.
@@ -82,18 +48,6 @@ __device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
           .upper_data = 8 * shape.row_bytes,
           .scales = kTileRows * shape.row_bytes + first_unit * scale_bytes,
           .scale_row_bytes = shape.scale_row_bytes};
-}
-
-// The same in the piece that has the segment.
-__device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape, const TilePieces& pieces) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  return {.units = SegmentUnits(shape),
-          .first_unit = WarpSegment() * shape.segment_units,
-          .data = lane / 4 * pieces.pitch +
-                  WarpSegment() % pieces.segments * shape.segment_units * kUnitBytes + lane % 4 * 16,
-          .upper_data = 8 * pieces.pitch,
-          .scales = 0,
-          .scale_row_bytes = 0};
 }
 
 // Scales of four units of a warp's rows, which lie where lanes do not meet in a bank. In the tile, rows are a multiple of 128 bytes
@@ -122,11 +76,12 @@ __device__ __forceinline__ void Spread(SpreadScales& to, const uint8_t* scales, 
 }
 
 // The warp's segment of a tile times a token whose columns begin at x in shared memory; `exists`: the lane's is that token.
-// `spread` is for FP4.
+// blocks and x_scales are those of StreamScales.
 template <StreamKind kKind>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,
-                                             const StreamScales& by, SpreadScales* spread, float (&sums)[4]) {
+                                             const float* blocks, const float* x_scales, SpreadScales& spread,
+                                             float (&sums)[4]) {
   constexpr MatmulKind kFormat = FormatOf(kKind);
   constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
   constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
@@ -139,9 +94,10 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
     const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
     if constexpr (kFormat == MatmulKind::kMmaFp8) {
       const int unit = segment.first_unit + i;
-      const float scale = by.blocks[unit >> block_units_log2];
+      const float scale = blocks[unit >> block_units_log2];
       if constexpr (kKind == StreamKind::kFp8) {
-        MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2], scale * by.token1[unit / 2]);
+        const float both = scale * x_scales[unit / 2];
+        MultiplyFp8Unit(sums, low, high, x, exists, both, both);
       } else {
         MultiplyFp8PlainUnit(sums, low, high, x, exists, scale);
       }
@@ -153,8 +109,8 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
       int upper = 8 * segment.scale_row_bytes;
       if (segment.units >= SpreadScales::kUnits) {
         if (i % SpreadScales::kUnits == 0)
-          Spread<kKind>(*spread, scales, segment.scale_row_bytes, segment.units - i);
-        of_row = spread->rows[lane / 4] + (i % SpreadScales::kUnits * 4 + lane % 4) * kBytes;
+          Spread<kKind>(spread, scales, segment.scale_row_bytes, segment.units - i);
+        of_row = spread.rows[lane / 4] + (i % SpreadScales::kUnits * 4 + lane % 4) * kBytes;
         upper = 8 * SpreadScales::kRowBytes;
       }
       MultiplyFp4Unit<kFormat>(sums, low, high, of_row, of_row + upper, x, exists);
