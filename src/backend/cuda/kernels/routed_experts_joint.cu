@@ -291,7 +291,8 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
             float of_segment[4] = {};
             WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
               MultiplyTile<kOf>(tile, segment, block_units_log2, activations + items[begin + i].x, exists,
-                                fp8_scales + i * scale_cols, x_scales, spread[t / 32], of_segment);
+                                {fp8_scales + i * scale_cols, x_scales, x_scales}, &spread[t / 32],
+                                of_segment);
             });
             StoreSegmentSums(round_sums[i - first], 1, of_segment);
           }

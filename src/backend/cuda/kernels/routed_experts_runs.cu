@@ -1,19 +1,22 @@
 // Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one expert behind the other,
-// are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. Warps go through a run
-// on their own (warp_stream.cuh); weights of the next expert are under way while the last one's tiles are multiplied.
+// are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. One warp asks for whole
+// tiles, of the next expert too while the last one's are multiplied; the others go through a run on their own (whole_tiles.cuh).
 #include <algorithm>
 
+#include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/routed_experts_runs.h"
 #include "backend/cuda/kernels/swiglu.cuh"
-#include "backend/cuda/kernels/warp_stream.cuh"
+#include "backend/cuda/kernels/whole_tiles.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kStages = 3;
+constexpr int kThreads = kStreamThreads + 32;  // Those that multiply, and a warp that asks for weights.
+constexpr int kMostStages = 16;                // Tiles that a block has under way,
+constexpr int kStagesBytes = 112 * 1024;       // and their bytes, but for two tiles of any size.
 constexpr int kMaxTokensPerTile = kTokensPerTile;
 constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
-constexpr int kSumsBytes = 24 * 1024;                // Of segments, until they are added; twice.
+constexpr int kSumsBytes = 16 * 1024;                // Of segments, until they are added; twice.
 
 struct Params {
   StreamShape shape;  // Of the matrices that this launch reads.
@@ -21,6 +24,7 @@ struct Params {
   int rows;
   int cols;
   int max_spans;
+  int stages;
   const DeviceWeight* weights;  // w1, w3, w2 of every expert.
   ExpertGroups groups;
   const float* routing;  // [num_assignments]
@@ -45,7 +49,7 @@ struct alignas(16) Span {
 // Tiles that have assignments: those in front.
 __device__ __forceinline__ int NumTiles(const ExpertGroups& groups) {
   int count = 0;
-  for (int first = 0; first < groups.max_tiles; first += kStreamThreads) {
+  for (int first = 0; first < groups.max_tiles; first += kThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     count += __syncthreads_count(i < groups.max_tiles && groups.tiles[i].count > 0 ? 1 : 0);
   }
@@ -87,40 +91,68 @@ __device__ __forceinline__ int FindSpans(const Params& p, Span<kMatrices>* spans
   return (end - begin) * kMatrices;
 }
 
+// Asks for the block's tiles in order, by one thread.
+template <int kMatrices>
+__device__ __forceinline__ void BringTiles(const Params& p, const Span<kMatrices>* spans, int num_items,
+                                           unsigned char* stages, uint64_t* full, uint64_t* empty) {
+  const uint64_t policy = EvictFirst();
+  const int tile_bytes = TileBytes(p.shape);
+  const Span<kMatrices>* span = spans;
+  int stage = 0;
+  uint32_t parity = 1;  // All stages are empty.
+#pragma unroll 1
+  for (int i = 0; i < num_items; ++i) {
+    while (i >= span[1].first_item) ++span;
+    const StreamTile& matrix = span->matrices[kMatrices == 2 ? i % 2 : 0];
+    const int64_t row = (i - span->first_item) / kMatrices * kTileRows;
+    WaitForPhase(&empty[stage], parity);
+    ArriveAndAnnounce(&full[stage], static_cast<uint32_t>(tile_bytes));
+    CopyTile(stages + stage * tile_bytes,
+             {matrix.data + row * p.shape.row_bytes, matrix.scale + row * p.shape.scale_row_bytes}, p.shape,
+             &full[stage], policy);
+    if (++stage == p.stages) {
+      stage = 0;
+      parity ^= 1U;
+    }
+  }
+}
+
 // kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
 template <StreamKind kKind, int kMatrices>
-__global__ void __launch_bounds__(kStreamThreads, 1) RunKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) RunKernel(const __grid_constant__ Params p) {
   constexpr MatmulKind kFormat = FormatOf(kKind);
   const int t = static_cast<int>(threadIdx.x);
   extern __shared__ __align__(16) unsigned char shared[];
-  auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
-  auto* const sums = reinterpret_cast<SegmentSums*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
-  auto* const spans = reinterpret_cast<Span<kMatrices>*>(sums + 2 * kSumsBytes / sizeof(SegmentSums));
+  const int tile_bytes = TileBytes(p.shape);
+  auto* const sums = reinterpret_cast<SegmentSums*>(shared + p.stages * tile_bytes);
+  auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * kSumsBytes / sizeof(SegmentSums));
+  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + kStreamWarps);
   auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
+  __shared__ uint64_t full[kMostStages];
+  __shared__ uint64_t empty[kMostStages];
+  if (t < p.stages) {
+    InitBarrier(&full[t], 1);
+    InitBarrier(&empty[t], kSegments);
+  }
+  if (t < 32) PublishBarriers();
   // Down begins with weights while gate and up are not done. Who was grouped with whom a kernel in front of those wrote, and all of
   // their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
   const int num_items = FindSpans<kMatrices>(p, spans, &num_spans);
 
-  const auto shape_of = [&](int) -> const StreamShape& { return p.shape; };
-  int read_span = 0;
-  const auto tile_of = [&](int i) {
-    while (i >= spans[read_span + 1].first_item) ++read_span;
-    const Span<kMatrices>& span = spans[read_span];
-    const StreamTile& matrix = span.matrices[kMatrices == 2 ? i % 2 : 0];
-    const int64_t row = (i - span.first_item) / kMatrices * kTileRows;
-    return StreamTile{matrix.data + row * p.shape.row_bytes, matrix.scale + row * p.shape.scale_row_bytes};
-  };
-  WarpReader<kStages, true, decltype(tile_of), decltype(shape_of)> reader(ring, num_items, tile_of, shape_of);
-#pragma unroll 1
-  for (int i = 0; i < kStages; ++i) reader.Load();
+  if (t >= kStreamThreads) {
+    if (t == kStreamThreads) BringTiles<kMatrices>(p, spans, num_items, shared, full, empty);
+    return;
+  }
   if constexpr (kMatrices == 1) WaitForKernelsBefore();
 
   const auto x_stride = static_cast<int>(StreamRow(p.cols));
   const int lane_token = t % 32 / 4;
-  uint32_t slot = 0;
+  const TileSegment segment_at = SegmentOf(p.shape);
   int current = FirstItemOfWarp();
+  int stage = current;  // At least as many as groups of warps.
+  uint32_t parity = 0;
   int buffer = 0;
 #pragma unroll 1
   for (int s = 0; s < num_spans; ++s) {
@@ -131,7 +163,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) RunKernel(const __grid_cons
     LoadStreamRows<kStreamThreads>(x, nullptr, count, p.cols, p.form, [&](int token) {
       return p.x + static_cast<int64_t>(span.assignments[token] / p.x_divisor) * p.cols;
     });
-    __syncthreads();
+    MeetThreads<kStreamThreads>();
     const int span_end = spans[s + 1].first_item;
 #pragma unroll 1
     for (int first = span.first_item; first < span_end; first += items_at_once) {
@@ -141,13 +173,21 @@ __global__ void __launch_bounds__(kStreamThreads, 1) RunKernel(const __grid_cons
 #pragma unroll 1
       for (; current < end; current += kItemStep) {
         float segment[4] = {};
-        MultiplyWarpSegment<kKind, kStages>(ring, slot, reader, p.shape, x + lane_token * x_stride,
-                                            lane_token < count, {}, segment);
+        WaitForPhase(&full[stage], parity);
+        MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, x + lane_token * x_stride,
+                            lane_token < count, {}, &spread[t / 32], segment);
+        __syncwarp();
+        if (t % 32 == 0) Arrive(&empty[stage]);
+        stage += kItemStep;
+        if (stage >= p.stages) {
+          stage -= p.stages;
+          parity ^= 1U;
+        }
         StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
       }
       if (end == num_items) LetNextKernelStart();
       // Sums are there; those of the batch before have been read.
-      __syncthreads();
+      MeetThreads<kStreamThreads>();
       const int num_results = (end - first) / kMatrices * count * kTileRows;
       for (int i = t; i < num_results; i += kStreamThreads) {
         const int row = i % kTileRows;
@@ -177,10 +217,13 @@ template <typename Kernel>
 void Launch(CudaContext& context, Kernel kernel, Params& params, size_t span_bytes) {
   const auto blocks = static_cast<unsigned>(context.queue().num_processors());
   params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
-  const size_t shared_bytes = kStreamWarps * sizeof(WarpRing<kStages>) + 2 * kSumsBytes +
+  const int tile_bytes = TileBytes(params.shape);
+  params.stages = std::clamp(kStagesBytes / tile_bytes, kItemStep, kMostStages);
+  const size_t shared_bytes = static_cast<size_t>(params.stages * tile_bytes) + 2 * kSumsBytes +
+                              kStreamWarps * sizeof(SpreadScales) +
                               static_cast<size_t>(params.max_spans) * span_bytes +
                               StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
-  const uint64_t launch = context.queue().Launch(kernel, blocks, kStreamThreads, shared_bytes, params);
+  const uint64_t launch = context.queue().Launch(kernel, blocks, kThreads, shared_bytes, params);
   context.queue().NoteReader(launch, {});
 }
 
@@ -194,7 +237,7 @@ void LaunchBoth(CudaContext& context, Params& gate_up, Params& down) {
 
 int RunTokensPerTile(const ExpertTable& table) {
   const StreamKind kind = StreamKindOf(table.w1);
-  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind) return 0;
+  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind || !table.copied_in_bulk) return 0;
   for (int tokens = kMaxTokensPerTile; tokens > 0; tokens /= 2) {
     if (StreamRowsBytes(std::max(table.w1.cols, table.w2.cols), tokens) <= kMaxRowsBytes) return tokens;
   }
@@ -211,6 +254,7 @@ Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const E
                     .rows = static_cast<int>(width),
                     .cols = static_cast<int>(table.w1.cols),
                     .max_spans = 0,
+                    .stages = 0,
                     .weights = table.weights,
                     .groups = groups,
                     .routing = args.weights.as<const float>(),

@@ -1,4 +1,4 @@
-// W x for a token whose row tiles come whole: the copy engine brings 16 rows, and of FP4 their scales, as they lie in memory, into
+// W x for a few tokens whose row tiles come whole: the copy engine brings 16 rows, and of FP4 their scales, as they lie in memory, into
 // shared memory, and eight warps have a segment of their columns each. Beside warp_stream.cuh, whose threads each ask for what
 // they multiply, nobody is held up by asking: requests of 16 bytes a thread went out for 9 us of an expert launch, by which time all
 // of its weights could have been there.
@@ -75,13 +75,12 @@ __device__ __forceinline__ void Spread(SpreadScales& to, const uint8_t* scales, 
   __syncwarp();
 }
 
-// The warp's segment of a tile times a token whose columns begin at x in shared memory; `exists`: the lane's is that token.
-// blocks and x_scales are those of StreamScales.
+// The warp's segment of a tile times tokens, the lane's of which begins at x in shared memory, if it exists.
+// `spread` is for FP4.
 template <StreamKind kKind>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,
-                                             const float* blocks, const float* x_scales, SpreadScales& spread,
-                                             float (&sums)[4]) {
+                                             const StreamScales& by, SpreadScales* spread, float (&sums)[4]) {
   constexpr MatmulKind kFormat = FormatOf(kKind);
   constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
   constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
@@ -94,10 +93,9 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
     const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
     if constexpr (kFormat == MatmulKind::kMmaFp8) {
       const int unit = segment.first_unit + i;
-      const float scale = blocks[unit >> block_units_log2];
+      const float scale = by.blocks[unit >> block_units_log2];
       if constexpr (kKind == StreamKind::kFp8) {
-        const float both = scale * x_scales[unit / 2];
-        MultiplyFp8Unit(sums, low, high, x, exists, both, both);
+        MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2], scale * by.token1[unit / 2]);
       } else {
         MultiplyFp8PlainUnit(sums, low, high, x, exists, scale);
       }
@@ -109,8 +107,8 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
       int upper = 8 * segment.scale_row_bytes;
       if (segment.units >= SpreadScales::kUnits) {
         if (i % SpreadScales::kUnits == 0)
-          Spread<kKind>(spread, scales, segment.scale_row_bytes, segment.units - i);
-        of_row = spread.rows[lane / 4] + (i % SpreadScales::kUnits * 4 + lane % 4) * kBytes;
+          Spread<kKind>(*spread, scales, segment.scale_row_bytes, segment.units - i);
+        of_row = spread->rows[lane / 4] + (i % SpreadScales::kUnits * 4 + lane % 4) * kBytes;
         upper = 8 * SpreadScales::kRowBytes;
       }
       MultiplyFp4Unit<kFormat>(sums, low, high, of_row, of_row + upper, x, exists);
