@@ -1,6 +1,7 @@
 // Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one expert behind the other,
-// are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. One warp asks for whole
-// tiles, of the next expert too while the last one's are multiplied; the others go through a run on their own (whole_tiles.cuh).
+// are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. Warps go through a run
+// on their own; weights of the next expert are under way while the last one's tiles are multiplied. One warp more asks for whole tiles
+// (whole_tiles.cuh), or where three of them do not fit each warp for its segments (warp_stream.cuh).
 #include <algorithm>
 
 #include "backend/cuda/kernels/grid_barrier.cuh"
@@ -11,12 +12,18 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kThreads = kStreamThreads + 32;  // Those that multiply, and a warp that asks for weights.
-constexpr int kMostStages = 16;                // Tiles that a block has under way,
-constexpr int kStagesBytes = 112 * 1024;       // and their bytes, but for two tiles of any size.
+constexpr int kStages = 3;      // Of warps that ask for themselves.
+constexpr int kLeastTiles = 3;  // That a block has under way where they come whole:
+constexpr int kMostTiles = 16;  // one is multiplied by each half of the warps.
+constexpr int kTilesBytes = 112 * 1024;
 constexpr int kMaxTokensPerTile = kTokensPerTile;
 constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
-constexpr int kSumsBytes = 16 * 1024;                // Of segments, until they are added; twice.
+
+template <bool kWhole>
+constexpr int kThreads = kStreamThreads + (kWhole ? 32 : 0);
+// Of segments, until they are added; twice.
+template <bool kWhole>
+constexpr int kSumsBytes = (kWhole ? 16 : 24) * 1024;
 
 struct Params {
   StreamShape shape;  // Of the matrices that this launch reads.
@@ -24,7 +31,7 @@ struct Params {
   int rows;
   int cols;
   int max_spans;
-  int stages;
+  int stages;                   // Whole tiles under way; 0: they do not come whole.
   const DeviceWeight* weights;  // w1, w3, w2 of every expert.
   ExpertGroups groups;
   const float* routing;  // [num_assignments]
@@ -47,6 +54,7 @@ struct alignas(16) Span {
 };
 
 // Tiles that have assignments: those in front.
+template <int kThreads>
 __device__ __forceinline__ int NumTiles(const ExpertGroups& groups) {
   int count = 0;
   for (int first = 0; first < groups.max_tiles; first += kThreads) {
@@ -57,10 +65,10 @@ __device__ __forceinline__ int NumTiles(const ExpertGroups& groups) {
 }
 
 // Items from which this block's run begins, and its items; `spans` describes them, and what follows the last.
-template <int kMatrices>
+template <int kThreads, int kMatrices>
 __device__ __forceinline__ int FindSpans(const Params& p, Span<kMatrices>* spans, int* num_spans) {
   const int tiles_of_rows = p.rows / kTileRows;
-  const int64_t num_tiles = int64_t{NumTiles(p.groups)} * tiles_of_rows;
+  const int64_t num_tiles = int64_t{NumTiles<kThreads>(p.groups)} * tiles_of_rows;
   const auto begin = static_cast<int>(num_tiles * blockIdx.x / gridDim.x);
   const auto end = static_cast<int>(num_tiles * (blockIdx.x + 1) / gridDim.x);
   const int first_tile = begin / tiles_of_rows;
@@ -91,25 +99,31 @@ __device__ __forceinline__ int FindSpans(const Params& p, Span<kMatrices>* spans
   return (end - begin) * kMatrices;
 }
 
+// Item i of the block, which is none before that of the last call with this `span`.
+template <int kMatrices>
+__device__ __forceinline__ StreamTile TileOf(const Params& p, const Span<kMatrices>* spans, int i,
+                                             int& span) {
+  while (i >= spans[span + 1].first_item) ++span;
+  const StreamTile& matrix = spans[span].matrices[kMatrices == 2 ? i % 2 : 0];
+  const int64_t row = (i - spans[span].first_item) / kMatrices * kTileRows;
+  return {matrix.data + row * p.shape.row_bytes, matrix.scale + row * p.shape.scale_row_bytes};
+}
+
 // Asks for the block's tiles in order, by one thread.
 template <int kMatrices>
 __device__ __forceinline__ void BringTiles(const Params& p, const Span<kMatrices>* spans, int num_items,
                                            unsigned char* stages, uint64_t* full, uint64_t* empty) {
   const uint64_t policy = EvictFirst();
   const int tile_bytes = TileBytes(p.shape);
-  const Span<kMatrices>* span = spans;
+  int span = 0;
   int stage = 0;
   uint32_t parity = 1;  // All stages are empty.
 #pragma unroll 1
   for (int i = 0; i < num_items; ++i) {
-    while (i >= span[1].first_item) ++span;
-    const StreamTile& matrix = span->matrices[kMatrices == 2 ? i % 2 : 0];
-    const int64_t row = (i - span->first_item) / kMatrices * kTileRows;
+    const StreamTile tile = TileOf(p, spans, i, span);
     WaitForPhase(&empty[stage], parity);
     ArriveAndAnnounce(&full[stage], static_cast<uint32_t>(tile_bytes));
-    CopyTile(stages + stage * tile_bytes,
-             {matrix.data + row * p.shape.row_bytes, matrix.scale + row * p.shape.scale_row_bytes}, p.shape,
-             &full[stage], policy);
+    CopyTile(stages + stage * tile_bytes, tile, p.shape, &full[stage], policy);
     if (++stage == p.stages) {
       stage = 0;
       parity ^= 1U;
@@ -118,32 +132,48 @@ __device__ __forceinline__ void BringTiles(const Params& p, const Span<kMatrices
 }
 
 // kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
-template <StreamKind kKind, int kMatrices>
-__global__ void __launch_bounds__(kThreads, 1) RunKernel(const __grid_constant__ Params p) {
+template <StreamKind kKind, int kMatrices, bool kWhole>
+__global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_constant__ Params p) {
   constexpr MatmulKind kFormat = FormatOf(kKind);
   const int t = static_cast<int>(threadIdx.x);
   extern __shared__ __align__(16) unsigned char shared[];
+  using Rings = WarpRing<kStages>[kStreamWarps];
+  constexpr int kSums = kSumsBytes<kWhole> / static_cast<int>(sizeof(SegmentSums));
   const int tile_bytes = TileBytes(p.shape);
-  auto* const sums = reinterpret_cast<SegmentSums*>(shared + p.stages * tile_bytes);
-  auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * kSumsBytes / sizeof(SegmentSums));
-  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + kStreamWarps);
+  auto* const sums = reinterpret_cast<SegmentSums*>(
+      shared + (kWhole ? p.stages * tile_bytes : static_cast<int>(sizeof(Rings))));
+  auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * kSums);
+  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + (kWhole ? kStreamWarps : 0));
   auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
-  __shared__ uint64_t full[kMostStages];
-  __shared__ uint64_t empty[kMostStages];
-  if (t < p.stages) {
-    InitBarrier(&full[t], 1);
-    InitBarrier(&empty[t], kSegments);
+  __shared__ uint64_t full[kMostTiles];
+  __shared__ uint64_t empty[kMostTiles];
+  if constexpr (kWhole) {
+    if (t < p.stages) {
+      InitBarrier(&full[t], 1);
+      InitBarrier(&empty[t], kSegments);
+    }
+    if (t < 32) PublishBarriers();
   }
-  if (t < 32) PublishBarriers();
   // Down begins with weights while gate and up are not done. Who was grouped with whom a kernel in front of those wrote, and all of
   // their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
-  const int num_items = FindSpans<kMatrices>(p, spans, &num_spans);
+  const int num_items = FindSpans<kThreads<kWhole>>(p, spans, &num_spans);
 
-  if (t >= kStreamThreads) {
-    if (t == kStreamThreads) BringTiles<kMatrices>(p, spans, num_items, shared, full, empty);
-    return;
+  if constexpr (kWhole) {
+    if (t >= kStreamThreads) {
+      if (t == kStreamThreads) BringTiles<kMatrices>(p, spans, num_items, shared, full, empty);
+      return;
+    }
+  }
+  int read_span = 0;
+  const auto tile_of = [&](int i) { return TileOf(p, spans, i, read_span); };
+  const auto shape_of = [&](int) -> const StreamShape& { return p.shape; };
+  WarpReader<kStages, true, decltype(tile_of), decltype(shape_of)> reader(
+      (*reinterpret_cast<Rings*>(shared))[t / 32], kWhole ? 0 : num_items, tile_of, shape_of);
+  if constexpr (!kWhole) {
+#pragma unroll 1
+    for (int i = 0; i < kStages; ++i) reader.Load();
   }
   if constexpr (kMatrices == 1) WaitForKernelsBefore();
 
@@ -151,15 +181,16 @@ __global__ void __launch_bounds__(kThreads, 1) RunKernel(const __grid_constant__
   const int lane_token = t % 32 / 4;
   const TileSegment segment_at = SegmentOf(p.shape);
   int current = FirstItemOfWarp();
-  int stage = current;  // At least as many as groups of warps.
+  int stage = current;  // Of whole tiles.
   uint32_t parity = 0;
+  uint32_t slot = 0;  // Of the warp's own.
   int buffer = 0;
 #pragma unroll 1
   for (int s = 0; s < num_spans; ++s) {
     const Span<kMatrices>& span = spans[s];
     const int count = span.count;
-    const int items_at_once =
-        kSumsBytes / (count * kSegments * static_cast<int>(sizeof(SegmentSums))) / 2 * 2;
+    const int items_at_once = kSums * static_cast<int>(sizeof(SegmentSums)) /
+                              (count * kSegments * static_cast<int>(sizeof(SegmentSums))) / 2 * 2;
     LoadStreamRows<kStreamThreads>(x, nullptr, count, p.cols, p.form, [&](int token) {
       return p.x + static_cast<int64_t>(span.assignments[token] / p.x_divisor) * p.cols;
     });
@@ -168,14 +199,21 @@ __global__ void __launch_bounds__(kThreads, 1) RunKernel(const __grid_constant__
 #pragma unroll 1
     for (int first = span.first_item; first < span_end; first += items_at_once) {
       const int end = min(span_end, first + items_at_once);
-      SegmentSums* const batch = sums + buffer * (kSumsBytes / static_cast<int>(sizeof(SegmentSums)));
+      SegmentSums* const batch = sums + buffer * kSums;
       buffer ^= 1;
 #pragma unroll 1
       for (; current < end; current += kItemStep) {
         float segment[4] = {};
+        const uint16_t* const of_token = x + lane_token * x_stride;
+        if constexpr (!kWhole) {
+          MultiplyWarpSegment<kKind, kStages>((*reinterpret_cast<const Rings*>(shared))[t / 32], slot, reader,
+                                              p.shape, of_token, lane_token < count, {}, segment);
+          StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
+          continue;
+        }
         WaitForPhase(&full[stage], parity);
-        MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, x + lane_token * x_stride,
-                            lane_token < count, {}, &spread[t / 32], segment);
+        MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
+                            &spread[t / 32], segment);
         __syncwarp();
         if (t % 32 == 0) Arrive(&empty[stage]);
         stage += kItemStep;
@@ -213,31 +251,40 @@ __global__ void __launch_bounds__(kThreads, 1) RunKernel(const __grid_constant__
   }
 }
 
-template <typename Kernel>
-void Launch(CudaContext& context, Kernel kernel, Params& params, size_t span_bytes) {
+template <StreamKind kKind, int kMatrices>
+void Launch(CudaContext& context, bool whole, Params& params) {
   const auto blocks = static_cast<unsigned>(context.queue().num_processors());
   params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
+  const size_t other_bytes = static_cast<size_t>(params.max_spans) * sizeof(Span<kMatrices>) +
+                             StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
+  const auto launch = [&]<bool kWhole>(size_t tiles_bytes) {
+    const uint64_t number =
+        context.queue().Launch(RunKernel<kKind, kMatrices, kWhole>, blocks, kThreads<kWhole>,
+                               tiles_bytes + 2 * kSumsBytes<kWhole> + other_bytes, params);
+    context.queue().NoteReader(number, {});
+  };
   const int tile_bytes = TileBytes(params.shape);
-  params.stages = std::clamp(kStagesBytes / tile_bytes, kItemStep, kMostStages);
-  const size_t shared_bytes = static_cast<size_t>(params.stages * tile_bytes) + 2 * kSumsBytes +
-                              kStreamWarps * sizeof(SpreadScales) +
-                              static_cast<size_t>(params.max_spans) * span_bytes +
-                              StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
-  const uint64_t launch = context.queue().Launch(kernel, blocks, kThreads, shared_bytes, params);
-  context.queue().NoteReader(launch, {});
+  params.stages = std::min(kTilesBytes / tile_bytes, kMostTiles);
+  if (whole && params.stages >= kLeastTiles) {
+    launch.template operator()<true>(static_cast<size_t>(params.stages * tile_bytes) +
+                                     kStreamWarps * sizeof(SpreadScales));
+  } else {
+    params.stages = 0;
+    launch.template operator()<false>(kStreamWarps * sizeof(WarpRing<kStages>));
+  }
 }
 
 template <StreamKind kKind>
-void LaunchBoth(CudaContext& context, Params& gate_up, Params& down) {
-  Launch(context, RunKernel<kKind, 2>, gate_up, sizeof(Span<2>));
-  Launch(context, RunKernel<kKind, 1>, down, sizeof(Span<1>));
+void LaunchBoth(CudaContext& context, bool whole, Params& gate_up, Params& down) {
+  Launch<kKind, 2>(context, whole, gate_up);
+  Launch<kKind, 1>(context, whole, down);
 }
 
 }  // namespace
 
 int RunTokensPerTile(const ExpertTable& table) {
   const StreamKind kind = StreamKindOf(table.w1);
-  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind || !table.copied_in_bulk) return 0;
+  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind) return 0;
   for (int tokens = kMaxTokensPerTile; tokens > 0; tokens /= 2) {
     if (StreamRowsBytes(std::max(table.w1.cols, table.w2.cols), tokens) <= kMaxRowsBytes) return tokens;
   }
@@ -272,9 +319,9 @@ Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const E
   down.x_divisor = 1;
   down.y = args.terms.as<uint16_t>();
   if (gate_up.shape.kind == StreamKind::kMxFp4) {
-    LaunchBoth<StreamKind::kMxFp4>(context, gate_up, down);
+    LaunchBoth<StreamKind::kMxFp4>(context, table.copied_in_bulk, gate_up, down);
   } else {
-    LaunchBoth<StreamKind::kNvFp4>(context, gate_up, down);
+    LaunchBoth<StreamKind::kNvFp4>(context, table.copied_in_bulk, gate_up, down);
   }
   return {};
 }
