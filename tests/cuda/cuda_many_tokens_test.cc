@@ -294,6 +294,33 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
   }
 }
 
+// So few blocks for a token that each adds up several rounds of row tiles, and waits for more weights than it has room for.
+TEST(CudaManyTokens, RoutedExpertsOfManyTilesABlockGiveTheBitsOfOneToken) {
+  Device device;
+  constexpr int64_t kTokens = 8;
+  constexpr int64_t kTopK = 6;
+  constexpr int64_t kExperts = 7;
+  std::vector<int32_t> chosen;
+  for (int64_t i = 0; i < kTokens * kTopK; ++i) chosen.push_back(static_cast<int32_t>(i * 5 % kExperts));
+  const DeviceTensor indices = device.Copy(DType::kI32, {kTokens, kTopK}, chosen);
+  const DeviceTensor routing = device.Copy(DType::kF32, {kTokens, kTopK}, Normals(kTokens * kTopK, 10, 0.3F));
+  // Gate and up in rounds, and down.
+  for (const auto& [dim, width] : {std::pair<int64_t, int64_t>{256, 2048}, {2048, 256}}) {
+    const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
+    const DeviceTensor all = device.New(DType::kF32, {kTokens, dim});
+    const DeviceTensor single = device.New(DType::kF32, {kTokens, dim});
+    for (const Format format : {Format::kNvFp4, Format::kMxFp4}) {
+      const std::vector<ops::ExpertWeights> experts =
+          RandomExperts(device, format, kExperts, dim, width, kExperts);
+      const std::string what = FormatText(format) + ", dim " + std::to_string(dim);
+      ASSERT_TRUE(RunExperts(device, {0, kTokens}, x, indices, routing, experts, all).ok()) << what;
+      for (int64_t i = 0; i < kTokens; ++i)
+        ASSERT_TRUE(RunExperts(device, {i, i + 1}, x, indices, routing, experts, single).ok()) << what;
+      EXPECT_EQ(device.Bytes(all.view), device.Bytes(single.view)) << what;
+    }
+  }
+}
+
 // Experts divided into three parts, of numbers of tokens that take every kernel of experts: the sums of terms are the bits of all
 // experts at once. Terms of other parts stay as they were.
 TEST(CudaManyTokens, TermsOfPartsOfExpertsSumToTheBitsOfAll) {

@@ -104,7 +104,7 @@ __device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm fo
 struct Known {
   uint64_t full[kMostStages];
   uint64_t empty[kMostStages];
-  uint64_t listed;  // All that follows is there.
+  uint64_t listed;  // What comes last is there.
   int num_items[kNumParts];
   int experts[kMostOfTopK];  // By slot.
   int slots[kMostOfTopK];    // By rank: ascending experts.
@@ -129,6 +129,21 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
   const uint64_t policy = EvictFirst();
   int expert = 0;
   float weight = 0.0F;
+  // What is wanted first where gate and up are added up: once, when the first weights are under way, and before a stage is waited
+  // for that is free only behind that sum.
+  const auto list = [&] {
+    if (lane < p.top_k) {
+      known.routing[lane] = weight;
+      known.slots[RankOfSlot(known.experts, p.top_k, lane)] = lane;
+    }
+    for (int i = lane; i < 3 * p.top_k; i += 32) {
+      const int slot = i / 3;
+      known.global_scales[slot][i - slot * 3] =
+          p.weights[known.experts[slot] * 3 + i - slot * 3].global_scale;
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(&known.listed);
+  };
   int stage = 0;
   uint32_t parity = 1;  // All stages are empty.
 #pragma unroll 1
@@ -155,16 +170,6 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
         items[i] = {TileAt(of.shape, of_expert.data, of_expert.scale, tile), 0};
       }
     } else {
-      if (lane < p.top_k) {
-        known.routing[lane] = weight;
-        known.slots[RankOfSlot(known.experts, p.top_k, lane)] = lane;
-      }
-      for (int i = lane; i < 3 * p.top_k; i += 32) {
-        const int slot = i / 3;
-        known.global_scales[slot][i - slot * 3] =
-            p.weights[known.experts[slot] * 3 + i - slot * 3].global_scale;
-      }
-      __syncwarp();
       const auto hidden_stride = static_cast<int>(StreamRow(p.width));
       for (int i = lane; i < num_items; i += 32) {
         const int mine = i / p.top_k;
@@ -173,10 +178,9 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
         items[i] = {TileAt(of.shape, of_expert.data, of_expert.scale, block + mine * num_blocks),
                     slot * hidden_stride};
       }
-      __syncwarp();
-      if (lane == 0) Arrive(&known.listed);
     }
     __syncwarp();
+    int asked = 0;  // Batches of the part.
     const int tile_bytes = TileBytes(of.shape);
 #pragma unroll 1
     for (int first = 0; first < num_items; first += of.of_round) {
@@ -184,6 +188,7 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
 #pragma unroll 1
       for (int batch = first; batch < end; batch += of.of_batch) {
         const int count = min(of.of_batch, end - batch);
+        if (part == kGateUp && asked++ == kGroups) list();
         WaitForPhase(&known.empty[stage], parity);
         if (lane == 0) ArriveAndAnnounce(&known.full[stage], static_cast<uint32_t>(count * tile_bytes));
         __syncwarp();
@@ -197,6 +202,7 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
         }
       }
     }
+    if (part == kGateUp && asked <= kGroups) list();
     items += num_items;
   }
 }
