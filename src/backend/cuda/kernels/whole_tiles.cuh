@@ -86,35 +86,43 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
   constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned char* data = tile + segment.data;
+  const unsigned char* scales = tile + segment.scales;
   x += segment.first_unit * kUnitCols + lane % 4 * (kUnitCols / 4);
 #pragma unroll 1
-  for (int i = 0; i < segment.units; ++i) {
-    const uint4 low = *reinterpret_cast<const uint4*>(data);
-    const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
-    if constexpr (kFormat == MatmulKind::kMmaFp8) {
-      const int unit = segment.first_unit + i;
-      const float scale = by.blocks[unit >> block_units_log2];
-      if constexpr (kKind == StreamKind::kFp8) {
-        MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2], scale * by.token1[unit / 2]);
-      } else {
-        MultiplyFp8PlainUnit(sums, low, high, x, exists, scale);
-      }
-    } else if constexpr (kKind == StreamKind::kBf16) {
-      MultiplyBf16Unit(sums, low, high, x, exists);
-    } else {
-      const unsigned char* const scales = tile + segment.scales + i * 4 * kBytes;
-      const uint8_t* of_row = scales + lane / 4 * segment.scale_row_bytes + lane % 4 * kBytes;
-      int upper = 8 * segment.scale_row_bytes;
+  for (int first = 0; first < segment.units; first += SpreadScales::kUnits) {
+    const int units = min(SpreadScales::kUnits, segment.units - first);
+    const uint8_t* of_row = scales + lane / 4 * segment.scale_row_bytes + lane % 4 * kBytes;
+    int upper = 8 * segment.scale_row_bytes;
+    if constexpr (IsFp4(kKind)) {
       if (segment.units >= SpreadScales::kUnits) {
-        if (i % SpreadScales::kUnits == 0)
-          Spread<kKind>(*spread, scales, segment.scale_row_bytes, segment.units - i);
-        of_row = spread->rows[lane / 4] + (i % SpreadScales::kUnits * 4 + lane % 4) * kBytes;
+        Spread<kKind>(*spread, scales, segment.scale_row_bytes, units);
+        of_row = spread->rows[lane / 4] + lane % 4 * kBytes;
         upper = 8 * SpreadScales::kRowBytes;
       }
-      MultiplyFp4Unit<kFormat>(sums, low, high, of_row, of_row + upper, x, exists);
     }
-    x += kUnitCols;
-    data += kUnitBytes;
+#pragma unroll 1
+    for (int i = first; i < first + units; ++i) {
+      const uint4 low = *reinterpret_cast<const uint4*>(data);
+      const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
+      if constexpr (kFormat == MatmulKind::kMmaFp8) {
+        const int unit = segment.first_unit + i;
+        const float scale = by.blocks[unit >> block_units_log2];
+        if constexpr (kKind == StreamKind::kFp8) {
+          MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2],
+                          scale * by.token1[unit / 2]);
+        } else {
+          MultiplyFp8PlainUnit(sums, low, high, x, exists, scale);
+        }
+      } else if constexpr (kKind == StreamKind::kBf16) {
+        MultiplyBf16Unit(sums, low, high, x, exists);
+      } else {
+        MultiplyFp4Unit<kFormat>(sums, low, high, of_row, of_row + upper, x, exists);
+        of_row += 4 * kBytes;
+      }
+      x += kUnitCols;
+      data += kUnitBytes;
+    }
+    scales += SpreadScales::kUnits * 4 * kBytes;
   }
 }
 
