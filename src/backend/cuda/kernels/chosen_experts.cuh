@@ -23,10 +23,4 @@ __device__ __forceinline__ int RankOfSlot(const int* experts, int top_k, int slo
   return rank;
 }
 
-__device__ __forceinline__ int SlotOfRank(const int* experts, int top_k, int rank) {
-  int slot = 0;
-  while (slot + 1 < top_k && RankOfSlot(experts, top_k, slot) != rank) ++slot;
-  return slot;
-}
-
 }  // namespace dsv4::backend::cuda

@@ -306,7 +306,7 @@ __device__ __forceinline__ void CopyBulkBy(uint64_t policy, void* shared, const 
       : "memory");
 }
 
-// The same to as many blocks of the cluster as `blocks` has bits, to the same place of each; the barrier of each, at the same place
+// CopyBulk to as many blocks of the cluster as `blocks` has bits, to the same place of each; the barrier of each, at the same place
 // too, counts the bytes that it gets.
 __device__ __forceinline__ void CopyBulkToCluster(void* shared, const void* global, uint32_t num_bytes,
                                                   uint64_t* barrier, uint16_t blocks) {

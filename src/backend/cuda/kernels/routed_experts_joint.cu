@@ -24,9 +24,8 @@ constexpr int kItemsAtOnce = 24;
 constexpr int kGroups = kStreamWarps / kSegments;  // Of warps that have a row tile together.
 constexpr int kThreads = kStreamThreads + 32;      // Those that multiply, and a warp that asks for weights.
 
-// A linear of one token that has nothing to do with the experts; none without rows.
+// A linear of one token that has nothing to do with the experts; none without tiles.
 struct Linear {
-  int rows;
   int cols;
   const uint8_t* data;
   const uint8_t* scale;
@@ -525,8 +524,7 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
                            .step = 1,
                            .of_batch = 0,
                            .of_round = 0};
-  params.linear = {.rows = static_cast<int>(args.rows_per_group),
-                   .cols = static_cast<int>(args.weight.cols),
+  params.linear = {.cols = static_cast<int>(args.weight.cols),
                    .data = args.weight.data,
                    .scale = static_cast<const uint8_t*>(args.weight.scale),
                    .x = args.x,

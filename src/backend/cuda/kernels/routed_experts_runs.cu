@@ -189,8 +189,7 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
   for (int s = 0; s < num_spans; ++s) {
     const Span<kMatrices>& span = spans[s];
     const int count = span.count;
-    const int items_at_once = kSums * static_cast<int>(sizeof(SegmentSums)) /
-                              (count * kSegments * static_cast<int>(sizeof(SegmentSums))) / 2 * 2;
+    const int items_at_once = kSums / (count * kSegments) / 2 * 2;
     LoadStreamRows<kStreamThreads>(x, nullptr, count, p.cols, p.form, [&](int token) {
       return p.x + static_cast<int64_t>(span.assignments[token] / p.x_divisor) * p.cols;
     });
@@ -208,18 +207,17 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
         if constexpr (!kWhole) {
           MultiplyWarpSegment<kKind, kStages>((*reinterpret_cast<const Rings*>(shared))[t / 32], slot, reader,
                                               p.shape, of_token, lane_token < count, {}, segment);
-          StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
-          continue;
-        }
-        WaitForPhase(&full[stage], parity);
-        MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
-                            &spread[t / 32], segment);
-        __syncwarp();
-        if (t % 32 == 0) Arrive(&empty[stage]);
-        stage += kItemStep;
-        if (stage >= p.stages) {
-          stage -= p.stages;
-          parity ^= 1U;
+        } else {
+          WaitForPhase(&full[stage], parity);
+          MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
+                              &spread[t / 32], segment);
+          __syncwarp();
+          if (t % 32 == 0) Arrive(&empty[stage]);
+          stage += kItemStep;
+          if (stage >= p.stages) {
+            stage -= p.stages;
+            parity ^= 1U;
+          }
         }
         StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
       }
