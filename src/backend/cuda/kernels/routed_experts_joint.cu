@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
 #pragma unroll 1
       for (int batch = first; batch < end; batch += of_batch, turn = turn + 1 == kGroups ? 0 : turn + 1) {
         if (turn == group) {
-          WaitForPhase(&known.full[stage], parity);
+          WaitForTiles(&known.full[stage], &known.empty[stage], parity);
           const unsigned char* tile = shared + stage * p.stage_bytes;
           const int batch_end = min(end, batch + of_batch);
 #pragma unroll 1

@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
           MultiplyWarpSegment<kKind, kStages>((*reinterpret_cast<const Rings*>(shared))[t / 32], slot, reader,
                                               p.shape, of_token, lane_token < count, {}, segment);
         } else {
-          WaitForPhase(&full[stage], parity);
+          WaitForTiles(&full[stage], &empty[stage], parity);
           MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
                               &spread[t / 32], segment);
           __syncwarp();

@@ -29,6 +29,14 @@ __device__ __forceinline__ void CopyTile(unsigned char* to, const StreamTile& ti
   }
 }
 
+// Until what comes into a stage in the phase of this parity is there. With an odd number of stages the phase before is the other
+// group's of warps, and as long as its tiles have not come a wait for `full` alone would pass, since the phase before that had this
+// parity too. When the other group has left the stage, they had.
+__device__ __forceinline__ void WaitForTiles(uint64_t* full, uint64_t* empty, uint32_t parity) {
+  WaitForPhase(empty, parity ^ 1U);
+  WaitForPhase(full, parity);
+}
+
 // Where a lane finds its part of its warp's segment in any tile of a matrix.
 struct TileSegment {
   int units;  // None or less: there are fewer segments.
