@@ -12,13 +12,41 @@
 namespace dsv4::testing {
 namespace {
 
+constexpr int64_t kDim = 512;
+constexpr int64_t kWindow = 128;
+
+// What attention has of so many heads beside entries.
+struct Heads {
+  Heads(Device& device, int64_t num_tokens, int64_t heads, uint32_t seed)
+      : q(device.Copy(DType::kBF16, {num_tokens, heads, kDim},
+                      Bf16s(Normals(num_tokens * heads * kDim, seed)))),
+        sink(device.Copy(DType::kF32, {heads}, Normals(heads, seed + 1))),
+        o(device.New(DType::kBF16, {num_tokens, heads, kDim})) {}
+
+  // `selected`: of all tokens, or null.
+  Status Attend(Device& device, const Cut& cut, const TensorView& selected, int64_t ratio,
+                std::span<const ops::AttentionSequence> sequences) const {
+    return device.table().attention(device.context(),
+                                    {.q = Rows(q.view, cut),
+                                     .sink = sink.view,
+                                     .selected = selected.is_null() ? TensorView() : Rows(selected, cut),
+                                     .o = Rows(o.view, cut),
+                                     .softmax_scale = 0.0442F,
+                                     .window_size = kWindow,
+                                     .ratio = ratio,
+                                     .sequences = sequences});
+  }
+
+  DeviceTensor q;
+  DeviceTensor sink;
+  DeviceTensor o;
+};
+
 // Attention of tokens that follow `before` others, over a window and top_k compressed entries in pages, or those that there are.
 void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                             const std::vector<int64_t>& all_heads, int64_t before = 8200,
                             int64_t num_tokens = 150) {
   Device device;
-  constexpr int64_t kDim = 512;
-  constexpr int64_t kWindow = 128;
   constexpr int64_t kRowsPerPage = 64;
   const DeviceTensor ring = device.Copy(DType::kBF16, {kWindow + num_tokens, kDim},
                                         Bf16s(Normals((kWindow + num_tokens) * kDim, 1)));
@@ -41,13 +69,10 @@ void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
   }
   const DeviceTensor selected = device.Copy(DType::kI32, {num_tokens, top_k}, chosen);
   for (const int64_t heads : all_heads) {
-    const DeviceTensor q =
-        device.Copy(DType::kBF16, {num_tokens, heads, kDim}, Bf16s(Normals(num_tokens * heads * kDim, 2)));
-    const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 3));
-    const DeviceTensor o = device.New(DType::kBF16, {num_tokens, heads, kDim});
+    const Heads of_heads(device, num_tokens, heads, 2);
     for (const int64_t ratio : ratios) {
       ExpectTheSameInAnyCut(
-          device, o.view,
+          device, of_heads.o.view,
           "top " + std::to_string(top_k) + ", heads " + std::to_string(heads) + ", ratio " +
               std::to_string(ratio),
           [&](const Cut& cut) {
@@ -60,15 +85,8 @@ void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                             .rows_per_page = kRowsPerPage,
                             .num_rows = static_cast<int64_t>(pages.size()) * kRowsPerPage,
                             .width = kDim}};
-            return device.table().attention(device.context(),
-                                            {.q = Rows(q.view, cut),
-                                             .sink = sink.view,
-                                             .selected = ratio == 4 ? Rows(selected.view, cut) : TensorView(),
-                                             .o = Rows(o.view, cut),
-                                             .softmax_scale = 0.0442F,
-                                             .window_size = kWindow,
-                                             .ratio = ratio,
-                                             .sequences = std::span(&sequence, 1)});
+            return of_heads.Attend(device, cut, ratio == 4 ? selected.view : TensorView(), ratio,
+                                   std::span(&sequence, 1));
           });
     }
   }
@@ -94,8 +112,6 @@ TEST(CudaManyTokens, AttentionOverAnyNumberOfTilesGivesTheBitsOfFewTokens) {
 void ExpectDecodeTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                          const std::vector<int64_t>& all_heads, int64_t most) {
   Device device;
-  constexpr int64_t kDim = 512;
-  constexpr int64_t kWindow = 128;
   constexpr int64_t kRowsPerPage = 16;
   constexpr int64_t kPoolPages = 97;
   constexpr int64_t kStep = 5;  // Rows from one sequence's ring to the next one's.
@@ -131,13 +147,10 @@ void ExpectDecodeTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
   const DeviceTensor selected =
       top_k > 0 ? device.Copy(DType::kI32, {num_tokens, top_k}, chosen) : DeviceTensor();
   for (const int64_t heads : all_heads) {
-    const DeviceTensor q =
-        device.Copy(DType::kBF16, {num_tokens, heads, kDim}, Bf16s(Normals(num_tokens * heads * kDim, 3)));
-    const DeviceTensor sink = device.Copy(DType::kF32, {heads}, Normals(heads, 4));
-    const DeviceTensor o = device.New(DType::kBF16, {num_tokens, heads, kDim});
+    const Heads of_heads(device, num_tokens, heads, 3);
     for (const int64_t ratio : ratios) {
       ExpectTheSameInCuts(
-          device, o.view, cuts,
+          device, of_heads.o.view, cuts,
           "top " + std::to_string(top_k) + ", up to " + std::to_string(most) + " tokens, heads " +
               std::to_string(heads) + ", ratio " + std::to_string(ratio),
           [&](const Cut& cut) {
@@ -162,15 +175,7 @@ void ExpectDecodeTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                                                .num_rows = std::ssize(table) * kRowsPerPage,
                                                .width = kDim}});
             }
-            return device.table().attention(device.context(),
-                                            {.q = Rows(q.view, cut),
-                                             .sink = sink.view,
-                                             .selected = top_k > 0 ? Rows(selected.view, cut) : TensorView(),
-                                             .o = Rows(o.view, cut),
-                                             .softmax_scale = 0.0442F,
-                                             .window_size = kWindow,
-                                             .ratio = ratio,
-                                             .sequences = sequences});
+            return of_heads.Attend(device, cut, top_k > 0 ? selected.view : TensorView(), ratio, sequences);
           });
     }
   }

@@ -300,8 +300,7 @@ __device__ __forceinline__ void CopyBulkBy(uint64_t policy, void* shared, const 
                                            uint32_t num_bytes, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-      "[%3], "
-      "%4;" ::"r"(SharedAddress(shared)),
+      "[%3], %4;" ::"r"(SharedAddress(shared)),
       "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier)), "l"(policy)
       : "memory");
 }

@@ -365,6 +365,32 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   }
 }
 
+// What FP8 weights are scaled with: the tile's blocks of columns, and where activations are rounded the groups of this lane's two
+// tokens.
+struct StreamScales {
+  const float* blocks = nullptr;
+  const float* token0 = nullptr;
+  const float* token1 = nullptr;
+};
+
+// A unit of any kind, which is number `unit` of the row. FP4: the lane's scales of its lower row, and how far from them those of the
+// upper one are.
+template <StreamKind kKind>
+__device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low, const uint4& high,
+                                             const uint16_t* x, bool exists, const StreamScales& by, int unit,
+                                             int block_units_log2, const uint8_t* scales, int upper_scales) {
+  if constexpr (kKind == StreamKind::kFp8) {
+    const float scale = by.blocks[unit >> block_units_log2];
+    MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2], scale * by.token1[unit / 2]);
+  } else if constexpr (kKind == StreamKind::kFp8Plain) {
+    MultiplyFp8PlainUnit(sums, low, high, x, exists, by.blocks[unit >> block_units_log2]);
+  } else if constexpr (kKind == StreamKind::kBf16) {
+    MultiplyBf16Unit(sums, low, high, x, exists);
+  } else {
+    MultiplyFp4Unit<FormatOf(kKind)>(sums, low, high, scales, scales + upper_scales, x, exists);
+  }
+}
+
 // The scales of FP8 weights of every item's rows, those of item i at scales + i * stride.
 template <typename Item>
 __device__ void LoadFp8Scales(float* scales, int stride, int num_items, Item&& item) {
@@ -478,10 +504,8 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
     const int units = UnitsOfWarp(now.shape);
     const int first_unit = warp * now.shape.segment_units;
     float sums[4] = {};
-    [[maybe_unused]] const float* const x_scales0 =
-        now.x_scales + min(place * 2, tokens.count - 1) * tokens.groups;
-    [[maybe_unused]] const float* const x_scales1 =
-        now.x_scales + min(place * 2 + 1, tokens.count - 1) * tokens.groups;
+    const float* const x_scales0 = now.x_scales + min(place * 2, tokens.count - 1) * tokens.groups;
+    const float* const x_scales1 = now.x_scales + min(place * 2 + 1, tokens.count - 1) * tokens.groups;
     const uint16_t* x = now.x + group * tokens.stride + first_unit * kUnitCols + place * (kUnitCols / 4);
 #pragma unroll 1
     for (int i = 0; i < units; i += 2) {
@@ -493,22 +517,11 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
         if (u == 1 && i + 1 >= units) break;
         const uint4 low = data[u][thread];
         const uint4 high = data[2 + u][thread];
-        if constexpr (kFormat == MatmulKind::kMmaFp8) {
-          const int unit = first_unit + i + u;
-          const float scale = fp8_scales[current * fp8_scale_stride + (unit >> now.shape.block_units_log2)];
-          if constexpr (kKind == StreamKind::kFp8) {
-            MultiplyFp8Unit(sums, low, high, x + u * kUnitCols, exists, scale * x_scales0[unit / 2],
-                            scale * x_scales1[unit / 2]);
-          } else {
-            MultiplyFp8PlainUnit(sums, low, high, x + u * kUnitCols, exists, scale);
-          }
-        } else if constexpr (kKind == StreamKind::kBf16) {
-          MultiplyBf16Unit(sums, low, high, x + u * kUnitCols, exists);
-        } else {
-          constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
-          const uint8_t* const scales = &ring.scales[slot][warp][group][(u * 4 + place) * kBytes];
-          MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, x + u * kUnitCols, exists);
-        }
+        constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
+        MultiplyUnit<kKind>(sums, low, high, x + u * kUnitCols, exists,
+                            {fp8_scales + current * fp8_scale_stride, x_scales0, x_scales1},
+                            first_unit + i + u, now.shape.block_units_log2,
+                            &ring.scales[slot][warp][group][(u * 4 + place) * kBytes], 8 * 16);
       }
       x += 2 * kUnitCols;
       slot = slot + 1 == kStages ? 0 : slot + 1;

@@ -21,8 +21,6 @@ constexpr int kMostOfTopK = 32;   // and has a slot.
 constexpr size_t kSharedBytes = size_t{223} * 1024;
 // Row tiles whose sums are added at once.
 constexpr int kItemsAtOnce = 24;
-constexpr int kGroups = kStreamWarps / kSegments;  // Of warps that have a row tile together.
-constexpr int kThreads = kStreamThreads + 32;      // Those that multiply, and a warp that asks for weights.
 
 // A linear of one token that has nothing to do with the experts; none without tiles.
 struct Linear {
@@ -126,7 +124,6 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
   const int num_blocks = static_cast<int>(gridDim.x);
   const int64_t token = blockIdx.y;
   const uint64_t policy = EvictFirst();
-  int expert = 0;
   float weight = 0.0F;
   // What is wanted first where gate and up are added up: once, when the first weights are under way, and before a stage is waited
   // for that is free only behind that sum.
@@ -143,8 +140,7 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
     __syncwarp();
     if (lane == 0) Arrive(&known.listed);
   };
-  int stage = 0;
-  uint32_t parity = 1;  // All stages are empty.
+  StagePlace stage{.parity = 1};  // All are empty.
 #pragma unroll 1
   for (int part = 0; part < kNumParts; ++part) {
     const PartShape& of = p.parts[part];
@@ -155,9 +151,8 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
     } else if (part == kGateUp) {
       WaitForKernelsBefore();
       if (lane < p.top_k) {
-        expert = ChosenExpert(p.indices, token, p.top_k, lane, p.num_experts, p.fault);
         weight = p.routing[token * p.top_k + lane];
-        known.experts[lane] = expert;
+        known.experts[lane] = ChosenExpert(p.indices, token, p.top_k, lane, p.num_experts, p.fault);
       }
       __syncwarp();
       const int tiles_of_width = p.width / kTileRows;
@@ -187,34 +182,30 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
 #pragma unroll 1
       for (int batch = first; batch < end; batch += of.of_batch) {
         const int count = min(of.of_batch, end - batch);
-        if (part == kGateUp && asked++ == kGroups) list();
-        WaitForPhase(&known.empty[stage], parity);
-        if (lane == 0) ArriveAndAnnounce(&known.full[stage], static_cast<uint32_t>(count * tile_bytes));
+        if (part == kGateUp && asked++ == kItemStep) list();
+        WaitForPhase(&known.empty[stage.i], stage.parity);
+        if (lane == 0) ArriveAndAnnounce(&known.full[stage.i], static_cast<uint32_t>(count * tile_bytes));
         __syncwarp();
         if (lane < count) {
-          CopyTile(stages + stage * p.stage_bytes + lane * tile_bytes, items[batch + lane].tile, of.shape,
-                   &known.full[stage], policy);
+          CopyTile(stages + stage.i * p.stage_bytes + lane * tile_bytes, items[batch + lane].tile, of.shape,
+                   &known.full[stage.i], policy);
         }
-        if (++stage == p.stages) {
-          stage = 0;
-          parity ^= 1U;
-        }
+        stage.Next(p.stages);
       }
     }
-    if (part == kGateUp && asked <= kGroups) list();
+    if (part == kGateUp && asked <= kItemStep) list();
     items += num_items;
   }
 }
 
 // Experts of kKind, a linear of that kind or FP8. Grid: blocks of a token, tokens.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
   const int block = static_cast<int>(blockIdx.x);
   const int num_blocks = static_cast<int>(gridDim.x);
   const int64_t token = blockIdx.y;
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % 32;
-  const int group = t / 32 / kSegments;
   const int tiles_of_width = p.width / kTileRows;
   const int scale_cols = p.parts[kLinear].shape.scale_cols;
 
@@ -254,8 +245,7 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
   auto* const hidden = p.hidden + token * p.top_k * p.width;
   const bool exists = lane / 4 == 0;  // The token of mma's first column.
   uint32_t left = 0;                  // Of the barrier.
-  int stage = 0;                      // Where the next batch is,
-  uint32_t parity = 0;                // of the stage's phase.
+  StagePlace stage;                   // Of the next batch.
   int begin = 0;                      // Of the part's items.
   ItemSums* round_sums = sums;
 #pragma unroll 1
@@ -286,10 +276,10 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
       const int end = min(part_items, first + of.of_round);
       int turn = 0;
 #pragma unroll 1
-      for (int batch = first; batch < end; batch += of_batch, turn = turn + 1 == kGroups ? 0 : turn + 1) {
-        if (turn == group) {
-          WaitForTiles(&known.full[stage], &known.empty[stage], parity);
-          const unsigned char* tile = shared + stage * p.stage_bytes;
+      for (int batch = first; batch < end; batch += of_batch, turn = turn + 1 == kItemStep ? 0 : turn + 1) {
+        if (turn == FirstItemOfWarp()) {
+          WaitForTiles(&known.full[stage.i], &known.empty[stage.i], stage.parity);
+          const unsigned char* tile = shared + stage.i * p.stage_bytes;
           const int batch_end = min(end, batch + of_batch);
 #pragma unroll 1
           for (int i = batch; i < batch_end; ++i, tile += tile_bytes) {
@@ -302,12 +292,9 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
             StoreSegmentSums(round_sums[i - first], 1, of_segment);
           }
           __syncwarp();
-          if (lane == 0) Arrive(&known.empty[stage]);
+          if (lane == 0) Arrive(&known.empty[stage.i]);
         }
-        if (++stage == p.stages) {
-          stage = 0;
-          parity ^= 1U;
-        }
+        stage.Next(p.stages);
       }
       MeetThreads<kStreamThreads>();
       if (part != kLinear) WaitForPhase(&known.listed, 0);
@@ -392,7 +379,7 @@ size_t Divide(Params& p, int num_blocks) {
     p.items_of_sums = std::max(p.items_of_sums, round);
     // As many batches for every group of warps.
     const int most = std::min(p.stage_bytes / TileBytes(part.shape), kMostOfBatch);
-    const int batches = static_cast<int>(CeilDiv(round, most * kGroups)) * kGroups;
+    const int batches = static_cast<int>(CeilDiv(round, most * kItemStep)) * kItemStep;
     part.of_batch = static_cast<int>(CeilDiv(round, batches));
   }
   const int linear_items = ItemsOfBlock(p.parts[kLinear], 0, num_blocks);
@@ -418,15 +405,15 @@ uint64_t Launch(CudaContext& context, Params& params, int num_tokens, uint64_t b
   for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
   const int num_blocks = std::min(std::max(1, context.queue().num_processors() / num_tokens), tiles);
   const size_t shared_bytes = Divide(params, num_blocks);
-  if (params.stages < kGroups) return 0;
+  if (params.stages < kItemStep) return 0;
   const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(num_tokens));
   const Kernel kernel = KernelOf(params.parts[kGateUp].shape.kind);
-  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid.x * grid.y, kThreads,
+  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid.x * grid.y, kWholeTileThreads,
                                   shared_bytes)) {
     return 0;
   }
   const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, kernel, grid, kThreads, shared_bytes, params);
+      context.queue().LaunchInPlaceOf(before, kernel, grid, kWholeTileThreads, shared_bytes, params);
   context.queue().NoteReader(launch, {});
   return launch;
 }

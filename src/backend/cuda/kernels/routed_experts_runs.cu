@@ -20,7 +20,7 @@ constexpr int kMaxTokensPerTile = kTokensPerTile;
 constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
 
 template <bool kWhole>
-constexpr int kThreads = kStreamThreads + (kWhole ? 32 : 0);
+constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
 // Of segments, until they are added; twice.
 template <bool kWhole>
 constexpr int kSumsBytes = (kWhole ? 16 : 24) * 1024;
@@ -116,18 +116,14 @@ __device__ __forceinline__ void BringTiles(const Params& p, const Span<kMatrices
   const uint64_t policy = EvictFirst();
   const int tile_bytes = TileBytes(p.shape);
   int span = 0;
-  int stage = 0;
-  uint32_t parity = 1;  // All stages are empty.
+  StagePlace stage{.parity = 1};  // All are empty.
 #pragma unroll 1
   for (int i = 0; i < num_items; ++i) {
     const StreamTile tile = TileOf(p, spans, i, span);
-    WaitForPhase(&empty[stage], parity);
-    ArriveAndAnnounce(&full[stage], static_cast<uint32_t>(tile_bytes));
-    CopyTile(stages + stage * tile_bytes, tile, p.shape, &full[stage], policy);
-    if (++stage == p.stages) {
-      stage = 0;
-      parity ^= 1U;
-    }
+    WaitForPhase(&empty[stage.i], stage.parity);
+    ArriveAndAnnounce(&full[stage.i], static_cast<uint32_t>(tile_bytes));
+    CopyTile(stages + stage.i * tile_bytes, tile, p.shape, &full[stage.i], policy);
+    stage.Next(p.stages);
   }
 }
 
@@ -181,9 +177,8 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
   const int lane_token = t % 32 / 4;
   const TileSegment segment_at = SegmentOf(p.shape);
   int current = FirstItemOfWarp();
-  int stage = current;  // Of whole tiles.
-  uint32_t parity = 0;
-  uint32_t slot = 0;  // Of the warp's own.
+  StagePlace stage{.i = current};  // Of whole tiles.
+  uint32_t slot = 0;               // Of the warp's own.
   int buffer = 0;
 #pragma unroll 1
   for (int s = 0; s < num_spans; ++s) {
@@ -208,16 +203,12 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
           MultiplyWarpSegment<kKind, kStages>((*reinterpret_cast<const Rings*>(shared))[t / 32], slot, reader,
                                               p.shape, of_token, lane_token < count, {}, segment);
         } else {
-          WaitForTiles(&full[stage], &empty[stage], parity);
-          MultiplyTile<kKind>(shared + stage * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
+          WaitForTiles(&full[stage.i], &empty[stage.i], stage.parity);
+          MultiplyTile<kKind>(shared + stage.i * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
                               &spread[t / 32], segment);
           __syncwarp();
-          if (t % 32 == 0) Arrive(&empty[stage]);
-          stage += kItemStep;
-          if (stage >= p.stages) {
-            stage -= p.stages;
-            parity ^= 1U;
-          }
+          if (t % 32 == 0) Arrive(&empty[stage.i]);
+          stage.Next(p.stages, kItemStep);
         }
         StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
       }

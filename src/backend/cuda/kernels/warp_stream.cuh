@@ -109,14 +109,6 @@ class WarpReader {
   const uint8_t* scale_[2] = {};
 };
 
-// What FP8 weights are scaled with: the tile's blocks of columns, and where activations are rounded the groups of this lane's two
-// tokens.
-struct StreamScales {
-  const float* blocks = nullptr;
-  const float* token0 = nullptr;
-  const float* token1 = nullptr;
-};
-
 // The warp's segment of an item times the tokens whose rows begin at x in shared memory, the lane's own among them.
 template <StreamKind kKind, int kStages, typename Reader>
 __device__ __forceinline__ void MultiplyWarpSegment(const WarpRing<kStages>& ring, uint32_t& slot,
@@ -138,23 +130,10 @@ __device__ __forceinline__ void MultiplyWarpSegment(const WarpRing<kStages>& rin
       if (u == 1 && i + 1 >= num_units) break;
       const uint4 low = ring.data[slot][u][lane];
       const uint4 high = ring.data[slot][2 + u][lane];
-      const uint16_t* const columns = x + u * kUnitCols;
-      if constexpr (kFormat == MatmulKind::kMmaFp8) {
-        const int unit = first_unit + i + u;
-        const float scale = by.blocks[unit >> shape.block_units_log2];
-        if constexpr (kKind == StreamKind::kFp8) {
-          MultiplyFp8Unit(sums, low, high, columns, exists, scale * by.token0[unit / 2],
-                          scale * by.token1[unit / 2]);
-        } else {
-          MultiplyFp8PlainUnit(sums, low, high, columns, exists, scale);
-        }
-      } else if constexpr (kKind == StreamKind::kBf16) {
-        MultiplyBf16Unit(sums, low, high, columns, exists);
-      } else {
-        constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
-        const uint8_t* const scales = &ring.scales[slot][lane / 4][(u * 4 + lane % 4) * kBytes];
-        MultiplyFp4Unit<kFormat>(sums, low, high, scales, scales + 8 * 16, columns, exists);
-      }
+      constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
+      MultiplyUnit<kKind>(sums, low, high, x + u * kUnitCols, exists, by, first_unit + i + u,
+                          shape.block_units_log2, &ring.scales[slot][lane / 4][(u * 4 + lane % 4) * kBytes],
+                          8 * 16);
     }
     x += 2 * kUnitCols;
     slot = slot + 1 == kStages ? 0 : slot + 1;

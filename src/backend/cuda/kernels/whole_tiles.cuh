@@ -13,6 +13,22 @@
 
 namespace dsv4::backend::cuda {
 
+// The threads that multiply, and a warp that asks.
+inline constexpr int kWholeTileThreads = kStreamThreads + 32;
+
+// A RingPlace among as many stages as a launch has.
+struct StagePlace {
+  int i = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next(int num_stages, int by = 1) {
+    i += by;
+    if (i >= num_stages) {
+      i -= num_stages;
+      parity ^= 1U;
+    }
+  }
+};
+
 // Of a row tile: its elements, row by row, then its scales.
 __host__ __device__ constexpr int TileBytes(const StreamShape& shape) {
   return kTileRows * (shape.row_bytes + shape.scale_row_bytes);
@@ -89,8 +105,7 @@ template <StreamKind kKind>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,
                                              const StreamScales& by, SpreadScales* spread, float (&sums)[4]) {
-  constexpr MatmulKind kFormat = FormatOf(kKind);
-  constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
+  constexpr int kUnitCols = 4 * Unpack<FormatOf(kKind)>::kValues;
   constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned char* data = tile + segment.data;
@@ -112,21 +127,9 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
     for (int i = first; i < first + units; ++i) {
       const uint4 low = *reinterpret_cast<const uint4*>(data);
       const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
-      if constexpr (kFormat == MatmulKind::kMmaFp8) {
-        const int unit = segment.first_unit + i;
-        const float scale = by.blocks[unit >> block_units_log2];
-        if constexpr (kKind == StreamKind::kFp8) {
-          MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2],
-                          scale * by.token1[unit / 2]);
-        } else {
-          MultiplyFp8PlainUnit(sums, low, high, x, exists, scale);
-        }
-      } else if constexpr (kKind == StreamKind::kBf16) {
-        MultiplyBf16Unit(sums, low, high, x, exists);
-      } else {
-        MultiplyFp4Unit<kFormat>(sums, low, high, of_row, of_row + upper, x, exists);
-        of_row += 4 * kBytes;
-      }
+      MultiplyUnit<kKind>(sums, low, high, x, exists, by, segment.first_unit + i, block_units_log2, of_row,
+                          upper);
+      of_row += 4 * kBytes;
       x += kUnitCols;
       data += kUnitBytes;
     }
