@@ -97,15 +97,18 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   if (flags.backend == "cuda") {
     DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
     if (flags.group != nullptr) {
-      const backend::CudaGroupOptions of_group{
+      const backend::CudaGroupOptions common{
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
           .peers = flags.peers,
           .without_peers = [](const std::string& why) {
-            LogWarning("small exchanges between GPUs go by NCCL, which takes longer: " + why);
+            LogWarning("exchanges between GPUs go by NCCL, which takes longer: " + why);
           }};
       options.make_device_group =
-          [device = wrapped != nullptr ? *wrapped : backend, of_group, hooks = flags.exchange_hooks](
-              comm::Communicator& hosts) -> Result<std::unique_ptr<comm::Communicator>> {
+          [device = wrapped != nullptr ? *wrapped : backend, common, hooks = flags.exchange_hooks](
+              comm::Communicator& hosts,
+              model::DeviceGroupOf of) -> Result<std::unique_ptr<comm::Communicator>> {
+        backend::CudaGroupOptions of_group = common;
+        of_group.sends = of == model::DeviceGroupOf::kStages;
         DSV4_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> group,
                               backend::MakeCudaGroup(device, hosts, of_group));
         return hooks == nullptr ? std::move(group) : comm::Observe(std::move(group), hooks);

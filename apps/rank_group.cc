@@ -8,6 +8,7 @@
 
 #include "apps/model_source.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_group.h"
 #include "base/log.h"
 #include "comm/bootstrap.h"
 #include "comm/machine.h"
@@ -28,7 +29,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   if (flags.backend == "cuda") {
     const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);
     const size_t devices = backend::CudaDevices().size();
-    if (devices < wanted) {
+    if (devices < wanted && !(devices > 0 && backend::DevicesAreShared())) {
       return Error(InvalidArgument(
           fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices{}", wanted, devices,
                       environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
@@ -53,6 +54,10 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
   flags.group = ranks->group_;
   flags.device = environment->local_rank;
+  if (flags.backend == "cuda" && backend::DevicesAreShared()) {
+    flags.device %= static_cast<int>(backend::CudaDevices().size());
+    LogWarning("DSV4_CUDA_SHARE_DEVICES: ranks take this machine's devices in turn, and each other's time");
+  }
   return ranks;
 }
 

@@ -8,8 +8,7 @@
 //     hang       rank 1 does not come: the others must end within the deadline of 3 s, by peer memory with its name
 //     hang-long  rank 1 leaves in the middle of a long exchange: the same
 //
-// The ways, all of which are taken where none is named: NCCL alone; small ones over peer memory, with flags; the smallest of
-// them packed. Microseconds are those of one of a hundred that follow each other.
+// The ways, all of which are taken where none is named: by NCCL; over peer memory, with flags; the smallest of them packed. Microseconds are those of one of a hundred that follow each other.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -49,7 +48,10 @@ class Ranks {
     hosts_ = Must(comm::JoinRanks(
         *environment, std::move(door),
         {.timeout = std::chrono::seconds(60), .agreement = "exchange bench", .still_wanted = {}}));
-    backend_ = Must(backend::MakeCudaBackend({.device = environment->local_rank}));
+    const int devices = static_cast<int>(backend::CudaDevices().size());
+    const bool shared = devices > 0 && backend::DevicesAreShared();
+    backend_ = Must(backend::MakeCudaBackend(
+        {.device = shared ? environment->local_rank % devices : environment->local_rank}));
   }
 
   Communicator& hosts() { return *hosts_; }
@@ -183,6 +185,13 @@ int CheckAll(Ranks& ranks, Communicator& group, std::string_view way) {
                   return g.ReduceScatterSum(Floats(in, all), counts, Floats(out, mine));
                 });
   }
+  for (int root = 0; root < size; ++root) {
+    failures += Compare(ranks, group, fmt::format("{} broadcast of rank {}", way, root), Numbers(1003, rank),
+                        0, [&](Communicator& g, std::byte* in, std::byte*) {
+                          return g.Broadcast({in, size_t{4012}}, root);
+                        });
+  }
+  if (way != kNccl) return failures;  // Only it sends.
   failures += Compare(ranks, group, fmt::format("{} send and receive", way), Numbers(1000, rank), 0,
                       [&](Communicator& g, std::byte* in, std::byte*) {
                         const std::span<std::byte> data(in, 4000);
@@ -341,6 +350,7 @@ int Main(int argc, char** argv) {
   int failures = 0;
   for (const std::string_view way : {kPacked, kFlags, kNccl}) {
     if (named.empty() ? what == "long" && way == kPacked : way != named) continue;
+    if (named.empty() && way == kNccl && backend::DevicesAreShared()) continue;  // It wants a device a rank.
     const std::unique_ptr<Communicator> group = ranks.Group(way);
     if (what != "long") failures += CheckAll(ranks, *group, way);
     if (what == "times") TimeAll(ranks, *group, way);

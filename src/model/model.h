@@ -35,6 +35,9 @@ struct ChunkMessage;
 struct Graph;
 struct PassChunk;
 
+// Whose data a group on devices moves: that of a stage's shards, which exchange, all at once, or that of stages, which send to each other.
+enum class DeviceGroupOf : uint8_t { kShards, kStages };
+
 struct ModelOptions {
   Numerics numerics = Numerics::kRelease;
   int64_t max_layers = 0;  // Runs only the first layers; 0: all.
@@ -55,7 +58,8 @@ struct ModelOptions {
   Placement placement;  // Of as many ranks as the group has.
   // Makes of ranks that have met on their hosts a group whose data lies in the backend's memory, and which does not outlive theirs; all
   // of them call it together. Empty: the group reaches that memory itself.
-  std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts)> make_device_group;
+  std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts, DeviceGroupOf of)>
+      make_device_group;
 };
 
 // Which rows of a chunk want logits.

@@ -41,10 +41,12 @@ Status Model::EnterGroup() {
 
 Status Model::MakeDeviceGroups() {
   if (shards_ != nullptr) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(device_shards_, options_.make_device_group(*shards_));
+    DSV4_ASSIGN_OR_RETURN_STATUS(device_shards_,
+                                 options_.make_device_group(*shards_, DeviceGroupOf::kShards));
   }
   if (options_.placement.num_stages > 1) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(device_group_, options_.make_device_group(*options_.group));
+    DSV4_ASSIGN_OR_RETURN_STATUS(device_group_,
+                                 options_.make_device_group(*options_.group, DeviceGroupOf::kStages));
   }
   return {};
 }

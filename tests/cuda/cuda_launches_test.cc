@@ -127,10 +127,9 @@ void RunFlashOnRanks(const char* placement, const model::ModelOptions& model_opt
     model::ModelOptions options = model_options;
     options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
     options.placement = Take(model::ParsePlacement(placement, kRanks));
-    options.make_device_group = [&](comm::Communicator& hosts) {
-      std::unique_ptr<comm::Communicator> nothing_else;
+    options.make_device_group = [&](comm::Communicator& hosts, model::DeviceGroupOf) {
       return backend::cuda::JoinPeers(
-          hosts, nothing_else, std::static_pointer_cast<backend::cuda::CudaContext>(backend.context), {});
+          hosts, std::static_pointer_cast<backend::cuda::CudaContext>(backend.context), {});
     };
     const auto model = MakeFlash(backend, options);
     if (group.rank() == 0) {

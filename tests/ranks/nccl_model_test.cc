@@ -36,7 +36,7 @@ std::vector<float> AnswerByNccl(RanksRun run, std::atomic<int>& groups_made) {
         model::ModelOptions options = run.options;
         options.group = {&hosts, [](comm::Communicator*) {}};
         options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
-        options.make_device_group = [&](comm::Communicator& group) {
+        options.make_device_group = [&](comm::Communicator& group, model::DeviceGroupOf) {
           ++groups_made;
           return comm::JoinNccl(group, device, OpenFakeNccl(), {});
         };

@@ -20,26 +20,15 @@ bool PackedIsOff() {
   return value != nullptr && std::string_view(value) == "0";
 }
 
-// A group with the stream that it works on.
-class CudaGroup final : public comm::Communicator {
+// A group by NCCL with the stream that it works on.
+class GroupOnStream final : public comm::Communicator {
  public:
-  CudaGroup(comm::Communicator& hosts, std::shared_ptr<ops::OpContext> context,
-            std::unique_ptr<cuda::CudaStream> stream)
-      : hosts_(hosts), context_(std::move(context)), stream_(std::move(stream)) {}
+  GroupOnStream(std::shared_ptr<ops::OpContext> context, std::unique_ptr<cuda::CudaStream> stream)
+      : context_(std::move(context)), stream_(std::move(stream)) {}
 
-  Status Join(const CudaGroupOptions& options) {
+  Status Join(comm::Communicator& hosts, const CudaGroupOptions& options) {
     DSV4_ASSIGN_OR_RETURN_STATUS(
-        group_, comm::JoinNccl(hosts_, *stream_, comm::NcclLibrary::Open(), {.timeout = options.timeout}));
-    if (!options.peers) return {};
-    auto peers = cuda::JoinPeers(hosts_, group_, std::static_pointer_cast<cuda::CudaContext>(context_),
-                                 {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
-    if (peers) {
-      group_ = std::move(*peers);
-    } else if (!hosts_.Check().ok()) {
-      return hosts_.Check();
-    } else if (options.without_peers) {
-      options.without_peers(peers.error().message());
-    }
+        group_, comm::JoinNccl(hosts, *stream_, comm::NcclLibrary::Open(), {.timeout = options.timeout}));
     return {};
   }
 
@@ -69,7 +58,6 @@ class CudaGroup final : public comm::Communicator {
   Result<std::unique_ptr<comm::Communicator>> Split(int colour) override { return group_->Split(colour); }
 
  private:
-  comm::Communicator& hosts_;
   std::shared_ptr<ops::OpContext> context_;
   std::unique_ptr<cuda::CudaStream> stream_;
   std::unique_ptr<comm::Communicator> group_;
@@ -80,13 +68,20 @@ class CudaGroup final : public comm::Communicator {
 Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& backend,
                                                           comm::Communicator& hosts,
                                                           const CudaGroupOptions& options) {
-  auto* const context = dynamic_cast<cuda::CudaContext*>(backend.context.get());
+  const auto context = std::dynamic_pointer_cast<cuda::CudaContext>(backend.context);
   Result<std::unique_ptr<cuda::CudaStream>> stream =
       Error(InvalidArgument(fmt::format("backend {}: wraps another; want what it wraps", backend.name)));
   if (context != nullptr) stream = cuda::CudaStream::Create(context->shared_queue());
   DSV4_TRY(comm::Agree(hosts, stream ? Status() : stream.error()));
-  auto group = std::make_unique<CudaGroup>(hosts, backend.context, std::move(*stream));
-  DSV4_TRY(group->Join(options));
+  if (options.peers && !options.sends) {
+    auto peers = cuda::JoinPeers(hosts, context,
+                                 {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
+    if (peers) return peers;
+    DSV4_TRY(hosts.Check());
+    if (options.without_peers) options.without_peers(peers.error().message());
+  }
+  auto group = std::make_unique<GroupOnStream>(context, std::move(*stream));
+  DSV4_TRY(group->Join(hosts, options));
   return group;
 }
 

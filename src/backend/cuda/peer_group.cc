@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cuda/cuda_group.h"
 #include "backend/cuda/kernels/attention_over_ranks.h"
 #include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "backend/cuda/kernels/open_launches.h"
@@ -63,7 +64,6 @@ class PeerGroup final : public comm::Communicator {
     if (watcher_.joinable()) watcher_.join();
     // Whoever waits for nobody's flag is let go; a group that ended in good order has nothing queued.
     if (words_ != nullptr) __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);
-    inside_.reset();
     (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t stream) {
       cudaStreamSynchronize(stream);
       for (int r = 0; r < size(); ++r) {
@@ -129,7 +129,7 @@ class PeerGroup final : public comm::Communicator {
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
         const Offer& offer = offers[static_cast<size_t>(r)];
-        if (std::string_view(offer.device) == mine.device)
+        if (std::string_view(offer.device) == mine.device && !DevicesAreShared())
           return FailedPrecondition(fmt::format("rank {} has the same device, {}", r, offer.device));
         DSV4_RETURN_IF_ERROR(ToStatus(cudaIpcOpenMemHandle(reinterpret_cast<void**>(&params_.mailboxes[r]),
                                                            offer.handle, cudaIpcMemLazyEnablePeerAccess),
@@ -144,13 +144,8 @@ class PeerGroup final : public comm::Communicator {
     params_.rank = rank();
     params_.size = size();
     params_.deadline_ns = std::chrono::nanoseconds(timeout_).count();
-    return {};
-  }
-
-  // From here on nothing can fail: the group has all that it needs.
-  void Begin(std::unique_ptr<comm::Communicator> inside) {
-    inside_ = std::move(inside);
     watcher_ = std::thread([this] { Watch(); });
+    return {};
   }
 
   int rank() const override { return hosts_.rank(); }
@@ -158,7 +153,11 @@ class PeerGroup final : public comm::Communicator {
 
   Status Barrier(comm::Wait wait) override { return hosts_.Barrier(wait); }
   Status Broadcast(std::span<std::byte> data, int root, comm::Wait wait) override {
-    return inside_->Broadcast(data, root, wait);
+    DSV4_CHECK(wait == comm::Wait::kDeadline) << "a device waits within the deadline only";
+    std::vector<int64_t> row_bytes(At(size()));
+    row_bytes[At(root)] = static_cast<int64_t>(data.size());
+    return AllGather(rank() == root ? std::span<const std::byte>(data) : std::span<const std::byte>(), 1,
+                     row_bytes, data);
   }
   Status AllGather(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                    std::span<std::byte> all) override {
@@ -251,8 +250,8 @@ class PeerGroup final : public comm::Communicator {
     p.sum = mine.data();
     return Launch("reduce-scatter", p, piece_bytes);
   }
-  Status Send(std::span<const std::byte> data, int to) override { return inside_->Send(data, to); }
-  Status Recv(std::span<std::byte> data, int from) override { return inside_->Recv(data, from); }
+  Status Send(std::span<const std::byte>, int) override { return DoesNotSend(); }
+  Status Recv(std::span<std::byte>, int) override { return DoesNotSend(); }
   Status Check() override {
     FailIfLate();
     return hosts_.Check();
@@ -265,6 +264,9 @@ class PeerGroup final : public comm::Communicator {
 
  private:
   static size_t At(int r) { return static_cast<size_t>(r); }
+  static Status DoesNotSend() {
+    return Unimplemented("a group of peers: exchanges only; want one that sends (CudaGroupOptions::sends)");
+  }
 
   int64_t Total(std::span<const int64_t> counts) const {
     DSV4_CHECK(static_cast<int>(counts.size()) == size()) << counts.size() << " of " << size();
@@ -355,7 +357,6 @@ class PeerGroup final : public comm::Communicator {
   std::shared_ptr<DeviceQueue> queue_;
   const std::chrono::milliseconds timeout_;
   bool packed_;
-  std::unique_ptr<comm::Communicator> inside_;
   ExchangeParams params_;  // What all exchanges have alike.
   ExchangeWords* words_ = nullptr;
   uint64_t packed_launch_ = 0;              // Of the exchange before, if it was packed.
@@ -371,12 +372,10 @@ class PeerGroup final : public comm::Communicator {
 }  // namespace
 
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
-                                                      std::unique_ptr<comm::Communicator>& inside,
                                                       std::shared_ptr<CudaContext> context,
                                                       const PeerOptions& options) {
   auto group = std::make_unique<PeerGroup>(hosts, std::move(context), options);
   DSV4_TRY(group->Join());
-  group->Begin(std::move(inside));
   return group;
 }
 

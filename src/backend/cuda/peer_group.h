@@ -1,5 +1,5 @@
 // A group of GPUs of one machine that map each other's memory: what all of them exchange goes by one kernel (kernels/peer_exchange.h,
-// kernels/peer_stream.h), the rest by the group inside, whose failures are also its own.
+// kernels/peer_stream.h). One does not send to another: Send and Recv are Unimplemented.
 #pragma once
 
 #include <chrono>
@@ -16,10 +16,9 @@ struct PeerOptions {
 };
 
 // All ranks of `hosts` call it, each with its device; `hosts` outlives the group. FailedPrecondition, on all ranks alike, where
-// they are not all of one machine, there are more than eight, two of them share a device, or one cannot map another's memory, with the
-// rank and the reason.
+// they are not all of one machine, there are more than eight, two of them share a device (but DevicesAreShared), or one cannot map
+// another's memory, with the rank and the reason.
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
-                                                      std::unique_ptr<comm::Communicator>& inside,
                                                       std::shared_ptr<CudaContext> context,
                                                       const PeerOptions& options);
 
