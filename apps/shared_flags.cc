@@ -72,7 +72,7 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
       ->excludes(app.get_parent()->get_option("--backend"));
   app.add_flag(
       "--peer-exchange,!--no-peer-exchange", flags.peers,
-      "What is small goes between GPUs by a kernel over peer memory, not by NCCL (default: where it can)");
+      "Exchanges between GPUs go by kernels over peer memory, not by NCCL (default: where they can)");
   AddPlacementFlag(app, flags);
   app.add_option("--rank-timeout", flags.rank_timeout_seconds,
                  "Seconds for which a rank waits for another before the group ends")

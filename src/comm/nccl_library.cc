@@ -29,10 +29,11 @@ Result<NcclLibrary> NcclLibrary::Open(const std::string& path) {
   void* const library = ::dlopen(nccl.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = ::dlerror();
-    return Error(FailedPrecondition(fmt::format(
-        "NCCL, which ranks on GPUs need, cannot be opened: {}; install libnccl.so.2, or name it in "
-        "DSV4_NCCL_LIBRARY",
-        reason != nullptr ? reason : nccl.path)));
+    return Error(
+        FailedPrecondition(fmt::format("NCCL, which GPUs that are no peers and stages of a pipeline need, "
+                                       "cannot be opened: {}; install libnccl.so.2, or name it in "
+                                       "DSV4_NCCL_LIBRARY",
+                                       reason != nullptr ? reason : nccl.path)));
   }
   int (*get_version)(int*) = nullptr;
   const auto find = [&](const char* name, auto& function) {

@@ -242,8 +242,10 @@ TEST_P(NcclGroup, ALibraryThatIsNotThere) {
     const auto group = comm::JoinNccl(hosts, device, library, {});
     ASSERT_FALSE(group.has_value());
     EXPECT_EQ(group.error().code(), StatusCode::kFailedPrecondition);
-    EXPECT_THAT(group.error().message(),
-                HasSubstr("rank 2: NCCL, which ranks on GPUs need, cannot be opened"));
+    EXPECT_THAT(
+        group.error().message(),
+        HasSubstr(
+            "rank 2: NCCL, which GPUs that are no peers and stages of a pipeline need, cannot be opened"));
     EXPECT_TRUE(hosts.Check().ok());
   });
 }
