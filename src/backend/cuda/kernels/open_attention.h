@@ -9,7 +9,7 @@
 
 namespace dsv4::backend::cuda {
 
-struct AttentionOverRanks;  // kernels/attention_over_ranks.cu
+struct AttentionOverRanks;  // kernels/attention_over_ranks.cuh
 
 // The op rope on what attention gives; no frequencies: not asked for.
 struct OutputRotation {
