@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/attention_part.cuh"
 #include "backend/cuda/kernels/attention_tile.cuh"
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/cluster_barrier.cuh"
 #include "backend/cuda/kernels/device_fault.cuh"
 #include "backend/cuda/kernels/open_attention.h"
 #include "backend/cuda/kernels/peer_exchange.cuh"
@@ -64,20 +65,17 @@ struct JoinedHeads {
   float values[kHeadsOfBlock][kColumns<kDim>] = {};
 };
 
-// The queries of another rank's 16 heads, from the `sent`th word on of what `owner` sends, into m's tile where the block `has_tiles`; each
-// block also leaves its share of them where all are wanted. Whether they came.
+// The queries of another rank's 16 heads, from the `sent`th word on of what `owner` sends: each block takes its share of them, leaves it
+// where all are wanted, and gives it to those blocks of the cluster that have tiles, which must be there and have no queries in use. The
+// cluster meets. Whether they came.
 template <int kDim>
-__device__ __forceinline__ bool TakeQueries(AttentionTile<kDim>& m, const PeerLinks& links, uint64_t round,
-                                            int owner, int64_t sent, int block, bool has_tiles, bool active,
+__device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_group& cluster,
+                                            AttentionTile<kDim>& m, const PeerLinks& links, uint64_t round,
+                                            int owner, int64_t sent, int num_tiles, bool active,
                                             uint32_t* all) {
   constexpr int kWordsOfHead = kDim / 2;
-  constexpr int kWords = kAttentionHeads * kWordsOfHead / kAttentionThreads;  // Of a thread.
-  constexpr int kShare = kWords / kBlocks;
-  static_assert(kWords % kBlocks == 0);
-  const auto thread = static_cast<int>(threadIdx.x);
-  const auto is_share = [&](int i) { return i / kShare == block; };
-  const std::byte* const from = WordPlace(links.mailboxes[links.rank], round, owner, sent + thread);
-  constexpr int64_t kStep = kAttentionThreads * static_cast<int64_t>(sizeof(uint64_t));
+  constexpr int kWords = kHeadsOfBlock * kWordsOfHead / kAttentionThreads;  // Of a thread.
+  const auto first = static_cast<int>(cluster.block_rank() * kWords * kAttentionThreads + threadIdx.x);
   uint64_t words[kWords] = {};
   bool whole = true;
   if (active) {
@@ -85,23 +83,26 @@ __device__ __forceinline__ bool TakeQueries(AttentionTile<kDim>& m, const PeerLi
       bool there = true;
 #pragma unroll
       for (int i = 0; i < kWords; ++i) {
-        if (has_tiles || is_share(i)) words[i] = LookAtWord(from + i * kStep);
+        words[i] = LookAtWord(
+            WordPlace(links.mailboxes[links.rank], round, owner, sent + first + i * kAttentionThreads));
       }
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        there =
-            there && ((!has_tiles && !is_share(i)) || static_cast<uint32_t>(words[i] >> 32) == MarkOf(round));
-      }
+      for (int i = 0; i < kWords; ++i)
+        there = there && static_cast<uint32_t>(words[i] >> 32) == MarkOf(round);
       return there ? -1 : owner;
     });
   }
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
-    const int word = i * kAttentionThreads + thread;
-    const auto q = static_cast<uint32_t>(words[i]);
-    if (has_tiles) *reinterpret_cast<uint32_t*>(&m.q[word / kWordsOfHead][word % kWordsOfHead * 2]) = q;
-    if (is_share(i)) all[word] = q;
+    const int word = first + i * kAttentionThreads;
+    auto* const place = reinterpret_cast<uint32_t*>(&m.q[word / kWordsOfHead][word % kWordsOfHead * 2]);
+    for (int block = 0; block < min(num_tiles, kBlocks); ++block)
+      *cluster.map_shared_rank(place, block) = static_cast<uint32_t>(words[i]);
   }
+  cluster.sync();
+  // Who meets waits for what it has stored, in global memory too.
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) all[first + i * kAttentionThreads] = static_cast<uint32_t>(words[i]);
   return whole;
 }
 
@@ -131,16 +132,30 @@ __device__ __forceinline__ JoinedHeads<kDim> JoinTiles(const cooperative_groups:
     joined.maxima[h] = max;
     factors[h] = expf(factors[h] - max);
   }
-#pragma unroll 4
-  for (int t = 0; t < num_tiles; ++t) {
+  constexpr int kAtOnce =
+      4;  // Tiles whose values are asked for before any is added: each is a way to another block and back.
+  for (int begin = 0; begin < num_tiles; begin += kAtOnce) {
+    float values[kAtOnce][kHeadsOfBlock][kColumns<kDim>];
 #pragma unroll
-    for (int h = 0; h < kHeadsOfBlock; ++h) {
-      const float factor = __shfl_sync(kWholeWarp, factors[h], t);
-      joined.sums[h] = fmaf(factor, __shfl_sync(kWholeWarp, sums[h], t), joined.sums[h]);
+    for (int k = 0; k < kAtOnce; ++k) {
+      const TileResults<kDim>& of = tile(min(begin + k, num_tiles - 1));
 #pragma unroll
-      for (int i = 0; i < kColumns<kDim>; ++i) {
-        joined.values[h][i] =
-            fmaf(factor, tile(t).values[first + h][i * kAttentionThreads + thread], joined.values[h][i]);
+      for (int h = 0; h < kHeadsOfBlock; ++h) {
+#pragma unroll
+        for (int i = 0; i < kColumns<kDim>; ++i)
+          values[k][h][i] = of.values[first + h][i * kAttentionThreads + thread];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (begin + k >= num_tiles) break;
+#pragma unroll
+      for (int h = 0; h < kHeadsOfBlock; ++h) {
+        const float factor = __shfl_sync(kWholeWarp, factors[h], begin + k);
+        joined.sums[h] = fmaf(factor, __shfl_sync(kWholeWarp, sums[h], begin + k), joined.sums[h]);
+#pragma unroll
+        for (int i = 0; i < kColumns<kDim>; ++i)
+          joined.values[h][i] = fmaf(factor, values[k][h][i], joined.values[h][i]);
       }
     }
   }
@@ -287,6 +302,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   const int first_head = static_cast<int>(blockIdx.y) * kAttentionHeads;
   const int owner = first_head / p.own_heads;
   const int own_begin = links.rank * p.own_heads;
+  if (owner != links.rank) ArriveAtClusterRelaxed();
 
   // This rank's queries, on their way while keys are read.
   {
@@ -322,9 +338,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   if (thread == 0 && active) left_before = atomicAdd(&links.state->num_done, 1);
 
   if (owner != links.rank) {
-    whole = TakeQueries(m.tile, links, round, owner, int64_t{first_head - owner * p.own_heads} * (kDim / 2),
-                        block, mine > 0, active, p.all_q + int64_t{first_head} * (kDim / 2));
-    __syncthreads();
+    WaitForCluster();  // All blocks are there.
+    whole = TakeQueries(cluster, m.tile, links, round, owner,
+                        int64_t{first_head - owner * p.own_heads} * (kDim / 2), num_tiles, active,
+                        p.all_q + int64_t{first_head} * (kDim / 2));
   }
   for (int i = 0; i < mine; ++i) {
     if (i > 0) num_keys = load_keys(i);
@@ -356,6 +373,8 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     if (turn.rotates) turn.by = Rotation(position, p.rotation.frequencies[place / 2], p.rotation.inverse);
   }
   const JoinedHeads<kDim> joined = JoinTiles<kDim>(cluster, results, block, num_tiles);
+  __syncwarp();
+  ArriveAtCluster();  // What this block reads of others it has read; nothing is stored yet.
   constexpr int kWidth = kDim + 2;
   const int64_t head = first_head + block * kHeadsOfBlock;
   const int64_t of_owner = head - int64_t{owner} * p.own_heads;
@@ -393,7 +412,8 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
       links.state->round = p.parts == nullptr ? round : round + 1;
     }
   }
-  cluster.sync();  // Nobody leaves while its results may still be read.
+  __syncwarp();
+  WaitForCluster();  // Nobody leaves while its results may still be read.
 }
 
 }  // namespace over_ranks

@@ -65,6 +65,10 @@ __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {
 __device__ __forceinline__ void ArriveAtClusterRelaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
+// What this thread has read of other blocks' memory it has read when they are through; waits for what it has stored, too.
+__device__ __forceinline__ void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void WaitForCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
