@@ -27,6 +27,7 @@ struct OpenSwiglu;
 struct OpenHcPre;   // kernels/hc_cluster.cu
 struct OpenLinear;  // kernels/linear_stream.cu
 struct OpenPack;    // kernels/packed_rows.cu
+struct OpenPair;    // kernels/linear_pair.cu
 struct OpenRows;    // kernels/rows.cu
 struct OpenSlices;  // kernels/linear_slices.cu
 
@@ -105,6 +106,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
   std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
   std::shared_ptr<OpenPack>& open_pack() { return open_pack_; }
+  std::shared_ptr<OpenPair>& open_pair() { return open_pair_; }
   std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
   std::shared_ptr<OpenSlices>& open_slices() { return open_slices_; }
 
@@ -129,6 +131,7 @@ class CudaContext final : public ops::OpContext {
   std::shared_ptr<OpenHcPre> open_hc_pre_;
   std::shared_ptr<OpenLinear> open_linear_;
   std::shared_ptr<OpenPack> open_pack_;
+  std::shared_ptr<OpenPair> open_pair_;
   std::shared_ptr<OpenRows> open_rows_;
   std::shared_ptr<OpenSlices> open_slices_;
 };

@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_group.h"
 #include "backend/cuda/kernels/attention_over_ranks.h"
 #include "backend/cuda/kernels/indexer_over_ranks.h"
+#include "backend/cuda/kernels/linear_pair.h"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "backend/cuda/kernels/peer_stream.h"
@@ -320,7 +321,10 @@ class PeerGroup final : public comm::Communicator {
       launch = LaunchPackedSum(*queue_, open->launch, joined);
       if (launch != 0) sum = joined;
     }
-    if (launch == 0) launch = LaunchPackedSum(*queue_, 0, sum);
+    if (launch == 0) {
+      sum.links.pushed = PairPushesSum(*context_, params_, sum.routed, count) ? 1 : 0;
+      launch = LaunchPackedSum(*queue_, 0, sum);
+    }
     context_->open_combine() = std::make_shared<OpenCombine>(OpenCombine{.launch = launch,
                                                                          .routed = sum.routed,
                                                                          .shared = sum.added,

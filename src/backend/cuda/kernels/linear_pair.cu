@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/linear_pair.h"
 #include "backend/cuda/kernels/memory_range.h"
+#include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {
@@ -42,6 +43,7 @@ struct Params {
   int num_groups;
   int num_tokens;
   GridBarrier* barrier;
+  PeerLinks links;  // To whom the second's results go beside y.
 };
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
 
@@ -105,6 +107,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) PairKernel(const __grid_con
   load_scales(p.first, fp8_scales, 0, first_items);
   load_scales(p.second, second_scales, first_items, num_items - first_items);
   WaitForKernelsBefore();
+  const SumOverRanks ranks(p.links);
 
   const int place = t % 4;
   const int lane_token = t % 32 / 4;  // Of B; of the sums place * 2 and the next.
@@ -165,6 +168,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) PairKernel(const __grid_con
           static_cast<uint16_t*>(m.y)[at] = Bf16FromFloat(sum);
         } else {
           static_cast<float*>(m.y)[at] = sum;
+          if (phase == 1) ranks.Push(at, sum);
         }
       }
       if (end < phase_end) __syncthreads();
@@ -220,6 +224,15 @@ size_t SharedBytes(const Params& p) {
 
 }  // namespace
 
+// A launch that the exchange of its results may join.
+struct OpenPair {
+  uint64_t launch = 0;
+  Kernel kernel = nullptr;
+  unsigned grid = 0;
+  size_t shared_bytes = 0;
+  Params params;
+};
+
 bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinearArgs& groups,
                        const StreamLinearArgs& args) {
   if (!context.queue().IsLastLaunch(before)) return false;
@@ -243,7 +256,8 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
                          .second = MatrixOf(args, processors),
                          .num_groups = num_groups,
                          .num_tokens = static_cast<int>(args.num_tokens),
-                         .barrier = *barriers};
+                         .barrier = *barriers,
+                         .links = {}};
   const auto grid =
       static_cast<unsigned>(std::max(num_groups * params.first.num_blocks, params.second.num_blocks));
   const size_t shared_bytes = SharedBytes(params);
@@ -252,6 +266,7 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   const uint64_t launch =
       context.queue().LaunchInPlaceOf(before, kernel, grid, kStreamThreads, shared_bytes, params);
   if (launch == 0) return false;
+  context.open_pair() = std::make_shared<OpenPair>(OpenPair{launch, kernel, grid, shared_bytes, params});
   if (!context.queue().prefetches()) return true;
   std::vector<ReadRange> ranges;
   AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
@@ -259,6 +274,22 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
   context.queue().NoteReader(launch, std::move(ranges));
   return true;
+}
+
+bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count) {
+  const std::shared_ptr<OpenPair> open = std::move(context.open_pair());
+  context.open_pair() = nullptr;
+  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
+  const Matrix& second = open->params.second;
+  if (second.y != values || second.y_is_bf16 ||
+      (open->params.num_tokens > 1 && second.y_stride != second.rows) ||
+      count != int64_t{open->params.num_tokens} * second.rows) {
+    return false;
+  }
+  Params params = open->params;
+  params.links = links;
+  return context.queue().LaunchInPlaceOf(open->launch, open->kernel, open->grid, kStreamThreads,
+                                         open->shared_bytes, params) != 0;
 }
 
 }  // namespace dsv4::backend::cuda

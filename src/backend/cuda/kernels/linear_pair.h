@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/linear_stream.h"
+#include "backend/cuda/kernels/peer_exchange.h"
 
 namespace dsv4::backend::cuda {
 
@@ -9,5 +10,9 @@ namespace dsv4::backend::cuda {
 // blocks meet in between (grid_barrier.cuh), with the second's weights under way.
 bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinearArgs& groups,
                        const StreamLinearArgs& args);
+
+// Whether such a launch, if it is the last, now also sends what its second linear gives, `count` floats at `values`, to all ranks of
+// `links`: this rank's part of a packed sum, which need not send it then (PeerLinks::pushed) and finds the others' sooner.
+bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count);
 
 }  // namespace dsv4::backend::cuda

@@ -69,7 +69,7 @@ __device__ __forceinline__ bool WaitUntil(const PeerLinks& links, const Missing&
 }
 
 // A sum over ranks in rank order, float by float, as part of a kernel. All threads of all blocks have one, which begins after
-// WaitForKernelsBefore; each float is pushed once and taken once, by one thread, and every block ends its part. Where there is no
+// WaitForKernelsBefore; each float is pushed once, here or by the kernel in front, and taken once, by one thread, and every block ends its part. Where there is no
 // exchange (links.size is 0), or it is broken, sums are what this rank has.
 class SumOverRanks {
  public:
@@ -78,9 +78,9 @@ class SumOverRanks {
         round_(links.size > 0 ? links.state->round + 1 : 0),
         active_(links.size > 0 && links.state->broken == 0) {}
 
-  // To all others, this rank's float number `i`.
+  // To all others, this rank's float number `i`, unless that has been done.
   __device__ void Push(int64_t i, float mine) const {
-    if (!active_) return;
+    if (!active_ || links_.pushed != 0) return;
     for (int k = 1; k < links_.size; ++k) {
       const int peer = (links_.rank + k) % links_.size;  // Not all to the same one first.
       PushWord(WordPlace(links_.mailboxes[peer], round_, links_.rank, i), __float_as_uint(mine),
@@ -122,7 +122,7 @@ class SumOverRanks {
   // The same of floats i to i + kCount - 1, two at a time; `i` is even.
   template <int kCount>
   __device__ void PushRun(int64_t i, const float (&mine)[kCount]) const {
-    if (!active_) return;
+    if (!active_ || links_.pushed != 0) return;
     for (int k = 1; k < links_.size; ++k) {
       const int peer = (links_.rank + k) % links_.size;
       std::byte* const place = WordPlace(links_.mailboxes[peer], round_, links_.rank, i);

@@ -64,7 +64,8 @@ struct PeerLinks {
   volatile ExchangeWords* words = nullptr;
   int64_t deadline_ns = 0;
   int rank = 0;
-  int size = 0;  // 0: there is no exchange.
+  int size = 0;        // 0: there is no exchange.
+  int64_t pushed = 0;  // Not 0: a kernel in front has sent this rank's part of a sum (PairPushesSum).
 };
 
 // Rows of some bytes each; one after the other where the stride is that many bytes.
