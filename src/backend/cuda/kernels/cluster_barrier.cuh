@@ -39,6 +39,16 @@ __device__ __forceinline__ void SendTo(float* place, float value, uint64_t* barr
       "f"(value), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
+__device__ __forceinline__ void SendTo(uint32_t* place, uint32_t value, uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .u32 place, barrier;\n"
+      "mapa.shared::cluster.u32 place, %0, %3;\n"
+      "mapa.shared::cluster.u32 barrier, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [place], %1, [barrier];\n}" ::"r"(
+          SharedAddress(place)),
+      "r"(value), "r"(SharedAddress(barrier)), "r"(rank)
+      : "memory");
+}
 // What lies at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of block `rank`, by the copy engine: what
 // ordinary stores wrote is published to it before (PublishToMatrixSteps), and stays until the receiver has all.
 __device__ __forceinline__ void SendBytesTo(const void* place, uint32_t num_bytes, uint64_t* barrier,

@@ -1,9 +1,10 @@
-// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those; the first one takes the other ranks'
-// and chooses. So nobody waits for another block once all have all scores, and those that have sent leave.
+// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the first block too; that one takes
+// the other ranks' and chooses. So no other block waits for one once all have all scores, and those that have sent leave.
 #include <algorithm>
 #include <utility>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/cluster_barrier.cuh"
 #include "backend/cuda/kernels/indexer_cluster.cuh"
 #include "backend/cuda/kernels/indexer_over_ranks.h"
 #include "backend/cuda/kernels/open_launches.h"
@@ -32,20 +33,23 @@ constexpr int kWarps = kIndexerWarps;
 constexpr int kMaxTopK = 1024;
 constexpr int kMaxScoredRows = 16384;  // Where they are scored by a launch in front.
 
+// Where number `place` of a list lies: places that a search by halves looks at lie in different banks.
+__host__ __device__ constexpr int Spread(int place) { return place + (place >> 5); }
+
 template <int kMaxRows>
 struct Choice {
   static constexpr int kMaxWords = kMaxPeers * kMaxRows / 32;
   KeyHistograms histograms;
-  // This rank's best: rows in ascending order, and numbers in the order of candidates.
+  // This rank's best: rows in ascending order, and what Ordered gives for them.
   int32_t rows[kMaxTopK];
   alignas(16) uint32_t ordered[kMaxTopK];
-  // All ranks' best, rank by rank; key 0: none.
-  IndexerKey keys[kMaxPeers * kMaxTopK];
-  int32_t entries[kMaxPeers * kMaxTopK];
-  // A bit for every entry that is above the threshold, and for one that is equal.
-  uint32_t above[kMaxWords];
-  uint32_t equal[kMaxWords];
-  uint32_t before[kMaxWords];  // Bits in the words before: above in the low half, equal in the high one.
+  // Every rank's best, each rank's by its own rows, highest first at Spread places; behind them 0, which is none.
+  uint32_t best[kMaxPeers][Spread(kMaxTopK)];
+  int sampled[kMaxPeers];  // How many of a list's samples are chosen.
+  // A bit for every entry that is chosen, and again for one that is here.
+  uint32_t chosen[kMaxWords];
+  uint32_t here[kMaxWords];
+  uint32_t before[kMaxWords];  // Bits in the words before: chosen in the low half, here in the high one.
   uint32_t of_warp[kWarps];
 };
 
@@ -56,6 +60,7 @@ struct Memory {
     Choice<kMaxRows> choice;
   };
   IndexerKey all[kMaxRows];
+  uint64_t best_came;  // In the first block: this rank's list.
 };
 
 // A key and its row as one number: the higher key first, then the lower row.
@@ -88,11 +93,11 @@ __device__ int ListBest(Choice<kMaxRows>& m, const IndexerKey* all, int visible,
   return count;
 }
 
-// One block's part of the list goes to its places here and, where `sends`, at every other rank: eight lanes count together how many
-// are greater than one, then each sends it to another rank.
+// One block's part of the list goes to its places here, where something is chosen to the first block, and where `sends` to every other
+// rank: eight lanes count together how many are greater than one, then each sends it to another rank.
 template <int kMaxRows>
-__device__ void SendBest(const Choice<kMaxRows>& m, const IndexerOverRanks& p, int block, int count,
-                         bool sends, uint64_t round) {
+__device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const IndexerOverRanks& p, int block,
+                         int count, bool sends, uint64_t round) {
   constexpr int kLanes = kMaxPeers;
   constexpr int kAtOnce = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -114,6 +119,7 @@ __device__ void SendBest(const Choice<kMaxRows>& m, const IndexerOverRanks& p, i
     if (i >= count) place = i;  // Those that are none are behind all others.
     const uint64_t candidate = i < count ? CandidateOf(mine, p) : 0;
     if (lane == 0) {
+      if (p.selected != nullptr) SendTo(&m.best[links.rank][Spread(place)], mine, best_came, 0);
       p.candidates[place] = candidate;
       if (p.all != nullptr) p.all[links.rank * top_k + place] = candidate;
     } else if (sends && lane < links.size) {
@@ -135,6 +141,8 @@ __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_
   const auto top_k = static_cast<int>(p.top_k);
   const PeerLinks& links = p.links;
   std::byte* const mailbox = links.mailboxes[links.rank];
+  // What an entry is multiplied by to give 2^32 times its row: exact below 2^29, and for two ranks or more.
+  const uint32_t rows_of_entries = UINT32_MAX / static_cast<uint32_t>(links.size) + 1;
   bool whole = links.state->broken == 0;
   for (int first = static_cast<int>(threadIdx.x); first < top_k; first += kTogether * kThreads) {
     const auto takes = [&](int k, int r) {
@@ -169,43 +177,127 @@ __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_
 #pragma unroll
       for (int r = 0; r < kMaxPeers; ++r) {
         if (!takes(k, r)) continue;
-        const int at = r * top_k + first + k * kThreads;
+        const int place = first + k * kThreads;
         const uint64_t candidate = whole ? uint64_t{words[k][r].y} << 32 | words[k][r].x : 0;
         const uint32_t entry = UINT32_MAX - static_cast<uint32_t>(candidate);
-        p.all[at] = candidate;
-        m.keys[at] = entry < num_entries ? static_cast<IndexerKey>(candidate >> 48) : IndexerKey{0};
-        m.entries[at] = static_cast<int32_t>(entry);
+        const auto row = static_cast<int>(__umulhi(entry, rows_of_entries));
+        p.all[r * top_k + place] = candidate;
+        m.best[r][Spread(place)] =
+            entry < num_entries ? Ordered(static_cast<uint32_t>(candidate >> 48), row) : 0;
       }
     }
   }
   return whole;
 }
 
-// The best of all ranks' best, in ascending order, by one block: a bit for every entry puts them there. `count` are this rank's.
+// Which list a thread looks at: some warps have one together, and take every so many-th number of it as a sample.
+struct ListShare {
+  int list;  // No rank's: none.
+  int thread;
+  int num_threads;
+  int stride;
+  __device__ ListShare(int num_ranks, int top_k) {
+    const int num_warps = kWarps / num_ranks;
+    const auto warp = static_cast<int>(threadIdx.x) / 32;
+    list = warp / num_warps;
+    num_threads = num_warps * 32;
+    thread = static_cast<int>(threadIdx.x) - list * num_threads;
+    stride = (top_k + num_threads - 1) / num_threads;
+  }
+};
+static_assert(kMaxPeers <= kWarps && kMaxTopK <= 32 * 32,
+              "A warp has a list, and a lane what is between samples.");
+
+// Nothing is chosen yet.
 template <int kMaxRows>
-__device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, int count, int num_words) {
+__device__ void ClearChoice(Choice<kMaxRows>& m, int num_words) {
+  const int t = static_cast<int>(threadIdx.x);
+  for (int i = t; i < num_words; i += kThreads) m.chosen[i] = m.here[i] = 0;
+  if (t < kMaxPeers) m.sampled[t] = 0;
+}
+
+// How many of numbers window_of(r) = [begin, end) of every rank's list, none of which has more than `longest`, are before `mine` of `list`.
+// Of equal keys and rows those of the lower rank are, whose entry is the lower one. Searches by halves, in several lists side by side.
+template <int kMaxRows, typename WindowOf>
+__device__ __forceinline__ int NumBefore(const Choice<kMaxRows>& m, uint32_t mine, int list, int num_ranks,
+                                         int longest, WindowOf window_of) {
+  constexpr int kTogether = 4;
+  static_assert(kMaxPeers % kTogether == 0);
+  int num_before = 0;
+  for (int first = 0; first < num_ranks; first += kTogether) {
+    int2 window[kTogether];
+    uint32_t bound[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int r = first + j;
+      window[j] = r < num_ranks ? window_of(r) : int2{0, 0};
+      bound[j] = r < list ? mine - 1 : mine;
+      num_before -= window[j].x;
+    }
+    for (int step = 1 << (31 - __clz(longest | 1)); step > 0; step /= 2) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int next = min(window[j].x + step, window[j].y);
+        const uint32_t last = m.best[first + j][Spread(max(0, next - 1))];  // Anything where there are none.
+        window[j].x = last > bound[j] ? next : window[j].x;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) num_before += window[j].x;
+  }
+  return num_before;
+}
+
+// How many of the list that this thread looks at are chosen, which are its first ones.
+template <int kMaxRows>
+__device__ int NumChosen(Choice<kMaxRows>& m, const ListShare& share, int num_ranks, int top_k) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto is_chosen = [&](int i, int end, int left, int longest, auto window_of) {
+    if (i >= end) return false;
+    const uint32_t mine = m.best[share.list][Spread(i)];
+    return mine != 0 && NumBefore(m, mine, share.list, num_ranks, longest, window_of) < left;
+  };
+  const auto whole_list = [&](int r) { return int2{0, r < num_ranks ? top_k : 0}; };
+  const bool sample_chosen =
+      is_chosen(share.thread * share.stride, whole_list(share.list).y, top_k, top_k, whole_list);
+  const unsigned samples = __ballot_sync(kWholeWarp, sample_chosen);
+  if (lane == 0 && share.list < num_ranks) atomicAdd(&m.sampled[share.list], __popc(samples));
+  __syncthreads();
+
+  // What is behind the last sample that is chosen and in front of the next is open.
+  const auto open_part = [&](int r) {
+    const int end = m.sampled[r] * share.stride;
+    return int2{max(0, end - share.stride + 1), min(end, top_k)};
+  };
+  int left = top_k;
+#pragma unroll
+  for (int r = 0; r < kMaxPeers; ++r) left -= open_part(r).x;  // No sample of what is no rank's.
+  // Every warp of a list finds the same.
+  const int2 open = open_part(share.list);
+  const bool chosen = is_chosen(open.x + lane, open.y, left, share.stride - 1, open_part);
+  return open.x + __popc(__ballot_sync(kWholeWarp, chosen));
+}
+
+// The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for every entry puts them there.
+template <int kMaxRows>
+__device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, const ListShare& share,
+                            int num_words) {
   const int t = static_cast<int>(threadIdx.x);
   const auto top_k = static_cast<int>(p.top_k);
-  const int own_begin = p.links.rank * top_k;
-  const int num_candidates = p.links.size * top_k;
-  for (int i = t; i < top_k; i += kThreads) {
-    m.keys[own_begin + i] = i < count ? static_cast<IndexerKey>(m.ordered[i] >> 16) : IndexerKey{0};
-    if (i < count)
-      m.entries[own_begin + i] =
-          m.rows[i] * static_cast<int>(p.shard_count) + static_cast<int>(p.shard_index);
-  }
-  for (int i = t; i < num_words; i += kThreads) m.above[i] = m.equal[i] = 0;
-  __syncthreads();
-  const auto key_at = [&](int i) { return uint32_t{m.keys[i]}; };
-  const Threshold threshold = FindThreshold(m.histograms, key_at, num_candidates, top_k);
-  // Where there are not enough, which is after an exchange that broke, the threshold is 0 and equals what is none.
-  const auto is_above = [&](int i) { return m.keys[i] > threshold.prefix; };
-  const auto is_equal = [&](int i) { return m.keys[i] != 0 && m.keys[i] == threshold.prefix; };
-  for (int i = t; i < num_candidates; i += kThreads) {
-    if (!is_above(i) && !is_equal(i)) continue;
-    uint32_t* const bits = is_above(i) ? m.above : m.equal;
-    atomicOr(&bits[m.entries[i] / 32], 1U << m.entries[i] % 32);
-  }
+  const int num_of_list = NumChosen(m, share, p.links.size, top_k);
+  const bool list_is_here = share.list == p.links.rank;
+  const auto for_chosen = [&](auto take) {
+    for (int i = share.thread; i < num_of_list; i += share.num_threads) {
+      const uint32_t ordered = m.best[share.list][Spread(i)];
+      const auto row = static_cast<int>(0xFFFFU - (ordered & 0xFFFFU));
+      // None is among them where a rank's are not in order, which is after an exchange that broke.
+      if (ordered != 0) take(row, row * p.links.size + share.list);
+    }
+  };
+  for_chosen([&](int /*row*/, int entry) {
+    atomicOr(&m.chosen[entry / 32], 1U << entry % 32);
+    if (list_is_here) atomicOr(&m.here[entry / 32], 1U << entry % 32);
+  });
   __syncthreads();
 
   // Each thread some words that follow each other, behind those of the threads before it.
@@ -213,7 +305,7 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, int 
   const int first = min(num_words, t * words_of_thread);
   const int last = min(num_words, first + words_of_thread);
   const auto bits_of = [&](int word) {
-    return static_cast<uint32_t>(__popc(m.above[word]) | __popc(m.equal[word]) << 16);
+    return static_cast<uint32_t>(__popc(m.chosen[word]) | __popc(m.here[word]) << 16);
   };
   uint32_t own = 0;
   for (int i = first; i < last; ++i) own += bits_of(i);
@@ -236,42 +328,16 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, int 
   }
   __syncthreads();
 
-  // Where candidate i goes among those chosen; -1: it is not.
-  const auto place_of = [&](int i) {
-    if (!is_above(i) && !is_equal(i)) return -1;
-    const int word = m.entries[i] / 32;
-    const uint32_t lower = (1U << m.entries[i] % 32) - 1;
-    const int num_above = static_cast<int>(m.before[word] & 0xFFFFU) + __popc(m.above[word] & lower);
-    const int num_equal = static_cast<int>(m.before[word] >> 16) + __popc(m.equal[word] & lower);
-    if (!is_above(i) && num_equal >= threshold.left) return -1;
-    const int place = num_above + min(num_equal, threshold.left);
-    return place < top_k ? place : -1;  // Always, unless a rank named an entry that is not its own.
-  };
-  for (int i = t; i < num_candidates; i += kThreads) {
-    const int place = place_of(i);
-    if (place >= 0) p.selected[place] = m.entries[i];
-  }
-  const int num_chosen =
-      static_cast<int>(total & 0xFFFFU) + min(static_cast<int>(total >> 16), threshold.left);
-  for (int i = num_chosen + t; i < top_k; i += kThreads) p.selected[i] = -1;
-
-  // This rank's, which are in order.
-  int num_rows = 0;
-  for (int base = 0; base < count; base += kThreads) {
-    const int i = base + t;
-    const bool here = i < count && place_of(own_begin + i) >= 0;
-    const unsigned lanes = __ballot_sync(kWholeWarp, here);
-    __syncthreads();  // Sums of warps have been read.
-    if (t % 32 == 0) m.of_warp[t / 32] = static_cast<uint32_t>(__popc(lanes));
-    __syncthreads();
-    int place = num_rows + __popc(lanes & ((1U << t % 32) - 1));
-    for (int warp = 0; warp < kWarps; ++warp) {
-      if (warp < t / 32) place += static_cast<int>(m.of_warp[warp]);
-      num_rows += static_cast<int>(m.of_warp[warp]);
-    }
-    if (here) p.rows[1 + place] = m.rows[i];
-  }
-  if (t == 0) p.rows[0] = num_rows;
+  for_chosen([&](int row, int entry) {
+    const int word = entry / 32;
+    const uint32_t lower = (1U << entry % 32) - 1;
+    const uint32_t before = m.before[word];
+    const int place = static_cast<int>(before & 0xFFFFU) + __popc(m.chosen[word] & lower);
+    if (place < top_k) p.selected[place] = entry;  // Always, unless a rank's were not in order.
+    if (list_is_here) p.rows[1 + static_cast<int>(before >> 16) + __popc(m.here[word] & lower)] = row;
+  });
+  for (int i = static_cast<int>(total & 0xFFFFU) + t; i < top_k; i += kThreads) p.selected[i] = -1;
+  if (t == 0) p.rows[0] = static_cast<int32_t>(total >> 16);
 }
 
 // One cluster, for one token.
@@ -288,6 +354,9 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   // What the first block ends by and by, all have read when they meet.
   const uint64_t round = exchanges ? links.state->round + 1 : 0;
   const bool active = exchanges && links.state->broken == 0;
+  const bool chooses = exchanges && p.selected != nullptr;
+  if (chooses && block == 0 && threadIdx.x == 0)
+    InitReceipts(&m.best_came, static_cast<uint32_t>(p.top_k * int64_t{sizeof(uint32_t)}));
   const SequenceRows& sequence = p.table.Of(0);
   const int visible = static_cast<int>(NumVisible(sequence, 0, p.score.ratio));
   if constexpr (kMaxRows <= kIndexerMaxEntries) {
@@ -300,19 +369,22 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   }
 
   const int count = ListBest(m.choice, m.all, visible, static_cast<int>(p.top_k));
-  SendBest(m.choice, p, block, count, active, round);
+  SendBest(m.choice, &m.best_came, p, block, count, active, round);
   if (!exchanges || block != 0) return;
 
   // Another rank may have one row more.
   const auto num_entries = static_cast<int>(min(int64_t{visible} + 1, int64_t{kMaxRows}) * p.shard_count);
   const int num_words = (num_entries + 31) / 32;
+  const ListShare share(links.size, static_cast<int>(p.top_k));
+  if (chooses) ClearChoice(m.choice, num_words);
   const bool whole = TakeBest(m.choice, p, round, static_cast<uint32_t>(num_entries));
+  if (chooses) WaitForReceipts(&m.best_came);
   const bool all_whole = __syncthreads_and(whole ? 1 : 0) != 0;
   if (threadIdx.x == 0 && active) {
     if (!all_whole) links.state->broken = 1;
     links.state->round = round;
   }
-  if (p.selected != nullptr) ChooseOfAll(m.choice, p, count, num_words);
+  if (chooses) ChooseOfAll(m.choice, p, share, num_words);
 }
 
 // In place of `before` unless that is 0. What was launched is the open selection; false: it was too late.
@@ -392,8 +464,8 @@ bool GatherJoinsCandidates(CudaContext& context, const PeerLinks& links, const v
   if (open == nullptr) return false;
   IndexerOverRanks params = *open->over_ranks;
   const int64_t bytes = params.top_k * int64_t{sizeof(uint64_t)};
-  if (params.all != nullptr || params.candidates != mine || params.shard_count != links.size ||
-      bytes > kMaxPackedBytes ||
+  if (params.all != nullptr || params.candidates != mine || params.shard_index != links.rank ||
+      params.shard_count != links.size || bytes > kMaxPackedBytes ||
       std::ranges::any_of(row_bytes, [&](int64_t piece) { return piece != bytes; }) ||
       BytesOverlap(all, links.size * bytes, mine, bytes)) {
     return false;
