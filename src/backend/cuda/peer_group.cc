@@ -19,7 +19,6 @@
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/peer_exchange.h"
 #include "backend/cuda/kernels/peer_stream.h"
-#include "backend/cuda/kernels/routed_experts_joint.h"
 #include "base/check.h"
 #include "comm/collectives.h"
 #include "comm/machine.h"
@@ -323,9 +322,7 @@ class PeerGroup final : public comm::Communicator {
       if (launch != 0) sum = joined;
     }
     if (launch == 0) {
-      const bool pushed = PairPushesSum(*context_, params_, sum.routed, count) ||
-                          ExpertsPushSum(*context_, params_, sum.routed, count);
-      sum.links.pushed = pushed ? 1 : 0;
+      sum.links.pushed = PairPushesSum(*context_, params_, sum.routed, count) ? 1 : 0;
       launch = LaunchPackedSum(*queue_, 0, sum);
     }
     context_->open_combine() = std::make_shared<OpenCombine>(OpenCombine{.launch = launch,

@@ -3,7 +3,6 @@
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/open_launches.h"
-#include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 #include "backend/cuda/kernels/swiglu_words.cuh"
@@ -188,10 +187,6 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
       context.open_combine() = std::make_shared<OpenCombine>(rounded);
       return {};
     }
-  }
-  if (CombineJoinsExperts(context, args)) {
-    context.open_combine() = nullptr;
-    return {};
   }
   WithElement(args.y.dtype, [&]<typename T>(T*) {
     const bool fours = InFours(args);

@@ -5,8 +5,6 @@
 #include "backend/cuda/kernels/chosen_experts.cuh"
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/memory_range.h"
-#include "backend/cuda/kernels/open_launches.h"
-#include "backend/cuda/kernels/peer_exchange.cuh"
 #include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
 #include "backend/cuda/kernels/swiglu.cuh"
@@ -68,8 +66,6 @@ struct Params {
   GridBarrier* barriers;  // A token's blocks meet.
   Fault* fault;
   Linear linear;
-  float* combined;             // [dim]: y and what the linear gives, of one token; null: not wanted.
-  PeerLinks links;             // To whom that goes, too.
   PartShape parts[kNumParts];  // Last (LaunchList::AddArgument).
 };
 static_assert(offsetof(Params, parts) + sizeof(Params::parts) == sizeof(Params));
@@ -345,19 +341,12 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __gr
           round_sums[item][0][row] =
               RoundToBf16(row_sum(item, row, known.global_scales[known.slots[item % p.top_k]][2]));
         }
-        const SumOverRanks ranks(p.links);  // Only now: registers are few.
         MeetThreads<kStreamThreads>();
         for (int i = t; i < results * kTileRows; i += kStreamThreads) {
           const ItemSums* const terms = round_sums + i / kTileRows * p.top_k;
           float total = 0.0F;
           for (int rank = 0; rank < p.top_k; ++rank) total += terms[rank][0][i % kTileRows];
-          const int row = (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows;
-          p.y[token * p.dim + row] = total;
-          if (p.combined == nullptr) continue;
-          // The linear's row tiles are dealt to the blocks as these are.
-          const float sum = static_cast<const float*>(p.linear.y)[row] + total;
-          p.combined[row] = sum;
-          ranks.Push(row, sum);
+          p.y[token * p.dim + (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows] = total;
         }
       }
       // The next round's sums go elsewhere, and the one's after it come behind its barrier.
@@ -468,8 +457,6 @@ Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
                    .barriers = barriers,
                    .fault = context.fault(),
                    .linear = {},
-                   .combined = nullptr,
-                   .links = {},
                    .parts = {}};
   params.parts[kLinear].step = 1;
   params.parts[kGateUp] = {.shape = ShapeOf(table.w1),
@@ -493,8 +480,8 @@ Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
 bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
   const std::shared_ptr<OpenExperts> open = std::move(context.open_experts());
   context.open_experts() = nullptr;
-  if (open == nullptr || open->params.linear.data != nullptr || args.num_groups != 1 ||
-      args.num_tokens != 1 || !context.queue().IsLastLaunch(open->launch)) {
+  if (open == nullptr || args.num_groups != 1 || args.num_tokens != 1 ||
+      !context.queue().IsLastLaunch(open->launch)) {
     return false;
   }
   Params params = open->params;
@@ -531,47 +518,6 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
                    .y = args.y,
                    .global_scale = args.weight.global_scale,
                    .y_is_bf16 = args.y_is_bf16};
-  const uint64_t launch = Launch(context, params, 1, open->launch);
-  if (launch != 0) context.open_experts() = std::make_shared<OpenExperts>(OpenExperts{launch, params});
-  return launch != 0;
-}
-
-bool CombineJoinsExperts(CudaContext& context, const ops::MoeCombineArgs& args) {
-  const std::shared_ptr<OpenExperts> open = context.open_experts();
-  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
-  Params params = open->params;
-  const int64_t bytes = params.dim * int64_t{sizeof(float)};
-  if (params.linear.data == nullptr || params.linear.y_is_bf16 || params.combined != nullptr ||
-      params.parts[kLinear].tiles != params.parts[kDown].tiles || args.y.dtype != DType::kF32 ||
-      args.routed.data != params.y || args.shared.data != params.linear.y ||
-      args.y.num_elements() != params.dim ||
-      BytesOverlap(args.y.data, bytes, params.hidden, int64_t{params.top_k} * params.width * 2) ||
-      BytesOverlap(args.y.data, bytes, params.x, int64_t{params.dim} * 2) ||
-      BytesOverlap(args.y.data, bytes, params.linear.x, int64_t{params.linear.cols} * 2) ||
-      BytesOverlap(args.y.data, bytes, params.indices, int64_t{params.top_k} * 4) ||
-      BytesOverlap(args.y.data, bytes, params.routing, int64_t{params.top_k} * 4)) {
-    return false;
-  }
-  // In place of one of its operands, or of none.
-  if (args.y.data != params.y && BytesOverlap(args.y.data, bytes, params.y, bytes)) return false;
-  if (args.y.data != params.linear.y && BytesOverlap(args.y.data, bytes, params.linear.y, bytes))
-    return false;
-  params.combined = args.y.as<float>();
-  const uint64_t launch = Launch(context, params, 1, open->launch);
-  if (launch == 0) return false;
-  *open = {launch, params};
-  return true;
-}
-
-bool ExpertsPushSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count) {
-  const std::shared_ptr<OpenExperts> open = std::move(context.open_experts());
-  context.open_experts() = nullptr;
-  if (open == nullptr || !context.queue().IsLastLaunch(open->launch) || open->params.combined == nullptr ||
-      open->params.combined != values || count != open->params.dim) {
-    return false;
-  }
-  Params params = open->params;
-  params.links = links;
   return Launch(context, params, 1, open->launch) != 0;
 }
 

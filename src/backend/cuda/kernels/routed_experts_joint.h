@@ -3,8 +3,6 @@
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/kernels/linear_stream.h"
-#include "backend/cuda/kernels/peer_exchange.h"
-#include "ops/moe_combine.h"
 
 namespace dsv4::backend::cuda {
 
@@ -16,9 +14,5 @@ Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
 // Whether this linear of one token has become part of the last launch, which was one of JoinedExperts: it is multiplied before the
 // experts' weights are there.
 bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args);
-// Then moe_combine of both, in fp32,
-bool CombineJoinsExperts(CudaContext& context, const ops::MoeCombineArgs& args);
-// and sending what that gives, `count` floats at `values`, to all ranks of `links`, as PairPushesSum.
-bool ExpertsPushSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count);
 
 }  // namespace dsv4::backend::cuda
