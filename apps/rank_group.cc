@@ -26,10 +26,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
   DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
   if (size == 1) return ranks;
+  bool share_devices = false;
   if (flags.backend == "cuda") {
     const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);
     const size_t devices = backend::CudaDevices().size();
-    if (devices < wanted && !(devices > 0 && backend::DevicesAreShared())) {
+    share_devices = devices > 0 && devices < wanted && backend::DevicesAreShared();
+    if (devices < wanted && !share_devices) {
       return Error(InvalidArgument(
           fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices{}", wanted, devices,
                       environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
@@ -54,7 +56,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
   flags.group = ranks->group_;
   flags.device = environment->local_rank;
-  if (flags.backend == "cuda" && backend::DevicesAreShared()) {
+  if (share_devices) {
     flags.device %= static_cast<int>(backend::CudaDevices().size());
     LogWarning("DSV4_CUDA_SHARE_DEVICES: ranks take this machine's devices in turn, and each other's time");
   }

@@ -48,16 +48,17 @@ class Ranks {
     hosts_ = Must(comm::JoinRanks(
         *environment, std::move(door),
         {.timeout = std::chrono::seconds(60), .agreement = "exchange bench", .still_wanted = {}}));
-    const int devices = static_cast<int>(backend::CudaDevices().size());
-    const bool shared = devices > 0 && backend::DevicesAreShared();
+    const auto devices = static_cast<int>(backend::CudaDevices().size());
+    share_devices_ = devices > 0 && devices < environment->size && backend::DevicesAreShared();
     backend_ = Must(backend::MakeCudaBackend(
-        {.device = shared ? environment->local_rank % devices : environment->local_rank}));
+        {.device = share_devices_ ? environment->local_rank % devices : environment->local_rank}));
   }
 
   Communicator& hosts() { return *hosts_; }
   ops::Backend& backend() { return backend_; }
   Memory& memory() { return backend_.context->memory(); }
   bool first() const { return hosts_->rank() == 0; }
+  bool share_devices() const { return share_devices_; }
 
   std::unique_ptr<Communicator> Group(std::string_view way,
                                       std::chrono::seconds timeout = std::chrono::seconds(20)) {
@@ -84,6 +85,7 @@ class Ranks {
   std::unique_ptr<comm::LocalRanks> started_;
   std::unique_ptr<Communicator> hosts_;
   ops::Backend backend_;
+  bool share_devices_ = false;
 };
 
 std::vector<std::byte> Numbers(int64_t count, int seed) {
@@ -350,7 +352,7 @@ int Main(int argc, char** argv) {
   int failures = 0;
   for (const std::string_view way : {kPacked, kFlags, kNccl}) {
     if (named.empty() ? what == "long" && way == kPacked : way != named) continue;
-    if (named.empty() && way == kNccl && backend::DevicesAreShared()) continue;  // It wants a device a rank.
+    if (named.empty() && way == kNccl && ranks.share_devices()) continue;  // It wants a device a rank.
     const std::unique_ptr<Communicator> group = ranks.Group(way);
     if (what != "long") failures += CheckAll(ranks, *group, way);
     if (what == "times") TimeAll(ranks, *group, way);

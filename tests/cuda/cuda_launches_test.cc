@@ -1,14 +1,18 @@
 // What the host makes of a step where there is no device (imagined_runtime.cc): which of its lists of launches come again.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_group.h"
 #include "backend/cuda/peer_group.h"
 #include "base/check.h"
 #include "comm/ranks_testing.h"
@@ -139,6 +143,50 @@ void RunFlashOnRanks(const char* placement, const model::ModelOptions& model_opt
       EXPECT_TRUE(end.ok()) << end.ToString();
     }
   });
+}
+
+// Ranks whose devices map each other need no NCCL, which here is nowhere; those that send to each other do.
+TEST(CudaLaunches, AGroupOfPeersIsMadeWithoutNccl) {
+  ASSERT_EQ(::setenv("DSV4_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1), 0);
+  comm::testing::RunRanks(2, [&](comm::Communicator& hosts) {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({.device = hosts.rank()}));
+    const auto peers = backend::MakeCudaGroup(backend, hosts, {});
+    ASSERT_TRUE(peers.has_value()) << peers.error().ToString();
+    std::vector<std::byte> data(8);
+    EXPECT_EQ((*peers)->Send(data, 1 - hosts.rank()).code(), StatusCode::kUnimplemented);
+    EXPECT_EQ((*peers)->Recv(data, 1 - hosts.rank()).code(), StatusCode::kUnimplemented);
+    for (const backend::CudaGroupOptions& options :
+         {backend::CudaGroupOptions{.sends = true}, backend::CudaGroupOptions{.peers = false}}) {
+      const auto group = backend::MakeCudaGroup(backend, hosts, options);
+      ASSERT_FALSE(group.has_value());
+      EXPECT_EQ(group.error().code(), StatusCode::kFailedPrecondition);
+    }
+    EXPECT_TRUE(hosts.Check().ok());
+  });
+  ASSERT_EQ(::unsetenv("DSV4_NCCL_LIBRARY"), 0);
+}
+
+// What all ranks hear of a group of peers that cannot be.
+std::string WhyNoPeers(int num_ranks, int num_devices) {
+  std::string why;
+  comm::testing::RunRanks(num_ranks, [&](comm::Communicator& hosts) {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({.device = hosts.rank() % num_devices}));
+    const auto group = backend::cuda::JoinPeers(
+        hosts, std::static_pointer_cast<backend::cuda::CudaContext>(backend.context), {});
+    if (group.has_value()) return;
+    EXPECT_EQ(group.error().code(), StatusCode::kFailedPrecondition);
+    if (hosts.rank() == 0) why = group.error().message();
+    EXPECT_TRUE(hosts.Check().ok());
+  });
+  return why;
+}
+
+TEST(CudaLaunches, PeersAreUpToEightOnDevicesOfTheirOwn) {
+  EXPECT_THAT(WhyNoPeers(9, 8), ::testing::HasSubstr("9 ranks, want at most 8"));
+  EXPECT_THAT(WhyNoPeers(3, 2), ::testing::HasSubstr("has the same device, none:0"));
+  ASSERT_EQ(::setenv("DSV4_CUDA_SHARE_DEVICES", "1", 1), 0);
+  EXPECT_EQ(WhyNoPeers(3, 2), "");
+  ASSERT_EQ(::unsetenv("DSV4_CUDA_SHARE_DEVICES"), 0);
 }
 
 // Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums,

@@ -27,7 +27,12 @@ std::vector<float> Answer(model::Model& model) {
   return seen;
 }
 
-std::vector<float> AnswerByNccl(RanksRun run, std::atomic<int>& groups_made) {
+struct GroupsMade {
+  std::atomic<int> of_shards = 0;
+  std::atomic<int> of_stages = 0;
+};
+
+std::vector<float> AnswerByNccl(RanksRun run, GroupsMade& made) {
   std::vector<float> seen;
   comm::testing::RunRanks(
       run.num_ranks,
@@ -36,8 +41,8 @@ std::vector<float> AnswerByNccl(RanksRun run, std::atomic<int>& groups_made) {
         model::ModelOptions options = run.options;
         options.group = {&hosts, [](comm::Communicator*) {}};
         options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
-        options.make_device_group = [&](comm::Communicator& group, model::DeviceGroupOf) {
-          ++groups_made;
+        options.make_device_group = [&](comm::Communicator& group, model::DeviceGroupOf of) {
+          ++(of == model::DeviceGroupOf::kStages ? made.of_stages : made.of_shards);
           return comm::JoinNccl(group, device, OpenFakeNccl(), {});
         };
         auto model = model::Model::Load(run.directory, MakeGoldenBackend(run.backend, 1), options);
@@ -56,28 +61,28 @@ std::vector<float> AnswerByNccl(RanksRun run, std::atomic<int>& groups_made) {
 struct Case {
   const char* placement;
   int num_ranks;
-  int num_groups;  // Of a rank, on its device: its stage's, and that of all stages.
+  int of_shards;  // Groups of a rank on its device: its stage's,
+  int of_stages;  // and that of all stages.
 };
 
 TEST(NcclModel, EveryPlacementHasTheBitsOfSharedMemory) {
-  for (const Case& c :
-       {Case{"pipeline", 2, 1}, Case{"expert", 3, 1}, Case{"tensor", 2, 1}, Case{"tensor", 3, 1},
-        Case{"expert,entries", 2, 1}, Case{"pipeline=2,expert", 4, 2}, Case{"pipeline=2,tensor", 4, 2}}) {
+  for (const Case& c : {Case{"pipeline", 2, 0, 1}, Case{"expert", 3, 1, 0}, Case{"tensor", 2, 1, 0},
+                        Case{"tensor", 3, 1, 0}, Case{"expert,entries", 2, 1, 0},
+                        Case{"pipeline=2,expert", 4, 1, 1}, Case{"pipeline=2,tensor", 4, 1, 1}}) {
     const RanksRun run{.directory = ModelDirectory("fp8_mxfp4").string(),
                        .options = {.max_chunk_tokens = 16},
                        .num_ranks = c.num_ranks,
                        .placement = c.placement};
     std::vector<float> want;
     RunModel(run, [&](model::Model& model) { want = Answer(model); });
-    std::atomic<int> groups_made = 0;
     ASSERT_FALSE(want.empty());
     for (const comm::testing::Network network : comm::testing::kNetworks) {  // Of the hosts.
       RanksRun by_nccl = run;
       by_nccl.network = network;
-      groups_made = 0;
-      EXPECT_EQ(AnswerByNccl(by_nccl, groups_made), want)
-          << c.placement << " on " << c.num_ranks << ", " << network;
-      EXPECT_EQ(groups_made, c.num_groups * c.num_ranks) << c.placement;
+      GroupsMade made;
+      EXPECT_EQ(AnswerByNccl(by_nccl, made), want) << c.placement << " on " << c.num_ranks << ", " << network;
+      EXPECT_EQ(made.of_shards, c.of_shards * c.num_ranks) << c.placement;
+      EXPECT_EQ(made.of_stages, c.of_stages * c.num_ranks) << c.placement;
     }
   }
 }

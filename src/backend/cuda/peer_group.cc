@@ -67,7 +67,7 @@ class PeerGroup final : public comm::Communicator {
     if (words_ != nullptr) __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);
     (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t stream) {
       cudaStreamSynchronize(stream);
-      for (int r = 0; r < size(); ++r) {
+      for (int r = 0; r < kMaxPeers; ++r) {
         if (r != rank() && params_.mailboxes[r] != nullptr) cudaIpcCloseMemHandle(params_.mailboxes[r]);
       }
       return Status();
@@ -75,7 +75,7 @@ class PeerGroup final : public comm::Communicator {
     // Memory must not go while another rank has it mapped; in a group that failed the others' processes end.
     if (hosts_.Check().ok()) (void)hosts_.Barrier();
     (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t) {
-      if (params_.mailboxes[rank()] != nullptr) cudaFree(params_.mailboxes[rank()]);
+      if (rank() < kMaxPeers && params_.mailboxes[rank()] != nullptr) cudaFree(params_.mailboxes[rank()]);
       if (params_.state != nullptr) cudaFree(params_.state);
       if (words_ != nullptr) cudaFreeHost(words_);
       return Status();
@@ -91,10 +91,11 @@ class PeerGroup final : public comm::Communicator {
       bool packed = true;
     };
     DSV4_ASSIGN_OR_RETURN_STATUS(const int num_here, comm::CountRanksHere(hosts_));
-    const Status together =
-        num_here == size()
-            ? Status()
-            : FailedPrecondition(fmt::format("{} of {} ranks are on its machine", num_here, size()));
+    Status together;
+    if (num_here != size())
+      together = FailedPrecondition(fmt::format("{} of {} ranks are on its machine", num_here, size()));
+    if (size() > kMaxPeers)
+      together = FailedPrecondition(fmt::format("{} ranks, want at most {}", size(), kMaxPeers));
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, together));
     Offer mine;
     mine.packed = packed_;
@@ -119,8 +120,6 @@ class PeerGroup final : public comm::Communicator {
       // The memsets are done before anybody writes.
       return ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     });
-    if (size() > kMaxPeers)
-      status = FailedPrecondition(fmt::format("{} ranks, want at most {}", size(), kMaxPeers));
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, status));
     std::vector<Offer> offers(static_cast<size_t>(size()));
     const std::vector<int64_t> sizes(offers.size(), sizeof(Offer));
@@ -154,6 +153,7 @@ class PeerGroup final : public comm::Communicator {
 
   Status Barrier(comm::Wait wait) override { return hosts_.Barrier(wait); }
   Status Broadcast(std::span<std::byte> data, int root, comm::Wait wait) override {
+    DSV4_CHECK(0 <= root && root < size()) << root;
     DSV4_CHECK(wait == comm::Wait::kDeadline) << "a device waits within the deadline only";
     std::vector<int64_t> row_bytes(At(size()));
     row_bytes[At(root)] = static_cast<int64_t>(data.size());

@@ -99,6 +99,7 @@ __device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_gr
     for (int block = 0; block < min(num_tiles, kBlocks); ++block)
       *cluster.map_shared_rank(place, block) = static_cast<uint32_t>(words[i]);
   }
+  __syncwarp();
   cluster.sync();
   // Who meets waits for what it has stored, in global memory too.
 #pragma unroll
@@ -337,6 +338,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   int left_before = 0;
   if (thread == 0 && active) left_before = atomicAdd(&links.state->num_done, 1);
 
+  __syncwarp();
   if (owner != links.rank) {
     WaitForCluster();  // All blocks are there.
     whole = TakeQueries(cluster, m.tile, links, round, owner,
@@ -374,7 +376,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   }
   const JoinedHeads<kDim> joined = JoinTiles<kDim>(cluster, results, block, num_tiles);
   __syncwarp();
-  ArriveAtCluster();  // What this block reads of others it has read; nothing is stored yet.
+  ArriveAtCluster();  // What this block reads of others it has read; no part is stored yet.
   constexpr int kWidth = kDim + 2;
   const int64_t head = first_head + block * kHeadsOfBlock;
   const int64_t of_owner = head - int64_t{owner} * p.own_heads;

@@ -357,6 +357,7 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   const bool chooses = exchanges && p.selected != nullptr;
   if (chooses && block == 0 && threadIdx.x == 0)
     InitReceipts(&m.best_came, static_cast<uint32_t>(p.top_k * int64_t{sizeof(uint32_t)}));
+  __syncwarp();
   const SequenceRows& sequence = p.table.Of(0);
   const int visible = static_cast<int>(NumVisible(sequence, 0, p.score.ratio));
   if constexpr (kMaxRows <= kIndexerMaxEntries) {

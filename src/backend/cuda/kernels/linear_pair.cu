@@ -233,6 +233,24 @@ struct OpenPair {
   Params params;
 };
 
+namespace {
+
+// In place of pair.launch: its number, 0 if that is too late.
+uint64_t Launch(CudaContext& context, const OpenPair& pair) {
+  const Params& params = pair.params;
+  const uint64_t launch = context.queue().LaunchInPlaceOf(pair.launch, pair.kernel, pair.grid, kStreamThreads,
+                                                          pair.shared_bytes, params);
+  if (!context.queue().prefetches()) return launch;
+  std::vector<ReadRange> ranges;
+  AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
+                int64_t{params.num_groups} * params.first.rows);
+  AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
+  context.queue().NoteReader(launch, std::move(ranges));
+  return launch;
+}
+
+}  // namespace
+
 bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinearArgs& groups,
                        const StreamLinearArgs& args) {
   if (!context.queue().IsLastLaunch(before)) return false;
@@ -263,16 +281,11 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   const size_t shared_bytes = SharedBytes(params);
   if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid, kStreamThreads, shared_bytes))
     return false;
-  const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, kernel, grid, kStreamThreads, shared_bytes, params);
-  if (launch == 0) return false;
-  context.open_pair() = std::make_shared<OpenPair>(OpenPair{launch, kernel, grid, shared_bytes, params});
-  if (!context.queue().prefetches()) return true;
-  std::vector<ReadRange> ranges;
-  AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
-                int64_t{num_groups} * params.first.rows);
-  AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
-  context.queue().NoteReader(launch, std::move(ranges));
+  OpenPair open = {
+      .launch = before, .kernel = kernel, .grid = grid, .shared_bytes = shared_bytes, .params = params};
+  open.launch = Launch(context, open);
+  if (open.launch == 0) return false;
+  context.open_pair() = std::make_shared<OpenPair>(open);
   return true;
 }
 
@@ -286,10 +299,8 @@ bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* va
       count != int64_t{open->params.num_tokens} * second.rows) {
     return false;
   }
-  Params params = open->params;
-  params.links = links;
-  return context.queue().LaunchInPlaceOf(open->launch, open->kernel, open->grid, kStreamThreads,
-                                         open->shared_bytes, params) != 0;
+  open->params.links = links;
+  return Launch(context, *open) != 0;
 }
 
 }  // namespace dsv4::backend::cuda

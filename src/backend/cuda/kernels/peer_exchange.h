@@ -8,7 +8,7 @@
 //
 // What is small goes packed: every four bytes with their round beside them, as one number of 64 bits that arrives as a whole, so who
 // reads it needs no flag, and who writes it no fence, which would wait until everything before it had crossed the link. Packed words have
-// slots of their own, where nothing else is ever written, and are cleared by whoever has read them. Since a packed word is also what
+// slots of their own, where nothing else is ever written; kernels that sum clear what they have read, others leave it, since no mark comes again. Since a packed word is also what
 // says that its sender's last kernel has ended, every rank must have something for every other.
 //
 // A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (peer_stream.h).
