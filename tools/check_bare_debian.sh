@@ -19,7 +19,7 @@ mkdir -p "$jail"
 mirror=${2:-http://deb.debian.org/debian}
 
 clean_up() {
-  umount "$jail/dev/pts" "$jail/proc" 2>/dev/null || true
+  umount "$jail/dev/pts" "$jail/sys" "$jail/proc" 2>/dev/null || true
   rm -rf --one-file-system "$jail"
 }
 trap clean_up EXIT
@@ -28,7 +28,10 @@ echo "debootstrap of bookworm"
 debootstrap --variant=minbase bookworm "$jail" "$mirror" >"$jail.log" 2>&1 || { tail "$jail.log"; fail "debootstrap"; }
 rm -f "$jail.log"
 cp /etc/resolv.conf "$jail/etc/resolv.conf"
+# What every installation has and debootstrap does not make: a name for this machine, and memory by node in /sys.
+printf '127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n' >"$jail/etc/hosts"
 mount -t proc proc "$jail/proc"
+mount -t sysfs -o ro sysfs "$jail/sys"
 mount -t devpts -o newinstance,ptmxmode=0666 devpts "$jail/dev/pts"  # The chat is tested on a pseudo terminal.
 ln -sf pts/ptmx "$jail/dev/ptmx"
 mkdir -p "$jail/root/dsv4"
