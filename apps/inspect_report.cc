@@ -1,6 +1,7 @@
 #include "apps/inspect_report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -168,6 +169,11 @@ void ForecastPlacements(const InspectRequest& request, const model::ResolvedChec
   if (kind.memory == 0) {
     for (const NumaNode& node : report.numa_nodes)
       kind.memory += static_cast<double>(node.memory_bytes) / num_ranks;
+    // Without /sys, as in some containers, the machine's as a whole.
+    if (report.numa_nodes.empty()) {
+      kind.memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                    static_cast<double>(::sysconf(_SC_PAGESIZE)) / num_ranks;
+    }
   }
   report.choice = model::ChoosePlacement(report.forecasts, kind, request.batch * request.context);
 }
