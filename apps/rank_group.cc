@@ -26,12 +26,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
   DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
   if (size == 1) return ranks;
-  bool share_devices = false;
+  size_t shared_devices = 0;  // That ranks take in turn; 0: each its own.
   if (flags.backend == "cuda") {
     const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);
     const size_t devices = backend::CudaDevices().size();
-    share_devices = devices > 0 && devices < wanted && backend::DevicesAreShared();
-    if (devices < wanted && !share_devices) {
+    if (devices < wanted && backend::DevicesAreShared()) shared_devices = devices;
+    if (devices < wanted && shared_devices == 0) {
       return Error(InvalidArgument(
           fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices{}", wanted, devices,
                       environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
@@ -56,8 +56,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
   flags.group = ranks->group_;
   flags.device = environment->local_rank;
-  if (share_devices) {
-    flags.device %= static_cast<int>(backend::CudaDevices().size());
+  if (shared_devices > 0) {
+    flags.device %= static_cast<int>(shared_devices);
     LogWarning("DSV4_CUDA_SHARE_DEVICES: ranks take this machine's devices in turn, and each other's time");
   }
   return ranks;

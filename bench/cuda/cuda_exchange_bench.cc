@@ -8,7 +8,8 @@
 //     hang       rank 1 does not come: the others must end within the deadline of 3 s, by peer memory with its name
 //     hang-long  rank 1 leaves in the middle of a long exchange: the same
 //
-// The ways, all of which are taken where none is named: by NCCL; over peer memory, with flags; the smallest of them packed. Microseconds are those of one of a hundred that follow each other.
+// The ways, all of which are taken where none is named: by NCCL; over peer memory, with flags; the smallest of them packed. Microseconds
+// are those of one of a hundred that follow each other.
 #include <fmt/format.h>
 #include <unistd.h>
 

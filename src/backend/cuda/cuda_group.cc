@@ -23,10 +23,12 @@ bool PackedIsOff() {
 // A group by NCCL with the stream that it works on.
 class GroupOnStream final : public comm::Communicator {
  public:
-  GroupOnStream(std::shared_ptr<ops::OpContext> context, std::unique_ptr<cuda::CudaStream> stream)
-      : context_(std::move(context)), stream_(std::move(stream)) {}
+  explicit GroupOnStream(std::shared_ptr<cuda::CudaContext> context) : context_(std::move(context)) {}
 
   Status Join(comm::Communicator& hosts, const CudaGroupOptions& options) {
+    auto stream = cuda::CudaStream::Create(context_->shared_queue());
+    DSV4_RETURN_IF_ERROR(comm::Agree(hosts, stream ? Status() : stream.error()));
+    stream_ = std::move(*stream);
     DSV4_ASSIGN_OR_RETURN_STATUS(
         group_, comm::JoinNccl(hosts, *stream_, comm::NcclLibrary::Open(), {.timeout = options.timeout}));
     return {};
@@ -58,7 +60,7 @@ class GroupOnStream final : public comm::Communicator {
   Result<std::unique_ptr<comm::Communicator>> Split(int colour) override { return group_->Split(colour); }
 
  private:
-  std::shared_ptr<ops::OpContext> context_;
+  std::shared_ptr<cuda::CudaContext> context_;
   std::unique_ptr<cuda::CudaStream> stream_;
   std::unique_ptr<comm::Communicator> group_;
 };
@@ -69,10 +71,10 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
                                                           comm::Communicator& hosts,
                                                           const CudaGroupOptions& options) {
   const auto context = std::dynamic_pointer_cast<cuda::CudaContext>(backend.context);
-  Result<std::unique_ptr<cuda::CudaStream>> stream =
-      Error(InvalidArgument(fmt::format("backend {}: wraps another; want what it wraps", backend.name)));
-  if (context != nullptr) stream = cuda::CudaStream::Create(context->shared_queue());
-  DSV4_TRY(comm::Agree(hosts, stream ? Status() : stream.error()));
+  DSV4_TRY(comm::Agree(hosts, context != nullptr
+                                  ? Status()
+                                  : InvalidArgument(fmt::format(
+                                        "backend {}: wraps another; want what it wraps", backend.name))));
   if (options.peers && !options.sends) {
     auto peers = cuda::JoinPeers(hosts, context,
                                  {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
@@ -80,7 +82,7 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
     DSV4_TRY(hosts.Check());
     if (options.without_peers) options.without_peers(peers.error().message());
   }
-  auto group = std::make_unique<GroupOnStream>(context, std::move(*stream));
+  auto group = std::make_unique<GroupOnStream>(context);
   DSV4_TRY(group->Join(hosts, options));
   return group;
 }

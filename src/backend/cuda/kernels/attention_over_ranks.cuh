@@ -200,32 +200,27 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const Jo
   // All that this thread wants of all ranks, asked for at once.
   uint64_t words[kRanks][kCount][kNumbers] = {};
   bool whole = true;
+  const auto for_others = [&](auto visit) {
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == links.rank) continue;
+#pragma unroll
+      for (int h = 0; h < kCount; ++h) {
+#pragma unroll
+        for (int i = 0; i < kNumbers; ++i) visit(r, h, i);
+      }
+    }
+  };
   if (asks) {
     whole = WaitUntil(links, [&] {
       int source = -1;
-#pragma unroll
-      for (int r = 0; r < kRanks; ++r) {
-        if (r == links.rank) continue;
-#pragma unroll
-        for (int h = 0; h < kCount; ++h) {
-#pragma unroll
-          for (int i = 0; i < kNumbers; ++i) {
-            words[r][h][i] =
-                LookAtWord(WordPlace(mailbox, round, r, (own_head + h) * kWidth + ColumnOf<kDim>(i)));
-          }
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kRanks; ++r) {
-        if (r == links.rank) continue;
-#pragma unroll
-        for (int h = 0; h < kCount; ++h) {
-#pragma unroll
-          for (int i = 0; i < kNumbers; ++i) {
-            if (static_cast<uint32_t>(words[r][h][i] >> 32) != MarkOf(round)) source = r;
-          }
-        }
-      }
+      for_others([&](int r, int h, int i) {
+        words[r][h][i] =
+            LookAtWord(WordPlace(mailbox, round, r, (own_head + h) * kWidth + ColumnOf<kDim>(i)));
+      });
+      for_others([&](int r, int h, int i) {
+        if (static_cast<uint32_t>(words[r][h][i] >> 32) != MarkOf(round)) source = r;
+      });
       return source;
     });
   }
