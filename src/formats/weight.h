@@ -50,7 +50,8 @@ struct Weight {
   float global_scale = 1.0F;          // kNvFp4 only: the number in the file.
   bool global_scale_divides = false;  // kNvFp4 only: true for compressed-tensors' weight_global_scale.
   ActivationQuant activation = ActivationQuant::kNone;
-  Buffer owner;  // Keeps prepared copies alive; empty when the views borrow from the mapped file.
+  bool repacked = false;  // By prepare_weight: data lies in an order of the backend's own.
+  Buffer owner;           // Keeps prepared copies alive; empty when the views borrow from the mapped file.
 
   // Rows [begin, end) of the same weight: begin must be a multiple of block_rows for kFp8Block.
   Weight Rows(int64_t begin, int64_t end) const;

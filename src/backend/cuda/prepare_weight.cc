@@ -1,8 +1,20 @@
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/block_scaled.h"
+#include "backend/cuda/kernels/e2m1_order.h"
 
 namespace dsv4::backend::cuda {
 
-// Data and scales move to the device as they are stored, in one allocation; the kernels unpack them in registers.
+namespace {
+
+// Whether codes of e2m1 change places (kernels/e2m1_order.h): where 16 bytes are of one row, as the kernels that gain by it read them.
+bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
+  return weight.format == WeightFormat::kNvFp4 && weight.cols % 32 == 0 && !WantsNvFp4AsStored(mode, weight);
+}
+
+}  // namespace
+
+// Data and scales move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
+// registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
   const Weight& source = *args.source;
@@ -17,6 +29,11 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   auto* const base = static_cast<std::byte*>(buffer.data());
   DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
   Weight prepared = source;
+  if (WantsE2m1Order(source, context.block_scaled())) {
+    DSV4_RETURN_IF_ERROR(context.queue().CallOnStream(
+        "order of FP4 codes", [&](cudaStream_t on) { return LaunchE2m1Order(on, base, data_bytes); }));
+    prepared.repacked = true;
+  }
   prepared.data =
       TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape, memory.device());
   if (scale_bytes > 0) {

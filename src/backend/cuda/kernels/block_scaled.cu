@@ -162,20 +162,30 @@ void LaunchProduct(CudaContext& context, const BlockScaledProduct& product) {
 
 bool Aligned(const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
 
+// Whole stages of columns, and activations that nobody rounds otherwise.
+bool TakesNvFp4(BlockScaledMode mode, int64_t cols, bool quantized_x) {
+  return mode == BlockScaledMode::kFp4 && !quantized_x && cols % 256 == 0;
+}
+
 }  // namespace
+
+bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight) {
+  return weight.format == WeightFormat::kNvFp4 &&
+         TakesNvFp4(mode, weight.cols, weight.activation == ActivationQuant::kFp8Block);
+}
 
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& weight) {
   if (mode == BlockScaledMode::kOff || !Aligned(weight.data, 16)) return false;
+  if (weight.format == WeightFormat::kNvFp4)
+    return !weight.repacked && TakesNvFp4(mode, weight.cols, weight.quantized_x) && Aligned(weight.scale, 4);
   switch (weight.kind) {
     case MatmulKind::kMmaFp8:
       return weight.quantized_x && weight.scale_dtype == DType::kF8E8M0 && weight.cols % 128 == 0 &&
              weight.block_cols % 128 == 0;
     case MatmulKind::kMmaMxFp4:
       return weight.quantized_x && weight.cols % 128 == 0 && Aligned(weight.scale, 4);
-    case MatmulKind::kMmaNvFp4:
-      return mode == BlockScaledMode::kFp4 && !weight.quantized_x && weight.cols % 256 == 0 &&
-             Aligned(weight.scale, 4);
     case MatmulKind::kMmaBf16:
+    case MatmulKind::kMmaNvFp4:
     case MatmulKind::kGeneral:
       return false;
   }
@@ -186,7 +196,7 @@ Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeigh
                                          DType dtype, int64_t stride, int64_t num_rows) {
   const int64_t cols = weight.cols;
   BlockScaledRows rows;
-  if (weight.kind != MatmulKind::kMmaNvFp4) {
+  if (weight.format != WeightFormat::kNvFp4) {
     DSV4_ASSIGN_OR_RETURN(uint32_t* const codes, context.Scratch<uint32_t>(num_rows * cols / 4));
     DSV4_ASSIGN_OR_RETURN(uint32_t* const scales,
                           context.Scratch<uint32_t>(num_rows * cols / kActivationBlock));

@@ -51,6 +51,10 @@ struct BlockScaledProduct {
   bool y_is_bf16 = false;
 };
 
+// Whether the mode takes a weight of NVFP4, whose codes prepare_weight then leaves in the order of the file; other kernels multiply it
+// slowly (MatmulKind::kGeneral).
+bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight);
+
 // Whether the mode has a kernel for such a weight: whole stages of columns, scales that can be copied.
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& weight);
 

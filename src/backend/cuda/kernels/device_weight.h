@@ -32,6 +32,7 @@ struct DeviceWeight {
   DType scale_dtype = DType::kF32;
   MatmulKind kind = MatmulKind::kGeneral;
   bool quantized_x = false;  // The activations in front of it are rounded to FP8.
+  bool repacked = false;     // NVFP4 in the order of e2m1_order.h, not as stored.
 
   friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
 };
@@ -62,7 +63,7 @@ inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
     case WeightFormat::kMxFp4:
       return MatmulKind::kMmaMxFp4;
     case WeightFormat::kNvFp4:
-      return weight.cols % 32 == 0 ? MatmulKind::kMmaNvFp4 : MatmulKind::kGeneral;
+      return weight.repacked ? MatmulKind::kMmaNvFp4 : MatmulKind::kGeneral;
   }
   return MatmulKind::kGeneral;
 }
@@ -83,7 +84,8 @@ inline DeviceWeight MakeDeviceWeight(const Weight& weight, DType x_dtype) {
           .data_dtype = weight.data.dtype,
           .scale_dtype = weight.scale.dtype,
           .kind = KindOf(weight, x_dtype),
-          .quantized_x = weight.activation == ActivationQuant::kFp8Block};
+          .quantized_x = weight.activation == ActivationQuant::kFp8Block,
+          .repacked = weight.repacked};
 }
 
 }  // namespace dsv4::backend::cuda

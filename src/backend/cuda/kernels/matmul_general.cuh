@@ -10,6 +10,22 @@ namespace dsv4::backend::cuda {
 inline constexpr int kGeneralTokens = 8;
 inline constexpr int kGeneralRows = kMatmulThreads / 32;
 
+// Number i of a matrix of e2m1.
+__device__ inline float E2m1At(const DeviceWeight& w, int64_t i) {
+  uint32_t tiny = 0;  // As an fp32, times 2^-126.
+  if (w.repacked) {
+    const uint2 block = reinterpret_cast<const uint2*>(w.data)[i / kNvFp4Block];
+    const auto place = static_cast<int>(i % kNvFp4Block);
+    const uint32_t pair = OrderedE2m1Pair(block.x, block.y, place / 8 * 4 + place % 4);
+    tiny = place % 8 < 4 ? pair << 16 : pair & 0xFFFF0000U;
+  } else {
+    const uint8_t byte = w.data[i / 2];
+    const uint32_t code = i % 2 == 0 ? byte & 0xFU : byte >> 4;
+    tiny = (code & 8U) << 28 | (code & 7U) << 22;
+  }
+  return __uint_as_float(tiny) * 0x1p126F;
+}
+
 // Weight (row, col) as formats/weight.h says.
 __device__ inline float Dequantize(const DeviceWeight& w, int64_t row, int64_t col) {
   switch (w.format) {
@@ -24,10 +40,7 @@ __device__ inline float Dequantize(const DeviceWeight& w, int64_t row, int64_t c
     default:
       break;
   }
-  const uint8_t byte = w.data[(row * w.cols + col) / 2];
-  const uint32_t code = col % 2 == 0 ? byte & 0xFU : byte >> 4;
-  const uint32_t tiny = (code & 8U) << 28 | (code & 7U) << 22;  // As an fp32, times 2^-126.
-  const float value = __uint_as_float(tiny) * 0x1p126F;
+  const float value = E2m1At(w, row * w.cols + col);
   const auto* scales = static_cast<const uint8_t*>(w.scale) + row * w.scale_cols;
   if (w.format == WeightFormat::kMxFp4) return value * FloatFromE8m0(scales[col / kMxFp4Block]);
   const double scale = static_cast<double>(FromE4m3(scales[col / kNvFp4Block]));

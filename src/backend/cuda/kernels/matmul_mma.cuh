@@ -11,6 +11,7 @@
 
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/device_weight.h"
+#include "backend/cuda/kernels/e2m1_order.h"
 #include "backend/cuda/kernels/shared_address.cuh"
 
 namespace dsv4::backend::cuda {
@@ -46,13 +47,6 @@ __device__ __forceinline__ uint32_t Both(uint16_t bits) { return bits * 0x10001U
 
 __device__ __forceinline__ uint4 LoadStream(const uint8_t* p) {
   return __ldg(reinterpret_cast<const uint4*>(p));
-}
-
-// Codes k and k + 4 of a word of eight e2m1, as bf16 times 2^-126: sign, and the code's three bits as the lowest two of the
-// exponent and the highest of the mantissa, where e2m1's subnormal is bf16's.
-__device__ __forceinline__ uint32_t E2m1PairTiny(uint32_t word, int k) {
-  const uint32_t magnitude = k < 2 ? word << (6 - 4 * k) : word >> (4 * k - 6);
-  return (magnitude & 0x01C001C0U) | (word << (12 - 4 * k) & 0x80008000U);
 }
 
 // One float of a block scale tensor.
@@ -138,7 +132,7 @@ struct Unpack<MatmulKind::kMmaMxFp4> {
   }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
     constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-    const uint32_t values = MulBf16x2(E2m1PairTiny(words[i / 4], i % 4), Both(kTwoTo126));
+    const uint32_t values = MulBf16x2(StoredE2m1Pair(words[i / 4], i % 4), Both(kTwoTo126));
     return MulBf16x2(values, scales.block);
   }
   static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
@@ -166,7 +160,8 @@ struct Unpack<MatmulKind::kMmaNvFp4> {
              Both(static_cast<uint16_t>(__float_as_uint(wide.y * 0x1p100F) >> 16))}};
   }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
-    return MulBf16x2(E2m1PairTiny(words[i / 4], i % 4), scales.blocks[i / 8]);
+    const int block = i / 8;
+    return MulBf16x2(OrderedE2m1Pair(words[2 * block], words[2 * block + 1], i % 8), scales.blocks[block]);
   }
   static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
   static __device__ float Finish(bool global_scale_divides, float global_scale, float sum) {

@@ -314,7 +314,7 @@ __device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& 
   Mma(sums, second, b.z, b.w);
 }
 
-// Codes k and k + 4 of a word of eight e2m1 as E2m1PairTiny gives them. A product puts sign and magnitude in their places at
+// StoredE2m1Pair. A product puts sign and magnitude in their places at
 // once; it runs beside the logical instructions, of which there are too many.
 __device__ __forceinline__ uint32_t E2m1Pair(uint32_t word, int k) {
   const uint32_t shifted = k < 2 ? word : word >> 8;
@@ -345,12 +345,11 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
   const typename Format::Scales scales[2] = {ExpandCodes<kKind>(low_scale), ExpandCodes<kKind>(high_scale)};
   const auto widen = [&](int r, int i) {
-    const uint32_t pair = E2m1Pair(words[r][i / 4], i % 4);
     if constexpr (kKind == MatmulKind::kMmaNvFp4) {
-      return MulBf16x2(pair, scales[r].blocks[i / 8]);
+      return Format::Widen(words[r], scales[r], i);
     } else {
       constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-      return MulBf16x2(MulBf16x2(pair, Both(kTwoTo126)), scales[r].block);
+      return MulBf16x2(MulBf16x2(E2m1Pair(words[r][i / 4], i % 4), Both(kTwoTo126)), scales[r].block);
     }
   };
 #pragma unroll

@@ -1,0 +1,66 @@
+// How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer instructions.
+//
+// A code's bits as a bf16 are the value times 2^-126, subnormals and all: the sign, and its three bits as the lowest two of the exponent
+// and the highest of the mantissa. Two such bf16 are a word's bits kE2m1Pair. In memory eight codes are a word, and of each pair sign and
+// magnitude want shifts of their own. As the device keeps NVFP4 (prepare_weight.cc), the 16 codes of a block of scales lie where one
+// shift serves both: three pairs of each word at a time, and what those leave of two words is a pair of each once they are put together. 16
+// instructions, of which four are shifts that run beside the logical ones, where codes as they are stored take 26. Eight such pairs have
+// no order in 64 bits, nor 16 in 128, in which every one is a shift and a mask (all were tried).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dsv4::backend::cuda {
+
+inline constexpr uint32_t kE2m1Pair = 0x81C081C0U;
+// Of the two words' rest, where the first one's lies.
+inline constexpr uint32_t kE2m1RestOfFirst = 0x0C180C18U;
+
+__host__ __device__ constexpr uint32_t RotatedLeft(uint32_t word, int by) {
+  return word << by | word >> (32 - by);
+}
+
+// Codes k and k + 4 of a word of eight as they are stored.
+__host__ __device__ constexpr uint32_t StoredE2m1Pair(uint32_t word, int k) {
+  const uint32_t magnitude = k < 2 ? word << (6 - 4 * k) : word >> (4 * k - 6);
+  return (magnitude & 0x01C001C0U) | (word << (12 - 4 * k) & 0x80008000U);
+}
+
+// Pair i < 8 of a block in the device's order: codes k and k + 4 of its word i / 4, k = i % 4.
+__host__ __device__ constexpr uint32_t OrderedE2m1Pair(uint32_t first, uint32_t second, int i) {
+  const uint32_t word = i < 4 ? first : second;
+  switch (i % 4) {
+    case 0:
+      return word & kE2m1Pair;
+    case 1:
+      return word << 6 & kE2m1Pair;
+    case 2:
+      return RotatedLeft(word, 10) & kE2m1Pair;
+    default:
+      break;
+  }
+  const uint32_t rest = (first & kE2m1RestOfFirst) | (RotatedLeft(second, 2) & ~kE2m1RestOfFirst);
+  return (i == 3 ? rest << 2 : RotatedLeft(rest, 12)) & kE2m1Pair;
+}
+
+// A block's 16 codes, the first in the lowest bits, from the order of the file into the device's.
+__host__ __device__ constexpr uint64_t InE2m1Order(uint64_t stored) {
+  const uint32_t words[2] = {static_cast<uint32_t>(stored), static_cast<uint32_t>(stored >> 32)};
+  uint32_t ordered[2] = {};
+  for (int w = 0; w < 2; ++w) {
+    ordered[w] = StoredE2m1Pair(words[w], 0) | StoredE2m1Pair(words[w], 1) >> 6 |
+                 RotatedLeft(StoredE2m1Pair(words[w], 2), 32 - 10);
+  }
+  const uint32_t rest = StoredE2m1Pair(words[0], 3) >> 2 | RotatedLeft(StoredE2m1Pair(words[1], 3), 32 - 12);
+  ordered[0] |= rest & kE2m1RestOfFirst;
+  ordered[1] |= RotatedLeft(rest & ~kE2m1RestOfFirst, 32 - 2);
+  return uint64_t{ordered[1]} << 32 | ordered[0];
+}
+
+// InE2m1Order of all blocks of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of 16.
+cudaError_t LaunchE2m1Order(cudaStream_t stream, void* data, size_t num_bytes);
+
+}  // namespace dsv4::backend::cuda
