@@ -29,8 +29,20 @@ __host__ __device__ constexpr uint32_t StoredE2m1Pair(uint32_t word, int k) {
   return (magnitude & 0x01C001C0U) | (word << (12 - 4 * k) & 0x80008000U);
 }
 
+// What two words leave, put together. In one instruction and a rotation: left to itself the compiler follows each bit and takes six.
+__host__ __device__ inline uint32_t RestOfE2m1(uint32_t first, uint32_t second) {
+  const uint32_t rotated = RotatedLeft(second, 2);
+#ifdef __CUDA_ARCH__
+  uint32_t rest;
+  asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(rest) : "r"(first), "r"(rotated), "r"(kE2m1RestOfFirst));
+  return rest;
+#else
+  return (first & kE2m1RestOfFirst) | (rotated & ~kE2m1RestOfFirst);
+#endif
+}
+
 // Pair i < 8 of a block in the device's order: codes k and k + 4 of its word i / 4, k = i % 4.
-__host__ __device__ constexpr uint32_t OrderedE2m1Pair(uint32_t first, uint32_t second, int i) {
+__host__ __device__ inline uint32_t OrderedE2m1Pair(uint32_t first, uint32_t second, int i) {
   const uint32_t word = i < 4 ? first : second;
   switch (i % 4) {
     case 0:
@@ -42,7 +54,7 @@ __host__ __device__ constexpr uint32_t OrderedE2m1Pair(uint32_t first, uint32_t 
     default:
       break;
   }
-  const uint32_t rest = (first & kE2m1RestOfFirst) | (RotatedLeft(second, 2) & ~kE2m1RestOfFirst);
+  const uint32_t rest = RestOfE2m1(first, second);
   return (i == 3 ? rest << 2 : RotatedLeft(rest, 12)) & kE2m1Pair;
 }
 

@@ -99,6 +99,14 @@ __device__ __forceinline__ void Spread(SpreadScales& to, const uint8_t* scales, 
   __syncwarp();
 }
 
+__device__ __forceinline__ uint4 LoadShared16(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address));
+  return value;
+}
+
 // The warp's segment of a tile times tokens, the lane's of which begins at x in shared memory, if it exists.
 // `spread` is for FP4.
 template <StreamKind kKind>
@@ -108,30 +116,34 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
   constexpr int kUnitCols = 4 * Unpack<FormatOf(kKind)>::kValues;
   constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const unsigned char* data = tile + segment.data;
+  uint32_t lower = SharedAddress(tile) + static_cast<uint32_t>(segment.data);
+  uint32_t upper = lower + static_cast<uint32_t>(segment.upper_data);
+  // Else the second is the first and what lies between, which is read from the launch's arguments unit by unit.
+  asm volatile("" : "+r"(upper));
   const unsigned char* scales = tile + segment.scales;
   x += segment.first_unit * kUnitCols + lane % 4 * (kUnitCols / 4);
 #pragma unroll 1
   for (int first = 0; first < segment.units; first += SpreadScales::kUnits) {
     const int units = min(SpreadScales::kUnits, segment.units - first);
     const uint8_t* of_row = scales + lane / 4 * segment.scale_row_bytes + lane % 4 * kBytes;
-    int upper = 8 * segment.scale_row_bytes;
+    int upper_scales = 8 * segment.scale_row_bytes;
     if constexpr (IsFp4(kKind)) {
       if (segment.units >= SpreadScales::kUnits) {
         Spread<kKind>(*spread, scales, segment.scale_row_bytes, units);
         of_row = spread->rows[lane / 4] + lane % 4 * kBytes;
-        upper = 8 * SpreadScales::kRowBytes;
+        upper_scales = 8 * SpreadScales::kRowBytes;
       }
     }
 #pragma unroll 1
     for (int i = first; i < first + units; ++i) {
-      const uint4 low = *reinterpret_cast<const uint4*>(data);
-      const uint4 high = *reinterpret_cast<const uint4*>(data + segment.upper_data);
+      const uint4 low = LoadShared16(lower);
+      const uint4 high = LoadShared16(upper);
       MultiplyUnit<kKind>(sums, low, high, x, exists, by, segment.first_unit + i, block_units_log2, of_row,
-                          upper);
+                          upper_scales);
       of_row += 4 * kBytes;
       x += kUnitCols;
-      data += kUnitBytes;
+      lower += kUnitBytes;
+      upper += kUnitBytes;
     }
     scales += SpreadScales::kUnits * 4 * kBytes;
   }
