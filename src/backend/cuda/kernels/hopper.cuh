@@ -267,6 +267,15 @@ __device__ __forceinline__ void PublishBarriers() {
 __device__ __forceinline__ void Arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
 }
+// Once for a warp, all of which has come to this.
+__device__ __forceinline__ void ArriveForWarp(uint64_t* barrier) {
+  __syncwarp();
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xFFFFFFFF;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(SharedAddress(barrier))
+      : "memory");
+}
 __device__ __forceinline__ void ArriveTimes(uint64_t* barrier, uint32_t times) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(times)
                : "memory");

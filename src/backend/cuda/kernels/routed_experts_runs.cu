@@ -132,7 +132,8 @@ template <StreamKind kKind, int kMatrices, bool kWhole>
 __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_constant__ Params p) {
   constexpr MatmulKind kFormat = FormatOf(kKind);
   const int t = static_cast<int>(threadIdx.x);
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(16) unsigned char all_shared[];
+  auto* const shared = KeptShared(all_shared);
   using Rings = WarpRing<kStages>[kStreamWarps];
   constexpr int kSums = kSumsBytes<kWhole> / static_cast<int>(sizeof(SegmentSums));
   const int tile_bytes = TileBytes(p.shape);
@@ -141,8 +142,10 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
   auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * kSums);
   auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + (kWhole ? kStreamWarps : 0));
   auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
-  __shared__ uint64_t full[kMostTiles];
-  __shared__ uint64_t empty[kMostTiles];
+  __shared__ uint64_t full_barriers[kMostTiles];
+  __shared__ uint64_t empty_barriers[kMostTiles];
+  auto* const full = KeptShared(full_barriers);
+  auto* const empty = KeptShared(empty_barriers);
   if constexpr (kWhole) {
     if (t < p.stages) {
       InitBarrier(&full[t], 1);
@@ -206,8 +209,7 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
           WaitForTiles(&full[stage.i], &empty[stage.i], stage.parity);
           MultiplyTile<kKind>(shared + stage.i * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
                               &spread[t / 32], segment);
-          __syncwarp();
-          if (t % 32 == 0) Arrive(&empty[stage.i]);
+          ArriveForWarp(&empty[stage.i]);
           stage.Next(p.stages, kItemStep);
         }
         StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
