@@ -337,10 +337,19 @@ __device__ __forceinline__ typename Unpack<kKind>::Scales ExpandCodes(const uint
   }
 }
 
+// A lane's columns of a unit of FP4, of its token.
+struct Fp4Columns {
+  uint4 chunks[4];
+};
+__device__ __forceinline__ Fp4Columns LoadFp4Columns(const uint16_t* x, bool exists) {
+  return {{LoadTokenColumns(x, exists), LoadTokenColumns(x + 8, exists), LoadTokenColumns(x + 16, exists),
+           LoadTokenColumns(x + 24, exists)}};
+}
+
 template <MatmulKind kKind>
 __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& low, const uint4& high,
                                                 const uint8_t* low_scale, const uint8_t* high_scale,
-                                                const uint16_t* x, bool exists) {
+                                                const Fp4Columns& columns) {
   using Format = Unpack<kKind>;
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
   const typename Format::Scales scales[2] = {ExpandCodes<kKind>(low_scale), ExpandCodes<kKind>(high_scale)};
@@ -354,7 +363,7 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   };
 #pragma unroll
   for (int chunk = 0; chunk < 4; ++chunk) {
-    const uint4 b = LoadTokenColumns(x + chunk * 8, exists);
+    const uint4& b = columns.chunks[chunk];
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int i = chunk * 4 + step * 2;
@@ -386,7 +395,8 @@ __device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low,
   } else if constexpr (kKind == StreamKind::kBf16) {
     MultiplyBf16Unit(sums, low, high, x, exists);
   } else {
-    MultiplyFp4Unit<FormatOf(kKind)>(sums, low, high, scales, scales + upper_scales, x, exists);
+    MultiplyFp4Unit<FormatOf(kKind)>(sums, low, high, scales, scales + upper_scales,
+                                     LoadFp4Columns(x, exists));
   }
 }
 

@@ -285,13 +285,13 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __gr
           const int batch_end = min(end, batch + of_batch);
 #pragma unroll 1
           for (int i = batch; i < batch_end; ++i, tile += tile_bytes) {
-            float of_segment[4] = {};
+            float of_segment[1][4] = {};
             WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
               MultiplyTile<kOf>(tile, segment, block_units_log2, activations + items[begin + i].x, exists,
                                 {fp8_scales + i * scale_cols, x_scales, x_scales}, &spread[t / 32],
                                 of_segment);
             });
-            StoreSegmentSums(round_sums[i - first], 1, of_segment);
+            StoreSegmentSums(round_sums[i - first], 1, of_segment[0]);
           }
           ArriveForWarp(&known.empty[stage.i]);
         }

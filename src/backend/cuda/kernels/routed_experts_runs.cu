@@ -13,17 +13,23 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kStages = 3;      // Of warps that ask for themselves.
-constexpr int kLeastTiles = 3;  // That a block has under way where they come whole:
-constexpr int kMostTiles = 16;  // one is multiplied by each half of the warps.
-constexpr int kTilesBytes = 112 * 1024;
+constexpr int kLeastItems = 3;  // That a block has under way where they come whole:
+constexpr int kMostItems = 16;  // one is multiplied by each half of the warps.
 constexpr int kMaxTokensPerTile = kTokensPerTile;
 constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
+// What a block may have beside what the kernel has by name.
+constexpr size_t kSharedBytes = size_t{224} * 1024;
 
-template <bool kWhole>
-constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
-// Of segments, until they are added; twice.
-template <bool kWhole>
-constexpr int kSumsBytes = (kWhole ? 16 : 24) * 1024;
+// What is multiplied at a time: kTiles row tiles that come together; 0: one, which does not come whole.
+template <int kTiles>
+struct Items {
+  static constexpr bool kWhole = kTiles > 0;
+  static constexpr int kCount = kWhole ? kTiles : 1;
+  static constexpr int kRows = kCount * kTileRows;
+  static constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
+  static constexpr size_t kSumsBytes =
+      size_t{kWhole ? 16 : 24} * 1024;  // Of segments, until they are added; twice.
+};
 
 struct Params {
   StreamShape shape;  // Of the matrices that this launch reads.
@@ -31,7 +37,7 @@ struct Params {
   int rows;
   int cols;
   int max_spans;
-  int stages;                   // Whole tiles under way; 0: they do not come whole.
+  int stages;                   // Whole items under way; 0: they do not come whole.
   const DeviceWeight* weights;  // w1, w3, w2 of every expert.
   ExpertGroups groups;
   const float* routing;  // [num_assignments]
@@ -41,7 +47,7 @@ struct Params {
   float limit;
 };
 
-// What a run has of one tile of assignments: row tiles from first_row on, kMatrices items each.
+// What a run has of one tile of assignments: rows from first_row on, of which so many are kMatrices items.
 template <int kMatrices>
 struct alignas(16) Span {
   StreamTile matrices[kMatrices];  // From first_row on.
@@ -65,22 +71,22 @@ __device__ __forceinline__ int NumTiles(const ExpertGroups& groups) {
 }
 
 // Items from which this block's run begins, and its items; `spans` describes them, and what follows the last.
-template <int kThreads, int kMatrices>
+template <int kThreads, int kRows, int kMatrices>
 __device__ __forceinline__ int FindSpans(const Params& p, Span<kMatrices>* spans, int* num_spans) {
-  const int tiles_of_rows = p.rows / kTileRows;
-  const int64_t num_tiles = int64_t{NumTiles<kThreads>(p.groups)} * tiles_of_rows;
-  const auto begin = static_cast<int>(num_tiles * blockIdx.x / gridDim.x);
-  const auto end = static_cast<int>(num_tiles * (blockIdx.x + 1) / gridDim.x);
-  const int first_tile = begin / tiles_of_rows;
-  *num_spans = begin == end ? 0 : (end - 1) / tiles_of_rows - first_tile + 1;
+  const int items_of_rows = p.rows / kRows;
+  const int64_t num_items = int64_t{NumTiles<kThreads>(p.groups)} * items_of_rows;
+  const auto begin = static_cast<int>(num_items * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(num_items * (blockIdx.x + 1) / gridDim.x);
+  const int first_tile = begin / items_of_rows;
+  *num_spans = begin == end ? 0 : (end - 1) / items_of_rows - first_tile + 1;
   const int t = static_cast<int>(threadIdx.x);
   if (t <= *num_spans) {
     Span<kMatrices>& span = spans[t];
-    const int from = max(begin, (first_tile + t) * tiles_of_rows);
+    const int from = max(begin, (first_tile + t) * items_of_rows);
     span.first_item = (t == *num_spans ? end - begin : from - begin) * kMatrices;
     if (t < *num_spans) {
       const ExpertTile tile = p.groups.tiles[first_tile + t];
-      span.first_row = (from - (first_tile + t) * tiles_of_rows) * kTileRows;
+      span.first_row = (from - (first_tile + t) * items_of_rows) * kRows;
       span.count = tile.count;
 #pragma unroll
       for (int m = 0; m < kMatrices; ++m) {
@@ -100,50 +106,58 @@ __device__ __forceinline__ int FindSpans(const Params& p, Span<kMatrices>* spans
 }
 
 // Item i of the block, which is none before that of the last call with this `span`.
-template <int kMatrices>
+template <int kRows, int kMatrices>
 __device__ __forceinline__ StreamTile TileOf(const Params& p, const Span<kMatrices>* spans, int i,
                                              int& span) {
   while (i >= spans[span + 1].first_item) ++span;
   const StreamTile& matrix = spans[span].matrices[kMatrices == 2 ? i % 2 : 0];
-  const int64_t row = (i - spans[span].first_item) / kMatrices * kTileRows;
+  const int64_t row = (i - spans[span].first_item) / kMatrices * kRows;
   return {matrix.data + row * p.shape.row_bytes, matrix.scale + row * p.shape.scale_row_bytes};
 }
 
-// Asks for the block's tiles in order, by one thread.
-template <int kMatrices>
-__device__ __forceinline__ void BringTiles(const Params& p, const Span<kMatrices>* spans, int num_items,
+// Asks for the block's items in order, by one thread.
+template <int kRows, int kMatrices>
+__device__ __forceinline__ void BringItems(const Params& p, const Span<kMatrices>* spans, int num_items,
                                            unsigned char* stages, uint64_t* full, uint64_t* empty) {
   const uint64_t policy = EvictFirst();
-  const int tile_bytes = TileBytes(p.shape);
+  const int item_bytes = TileBytes(p.shape, kRows);
   int span = 0;
   StagePlace stage{.parity = 1};  // All are empty.
 #pragma unroll 1
   for (int i = 0; i < num_items; ++i) {
-    const StreamTile tile = TileOf(p, spans, i, span);
+    const StreamTile tile = TileOf<kRows>(p, spans, i, span);
     WaitForPhase(&empty[stage.i], stage.parity);
-    ArriveAndAnnounce(&full[stage.i], static_cast<uint32_t>(tile_bytes));
-    CopyTile(stages + stage.i * tile_bytes, tile, p.shape, &full[stage.i], policy);
+    ArriveAndAnnounce(&full[stage.i], static_cast<uint32_t>(item_bytes));
+    CopyTile<kRows>(stages + stage.i * item_bytes, tile, p.shape, &full[stage.i], policy);
     stage.Next(p.stages);
   }
 }
 
+// Scales of so many row tiles, for every warp that spreads them (MultiplyTile).
+__host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape, int num_tiles) {
+  return shape.segment_units >= SpreadScales::kUnits ? kStreamWarps * num_tiles : 0;
+}
+
 // kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
-template <StreamKind kKind, int kMatrices, bool kWhole>
-__global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_constant__ Params p) {
+template <StreamKind kKind, int kMatrices, int kTiles>
+__global__ void __launch_bounds__(Items<kTiles>::kThreads, 1) RunKernel(const __grid_constant__ Params p) {
+  static_assert(kMatrices == 1 || kTiles <= 1);  // In which order sums lie.
+  using Of = Items<kTiles>;
+  constexpr bool kWhole = Of::kWhole;
   constexpr MatmulKind kFormat = FormatOf(kKind);
   const int t = static_cast<int>(threadIdx.x);
   extern __shared__ __align__(16) unsigned char all_shared[];
   auto* const shared = KeptShared(all_shared);
   using Rings = WarpRing<kStages>[kStreamWarps];
-  constexpr int kSums = kSumsBytes<kWhole> / static_cast<int>(sizeof(SegmentSums));
-  const int tile_bytes = TileBytes(p.shape);
+  constexpr int kSums = static_cast<int>(Of::kSumsBytes / sizeof(SegmentSums));
+  const int item_bytes = TileBytes(p.shape, Of::kRows);
   auto* const sums = reinterpret_cast<SegmentSums*>(
-      shared + (kWhole ? p.stages * tile_bytes : static_cast<int>(sizeof(Rings))));
+      shared + (kWhole ? p.stages * item_bytes : static_cast<int>(sizeof(Rings))));
   auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * kSums);
-  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + (kWhole ? kStreamWarps : 0));
+  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + NumSpread(p.shape, kTiles));
   auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
-  __shared__ uint64_t full_barriers[kMostTiles];
-  __shared__ uint64_t empty_barriers[kMostTiles];
+  __shared__ uint64_t full_barriers[kMostItems];
+  __shared__ uint64_t empty_barriers[kMostItems];
   auto* const full = KeptShared(full_barriers);
   auto* const empty = KeptShared(empty_barriers);
   if constexpr (kWhole) {
@@ -157,16 +171,16 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
   // their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
-  const int num_items = FindSpans<kThreads<kWhole>>(p, spans, &num_spans);
+  const int num_items = FindSpans<Of::kThreads, Of::kRows>(p, spans, &num_spans);
 
   if constexpr (kWhole) {
     if (t >= kStreamThreads) {
-      if (t == kStreamThreads) BringTiles<kMatrices>(p, spans, num_items, shared, full, empty);
+      if (t == kStreamThreads) BringItems<Of::kRows>(p, spans, num_items, shared, full, empty);
       return;
     }
   }
   int read_span = 0;
-  const auto tile_of = [&](int i) { return TileOf(p, spans, i, read_span); };
+  const auto tile_of = [&](int i) { return TileOf<Of::kRows>(p, spans, i, read_span); };
   const auto shape_of = [&](int) -> const StreamShape& { return p.shape; };
   WarpReader<kStages, true, decltype(tile_of), decltype(shape_of)> reader(
       (*reinterpret_cast<Rings*>(shared))[t / 32], kWhole ? 0 : num_items, tile_of, shape_of);
@@ -178,16 +192,16 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
 
   const auto x_stride = static_cast<int>(StreamRow(p.cols));
   const int lane_token = t % 32 / 4;
-  const TileSegment segment_at = SegmentOf(p.shape);
+  const TileSegment segment_at = SegmentOf<Of::kRows>(p.shape);
   int current = FirstItemOfWarp();
-  StagePlace stage{.i = current};  // Of whole tiles.
+  StagePlace stage{.i = current};  // Of whole items.
   uint32_t slot = 0;               // Of the warp's own.
   int buffer = 0;
 #pragma unroll 1
   for (int s = 0; s < num_spans; ++s) {
     const Span<kMatrices>& span = spans[s];
     const int count = span.count;
-    const int items_at_once = kSums / (count * kSegments) / 2 * 2;
+    const int items_at_once = kSums / (count * kSegments * Of::kCount) / 2 * 2;
     LoadStreamRows<kStreamThreads>(x, nullptr, count, p.cols, p.form, [&](int token) {
       return p.x + static_cast<int64_t>(span.assignments[token] / p.x_divisor) * p.cols;
     });
@@ -200,24 +214,28 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
       buffer ^= 1;
 #pragma unroll 1
       for (; current < end; current += kItemStep) {
-        float segment[4] = {};
+        float segment[Of::kCount][4] = {};
         const uint16_t* const of_token = x + lane_token * x_stride;
         if constexpr (!kWhole) {
           MultiplyWarpSegment<kKind, kStages>((*reinterpret_cast<const Rings*>(shared))[t / 32], slot, reader,
-                                              p.shape, of_token, lane_token < count, {}, segment);
+                                              p.shape, of_token, lane_token < count, {}, segment[0]);
         } else {
           WaitForTiles(&full[stage.i], &empty[stage.i], stage.parity);
-          MultiplyTile<kKind>(shared + stage.i * tile_bytes, segment_at, 0, of_token, lane_token < count, {},
-                              &spread[t / 32], segment);
+          MultiplyTile<kKind>(shared + stage.i * item_bytes, segment_at, 0, of_token, lane_token < count, {},
+                              spread + t / 32 * Of::kCount, segment);
           ArriveForWarp(&empty[stage.i]);
           stage.Next(p.stages, kItemStep);
         }
-        StoreSegmentSums(batch + (current - first) * kSegments * count, count, segment);
+#pragma unroll
+        for (int k = 0; k < Of::kCount; ++k) {
+          const int tile = (current - first) * Of::kCount + k;
+          StoreSegmentSums(batch + tile * kSegments * count, count, segment[k]);
+        }
       }
       if (end == num_items) LetNextKernelStart();
       // Sums are there; those of the batch before have been read.
       MeetThreads<kStreamThreads>();
-      const int num_results = (end - first) / kMatrices * count * kTileRows;
+      const int num_results = (end - first) / kMatrices * count * Of::kRows;
       for (int i = t; i < num_results; i += kStreamThreads) {
         const int row = i % kTileRows;
         const int token = i / kTileRows % count;
@@ -235,7 +253,7 @@ __global__ void __launch_bounds__(kThreads<kWhole>, 1) RunKernel(const __grid_co
                                                     static_cast<double>(span.routing[token])));
         }
         const int row_of_all =
-            span.first_row + ((first - span.first_item) / kMatrices + tile) * kTileRows + row;
+            span.first_row + (first - span.first_item) / kMatrices * Of::kRows + tile * kTileRows + row;
         p.y[static_cast<int64_t>(span.assignments[token]) * p.rows + row_of_all] = Bf16FromFloat(result);
       }
     }
@@ -248,21 +266,32 @@ void Launch(CudaContext& context, bool whole, Params& params) {
   params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
   const size_t other_bytes = static_cast<size_t>(params.max_spans) * sizeof(Span<kMatrices>) +
                              StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
-  const auto launch = [&]<bool kWhole>(size_t tiles_bytes) {
-    const uint64_t number =
-        context.queue().Launch(RunKernel<kKind, kMatrices, kWhole>, blocks, kThreads<kWhole>,
-                               tiles_bytes + 2 * kSumsBytes<kWhole> + other_bytes, params);
+  const auto launch = [&]<int kTiles>(size_t weights_bytes) {
+    const uint64_t number = context.queue().Launch(
+        RunKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
+        weights_bytes + 2 * Items<kTiles>::kSumsBytes +
+            static_cast<size_t>(NumSpread(params.shape, kTiles)) * sizeof(SpreadScales) + other_bytes,
+        params);
     context.queue().NoteReader(number, {});
   };
-  const int tile_bytes = TileBytes(params.shape);
-  params.stages = std::min(kTilesBytes / tile_bytes, kMostTiles);
-  if (whole && params.stages >= kLeastTiles) {
-    launch.template operator()<true>(static_cast<size_t>(params.stages * tile_bytes) +
-                                     kStreamWarps * sizeof(SpreadScales));
-  } else {
-    params.stages = 0;
-    launch.template operator()<false>(kStreamWarps * sizeof(WarpRing<kStages>));
+  // Whether so many row tiles at a time have room.
+  const auto launch_whole = [&]<int kTiles>() {
+    using Of = Items<kTiles>;
+    const size_t item_bytes = static_cast<size_t>(TileBytes(params.shape, Of::kRows));
+    const size_t others = 2 * Of::kSumsBytes + other_bytes +
+                          static_cast<size_t>(NumSpread(params.shape, kTiles)) * sizeof(SpreadScales);
+    if (!whole || params.rows % Of::kRows != 0 || others + kLeastItems * item_bytes > kSharedBytes)
+      return false;
+    params.stages = static_cast<int>(std::min<size_t>((kSharedBytes - others) / item_bytes, kMostItems));
+    launch.template operator()<kTiles>(static_cast<size_t>(params.stages) * item_bytes);
+    return true;
+  };
+  if constexpr (kMatrices == 1) {
+    if (launch_whole.template operator()<2>()) return;
   }
+  if (launch_whole.template operator()<1>()) return;
+  params.stages = 0;
+  launch.template operator()<0>(kStreamWarps * sizeof(WarpRing<kStages>));
 }
 
 template <StreamKind kKind>

@@ -29,18 +29,19 @@ struct StagePlace {
   }
 };
 
-// Of a row tile: its elements, row by row, then its scales.
-__host__ __device__ constexpr int TileBytes(const StreamShape& shape) {
-  return kTileRows * (shape.row_bytes + shape.scale_row_bytes);
+// Of so many rows, one row tile or more: their elements, row by row, then their scales.
+__host__ __device__ constexpr int TileBytes(const StreamShape& shape, int rows = kTileRows) {
+  return rows * (shape.row_bytes + shape.scale_row_bytes);
 }
 
 // To TileBytes of shared memory; `barrier` counts them. By one thread.
+template <int kRows = kTileRows>
 __device__ __forceinline__ void CopyTile(unsigned char* to, const StreamTile& tile, const StreamShape& shape,
                                          uint64_t* barrier, uint64_t policy) {
-  const int data_bytes = kTileRows * shape.row_bytes;
+  const int data_bytes = kRows * shape.row_bytes;
   CopyBulkBy(policy, to, tile.data, static_cast<uint32_t>(data_bytes), barrier);
   if (shape.scale_row_bytes > 0) {
-    CopyBulkBy(policy, to + data_bytes, tile.scale, static_cast<uint32_t>(kTileRows * shape.scale_row_bytes),
+    CopyBulkBy(policy, to + data_bytes, tile.scale, static_cast<uint32_t>(kRows * shape.scale_row_bytes),
                barrier);
   }
 }
@@ -62,6 +63,7 @@ struct TileSegment {
   int scales;  // Of the segment's first unit in the tile's first row.
   int scale_row_bytes;
 };
+template <int kRows = kTileRows>
 __device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_unit = WarpSegment() * shape.segment_units;
@@ -70,7 +72,7 @@ __device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
           .first_unit = first_unit,
           .data = lane / 4 * shape.row_bytes + first_unit * kUnitBytes + lane % 4 * 16,
           .upper_data = 8 * shape.row_bytes,
-          .scales = kTileRows * shape.row_bytes + first_unit * scale_bytes,
+          .scales = kRows * shape.row_bytes + first_unit * scale_bytes,
           .scale_row_bytes = shape.scale_row_bytes};
 }
 
@@ -107,19 +109,25 @@ __device__ __forceinline__ uint4 LoadShared16(uint32_t address) {
   return value;
 }
 
-// The warp's segment of a tile times tokens, the lane's of which begins at x in shared memory, if it exists.
-// `spread` is for FP4.
-template <StreamKind kKind>
+// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if it exists. Of FP4 a unit's
+// activations are read once for all of them; `spread` has a place for each.
+template <StreamKind kKind, int kTiles>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,
-                                             const StreamScales& by, SpreadScales* spread, float (&sums)[4]) {
+                                             const StreamScales& by, SpreadScales* spread,
+                                             float (&sums)[kTiles][4]) {
   constexpr int kUnitCols = 4 * Unpack<FormatOf(kKind)>::kValues;
   constexpr int kBytes = kKind == StreamKind::kNvFp4 ? 2 : 1;  // A lane's scales of a unit.
+  static_assert(IsFp4(kKind) || kTiles == 1);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t lower = SharedAddress(tile) + static_cast<uint32_t>(segment.data);
-  uint32_t upper = lower + static_cast<uint32_t>(segment.upper_data);
-  // Else the second is the first and what lies between, which is read from the launch's arguments unit by unit.
-  asm volatile("" : "+r"(upper));
+  // By row tile: where a lane's lower and upper rows are.
+  uint32_t rows[kTiles][2];
+#pragma unroll
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    rows[i / 2][i % 2] = SharedAddress(tile) + static_cast<uint32_t>(segment.data + i * segment.upper_data);
+    // Else it is the first and what lies between, which is read from the launch's arguments unit by unit.
+    if (i > 0) asm volatile("" : "+r"(rows[i / 2][i % 2]));
+  }
   const unsigned char* scales = tile + segment.scales;
   x += segment.first_unit * kUnitCols + lane % 4 * (kUnitCols / 4);
 #pragma unroll 1
@@ -127,23 +135,35 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
     const int units = min(SpreadScales::kUnits, segment.units - first);
     const uint8_t* of_row = scales + lane / 4 * segment.scale_row_bytes + lane % 4 * kBytes;
     int upper_scales = 8 * segment.scale_row_bytes;
+    int next_scales = kTileRows * segment.scale_row_bytes;
     if constexpr (IsFp4(kKind)) {
       if (segment.units >= SpreadScales::kUnits) {
-        Spread<kKind>(*spread, scales, segment.scale_row_bytes, units);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+          Spread<kKind>(spread[i], scales + i * next_scales, segment.scale_row_bytes, units);
         of_row = spread->rows[lane / 4] + lane % 4 * kBytes;
         upper_scales = 8 * SpreadScales::kRowBytes;
+        next_scales = static_cast<int>(sizeof(SpreadScales));
       }
     }
 #pragma unroll 1
     for (int i = first; i < first + units; ++i) {
-      const uint4 low = LoadShared16(lower);
-      const uint4 high = LoadShared16(upper);
-      MultiplyUnit<kKind>(sums, low, high, x, exists, by, segment.first_unit + i, block_units_log2, of_row,
-                          upper_scales);
+      if constexpr (IsFp4(kKind)) {
+        const Fp4Columns columns = LoadFp4Columns(x, exists);
+#pragma unroll
+        for (int k = 0; k < kTiles; ++k) {
+          const uint8_t* const of_tile = of_row + k * next_scales;
+          MultiplyFp4Unit<FormatOf(kKind)>(sums[k], LoadShared16(rows[k][0]), LoadShared16(rows[k][1]),
+                                           of_tile, of_tile + upper_scales, columns);
+        }
+      } else {
+        MultiplyUnit<kKind>(sums[0], LoadShared16(rows[0][0]), LoadShared16(rows[0][1]), x, exists, by,
+                            segment.first_unit + i, block_units_log2, of_row, upper_scales);
+      }
       of_row += 4 * kBytes;
       x += kUnitCols;
-      lower += kUnitBytes;
-      upper += kUnitBytes;
+#pragma unroll
+      for (int k = 0; k < 2 * kTiles; ++k) rows[k / 2][k % 2] += kUnitBytes;
     }
     scales += SpreadScales::kUnits * 4 * kBytes;
   }
