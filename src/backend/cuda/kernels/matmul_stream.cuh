@@ -337,19 +337,11 @@ __device__ __forceinline__ typename Unpack<kKind>::Scales ExpandCodes(const uint
   }
 }
 
-// A lane's columns of a unit of FP4, of its token.
-struct Fp4Columns {
-  uint4 chunks[4];
-};
-__device__ __forceinline__ Fp4Columns LoadFp4Columns(const uint16_t* x, bool exists) {
-  return {{LoadTokenColumns(x, exists), LoadTokenColumns(x + 8, exists), LoadTokenColumns(x + 16, exists),
-           LoadTokenColumns(x + 24, exists)}};
-}
-
-template <MatmulKind kKind>
+// columns(i) are the lane's columns 8 i and on of its token.
+template <MatmulKind kKind, typename Columns>
 __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& low, const uint4& high,
                                                 const uint8_t* low_scale, const uint8_t* high_scale,
-                                                const Fp4Columns& columns) {
+                                                Columns&& columns) {
   using Format = Unpack<kKind>;
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
   const typename Format::Scales scales[2] = {ExpandCodes<kKind>(low_scale), ExpandCodes<kKind>(high_scale)};
@@ -363,7 +355,7 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   };
 #pragma unroll
   for (int chunk = 0; chunk < 4; ++chunk) {
-    const uint4& b = columns.chunks[chunk];
+    const uint4 b = columns(chunk);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int i = chunk * 4 + step * 2;
@@ -396,7 +388,7 @@ __device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low,
     MultiplyBf16Unit(sums, low, high, x, exists);
   } else {
     MultiplyFp4Unit<FormatOf(kKind)>(sums, low, high, scales, scales + upper_scales,
-                                     LoadFp4Columns(x, exists));
+                                     [&](int i) { return LoadTokenColumns(x + i * 8, exists); });
   }
 }
 

@@ -209,8 +209,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __gr
   const int tiles_of_width = p.width / kTileRows;
   const int scale_cols = p.parts[kLinear].shape.scale_cols;
 
-  extern __shared__ __align__(16) unsigned char all_shared[];
-  auto* const shared = KeptShared(all_shared);  // Stages.
+  extern __shared__ __align__(16) unsigned char shared[];  // Stages.
   auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
   auto* const linear_row = rows + RowElements(p);
   auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));  // Of two rounds.
@@ -218,8 +217,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __gr
   auto* const x_scales = reinterpret_cast<float*>(spread + kStreamWarps);  // Of the linear,
   float* const fp8_scales = x_scales + StreamGroups(p.linear.cols);        // and of its weights, by item.
   auto* const items = reinterpret_cast<Item*>(shared + p.items_at);        // Of all parts.
-  __shared__ Known known_of_block;
-  Known& known = *KeptShared(&known_of_block);
+  __shared__ Known known;
 
   if (t >= kStreamThreads) {
     if (lane < p.stages) {

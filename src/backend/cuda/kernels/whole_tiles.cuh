@@ -148,17 +148,20 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
     }
 #pragma unroll 1
     for (int i = first; i < first + units; ++i) {
-      if constexpr (IsFp4(kKind)) {
-        const Fp4Columns columns = LoadFp4Columns(x, exists);
+      if constexpr (kTiles == 1) {
+        MultiplyUnit<kKind>(sums[0], LoadShared16(rows[0][0]), LoadShared16(rows[0][1]), x, exists, by,
+                            segment.first_unit + i, block_units_log2, of_row, upper_scales);
+      } else {
+        uint4 columns[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) columns[k] = LoadTokenColumns(x + k * 8, exists);
 #pragma unroll
         for (int k = 0; k < kTiles; ++k) {
           const uint8_t* const of_tile = of_row + k * next_scales;
           MultiplyFp4Unit<FormatOf(kKind)>(sums[k], LoadShared16(rows[k][0]), LoadShared16(rows[k][1]),
-                                           of_tile, of_tile + upper_scales, columns);
+                                           of_tile, of_tile + upper_scales,
+                                           [&](int chunk) { return columns[chunk]; });
         }
-      } else {
-        MultiplyUnit<kKind>(sums[0], LoadShared16(rows[0][0]), LoadShared16(rows[0][1]), x, exists, by,
-                            segment.first_unit + i, block_units_log2, of_row, upper_scales);
       }
       of_row += 4 * kBytes;
       x += kUnitCols;
