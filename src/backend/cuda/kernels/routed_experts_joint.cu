@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __gr
   const int tiles_of_width = p.width / kTileRows;
   const int scale_cols = p.parts[kLinear].shape.scale_cols;
 
-  extern __shared__ __align__(16) unsigned char shared[];  // Stages.
+  extern __shared__ __align__(kTileAlignment) unsigned char shared[];  // Stages.
   auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
   auto* const linear_row = rows + RowElements(p);
   auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));  // Of two rounds.

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1) RunKernel(const __
   constexpr bool kWhole = Of::kWhole;
   constexpr MatmulKind kFormat = FormatOf(kKind);
   const int t = static_cast<int>(threadIdx.x);
-  extern __shared__ __align__(16) unsigned char all_shared[];
+  extern __shared__ __align__(kTileAlignment) unsigned char all_shared[];
   auto* const shared = KeptShared(all_shared);
   using Rings = WarpRing<kStages>[kStreamWarps];
   constexpr int kSums = static_cast<int>(Of::kSumsBytes / sizeof(SegmentSums));

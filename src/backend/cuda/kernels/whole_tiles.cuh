@@ -29,6 +29,9 @@ struct StagePlace {
   }
 };
 
+// Where tiles come in shared memory begins a line of it: 16 bytes are enough for the copy engine, which then writes slower.
+inline constexpr int kTileAlignment = 128;
+
 // Of so many rows, one row tile or more: their elements, row by row, then their scales.
 __host__ __device__ constexpr int TileBytes(const StreamShape& shape, int rows = kTileRows) {
   return rows * (shape.row_bytes + shape.scale_row_bytes);
