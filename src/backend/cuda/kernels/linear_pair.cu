@@ -3,10 +3,13 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/linear_pair.h"
 #include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/peer_exchange.cuh"
+#include "backend/cuda/kernels/stream_rows.cuh"
+#include "backend/cuda/kernels/stream_units.cuh"
 #include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {

@@ -5,11 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/hc_mix.cuh"
 #include "backend/cuda/kernels/linear_pair.h"
 #include "backend/cuda/kernels/linear_stream.h"
 #include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/routed_experts_joint.h"
+#include "backend/cuda/kernels/stream_rows.cuh"
+#include "backend/cuda/kernels/stream_units.cuh"
 #include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {

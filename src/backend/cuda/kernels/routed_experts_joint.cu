@@ -2,11 +2,14 @@
 #include <cstddef>
 #include <memory>
 
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/chosen_experts.cuh"
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/routed_experts_joint.h"
 #include "backend/cuda/kernels/routed_experts_stream.h"
+#include "backend/cuda/kernels/stream_rows.cuh"
+#include "backend/cuda/kernels/stream_units.cuh"
 #include "backend/cuda/kernels/swiglu.cuh"
 #include "backend/cuda/kernels/whole_tiles.cuh"
 

@@ -4,8 +4,11 @@
 // (whole_tiles.cuh), or where three of them do not fit each warp for its segments (warp_stream.cuh).
 #include <algorithm>
 
+#include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/grid_barrier.cuh"
 #include "backend/cuda/kernels/routed_experts_runs.h"
+#include "backend/cuda/kernels/stream_rows.cuh"
+#include "backend/cuda/kernels/stream_units.cuh"
 #include "backend/cuda/kernels/swiglu.cuh"
 #include "backend/cuda/kernels/whole_tiles.cuh"
 

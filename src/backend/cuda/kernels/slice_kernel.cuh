@@ -10,11 +10,17 @@
 
 #include <cstddef>
 
+#include "backend/cuda/kernels/begin_kernel.cuh"
+#include "backend/cuda/kernels/copy_async.cuh"
 #include "backend/cuda/kernels/grid_barrier.h"
 #include "backend/cuda/kernels/hc_mixes.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/linear_output.cuh"
-#include "backend/cuda/kernels/matmul_stream.cuh"
+#include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/shared_address.cuh"
+#include "backend/cuda/kernels/stream_params.h"
+#include "backend/cuda/kernels/stream_rows.cuh"
+#include "backend/cuda/kernels/stream_units.cuh"
 
 namespace dsv4::backend::cuda::slice_kernel {
 

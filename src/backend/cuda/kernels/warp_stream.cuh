@@ -7,7 +7,11 @@
 // memory leaves time: a warp's item costs it no barrier, and activations are read for the tokens that exist.
 #pragma once
 
-#include "backend/cuda/kernels/matmul_stream.cuh"
+#include "backend/cuda/kernels/copy_async.cuh"
+#include "backend/cuda/kernels/matmul_mma.cuh"
+#include "backend/cuda/kernels/shared_address.cuh"
+#include "backend/cuda/kernels/stream_params.h"
+#include "backend/cuda/kernels/stream_units.cuh"
 
 namespace dsv4::backend::cuda {
 

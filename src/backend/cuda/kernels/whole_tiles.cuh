@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/stream_units.cuh"
 #include "backend/cuda/kernels/warp_stream.cuh"
 
 namespace dsv4::backend::cuda {
