@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/linear_slices.h"
 #include "backend/cuda/kernels/memory_range.h"
 #include "backend/cuda/kernels/slice_kernel.cuh"
+#include "backend/cuda/kernels/slice_params.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
