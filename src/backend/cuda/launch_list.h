@@ -28,7 +28,7 @@ class LaunchList {
     static_assert(alignof(T) <= kAlignment);
     // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding stands behind an array of
     // structures that have padding themselves: as far from the object's beginning as it is from the array's end. Such an array comes
-    // last, and its structure says so (rows.cu).
+    // last, and its structure says so (kernels/row_tracks.h).
     if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }

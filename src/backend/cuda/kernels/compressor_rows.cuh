@@ -1,4 +1,4 @@
-// Compressors in rows.cu: the entry that a block pools in registers, and the rows that go to the rings. What is where comes from the
+// Compressors in row_tracks.cu: the entry that a block pools in registers, and the rows that go to the rings. What is where comes from the
 // host; remainders of positions are taken there.
 #pragma once
 

@@ -6,249 +6,24 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention_cluster.h"
-#include "backend/cuda/kernels/begin_kernel.cuh"
-#include "backend/cuda/kernels/compressor_rows.cuh"
 #include "backend/cuda/kernels/hc_mix.h"
 #include "backend/cuda/kernels/head_rows.h"
 #include "backend/cuda/kernels/many_heads.h"
 #include "backend/cuda/kernels/many_rows.h"
-#include "backend/cuda/kernels/row_registers.cuh"
-#include "backend/cuda/kernels/row_steps.cuh"
+#include "backend/cuda/kernels/row_tracks.h"
 #include "backend/cuda/kernels/rows.h"
 
 namespace dsv4::backend::cuda {
+
+// The last launch of row steps, which another may join.
+struct OpenRows {
+  uint64_t launch = 0;
+  int64_t num_blocks = 0;
+  RowTracks params;
+  std::vector<std::pair<int, MemoryRange>> touched;  // By track.
+};
+
 namespace {
-
-constexpr int kMaxTracks = 8;
-constexpr int kMaxSteps = 5;
-// Where a block has its row.
-enum class RowPlace : uint8_t { kShared, kRegisters, kPooledInRegisters, kNowhere };
-// Rows, and what is done to each of them.
-struct Track {
-  RowsOperand rows;
-  int num_steps;
-  RowPlace place;
-  signed char first[kNumRowStepKinds];  // The first step of a kind, or -1.
-  RowStep steps[kMaxSteps];
-
-  __device__ const RowStep* First(RowStepKind kind) const {
-    const int i = first[static_cast<int>(kind)];
-    return i < 0 ? nullptr : steps + i;
-  }
-};
-
-struct Params {
-  int num_tracks;
-  int max_width;
-  int max_frequencies;
-  int first_blocks[kMaxTracks];  // Of tracks.
-  Fault* fault;
-  Track tracks[kMaxTracks];  // Last (LaunchList::AddArgument).
-};
-static_assert(offsetof(Params, tracks) + sizeof(Params::tracks) == sizeof(Params));
-static_assert(offsetof(Track, steps) + sizeof(Track::steps) == sizeof(Track));
-
-// The run that has a row: every thread of the block looks at one.
-struct RunOfRow {
-  int count;  // Of such runs: if there are several, `run` is none of them.
-  StoredRun run;
-
-  __device__ RunOfRow(const RowStep* store, int64_t row) {
-    static_assert(kMaxJoinedRuns <= kNarrowRowThreads);
-    __shared__ StoredRun found;
-    count = 0;
-    if (store == nullptr) return;
-    StoredRun mine = {};
-    if (threadIdx.x < store->runs.size) mine = store->runs[threadIdx.x];
-    const bool has_row = row >= mine.begin && row < mine.end;
-    count = __syncthreads_count(has_row);
-    if (has_row && count == 1) found = mine;
-    __syncthreads();
-    if (count == 1) run = found;
-  }
-  // Calls write(destination's run) for all of them.
-  template <typename Write>
-  __device__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
-    if (count == 1) return write(run);
-#pragma unroll 1
-    for (int64_t i = 0; count > 1 && i < store.runs.size; ++i) {
-      const StoredRun other = store.runs[i];
-      if (row >= other.begin && row < other.end) write(other);
-    }
-  }
-};
-
-// A row whose steps come in the order in which they stand here, each once (FitsRegisters). `kPools`: kPool is the first. Others do not
-// have its registers.
-template <bool kPools>
-__device__ void StepsInRegisters(const Track& track, int64_t r, Fault* fault) {
-  const RowsOperand& rows = track.rows;
-  const int width = static_cast<int>(rows.width);
-  const auto t = static_cast<int>(threadIdx.x);
-  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them.
-  const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
-  RegisterRow::Values weights;
-  if (norm != nullptr) RegisterRow::LoadWeights(weights, norm->weight, width);
-  const RowStep* const store = track.First(RowStepKind::kStore);
-  const RunOfRow runs(store, r);
-  const RowStep* const rope = track.First(RowStepKind::kRope);
-  int32_t position = 0;
-  double2 rotation = {};
-  if (rope != nullptr) {
-    position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
-    // Of the only one of the thread's columns that may be among those rotated.
-    const int begin = width - 2 * rope->num_columns;
-    const int column = begin / RegisterRow::kThreads * RegisterRow::kThreads + t;
-    if (position >= 0 && column >= begin && column < width)
-      rotation = Rotation(position, rope->weight[(column - begin) / 2], rope->inverse);
-  }
-  // So that arguments are in the cache of constants by then, wherever the compiler reads them.
-  const RowStep* const simulate = track.First(RowStepKind::kSimulateFp8);
-  const int simulated = simulate != nullptr ? simulate->num_columns : 0;
-  asm volatile("" ::"r"(simulated), "l"(rows.in), "l"(rows.out));
-  RegisterRow row(width);
-  if constexpr (kPools) {
-    extern __shared__ __align__(16) unsigned char shared[];
-    const PooledRow pooled(rows, track.steps[0], r, reinterpret_cast<float*>(shared));
-    pooled.AskForApe();
-    WaitForKernelsBefore();
-    pooled.Pool(row);
-  } else {
-    WaitForKernelsBefore();
-    row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
-  }
-  if (norm != nullptr) row.RmsNorm(weights, norm->factor);
-  if (const RowStep* const step = track.First(RowStepKind::kHeadRmsNorm); step != nullptr)
-    row.HeadRmsNorm(step->factor);
-  if (rope != nullptr) {
-    if (position >= 0) {
-      row.Rope(rotation, rope->num_columns);
-    } else if (t == 0 && r % rope->group == 0) {
-      ReportFault(fault, FaultKind::kPosition, r / rope->group, 0, position, 0);
-    }
-  }
-  if (simulated > 0) row.SimulateFp8(simulated);
-  if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
-  if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
-  if (store != nullptr) {
-    runs.ForEach(*store, r, [&](const StoredRun& run) {
-      row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
-    });
-  }
-  row.Write(static_cast<uint16_t*>(rows.out) + r * rows.out_stride);
-}
-
-// The same for any steps, in shared memory.
-template <int kThreads>
-__device__ void StepsInSharedMemory(const Params& p, const Track& track, int64_t r) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  // [max_frequencies], [max_width], [max_width]: where a step needs doubles, they come last.
-  auto* const rotations = reinterpret_cast<double2*>(shared);
-  auto* const row = reinterpret_cast<float*>(rotations + p.max_frequencies);
-  auto* const wide = reinterpret_cast<double*>(row + (p.max_width + 1) / 2 * 2);
-  const RowsOperand& rows = track.rows;
-  const int width = static_cast<int>(rows.width);
-  const int t = static_cast<int>(threadIdx.x);
-  // As above. A track has one rotation, and is quick about one norm and one store.
-  int32_t position = 0;
-  float frequency = 0.0F;
-  const RowStep* const rope = track.First(RowStepKind::kRope);
-  if (rope != nullptr) {
-    position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
-    if (t < rope->num_columns) frequency = rope->weight[t];
-  }
-  const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
-  RowWeights weights;
-  if (norm != nullptr) AskForWeights<kThreads>(weights, norm->weight, width);
-  const RowStep* const store = track.First(RowStepKind::kStore);
-  const RunOfRow runs(store, r);
-  WaitForKernelsBefore();
-
-  const auto* const in =
-      static_cast<const std::byte*>(rows.in) + r * rows.in_stride * (rows.in_is_bf16 ? 2 : 4);
-  auto* const out = static_cast<std::byte*>(rows.out) + r * rows.out_stride * (rows.out_is_bf16 ? 2 : 4);
-  const bool is_bf16 = rows.out_is_bf16;
-  LoadRow<kThreads>(row, in, rows.in_is_bf16, width, [&] {
-    if (rope == nullptr || position < 0) return;
-    if (t < rope->num_columns) rotations[t] = Rotation(position, frequency, rope->inverse);
-#pragma unroll 1
-    for (int i = t + kThreads; i < rope->num_columns; i += kThreads)
-      rotations[i] = Rotation(position, rope->weight[i], rope->inverse);
-  });
-#pragma unroll 1
-  for (int s = 0; s < track.num_steps; ++s) {
-    const RowStep& step = track.steps[s];
-    switch (step.kind) {
-      case RowStepKind::kRmsNorm:
-        if (&step != norm) AskForWeights<kThreads>(weights, step.weight, width);
-        RmsNormRow<kThreads>(row, width, step.weight, weights, step.factor, is_bf16);
-        break;
-      case RowStepKind::kHeadRmsNorm:
-        HeadRmsNormRow<kThreads>(row, width, step.factor, is_bf16);
-        break;
-      case RowStepKind::kRope:
-        if (position >= 0) {
-          RopeRow<kThreads>(row, width, rotations, step.num_columns, is_bf16);
-        } else if (t == 0 && r % step.group == 0) {
-          ReportFault(p.fault, FaultKind::kPosition, r / step.group, 0, position, 0);
-        }
-        break;
-      case RowStepKind::kSimulateFp8:
-        SimulateFp8Row<kThreads>(row, step.num_columns, step.group, is_bf16);
-        break;
-      case RowStepKind::kHadamardFp4:
-        HadamardFp4Row<kThreads>(row, wide, width, is_bf16);
-        break;
-      case RowStepKind::kScale:
-#pragma unroll 1
-        for (int i = t; i < width; i += kThreads)
-          row[i] = is_bf16 ? RoundToBf16(row[i] * step.factor) : row[i] * step.factor;
-        __syncthreads();
-        break;
-      case RowStepKind::kStore:
-        (&step == store ? runs : RunOfRow(&step, r)).ForEach(step, r, [&](const StoredRun& run) {
-          WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
-                             width);
-        });
-        break;
-      case RowStepKind::kPool:
-      case RowStepKind::kHistory:
-        break;
-    }
-  }
-  WriteRow<kThreads>(row, out, is_bf16, width);
-}
-
-// One block a row.
-template <int kThreads>
-__global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ Params p) {
-  LetNextKernelStart();
-  const int block = static_cast<int>(blockIdx.x);
-  int number = 0;
-#pragma unroll
-  for (int i = 1; i < kMaxTracks; ++i) {
-    if (i < p.num_tracks && p.first_blocks[i] <= block) number = i;
-  }
-  const Track& track = p.tracks[number];
-  const int64_t r = block - p.first_blocks[number];
-  if (track.place == RowPlace::kNowhere) {
-    StoreHistory<kThreads>(track.rows, track.steps[0], r);
-    return;
-  }
-  if constexpr (kThreads == RegisterRow::kThreads) {
-    if (track.place == RowPlace::kRegisters) {
-      StepsInRegisters<false>(track, r, p.fault);
-      return;
-    }
-    if (track.place == RowPlace::kPooledInRegisters) {
-      StepsInRegisters<true>(track, r, p.fault);
-      return;
-    }
-  }
-  StepsInSharedMemory<kThreads>(p, track, r);
-}
-
-static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
 
 // Whether `next` goes on with what `track` leaves.
 bool GoesOn(const RowsOperand& track, const RowsOperand& next) {
@@ -258,21 +33,9 @@ bool GoesOn(const RowsOperand& track, const RowsOperand& next) {
          (track.num_rows == 1 || (next.in_stride == track.out_stride && next.out_stride == track.out_stride));
 }
 
-}  // namespace
-
-// The last launch of row steps, which another may join.
-struct OpenRows {
-  uint64_t launch = 0;
-  int64_t num_blocks = 0;
-  Params params;
-  std::vector<std::pair<int, MemoryRange>> touched;  // By track.
-};
-
-namespace {
-
 // What head_rows.h makes of a launch, if it takes all of it: one track of many rows.
-std::optional<HeadRows> HeadRowsOf(const Params& p) {
-  const Track& track = p.tracks[0];
+std::optional<HeadRows> HeadRowsOf(const RowTracks& p) {
+  const RowTrack& track = p.tracks[0];
   const RowsOperand& rows = track.rows;
   if (p.num_tracks != 1 || rows.num_rows < kManyHeadRows || !rows.in_is_bf16 || !rows.out_is_bf16 ||
       !FitsHeadRows(rows.width, rows.in, rows.in_stride, rows.out, rows.out_stride)) {
@@ -314,8 +77,8 @@ std::optional<HeadRows> HeadRowsOf(const Params& p) {
 }
 
 // The same of many_rows.h.
-std::optional<ManyRows> ManyRowsOf(const Params& p) {
-  const Track& track = p.tracks[0];
+std::optional<ManyRows> ManyRowsOf(const RowTracks& p) {
+  const RowTrack& track = p.tracks[0];
   const RowsOperand& rows = track.rows;
   if (p.num_tracks != 1 || rows.num_rows < kManyRows || !rows.in_is_bf16 || !rows.out_is_bf16 ||
       track.steps[0].kind != RowStepKind::kRmsNorm) {
@@ -356,47 +119,10 @@ std::optional<ManyRows> ManyRowsOf(const Params& p) {
   return HasManyRows(many) ? std::optional(many) : std::nullopt;
 }
 
-// Whether each step comes once, in the order of StepsInRegisters, and is one of RegisterRow's.
-bool FitsRegisters(const Track& track) {
-  const RowsOperand& rows = track.rows;
-  if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;
-  constexpr RowStepKind kOrder[] = {RowStepKind::kPool,  RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
-                                    RowStepKind::kRope,  RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
-                                    RowStepKind::kScale, RowStepKind::kStore};
-  const RowStepKind* next = std::begin(kOrder);
-  for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps))) {
-    next = std::find(next, std::end(kOrder), step.kind);
-    if (next == std::end(kOrder)) return false;
-    ++next;
-    const int64_t rotated = rows.width - 2 * int64_t{step.num_columns};
-    const bool fits = step.kind == RowStepKind::kRope
-                          ? rows.width % 2 == 0 && rotated >= 0 &&
-                                rotated / RegisterRow::kThreads == (rows.width - 1) / RegisterRow::kThreads
-                      : step.kind == RowStepKind::kSimulateFp8
-                          ? step.group == kRegisterGroup && step.num_columns % kRegisterGroup == 0
-                      : step.kind == RowStepKind::kHadamardFp4 ? rows.width == kRegisterHadamard
-                                                               : true;
-    if (!fits) return false;
-  }
-  // One sum a block.
-  return track.first[static_cast<int>(RowStepKind::kRmsNorm)] < 0 ||
-         track.first[static_cast<int>(RowStepKind::kHeadRmsNorm)] < 0;
-}
-
-void AddStep(Track& track, const RowStep& step) {
-  signed char& first = track.first[static_cast<int>(step.kind)];
-  if (first < 0) first = static_cast<signed char>(track.num_steps);
-  track.steps[track.num_steps++] = step;
-  track.place = step.kind == RowStepKind::kHistory          ? RowPlace::kNowhere
-                : !FitsRegisters(track)                     ? RowPlace::kShared
-                : track.steps[0].kind == RowStepKind::kPool ? RowPlace::kPooledInRegisters
-                                                            : RowPlace::kRegisters;
-}
-
 // The launch with one more step; false if it must be another launch.
 bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::span<const MemoryRange> touches,
           const void* beside) {
-  Params& p = open.params;
+  RowTracks& p = open.params;
   if (p.num_tracks > 0 && (rows.width <= kMaxNarrowRow) != (p.max_width <= kMaxNarrowRow)) return false;
   int number = 0;
   while (number < p.num_tracks && !GoesOn(p.tracks[number].rows, rows)) ++number;
@@ -411,13 +137,13 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::spa
   }
   std::vector<std::pair<int, MemoryRange>> touched;
   for (const MemoryRange& range : touches) touched.emplace_back(number, range);
-  Track& track = p.tracks[number];
+  RowTrack& track = p.tracks[number];
   if (number < p.num_tracks) {
     const std::span<const RowStep> steps(track.steps, static_cast<size_t>(track.num_steps));
     const bool second_rope =
         step.kind == RowStepKind::kRope &&
         std::ranges::any_of(steps, [](const RowStep& s) { return s.kind == RowStepKind::kRope; });
-    if (track.num_steps == kMaxSteps || second_rope) return false;
+    if (track.num_steps == kMaxTrackSteps || second_rope) return false;
   } else {
     touched.emplace_back(number,
                          RangeOfRows(rows.in, rows.in_stride, rows.width, rows.in_is_bf16, rows.num_rows));
@@ -439,7 +165,7 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::spa
     open.num_blocks += rows.num_rows;
     ++p.num_tracks;
   }
-  AddStep(track, step);
+  AddToTrack(track, step);
   // Nothing else pools.
   if (track.steps[0].kind == RowStepKind::kPool && track.place != RowPlace::kPooledInRegisters) return false;
   p.max_width = std::max(p.max_width, static_cast<int>(rows.width));
@@ -448,30 +174,11 @@ bool Join(OpenRows& open, const RowsOperand& rows, const RowStep& step, std::spa
 }
 
 uint64_t Launch(CudaContext& context, const OpenRows& rows, uint64_t before) {
-  const Params& p = rows.params;
-  bool doubles = false;
-  size_t pooled_bytes = 0;
-  for (const Track& track : std::span(p.tracks, static_cast<size_t>(p.num_tracks))) {
-    for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps)))
-      doubles = doubles || step.kind == RowStepKind::kHadamardFp4;
-    if (track.steps[0].kind == RowStepKind::kPool)
-      pooled_bytes = std::max(pooled_bytes, PooledRowBytes(track.rows.width));
-  }
-  const size_t width = static_cast<size_t>(p.max_width + 1) / 2 * 2;
-  const size_t shared_bytes =
-      std::max(pooled_bytes, static_cast<size_t>(p.max_frequencies) * sizeof(double2) +
-                                 width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
-  if (const std::optional<HeadRows> heads = HeadRowsOf(p); heads.has_value())
+  if (const std::optional<HeadRows> heads = HeadRowsOf(rows.params); heads.has_value())
     return LaunchHeadRows(context, *heads, before);
-  if (const std::optional<ManyRows> many = ManyRowsOf(p); many.has_value())
+  if (const std::optional<ManyRows> many = ManyRowsOf(rows.params); many.has_value())
     return LaunchManyRows(context, *many, before);
-  const auto grid = static_cast<unsigned>(rows.num_blocks);
-  if (p.max_width <= kMaxNarrowRow) {
-    return context.queue().LaunchInPlaceOf(before, RowsKernel<kNarrowRowThreads>, grid, kNarrowRowThreads,
-                                           shared_bytes, p);
-  }
-  return context.queue().LaunchInPlaceOf(before, RowsKernel<kWideRowThreads>, grid, kWideRowThreads,
-                                         shared_bytes, p);
+  return LaunchRowTracks(context, rows.params, rows.num_blocks, before);
 }
 
 }  // namespace
@@ -505,9 +212,9 @@ Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& 
 bool ContinuesRows(CudaContext& context, const RowsOperand& rows) {
   const std::shared_ptr<OpenRows>& open = context.open_rows();
   if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
-  const Params& p = open->params;
+  const RowTracks& p = open->params;
   return std::ranges::any_of(std::span(p.tracks, static_cast<size_t>(p.num_tracks)),
-                             [&](const Track& track) { return GoesOn(track.rows, rows); });
+                             [&](const RowTrack& track) { return GoesOn(track.rows, rows); });
 }
 
 // --- The ops ---------------------------------------------------------------------------------------------------------
