@@ -232,6 +232,7 @@ Status ValidateScaleValues(const Weight& weight, std::string_view name) {
 
 void DequantizeRow(const Weight& weight, int64_t row, float* out) {
   DSV4_CHECK(0 <= row && row < weight.rows) << row << " of " << weight.rows;
+  DSV4_CHECK(!weight.repacked) << "in an order that only a backend knows";
   switch (weight.format) {
     case WeightFormat::kPlain:
       return DequantizePlainRow(weight, row, out);

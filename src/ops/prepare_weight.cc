@@ -10,6 +10,7 @@ Status Validate(const PrepareWeightArgs& args) {
   check.Require(args.prepared != nullptr, "prepared", "null", "a weight to fill");
   if (!check.ok()) return check.status();
   check.Require(args.source->data.device == Device{}, "source", "on a device", "host memory");
+  check.Require(!args.source->repacked, "source", "a backend's own order", "as it is stored");
   return check.status();
 }
 

@@ -32,7 +32,9 @@ TEST(E2m1Order, PairsAreThoseOfTheFile) {
           const uint32_t want = AsTinyBf16(Codes(stored, i, i % 4)) | AsTinyBf16(Codes(stored, i, i % 4 + 4))
                                                                           << 16;
           ASSERT_EQ(OrderedPair(stored, i), want) << "code " << code << " at " << place << ", pair " << i;
-          ASSERT_EQ(StoredE2m1Pair(static_cast<uint32_t>(stored >> (i / 4 * 32)), i % 4), want);
+          const auto word = static_cast<uint32_t>(stored >> (i / 4 * 32));
+          ASSERT_EQ(StoredE2m1Pair(word, i % 4), want);
+          ASSERT_EQ(StoredE2m1PairByProduct(word, i % 4), want);
         }
       }
     }

@@ -106,7 +106,7 @@ Status ExpertsEntry(ops::OpContext& context, const Args& args) {
   return cuda.RunOp(Record(args), Operand(args), [&] { return kRun(cuda, args); });
 }
 
-// Works on host memory and queues copies only.
+// Reads host memory, and queues copies and what follows them.
 Status PrepareWeightEntry(ops::OpContext& context, const ops::PrepareWeightArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   return PrepareWeight(static_cast<CudaContext&>(context), args);

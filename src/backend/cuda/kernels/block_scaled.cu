@@ -177,7 +177,8 @@ bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight) {
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& weight) {
   if (mode == BlockScaledMode::kOff || !Aligned(weight.data, 16)) return false;
   if (weight.format == WeightFormat::kNvFp4)
-    return !weight.repacked && TakesNvFp4(mode, weight.cols, weight.quantized_x) && Aligned(weight.scale, 4);
+    return !weight.repacked && weight.exact_x && TakesNvFp4(mode, weight.cols, weight.quantized_x) &&
+           Aligned(weight.scale, 4);
   switch (weight.kind) {
     case MatmulKind::kMmaFp8:
       return weight.quantized_x && weight.scale_dtype == DType::kF8E8M0 && weight.cols % 128 == 0 &&
@@ -223,14 +224,11 @@ Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeigh
 }
 
 void MultiplyBlockScaled(CudaContext& context, const BlockScaledProduct& product) {
-  switch (product.weight.kind) {
-    case MatmulKind::kMmaFp8:
-      return LaunchProduct<BlockScaledStep::kE4m3ByE4m3>(context, product);
-    case MatmulKind::kMmaMxFp4:
-      return LaunchProduct<BlockScaledStep::kE2m1ByE4m3>(context, product);
-    default:
-      return LaunchProduct<BlockScaledStep::kE2m1ByE2m1>(context, product);
-  }
+  if (product.weight.format == WeightFormat::kNvFp4)
+    return LaunchProduct<BlockScaledStep::kE2m1ByE2m1>(context, product);
+  if (product.weight.format == WeightFormat::kMxFp4)
+    return LaunchProduct<BlockScaledStep::kE2m1ByE4m3>(context, product);
+  LaunchProduct<BlockScaledStep::kE4m3ByE4m3>(context, product);
 }
 
 }  // namespace dsv4::backend::cuda

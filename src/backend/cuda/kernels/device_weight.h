@@ -12,7 +12,7 @@
 namespace dsv4::backend::cuda {
 
 // Weights times bf16 activations on tensor cores, weights widened in registers; or fp32 multiply-adds for whatever else
-// there is: fp32 activations, F32 and F16 weights, odd block sizes.
+// there is: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
 enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
 
 struct DeviceWeight {
@@ -32,6 +32,7 @@ struct DeviceWeight {
   DType scale_dtype = DType::kF32;
   MatmulKind kind = MatmulKind::kGeneral;
   bool quantized_x = false;  // The activations in front of it are rounded to FP8.
+  bool exact_x = false;      // They are exact in bf16.
   bool repacked = false;     // NVFP4 in the order of e2m1_order.h, not as stored.
 
   friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
@@ -46,9 +47,12 @@ inline bool IsBulkAligned(const DeviceWeight& weight) {
 
 inline bool IsPowerOfTwo(int64_t value) { return std::has_single_bit(static_cast<uint64_t>(value)); }
 
+inline bool IsExactInBf16(const Weight& weight, DType x_dtype) {
+  return weight.activation == ActivationQuant::kFp8Block || x_dtype == DType::kBF16;
+}
+
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
-  const bool exact_in_bf16 = weight.activation == ActivationQuant::kFp8Block || x_dtype == DType::kBF16;
-  if (!exact_in_bf16) return MatmulKind::kGeneral;
+  if (!IsExactInBf16(weight, x_dtype)) return MatmulKind::kGeneral;
   // A lane reads 16 bytes of a row at a time, and they must be of that row.
   switch (weight.format) {
     case WeightFormat::kPlain:
@@ -85,6 +89,7 @@ inline DeviceWeight MakeDeviceWeight(const Weight& weight, DType x_dtype) {
           .scale_dtype = weight.scale.dtype,
           .kind = KindOf(weight, x_dtype),
           .quantized_x = weight.activation == ActivationQuant::kFp8Block,
+          .exact_x = IsExactInBf16(weight, x_dtype),
           .repacked = weight.repacked};
 }
 

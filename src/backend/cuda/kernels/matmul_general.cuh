@@ -2,6 +2,7 @@
 // A lane adds every 32nd pair of columns; the lanes' sums meet in a fixed order.
 #pragma once
 
+#include "backend/cuda/kernels/e2m1_order.h"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/reduce.cuh"
 

@@ -1,7 +1,7 @@
 // Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one expert behind the other,
 // are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. Warps go through a run
 // on their own; weights of the next expert are under way while the last one's tiles are multiplied. One warp more asks for whole tiles
-// (whole_tiles.cuh), or where three of them do not fit each warp for its segments (warp_stream.cuh).
+// (whole_tiles.cuh), of down two at a time if there is room, or where three of them do not fit each warp for its segments (warp_stream.cuh).
 #include <algorithm>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
@@ -16,8 +16,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kStages = 3;      // Of warps that ask for themselves.
-constexpr int kLeastItems = 3;  // That a block has under way where they come whole:
-constexpr int kMostItems = 16;  // one is multiplied by each half of the warps.
+constexpr int kMostItems = 16;  // That a block has under way where they come whole.
 constexpr int kMaxTokensPerTile = kTokensPerTile;
 constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
 // What a block may have beside what the kernel has by name.
@@ -32,6 +31,8 @@ struct Items {
   static constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
   static constexpr size_t kSumsBytes =
       size_t{kWhole ? 16 : 24} * 1024;  // Of segments, until they are added; twice.
+  // At a time, of each half of the warps.
+  static_assert(kSumsBytes >= kItemStep * kMaxTokensPerTile * kSegments * kCount * sizeof(SegmentSums));
 };
 
 struct Params {
@@ -136,9 +137,10 @@ __device__ __forceinline__ void BringItems(const Params& p, const Span<kMatrices
   }
 }
 
-// Scales of so many row tiles, for every warp that spreads them (MultiplyTile).
-__host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape, int num_tiles) {
-  return shape.segment_units >= SpreadScales::kUnits ? kStreamWarps * num_tiles : 0;
+// Of a block: for each warp that spreads scales (MultiplyTile).
+template <int kTiles>
+__host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape) {
+  return kTiles == 1 && NeedsSpread(shape) ? kStreamWarps : 0;
 }
 
 // kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1) RunKernel(const __
   auto* const sums = reinterpret_cast<SegmentSums*>(
       shared + (kWhole ? p.stages * item_bytes : static_cast<int>(sizeof(Rings))));
   auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * kSums);
-  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + NumSpread(p.shape, kTiles));
+  auto* const spans = reinterpret_cast<Span<kMatrices>*>(spread + NumSpread<kTiles>(p.shape));
   auto* const x = reinterpret_cast<uint16_t*>(spans + p.max_spans);
   __shared__ uint64_t full_barriers[kMostItems];
   __shared__ uint64_t empty_barriers[kMostItems];
@@ -225,7 +227,7 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1) RunKernel(const __
         } else {
           WaitForTiles(&full[stage.i], &empty[stage.i], stage.parity);
           MultiplyTile<kKind>(shared + stage.i * item_bytes, segment_at, 0, of_token, lane_token < count, {},
-                              spread + t / 32 * Of::kCount, segment);
+                              spread + t / 32, segment);
           ArriveForWarp(&empty[stage.i]);
           stage.Next(p.stages, kItemStep);
         }
@@ -269,20 +271,23 @@ void Launch(CudaContext& context, bool whole, Params& params) {
   params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
   const size_t other_bytes = static_cast<size_t>(params.max_spans) * sizeof(Span<kMatrices>) +
                              StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
+  const auto others_of = [&]<int kTiles>() {
+    return 2 * Items<kTiles>::kSumsBytes + NumSpread<kTiles>(params.shape) * sizeof(SpreadScales) +
+           other_bytes;
+  };
   const auto launch = [&]<int kTiles>(size_t weights_bytes) {
-    const uint64_t number = context.queue().Launch(
-        RunKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
-        weights_bytes + 2 * Items<kTiles>::kSumsBytes +
-            static_cast<size_t>(NumSpread(params.shape, kTiles)) * sizeof(SpreadScales) + other_bytes,
-        params);
+    const uint64_t number =
+        context.queue().Launch(RunKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
+                               weights_bytes + others_of.template operator()<kTiles>(), params);
     context.queue().NoteReader(number, {});
   };
   // Whether so many row tiles at a time have room.
   const auto launch_whole = [&]<int kTiles>() {
     using Of = Items<kTiles>;
-    const size_t item_bytes = static_cast<size_t>(TileBytes(params.shape, Of::kRows));
-    const size_t others = 2 * Of::kSumsBytes + other_bytes +
-                          static_cast<size_t>(NumSpread(params.shape, kTiles)) * sizeof(SpreadScales);
+    // One is multiplied by each half of the warps, and one, or of several tiles two, are on their way.
+    constexpr size_t kLeastItems = kTiles > 1 ? 4 : 3;
+    const auto item_bytes = static_cast<size_t>(TileBytes(params.shape, Of::kRows));
+    const size_t others = others_of.template operator()<kTiles>();
     if (!whole || params.rows % Of::kRows != 0 || others + kLeastItems * item_bytes > kSharedBytes)
       return false;
     params.stages = static_cast<int>(std::min<size_t>((kSharedBytes - others) / item_bytes, kMostItems));
@@ -290,7 +295,7 @@ void Launch(CudaContext& context, bool whole, Params& params) {
     return true;
   };
   if constexpr (kMatrices == 1) {
-    if (launch_whole.template operator()<2>()) return;
+    if (!NeedsSpread(params.shape) && launch_whole.template operator()<2>()) return;
   }
   if (launch_whole.template operator()<1>()) return;
   params.stages = 0;

@@ -56,7 +56,7 @@ static_assert(sizeof(Slot) % 1024 == 0);
 
 struct Memory {
   Slot slots[kSlots];
-  uint4 stages[kStages][kProducers];    // Weights as they are stored, a piece a producer,
+  uint4 stages[kStages][kProducers];    // Weights as they are copied, a piece a producer,
   uint32_t codes[kStages][kProducers];  // and their scales.
   Item items[kItems];
   uint64_t full[kSlots];

@@ -140,14 +140,6 @@ __device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& 
   Mma(sums, second, b.z, b.w);
 }
 
-// StoredE2m1Pair. A product puts sign and magnitude in their places at
-// once; it runs beside the logical instructions, of which there are too many.
-__device__ __forceinline__ uint32_t E2m1Pair(uint32_t word, int k) {
-  const uint32_t shifted = k < 2 ? word : word >> 8;
-  const uint32_t codes = shifted & (k % 2 == 0 ? 0x000F000FU : 0x00F000F0U);
-  return codes * (k % 2 == 0 ? 0x1040U : 0x0104U) & 0x81C081C0U;
-}
-
 // A lane's scales of a unit, as Unpack::Expand gives them.
 template <MatmulKind kKind>
 __device__ __forceinline__ typename Unpack<kKind>::Scales ExpandCodes(const uint8_t* codes) {
@@ -176,7 +168,8 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
       return Format::Widen(words[r], scales[r], i);
     } else {
       constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-      return MulBf16x2(MulBf16x2(E2m1Pair(words[r][i / 4], i % 4), Both(kTwoTo126)), scales[r].block);
+      return MulBf16x2(MulBf16x2(StoredE2m1PairByProduct(words[r][i / 4], i % 4), Both(kTwoTo126)),
+                       scales[r].block);
     }
   };
 #pragma unroll

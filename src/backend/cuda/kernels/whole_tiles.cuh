@@ -1,4 +1,4 @@
-// W x for a few tokens whose row tiles come whole: the copy engine brings 16 rows, and of FP4 their scales, as they lie in memory, into
+// W x for a few tokens whose row tiles come whole: the copy engine brings 16 rows or some times as many, and of FP4 their scales, as they lie in memory, into
 // shared memory, and eight warps have a segment of their columns each. Beside warp_stream.cuh, whose threads each ask for what
 // they multiply, nobody is held up by asking: requests of 16 bytes a thread went out for 9 us of an expert launch, by which time all
 // of its weights could have been there.
@@ -30,7 +30,8 @@ struct StagePlace {
   }
 };
 
-// Where tiles come in shared memory begins a line of it: 16 bytes are enough for the copy engine, which then writes slower.
+// Where tiles come in shared memory begins a line of it, and so does every tile with a multiple of 256 columns: 16 bytes are enough for the
+// copy engine, which then writes slower.
 inline constexpr int kTileAlignment = 128;
 
 // Of so many rows, one row tile or more: their elements, row by row, then their scales.
@@ -113,8 +114,13 @@ __device__ __forceinline__ uint4 LoadShared16(uint32_t address) {
   return value;
 }
 
-// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if it exists. Of FP4 a unit's
-// activations are read once for all of them; `spread` has a place for each.
+// Whether MultiplyTile spreads scales: rows with many of them are lines of shared memory apart.
+__host__ __device__ __forceinline__ bool NeedsSpread(const StreamShape& shape) {
+  return IsFp4(shape.kind) && shape.segment_units >= SpreadScales::kUnits;
+}
+
+// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if it exists. Of several tiles,
+// which are FP4 and need no spreading, a unit's activations are read once for all. `spread` is for one tile of FP4.
 template <StreamKind kKind, int kTiles>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,
@@ -139,15 +145,11 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
     const int units = min(SpreadScales::kUnits, segment.units - first);
     const uint8_t* of_row = scales + lane / 4 * segment.scale_row_bytes + lane % 4 * kBytes;
     int upper_scales = 8 * segment.scale_row_bytes;
-    int next_scales = kTileRows * segment.scale_row_bytes;
-    if constexpr (IsFp4(kKind)) {
+    if constexpr (IsFp4(kKind) && kTiles == 1) {
       if (segment.units >= SpreadScales::kUnits) {
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i)
-          Spread<kKind>(spread[i], scales + i * next_scales, segment.scale_row_bytes, units);
+        Spread<kKind>(*spread, scales, segment.scale_row_bytes, units);
         of_row = spread->rows[lane / 4] + lane % 4 * kBytes;
         upper_scales = 8 * SpreadScales::kRowBytes;
-        next_scales = static_cast<int>(sizeof(SpreadScales));
       }
     }
 #pragma unroll 1
@@ -161,7 +163,7 @@ __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const Ti
         for (int k = 0; k < 4; ++k) columns[k] = LoadTokenColumns(x + k * 8, exists);
 #pragma unroll
         for (int k = 0; k < kTiles; ++k) {
-          const uint8_t* const of_tile = of_row + k * next_scales;
+          const uint8_t* const of_tile = of_row + k * kTileRows * segment.scale_row_bytes;
           MultiplyFp4Unit<FormatOf(kKind)>(sums[k], LoadShared16(rows[k][0]), LoadShared16(rows[k][1]),
                                            of_tile, of_tile + upper_scales,
                                            [&](int chunk) { return columns[chunk]; });
