@@ -130,10 +130,13 @@ struct Unpack<MatmulKind::kMmaMxFp4> {
   static __device__ Scales Expand(Codes code) {
     return {Both(code == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(code << 7))};
   }
-  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
+  // A pair as e2m1_order.h gives it.
+  static __device__ uint32_t Scaled(uint32_t pair, const Scales& scales) {
     constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-    const uint32_t values = MulBf16x2(StoredE2m1Pair(words[i / 4], i % 4), Both(kTwoTo126));
-    return MulBf16x2(values, scales.block);
+    return MulBf16x2(MulBf16x2(pair, Both(kTwoTo126)), scales.block);
+  }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
+    return Scaled(StoredE2m1Pair(words[i / 4], i % 4), scales);
   }
   static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
   static __device__ float Finish(bool, float, float sum) { return sum; }

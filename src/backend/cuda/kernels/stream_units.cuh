@@ -167,9 +167,7 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
     if constexpr (kKind == MatmulKind::kMmaNvFp4) {
       return Format::Widen(words[r], scales[r], i);
     } else {
-      constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-      return MulBf16x2(MulBf16x2(StoredE2m1PairByProduct(words[r][i / 4], i % 4), Both(kTwoTo126)),
-                       scales[r].block);
+      return Format::Scaled(StoredE2m1PairByProduct(words[r][i / 4], i % 4), scales[r]);
     }
   };
 #pragma unroll
