@@ -16,9 +16,17 @@ struct KeyRows {
 
   template <typename T>
   __device__ const T* Row(int64_t key) const {
-    if (key < num_window) return table.RingRow<T>(sequence, window_begin + key);
+    return RowAt<T>(key, Place(key));
+  }
+  // The same in two steps, each of which may wait for memory: which position or entry it is, and where that lies.
+  __device__ int64_t Place(int64_t key) const {
+    if (key < num_window) return window_begin + key;
     const int64_t i = key - num_window;
-    return table.PagedRow<T>(sequence, rows == nullptr ? i : rows[i]);
+    return rows == nullptr ? i : rows[i];
+  }
+  template <typename T>
+  __device__ const T* RowAt(int64_t key, int64_t place) const {
+    return key < num_window ? table.RingRow<T>(sequence, place) : table.PagedRow<T>(sequence, place);
   }
 
  protected:

@@ -31,7 +31,7 @@ constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegis
 constexpr int kCols = 64;                 // Of a block of rows in the layout of hopper.cuh,
 constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
 constexpr int kBlocks = kDim / kCols;
-constexpr int kPieces = kDim / 8;   // Of 16 bytes in a row.
+constexpr int kStepsOfBlock = kCols / 16;
 constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
 
 // 64 rows of kDim, [kBlocks][64][kCols], pieces permuted.
@@ -49,7 +49,7 @@ struct Shared {
   uint64_t keys_full[2];
   uint64_t keys_empty[2];
   uint64_t q_full;
-  uint64_t q_empty;
+  uint64_t q_empty[kBlocks];  // Nobody reads queries, or weights, where this block of queries lies.
 };
 
 __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
@@ -58,23 +58,32 @@ __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
 
 // --- Producers -------------------------------------------------------------------------------------------------------
 
+// Lanes of a row's block of columns, and rows that a warp copies a block of at once.
+constexpr int kLanesOfBlock = kCols / 8;
+constexpr int kRowsAtOnce = 32 / kLanesOfBlock;
+
+// Where the piece of this lane lies in row `row` of a block.
+__device__ __forceinline__ uint32_t PlaceOfPiece(int row, int piece) {
+  return static_cast<uint32_t>(row * 128 + (piece ^ (row % 8)) * 16);
+}
+
 // Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none: zeros.
-template <int kCount>
-__device__ __forceinline__ void CopyRows(unsigned char* rows, int first_row, const uint16_t* row_of_lane,
+__device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16_t* row_of_lane,
                                          const void* any) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t to = SharedAddress(rows) + lane / 8 * kBlockBytes + first_row * 128;
-  static_assert(kPieces == 64);
-#pragma unroll 8
-  for (int i = 0; i < kCount; ++i) {
-    const auto row = reinterpret_cast<const uint16_t*>(
-        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), i));
-    const bool exists = row != nullptr;
-    const auto* const from = exists ? static_cast<const void*>(row + lane * 8) : any;
-    const auto* const further = exists ? static_cast<const void*>(row + 256 + lane * 8) : any;
-    const uint32_t at = to + i * 128 + ((lane % 8) ^ (i % 8)) * 16;
-    CopyAsync16(at, from, exists);
-    CopyAsync16(at + 4 * kBlockBytes, further, exists);
+  const int piece = lane % kLanesOfBlock;
+  const uint32_t to = SharedAddress(rows.bytes);
+#pragma unroll 1
+  for (int i = 0; i < 32; i += kRowsAtOnce) {
+    const int row = i + lane / kLanesOfBlock;
+    const auto* from = reinterpret_cast<const uint16_t*>(
+        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), row));
+    const bool exists = from != nullptr;
+    from = (exists ? from : static_cast<const uint16_t*>(any)) + piece * 8;
+    const uint32_t at = to + PlaceOfPiece(first_row + row, piece);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+      CopyAsync16(at + block * kBlockBytes, from + block * kCols, exists);
   }
 }
 
@@ -96,31 +105,55 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
     const int mine = (num_tiles + 1 - odd) / 2;
     // Down to the first of mine, and up again behind it.
     const int num_fills = max(2 * mine - 1, 0);
-    const auto row_of = [&](int fill) -> const uint16_t* {
+    // This lane's key of a fill, or a number that is none's.
+    const auto key_of = [&](int fill) {
       const int tile = odd + 2 * (fill < mine ? mine - 1 - fill : fill - (mine - 1));
-      const int key = tile * kKeys + first_row + lane;
-      return fill < num_fills && key < num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+      return fill < num_fills ? tile * kKeys + first_row + lane : num_keys;
     };
-    const uint16_t* row = row_of(0);
+    const auto place_of = [&](int key) { return key < num_keys ? keys.Place(key) : 0; };
+    const auto row_of = [&](int key, int64_t place) -> const uint16_t* {
+      return key < num_keys ? keys.template RowAt<uint16_t>(key, place) : nullptr;
+    };
+    // Of the fill that is next, and of the one behind it: neither is waited for when copies could be asked for.
+    const uint16_t* row = row_of(key_of(0), place_of(key_of(0)));
+    int64_t place = place_of(key_of(1));
     const auto bring = [&](int fill) {
       WaitForPhase(&m.keys_empty[odd], (fills & 1U) ^ 1U);
-      CopyRows<32>(m.keys[odd].bytes, first_row, row, p.q);
+      CopyKeys(m.keys[odd], first_row, row, p.q);
       CommitCopies();
       ++fills;
-      row = row_of(fill + 1);
+      row = row_of(key_of(fill + 1), place);
+      place = place_of(key_of(fill + 2));
     };
     const auto tell = [&](uint64_t* barrier) {
       PublishToMatrixSteps();
       __syncwarp();
       if (lane == 0) Arrive(barrier);
     };
-    if (num_fills > 0) bring(0);
-    WaitForPhase(&m.q_empty, token_parity ^ 1U);
-    if (warp == 0 && lane == 0) m.num_keys = num_keys;
     // A quarter of the heads each.
-    const int head = first_head + warp * 16 + lane;
-    const auto* const q = static_cast<const uint16_t*>(p.q) + (token * p.num_heads + head) * kDim;
-    CopyRows<16>(m.q_or_weights, warp * 16, head < p.num_heads ? q : nullptr, p.q);
+    const int row_of_q = warp * (kHeads / 4) + lane / kLanesOfBlock;
+    const auto* const q = static_cast<const uint16_t*>(p.q) +
+                          (token * p.num_heads + first_head + row_of_q) * kDim + lane % kLanesOfBlock * 8;
+    const auto bring_queries = [&](int first_block, int end_block) {
+#pragma unroll 1
+      for (int block = first_block; block < end_block; ++block) {
+        WaitForPhase(&m.q_empty[block], token_parity ^ 1U);
+        const uint32_t to = SharedAddress(m.q_or_weights) + block * kBlockBytes;
+#pragma unroll
+        for (int i = 0; i < kHeads / 4; i += kRowsAtOnce) {
+          CopyAsync16(to + PlaceOfPiece(row_of_q + i, lane % kLanesOfBlock), q + i * kDim + block * kCols,
+                      first_head + row_of_q + i < p.num_heads);
+        }
+      }
+    };
+    // Of the token in front, the place of weights that there are is given back tile by tile.
+    constexpr int kEarlyBlock = 3;
+    bring_queries(kEarlyBlock, kBlocks);
+    CommitCopies();
+    if (num_fills > 0) bring(0);
+    bring_queries(0, kEarlyBlock);
+    // All that use the number of keys of the token in front have done so.
+    if (warp == 0 && lane == 0) m.num_keys = num_keys;
     CommitCopies();
     if (num_fills > 0) {
       WaitForCopies<1>();
@@ -187,15 +220,14 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
       uint32_t q_address = SharedAddress(m.q_or_weights);
       uint32_t key_address = SharedAddress(m.keys[half].bytes);
       asm volatile("" : "+r"(q_address), "+r"(key_address));
+      const uint64_t a = MatrixDescriptor(q_address);
+      const uint64_t b = MatrixDescriptor(key_address);
       FenceRegisters(logits[i]);
       BeginMatrixSteps();
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
-        const uint64_t b = MatrixDescriptor(key_address + block * kBlockBytes);
-#pragma unroll
-        for (int step = 0; step < kCols / 16; ++step)
-          SharedMatrixStep<kKeys>::Add(logits[i], a + 2 * step, b + 2 * step, block + step > 0 ? 1 : 0);
+      for (int step = 0; step < kDim / 16; ++step) {
+        const int offset = step / kStepsOfBlock * (kBlockBytes / 16) + step % kStepsOfBlock * 2;
+        SharedMatrixStep<kKeys>::Add(logits[i], a + offset, b + offset, step > 0 ? 1 : 0);
       }
       CommitMatrixSteps();
       WaitForMatrixSteps<0>();
@@ -203,8 +235,10 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
       // The first tile stays, as values.
       if (i > 0 && lane == 0) ArriveTimes(&m.keys_empty[half], 2);
 #pragma unroll
-      for (int k = 0; k < kLogits; ++k)
-        maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], scaled(i, k, logits[i][k]));
+      for (int k = 0; k < kLogits; ++k) {
+        logits[i][k] = scaled(i, k, logits[i][k]);
+        maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], logits[i][k]);
+      }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -216,20 +250,21 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(m.maxima[0][row + 8 * r], m.maxima[1][row + 8 * r]);
 
-      // Nobody reads the queries any more.
+    // Nobody reads the queries any more. Where no weights come to lie, the next token's may.
+    if (thread >= num_tiles && thread < kBlocks) ArriveTimes(&m.q_empty[thread], kConsumers / 32);
 #pragma unroll
     for (int i = 0; i < kMostTiles / 2; ++i) {
       if (i >= mine) continue;
       const int tile = 2 * i + half;
 #pragma unroll
-      for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(scaled(i, k, logits[i][k]) - maxima[k / 2 % 2]);
+      for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(logits[i][k] - maxima[k / 2 % 2]);
         // Rounded for the value product only.
 #pragma unroll
       for (int k = 0; k < kLogits; k += 2) {
         const int head = row + k / 2 % 2 * 8;
         *reinterpret_cast<uint32_t*>(m.q_or_weights + tile * kBlockBytes + head * 128 +
                                      ((k / 4) ^ (head % 8)) * 16 + place * 4) =
-            Bf16FromFloat(logits[i][k]) | static_cast<uint32_t>(Bf16FromFloat(logits[i][k + 1])) << 16;
+            Bf16Pair(logits[i][k], logits[i][k + 1]);
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -270,35 +305,46 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
         CommitMatrixSteps();
         WaitForMatrixSteps<0>();
         FenceRegisters(values);
-        if (part == 1 && lane == 0) Arrive(&m.keys_empty[odd]);
+        if (part == 1 && lane == 0) {
+          Arrive(&m.keys_empty[odd]);
+          if (tile < kBlocks) Arrive(&m.q_empty[tile]);
+        }
 #pragma unroll
         for (int i = 0; i < 64; ++i) o[part][i] += values[i];
         FenceRegisters(o[part]);  // Or they would be added when there are no registers for it.
       }
     }
-    if (lane == 0) Arrive(&m.q_empty);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) fills[odd] += static_cast<uint32_t>(max(2 * tiles_of[odd] - 1, 0));
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int head = row + 8 * r;
-      auto* const out = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + head) * kDim;
-      const auto store = [&](auto&& quotient) {
+      // Pairs of columns: `place` of every eight.
+      uint32_t words[32];
+      const auto divide = [&](auto&& quotient) {
 #pragma unroll
         for (int i = 0; i < 32; ++i) {
           float(&pair)[64] = o[i / 16];
           const int j = i % 16 * 4 + r * 2;
-          *reinterpret_cast<uint32_t*>(out + half * 256 + i / 16 * 128 + i % 16 * 8 + place * 2) =
-              Bf16Pair(quotient(pair[j]), quotient(pair[j + 1]));
+          words[i] = Bf16Pair(quotient(pair[j]), quotient(pair[j + 1]));
         }
       };
-      if (head >= num_heads) continue;
       const Divisor divisor(normalizers[r]);
       if (divisor.is_plain && ArePlain(o[0], r) && ArePlain(o[1], r)) {
-        store([&](float x) { return divisor.Plain(x); });
+        divide([&](float x) { return divisor.Plain(x); });
       } else {
-        store([&](float x) { return divisor.Any(x); });
+        divide([&](float x) { return divisor.Any(x); });
+      }
+      __syncwarp();
+      const int head = row + 8 * r;
+      auto* const out = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + head) * kDim +
+                        half * (kDim / 2) + place * 8;
+#pragma unroll
+      for (int i = 0; i < 32; i += 4) {
+        uint32_t eights[4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
+        ExchangeOfFour(eights, place);
+        if (head < num_heads)
+          *reinterpret_cast<uint4*>(out + i * 8) = make_uint4(eights[0], eights[1], eights[2], eights[3]);
       }
     }
   }
@@ -316,7 +362,7 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
       InitBarrier(&m.keys_empty[odd], kConsumers / 32);
     }
     InitBarrier(&m.q_full, kProducers / 32);
-    InitBarrier(&m.q_empty, kConsumers / 32);
+    for (uint64_t& empty : m.q_empty) InitBarrier(&empty, kConsumers / 32);
     PublishBarriers();
   }
   __syncthreads();

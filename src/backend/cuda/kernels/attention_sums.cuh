@@ -6,23 +6,41 @@
 
 namespace dsv4::backend::cuda {
 
-// Sums of eight keys' weights, keys in order, from lane to lane; the last of four has them. Element 4 j + 2 r + e of `weights` is that
-// of key 8 j + 2 (lane % 4) + e and row lane / 4 + 8 r.
+// Four lanes have a piece each of four things: lane `place` gets all four pieces, in order, of thing `place`.
+template <typename T>
+__device__ __forceinline__ void ExchangeOfFour(T (&things)[4], int place) {
+  const auto exchange = [](bool keep_first, T& first, T& second, int lanes) {
+    const T other = __shfl_xor_sync(kWholeWarp, keep_first ? second : first, lanes);
+    (keep_first ? second : first) = other;
+  };
+  exchange(place % 2 == 0, things[0], things[1], 1);
+  exchange(place % 2 == 0, things[2], things[3], 1);
+  exchange(place / 2 == 0, things[0], things[2], 2);
+  exchange(place / 2 == 0, things[1], things[3], 2);
+}
+
+// A tile's weights added up, eight keys at a time in order, for all four lanes of a row. Element 4 j + 2 r + e of `weights` is that of key
+// 8 j + 2 (lane % 4) + e and row lane / 4 + 8 r.
 __device__ __forceinline__ float SumOfTile(const float (&weights)[32], int r, int place) {
-  float sums[8];
+  float both = 0.0F;  // This lane's eights, `place` and `place` + 4.
 #pragma unroll
-  for (int group = 0; group < 8; ++group) {
-    const float first = weights[group * 4 + r * 2];
-    const float second = weights[group * 4 + r * 2 + 1];
-    float sum = 0.0F + first + second;
+  for (int half = 0; half < 2; ++half) {
+    float first[4];
+    float second[4];
 #pragma unroll
-    for (int from = 0; from < 3; ++from) {
-      const float before = __shfl_up_sync(kWholeWarp, sum, 1);
-      if (place == from + 1) sum = before + first + second;
+    for (int i = 0; i < 4; ++i) {
+      first[i] = weights[(half * 4 + i) * 4 + r * 2];
+      second[i] = weights[(half * 4 + i) * 4 + r * 2 + 1];
     }
-    sums[group] = sum;
+    ExchangeOfFour(first, place);
+    ExchangeOfFour(second, place);
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum = sum + first[i] + second[i];
+    both = half == 0 ? sum : both + sum;
   }
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  both += __shfl_xor_sync(kWholeWarp, both, 2);
+  return both + __shfl_xor_sync(kWholeWarp, both, 1);
 }
 
 // x / divisor as fp32 has it, without the branches of a division for each of them.

@@ -1,5 +1,5 @@
 // Tiles of 128 rows of weights and 128 tokens, worked off by as many blocks as there is room for. One thread has blocks of 64 columns
-// of both brought into a ring; two warpgroups multiply 64 rows each, and one adds up while the other's products are on the matrix unit.
+// of both brought into a ring; two warpgroups multiply 64 rows each.
 //
 // The steps of 16 columns, their order, the segments and the order of all sums are those of matmul_mma.cuh: a token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test). A unit's sums of FP8, the segment's and the total of those before take
@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/linear_packed.h"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/packed_rows.h"
+#include "backend/cuda/kernels/shared_address.cuh"
 #include "backend/cuda/kernels/stored_scale.cuh"
 
 namespace dsv4::backend::cuda {
@@ -21,8 +22,11 @@ constexpr int kRows = 128;
 constexpr int kTokens = 128;
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
+constexpr int kCluster = 2;
 constexpr int kSlots = 6;
 constexpr int kBlockCols = static_cast<int>(kPackedCols);
+constexpr int kBlockColsLog2 = 6;
+static_assert(1 << kBlockColsLog2 == kBlockCols);
 constexpr int kSteps = kBlockCols / 16;
 constexpr uint32_t kTileBytes =
     kRows * kBlockCols * sizeof(uint16_t);  // Of a block of columns, of either operand.
@@ -33,7 +37,6 @@ struct Memory {
   uint16_t x[kSlots][kTokens * kBlockCols];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
-  uint64_t turns[2];  // Of the warpgroups.
 };
 
 struct Params {
@@ -60,7 +63,6 @@ __device__ __forceinline__ int NumTiles(const Params& p) {
   return p.row_tiles * p.num_groups * p.token_tiles;
 }
 // Blocks of a cluster take the same rows, and tokens beside each other; i is a number of the cluster's tiles.
-template <int kCluster>
 __device__ __forceinline__ Tile FindTile(const Params& p, int i) {
   const int band_tiles = p.row_tiles * p.num_groups * p.token_tiles_together;
   const int band = i / band_tiles;
@@ -79,7 +81,6 @@ __device__ __forceinline__ Tile FindTile(const Params& p, int i) {
 using Place = RingPlace<kSlots>;
 
 // One thread. Each block of a cluster brings its share of the weights to all of them.
-template <int kCluster>
 __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
   constexpr uint32_t kShare = kTileBytes / kCluster;
   const int share = static_cast<int>(blockIdx.x) % kCluster * static_cast<int>(kShare / sizeof(uint16_t));
@@ -87,19 +88,15 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
   Place place;
   for (int i = static_cast<int>(blockIdx.x) / kCluster; i < NumTiles(p);
        i += static_cast<int>(gridDim.x) / kCluster) {
-    const Tile tile = FindTile<kCluster>(p, i);
+    const Tile tile = FindTile(p, i);
     const uint16_t* weights = p.packed.data + tile.first_row * kPackedCols;
     const uint16_t* tokens = p.x.data + (tile.first_x_block * p.x.num_rows + tile.first_token) * kPackedCols;
     for (int block = 0; block < num_blocks; ++block) {
       uint64_t* const full = &memory.full[place.i];
       WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
       ArriveAndAnnounce(full, 2 * kTileBytes);
-      if constexpr (kCluster == 1) {
-        CopyBulk(memory.weights[place.i], weights, kTileBytes, full);
-      } else {
-        CopyBulkToCluster(memory.weights[place.i] + share, weights + share, kShare, full,
-                          (1U << kCluster) - 1U);
-      }
+      CopyBulkToCluster(memory.weights[place.i] + share, weights + share, kShare, full,
+                        (1U << kCluster) - 1U);
       CopyBulk(memory.x[place.i], tokens, kTileBytes, full);
       weights += p.packed.num_rows * kPackedCols;
       tokens += p.x.num_rows * kPackedCols;
@@ -108,112 +105,144 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
   }
 }
 
-// The scale of the block after this one, as it is stored; neighbours have the same.
+// The scale of the next block, as it is stored; a thread's neighbouring rows have the same. It is asked for a block ahead, and looked
+// at while products run.
 template <MatmulKind kKind>
 class Scales {
  public:
   // Of the first block of a tile. row: the first of this thread's two neighbours.
   __device__ __forceinline__ void Begin(const DeviceWeight& weight, int row, int row_end) {
     if constexpr (Unpack<kKind>::kScaledSums) {
-      scale_row_ = Unpack<kKind>::ScaleRow(weight, min(row, row_end - 1));
+      row_ = static_cast<const uint8_t*>(weight.scale) +
+             Unpack<kKind>::ScaleRow(weight, min(row, row_end - 1)) * ElementBytes(weight.scale_dtype);
       Ask(weight, 0);
     }
   }
   __device__ __forceinline__ void Ask(const DeviceWeight& weight, int block) {
-    const int cols = static_cast<int>(weight.cols);
-    const int col = min(block * kBlockCols, cols - kBlockCols);
-    stored_ = LoadStoredScale(weight.scale, weight.scale_dtype, scale_row_ + (col >> weight.block_cols_log2));
+    const int last = static_cast<int>(weight.cols) / kBlockCols - 1;
+    stored_ = LoadStoredScale(row_, weight.scale_dtype,
+                              min(block, last) >> (weight.block_cols_log2 - kBlockColsLog2));
   }
   __device__ __forceinline__ float Take(const DeviceWeight& weight) const {
     return ScaleFromStored(stored_, weight.scale_dtype);
   }
 
  private:
-  int64_t scale_row_ = 0;
+  const uint8_t* row_ = nullptr;
   uint32_t stored_ = 0;
 };
 
-// The tile of a warpgroup.
-template <MatmulKind kKind, int kCluster>
-__device__ __forceinline__ void MultiplyTile(Memory& memory, const DeviceWeight& weight,
-                                             Scales<kKind>& scales, Place& place, uint32_t& turn,
-                                             float (&total)[kTokens / 2]) {
-  constexpr bool kScaled = Unpack<kKind>::kScaledSums;
-  const int cols = static_cast<int>(weight.cols);
-  const int num_blocks = cols / kBlockCols;
-  const int segment_blocks = SegmentCols<kKind>(cols) / kBlockCols;
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  // Nobody in this warp reads the slot any more; all blocks that write it are told.
-  const auto release = [&](int slot) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (kCluster == 1) {
-      if (lane == 0) Arrive(&memory.empty[slot]);
-    } else {
-      if (lane < kCluster) ArriveInCluster(&memory.empty[slot], static_cast<uint32_t>(lane));
+// What a warpgroup does with the tiles of its block. It knows where the ring lies, so that a block of columns costs little but its
+// products and their sums.
+template <MatmulKind kKind>
+class Multiplier {
+ public:
+  static constexpr bool kScaled = Unpack<kKind>::kScaledSums;
+
+  __device__ __forceinline__ Multiplier(Memory& memory, const DeviceWeight& weight)
+      : weight_(weight),
+        full_(KeptShared(memory.full)),
+        empty_(KeptShared(memory.empty)),
+        // 64 rows of weights are half a tile.
+        a_(MatrixDescriptor(SharedAddress(memory.weights) +
+                            static_cast<uint32_t>(Group()) * (kTileBytes / 2))),
+        b_(MatrixDescriptor(SharedAddress(memory.x))),
+        num_blocks_(static_cast<int>(weight.cols) / kBlockCols),
+        segment_blocks_(SegmentCols<kKind>(static_cast<int>(weight.cols)) / kBlockCols) {}
+
+  // Sums of the next tile; its first scale has been asked for. meanwhile() is called once, while products run.
+  template <typename Meanwhile>
+  __device__ __forceinline__ void MultiplyTile(Scales<kKind>& scales, Meanwhile&& meanwhile,
+                                               float (&total)[kTokens / 2]) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) total[i] = -0.0F;  // What is added to it stays what it is.
+    WaitForPhase(&full_[place_.i], place_.parity);
+    for (int first = 0; first < num_blocks_; first += segment_blocks_) {
+      const int end = min(first + segment_blocks_, num_blocks_);
+      float sums[kTokens / 2];
+      if constexpr (kScaled) {
+        AddScaled<true>(scales, first, meanwhile, sums);
+        for (int block = first + 1; block < end; ++block) AddScaled<false>(scales, block, meanwhile, sums);
+      } else {
+        AddUnscaled(first, end, meanwhile, sums);
+      }
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) total[i] = total[i] + sums[i];
     }
-  };
-  const auto multiply = [&](float(&sums)[kTokens / 2], int first_adds) {
-    // 64 rows of weights are eight kilobytes.
-    const uint64_t a = MatrixDescriptor(SharedAddress(memory.weights[place.i]) + group * (kTileBytes / 2));
-    const uint64_t b = MatrixDescriptor(SharedAddress(memory.x[place.i]));
+  }
+
+ private:
+  using Sums = float[kTokens / 2];
+
+  static __device__ __forceinline__ int Group() { return static_cast<int>(threadIdx.x) / 128; }
+  // The block at place_ is there.
+  __device__ __forceinline__ void Multiply(Sums& sums, int first_adds) const {
+    const auto offset = static_cast<uint64_t>(static_cast<uint32_t>(place_.i) * (kTileBytes / 16));
+    const uint64_t a = a_ + offset;
+    const uint64_t b = b_ + offset;
     FenceRegisters(sums);
     BeginMatrixSteps();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       SharedMatrixStep<kTokens>::Add(sums, a + 2 * step, b + 2 * step, step > 0 ? 1 : first_adds);
-      if (kScaled && step == kSteps / 2 - 1) CommitMatrixSteps();
     }
     CommitMatrixSteps();
-  };
-
-#pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) total[i] = -0.0F;  // What is added to it stays what it is.
-  for (int first = 0; first < num_blocks; first += segment_blocks) {
-    const int end = min(first + segment_blocks, num_blocks);
-    float sums[kTokens / 2];
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0.0F;
-    if constexpr (kScaled) {
-      for (int block = first; block < end; ++block) {
-        const float scale = scales.Take(weight);
-        float block_sums[kTokens / 2];
-        WaitForPhase(&memory.full[place.i], place.parity);
-        // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
-        WaitForPhase(&memory.turns[group], turn);
-        turn ^= 1U;
-        multiply(block_sums, 0);
-        scales.Ask(weight, block + 1);
-        WaitForMatrixSteps<1>();
-        if (threadIdx.x % 32 == 0) Arrive(&memory.turns[group ^ 1]);
-        WaitForMatrixSteps<0>();
-        FenceRegisters(block_sums);
-        release(place.i);
-        place.Next();
-#pragma unroll
-        for (int i = 0; i < kTokens / 2; ++i) sums[i] = fmaf(block_sums[i], scale, sums[i]);
-      }
-    } else {
-      int before = 0;
-      for (int block = first; block < end; ++block) {
-        WaitForPhase(&memory.full[place.i], place.parity);
-        multiply(sums, 1);
-        if (block > first) {
-          WaitForMatrixSteps<1>();
-          release(before);
-        }
-        before = place.i;
-        place.Next();
-      }
-      WaitForMatrixSteps<0>();
-      FenceRegisters(sums);
-      release(before);
-    }
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) total[i] = total[i] + sums[i];
   }
-}
+  // Nobody in this warp reads the slot any more; all blocks that write it are told.
+  __device__ __forceinline__ void Release(int slot) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < kCluster) ArriveInCluster(&empty_[slot], static_cast<uint32_t>(lane));
+  }
 
-template <MatmulKind kKind, int kCluster>
+  // sums += a block's sums by its scale, or what that is with sums of 0.
+  template <bool kFirst, typename Meanwhile>
+  __device__ __forceinline__ void AddScaled(Scales<kKind>& scales, int block, Meanwhile&& meanwhile,
+                                            Sums& sums) {
+    float block_sums[kTokens / 2];
+    Multiply(block_sums, 0);
+    const int slot = place_.i;
+    place_.Next();
+    const float scale = scales.Take(weight_);
+    scales.Ask(weight_, block + 1);
+    if (kFirst && block == 0) meanwhile();
+    if (block + 1 < num_blocks_) WaitForPhase(&full_[place_.i], place_.parity);
+    WaitForMatrixSteps<0>();
+    FenceRegisters(block_sums);
+    Release(slot);
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) sums[i] = fmaf(block_sums[i], scale, kFirst ? 0.0F : sums[i]);
+  }
+
+  template <typename Meanwhile>
+  __device__ __forceinline__ void AddUnscaled(int first, int end, Meanwhile&& meanwhile, Sums& sums) {
+    int before = 0;
+    for (int block = first; block < end; ++block) {
+      Multiply(sums, block > first ? 1 : 0);
+      if (block == 0) meanwhile();
+      if (block > first) {
+        WaitForMatrixSteps<1>();
+        Release(before);
+      }
+      before = place_.i;
+      place_.Next();
+      if (block + 1 < num_blocks_) WaitForPhase(&full_[place_.i], place_.parity);
+    }
+    WaitForMatrixSteps<0>();
+    FenceRegisters(sums);
+    Release(before);
+  }
+
+  const DeviceWeight& weight_;
+  uint64_t* const full_;
+  uint64_t* const empty_;
+  const uint64_t a_;
+  const uint64_t b_;
+  const int num_blocks_;
+  const int segment_blocks_;
+  Place place_;
+};
+
+template <MatmulKind kKind>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     LinearKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
@@ -225,33 +254,31 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
       InitBarrier(&memory.full[i], 1);
       InitBarrier(&memory.empty[i], kCluster * kConsumers / 32);
     }
-    for (uint64_t& turn : memory.turns) InitBarrier(&turn, kConsumers / 2 / 32);
     PublishBarriers();
   }
   __syncwarp();
   MeetInCluster();
   if (thread >= kConsumers) {
     GiveUpRegisters<40>();
-    if (thread == kConsumers) BringTiles<kCluster>(memory, p);
+    if (thread == kConsumers) BringTiles(memory, p);
   } else {
     TakeRegisters<232>();
-    Place place;
-    uint32_t turn = thread < kConsumers / 2 ? 1 : 0;  // The first begins.
+    Multiplier<kKind> multiplier(memory, p.weight);
     const int own_row = thread / 32 * 16 + thread % 32 / 4 * 2;
     int i = static_cast<int>(blockIdx.x) / kCluster;
-    Tile tile = FindTile<kCluster>(p, i);
+    Tile tile = FindTile(p, i);
     Scales<kKind> scales;
     scales.Begin(p.weight, tile.first_row + own_row, tile.row_end);
     while (i < NumTiles(p)) {
-      float total[kTokens / 2];
-      MultiplyTile<kKind, kCluster>(memory, p.weight, scales, place, turn, total);
-      // The next tile's first scale is asked for while this one's sums are stored.
       i += static_cast<int>(gridDim.x) / kCluster;
       Tile next = tile;
-      if (i < NumTiles(p)) {
-        next = FindTile<kCluster>(p, i);
-        scales.Begin(p.weight, next.first_row + own_row, next.row_end);
-      }
+      const auto find_next = [&] {
+        if (i < NumTiles(p)) next = FindTile(p, i);
+      };
+      float total[kTokens / 2];
+      multiplier.MultiplyTile(scales, find_next, total);
+      // The next tile's first scale is asked for while this one's sums are stored.
+      scales.Begin(p.weight, next.first_row + own_row, next.row_end);
       StoreSums<kTokens>(p.y, tile.first_row + own_row, tile.row_end, tile.first_token,
                          p.num_tokens - tile.first_token, total);
       tile = next;
@@ -262,20 +289,15 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
   MeetInCluster();
 }
 
-template <MatmulKind kKind, int kCluster>
+template <MatmulKind kKind>
 uint64_t Launch(CudaContext& context, const Params& params) {
-  auto* const kernel = LinearKernel<kKind, kCluster>;
-  const int clusters = kCluster == 1
-                           ? context.queue().num_processors()
-                           : std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
-                                                                      kCluster, kThreads, sizeof(Memory)));
+  auto* const kernel = LinearKernel<kKind>;
+  const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
+                                                                kCluster, kThreads, sizeof(Memory)));
   const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
   return context.queue().Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
                                 sizeof(Memory), params);
 }
-
-// FP8, whose sums take longer, gains nothing by clusters.
-constexpr int kBf16Cluster = 2;
 
 }  // namespace
 
@@ -297,7 +319,7 @@ Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
   const int64_t cols = args.weight.cols;
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
   const bool fp8 = args.weight.kind == MatmulKind::kMmaFp8;
-  const int64_t cluster_tokens = kTokens * (fp8 ? 1 : kBf16Cluster);
+  const int64_t cluster_tokens = kTokens * kCluster;
   const int64_t row_tiles = CeilDiv(rows_per_group, kRows);
   const int64_t token_tiles = CeilDiv(num_tokens, cluster_tokens);
   const RowSource source = {
@@ -322,8 +344,8 @@ Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
       .num_tokens = static_cast<int>(num_tokens),
       .token_tiles = static_cast<int>(token_tiles),
       .token_tiles_together = static_cast<int>(std::clamp<int64_t>(kBytesTogether / tile_bytes, 1, 16))};
-  const uint64_t launch = fp8 ? Launch<MatmulKind::kMmaFp8, 1>(context, params)
-                              : Launch<MatmulKind::kMmaBf16, kBf16Cluster>(context, params);
+  const uint64_t launch =
+      fp8 ? Launch<MatmulKind::kMmaFp8>(context, params) : Launch<MatmulKind::kMmaBf16>(context, params);
   KeepPackedTokens(context, launch, args.y, args.y_stride);
   return {};
 }

@@ -151,7 +151,7 @@ __device__ __forceinline__ int64_t FirstRow(int rows_of_warp) {
 }
 
 template <int kWidth>
-__global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 4 : 2)
+__global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
     ManyNormsKernel(const __grid_constant__ ManyRows p) {
   BeginKernel();
   WarpRows<kWidth> rows;

@@ -28,7 +28,7 @@ __device__ __forceinline__ uint16_t SwigluBits(float gate, float up, float limit
     const float exponential = fmaf(whole, rest * kLn2, whole);
     const float product = __fdividef(g, 1.0F + exponential) * u;
     const float y = row_weight * product;
-    constexpr float kDoubt = 0x1p-18F;
+    constexpr float kDoubt = 0x1p-19F;
     constexpr float kSmall = 0x1p-100F;
     if (fabsf(product) > kSmall && fabsf(y) > kSmall && fabsf(y) < 0x1p100F) {
       const uint16_t bits = Bf16FromFloat(fmaf(y, kDoubt, y));
