@@ -242,7 +242,8 @@ TEST(IndexerSelectParity, ExactAgainstAFullSortWithTies) {
        61,
        {4093, 31, 98, 99, 101},
        {3, 1, 1, 1, 1}},                    // up to 4096; fewer than top_k, as many and more.
-      {16, 128, 4, 64, 64, {11970}, {30}},  // Many tokens with many entries each.
+      {16, 128, 4, 64, 64, {11970}, {30}},  // Many tokens with many entries each,
+      {64, 128, 1, 256, 61, {190}, {140}},  // in the release's width; around top_k and tiles of 64.
       {2, 32, 4, 512, 61, {2045}, {8}},     // Around top_k = visible.
       {1, 32, 1, 16, 4096, {299999}, {1}},  // 3e5 entries.
       {2, 32, 1, 3, 8, {10}, {4}},

@@ -16,7 +16,7 @@ struct ScoreParams {
   int64_t ratio;
   int num_heads;
   int width;
-  int tiles_per_block = 1;  // Of keys; the tensor-core kernel's, set by ScoreEntries.
+  int tiles_per_block = 1;  // Of keys; the tensor-core kernels', set by those who launch them.
 };
 
 inline constexpr int kScoreWidth = 128;    // What the tensor-core kernels take,

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/indexer_cluster.h"
 #include "backend/cuda/kernels/indexer_keys.cuh"
 #include "backend/cuda/kernels/indexer_scores.h"
+#include "backend/cuda/kernels/indexer_wgmma.h"
 #include "backend/cuda/kernels/open_launches.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/sequences.h"
@@ -153,6 +154,8 @@ bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible) {
 
 void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
                   unsigned num_tokens) {
+  if (context.has_wgmma() && HasScoresWgmma(table, params, dtype, num_tokens))
+    return ScoreEntriesWgmma(context, table, params, num_tokens);
   if (ScoresOnTensorCores(dtype, params.num_heads, params.width)) {
     const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
     params.tiles_per_block = static_cast<int>(
