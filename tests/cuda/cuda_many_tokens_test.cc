@@ -383,7 +383,7 @@ TEST(CudaManyTokens, TermsOfPartsOfExpertsSumToTheBitsOfAll) {
   }
 }
 
-// So many tokens an expert that its weights are widened into shared memory; a sixth of them are too few for that.
+// So many tokens an expert that tiles of experts have up to 128 of them; a sixth of them are too few for that.
 TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 840;
@@ -412,6 +412,37 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
       std::vector<Cut> cuts;
       for (int64_t begin = 0; begin < kTokens; begin += kTokens / 6)
         cuts.push_back({begin, begin + kTokens / 6});
+      ExpectTheSameInCuts(
+          device, y.view, cuts, FormatText(format) + ", dim " + std::to_string(dim),
+          [&](const Cut& cut) { return RunExperts(device, cut, x, indices, routing, experts, y); });
+    }
+  }
+}
+
+// The same with tiles of each size that the kernel knows, one more and one less than it takes, and of columns fewer than are asked for ahead
+// or as many as leave the last turn one or two stages; fewer tiles than there are processors, and more.
+TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
+  Device device;
+  constexpr int64_t kCounts[] = {1,   20,  33,  64,  65,  80,  81,  88,  89,  96,  97,  104,
+                                 105, 112, 113, 128, 129, 192, 224, 256, 257, 300, 300, 300};
+  constexpr auto kExperts = static_cast<int64_t>(std::size(kCounts));
+  constexpr int64_t kTopK = 6;
+  std::vector<int32_t> chosen;
+  for (size_t e = 0; e < std::size(kCounts); ++e)
+    chosen.insert(chosen.end(), static_cast<size_t>(kCounts[e]), static_cast<int32_t>(e));
+  std::shuffle(chosen.begin(), chosen.end(), std::mt19937(9));
+  const auto tokens = std::ssize(chosen) / kTopK;
+  ASSERT_EQ(tokens * kTopK, std::ssize(chosen));
+  ASSERT_GE(std::ssize(chosen), 128 * kExperts);
+  const DeviceTensor indices = device.Copy(DType::kI32, {tokens, kTopK}, chosen);
+  const DeviceTensor routing = device.Copy(DType::kF32, {tokens, kTopK}, Normals(tokens * kTopK, 10, 0.3F));
+  std::vector<Cut> cuts;
+  for (int64_t begin = 0; begin < tokens; begin += 77) cuts.push_back({begin, std::min(begin + 77, tokens)});
+  for (const auto& [dim, width] : {std::pair<int64_t, int64_t>{256, 512}, {1280, 256}, {768, 1024}}) {
+    const DeviceTensor x = device.Copy(DType::kBF16, {tokens, dim}, Bf16s(Normals(tokens * dim, 11)));
+    const DeviceTensor y = device.New(DType::kF32, {tokens, dim});
+    for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides}) {
+      const std::vector<ops::ExpertWeights> experts = RandomExperts(device, format, kExperts, dim, width, 5);
       ExpectTheSameInCuts(
           device, y.view, cuts, FormatText(format) + ", dim " + std::to_string(dim),
           [&](const Cut& cut) { return RunExperts(device, cut, x, indices, routing, experts, y); });

@@ -102,37 +102,49 @@ struct MatrixStep<64, kHalves> {
 
 #undef DSV4_STEP_64
 
-template <>
-struct MatrixStep<96> {
-  static __device__ __forceinline__ void Add(float (&d)[48], const uint32_t (&a)[4], uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+// The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by number.
+#define DSV4_SUMS_40                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
+#define DSV4_SUMS_44 DSV4_SUMS_40 ", %40, %41, %42, %43"
+#define DSV4_SUMS_48 DSV4_SUMS_44 ", %44, %45, %46, %47"
+#define DSV4_SUMS_52 DSV4_SUMS_48 ", %48, %49, %50, %51"
+#define DSV4_SUMS_56 DSV4_SUMS_52 ", %52, %53, %54, %55"
+#define DSV4_SUMS_64 DSV4_SUMS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define DSV4_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define DSV4_FORTY DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32)
+#define DSV4_STEP(columns, sums, a0, a1, a2, a3, b_at, adds_at, ...)                                        \
+  template <>                                                                                               \
+  struct MatrixStep<columns> {                                                                              \
+    static __device__ __forceinline__ void Add(float (&d)[columns / 2], const uint32_t (&a)[4], uint64_t b, \
+                                               int adds) {                                                  \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #adds_at                                            \
+                   ", 0;\n"                                                                                 \
+                   "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" sums                  \
+                   "}, "                                                                                    \
+                   "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, 0;\n}"                   \
+                   : __VA_ARGS__                                                                            \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                        \
+    }                                                                                                       \
   }
-};
 
-template <>
-struct MatrixStep<128> {
-  static __device__ __forceinline__ void Add(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
-          DSV4_EIGHT(48), DSV4_EIGHT(56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
-  }
-};
+DSV4_STEP(80, DSV4_SUMS_40, 40, 41, 42, 43, 44, 45, DSV4_FORTY);
+DSV4_STEP(88, DSV4_SUMS_44, 44, 45, 46, 47, 48, 49, DSV4_FORTY, DSV4_FOUR(40));
+DSV4_STEP(96, DSV4_SUMS_48, 48, 49, 50, 51, 52, 53, DSV4_FORTY, DSV4_EIGHT(40));
+DSV4_STEP(104, DSV4_SUMS_52, 52, 53, 54, 55, 56, 57, DSV4_FORTY, DSV4_EIGHT(40), DSV4_FOUR(48));
+DSV4_STEP(112, DSV4_SUMS_56, 56, 57, 58, 59, 60, 61, DSV4_FORTY, DSV4_EIGHT(40), DSV4_EIGHT(48));
+DSV4_STEP(128, DSV4_SUMS_64, 64, 65, 66, 67, 68, 69, DSV4_FORTY, DSV4_EIGHT(40), DSV4_EIGHT(48),
+          DSV4_EIGHT(56));
+
+#undef DSV4_STEP
+#undef DSV4_FORTY
+#undef DSV4_FOUR
+#undef DSV4_SUMS_64
+#undef DSV4_SUMS_56
+#undef DSV4_SUMS_52
+#undef DSV4_SUMS_48
+#undef DSV4_SUMS_44
+#undef DSV4_SUMS_40
 
 // The same with A in shared memory, laid out as B is.
 // kTransposed: B's rows are steps, d = A B; its descriptor is TransposedDescriptor's.
@@ -331,6 +343,15 @@ __device__ __forceinline__ void ArriveInCluster(uint64_t* barrier, uint32_t rank
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(SharedAddress(barrier)),
       "r"(rank)
       : "memory");
+}
+// The same by an address that was asked for before.
+__device__ __forceinline__ uint32_t AddressInCluster(const void* shared, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(shared)), "r"(rank));
+  return there;
+}
+__device__ __forceinline__ void ArriveThere(uint32_t address) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 }
 // All threads of the cluster's blocks meet; what they wrote before is seen behind it.
 __device__ __forceinline__ void MeetInCluster() {

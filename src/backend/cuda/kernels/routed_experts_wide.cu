@@ -1,14 +1,19 @@
-// Tiles of 64 rows of weights and up to 256 tokens of an expert. Two warpgroups widen weights into a ring of blocks of 64 columns and
-// have the tokens brought there by the copy engine, which gives them to both blocks of a cluster: those take the same tokens and
-// neighbouring rows. Two warpgroups multiply, each with half of the tokens.
+// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are processors.
+//
+// Weights are the A operand and never leave registers: two warpgroups take 64 rows each, every thread loads the bytes that it will itself
+// widen, some stages ahead and past the end of its item; one warpgroup widens while the other one's steps are under way. Tokens are the B
+// operand, packed beforehand (packed_rows.h): a thread has them brought by the copy engine into a ring that both warpgroups read, and
+// another looks for work. The blocks of a cluster take the same tokens and neighbouring rows: each brings its share to all.
 //
 // The steps of 16 columns, their order, the segments and the order of all sums are those of matmul_mma.cuh: a token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test).
 #include <algorithm>
+#include <utility>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/expert_tiles.h"
+#include "backend/cuda/kernels/finish_sums.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/matmul_mma.cuh"
 #include "backend/cuda/kernels/packed_rows.h"
@@ -21,25 +26,23 @@ namespace {
 constexpr int64_t kMinTokensOfExpert = 128;
 
 constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
-constexpr int kRows = 64;
-constexpr int kTokens = 256;
-constexpr int kConsumers = 256;
-constexpr int kProducers = 256;
-constexpr int kThreads = kConsumers + kProducers;
-constexpr int kConsumerRegisters = 160;
-constexpr int kProducerRegisters = 65536 / kProducers - kConsumerRegisters;
+constexpr int kRows = 128;
+constexpr int kTokens = 128;
 constexpr int kCluster = 2;
-constexpr int kSlots = 5;
-constexpr int kItems = 4;
-constexpr int kStages = 4;
+constexpr int kConsumers = 256;
+constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
+constexpr int kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 40;
+constexpr int kItems = 8;
+constexpr int kSlots = 7;
 constexpr int kBlockCols = static_cast<int>(kPackedCols);
 constexpr int kSteps = kBlockCols / 16;
-// Of 16 columns each: four lanes read 16 bytes of a row, whose columns are those of two blocks.
-constexpr int kStageCols = 128;
-static_assert(kProducers == kRows * 4 && kStageCols == 2 * kBlockCols);
+// Four lanes read 16 bytes of a row each, whose columns are those of two blocks.
+constexpr int kStageCols = 2 * kBlockCols;
+constexpr int kAhead = 3;  // Stages of weights in registers.
 
 struct Item {
-  const uint8_t* data;
+  const uint8_t* data;  // Of the block's first row.
   const uint8_t* scale;
   float global_scale;
   int matrix;
@@ -48,16 +51,8 @@ struct Item {
   int num_tokens;  // 0: there is no more work.
 };
 
-struct Slot {
-  uint16_t weights[kRows * kBlockCols];
-  uint16_t x[kTokens * kBlockCols];
-};
-static_assert(sizeof(Slot) % 1024 == 0);
-
 struct Memory {
-  Slot slots[kSlots];
-  uint4 stages[kStages][kProducers];    // Weights as they are copied, a piece a producer,
-  uint32_t codes[kStages][kProducers];  // and their scales.
+  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Of a stage each.
   Item items[kItems];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
@@ -78,329 +73,337 @@ struct Params {
   bool by_assignment;
 };
 
-__device__ __forceinline__ int RowsOfPacked(int count) {
-  constexpr int kTogether = static_cast<int>(kPackedRows);
-  return (count + kTogether - 1) / kTogether * kTogether;
-}
+// --- Producers, a thread each ------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ bool FindItem(const Params& p, int i, Item& item) {
-  const int per_tile = p.num_matrices * p.row_clusters;
-  if (i >= *p.grouping.num_tiles * per_tile) return false;
-  const ExpertTile tile = p.grouping.tiles[i / per_tile];
-  const int matrix = i % per_tile / p.row_clusters;
-  const DeviceWeight& weight = p.weights[tile.expert * kMatrices + p.first_matrix + matrix];
+// Tells of all items, as early as they have room.
+__device__ __forceinline__ void FindItems(Memory& memory, const Params& p) {
   const int rank = static_cast<int>(blockIdx.x % kCluster);
-  item = {.data = weight.data,
-          .scale = static_cast<const uint8_t*>(weight.scale),
-          .global_scale = weight.global_scale,
-          .matrix = matrix,
-          .first_row = (i % per_tile % p.row_clusters * kCluster + rank) * kRows,
-          .first_x_row = tile.begin,
-          .num_tokens = tile.count};
-  return true;
-}
-
-// --- Producers -------------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ void StoreShared(uint32_t address, uint32_t word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
-
-// A producer's part of the weights: one lane's 16 bytes of a row and stage. It has them copied into shared memory some stages ahead,
-// through all items, and waits for nobody else's.
-template <MatmulKind kKind>
-class Weights {
- public:
-  __device__ __forceinline__ Weights(Memory& memory, const DeviceWeight& shape, int thread)
-      : memory_(memory), shape_(shape), thread_(thread) {}
-
-  // Asks for what lies ahead of the first stage; the first item has been told.
-  __device__ __forceinline__ void Begin() {
-#pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) CopyNext();
-  }
-  // Goes to the next stage, and asks for the one that takes the place of the one before.
-  __device__ __forceinline__ void NextStage() {
-    WaitForCopies<kStages - 2>();
-    if (++stage_ == kStages) stage_ = 0;
-    const uint4 raw = memory_.stages[stage_][thread_];
-    words_[0] = raw.x;
-    words_[1] = raw.y;
-    words_[2] = raw.z;
-    words_[3] = raw.w;
-    const uint32_t codes = memory_.codes[stage_][thread_];
-    if constexpr (kKind == MatmulKind::kMmaNvFp4) {
-      scales_ = Unpack<kKind>::Expand(static_cast<uint16_t>(codes >> (thread_ % 2 * 16)));
-    } else {
-      scales_ = Unpack<kKind>::Expand(static_cast<uint8_t>(codes >> (thread_ % 4 * 8)));
-    }
-    CopyNext();
-  }
-  // Widens block `kBlock` of the stage: this lane's pairs of each step, as packed rows have them.
-  template <int kBlock>
-  __device__ __forceinline__ void Store(uint32_t to) const {
-    const uint32_t row = static_cast<uint32_t>(thread_) / 4;
-    const uint32_t first = to + row * 128 + row % 8 * 16 + thread_ % 4 * 4;
-#pragma unroll
-    for (uint32_t i = 0; i < 2 * kSteps; ++i)  // Piece i of the row's block lies at i ^ row % 8.
-      StoreShared(first ^ (i * 16),
-                  Unpack<kKind>::Widen(words_, scales_, kBlock * 2 * kSteps + static_cast<int>(i)));
-  }
-
- private:
-  __device__ __forceinline__ void CopyNext() {
-    if (stages_left_ == 0 && !done_) NextItem();
-    if (!done_) {
-      CopyAsync16(SharedAddress(&memory_.stages[next_stage_][thread_]), from_, true);
-      CopyAsync4(SharedAddress(&memory_.codes[next_stage_][thread_]), codes_from_, true);
-      from_ += kStageCols / 2;
-      codes_from_ += kKind == MatmulKind::kMmaNvFp4 ? kStageCols / 16 : kStageCols / 32;
-      --stages_left_;
-    }
-    CommitCopies();
-    if (++next_stage_ == kStages) next_stage_ = 0;
-  }
-  __device__ __forceinline__ void NextItem() {
-    WaitForPhase(&memory_.item_full[item_.i], item_.parity);
-    const Item& item = memory_.items[item_.i];
-    item_.Next();
-    if (item.num_tokens == 0) {
-      done_ = true;
-      return;
-    }
-    stages_left_ = static_cast<int>(shape_.cols) / kStageCols;
-    // Row `place` of A: a consumer that holds rows r and r + 8 of a result holds neighbours.
-    const int place = thread_ / 4;
-    const int64_t row = item.first_row + place / 16 * 16 + place % 8 * 2 + place / 8 % 2;
-    from_ = item.data + row * (shape_.cols / 2) + thread_ % 4 * 16;
-    // NVFP4: the codes of this lane and of its neighbour.
-    codes_from_ =
-        item.scale + row * shape_.scale_cols + (kKind == MatmulKind::kMmaNvFp4 ? thread_ % 4 / 2 * 4 : 0);
-  }
-
-  Memory& memory_;
-  const DeviceWeight& shape_;
-  const int thread_;
-  uint32_t words_[4];
-  typename Unpack<kKind>::Scales scales_;
-  int stage_ = kStages - 1;
-  // What is asked for next.
-  RingPlace<kItems> item_;
-  bool done_ = false;
-  int stages_left_ = 0;
-  int next_stage_ = 0;
-  const uint8_t* from_ = nullptr;
-  const uint8_t* codes_from_ = nullptr;
-};
-
-template <MatmulKind kKind>
-__device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
-  const int thread = static_cast<int>(threadIdx.x) - kConsumers;
-  const int lane = thread % 32;
-  const int num_stages = static_cast<int>(p.shape.cols) / kStageCols;
-  RingPlace<kSlots> place;
-  RingPlace<kItems> item_place;
-  int i = static_cast<int>(blockIdx.x / kCluster);
-  // Tells of item i at item_place; done by one thread.
-  const auto publish = [&] {
-    if (thread != kProducers - 32) return;
-    WaitForPhase(&memory.item_empty[item_place.i], item_place.parity ^ 1U);
+  const int per_tile = p.num_matrices * p.row_clusters;
+  const int num_items = *p.grouping.num_tiles * per_tile;
+  RingPlace<kItems> place;
+  for (int i = static_cast<int>(blockIdx.x / kCluster);; i += static_cast<int>(gridDim.x / kCluster)) {
     Item found = {};
-    if (!FindItem(p, i, found)) found.num_tokens = 0;
-    memory.items[item_place.i] = found;
-    Arrive(&memory.item_full[item_place.i]);
-  };
-  Weights<kKind> weights(memory, p.shape, thread);
-  publish();
-  __syncwarp();
-  weights.Begin();
-  while (true) {
-    WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
-    const int item_index = item_place.i;
-    const Item& item = memory.items[item_index];
-    if (item.num_tokens == 0) return;
-    // Each block of a cluster has its share of the tokens brought to both.
-    const auto num_bytes = static_cast<uint32_t>(RowsOfPacked(item.num_tokens)) *
-                           static_cast<uint32_t>(kBlockCols * sizeof(uint16_t));
-    const uint32_t share = num_bytes / kCluster;
-    const uint32_t offset = blockIdx.x % kCluster * share;
-    const auto* from =
-        reinterpret_cast<const unsigned char*>(p.x.data + item.first_x_row * kPackedCols) + offset;
-    const int64_t block_bytes = p.x.num_rows * kPackedCols * static_cast<int64_t>(sizeof(uint16_t));
-    // The item behind this one is told early: its weights are asked for while this one is worked on.
-    item_place.Next();
-    i += static_cast<int>(gridDim.x / kCluster);
-    publish();
-    __syncwarp();
-#pragma unroll 1
-    for (int stage = 0; stage < num_stages; ++stage) {
-      weights.NextStage();
-      const auto block = [&]<int kBlock>() {
-        Slot& slot = memory.slots[place.i];
-        WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
-        if (thread == 0) {
-          ArriveAndAnnounce(&memory.full[place.i], num_bytes);
-          CopyBulkToCluster(reinterpret_cast<unsigned char*>(slot.x) + offset, from, share,
-                            &memory.full[place.i], (1U << kCluster) - 1U);
-          from += block_bytes;
-        }
-        weights.template Store<kBlock>(SharedAddress(slot.weights));
-        PublishToMatrixSteps();
-        __syncwarp();
-        if (lane == 0) Arrive(&memory.full[place.i]);
-        place.Next();
-      };
-      block.template operator()<0>();
-      block.template operator()<1>();
+    if (i < num_items) {
+      const ExpertTile tile = p.grouping.tiles[i / per_tile];
+      const int matrix = i % per_tile / p.row_clusters;
+      const DeviceWeight& weight = p.weights[tile.expert * kMatrices + p.first_matrix + matrix];
+      const int first_row = (i % per_tile % p.row_clusters * kCluster + rank) * kRows;
+      found = {.data = weight.data + first_row * (p.shape.cols / 2),
+               .scale = static_cast<const uint8_t*>(weight.scale) + first_row * p.shape.scale_cols,
+               .global_scale = weight.global_scale,
+               .matrix = matrix,
+               .first_row = first_row,
+               .first_x_row = tile.begin,
+               .num_tokens = tile.count};
     }
-    __syncwarp();
-    if (lane == 0) Arrive(&memory.item_empty[item_index]);
+    WaitForPhase(&memory.item_empty[place.i], place.parity ^ 1U);
+    memory.items[place.i] = found;
+    Arrive(&memory.item_full[place.i]);
+    if (found.num_tokens == 0) return;
+    place.Next();
   }
 }
 
-// --- Consumers -------------------------------------------------------------------------------------------------------
-
-// What Unpack's Finish gives. 1 / x to 2^-52, without a call: a quotient of two floats is that far from all halves between floats, so
-// what is multiplied by this and then rounded to fp32 is the quotient's rounding.
-__device__ __forceinline__ double ReciprocalOfFloat(double x) {
-  double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-#pragma unroll
-  for (int i = 0; i < 3; ++i) y = fma(y, fma(-x, y, 1.0), y);
-  return y;
-}
-// NVFP4: the exact product of two floats, rounded once, by way of double or not.
-template <MatmulKind kKind, int kCount>
-__device__ __forceinline__ void FinishSums(bool global_scale_divides, float global_scale,
-                                           float (&sums)[kCount]) {
-  if constexpr (kKind == MatmulKind::kMmaNvFp4) {
-    const float factor = global_scale * 0x1p26F;
-    const auto global = static_cast<double>(global_scale);
-    const double wide = (global_scale_divides ? ReciprocalOfFloat(global) : global) * 0x1p26;
-    const bool is_wide = global_scale_divides || !isfinite(factor);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float sum = sums[i];
-      sums[i] = sum * factor;
-      // Asked for each anew: doubles of all would not fit in registers.
-      uint32_t wanted = is_wide ? 1 : 0;
-      asm volatile("" : "+r"(wanted));
-      if (wanted != 0) sums[i] = static_cast<float>(static_cast<double>(sum) * wide);
-    }
-  }
-}
-
-// This warpgroup's part of a tile: kMost tokens at most, from row `first_x` of the slots' tokens on.
-template <MatmulKind kKind, int kMost, typename Release>
-__device__ __forceinline__ void MultiplyTile(Memory& memory, int cols, int first_x, RingPlace<kSlots>& place,
-                                             Release&& release, float (&total)[kMost / 2]) {
-  const int num_blocks = cols / kBlockCols;
-  const int segment_blocks = SegmentCols<kKind>(cols) / kBlockCols;
-#pragma unroll
-  for (int i = 0; i < kMost / 2; ++i) total[i] = -0.0F;  // What is added to it stays what it is.
-#pragma unroll 1
-  for (int first = 0; first < num_blocks; first += segment_blocks) {
-    const int end = min(first + segment_blocks, num_blocks);
-    float sums[kMost / 2];
-#pragma unroll
-    for (int i = 0; i < kMost / 2; ++i) sums[i] = 0.0F;  // Or they would be kept all the time.
-    int before = 0;
-#pragma unroll 1
-    for (int block = first; block < end; ++block) {
-      WaitForPhase(&memory.full[place.i], place.parity);
-      const Slot& slot = memory.slots[place.i];
-      const uint64_t a = MatrixDescriptor(SharedAddress(slot.weights));
-      const uint64_t b = MatrixDescriptor(SharedAddress(slot.x + first_x * kBlockCols));
-      FenceRegisters(sums);
-      BeginMatrixSteps();
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        SharedMatrixStep<kMost>::Add(sums, a + 2 * step, b + 2 * step, 1);
-      CommitMatrixSteps();
-      if (block > first) {
-        WaitForMatrixSteps<1>();
-        release(before);
-      }
-      before = place.i;
-      place.Next();
-    }
-    WaitForMatrixSteps<0>();
-    FenceRegisters(sums);
-    release(before);
-#pragma unroll
-    for (int i = 0; i < kMost / 2; ++i) total[i] = total[i] + sums[i];
-  }
-}
-
-template <MatmulKind kKind>
-__device__ __forceinline__ void Consume(Memory& memory, const Params& p) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  const int warpgroup = thread / 128;
-  const auto rows = static_cast<int>(p.shape.rows);
-  // A slot is free in both blocks of the cluster before it is filled in either.
-  const auto release = [&](int slot) {
-    if (lane < kCluster) ArriveInCluster(&memory.empty[slot], static_cast<uint32_t>(lane));
-  };
+// Has this block's share of the tokens brought to all blocks of the cluster.
+__device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
+  constexpr auto kTogether = static_cast<uint32_t>(kPackedRows);
+  const int num_stages = static_cast<int>(p.shape.cols) / kStageCols;
+  const int64_t block_bytes = p.x.num_rows * kPackedCols * static_cast<int64_t>(sizeof(uint16_t));
   RingPlace<kSlots> place;
   RingPlace<kItems> item_place;
   while (true) {
     WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
     const Item& item = memory.items[item_place.i];
-    if (item.num_tokens == 0) return;
-    const int half = RowsOfPacked((item.num_tokens + 1) / 2);
-    const int first_x = warpgroup * half;
-    const int num_tokens = warpgroup == 0 ? min(half, item.num_tokens) : item.num_tokens - half;
-    const auto tile = [&]<int kMost>() {
-      float sums[kMost / 2];
-      MultiplyTile<kKind, kMost>(memory, static_cast<int>(p.shape.cols), first_x, place, release, sums);
-      FinishSums<kKind>(p.shape.global_scale_divides, item.global_scale, sums);
-      const int row = item.first_row + thread % 128 / 32 * 16 + lane / 4 * 2;
-      const int first_packed = item.first_x_row + first_x + lane % 4 * 2;
-      uint16_t* const y = p.y + item.matrix * rows + row;
-      const int64_t stride = int64_t{p.num_matrices} * rows;
-#pragma unroll
-      for (int j = 0; j < kMost / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (j * 8 + lane % 4 * 2 + e >= num_tokens) continue;
-          const int packed = first_packed + j * 8 + e;
-          const int64_t to = p.by_assignment ? p.grouping.order[packed] : packed;
-          *reinterpret_cast<uint32_t*>(y + to * stride) = Bf16Pair(sums[4 * j + e], sums[4 * j + e + 2]);
-        }
-      }
-    };
-    if (num_tokens > 112) {
-      tile.template operator()<128>();
-    } else if (num_tokens > 96) {
-      tile.template operator()<112>();
-    } else if (num_tokens > 64) {
-      tile.template operator()<96>();
-    } else if (num_tokens > 32) {
-      tile.template operator()<64>();
-    } else {
-      tile.template operator()<32>();
-    }
-    __syncwarp();
-    if (lane == 0) Arrive(&memory.item_empty[item_place.i]);
+    const auto num_tokens = static_cast<uint32_t>(item.num_tokens);
+    const auto* from = reinterpret_cast<const unsigned char*>(p.x.data + item.first_x_row * kPackedCols);
+    if (num_tokens == 0) return;
+    Arrive(&memory.item_empty[item_place.i]);
     item_place.Next();
+    const uint32_t num_bytes = (num_tokens + kTogether - 1) / kTogether * kTogether *
+                               static_cast<uint32_t>(kBlockCols * sizeof(uint16_t));
+    const uint32_t share = num_bytes / kCluster;
+    const uint32_t offset = blockIdx.x % kCluster * share;
+    from += offset;
+#pragma unroll 1
+    for (int stage = 0; stage < num_stages; ++stage) {
+      uint64_t* const full = &memory.full[place.i];
+      WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
+      ArriveAndAnnounce(full, 2 * num_bytes);
+#pragma unroll
+      for (auto& x : memory.x[place.i]) {
+        CopyBulkToCluster(reinterpret_cast<unsigned char*>(x) + offset, from, share, full,
+                          (1U << kCluster) - 1U);
+        from += block_bytes;
+      }
+      place.Next();
+    }
   }
 }
+
+// --- Consumers -------------------------------------------------------------------------------------------------------
+
+// Read once by this processor, in whole lines by memory.
+__device__ __forceinline__ uint4 LoadWeights(const uint8_t* p) {
+  uint4 words;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(p));
+  return words;
+}
+
+// A thread's weights: 16 bytes of two neighbouring rows a stage, of kAhead stages.
+template <MatmulKind kKind>
+class Weights {
+ public:
+  __device__ __forceinline__ explicit Weights(const DeviceWeight& shape)
+      : row_bytes_(shape.cols / 2), row_codes_(shape.scale_cols) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int row = thread / 32 * 16 + thread % 32 / 4 * 2;
+    first_ = row * row_bytes_ + thread % 4 * 16;
+    first_code_ = row * row_codes_ + thread % 4 * kCodes;
+  }
+  // The stage that place 0 gets next: an item's first, or kAhead further.
+  __device__ __forceinline__ void Begin(const Item& item) {
+    from_ = item.data + first_;
+    codes_from_ = item.scale + first_code_;
+  }
+  __device__ __forceinline__ void Advance() {
+    from_ += kAhead * (kStageCols / 2);
+    codes_from_ += kAhead * 4 * kCodes;
+  }
+  template <int kPlace>
+  __device__ __forceinline__ void Load() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      words_[kPlace][half] = LoadWeights(from_ + half * row_bytes_ + kPlace * (kStageCols / 2));
+      const uint8_t* const codes = codes_from_ + half * row_codes_ + kPlace * (4 * kCodes);
+      if constexpr (kCodes == 2) {
+        codes_[kPlace][half] = __ldg(reinterpret_cast<const uint16_t*>(codes));
+      } else {
+        codes_[kPlace][half] = __ldg(codes);
+      }
+    }
+  }
+  // A of a block of the stage: block 0 before block 1.
+  template <int kPlace>
+  __device__ __forceinline__ void Widen(int block, uint32_t (&a)[kSteps][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 raw = words_[kPlace][half];
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      if (block == 0)
+        scales_[half] =
+            Unpack<kKind>::Expand(static_cast<typename Unpack<kKind>::Codes>(codes_[kPlace][half]));
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const int i = (block * kSteps + step) * 2;
+        a[step][half] = Unpack<kKind>::Widen(words, scales_[half], i);
+        a[step][half + 2] = Unpack<kKind>::Widen(words, scales_[half], i + 1);
+      }
+    }
+    FenceRegisters(a);
+  }
+
+ private:
+  static constexpr int kCodes = kKind == MatmulKind::kMmaNvFp4 ? 2 : 1;  // A lane's, of 32 columns.
+
+  const int64_t row_bytes_;
+  const int64_t row_codes_;
+  int64_t first_;  // Of this thread in an item.
+  int64_t first_code_;
+  const uint8_t* from_ = nullptr;
+  const uint8_t* codes_from_ = nullptr;
+  uint4 words_[kAhead][2];
+  uint32_t codes_[kAhead][2];
+  typename Unpack<kKind>::Scales scales_[2];
+};
+
+// What is known of a tile while it is multiplied.
+template <int kMost>
+struct Tile {
+  uint32_t a[2][kSteps][4];
+  float sums[kMost / 2] = {};  // Of the segment.
+  float total[kMost / 2];
+  int left;  // Stages, of the tile and of the segment.
+  int segment_left;
+  int adds = 0;  // Whether the segment has sums.
+};
+
+template <MatmulKind kKind>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(Memory& memory, const Params& p)
+      : memory_(memory),
+        p_(p),
+        num_stages_(static_cast<int>(p.shape.cols) / kStageCols),
+        segment_stages_(SegmentCols<kKind>(static_cast<int>(p.shape.cols)) / kStageCols),
+        empty_(AddressInCluster(memory.empty, threadIdx.x % kCluster)),
+        weights_(p.shape) {}
+
+  __device__ __forceinline__ void Run() {
+    Begin(item_);
+    LoadFrom(0, Places());
+    while (ahead_ > 0) {
+      const int num_tokens = memory_.items[item_.i].num_tokens;
+      if (num_tokens > 112) {
+        RunTile<128>();
+      } else if (num_tokens > 104) {
+        RunTile<112>();
+      } else if (num_tokens > 96) {
+        RunTile<104>();
+      } else if (num_tokens > 88) {
+        RunTile<96>();
+      } else if (num_tokens > 80) {
+        RunTile<88>();
+      } else if (num_tokens > 64) {
+        RunTile<80>();
+      } else if (num_tokens > 32) {
+        RunTile<64>();
+      } else {
+        RunTile<32>();
+      }
+      ArriveForWarp(&memory_.item_empty[item_.i]);
+      item_.Next();
+    }
+  }
+
+ private:
+  using Places = std::make_integer_sequence<int, kAhead>;
+
+  // Weights of this item are asked for from here on.
+  __device__ __forceinline__ void Begin(const RingPlace<kItems>& place) {
+    WaitForPhase(&memory_.item_full[place.i], place.parity);
+    const Item& item = memory_.items[place.i];
+    ahead_ = item.num_tokens > 0 ? num_stages_ : 0;
+    weights_.Begin(item);
+  }
+  template <int kPlace>
+  __device__ __forceinline__ void Load() {
+    if (kPlace < ahead_) weights_.template Load<kPlace>();
+  }
+  template <int... kPlaces>
+  __device__ __forceinline__ void LoadFrom(int first, std::integer_sequence<int, kPlaces...>) {
+    ((kPlaces >= first ? Load<kPlaces>() : void()), ...);
+  }
+  template <int kMost>
+  __device__ __forceinline__ void Multiply(Tile<kMost>& tile, int block, uint64_t x, int adds) {
+    FenceRegisters(tile.sums);
+    BeginMatrixSteps();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      MatrixStep<kMost>::Add(tile.sums, tile.a[block][step], x + 2 * step, step == 0 ? adds : 1);
+    CommitMatrixSteps();
+  }
+  // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its second block is still being
+  // multiplied.
+  //
+  // Each block is waited for before the next: with steps under way from one to the next the compiler gives every size of tile registers of
+  // its own for `a`, and serializes all steps for want of registers (ptxas of CUDA 13). The other warpgroup's steps fill the gap.
+  template <int kMost, int kPlace>
+  __device__ __forceinline__ bool MultiplyStage(Tile<kMost>& tile) {
+    WaitForPhase(&memory_.full[slot_.i], slot_.parity);
+    const uint64_t x = MatrixDescriptor(SharedAddress(memory_.x[slot_.i][0]));
+    Multiply(tile, 0, x, tile.adds);
+    weights_.template Widen<kPlace>(1, tile.a[1]);
+    Load<kPlace>();
+    WaitForMatrixSteps<0>();
+    Multiply(tile, 1, x + sizeof(memory_.x[0][0]) / 16, 1);
+    tile.adds = 1;
+    if (--tile.left == 0) return false;
+    weights_.template Widen<(kPlace + 1) % kAhead>(0, tile.a[0]);
+    EndStage();
+    if (--tile.segment_left == 0) EndSegment(tile);
+    return true;
+  }
+  __device__ __forceinline__ void EndStage() {
+    WaitForMatrixSteps<0>();
+    // A slot is free in all blocks of the cluster before it is filled in any.
+    if (threadIdx.x % 32 < kCluster) ArriveThere(empty_ + static_cast<uint32_t>(slot_.i) * 8);
+    slot_.Next();
+  }
+  template <int kMost, int... kPlaces>
+  __device__ __forceinline__ void MultiplyStages(Tile<kMost>& tile, std::integer_sequence<int, kPlaces...>) {
+    while (true) {
+      if (tile.left > kAhead) {
+        weights_.Advance();
+        ahead_ = tile.left - kAhead;
+      } else {
+        RingPlace<kItems> next = item_;
+        next.Next();
+        Begin(next);
+      }
+      const int left = tile.left;
+      if ((MultiplyStage<kMost, kPlaces>(tile) && ...)) continue;
+      return LoadFrom(left, Places());  // What this turn did not come to.
+    }
+  }
+  template <int kMost>
+  __device__ __forceinline__ void EndSegment(Tile<kMost>& tile) {
+    FenceRegisters(tile.sums);
+#pragma unroll
+    for (int i = 0; i < kMost / 2; ++i) tile.total[i] = tile.total[i] + tile.sums[i];
+    tile.segment_left = segment_stages_;
+    tile.adds = 0;
+  }
+
+  template <int kMost>
+  __device__ __forceinline__ void RunTile() {
+    Tile<kMost> tile = {.left = num_stages_, .segment_left = segment_stages_};
+#pragma unroll
+    for (float& total : tile.total) total = -0.0F;  // What is added to it stays what it is.
+    weights_.template Widen<0>(0, tile.a[0]);
+    MultiplyStages(tile, Places());
+    // Rows of y of this thread's tokens, asked for while the last block is multiplied.
+    const int thread = static_cast<int>(threadIdx.x);
+    const Item& item = memory_.items[item_.i];
+    const int num_tokens = item.num_tokens - thread % 4 * 2;  // From this thread's first on.
+    const int first = item.first_x_row + thread % 4 * 2;
+    int to[kMost / 4];
+#pragma unroll
+    for (int i = 0; i < kMost / 4; ++i) {
+      const int token = i / 2 * 8 + i % 2;
+      to[i] = first + token;
+      if (p_.by_assignment && token < num_tokens) to[i] = p_.grouping.order[first + token];
+    }
+    EndStage();
+    EndSegment(tile);
+    FinishSums<kKind>(p_.shape.global_scale_divides, item.global_scale, tile.total);
+    const auto rows = static_cast<int>(p_.shape.rows);
+    const int64_t stride = int64_t{p_.num_matrices} * rows;
+    uint16_t* const y = p_.y + item.matrix * rows + item.first_row + thread / 32 * 16 + thread % 32 / 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kMost / 4; ++i) {
+      if (i / 2 * 8 + i % 2 >= num_tokens) continue;
+      const int at = i / 2 * 4 + i % 2;
+      *reinterpret_cast<uint32_t*>(y + to[i] * stride) = Bf16Pair(tile.total[at], tile.total[at + 2]);
+    }
+  }
+
+  Memory& memory_;
+  const Params& p_;
+  const int num_stages_;  // Of a tile and of a segment.
+  const int segment_stages_;
+  const uint32_t empty_;  // Barriers of slots in a block of the cluster, one for each lane that tells it.
+  Weights<kKind> weights_;
+  RingPlace<kItems> item_;
+  int ahead_ = 0;  // Stages that there are from the one that place 0 gets next.
+  RingPlace<kSlots> slot_;
+};
 
 template <MatmulKind kKind>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     ExpertsKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
-  auto& memory = *reinterpret_cast<Memory*>(raw_memory);
+  auto& memory = *KeptShared(reinterpret_cast<Memory*>(raw_memory));
   BeginKernel();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kSlots; ++i) {
-      InitBarrier(&memory.full[i], 1 + kProducers / 32);
+      InitBarrier(&memory.full[i], 1);
       InitBarrier(&memory.empty[i], kCluster * kConsumers / 32);
     }
     for (int i = 0; i < kItems; ++i) {
       InitBarrier(&memory.item_full[i], 1);
-      InitBarrier(&memory.item_empty[i], kThreads / 32);
+      InitBarrier(&memory.item_empty[i], kConsumers / 32 + 1);
     }
     PublishBarriers();
   }
@@ -408,10 +411,11 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
   MeetInCluster();
   if (threadIdx.x >= kConsumers) {
     GiveUpRegisters<kProducerRegisters>();
-    Produce<kKind>(memory, p);
+    if (threadIdx.x == kConsumers) BringTokens(memory, p);
+    if (threadIdx.x == kConsumers + 32) FindItems(memory, p);
   } else {
     TakeRegisters<kConsumerRegisters>();
-    Consume<kKind>(memory, p);
+    Consumer<kKind>(memory, p).Run();
   }
   __syncwarp();
   // Nobody leaves while others may still arrive at its barriers.
@@ -434,10 +438,10 @@ void Launch(CudaContext& context, const Params& params) {
 bool Fits(const DeviceWeight& weight) {
   const bool nvfp4 = weight.kind == MatmulKind::kMmaNvFp4;
   return (nvfp4 || weight.kind == MatmulKind::kMmaMxFp4) && weight.rows % (kCluster * kRows) == 0 &&
-         weight.cols % kStageCols == 0 && weight.cols >= kStages * kStageCols &&
+         weight.cols % kStageCols == 0 &&
          weight.scale_cols == weight.cols / (nvfp4 ? kNvFp4Block : kMxFp4Block) &&
          reinterpret_cast<uintptr_t>(weight.data) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(weight.scale) % 4 == 0;
+         reinterpret_cast<uintptr_t>(weight.scale) % (nvfp4 ? 2 : 1) == 0;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// routed_experts where an expert has some hundred tokens: FP4 weights are widened into shared memory once for up to 256 of them.
+// routed_experts where an expert has some hundred tokens: FP4 weights are widened in registers, for up to 128 tokens at a time.
 #pragma once
 
 #include "backend/cuda/cuda_context.h"
