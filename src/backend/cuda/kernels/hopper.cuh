@@ -178,38 +178,6 @@ struct SharedMatrixStep<64, kTransposed> {
   }
 };
 
-template <>
-struct SharedMatrixStep<96> {
-  static __device__ __forceinline__ void Add(float (&d)[48], uint64_t a, uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "%48, %49, p, 1, 1, 0, 0;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40)
-        : "l"(a), "l"(b), "r"(adds));
-  }
-};
-
-template <>
-struct SharedMatrixStep<112> {
-  static __device__ __forceinline__ void Add(float (&d)[56], uint64_t a, uint64_t b, int adds) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %58, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55}, "
-        "%56, %57, p, 1, 1, 0, 0;\n}"
-        : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32), DSV4_EIGHT(40),
-          DSV4_EIGHT(48)
-        : "l"(a), "l"(b), "r"(adds));
-  }
-};
-
 template <bool kTransposed>
 struct SharedMatrixStep<128, kTransposed> {
   static __device__ __forceinline__ void Add(float (&d)[64], uint64_t a, uint64_t b, int adds) {
