@@ -173,7 +173,7 @@ void ExpectTheSameInCuts(Device& device, const TensorView& y, const std::vector<
   const auto row_bytes = whole.size() / static_cast<size_t>(num_tokens);
   const auto element = static_cast<size_t>(ElementBytes(y.dtype));
   const auto bits = [element](const std::byte* at) {
-    uint32_t value = 0;
+    uint64_t value = 0;
     std::memcpy(&value, at, element);
     return value;
   };
