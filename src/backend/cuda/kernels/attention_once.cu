@@ -4,7 +4,7 @@
 // values, but for the two tiles that are still there: logits go from the last tile to the first, values from the first to the last.
 //
 // A warpgroup has every other tile's logits and half of the columns of the values; two warps of a third bring each of them its tiles,
-// through all tokens of the block. So while a token ends, the next one's keys are on their way.
+// through all tokens of the block. So while a token ends, the next one's keys and queries are on their way.
 #include <algorithm>
 
 #include "backend/cuda/kernels/attention_keys.cuh"
@@ -206,7 +206,7 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
     float maxima[2] = {-INFINITY, -INFINITY};
     // Set, although they are overwritten: what is written under a condition would be kept from token to token.
     float logits[kMostTiles / 2][kLogits] = {};
-    // They stay where the matrix unit leaves them.
+    // The logit of a sum, which lies where the matrix unit leaves it.
     const auto scaled = [&](int i, int k, float sum) {
       const int key = (2 * i + half) * kKeys + k / 4 * 8 + place * 2 + k % 2;
       return key < num_keys ? sum * p.softmax_scale : -INFINITY;

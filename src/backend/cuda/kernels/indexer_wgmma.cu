@@ -7,6 +7,8 @@
 // a time. Terms, pairs in bf16, then lie as the matrix unit takes an A operand, which sums them in fp32: the score, and, by the signs
 // of the weights, the sum of magnitudes beside it. That tells how far off the score may be; where this leaves a doubt about its
 // rounding, the terms, which are still there, are added in double in the order of ScoreSixteenKeys.
+#include <algorithm>
+
 #include "backend/cuda/kernels/begin_kernel.cuh"
 #include "backend/cuda/kernels/device_numbers.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
