@@ -23,7 +23,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // Tokens of an expert, on average, from which it is worth it.
-constexpr int64_t kMinTokensOfExpert = 128;
+constexpr int64_t kMinTokensOfExpert = 8;
 
 constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 constexpr int kRows = 128;
