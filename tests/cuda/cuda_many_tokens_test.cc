@@ -8,6 +8,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/device_tensors.h"
@@ -235,14 +236,14 @@ TEST(CudaManyTokens, LinearOfAThousandTokensGivesTheBitsOfFewTokens) {
 TEST(CudaManyTokens, GroupedLinearGivesTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kGroups = 3;
-  constexpr int64_t kRank = 128;
   constexpr int64_t kWidth = 1024;
   for (const Format format : {Format::kBf16, Format::kFp8NaN, Format::kNvFp4}) {
-    const Weight weight = RandomWeight(device, format, kGroups * kRank, kWidth, 5);
-    for (const int64_t tokens : {200, 1060}) {
+    // Tiles of 128 rows end with a group or before.
+    for (const auto& [rank, tokens] : {std::pair<int64_t, int64_t>{128, 200}, {128, 1060}, {144, 1060}}) {
+      const Weight weight = RandomWeight(device, format, kGroups * rank, kWidth, 5);
       const DeviceTensor x =
           device.Copy(DType::kBF16, {tokens, kGroups, kWidth}, Bf16s(Normals(tokens * kGroups * kWidth, 6)));
-      const DeviceTensor y = device.New(DType::kBF16, {tokens, kGroups, kRank});
+      const DeviceTensor y = device.New(DType::kBF16, {tokens, kGroups, rank});
       ExpectTheSameInAnyCut(
           device, y.view, FormatText(format) + ", " + y.view.shape.ToString(), [&](const Cut& cut) {
             return device.table().grouped_linear(

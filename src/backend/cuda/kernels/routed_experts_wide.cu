@@ -22,8 +22,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Tokens of an expert, on average, from which it is worth it.
-constexpr int64_t kMinTokensOfExpert = 8;
+// Tokens of an expert, on average, from which it was measured to be worth it.
+constexpr int64_t kMinTokensOfExpert = 12;
 
 constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 constexpr int kRows = 128;

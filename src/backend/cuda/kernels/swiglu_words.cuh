@@ -24,11 +24,9 @@ __device__ __forceinline__ uint16_t SwigluBits(float gate, float up, float limit
     const float power = -g * kLog2E;
     const float rest = fmaf(-g, kLog2ERest, fmaf(-g, kLog2E, -power));
     float whole;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(whole) : "f"(power));
+    asm("ex2.approx.f32 %0, %1;" : "=f"(whole) : "f"(power));
     const float exponential = fmaf(whole, rest * kLn2, whole);
-    float gated;
-    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(gated) : "f"(g), "f"(1.0F + exponential));
-    const float product = gated * u;
+    const float product = __fdividef(g, 1.0F + exponential) * u;
     const float y = row_weight * product;
     constexpr float kDoubt = 0x1p-19F;
     constexpr float kSmall = 0x1p-100F;
