@@ -304,22 +304,18 @@ __device__ __forceinline__ void CopyBulkToCluster(void* shared, const void* glob
       "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier)), "h"(blocks)
       : "memory");
 }
-// Arrives at the barrier at the same place in block `rank` of the cluster.
-__device__ __forceinline__ void ArriveInCluster(uint64_t* barrier, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(SharedAddress(barrier)),
-      "r"(rank)
-      : "memory");
-}
-// The same by an address that was asked for before.
+// Where the same place of block `rank` of the cluster is.
 __device__ __forceinline__ uint32_t AddressInCluster(const void* shared, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(shared)), "r"(rank));
   return there;
 }
+// Arrives at the barrier that lies there.
 __device__ __forceinline__ void ArriveThere(uint32_t address) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+}
+__device__ __forceinline__ void ArriveInCluster(uint64_t* barrier, uint32_t rank) {
+  ArriveThere(AddressInCluster(barrier, rank));
 }
 // All threads of the cluster's blocks meet; what they wrote before is seen behind it.
 __device__ __forceinline__ void MeetInCluster() {
