@@ -184,8 +184,8 @@ void ExpectTheSameInCuts(Device& device, const TensorView& y, const std::vector<
     if (different++ > 0) continue;
     size_t elements = 0;
     for (size_t i = 0; i < row_bytes; i += element) {
-      const uint32_t at_once = bits(&whole[t * row_bytes + i]);
-      const uint32_t in_pieces = bits(&pieces[t * row_bytes + i]);
+      const uint64_t at_once = bits(&whole[t * row_bytes + i]);
+      const uint64_t in_pieces = bits(&pieces[t * row_bytes + i]);
       if (at_once == in_pieces || ++elements > 1) continue;
       first = "; first token " + std::to_string(t) + ", element " + std::to_string(i / element) + ": bits " +
               std::to_string(at_once) + " at once, " + std::to_string(in_pieces) + " in pieces";
