@@ -3,11 +3,15 @@
 // step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
 // of the matrix unit in bf16 and in e4m3, measured in front.
 //
-//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]
+//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
 //     CHUNK     tokens of one pass through the layers at most, 512 without
+//     RANKS     what rank 0 of so many does in `tensor`, alone: the others are mirrored (comm/mirrored_group.h), so exchanges are queued,
+//               written, waited for and read as ever, but cross no link and wait for nobody. The numbers are no model's: nothing is
+//               checked, and the rank's own entries are chosen as often as there are ranks, which a layer with an indexer then reads. Bytes
+//               and bound are those of the rank.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -20,8 +24,11 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_group.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
+#include "comm/imagined_group.h"
+#include "comm/mirrored_group.h"
 #include "diag/op_profile.h"
 #include "formats/number_formats.h"
 #include "model/memory_plan.h"
@@ -124,7 +131,7 @@ class RandomStates {
 
 class Bench {
  public:
-  Bench(const std::string& weights, int64_t num_layers, int64_t chunk)
+  Bench(const std::string& weights, int64_t num_layers, int64_t chunk, int num_ranks)
       : device_(Must(backend::MakeCudaBackend({}))),
         hooked_(device_),
         room_(Must(backend::RoomOf(device_.context->memory().device().index))),
@@ -136,14 +143,28 @@ class Bench {
         weights, options, static_cast<int>(std::thread::hardware_concurrency())));
     const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
-    const model::ModelOptions model_options = {.max_chunk_tokens = chunk};
-    const auto plan = Must(model::PlanMemory(config, checkpoint, model_options, {}));
+    model::ModelOptions model_options = {.max_chunk_tokens = chunk};
+    if (num_ranks > 1) model_options.placement = Must(model::ParsePlacement("tensor", num_ranks));
+    model::ModelOptions planned = model_options;
+    if (num_ranks > 1) planned.group = comm::ImagineGroup(0, num_ranks, num_ranks);
+    const auto plan = Must(model::PlanMemory(config, checkpoint, planned, {}));
     planned_without_states_ = plan.weights + plan.step;
+    if (num_ranks > 1) {
+      model_options.group = comm::MirrorGroup(num_ranks);
+      model_options.make_device_group = [this](comm::Communicator& hosts, model::DeviceGroupOf) {
+        return backend::MakeCudaGroup(device_, hosts, {});
+      };
+    }
     model_ = Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(),
                                                model_options));
     fmt::print(
-        "{}: copies {:.2f} TB/s, read and written; {} layers of {}, {:.1f} GB: made and placed in {:.1f} s\n",
-        device_.name, bandwidth_ / 1e12, num_layers, weights, num_bytes / 1e9, Seconds(begin));
+        "{}: copies {:.2f} TB/s, read and written; {} layers of {}, {:.1f} GB{}: made and placed in {:.1f} "
+        "s\n",
+        device_.name, bandwidth_ / 1e12, num_layers, weights, num_bytes / 1e9,
+        num_ranks > 1
+            ? fmt::format(", of which rank 0 of {} has its part (tensor), the others mirrored", num_ranks)
+            : "",
+        Seconds(begin));
     fmt::print("{:<36} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9} {:>9}\n", "step", "us", "us/layer", "MB",
                "bound", "kernels", "a layer", "replayed");
     std::fflush(stdout);
@@ -317,11 +338,11 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
-  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK]");
+  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS]");
   const auto argument = [&](int i, const char* otherwise) {
     return std::string(argc > i ? argv[i] : otherwise);
   };
-  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")));
+  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")), std::stoi(argument(8, "1")));
   const int steps = std::stoi(argument(6, "24"));
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;

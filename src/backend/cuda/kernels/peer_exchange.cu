@@ -25,7 +25,7 @@ __device__ std::byte* Place(const ExchangePiece& piece, int64_t at) {
 
 // Whether `source` has raised its flag for the round.
 __device__ bool WaitForFlag(const ExchangeParams& p, int source, uint64_t round) {
-  const uint64_t* const flag = &Head(p.mailboxes[p.rank]).flags[source][blockIdx.x];
+  const uint64_t* const flag = &FlagsOf(p.mailboxes[p.rank], source).rounds[blockIdx.x];
   return WaitUntil(p, [&] { return LoadAcquire(flag) >= round ? -1 : source; });
 }
 
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
   __threadfence_system();
   __syncthreads();
   if (t < p.size && t != p.rank) {
-    StoreRelease(&Head(p.mailboxes[t]).flags[p.rank][blockIdx.x], round);
+    StoreRelease(&FlagsOf(p.mailboxes[t], p.rank).rounds[blockIdx.x], round);
     if (!WaitForFlag(p, t, round)) atomicExch(&stopped, 1);
   }
   __syncthreads();

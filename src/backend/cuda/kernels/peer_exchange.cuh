@@ -33,7 +33,7 @@ __device__ __forceinline__ bool LoadPacked(const std::byte* place, uint32_t mark
   return static_cast<uint32_t>(low >> 32) == mark && static_cast<uint32_t>(high >> 32) == mark;
 }
 __device__ __forceinline__ std::byte* PackedSlot(std::byte* mailbox, uint64_t round, int source) {
-  return mailbox + kPackedBegin + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kPackedSlotBytes;
+  return mailbox + source * kSourceBytes + kPackedBegin + static_cast<int64_t>(round % 2) * kPackedSlotBytes;
 }
 
 // Word number `i` of what `source` has sent.

@@ -1,7 +1,7 @@
 // One-shot exchange: every rank writes what it has for each of the others into memory of theirs, raises a flag there, and waits for
 // the flags in its own. A kernel like any other: collected, and replayed in graphs.
 //
-//   mailbox  one a rank, mapped by all: a flag for every source and block, and two halves of a slot for every source, used in
+//   mailbox  one a rank, mapped by all: for every source, side by side, a flag a block, and two halves of a slot, used in
 //            turn. A rank raises the flags of round n + 1 after its kernel of round n has ended, so whoever sees them may write again
 //            what was read in round n: one wait a round, as in shared memory on the host.
 //   round    counted in device memory, so that the kernel's arguments are the same every time
@@ -32,17 +32,20 @@ inline constexpr int kMaxExchangeBlocks = 128;
 inline constexpr int kExchangeThreads = 512;
 inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
 
-struct alignas(256) MailboxHead {
-  uint64_t flags[kMaxPeers][kMaxExchangeBlocks] = {};  // By source: the last round whose data is there.
-  // Of streams (peer_stream.h), by the other rank: its last part that is there, and this rank's last that it has taken.
-  uint64_t parts_there[kMaxPeers][kMaxExchangeBlocks] = {};
-  uint64_t parts_taken[kMaxPeers][kMaxExchangeBlocks] = {};
+// What a source says by flags, one a block.
+struct alignas(256) MailboxFlags {
+  uint64_t rounds[kMaxExchangeBlocks] = {};  // The last round whose data is there.
+  // Of streams (peer_stream.h): the source's last part that is there, and this rank's last that the source has taken.
+  uint64_t parts_there[kMaxExchangeBlocks] = {};
+  uint64_t parts_taken[kMaxExchangeBlocks] = {};
 };
 inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;  // Of a piece.
 inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
-inline constexpr int64_t kPackedBegin =
-    static_cast<int64_t>(sizeof(MailboxHead)) + 2 * kMaxPeers * kSlotBytes;
-inline constexpr int64_t kMailboxBytes = kPackedBegin + 2 * kMaxPeers * kPackedSlotBytes;
+// A source's part of a mailbox: flags, halves of its slot, and of its slot for packed words.
+inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
+inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
+inline constexpr int64_t kSourceBytes = kPackedBegin + 2 * kPackedSlotBytes;
+inline constexpr int64_t kMailboxBytes = kMaxPeers * kSourceBytes;
 
 // Of one rank's group, in its own device memory.
 struct ExchangeState {

@@ -16,11 +16,11 @@ __device__ __forceinline__ uint64_t LoadAcquire(const uint64_t* flag) {
   return value;
 }
 
-__device__ __forceinline__ MailboxHead& Head(std::byte* mailbox) {
-  return *reinterpret_cast<MailboxHead*>(mailbox);
+__device__ __forceinline__ MailboxFlags& FlagsOf(std::byte* mailbox, int source) {
+  return *reinterpret_cast<MailboxFlags*>(mailbox + source * kSourceBytes);
 }
 __device__ __forceinline__ std::byte* Slot(std::byte* mailbox, uint64_t round, int source) {
-  return mailbox + sizeof(MailboxHead) + (static_cast<int64_t>(round % 2) * kMaxPeers + source) * kSlotBytes;
+  return mailbox + source * kSourceBytes + kSlotBegin + static_cast<int64_t>(round % 2) * kSlotBytes;
 }
 
 // The exchange is over for this block; the last one ends the round, which all have read.

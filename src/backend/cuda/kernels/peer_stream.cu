@@ -70,11 +70,10 @@ __device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress&
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int rank = lane % kFirstOfTaken;
   const bool of_taken = lane >= kFirstOfTaken;
-  const MailboxHead& head = Head(p.mailboxes[p.rank]);
   const auto wanted = static_cast<uint32_t>(of_taken ? PartsTakenAtEnd(p) : p.num_parts);
   if (rank >= p.size || rank == p.rank || wanted == 0) return;
-  const uint64_t* const flag =
-      of_taken ? &head.parts_taken[rank][blockIdx.x] : &head.parts_there[rank][blockIdx.x];
+  const MailboxFlags& flags = FlagsOf(p.mailboxes[p.rank], rank);
+  const uint64_t* const flag = of_taken ? &flags.parts_taken[blockIdx.x] : &flags.parts_there[blockIdx.x];
   uint32_t* const count = of_taken ? &progress.taken_there[rank] : &progress.there[rank];
   uint32_t seen = 0;
   const bool whole = WaitUntil(p, [&] {
@@ -286,11 +285,10 @@ struct Stream {
 
 // By a warp: a flag in every other mailbox for parts that all warps have done, several at once where they were faster than the fence.
 __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uint32_t* done_of_warps,
-                           uint64_t (MailboxHead::*flags)[kMaxPeers][kMaxExchangeBlocks],
-                           const Progress& progress) {
+                           uint64_t (MailboxFlags::*flags)[kMaxExchangeBlocks], const Progress& progress) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   uint64_t* flag = nullptr;
-  if (lane < p.size && lane != p.rank) flag = &(Head(p.mailboxes[lane]).*flags)[p.rank][blockIdx.x];
+  if (lane < p.size && lane != p.rank) flag = &(FlagsOf(p.mailboxes[lane], p.rank).*flags)[blockIdx.x];
   const auto num_parts = static_cast<uint32_t>(p.num_parts);
   for (uint32_t raised = 0; raised < num_parts;) {
     const bool stopped = IsStopped(progress);
@@ -340,9 +338,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
       Stream<Unit>::TakeCopies(p, first_part, progress);
     }
   } else if (warp == 2 * kStreamTaskWarps) {
-    RaiseFlags(p, first_part, progress.sent, &MailboxHead::parts_there, progress);
+    RaiseFlags(p, first_part, progress.sent, &MailboxFlags::parts_there, progress);
   } else if (warp == 2 * kStreamTaskWarps + 1) {
-    RaiseFlags(p, first_part, progress.taken, &MailboxHead::parts_taken, progress);
+    RaiseFlags(p, first_part, progress.taken, &MailboxFlags::parts_taken, progress);
   } else {
     WatchFlags(p, first_part, progress);
   }

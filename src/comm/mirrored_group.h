@@ -1,0 +1,18 @@
+// A group whose other ranks do what this one does: what it sends to one of them is what it gets from that one. For timing a rank's own
+// work where there is only one; numbers stay such as a model has, but are no model's.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace dsv4::comm {
+
+// Rank 0 of `size`, over host memory. What another rank brings is this one's, from its beginning, and zeros behind it: pieces of others
+// that are as long as this rank's, or shorter, are whole. Nobody is told anything; Send and Recv are Unimplemented. Split gives the same again.
+std::unique_ptr<Communicator> MirrorGroup(int size);
+
+// Whether MirrorGroup made it: there is nobody else whose memory could be mapped.
+bool IsMirrored(const Communicator& group);
+
+}  // namespace dsv4::comm
