@@ -38,11 +38,30 @@ __global__ void __launch_bounds__(kGroupThreads)
   if (threadIdx.x == 0) g.counts[expert] = mine;
 }
 
+// What a warp looks at in one step: a few runs of 32 assignments, and which of them are an expert's.
+constexpr int kRuns = 4;
+
+struct Step {
+  unsigned found[kRuns];
+  int count = 0;
+
+  __device__ __forceinline__ Step(const int32_t* indices, const ExpertGrouping& g, int first, int expert) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) {
+      const int i = first + run * 32 + lane;
+      found[run] = __ballot_sync(kWholeWarp, i < g.num_assignments && indices[i] - g.first_expert == expert);
+      count += __popc(found[run]);
+    }
+  }
+};
+
 // One block an expert: finds its place behind the experts before it, its assignments in order, and cuts them into tiles of
-// about equal size.
+// about equal size. Each warp has a stretch of the assignments, which it counts first.
 __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indices, const ExpertGrouping g) {
   BeginKernel();
-  __shared__ int warp_counts[kGroupThreads / 32];
+  constexpr int kWarps = kGroupThreads / 32;
+  __shared__ int warp_counts[kWarps];
   const int expert = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -62,20 +81,28 @@ __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indi
     const int size = RowsOf((count + num_tiles - 1) / num_tiles);
     g.tiles[first_tile + t] = {expert, begin + t * size, min(size, count - t * size)};
   }
+
+  constexpr int kStep = kRuns * 32;
+  const int steps = (g.num_assignments + kStep * kWarps - 1) / (kStep * kWarps);
+  const int stretch = warp * steps * kStep;
+  int mine = 0;
+#pragma unroll 4
+  for (int step = 0; step < steps; ++step) mine += Step(indices, g, stretch + step * kStep, expert).count;
+  if (lane == 0) warp_counts[warp] = mine;
+  __syncthreads();
   int place = begin;
-  for (int first = 0; first < g.num_assignments; first += kGroupThreads) {
-    const int i = first + thread;
-    const bool mine = i < g.num_assignments && indices[i] - g.first_expert == expert;
-    const unsigned found = __ballot_sync(kWholeWarp, mine);
-    if (lane == 0) warp_counts[warp] = __popc(found);
-    __syncthreads();
-    int before = place;
-    for (int w = 0; w < kGroupThreads / 32; ++w) {
-      before += w < warp ? warp_counts[w] : 0;
-      place += warp_counts[w];
+  for (int w = 0; w < warp; ++w) place += warp_counts[w];
+#pragma unroll 4
+  for (int step = 0; step < steps; ++step) {
+    const Step here(indices, g, stretch + step * kStep, expert);
+    if (here.count == 0) continue;
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) {
+      const unsigned found = here.found[run];
+      if ((found >> lane & 1U) != 0)
+        g.order[place + __popc(found & ((1U << lane) - 1U))] = stretch + step * kStep + run * 32 + lane;
+      place += __popc(found);
     }
-    if (mine) g.order[before + __popc(found & ((1U << lane) - 1U))] = i;
-    __syncthreads();
   }
   const bool last = expert + 1 == g.num_here;
   const int end = last ? g.max_rows : begin + RowsOf(count);
