@@ -216,7 +216,7 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
   }
   if (context.has_wgmma() && HasAttentionColumns(context, args.q.dtype, params, max_keys))
     return AttentionColumns(context, table, params);
-  if (context.has_wgmma() && HasAttentionOnce(args.q.dtype, num_tokens, head_dim, max_keys))
+  if (context.has_wgmma() && HasAttentionOnce(args.q.dtype, params, max_keys))
     return AttentionOnce(context, table, params);
   if (context.has_wgmma() && HasAttentionWgmma(args.q.dtype, num_tokens, head_dim))
     return AttentionWgmma(context, table, params);

@@ -377,10 +377,11 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
 
 }  // namespace
 
-bool HasAttentionOnce(DType dtype, int64_t num_tokens, int64_t head_dim, int64_t max_keys) {
+bool HasAttentionOnce(DType dtype, const AttentionParams& params, int64_t max_keys) {
   constexpr int64_t kMinTokens = 65;
-  return dtype == DType::kBF16 && head_dim == kDim && num_tokens >= kMinTokens &&
-         max_keys <= kMostTiles * kKeys;
+  return dtype == DType::kBF16 && params.head_dim == kDim && params.num_tokens >= kMinTokens &&
+         max_keys <= kMostTiles * kKeys &&
+         (reinterpret_cast<uintptr_t>(params.q) | reinterpret_cast<uintptr_t>(params.o)) % 16 == 0;
 }
 
 Status AttentionOnce(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {

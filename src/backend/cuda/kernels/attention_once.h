@@ -8,7 +8,7 @@
 namespace dsv4::backend::cuda {
 
 // max_keys: of any token.
-bool HasAttentionOnce(DType dtype, int64_t num_tokens, int64_t head_dim, int64_t max_keys);
+bool HasAttentionOnce(DType dtype, const AttentionParams& params, int64_t max_keys);
 Status AttentionOnce(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
 
 }  // namespace dsv4::backend::cuda
