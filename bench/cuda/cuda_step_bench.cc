@@ -8,10 +8,10 @@
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
 //     CHUNK     tokens of one pass through the layers at most, 512 without
-//     RANKS     what rank 0 of so many does in `tensor`, alone: the others are mirrored (comm/mirrored_group.h), so exchanges are queued,
-//               written, waited for and read as ever, but cross no link and wait for nobody. The numbers are no model's: nothing is
-//               checked, and the rank's own entries are chosen as often as there are ranks, which a layer with an indexer then reads. Bytes
-//               and bound are those of the rank.
+//     RANKS     2, 4 or 8: what rank 0 of so many does in `tensor`, alone. The others are mirrored (comm/mirrored_group.h), so exchanges are
+//               queued, written, waited for and read as ever, but cross no link and wait for nobody. The numbers are no model's, and
+//               nothing is checked. Bytes and bound are those of the rank. Of a long prompt ranks choose entries for unequal numbers of
+//               tokens, and mirrored ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -342,7 +342,11 @@ int main(int argc, char** argv) {
   const auto argument = [&](int i, const char* otherwise) {
     return std::string(argc > i ? argv[i] : otherwise);
   };
-  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")), std::stoi(argument(8, "1")));
+  const int num_ranks = std::stoi(argument(8, "1"));
+  // Uneven pieces would be waited for that nobody sends.
+  if (num_ranks != 1 && num_ranks != 2 && num_ranks != 4 && num_ranks != 8)
+    Die(fmt::format("RANKS: got {}, want 1, 2, 4 or 8", num_ranks));
+  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")), num_ranks);
   const int steps = std::stoi(argument(6, "24"));
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;

@@ -16,12 +16,14 @@ class MirroredGroup final : public Communicator {
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
-  Status Barrier(Wait) override { return {}; }
-  Status Broadcast(std::span<std::byte>, int, Wait) override { return {}; }
+  Status Barrier(Wait) override { return Check(); }
+  Status Broadcast(std::span<std::byte>, int, Wait) override { return Check(); }
   Status AllGather(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                    std::span<std::byte> all) override {
     const int64_t all_row_bytes = Total(row_bytes);
+    DSV4_CHECK(static_cast<int64_t>(mine.size()) == row_bytes[0] * num_rows) << mine.size();
     DSV4_CHECK(static_cast<int64_t>(all.size()) == all_row_bytes * num_rows) << all.size();
+    DSV4_RETURN_IF_ERROR(Check());
     for (int64_t row = 0; row < num_rows; ++row) {
       std::byte* to = all.data() + row * all_row_bytes;
       for (const int64_t bytes : row_bytes) {
@@ -34,7 +36,9 @@ class MirroredGroup final : public Communicator {
   Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                   std::span<std::byte> parts) override {
     const int64_t all_row_bytes = Total(row_bytes);
+    DSV4_CHECK(static_cast<int64_t>(mine.size()) == all_row_bytes * num_rows) << mine.size();
     DSV4_CHECK(static_cast<int64_t>(parts.size()) == size_ * row_bytes[0] * num_rows) << parts.size();
+    DSV4_RETURN_IF_ERROR(Check());
     int64_t begin = 0;
     std::byte* to = parts.data();
     for (const int64_t bytes : row_bytes) {
@@ -45,6 +49,7 @@ class MirroredGroup final : public Communicator {
     return {};
   }
   Status AllReduceSum(std::span<float> values) override {
+    DSV4_RETURN_IF_ERROR(Check());
     for (float& value : values) value = SumOf(value);
     return {};
   }
@@ -52,6 +57,7 @@ class MirroredGroup final : public Communicator {
                           std::span<float> mine) override {
     DSV4_CHECK(static_cast<int64_t>(values.size()) == Total(counts)) << values.size();
     DSV4_CHECK(static_cast<int64_t>(mine.size()) == counts[0]) << mine.size();
+    DSV4_RETURN_IF_ERROR(Check());
     std::transform(values.begin(), values.begin() + counts[0], mine.begin(),
                    [this](float value) { return SumOf(value); });
     return {};
@@ -72,8 +78,9 @@ class MirroredGroup final : public Communicator {
   static Status DoesNotSend() { return Unimplemented("a mirrored group: exchanges only"); }
   static void CopyRow(const std::byte* from, int64_t from_bytes, std::byte* to, int64_t to_bytes) {
     const auto count = static_cast<size_t>(std::min(from_bytes, to_bytes));
-    std::memmove(to, from, count);
-    std::memset(to + count, 0, static_cast<size_t>(to_bytes) - count);
+    const size_t rest = static_cast<size_t>(to_bytes) - count;
+    if (count > 0) std::memmove(to, from, count);
+    if (rest > 0) std::memset(to + count, 0, rest);
   }
   int64_t Total(std::span<const int64_t> counts) const {
     DSV4_CHECK(static_cast<int>(counts.size()) == size_) << counts.size() << " of " << size_;

@@ -60,6 +60,8 @@ TEST(MirroredGroup, AgreesAndFails) {
   group->Fail({StatusCode::kUnavailable, "first"});
   group->Fail({StatusCode::kUnavailable, "second"});
   EXPECT_EQ(group->Check().message(), "first");
+  EXPECT_EQ(group->Barrier().message(), "first");
+  EXPECT_FALSE(Agree(*group, {}).ok());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_stream.h"
 #include "backend/cuda/peer_group.h"
 #include "comm/collectives.h"
+#include "comm/mirrored_group.h"
 #include "comm/nccl_group.h"
 
 namespace dsv4::backend {
@@ -78,7 +79,7 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
   if (options.peers && !options.sends) {
     auto peers = cuda::JoinPeers(hosts, context,
                                  {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
-    if (peers) return peers;
+    if (peers || comm::IsMirrored(hosts)) return peers;  // NCCL would wait for ranks that there are not.
     DSV4_TRY(hosts.Check());
     if (options.without_peers) options.without_peers(peers.error().message());
   }

@@ -214,12 +214,13 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
   } else if (!args.selected.is_null()) {
     DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
   }
-  if (context.has_wgmma() && HasAttentionColumns(context, args.q.dtype, params, max_keys))
-    return AttentionColumns(context, table, params);
-  if (context.has_wgmma() && HasAttentionOnce(args.q.dtype, params, max_keys))
-    return AttentionOnce(context, table, params);
-  if (context.has_wgmma() && HasAttentionWgmma(args.q.dtype, num_tokens, head_dim))
-    return AttentionWgmma(context, table, params);
+  // All three copy queries by 16 bytes.
+  if (context.has_wgmma() && reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0) {
+    if (HasAttentionColumns(context, args.q.dtype, params, max_keys))
+      return AttentionColumns(context, table, params);
+    if (HasAttentionOnce(args.q.dtype, params, max_keys)) return AttentionOnce(context, table, params);
+    if (HasAttentionWgmma(args.q.dtype, num_tokens, head_dim)) return AttentionWgmma(context, table, params);
+  }
   if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {

@@ -2,9 +2,10 @@
 // adds their products one by one; the lanes' sums meet as a tree. The unit's step m16n8k8 adds eight products of a row one by one too,
 // in ascending order and with fma's rounding, so a lane's sum of 16 tokens and eight rows is as many steps as it has pairs of runs.
 //
-// A block has a part, the matrix there as doubles in shared memory, in the order in which steps read it. Four warps take 16 tokens: of
-// each four lanes that follow each other one is a warp's, so a warp goes through eight lanes, in the order in which a tree of them
-// needs the fewest sums at once. The tokens are also the second operand of two more steps, whose diagonals are their squares.
+// A block has a part, the matrix there as doubles in shared memory, in the order in which steps read it. Four warps, or twice four that
+// share the rows, take 16 tokens: of each four lanes that follow each other one is a warp's, so a warp goes through eight lanes, in the
+// order in which a tree of them needs the fewest sums at once. The tokens are also the second operand of two more steps, whose diagonals
+// are their squares.
 #include <algorithm>
 
 #include "backend/cuda/kernels/begin_kernel.cuh"
@@ -17,9 +18,9 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kTokens = 32;        // At a time.
-constexpr int kMembers = 4;        // Warps of 16 tokens; of each four lanes one is a warp's.
-constexpr int kLaneGroups = 8;     // Of four lanes.
+constexpr int kTokens = 32;     // At a time.
+constexpr int kMembers = 4;     // Warps of 16 tokens and the same rows; of each four lanes one is a warp's.
+constexpr int kLaneGroups = 8;  // Of four lanes.
 constexpr int kGroupColumns = 16;  // Of a run.
 constexpr int kRows = 8;           // Of the matrix, a step.
 constexpr int kBuffers = 3;
@@ -100,10 +101,8 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) DotsKernel(const __grid_con
   const int chunks = (num_tokens + kTokens - 1) / kTokens * kLaneGroups;
   // Groups in the tree's order: bits reversed.
   const auto group_of = [](int chunk) { return chunk % 2 * 4 + chunk / 2 % 2 * 2 + chunk / 4 % 2; };
-  // A thread copies the same sixteen bytes of every so many-th token; of runs that are not known, of whichever comes.
-  constexpr int kPieces = kRuns > 0 ? 2 * kRuns : kThreads;
-  constexpr int kTokenStep = kThreads / kPieces;
-  static_assert(kThreads % kPieces == 0 && kTokens % kTokenStep == 0);
+  // Where runs are known a thread copies the same sixteen bytes of one token each time.
+  static_assert(kRuns == 0 || kThreads == kTokens * 2 * kRuns);
   const int own_token = thread / 2 / runs;
   const int64_t own_columns = part * kHcRunColumns + thread / 2 % runs * int64_t{run_step} + thread % 2 * 8;
   const auto own_place = static_cast<uint32_t>(own_token * token_bytes +
@@ -118,11 +117,7 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) DotsKernel(const __grid_con
       const int first = chunk / kLaneGroups * kTokens;
       const auto row = [&](int token) { return first_token + min(first + token, num_tokens - 1); };
       if constexpr (kRuns > 0) {
-#pragma unroll
-        for (int token = 0; token < kTokens; token += kTokenStep) {
-          CopyAsync16(to + own_place + static_cast<uint32_t>(token * token_bytes),
-                      from + own_columns + row(own_token + token) * width, true);
-        }
+        CopyAsync16(to + own_place, from + own_columns + row(own_token) * width, true);
       } else {
         for (int i = thread; i < kTokens * runs * 2; i += kThreads) {
           const int run = i / 2 % runs;
