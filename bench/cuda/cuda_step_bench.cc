@@ -144,17 +144,17 @@ class Bench {
     const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
     model::ModelOptions model_options = {.max_chunk_tokens = chunk};
-    if (num_ranks > 1) model_options.placement = Must(model::ParsePlacement("tensor", num_ranks));
     model::ModelOptions planned = model_options;
-    if (num_ranks > 1) planned.group = comm::ImagineGroup(0, num_ranks, num_ranks);
-    const auto plan = Must(model::PlanMemory(config, checkpoint, planned, {}));
-    planned_without_states_ = plan.weights + plan.step;
     if (num_ranks > 1) {
+      model_options.placement = planned.placement = Must(model::ParsePlacement("tensor", num_ranks));
+      planned.group = comm::ImagineGroup(0, num_ranks, num_ranks);
       model_options.group = comm::MirrorGroup(num_ranks);
       model_options.make_device_group = [this](comm::Communicator& hosts, model::DeviceGroupOf) {
         return backend::MakeCudaGroup(device_, hosts, {});
       };
     }
+    const auto plan = Must(model::PlanMemory(config, checkpoint, planned, {}));
+    planned_without_states_ = plan.weights + plan.step;
     model_ = Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(),
                                                model_options));
     fmt::print(

@@ -55,7 +55,6 @@ class PeerGroup final : public comm::Communicator {
         context_(std::move(context)),
         queue_(context_->shared_queue()),
         timeout_(options.timeout),
-        mirrored_(comm::IsMirrored(hosts)),
         packed_(options.packed) {}
 
   ~PeerGroup() override {
@@ -70,7 +69,7 @@ class PeerGroup final : public comm::Communicator {
     (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t stream) {
       cudaStreamSynchronize(stream);
       for (int r = 0; r < kMaxPeers; ++r) {
-        if (r != rank() && !mirrored_ && params_.mailboxes[r] != nullptr)
+        if (r != rank() && !comm::IsMirrored(hosts_) && params_.mailboxes[r] != nullptr)
           cudaIpcCloseMemHandle(params_.mailboxes[r]);
       }
       return Status();
@@ -131,7 +130,7 @@ class PeerGroup final : public comm::Communicator {
     status = queue_->OnStream("mapping the memory of peers", [&](cudaStream_t) {
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
-        if (mirrored_) {
+        if (comm::IsMirrored(hosts_)) {
           // What is written there as this rank's comes to lie here as that one's.
           params_.mailboxes[r] = params_.mailboxes[rank()] + (r - rank()) * kSourceBytes;
           continue;
@@ -368,7 +367,6 @@ class PeerGroup final : public comm::Communicator {
   std::shared_ptr<CudaContext> context_;
   std::shared_ptr<DeviceQueue> queue_;
   const std::chrono::milliseconds timeout_;
-  const bool mirrored_;
   bool packed_;
   ExchangeParams params_;  // What all exchanges have alike.
   ExchangeWords* words_ = nullptr;

@@ -17,8 +17,10 @@ struct PeerOptions {
 
 // All ranks of `hosts` call it, each with its device; `hosts` outlives the group. FailedPrecondition, on all ranks alike, where
 // they are not all of one machine, there are more than eight, two of them share a device (but DevicesAreShared), or one cannot map
-// another's memory, with the rank and the reason. Of a mirrored group
-// (comm/mirrored_group.h) it makes one that is mirrored on the device, for pieces that are as long on all ranks, or longest on this one if they go by flags: it waits for words that nobody sends.
+// another's memory, with the rank and the reason.
+//
+// Of a mirrored group (comm/mirrored_group.h) it makes one that is mirrored on the device. Pieces that go packed must be as long on all
+// ranks there, since it would wait for words that nobody sends, and the others no longer than this rank's.
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
                                                       std::shared_ptr<CudaContext> context,
                                                       const PeerOptions& options);
