@@ -5,22 +5,23 @@
 namespace dsv4::apps {
 
 void AnswerPrinter::Write(std::string_view text) {
-  if (text.empty()) return;
-  fmt::print(out_, "{}", text);
+  std::FILE* out = sink().file;
+  if (text.empty() || out == nullptr) return;
+  std::fwrite(text.data(), 1, text.size(), out);
   at_line_start_ = text.back() == '\n';
-  std::fflush(out_);
+  std::fflush(out);
 }
 
 void AnswerPrinter::Enter(Section section) {
   if (section_ == section) return;
-  if (section_ == Section::kReasoning) {
-    fmt::print(out_, "{}", style_.reset);
-    if (!at_line_start_) Write("\n");
-  } else if (section_ != Section::kNone && !at_line_start_) {
-    Write("\n");
+  if (section_ == Section::kReasoning && sink().file != nullptr) {
+    fmt::print(sink().file, "{}", sink().style.reset);
+    std::fflush(sink().file);
   }
-  if (section == Section::kReasoning) fmt::print(out_, "{}", style_.dim);
+  if (section_ != Section::kNone && !at_line_start_) Write("\n");
   section_ = section;
+  if (section == Section::kReasoning && sink().file != nullptr)
+    fmt::print(sink().file, "{}", sink().style.dim);
 }
 
 void AnswerPrinter::Print(const chat::Delta& delta) {
@@ -36,7 +37,7 @@ void AnswerPrinter::Print(const chat::Delta& delta) {
     case chat::Delta::Kind::kToolCallBegin:
       Enter(Section::kNone);
       Enter(Section::kCall);
-      Write(fmt::format("{}call {}{} ", style_.bold, delta.text, style_.reset));
+      Write(fmt::format("{}call {}{} ", sink().style.bold, delta.text, sink().style.reset));
       break;
     case chat::Delta::Kind::kArguments:
       Write(delta.text);
@@ -52,6 +53,15 @@ void AnswerPrinter::Print(const chat::Delta& delta) {
 void AnswerPrinter::EndAnswer() {
   Enter(Section::kNone);
   at_line_start_ = true;
+}
+
+AnswerPrinter MakeAnswerPrinter(std::string_view reasoning) {
+  const AnswerPrinter::Sink out = {.file = stdout, .style = Style(StdoutIsTerminal())};
+  const AnswerPrinter::Sink error = {.file = stderr, .style = Style(StderrIsTerminal())};
+  const AnswerPrinter::Sink none;
+  if (reasoning == "hide") return {out, none};
+  if (reasoning == "only") return {none, out};
+  return {out, StdoutIsTerminal() ? out : error};
 }
 
 }  // namespace dsv4::apps

@@ -10,7 +10,11 @@ namespace dsv4::apps {
 
 class AnswerPrinter {
  public:
-  AnswerPrinter(std::FILE* out, Style style) : out_(out), style_(style) {}
+  struct Sink {
+    std::FILE* file = nullptr;  // Null: left out.
+    Style style = Style(false);
+  };
+  AnswerPrinter(Sink answer, Sink reasoning) : answer_(answer), reasoning_(reasoning) {}
 
   void Print(const chat::Delta& delta);
   // Ends the last line. The printer is then ready for another answer.
@@ -20,11 +24,17 @@ class AnswerPrinter {
   enum class Section { kNone, kReasoning, kContent, kCall };
   void Enter(Section section);
   void Write(std::string_view text);
+  // Of the section that is being written.
+  const Sink& sink() const { return section_ == Section::kReasoning ? reasoning_ : answer_; }
 
-  std::FILE* out_;
-  Style style_;
+  Sink answer_;
+  Sink reasoning_;
   Section section_ = Section::kNone;
   bool at_line_start_ = true;
 };
+
+// Where the parts of an answer go. `reasoning` is "show" (beside the answer on a terminal, else on standard error), "hide" or
+// "only".
+AnswerPrinter MakeAnswerPrinter(std::string_view reasoning);
 
 }  // namespace dsv4::apps

@@ -49,10 +49,21 @@ std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_
   return allowed;
 }
 
+Status ChatRuntime::CheckEffort(const std::string& effort) const {
+  if (effort.empty() || profile_ == nullptr) return {};
+  std::vector<std::string_view> known;
+  for (const chat::EffortLevel& level : profile_->efforts) {
+    if (level.name == effort) return {};
+    known.push_back(level.name);
+  }
+  return InvalidArgument(fmt::format("effort: got '{}', revision {} knows {}", effort, profile_->revision,
+                                     fmt::join(known, ", ")));
+}
+
 Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, const LoadCallback& progress) {
   auto runtime = std::unique_ptr<ChatRuntime>(new ChatRuntime());
   DSV4_ASSIGN_OR_RETURN(const ModelSource source, ModelSource::Find(options.model));
-  const std::string& directory = source.text_directory();
+  DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
   DSV4_ASSIGN_OR_RETURN(runtime->tokenizer_, tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   if (options.raw) {
     for (const std::string_view marker : {tokenizer::kEndOfSentence, tokenizer::kUser}) {

@@ -17,7 +17,7 @@ Result<std::string> RenderText(const chat::ChatProfile& profile, const std::vect
 }
 
 Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource& source) {
-  const std::string& directory = source.text_directory();
+  DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));

@@ -12,16 +12,19 @@ namespace dsv4::apps {
 
 class LoadBar {
  public:
-  LoadBar() = default;
+  explicit LoadBar(bool shown = true) : shown_(shown) {}
   // For LoadModel; used no longer than this lives.
   LoadCallback callback() {
-    return [this](const model::LoadProgress& progress) { Update(progress); };
+    return [this](const model::LoadProgress& progress) {
+      if (shown_) Update(progress);
+    };
   }
   void Clear() { bar_.Clear(); }
 
  private:
   void Update(const model::LoadProgress& progress);
 
+  const bool shown_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   ProgressBar bar_{"Loading"};
 };

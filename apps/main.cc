@@ -27,6 +27,7 @@
 #include "apps/shared_flags.h"
 #include "apps/synth_command.h"
 #include "apps/tokenize_command.h"
+#include "apps/usage.h"
 #include "base/log.h"
 #include "comm/shared_memory.h"
 #include "model/synthetic.h"
@@ -36,13 +37,21 @@ namespace {
 
 void AddRun(CLI::App& app, RunOptions& options) {
   CLI::App& run = *app.add_subcommand("run", "Answer a prompt, or chat on the terminal without one");
-  run.add_option("PROMPT", options.prompt, "The question; '-' reads standard input; none starts a chat");
+  run.add_option(
+      "PROMPT,-p,--prompt", options.prompt,
+      "The question; what comes through a pipe is added to it; '-': only that; none starts a chat");
+  run.add_option("--reasoning", options.reasoning,
+                 "show: beside the answer on a terminal, else on standard error; hide; only: no answer")
+      ->check(CLI::IsMember({"show", "hide", "only"}))
+      ->capture_default_str();
+  run.add_flag("-q,--quiet", options.quiet, "Nothing but the answer: no progress, no speed");
   run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
   AddConversationFlags(run, options);
-  run.add_option("--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
-      ->check(CLI::PositiveNumber)
+  run.add_option("-n,--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
+      ->check(Positive())
       ->capture_default_str();
-  run.add_option("--stop", options.stop, "End the answer before this text; may be repeated");
+  run.add_option("--stop", options.stop, "End the answer before this text; may be repeated")
+      ->allow_extra_args(false);
   CLI::Option* schema = run.add_option("--json-schema", options.json_schema_path,
                                        "The answer is JSON that satisfies the schema in this file");
   run.add_flag("--json-object", options.json_object, "The answer is a JSON object")->excludes(schema);
@@ -51,7 +60,7 @@ void AddRun(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 20));
   run.add_option("--verify", options.verify_every,
                  "Compute every N-th decode token again on the reference backend and report drift (0: none)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
   run.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   AddSamplingFlags(run, options);
@@ -60,10 +69,10 @@ void AddRun(CLI::App& app, RunOptions& options) {
 void AddServe(CLI::App& app, ServeOptions& options) {
   CLI::App& serve = *app.add_subcommand("serve", "Answer HTTP as OpenAI's and Anthropic's APIs do");
   const auto number = [&](const char* name, auto& value, const char* help) {
-    serve.add_option(name, value, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+    serve.add_option(name, value, help)->check(NonNegative())->capture_default_str();
   };
   const auto positive = [&](const char* name, auto& value, const char* help) {
-    serve.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+    serve.add_option(name, value, help)->check(Positive())->capture_default_str();
   };
   CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
   CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();
@@ -79,13 +88,18 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   certificate->needs(key);
   key->needs(certificate);
   serve.add_option("--name", options.name, "Of the model (default: its directory's)");
-  serve.add_option("--alias", options.aliases,
-                   "A further name that requests may use (*: any); may be repeated");
-  serve.add_option("--api-key", options.api_keys, "Answer only requests with a key; may be repeated");
+  serve
+      .add_option("--alias", options.aliases,
+                  "A further name that requests may use (*: any); may be repeated")
+      ->allow_extra_args(false);
+  serve.add_option("--api-key", options.api_keys, "Answer only requests with a key; may be repeated")
+      ->allow_extra_args(false);
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
-  serve.add_option("--revision", options.revision,
-                   "Chat format: v4 or v4-0731 (default: detected from the model)");
+  serve
+      .add_option("--revision", options.revision,
+                  "Chat format: v4 or v4-0731 (default: detected from the model)")
+      ->check(KnownRevision());
   serve
       .add_option("--thinking-mode", options.thinking_mode,
                   "Of requests that do not say: reason before answering, or answer at once")
@@ -95,7 +109,7 @@ void AddServe(CLI::App& app, ServeOptions& options) {
                    "Reasoning effort of requests that name none (default: the model's own)");
   serve.add_flag("--both-reasoning-fields", options.both_reasoning_fields,
                  "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
-  number("--context", options.context,
+  number("-c,--context", options.context,
          "Tokens of prompt and answer together (0: as many as the model knows)");
   positive("--max-sequences", options.max_sequences, "Answers at one time");
   positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
@@ -142,15 +156,15 @@ void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
   diagnose
       .add_option("--min-tokens", options.min_tokens,
                   "Checks of the model: repeat shorter ids up to N (0: never)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
   diagnose.add_option("--chunk", options.chunk, "decode-prefill: size of the chunks")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   diagnose
       .add_option("--tolerance", options.tolerance,
                   "decode-prefill: relative error that passes (0: bit for bit)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
   CLI::Option* with = diagnose.add_option("--with", options.with_path, "compare: a dump of another run");
   diagnose.add_option("--with-backend", options.with_backend, "compare: our run on this backend")
@@ -170,7 +184,7 @@ void AddDiagnose(CLI::App& app, DiagnoseOptions& options) {
   diagnose.add_flag("--shared", options.shared_inputs,
                     "compare: feed each op the other run's inputs: its own error");
   diagnose.add_option("--bound", options.bound, "compare: relative error of an op that passes")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NonNegative());
   diagnose.add_option("--dump", options.dump_path,
                       "Write the tensors of one prefill into this new directory");
   diagnose.add_option("--html", options.html_path, "Write the report as one page with plots to this file");
@@ -187,19 +201,19 @@ void AddLogits(CLI::App& app, LogitsOptions& options) {
       ->required();
   logits
       .add_option("--decode-from", options.decode_from, "The first N tokens as prefill, the rest one by one")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NonNegative());
   logits.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
-  logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(CLI::PositiveNumber);
+  logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(Positive());
 }
 
 void AddInspect(CLI::App& app, InspectOptions& options, ModelFlags& flags) {
   CLI::App& inspect =
       *app.add_subcommand("inspect", "Shapes, formats, layer kinds, tokenizer and memory plan of a model");
-  inspect.add_option("--context", options.context, "The memory plan is for sequences of N tokens")
-      ->check(CLI::PositiveNumber)
+  inspect.add_option("-c,--context", options.context, "The memory plan is for sequences of N tokens")
+      ->check(Positive())
       ->capture_default_str();
   inspect.add_option("--batch", options.batch, "and for N of them at a time")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   inspect.add_option("--ranks", flags.num_ranks, "and for each of N ranks")
       ->check(CLI::Range(0, comm::kMaxSharedMemoryRanks))
@@ -208,13 +222,13 @@ void AddInspect(CLI::App& app, InspectOptions& options, ModelFlags& flags) {
   inspect
       .add_option("--rank-memory", options.rank_memory,
                   "GB of a rank; 0: this machine's, divided by the ranks")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
   inspect.add_option("--rank-bandwidth", options.rank_bandwidth, "GB/s at which a rank reads")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   inspect.add_option("--rank-wait", options.rank_wait, "Microseconds that an exchange among ranks takes")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
   inspect.add_flag("--json", options.json, "One JSON document on standard output");
 }
@@ -229,7 +243,7 @@ void AddSynth(CLI::App& app, SynthOptions& options) {
       ->check(CLI::IsMember(model::SyntheticFormatNames()))
       ->capture_default_str();
   synth.add_option("--layers", options.num_layers, "Only the first N layers (0: all)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
   synth.add_option("--seed", options.seed, "The same seed gives the same checkpoint")->capture_default_str();
   synth.add_option("--tokenizer", options.tokenizer,
@@ -252,7 +266,7 @@ void AddConvert(CLI::App& app, ConvertCommandOptions& options) {
       ->check(CLI::IsMember({"mse", "amax"}))
       ->capture_default_str();
   convert.add_option("--max-shard-bytes", options.max_shard_bytes, "Files are cut at this size")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   convert.add_flag("--json", options.json, "One JSON document on standard output");
 }
@@ -274,15 +288,13 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
       ->check(CLI::Range(1, 1000))
       ->needs(server)
       ->capture_default_str();
-  bench.add_option("--rate", options.rate, "Open loop: requests a second")
-      ->check(CLI::PositiveNumber)
-      ->needs(server);
+  bench.add_option("--rate", options.rate, "Open loop: requests a second")->check(Positive())->needs(server);
   bench.add_option("--seconds", options.seconds, "New requests are made for so long")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->needs(server)
       ->capture_default_str();
   bench.add_option("--output-tokens", options.output_tokens, "Of every answer")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->needs(server)
       ->capture_default_str();
 }
@@ -331,7 +343,7 @@ void AddBench(CLI::App& app, BenchOptions& options, ServerBenchOptions& server_o
 
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
-  app.set_version_flag("--version", DSV4_VERSION);
+  app.set_version_flag("-V,--version", VersionText());
   app.require_subcommand(1);
   app.fallthrough();
   ModelFlags model;
@@ -340,6 +352,8 @@ int Main(int argc, char** argv) {
   app.add_option("--log-level", log_level, "What goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
       ->capture_default_str();
+  app.add_flag_callback(
+      "-v,--verbose", [&log_level] { log_level = "info"; }, "The same as --log-level info");
 
   RunOptions run;
   ServeOptions serve;
@@ -373,14 +387,22 @@ int Main(int argc, char** argv) {
       .add_option("--cases", parse.cases_path, "File in the layout of tests/fixtures/parsing-cases.json")
       ->required();
   parse_app.add_flag("--lenient", parse.lenient, "Recover from what a model gets wrong, as a server does");
-  CLI::App& tokenize_app = *app.add_subcommand("tokenize", "Encode and decode the texts of a case file");
-  tokenize_app.add_option("--tokenizer", tokenize.tokenizer_path, "tokenizer.json")->required();
+  CLI::App& tokenize_app =
+      *app.add_subcommand("tokenize", "The tokens of a text, or of the texts of a case file");
+  tokenize_app.add_option("--tokenizer", tokenize.tokenizer_path, "tokenizer.json (default: the model's)");
+  CLI::Option* text = tokenize_app.add_option("TEXT", tokenize.text, "The text; '-' reads standard input");
   tokenize_app
       .add_option("--cases", tokenize.cases_path, "File in the layout of tests/fixtures/tokenizer-cases.json")
-      ->required();
+      ->excludes(text);
+  tokenize_app.add_flag("--json", tokenize.json, "One JSON document on standard output");
+  DescribeUsage(app);
 
+  std::vector<std::string> words = ExpandHelpWords(argc, argv);
   try {
-    app.parse(argc, argv);
+    // CLI11 wants the words without the program's name, the last one first.
+    app.name("dsv4");
+    std::vector<std::string> reversed(words.rbegin(), std::prev(words.rend()));
+    app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? kExitOk : kExitBadUsage;
@@ -439,7 +461,10 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("synth")) return RunSynthCommand(synth);
   if (app.got_subcommand("encode")) return RunEncodeCommand(encode);
   if (app.got_subcommand("parse")) return RunParseCommand(parse);
-  if (app.got_subcommand("tokenize")) return RunTokenizeCommand(tokenize);
+  if (app.got_subcommand("tokenize")) {
+    tokenize.model = model;
+    return RunTokenizeCommand(tokenize);
+  }
   return kExitBadUsage;
 }
 

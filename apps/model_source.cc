@@ -74,15 +74,28 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
     return Error(config.error().WithContext(source.name_));
   }
   // As `synth` does without --tokenizer, so that both make the same bytes.
-  if (const Result<std::string> other = ResolveModelDirectory(ModelFlags()); other) {
-    const std::string tokenizer = *other + "/tokenizer.json";
-    std::error_code error;
-    if (fs::is_regular_file(tokenizer, error)) {
-      DSV4_TRY(FitTokenizer(tokenizer, *source.synthetic_));
-      source.text_directory_ = *other;
-    }
+  const Result<std::string> other = ResolveModelDirectory(ModelFlags());
+  if (!other) {
+    source.no_text_ =
+        NotFound(fmt::format("{} has no tokenizer of its own: {}; DSV4_MODEL names a directory with one",
+                             source.name_, other.error().message()));
+    return source;
+  }
+  const std::string tokenizer = *other + "/tokenizer.json";
+  std::error_code error;
+  if (fs::is_regular_file(tokenizer, error)) {
+    DSV4_TRY(FitTokenizer(tokenizer, *source.synthetic_));
+    source.text_directory_ = *other;
+  } else {
+    source.no_text_ =
+        NotFound(fmt::format("{} has no tokenizer of its own: {}: no such file", source.name_, tokenizer));
   }
   return source;
+}
+
+Result<std::string> ModelSource::RequireTextDirectory() const {
+  if (text_directory_.empty() && !no_text_.ok()) return Error(no_text_);
+  return text_directory_;
 }
 
 Result<model::ModelConfig> ModelSource::Config() const {

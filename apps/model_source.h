@@ -29,6 +29,8 @@ class ModelSource {
   // Holds tokenizer.json and what belongs to the chat. Random weights have no text of their own and take that of
   // DSV4_MODEL or the small model; empty when there is none.
   const std::string& text_directory() const { return text_directory_; }
+  // The same for what cannot do without: NotFound says why there is none.
+  Result<std::string> RequireTextDirectory() const;
   bool synthetic() const { return synthetic_.has_value(); }
 
   Result<model::ModelConfig> Config() const;
@@ -38,6 +40,7 @@ class ModelSource {
  private:
   std::string name_;
   std::string text_directory_;
+  Status no_text_;  // Why text_directory_ is empty.
   int num_threads_ = 1;
   std::optional<model::SyntheticOptions> synthetic_;
   mutable std::shared_ptr<const io::Checkpoint> made_;  // Random weights only.

@@ -1,6 +1,9 @@
 #include "apps/run_command.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -9,6 +12,7 @@
 #include <random>
 
 #include "apps/answer_printer.h"
+#include "apps/chat_file.h"
 #include "apps/chat_runtime.h"
 #include "apps/interactive_chat.h"
 #include "apps/load_bar.h"
@@ -23,18 +27,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
-  return chat::ReadJson(text, path);
-}
-
 }  // namespace
 
 Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
   std::vector<chat::Message> messages;
   if (!options.messages_path.empty()) {
-    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(options.messages_path));
-    DSV4_ASSIGN_OR_RETURN(messages, chat::ParseMessages(json, options.messages_path));
+    DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
   } else {
     if (!options.system.empty()) {
       messages.push_back({.role = chat::Role::kSystem, .content = options.system});
@@ -42,8 +40,7 @@ Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const
     messages.push_back({.role = chat::Role::kUser, .content = prompt});
   }
   if (!options.tools_path.empty()) {
-    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(options.tools_path));
-    DSV4_ASSIGN_OR_RETURN(std::vector<chat::JsonValue> tools, chat::ParseTools(json, options.tools_path));
+    DSV4_ASSIGN_OR_RETURN(std::vector<chat::JsonValue> tools, ReadToolsFile(options.tools_path));
     chat::AttachTools(messages, std::move(tools));
   }
   return messages;
@@ -54,6 +51,24 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
   if (*options.prompt != "-") return *options.prompt;
   return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
+
+namespace {
+
+// What comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has a device or a socket
+// there, which is not meant to be read.
+void AppendPiped(std::string& prompt) {
+  struct stat input = {};
+  if (::fstat(STDIN_FILENO, &input) != 0 || !(S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode))) return;
+  pollfd waiting = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  constexpr int kPatienceMs = 1000;
+  if (::poll(&waiting, 1, kPatienceMs) == 0) {
+    fmt::print(stderr, "dsv4: waiting for standard input, which is a pipe (</dev/null: there is none)\n");
+  }
+  const std::string piped(std::istreambuf_iterator<char>(std::cin), {});
+  if (!piped.empty()) prompt += "\n\n" + piped;
+}
+
+}  // namespace
 
 namespace {
 
@@ -96,14 +111,15 @@ bool Drifted(const std::optional<diag::VerifySummary>& verify) {
 }
 
 int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask ask, double load_seconds) {
-  const Result<std::string> prompt = ReadPrompt(options);
+  Result<std::string> prompt = ReadPrompt(options);
+  if (prompt && options.prompt && *options.prompt != "-") AppendPiped(*prompt);
   if (!prompt) return Fail(prompt.error(), kExitBadInput);
 
   const InterruptScope interrupts;
   ProgressBar prefill_bar("Reading");
-  AnswerPrinter printer(stdout, Style(StdoutIsTerminal()));
+  AnswerPrinter printer = MakeAnswerPrinter(options.reasoning);
   ask.on_prefill = [&](int64_t done, int64_t total) {
-    if (done < total)
+    if (done < total && !options.quiet)
       prefill_bar.Update(done, total);
     else
       prefill_bar.Clear();
@@ -123,7 +139,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask as
 
   if (!options.json) {
     printer.EndAnswer();
-    fmt::print(stderr, "{}\n", SpeedLine(answer->generation));
+    if (!options.quiet) fmt::print(stderr, "{}\n", SpeedLine(answer->generation));
   }
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   const std::optional<diag::VerifySummary> verify = Verified(runtime);
@@ -146,12 +162,6 @@ int RunRunCommand(const RunOptions& options,
         InvalidArgument("run --raw: takes PROMPT alone, not --system, --messages, --tools or --effort"),
         kExitBadUsage);
   }
-  if (!has_prompt && !options.tools_path.empty()) {
-    return Fail(
-        InvalidArgument("run --tools: needs PROMPT or --messages; a chat has nobody to answer the calls"),
-        kExitBadUsage);
-  }
-
   if (options.model.group != nullptr && (options.verify_every > 0 || !options.dump_path.empty())) {
     return Fail(InvalidArgument("run --verify, --dump: see one rank's part only; want no --ranks"),
                 kExitBadUsage);
@@ -173,10 +183,17 @@ int RunRunCommand(const RunOptions& options,
   Result<std::optional<std::string>> schema = ReadSchema(options);
   if (!schema) return Fail(schema.error(), kExitBadInput);
 
+  std::vector<chat::JsonValue> tools;
+  if (!has_prompt && !options.tools_path.empty()) {
+    Result<std::vector<chat::JsonValue>> read = ReadToolsFile(options.tools_path);
+    if (!read) return Fail(read.error(), kExitBadInput);
+    tools = std::move(*read);
+  }
+
   const Clock::time_point start = Clock::now();
   Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
   {
-    LoadBar load_bar;
+    LoadBar load_bar(/*shown=*/!options.quiet);
     runtime = ChatRuntime::Load({.model = options.model,
                                  .revision = options.revision,
                                  .raw = options.raw,
@@ -186,6 +203,8 @@ int RunRunCommand(const RunOptions& options,
                                 load_bar.callback());
   }
   if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
+  if (const Status known = (*runtime)->CheckEffort(options.effort); !known.ok())
+    return Fail(known, kExitBadUsage);
   const double load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
 
   const Status valid =
@@ -194,7 +213,8 @@ int RunRunCommand(const RunOptions& options,
   ChatRuntime::Ask ask = MakeAsk(options);
   ask.schema = std::move(*schema);
   if (has_prompt) return RunOnce(**runtime, options, std::move(ask), load_seconds);
-  const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system);
+  const int exit_code =
+      RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(tools), options.reasoning);
   const InterruptScope interrupts;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime);
   return Drifted(verify) ? kExitRunFailed : exit_code;

@@ -16,6 +16,8 @@ namespace dsv4::apps {
 struct RunOptions {
   ModelFlags model;
   std::optional<std::string> prompt;  // Absent: interactive. "-": read from standard input.
+  std::string reasoning = "show";     // "show", "hide" or "only": see MakeAnswerPrinter.
+  bool quiet = false;                 // No progress and no speed on standard error.
   bool raw = false;                   // The prompt goes to the tokenizer as it is, without the chat grammar.
   std::string system;
   std::string messages_path;  // A conversation as a JSON list of messages, in place of PROMPT and --system.

@@ -88,7 +88,7 @@ std::string NameOf(const ServeOptions& options, const ModelSource& source) {
 
 // Tokenizer and chat format of the model that will be loaded.
 Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const ModelSource& source) {
-  const std::string& directory = source.text_directory();
+  DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
   DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
@@ -214,7 +214,10 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .drain_timeout = Milliseconds(options.drain_seconds)},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });
-  if (!http) return Fail(http.error(), kExitRunFailed);
+  if (!http) {
+    return Fail(http.error(),
+                http.error().code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
+  }
   // Scripts wait for this line: it says where, and that answers will come.
   fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              served.context_length, options.max_sequences);

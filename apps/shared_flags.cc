@@ -2,12 +2,52 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "chat/profile.h"
 #include "model/synthetic.h"
 
 namespace dsv4::apps {
+namespace {
+
+CLI::Validator Bound(bool zero) {
+  return CLI::Validator(
+      [zero](const std::string& text) {
+        double value = 0.0;
+        if (!CLI::detail::lexical_cast(text, value)) return "got '" + text + "', wanted a number";
+        if (value > 0.0 || (zero && value == 0.0)) return std::string();
+        return "got " + text + ", wanted " + (zero ? "0 or more" : "more than 0");
+      },
+      zero ? "0 or more" : "more than 0");
+}
+
+std::set<const CLI::Option*> OptionsOf(CLI::App& app) {
+  const std::vector<CLI::Option*> options = app.get_options();
+  return {options.begin(), options.end()};
+}
+
+// Puts the options that were added since `before` under one heading of the help text.
+void GroupNew(CLI::App& app, const std::set<const CLI::Option*>& before, const std::string& heading) {
+  for (CLI::Option* option : app.get_options()) {
+    if (before.count(option) == 0) option->group(heading);
+  }
+}
+
+}  // namespace
+
+CLI::Validator KnownRevision() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const auto profile = chat::FindChatProfile(text);
+        return profile ? std::string() : profile.error().message();
+      },
+      "v4|v4-0731");
+}
+
+CLI::Validator Positive() { return Bound(false); }
+CLI::Validator NonNegative() { return Bound(true); }
 
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   CLI::Option* directory = app.add_option("-m,--model", flags.model,
@@ -28,9 +68,9 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->check(CLI::IsMember({"release", "plain"}))
       ->capture_default_str();
   app.add_option("--max-layers", flags.max_layers, "Run only the first N layers (0: all)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->capture_default_str();
-  app.add_option("--threads", flags.num_threads, "Host threads (0: one a core)")
+  app.add_option("-t,--threads", flags.num_threads, "Host threads (0: one a core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   app.add_option("--numa", flags.numa, "Weights over the memory of all NUMA nodes; auto: where it pays")
@@ -55,6 +95,7 @@ void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
 }
 
 void AddRankFlags(CLI::App& app, ModelFlags& flags) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
   app.add_option(
          "--ranks", flags.num_ranks,
          "Processes that run the model together, started here (0: as RANK and WORLD_SIZE say, else 1)")
@@ -76,15 +117,17 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
   AddPlacementFlag(app, flags);
   app.add_option("--rank-timeout", flags.rank_timeout_seconds,
                  "Seconds for which a rank waits for another before the group ends")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   app.add_option("--rank-network", flags.rank_network,
                  "How ranks exchange: auto (memory on one machine, else TCP) or tcp")
       ->check(CLI::IsMember({"auto", "tcp"}))
       ->capture_default_str();
+  GroupNew(app, before, "Several ranks");
 }
 
 void AddSamplingFlags(CLI::App& app, RunOptions& options) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
   sampling::SamplingParams& sampling = options.sampling;
   app.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
   app.add_option("--top-p", sampling.top_p, "Smallest set whose probabilities reach P")
@@ -116,6 +159,7 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
            }
          },
          "ID=BIAS, added to the logit of a token; may be repeated")
+      ->allow_extra_args(false)
       ->type_name("ID=BIAS");
   app.add_option_function<uint64_t>(
       "--seed",
@@ -124,9 +168,11 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
         options.seed_given = true;
       },
       "Makes a sampled answer repeatable (default: random)");
+  GroupNew(app, before, "Sampling");
 }
 
 void AddConversationFlags(CLI::App& app, RunOptions& options) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
   app.add_option("--system", options.system, "System message");
   app.add_option("--messages", options.messages_path, "A conversation as a JSON list, in place of PROMPT")
       ->excludes("PROMPT")
@@ -138,7 +184,9 @@ void AddConversationFlags(CLI::App& app, RunOptions& options) {
   app.add_option("--effort", options.effort,
                  "Reasoning effort: low, high, max as the model's revision allows");
   app.add_option("--revision", options.revision,
-                 "Chat format: v4 or v4-0731 (default: detected from the model)");
+                 "Chat format: v4 or v4-0731 (default: detected from the model)")
+      ->check(KnownRevision());
+  GroupNew(app, before, "Conversation");
   app.add_flag("--json", options.json, "One JSON document on standard output");
 }
 

@@ -7,6 +7,11 @@
 
 namespace dsv4::apps {
 
+// Bounds whose errors say what was got and wanted, without a range of 300 digits.
+CLI::Validator Positive();
+CLI::Validator NonNegative();
+CLI::Validator KnownRevision();
+
 // What every subcommand takes, before or after its name.
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 // Which rank has what: of the subcommands that run a model over ranks, or plan to.

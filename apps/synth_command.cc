@@ -62,7 +62,9 @@ int RunSynthCommand(const SynthOptions& options) {
       options.directory, synthetic,
       {.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); }});
   bar.Clear();
-  if (!written.ok()) return Fail(written, kExitRunFailed);
+  if (!written.ok()) {
+    return Fail(written, written.code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
+  }
   if (!tokenizer->has_value()) {
     fmt::print(
         stderr,

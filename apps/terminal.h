@@ -10,6 +10,8 @@ namespace dsv4::apps {
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 bool StdinIsTerminal();
+// TERM is set and not "dumb".
+bool TerminalCanMoveCursor();
 
 // ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally.
 struct Style {
@@ -43,5 +45,26 @@ class InterruptScope {
   // True once after Ctrl-C.
   static bool Take();
 };
+
+// While one lives, the terminal of standard input hands over bytes as they are typed, without echo: what is typed while an
+// answer streams waits for the next line, and pasted text keeps its brackets. A signal that ends the process restores the
+// terminal first. Nothing happens without a terminal that can move its cursor. One at a time.
+class TypeAheadScope {
+ public:
+  TypeAheadScope();
+  ~TypeAheadScope();
+  TypeAheadScope(const TypeAheadScope&) = delete;
+  TypeAheadScope& operator=(const TypeAheadScope&) = delete;
+};
+
+// What a TypeAheadScope saw since the last call.
+struct SignalsSeen {
+  bool resized = false;
+  bool continued = false;  // The process was stopped (Ctrl-Z) and goes on.
+};
+SignalsSeen TakeSignals();
+// Readable after any signal that an InterruptScope or a TypeAheadScope handles, until TakeSignals; -1 without such a scope. To
+// poll beside standard input: signals may reach any thread, so they interrupt nothing.
+int SignalWakeFile();
 
 }  // namespace dsv4::apps

@@ -1,10 +1,17 @@
 """The interactive chat on a real pseudo-terminal: history, dimmed reasoning, and Ctrl-C."""
 
+import fcntl
+import json
 import os
+import pathlib
 import pty
+import random
 import select
 import signal
+import struct
 import subprocess
+import tempfile
+import termios
 import time
 import unittest
 
@@ -16,10 +23,17 @@ DIM, RESET = "\x1b[2m", "\x1b[0m"
 class Terminal:
     """The binary with a pseudo-terminal as standard input, output and error."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, env=None, columns=80):
         self.master, slave = pty.openpty()
-        self.process = subprocess.Popen([BINARY, "run", *arguments], stdin=slave, stdout=slave, stderr=slave,
-                                        start_new_session=True, env={**os.environ, "TERM": "xterm"})
+        self.resize(columns)
+
+        def own_terminal():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [BINARY, "run", *arguments], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
+            env={**os.environ, "TERM": "xterm", "DSV4_HISTORY": "", **(env or {})})
         os.close(slave)
         self.screen = ""
         self.position = 0  # Everything before it was waited for already.
@@ -28,6 +42,12 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self.master)
+
+    def resize(self, columns, rows=24):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def modes(self):
+        return termios.tcgetattr(self.master)[3] & (termios.ICANON | termios.ECHO)
 
     def send(self, text):
         os.write(self.master, text.encode())
@@ -89,13 +109,8 @@ class Chat(unittest.TestCase):
         terminal.send("What is the capital of Italy?\n")
         self.assertNotIn(DIM, terminal.wait_for("Rome"))
         terminal.wait_for("> ")
-        # The end of input. Typed while the terminal changes mode it arrives as a NUL, which libedit takes for a character of the
-        # line; so the line is cleared (Ctrl-U) and the end typed again, as a person would.
-        deadline = time.monotonic() + PATIENCE
-        while terminal.process.poll() is None and time.monotonic() < deadline:
-            terminal.send("\x15\x04")
-            time.sleep(0.2)
-        self.assertEqual(terminal.process.poll(), 0)
+        terminal.send("\x04")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     def test_without_a_terminal_every_line_is_a_message(self):
         process = dsv4("run", "--temperature", "0", "--thinking-mode", "chat",
@@ -103,6 +118,227 @@ class Chat(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn("Paris", process.stdout)
         self.assertIn("Tokyo", process.stdout)
+
+
+QUICK = ("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "6")
+LOCALES = ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C"}, {"LC_ALL": "", "LANG": "", "LC_CTYPE": ""})
+
+
+class Typing(unittest.TestCase):
+    """What is typed is what the model is asked: read back from the file that /save writes."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def open(self, *arguments, **options):
+        terminal = Terminal(*(arguments or QUICK), **options)
+        self.addCleanup(terminal.close)
+        terminal.wait_for("/help.")
+        return terminal
+
+    def ask(self, terminal, keys):
+        terminal.send(keys)
+        terminal.wait_for(", answer ")
+
+    def messages(self, terminal):
+        path = self.folder / "saved.json"
+        path.unlink(missing_ok=True)
+        terminal.send(f"/save {path}\r")
+        terminal.wait_for(" messages written")
+        return json.loads(path.read_text())
+
+    def asked(self, terminal):
+        return [message["content"] for message in self.messages(terminal) if message["role"] == "user"]
+
+    def leave(self, terminal):
+        terminal.send("/exit\r")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
+
+    def test_no_character_is_lost_in_any_locale_and_width(self):
+        texts = ["Crème brûlée à la Ærøskøbing", "北京 と 서울 в Москве", "emoji 👩\u200d🚀 🇫🇷 e\u0301", "x" * 300 + "é" * 30]
+        for locale in LOCALES:
+            for columns in (40, 200):
+                with self.subTest(locale=locale, columns=columns):
+                    terminal = self.open(env=locale, columns=columns)
+                    for text in texts:
+                        self.ask(terminal, text + "\r")
+                    self.assertEqual(self.asked(terminal), texts)
+                    self.leave(terminal)
+
+    def test_dumb_terminal(self):
+        for locale in LOCALES:
+            with self.subTest(locale=locale):
+                terminal = self.open(env={**locale, "TERM": "dumb"})
+                self.ask(terminal, "Crème 北京\r")
+                self.ask(terminal, "one\\\rtwo é\r")
+                self.assertEqual(self.asked(terminal), ["Crème 北京", "one\ntwo é"])
+                self.leave(terminal)
+                self.assertNotIn("\x1b[", terminal.screen)
+
+    def test_lines_that_continue(self):
+        terminal = self.open()
+        self.ask(terminal, "first é\\\rsecond\\\rthird\r")
+        self.ask(terminal, "one\x1b\rtwo\r")
+        self.assertEqual(self.asked(terminal), ["first é\nsecond\nthird", "one\ntwo"])
+        self.leave(terminal)
+
+    def test_a_paste_is_one_message(self):
+        terminal = self.open()
+        terminal.send("\x1b[200~line é one\rline two\r\ttabbed \x1b[31mred\r\x1b[201~")
+        time.sleep(0.3)
+        self.ask(terminal, "typed\r")
+        self.assertEqual(self.asked(terminal), ["line é one\nline two\n\ttabbed [31mred\ntyped"])
+        large = "".join(f"row {i} ü\r" for i in range(2000))
+        self.ask(terminal, f"\x1b[200~{large}\x1b[201~\r")
+        self.assertEqual(self.asked(terminal)[-1], large.replace("\r", "\n"))
+        self.leave(terminal)
+
+    def test_what_is_typed_during_an_answer_waits(self):
+        terminal = self.open("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "300", "--logit-bias", "100=1000")
+        terminal.send("Hello\r")
+        terminal.wait_for("\N{REPLACEMENT CHARACTER}" * 5)
+        terminal.send("Grüße\r\x1b[200~a\rb\x1b[201~\r")
+        for _ in range(3):
+            terminal.wait_for(", answer ")
+        self.assertEqual(self.asked(terminal), ["Hello", "Grüße", "a\nb"])
+        self.leave(terminal)
+
+    def test_editing_keys(self):
+        terminal = self.open()
+        self.ask(terminal, "bcé\x01a\x05d\x1b[D\x1b[D\x1b[C\x7fü\r")  # Home, End, Left, Right, Backspace
+        self.ask(terminal, "un\x1b[5~known\x1b[15~ keys\x1b[Z\x1b[1;2A\r")  # Keys without a meaning type nothing.
+        self.ask(terminal, "throw away\x15kept\r")  # Ctrl-U
+        self.ask(terminal, "\x1b[A\x1b[A again\r")  # The message before the last.
+        self.ask(terminal, "\x12kno\x05!\r")  # Search.
+        self.ask(terminal, "up\x1b\rdown\x1b[A1\x1b[B2\r")  # Up and Down inside a message.
+        self.assertEqual(self.asked(terminal), ["abcüd", "unknown keys", "kept", "unknown keys again",
+                                                "unknown keys again!", "up1\ndow2n"])
+        self.leave(terminal)
+
+    def test_interrupt_clears_the_line_and_end_of_input_leaves(self):
+        terminal = self.open()
+        terminal.send("not this\x03")
+        time.sleep(0.3)
+        self.ask(terminal, "this\r")
+        self.assertEqual(self.asked(terminal), ["this"])
+        terminal.send("\x04")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
+
+    def test_resize_while_typing(self):
+        terminal = self.open(columns=200)
+        terminal.send("a long line with é in it " * 5)
+        for columns in (40, 17, 120):
+            time.sleep(0.1)
+            terminal.resize(columns)
+        time.sleep(0.2)
+        self.ask(terminal, "end\r")
+        self.assertEqual(self.asked(terminal), ["a long line with é in it " * 5 + "end"])
+        self.leave(terminal)
+
+    def test_the_terminal_is_left_as_it_was(self):
+        for end in ("/exit\r", "\x04", signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(end=end):
+                terminal = self.open()
+                terminal.wait_for("> ")
+                if isinstance(end, str):
+                    terminal.send(end)
+                else:
+                    os.kill(terminal.process.pid, end)
+                terminal.process.wait(timeout=PATIENCE)
+                self.assertEqual(terminal.modes(), termios.ICANON | termios.ECHO)
+
+    def test_stopped_and_continued(self):
+        terminal = self.open()
+        terminal.send("before ")
+        time.sleep(0.3)
+        os.kill(terminal.process.pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(terminal.process.pid, signal.SIGCONT)
+        time.sleep(0.2)
+        self.ask(terminal, "after é\r")
+        self.assertEqual(self.asked(terminal), ["before after é"])
+        self.leave(terminal)
+
+    def test_history_over_sessions(self):
+        env = {"DSV4_HISTORY": str(self.folder / "history" / "lines")}
+        terminal = self.open(env=env)
+        self.ask(terminal, "one é\\\rtwo\r")
+        self.leave(terminal)
+        self.assertEqual((self.folder / "history" / "lines").stat().st_mode & 0o777, 0o600)
+        terminal = self.open(env=env)
+        self.ask(terminal, "\x1b[A\x1b[A!\r")  # The last line was /exit.
+        self.assertEqual(self.asked(terminal), ["one é\ntwo!"])
+        self.leave(terminal)
+
+    def test_commands_of_the_conversation(self):
+        terminal = self.open()
+        notes = self.folder / "notes.txt"
+        notes.write_text("ümlaut\n")
+        terminal.send(f"/read {notes}\r")
+        terminal.wait_for("in front of the next message")
+        self.ask(terminal, "Question\r")
+        self.assertEqual(self.asked(terminal), [f"{notes}:\n```\nümlaut\n```\n\nQuestion"])
+        self.ask(terminal, "Second\r")
+        self.ask(terminal, "/regen\r")
+        self.assertEqual(self.asked(terminal)[1:], ["Second"])
+        terminal.send("/undo\r")
+        terminal.wait_for("Taken back.")
+        self.assertEqual(len(self.messages(terminal)), 2)
+        self.ask(terminal, "Thurd\r")
+        terminal.send("/edit\r")
+        time.sleep(0.3)
+        self.ask(terminal, "?\r")
+        self.assertEqual(self.asked(terminal)[1:], ["Thurd?"])
+        saved = self.messages(terminal)
+        terminal.send("/clear\r")
+        (self.folder / "copy.json").write_text(json.dumps(saved))
+        terminal.send(f"/load {self.folder}/copy.json\r")
+        terminal.wait_for("4 messages read")
+        self.assertEqual(self.messages(terminal), saved)
+        terminal.send("/set temperature 0.5\r/set\r")
+        terminal.wait_for("temperature 0.5, top-p 1")
+        terminal.send("/set top-p 7\r")
+        terminal.wait_for("wanted a number in (0, 1]")
+        terminal.send("/effort huge\r")
+        terminal.wait_for("knows high, max")
+        terminal.send("/stats\r")
+        terminal.wait_for("tokens of context used")
+        terminal.send("/ef\t\r")
+        terminal.wait_for("the model's own")
+        terminal.send("/nothing\r")
+        terminal.wait_for("Unknown command")
+        self.ask(terminal, "/etc/passwd is a path\r")
+        self.leave(terminal)
+
+    def test_random_keys_lose_nothing(self):
+        number = int(os.environ.get("DSV4_KEYSTROKES", "400"))
+        seed = int(os.environ.get("DSV4_KEYSTROKES_SEED", "7"))
+        keys = ["a", "é", "北", "👩", " ", "\x01", "\x05", "\x02", "\x06", "\x7f", "\x0b", "\x15", "\x17", "\x19", "\t",
+                "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[3~", "\x1b[H", "\x1b[F", "\x1b[5~", "\x1b\r", "\\\r",
+                "\x1bb", "\x1bf", "\x1bd", "\x14", "\x1b[200~pasted\r\ttéxt\x1b[201~", "\x1b[99;5u", "\x1b", "\x03",
+                "\x12é\x05", "\x0c", "\x16", "\x1f"]
+        random_ = random.Random(seed)
+        terminal = self.open(columns=40)
+        for i in range(number):
+            key = random_.choice(keys)
+            terminal.send(key)
+            if key == "\x03":
+                time.sleep(0.05)  # A second one before the first was seen ends the process, as it should.
+            if i % 20 == 19:
+                terminal.resize(random_.choice((20, 40, 80, 200)), random_.choice((5, 24)))
+                time.sleep(0.02)
+            self.assertIsNone(terminal.process.poll(), f"after {i} keys, DSV4_KEYSTROKES_SEED={seed}")
+            while select.select([terminal.master], [], [], 0)[0]:
+                terminal.screen += os.read(terminal.master, 65536).decode(errors="replace")
+        time.sleep(0.3)
+        terminal.send("\x07\x03")  # Whatever is on the line or being searched is given up.
+        time.sleep(0.3)
+        terminal.position = len(terminal.screen)
+        self.ask(terminal, "\x15last é line\r")
+        self.assertEqual(self.asked(terminal)[-1], "last é line", f"DSV4_KEYSTROKES_SEED={seed}")
+        self.leave(terminal)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 import json
 import pathlib
 import shutil
+import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import FIXTURES, TINY, dsv4, dsv4_json, read_npy
+from dsv4_process import BINARY, FIXTURES, TINY, dsv4, dsv4_json, read_npy
 
 QUESTION = "What is the capital of France?"
 
@@ -37,7 +38,65 @@ class Arguments(unittest.TestCase):
     def test_help_and_version(self):
         self.assertEqual(dsv4("--help").returncode, 0)
         self.assertIn("--temperature", dsv4("run", "--help").stdout)
-        self.assertRegex(dsv4("--version").stdout, r"^\d+\.\d+\.\d+")
+        for words in (("--version",), ("-V",), ("version",)):
+            self.assertRegex(dsv4(*words).stdout, r"^dsv4 \d+\.\d+\.\d+ \(commit \w+, backends reference cpu")
+        self.assertEqual(dsv4("help", "run").stdout, dsv4("run", "--help").stdout)
+        self.assertIn("--model", dsv4("help", "run").stdout)
+
+    def test_usage_errors_say_what_was_meant(self):
+        for arguments, wanted in (
+                (("run", "--temprature", "0", QUESTION), "unknown option --temprature; did you mean --temperature?"),
+                (("rnu", QUESTION), "unknown command 'rnu'; did you mean run?"),
+                (("run", "two", "words"), "'words'"),
+                (("run", QUESTION, "--max-tokens", "0"), "--max-tokens: got 0, wanted more than 0\n"),
+                (("run", QUESTION, "--revision", "v3"), "wanted one of v4, v4-0731"),
+                (("run", QUESTION, "--effort", "huge"), "knows high, max"),
+                (("serve", "--host", "no.such.host.invalid", "--port", "0"), "--host no.such.host.invalid"),
+                (("synth", "/"), "not an empty directory")):
+            with self.subTest(arguments=arguments):
+                process = dsv4(*arguments)
+                self.assertEqual(process.returncode, 2)
+                self.assertIn(wanted, process.stderr)
+                self.assertLess(len(process.stderr), 400)
+
+    def test_an_option_takes_one_value_and_leaves_the_prompt(self):
+        arguments = ("run", "--json", "--temperature", "0", "--max-tokens", "4")
+        usual = dsv4_json(*arguments, QUESTION)["prompt_token_ids"]
+        for option, value in (("--stop", "never this"), ("--logit-bias", "5=-1")):
+            self.assertEqual(dsv4_json(*arguments, option, value, option, value, QUESTION)["prompt_token_ids"], usual)
+
+    def test_the_answer_alone_goes_to_a_pipe(self):
+        arguments = ("run", "--temperature", "0", QUESTION)
+        shown = dsv4(*arguments)
+        document = dsv4_json(*arguments, "--json")
+        self.assertEqual(shown.stdout, document["content"] + "\n")
+        self.assertIn(document["reasoning_content"], shown.stderr)
+        self.assertNotIn("\x1b", shown.stdout + shown.stderr)
+        self.assertEqual(dsv4(*arguments, "--reasoning", "only").stdout, document["reasoning_content"] + "\n")
+        quiet = dsv4(*arguments, "--reasoning", "hide", "-q")
+        self.assertEqual((quiet.stdout, quiet.stderr), (shown.stdout, ""))
+
+    def test_a_pipe_is_added_to_the_prompt(self):
+        arguments = ("run", "--json", "--temperature", "0", "-n", "4")
+        piped = subprocess.run([BINARY, *arguments, "Shorten:"], input="the text\n", capture_output=True, text=True, check=True)
+        self.assertEqual(json.loads(piped.stdout)["prompt_token_ids"],
+                         dsv4_json(*arguments, "-p", "Shorten:\n\nthe text\n")["prompt_token_ids"])
+
+    def test_tokenize_a_text(self):
+        document = dsv4_json("tokenize", "--json", "Crème")
+        self.assertEqual(document["count"], len(document["ids"]))
+        lines = dsv4("tokenize", "Crème").stdout.splitlines()
+        self.assertEqual([int(line.split("\t")[0]) for line in lines], document["ids"])
+        self.assertEqual(dsv4("tokenize").returncode, 2)
+
+    def test_random_weights_away_from_the_source_tree(self):
+        with tempfile.TemporaryDirectory() as folder:
+            binary = shutil.copy(BINARY, folder)
+            process = subprocess.run([binary, "run", "--weights", "synthetic:tiny", QUESTION], capture_output=True, text=True,
+                                     check=False)
+            self.assertEqual(process.returncode, 3)
+            self.assertIn("synthetic:tiny has no tokenizer of its own", process.stderr)
+            self.assertIn("DSV4_MODEL", process.stderr)
 
     def test_a_layer_count_is_announced_and_used(self):
         whole = dsv4_json("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "4")

@@ -15,7 +15,7 @@ TINY = ROOT / "models" / "tiny"
 # How many times slower than the plain build the binary is.
 SLOWNESS = float(os.environ.get("DSV4_TEST_SLOWNESS", "1"))
 # Seconds after which something that happens at once has not happened. Long, so that a busy machine is not taken for a broken program.
-PATIENCE = 120 * SLOWNESS
+PATIENCE = float(os.environ.get("DSV4_PATIENCE", "120")) * SLOWNESS
 
 
 def wait_until(condition, what):

@@ -1,0 +1,20 @@
+// What the command line says about itself: examples behind every help text, the options that all commands share, and errors
+// that name the command, the option and what was probably meant.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace dsv4::apps {
+
+// Sets help and error texts of `app` and its commands. Call when all options are there.
+void DescribeUsage(CLI::App& app);
+
+// "dsv4 help [COMMAND]" and "dsv4 version" as the flags that mean the same.
+std::vector<std::string> ExpandHelpWords(int argc, char** argv);
+
+// "dsv4 0.1.0 (commit 1a2b3c4, backends reference cpu cuda, this machine avx512)".
+std::string VersionText();
+
+}  // namespace dsv4::apps
