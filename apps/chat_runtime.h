@@ -71,8 +71,8 @@ class ChatRuntime {
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const model::Model& model() const { return *model_; }
-  // Not in raw mode.
-  const chat::ChatProfile& profile() const { return *profile_; }
+  // Null in raw mode.
+  const chat::ChatProfile* profile() const { return profile_; }
   // InvalidArgument names the levels that the model's revision knows. Empty and raw mode: ok.
   Status CheckEffort(const std::string& effort) const;
   // Tokens of the answer that belong to the reasoning, its closing marker included.

@@ -40,9 +40,14 @@ class Chat {
     };
   }
 
-  int Run() {
+  // `first`: a message that is there already; may be empty.
+  int Run(const std::string& first) {
     const InterruptScope interrupts;
-    if (StdinIsTerminal()) Say("Type a message, or /help.");
+    if (StdinIsTerminal()) {
+      Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
+      Say("Type a message, or /help.");
+    }
+    if (!first.empty()) Ask(first);
     while (!left_) {
       const LineEditor::Line line = editor_.Read("> ", std::exchange(initial_, {}));
       if (line.kind == LineEditor::Line::Kind::kEnd) break;
@@ -401,8 +406,9 @@ class Chat {
 }  // namespace
 
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-                       std::vector<chat::JsonValue> tools, std::string_view reasoning) {
-  return Chat(runtime, std::move(ask), system, std::move(tools), reasoning).Run();
+                       std::vector<chat::JsonValue> tools, std::string_view reasoning,
+                       const std::string& first) {
+  return Chat(runtime, std::move(ask), system, std::move(tools), reasoning).Run(first);
 }
 
 }  // namespace dsv4::apps

@@ -9,9 +9,10 @@
 
 namespace dsv4::apps {
 
-// Runs until /exit or the end of input; returns the process exit code. `ask` carries mode and sampling; its callbacks are replaced.
+// Runs until /exit or the end of input; returns the process exit code. `first` is answered at once; empty: the reader begins. `ask` carries mode and sampling; its callbacks are replaced.
 // When the model calls one of `tools`, the reader is asked for the result. `reasoning` is as for MakeAnswerPrinter.
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-                       std::vector<chat::JsonValue> tools, std::string_view reasoning);
+                       std::vector<chat::JsonValue> tools, std::string_view reasoning,
+                       const std::string& first);
 
 }  // namespace dsv4::apps

@@ -44,6 +44,7 @@ void AddRun(CLI::App& app, RunOptions& options) {
                  "show: beside the answer on a terminal, else on standard error; hide; only: no answer")
       ->check(CLI::IsMember({"show", "hide", "only"}))
       ->capture_default_str();
+  run.add_flag("-i,--interactive", options.interactive, "A chat; PROMPT is its first message");
   run.add_flag("-q,--quiet", options.quiet, "Nothing but the answer: no progress, no speed");
   run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
   AddConversationFlags(run, options);

@@ -139,7 +139,10 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask as
 
   if (!options.json) {
     printer.EndAnswer();
-    if (!options.quiet) fmt::print(stderr, "{}\n", SpeedLine(answer->generation));
+    if (!options.quiet) {
+      fmt::print(stderr, "{}\n{}, seed {}\n", SpeedLine(answer->generation),
+                 SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
+    }
   }
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   const std::optional<diag::VerifySummary> verify = Verified(runtime);
@@ -171,12 +174,18 @@ int RunRunCommand(const RunOptions& options,
         InvalidArgument("run --verify: the backend is the reference itself; wanted another --backend"),
         kExitBadUsage);
   }
+  if (options.interactive &&
+      (options.json || options.raw || !options.messages_path.empty() || options.prompt == "-")) {
+    return Fail(InvalidArgument("run --interactive: a chat, so no --json, --raw, --messages or PROMPT '-'; "
+                                "/load in the chat reads a conversation"),
+                kExitBadUsage);
+  }
   const bool has_grammar = options.json_object || !options.json_schema_path.empty();
-  if (has_grammar && (options.raw || !has_prompt)) {
+  if (has_grammar && (options.raw || !has_prompt || options.interactive)) {
     return Fail(InvalidArgument("run --json-schema, --json-object: need PROMPT or --messages, and no --raw"),
                 kExitBadUsage);
   }
-  if (!has_prompt && !options.dump_path.empty()) {
+  if ((!has_prompt || options.interactive) && !options.dump_path.empty()) {
     return Fail(InvalidArgument("run --dump: needs PROMPT or --messages; a dump holds one answer"),
                 kExitBadUsage);
   }
@@ -184,7 +193,7 @@ int RunRunCommand(const RunOptions& options,
   if (!schema) return Fail(schema.error(), kExitBadInput);
 
   std::vector<chat::JsonValue> tools;
-  if (!has_prompt && !options.tools_path.empty()) {
+  if ((!has_prompt || options.interactive) && !options.tools_path.empty()) {
     Result<std::vector<chat::JsonValue>> read = ReadToolsFile(options.tools_path);
     if (!read) return Fail(read.error(), kExitBadInput);
     tools = std::move(*read);
@@ -212,9 +221,9 @@ int RunRunCommand(const RunOptions& options,
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
   ChatRuntime::Ask ask = MakeAsk(options);
   ask.schema = std::move(*schema);
-  if (has_prompt) return RunOnce(**runtime, options, std::move(ask), load_seconds);
-  const int exit_code =
-      RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(tools), options.reasoning);
+  if (has_prompt && !options.interactive) return RunOnce(**runtime, options, std::move(ask), load_seconds);
+  const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(tools),
+                                           options.reasoning, options.prompt.value_or(""));
   const InterruptScope interrupts;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime);
   return Drifted(verify) ? kExitRunFailed : exit_code;

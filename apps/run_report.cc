@@ -109,6 +109,34 @@ std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer&
   return report.dump();
 }
 
+std::string SettingsLine(const chat::ChatProfile* profile, chat::ThinkingMode mode,
+                         const std::optional<std::string>& effort, const sampling::SamplingParams& sampling) {
+  std::string line = "no template";
+  if (profile != nullptr) {
+    line = fmt::format("template {}, ", profile->revision);
+    if (mode == chat::ThinkingMode::kChat) {
+      line += "no reasoning";
+    } else {
+      line += effort ? fmt::format("effort {}", *effort) : "effort: the model's own";
+    }
+  }
+  if (sampling.temperature == 0.0F) {
+    line += ", greedy";
+  } else {
+    line += fmt::format(", temperature {}, top-p {}", sampling.temperature, sampling.top_p);
+    if (sampling.top_k != 0) line += fmt::format(", top-k {}", sampling.top_k);
+    if (sampling.min_p != 0) line += fmt::format(", min-p {}", sampling.min_p);
+  }
+  if (sampling.repetition_penalty != 1)
+    line += fmt::format(", repetition-penalty {}", sampling.repetition_penalty);
+  if (sampling.presence_penalty != 0) line += fmt::format(", presence-penalty {}", sampling.presence_penalty);
+  if (sampling.frequency_penalty != 0)
+    line += fmt::format(", frequency-penalty {}", sampling.frequency_penalty);
+  if (!sampling.logit_bias.empty())
+    line += fmt::format(", logit-bias on {} tokens", sampling.logit_bias.size());
+  return line;
+}
+
 std::string SpeedLine(const Generation& generation) {
   const int64_t num_computed = NumComputedPromptTokens(generation);
   const auto num_output = static_cast<int64_t>(generation.tokens.size());

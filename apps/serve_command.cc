@@ -14,6 +14,7 @@
 #include "apps/chat_runtime.h"
 #include "apps/load_bar.h"
 #include "apps/model_source.h"
+#include "apps/run_report.h"
 #include "apps/sampling_threads.h"
 #include "apps/verify.h"
 #include "base/log.h"
@@ -221,6 +222,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   // Scripts wait for this line: it says where, and that answers will come.
   fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              served.context_length, options.max_sequences);
+  fmt::print(stderr, "Where a request says nothing: {}\n",
+             SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
   std::fflush(stderr);
   RankWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run(/*handle_signals=*/true, [&] {

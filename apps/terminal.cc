@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -26,6 +27,9 @@ termios g_before = {};
 termios g_during = {};
 constexpr std::string_view kPasteOn = "\x1b[?2004h";
 constexpr std::string_view kPasteOff = "\x1b[?2004l";
+
+constexpr int64_t kMinBarWidth = 5;
+constexpr int64_t kMaxBarWidth = 30;
 
 void OpenWakeFile() {
   if (g_wake[0] < 0 && ::pipe2(g_wake, O_CLOEXEC | O_NONBLOCK) != 0) g_wake[0] = g_wake[1] = -1;
@@ -98,6 +102,11 @@ bool TerminalCanMoveCursor() {
   return term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
 }
 
+int TerminalColumns(int file) {
+  winsize size = {};
+  return ::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
 Style::Style(bool enabled) {
   const char* no_color = std::getenv("NO_COLOR");
   if (!enabled || !TerminalCanMoveCursor() || (no_color != nullptr && *no_color != '\0')) return;
@@ -108,11 +117,21 @@ Style::Style(bool enabled) {
 
 void ProgressBar::Update(int64_t done, int64_t total, std::string_view text) {
   if (!StderrIsTerminal() || !TerminalCanMoveCursor() || total <= 0) return;
-  constexpr int64_t kWidth = 30;
-  const int64_t filled = std::clamp<int64_t>(
-      static_cast<int64_t>(static_cast<double>(done) / static_cast<double>(total) * kWidth), 0, kWidth);
-  fmt::print(stderr, "\r\x1b[2K{} [{:#<{}}{:.<{}}] {}", label_, "", filled, "", kWidth - filled,
-             text.empty() ? fmt::format("{}/{}", done, total) : std::string(text));
+  const std::string counts = text.empty() ? fmt::format("{}/{}", done, total) : std::string(text);
+  // A bar that wraps is no longer overwritten: it has the room that the words leave in one line, and the words are cut last.
+  const int64_t room =
+      TerminalColumns(STDERR_FILENO) - static_cast<int64_t>(label_.size() + counts.size()) - 5;
+  std::string line = fmt::format("{} {}", label_, counts);
+  if (room >= kMinBarWidth) {
+    const int64_t width = std::min<int64_t>(room, kMaxBarWidth);
+    const int64_t filled =
+        std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(done) / static_cast<double>(total) *
+                                                 static_cast<double>(width)),
+                            0, width);
+    line = fmt::format("{} [{:#<{}}{:.<{}}] {}", label_, "", filled, "", width - filled, counts);
+  }
+  line.resize(std::min<size_t>(line.size(), static_cast<size_t>(TerminalColumns(STDERR_FILENO) - 1)));
+  fmt::print(stderr, "\r\x1b[2K{}", line);
   std::fflush(stderr);
   visible_ = true;
 }

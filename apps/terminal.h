@@ -12,6 +12,8 @@ bool StderrIsTerminal();
 bool StdinIsTerminal();
 // TERM is set and not "dumb".
 bool TerminalCanMoveCursor();
+// Of the terminal behind `file`; 80 where it does not say.
+int TerminalColumns(int file);
 
 // ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally.
 struct Style {

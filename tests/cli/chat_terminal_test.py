@@ -177,6 +177,14 @@ class Typing(unittest.TestCase):
                 self.leave(terminal)
                 self.assertNotIn("\x1b[", terminal.screen)
 
+    def test_progress_stays_in_one_line(self):
+        terminal = self.open(columns=24)
+        for line in terminal.screen.replace("\r\n", "\r").split("\r"):
+            if "Loading" in line:
+                self.assertLess(len(line.replace("\x1b[2K", "")), 24)
+        terminal.wait_for("> ")
+        self.leave(terminal)
+
     def test_lines_that_continue(self):
         terminal = self.open()
         self.ask(terminal, "first é\\\rsecond\\\rthird\r")

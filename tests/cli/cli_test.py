@@ -76,6 +76,24 @@ class Arguments(unittest.TestCase):
         quiet = dsv4(*arguments, "--reasoning", "hide", "-q")
         self.assertEqual((quiet.stdout, quiet.stderr), (shown.stdout, ""))
 
+    def test_what_is_in_force_is_said(self):
+        arguments = ("run", "-n", "4", "--seed", "7", QUESTION)
+        self.assertIn("template v4, effort: the model's own, temperature 1, top-p 1, seed 7\n", dsv4(*arguments).stderr)
+        self.assertIn("template v4-0731, effort max, greedy, repetition-penalty 1.1, seed 7\n",
+                      dsv4(*arguments, "--revision", "v4-0731", "--effort", "max", "--temperature", "0",
+                           "--repetition-penalty", "1.1").stderr)
+        self.assertIn("template v4, no reasoning,", dsv4(*arguments, "--thinking-mode", "chat").stderr)
+        self.assertIn("no template, temperature 1", dsv4(*arguments, "--raw").stderr)
+
+    def test_a_chat_that_begins_with_a_prompt(self):
+        chat = dsv4("run", "-i", "--temperature", "0", "--thinking-mode", "chat", QUESTION,
+                    stdin="What is the capital of Japan?\n")
+        self.assertEqual(chat.returncode, 0, chat.stderr)
+        self.assertIn("Paris", chat.stdout)
+        self.assertIn("Tokyo", chat.stdout[chat.stdout.index("Paris"):])
+        for other in (("--json",), ("--raw",), ("--dump", "d")):
+            self.assertEqual(dsv4("run", "-i", QUESTION, *other).returncode, 2)
+
     def test_a_pipe_is_added_to_the_prompt(self):
         arguments = ("run", "--json", "--temperature", "0", "-n", "4")
         piped = subprocess.run([BINARY, *arguments, "Shorten:"], input="the text\n", capture_output=True, text=True, check=True)
