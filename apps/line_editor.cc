@@ -151,6 +151,9 @@ class LineEditor::Impl {
     history_w(history_, &event, H_SETSIZE, kHistoryLines);
     el_wset(editor_, EL_CLIENTDATA, this);
     el_wset(editor_, EL_EDITOR, L"emacs");
+    // Between lines libedit would let the terminal echo and edit by itself, and what is typed then would lose its keys.
+    el_wset(editor_, EL_SETTY, L"-x", L"-icanon", nullptr);
+    el_wset(editor_, EL_SETTY, L"-x", L"-echo", nullptr);
     el_wset(
         editor_, EL_PROMPT, +[](EditLine* editor) { return Of(editor).prompt_.data(); });
     el_wset(

@@ -23,7 +23,7 @@ class LineEditor {
   // The words that may stand where `line` ends, each as a whole line. Tab completes their common beginning.
   using Completer = std::function<std::vector<std::string>(std::string_view line)>;
 
-  // Between lines the terminal has the modes that it has now. `history_path`: one JSON string a line, appended to; empty: the history is of this session only. A file that cannot be
+  // Between lines the terminal neither echoes nor edits: make a TypeAheadScope first. `history_path`: one JSON string a line, appended to; empty: the history is of this session only. A file that cannot be
   // read or written is ignored: a chat does not end for it.
   explicit LineEditor(std::string history_path, Completer completer = {});
   ~LineEditor();

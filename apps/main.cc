@@ -69,11 +69,19 @@ void AddRun(CLI::App& app, RunOptions& options) {
 
 void AddServe(CLI::App& app, ServeOptions& options) {
   CLI::App& serve = *app.add_subcommand("serve", "Answer HTTP as OpenAI's and Anthropic's APIs do");
+  constexpr double kMaxSeconds = 1e9;  // 30 years.
+  constexpr double kMaxMib = 1 << 30;
+  constexpr double kMaxCount = 1 << 30;
+  const auto bound = [](const std::string& name) {
+    return name.ends_with("-seconds")               ? kMaxSeconds
+           : name.find("-mib") != std::string::npos ? kMaxMib
+                                                    : kMaxCount;
+  };
   const auto number = [&](const char* name, auto& value, const char* help) {
-    serve.add_option(name, value, help)->check(NonNegative())->capture_default_str();
+    serve.add_option(name, value, help)->check(NonNegative(bound(name)))->capture_default_str();
   };
   const auto positive = [&](const char* name, auto& value, const char* help) {
-    serve.add_option(name, value, help)->check(Positive())->capture_default_str();
+    serve.add_option(name, value, help)->check(Positive(bound(name)))->capture_default_str();
   };
   CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
   CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();

@@ -73,10 +73,19 @@ Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
   if (!options.api_key_file.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
     std::istringstream lines(text);
+    const size_t given = keys.size();
     for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
       if (!line.empty()) keys.push_back(line);
     }
-    if (keys.empty()) return Error(InvalidArgument(options.api_key_file + ": no API key in it"));
+    if (keys.size() == given) return Error(InvalidArgument(options.api_key_file + ": no API key in it"));
+  }
+  for (const std::string& key : keys) {
+    // An unset variable in a start script: the server would look protected and be open.
+    if (key.find_first_not_of(" \t") == std::string::npos) {
+      return Error(
+          InvalidArgument("--api-key: got an empty key, wanted at least one character that is not blank"));
+    }
   }
   return keys;
 }
@@ -100,6 +109,7 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
     LogWarning(fmt::format("response_format, strict tools and tool_choice are not served: {}",
                            trie.error().message()));
   }
+  const size_t longest_token_bytes = tokenizer.longest_token_bytes();
   return server::ServedModel{.id = NameOf(options, source),
                              .aliases = options.aliases,
                              .created = std::time(nullptr),
@@ -107,7 +117,8 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
                              .special = special,
                              .stop_set = tokenizer::StopSet::ForChat(special),
                              .profile = profile,
-                             .trie = trie ? std::move(*trie) : nullptr};
+                             .trie = trie ? std::move(*trie) : nullptr,
+                             .longest_token_bytes = longest_token_bytes};
 }
 
 // What requests mean that do not say.
@@ -193,6 +204,11 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
   served.context_length = engine.context_length();
+  if (served.context_length < 2) {
+    return Fail(InvalidArgument(fmt::format("--state-mib {}: too little for a sequence of two tokens",
+                                            options.state_mib)),
+                kExitBadUsage);
+  }
   std::function<server::Verification()> verification;
   if (verifier != nullptr) verification = [verifier] { return ToVerification(verifier->Summary()); };
   server::Service service(served, engine, metrics,
@@ -214,6 +230,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
        .drain_timeout = Milliseconds(options.drain_seconds)},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
+      [&](const server::HttpRequest& head) { return service.Refuse(head); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });
   if (!http) {
     return Fail(http.error(),
@@ -268,7 +285,10 @@ int RunServeCommand(const ServeOptions& options) {
         kExitBadUsage);
   }
   Result<std::vector<std::string>> api_keys = ApiKeys(options);
-  if (!api_keys) return Fail(api_keys.error(), kExitBadInput);
+  if (!api_keys) {
+    return Fail(api_keys.error(),
+                api_keys.error().message().starts_with("--api-key:") ? kExitBadUsage : kExitBadInput);
+  }
   if (!options.tls_certificate.empty()) {
     const Status status = server::CheckTlsFiles(options.tls_certificate, options.tls_key);
     if (!status.ok()) return Fail(status, kExitBadInput);

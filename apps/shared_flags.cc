@@ -1,5 +1,7 @@
 #include "apps/shared_flags.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <set>
@@ -12,15 +14,18 @@
 namespace dsv4::apps {
 namespace {
 
-CLI::Validator Bound(bool zero) {
+// NaN is outside of every range.
+CLI::Validator Bound(bool zero, double max) {
+  const std::string wanted = (zero ? "0 or more" : "more than 0") +
+                             (max < kNoBound ? fmt::format(", at most {:.0f}", max) : std::string());
   return CLI::Validator(
-      [zero](const std::string& text) {
+      [=](const std::string& text) {
         double value = 0.0;
         if (!CLI::detail::lexical_cast(text, value)) return "got '" + text + "', wanted a number";
-        if (value > 0.0 || (zero && value == 0.0)) return std::string();
-        return "got " + text + ", wanted " + (zero ? "0 or more" : "more than 0");
+        if ((value > 0.0 || (zero && value == 0.0)) && value <= max) return std::string();
+        return "got " + text + ", wanted " + wanted;
       },
-      zero ? "0 or more" : "more than 0");
+      wanted);
 }
 
 std::set<const CLI::Option*> OptionsOf(CLI::App& app) {
@@ -46,8 +51,8 @@ CLI::Validator KnownRevision() {
       "v4|v4-0731");
 }
 
-CLI::Validator Positive() { return Bound(false); }
-CLI::Validator NonNegative() { return Bound(true); }
+CLI::Validator Positive(double max) { return Bound(false, max); }
+CLI::Validator NonNegative(double max) { return Bound(true, max); }
 
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   CLI::Option* directory = app.add_option("-m,--model", flags.model,

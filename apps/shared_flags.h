@@ -8,8 +8,9 @@
 namespace dsv4::apps {
 
 // Bounds whose errors say what was got and wanted, without a range of 300 digits.
-CLI::Validator Positive();
-CLI::Validator NonNegative();
+inline constexpr double kNoBound = 1e18;  // Infinity is refused all the same.
+CLI::Validator Positive(double max = kNoBound);
+CLI::Validator NonNegative(double max = kNoBound);
 CLI::Validator KnownRevision();
 
 // What every subcommand takes, before or after its name.

@@ -67,8 +67,10 @@ Status Engine::Check(const Request& request) const {
     }
   }
   if (prompt_tokens >= context_length_) {
-    return OutOfRange(fmt::format("prompt: {} tokens leave no room for an answer in a context of {}",
-                                  prompt_tokens, context_length_));
+    // Clients look for these words, OpenAI's and Anthropic's, to shorten a conversation by themselves.
+    return OutOfRange(fmt::format(
+        "prompt is too long: {} tokens > {} maximum (this model's maximum context length is {} tokens)",
+        prompt_tokens, context_length_ - 1, context_length_));
   }
   if (request.max_tokens <= 0) {
     return InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", request.max_tokens));

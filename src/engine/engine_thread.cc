@@ -214,6 +214,10 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
   {
     const std::lock_guard lock(shared_->mutex);
     const auto count = static_cast<int64_t>(requests.size());
+    if (count > shared_->options.max_waiting) {  // There will never be room.
+      return Error(InvalidArgument(fmt::format("n: {} answers in one request, at most {} may wait", count,
+                                               shared_->options.max_waiting)));
+    }
     if (shared_->num_unadmitted + count > shared_->options.max_waiting) {
       return Error(
           ResourceExhausted(fmt::format("queue: {} requests are waiting already, {} may; try again later",

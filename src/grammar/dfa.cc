@@ -171,6 +171,7 @@ Result<Dfa> Dfa::Compile(const Regex& regex, DfaLimits& limits) {
   std::vector<const std::vector<uint32_t>*> subsets;
   const auto id_of = [&](std::vector<uint32_t>& subset) {
     limits.work_left -= static_cast<int64_t>(nfa.Close(subset));
+    limits.work_left -= 4 * static_cast<int64_t>(subset.size());  // Sorted, hashed and perhaps kept.
     const bool accepting = std::binary_search(subset.begin(), subset.end(), Nfa::kFinal);
     const auto [found, is_new] = ids.try_emplace(subset, static_cast<uint32_t>(subsets.size()));
     if (is_new) {

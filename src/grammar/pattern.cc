@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,9 @@ namespace {
 
 constexpr int kMaxRepeat = 10000;
 constexpr int kMaxGroups = 64;
+// A pattern of these takes less than 100 MB while it is compiled, whatever its characters are.
+constexpr size_t kMaxCharacters = 8192;
+constexpr size_t kMaxSets = 1024;
 
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -52,7 +56,8 @@ class Parser {
       const bool to_end = Take('$');
       if (Peek() && *Peek() != '|')
         return Error(Bad(*Peek() == ')' ? "no group to close" : "not at an end of the pattern"));
-      const Regex anything = Repeat(Char(AllChars()), 0, kUnbounded);
+      DSV4_ASSIGN_OR_RETURN(const Regex any, Char(AllChars()));
+      const Regex anything = Repeat(any, 0, kUnbounded);
       if (!from_start) sequence = Concat({anything, sequence});
       if (!to_end) sequence = Concat({sequence, anything});
       alternatives.push_back(std::move(sequence));
@@ -73,7 +78,15 @@ class Parser {
     return InvalidArgument(fmt::format("pattern, character {}: {}", at_, what));
   }
 
-  Regex Char(const CharSet& set) const { return SpelledChar(set, spelling_); }
+  // Every set is spelled once: that of `.` is some 30 KB.
+  Result<Regex> Char(const CharSet& set) {
+    const auto found = spelled_.find(set);
+    if (found != spelled_.end()) return found->second;
+    if (spelled_.size() == kMaxSets) {
+      return Error(Bad(fmt::format("more than {} different characters and classes", kMaxSets)));
+    }
+    return spelled_.emplace(set, SpelledChar(set, spelling_)).first->second;
+  }
 
   Result<Regex> ParseSequence() {
     std::vector<Regex> parts;
@@ -253,6 +266,7 @@ class Parser {
   Spelling spelling_;
   size_t at_ = 0;
   int depth_ = 0;
+  std::map<CharSet, Regex> spelled_;
 };
 
 }  // namespace
@@ -260,6 +274,10 @@ class Parser {
 Result<Regex> PatternContent(std::string_view pattern, Spelling spelling) {
   std::u32string text;
   if (!Decode(pattern, text)) return Error(InvalidArgument("pattern: not well-formed UTF-8"));
+  if (text.size() > kMaxCharacters) {
+    return Error(InvalidArgument(
+        fmt::format("pattern: {} characters, at most {} are compiled", text.size(), kMaxCharacters)));
+  }
   return Parser(std::move(text), spelling).Parse();
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "chat/renderer.h"
@@ -32,7 +33,14 @@ void ReadLogitBias(Fields& fields, sampling::SamplingParams& params) {
                   fmt::format("got {}: {}, wanted a token id and a number", name, chat::WriteJson(value)));
       return;
     }
-    params.logit_bias[id] = is_integer ? static_cast<float>(integer) : static_cast<float>(value.number());
+    const float bias = is_integer ? static_cast<float>(integer) : static_cast<float>(value.number());
+    if (!std::isfinite(
+            bias)) {  // -1e308 is infinite in fp32, and a token less to sample; of all tokens none would be left.
+      fields.Fail("logit_bias",
+                  fmt::format("got {}: {}, wanted a number that fp32 has", name, chat::WriteJson(value)));
+      return;
+    }
+    params.logit_bias[id] = bias;
   }
 }
 
@@ -54,7 +62,12 @@ Result<Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, Ch
   DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt rendered,
                         chat::RenderPrompt(*model.profile, messages, options));
   std::vector<tokenizer::TextSpan> spans;
-  for (const chat::Span& span : rendered.spans) spans.push_back({span.text, span.is_template});
+  size_t num_bytes = 0;
+  for (const chat::Span& span : rendered.spans) {
+    spans.push_back({span.text, span.is_template});
+    num_bytes += span.text.size();
+  }
+  DSV4_TRY(model.CheckLength(num_bytes));
   Prompt prompt;
   DSV4_ASSIGN_OR_RETURN(prompt.ids, model.tokenizer.Encode(spans));
   prompt.ends_in_reasoning = rendered.ends_in_reasoning;

@@ -69,12 +69,16 @@ struct HttpOptions {
   std::string tls_certificate = {};
   std::string tls_key = {};
   int num_handler_threads = 2;
+  // Of bodies larger than this the handler runs on a thread of its own, so that small requests do not wait for large ones.
+  uint64_t large_body_bytes = 256 << 10;
+  // Beyond, a connection that waits for a request gives way to a new one; only when all have one is the new one turned away.
   int64_t max_connections = 1024;
   uint32_t max_header_bytes = 32 << 10;
   uint64_t max_body_bytes = 64 << 20;
-  // Bodies that are being read or wait to be handled, together; a request beyond gets a 503.
+  // Bodies that are being read or wait to be handled, together, as far as they have arrived; a request beyond gets a 503.
   uint64_t max_body_bytes_together = 256 << 20;
-  // For a header to arrive, and again for its body; for an idle connection; for a client to take what is written.
+  // For a header to arrive, and for an idle connection. For a body, and for what is written, each KiB that moves adds a second: a
+  // slow client is served, one that stands still is not.
   std::chrono::milliseconds client_timeout{30'000};
   std::chrono::milliseconds keep_alive_interval{10'000};
   std::chrono::milliseconds drain_timeout{30'000};
@@ -82,6 +86,9 @@ struct HttpOptions {
 
 // Turns a request into a reply; on one of the handler threads, several at a time. Must not throw.
 using HttpHandler = std::function<std::unique_ptr<Reply>(HttpRequest request)>;
+// Refuses a request by its head, before its body is read (body and id are empty); null lets it in. On the connections' thread: must
+// not block, must not throw.
+using HttpGate = std::function<std::unique_ptr<Reply>(const HttpRequest& head)>;
 // For what fails before there is a request: (status, message) to head and body.
 using HttpErrorBody = std::function<std::string(int status, std::string_view message)>;
 
@@ -91,7 +98,7 @@ Status CheckTlsFiles(const std::string& certificate, const std::string& key);
 class HttpServer {
  public:
   // Reads the TLS files and binds the address. InvalidArgument or Unavailable says which and why.
-  static Result<std::unique_ptr<HttpServer>> Listen(HttpOptions options, HttpHandler handler,
+  static Result<std::unique_ptr<HttpServer>> Listen(HttpOptions options, HttpHandler handler, HttpGate gate,
                                                     HttpErrorBody error_body);
   virtual ~HttpServer() = default;
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/poll.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,20 +16,17 @@
 
 #include "base/log.h"
 #include "server/http.h"
+#include "server/http_parts.h"
 #include "server/http_transport.h"
+#include "server/http_wakeable.h"
 
 namespace dsv4::server {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Transport::Protocol;
 using Socket = Transport::Socket;
-using Timer =
-    asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
-                               asio::io_context::executor_type>;
 using Task = asio::awaitable<void, asio::io_context::executor_type>;
 template <typename T>
 using TaskOf = asio::awaitable<T, asio::io_context::executor_type>;
@@ -41,49 +39,6 @@ constexpr std::chrono::seconds kTick(1);
 
 // asio::redirect_error with our awaitable.
 auto AwaitInto(error_code& error) { return asio::redirect_error(kAwait, error); }
-
-std::string NewRequestId() {
-  // Not guessable by other clients, which matters for nothing but logs; uniqueness does.
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  return fmt::format("req_{:016x}{:08x}", random(), static_cast<uint32_t>(random()));
-}
-
-bool PeerHasLeft(int fd) {
-  pollfd entry = {.fd = fd, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-// Each token is written at once. A client that has vanished without a word, which a stream's few bytes would not notice for a quarter
-// of an hour, is given up after `patience`. These can only fail to help.
-void SetTcpOptions(int fd, std::chrono::milliseconds patience) {
-  const auto set = [fd](int level, int option, int value) {
-    (void)::setsockopt(fd, level, option, &value, sizeof value);
-  };
-  const auto seconds = static_cast<int>(std::max<int64_t>(1, patience.count() / 1000));
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 3));
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(patience.count()));
-}
-
-// Wakes a connection that waits for its reply. Lives as long as anyone may call it.
-struct Wakeable : std::enable_shared_from_this<Wakeable> {
-  explicit Wakeable(const asio::io_context::executor_type& owner) : executor(owner), timer(owner) {}
-  // From any thread.
-  void Wake() {
-    asio::post(executor, [self = shared_from_this()] {
-      self->woken = true;
-      self->timer.cancel();
-    });
-  }
-  asio::io_context::executor_type executor;
-  // The connection's thread only.
-  Timer timer;
-  bool woken = false;
-  bool peer_left = false;
-};
 
 class Server;
 
@@ -110,25 +65,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Closes the connection if it is between two requests; else it closes after the running one.
   void Drain();
   void Abort();
+  // Closes a connection that waits for a request.
+  void GiveWay();
+  // Since when it has waited for the head of a request; none while it has one.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since() const { return waiting_since_; }
 
  private:
   Task Serve();
   TaskOf<bool> Greet();
   TaskOf<void> Part();
   TaskOf<bool> ServeOne();
+  using Parser = http::request_parser<http::buffer_body>;
   TaskOf<bool> Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version, const std::string& id,
                     bool head_only);
   bool WriteAtOnce(std::string_view* bytes);
   TaskOf<bool> Write(std::string_view bytes);
-  // What a client is told whose request cannot be read; status 0: nothing, the connection just ends.
-  struct Refusal {
-    int status = 0;
-    std::string message;
-  };
   Refusal WhyRefused(const error_code& error) const;
   TaskOf<void> Refuse(const Refusal& refusal);
+  // Reads the rest of a request into `body`. `ended`: without a word, because the client went away.
+  struct BodyRead {
+    Refusal refusal;
+    bool ended = false;
+  };
+  TaskOf<BodyRead> ReadBody(Parser& parser, BodyShare& share, std::string& body);
   TaskOf<std::unique_ptr<Reply>> Handle(HttpRequest& request);
   void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
+  std::chrono::steady_clock::time_point Deadline(std::chrono::steady_clock::time_point begin,
+                                                 size_t moved) const;
   std::string HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
                        const std::string& id) const;
 
@@ -137,21 +100,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string client_;
   beast::flat_buffer buffer_;
   bool idle_ = false;
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_;
 };
 
 class Server final : public HttpServer {
  public:
-  Server(HttpOptions options, HttpHandler handler, HttpErrorBody error_body)
+  Server(HttpOptions options, HttpHandler handler, HttpGate gate, HttpErrorBody error_body)
       : options_(std::move(options)),
         handler_(std::move(handler)),
+        gate_(std::move(gate)),
         error_body_(std::move(error_body)),
         acceptor_(context_),
         signals_(context_),
         drain_timer_(context_),
-        pool_(static_cast<size_t>(std::max(options_.num_handler_threads, 1))) {}
+        pool_(static_cast<size_t>(std::max(options_.num_handler_threads, 1))),
+        large_pool_(1) {
+    wakes_->context = &context_;
+  }
 
   ~Server() override {
     pool_.join();
+    large_pool_.join();
+    const std::lock_guard lock(wakes_->mutex);
+    wakes_->context = nullptr;
     if (!options_.unix_socket.empty() && bound_) ::unlink(options_.unix_socket.c_str());
   }
 
@@ -168,6 +139,8 @@ class Server final : public HttpServer {
   friend class Connection;
 
   Task Accept();
+  // Closes the connection that has waited longest for a request; false when all are at work.
+  bool CloseIdlest();
   void WaitForSignal();
   void BeginDrain();
   void EndNow();
@@ -178,6 +151,7 @@ class Server final : public HttpServer {
 
   HttpOptions options_;
   HttpHandler handler_;
+  HttpGate gate_;
   HttpErrorBody error_body_;
   std::unique_ptr<asio::ssl::context> tls_;  // Null: none.
   uint64_t body_bytes_ = 0;                  // Taken by BodyShare.
@@ -186,6 +160,9 @@ class Server final : public HttpServer {
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
   Timer drain_timer_;
   asio::thread_pool pool_;
+  asio::thread_pool large_pool_;  // For requests of large bodies.
+  const std::shared_ptr<WakeGate> wakes_ = std::make_shared<WakeGate>();
+  RareWarning turned_away_, given_way_, accept_failed_;
   std::string address_;
   std::function<void()> on_drain_;
   std::set<Connection*> connections_;
@@ -231,6 +208,11 @@ void Connection::Drain() {
   if (idle_) Abort();
 }
 
+void Connection::GiveWay() {
+  waiting_since_.reset();
+  Abort();
+}
+
 void Connection::Abort() {
   error_code ignored;
   stream_.socket().shutdown(Socket::shutdown_both, ignored);
@@ -248,6 +230,7 @@ TaskOf<bool> Connection::Greet() {
   if (stream_.tls() == nullptr) co_return true;
   error_code error;
   idle_ = true;
+  waiting_since_ = std::chrono::steady_clock::now();
   stream_.plain().expires_after(server_.options_.client_timeout);
   co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server, AwaitInto(error));
   idle_ = false;
@@ -273,7 +256,7 @@ TaskOf<void> Connection::Part() {
   stream_.socket().close(ignored);
 }
 
-Connection::Refusal Connection::WhyRefused(const error_code& error) const {
+Refusal Connection::WhyRefused(const error_code& error) const {
   if (error == http::error::header_limit) {
     return {431, fmt::format("header: more than {} bytes", server_.options_.max_header_bytes)};
   }
@@ -295,62 +278,93 @@ TaskOf<void> Connection::Refuse(const Refusal& refusal) {
   co_await Write(bytes);
 }
 
+std::chrono::steady_clock::time_point Connection::Deadline(std::chrono::steady_clock::time_point begin,
+                                                           size_t moved) const {
+  return begin + server_.options_.client_timeout + std::chrono::seconds(moved >> 10);
+}
+
+TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& share, std::string& body) {
+  BodyRead read;
+  std::string piece(size_t{64} << 10, '\0');
+  const auto begin = std::chrono::steady_clock::now();
+  while (!parser.is_done()) {
+    parser.get().body().data = piece.data();
+    parser.get().body().size = piece.size();
+    error_code error;
+    stream_.plain().expires_at(Deadline(begin, body.size()));
+    co_await http::async_read_some(stream_, buffer_, parser, AwaitInto(error));
+    if (error == http::error::need_buffer) error = {};
+    if (error) {
+      if (error == beast::error::timeout)
+        LogInfo(fmt::format("http: {}: a request did not arrive in time", client_));
+      read.refusal = WhyRefused(error);
+      read.ended = true;
+      break;
+    }
+    const size_t count = piece.size() - parser.get().body().size;
+    if (!share.Take(count)) {
+      read.refusal = {503, "the bodies of other requests take all the room there is; try again later"};
+      read.ended = true;
+      break;
+    }
+    body.append(piece.data(), count);
+  }
+  co_return read;
+}
+
 // False when the connection should end.
 TaskOf<bool> Connection::ServeOne() {
-  http::request_parser<http::string_body> parser;
+  Parser parser;
   parser.header_limit(server_.options_.max_header_bytes);
   parser.body_limit(server_.options_.max_body_bytes);
   error_code error;
   idle_ = buffer_.size() == 0;
   if (idle_ && server_.draining_) co_return false;
+  waiting_since_ = std::chrono::steady_clock::now();
   stream_.plain().expires_after(server_.options_.client_timeout);
   co_await http::async_read_header(stream_, buffer_, parser, AwaitInto(error));
   idle_ = false;
+  waiting_since_.reset();
+  Refusal refusal;
+  if (error) {
+    if (error == beast::error::timeout && parser.got_some()) {
+      LogInfo(fmt::format("http: {}: a request did not arrive in time", client_));
+    }
+    refusal = WhyRefused(error);
+    if (refusal.status != 0) co_await Refuse(refusal);
+    co_return false;
+  }
+  refusal = BadFraming(parser.get());
+  if (refusal.status != 0) {
+    co_await Refuse(refusal);
+    co_return false;
+  }
+  HttpRequest request = ReadHead(parser.get());
+  request.id = NewRequestId();
+  request.client = client_;
+  const std::string id = request.id;
+  const bool head_only = parser.get().method() == http::verb::head;
+  const bool keep_alive = parser.get().keep_alive();
+  const unsigned version = parser.get().version();
   BodyShare share(server_);
-  if (!error) {
-    const uint64_t body_bytes =
-        parser.chunked() ? server_.options_.max_body_bytes : parser.content_length().value_or(0);
-    if (!share.Take(body_bytes)) {
-      const Refusal refusal = {503,
-                               "the bodies of other requests take all the room there is; try again later"};
-      co_await Refuse(refusal);
+  std::unique_ptr<Reply> reply;
+  if (!parser.is_done()) {
+    // Who may not ask is not read any further.
+    reply = server_.gate_(request);
+    if (reply != nullptr) {
+      co_await Send(reply, false, version, id, head_only);
       co_return false;
     }
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       if (!co_await Write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
-    stream_.plain().expires_after(server_.options_.client_timeout);
-    co_await http::async_read(stream_, buffer_, parser, AwaitInto(error));
-  }
-  if (error) {
-    if (error == beast::error::timeout && parser.got_some()) {
-      LogInfo(fmt::format("http: {}: a request did not arrive in time", client_));
+    const BodyRead read = co_await ReadBody(parser, share, request.body);
+    if (read.ended) {
+      if (read.refusal.status != 0) co_await Refuse(read.refusal);
+      co_return false;
     }
-    const Refusal refusal = WhyRefused(error);
-    if (refusal.status != 0) co_await Refuse(refusal);
-    co_return false;
   }
-
-  auto message = parser.release();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string_view target = {message.target().data(), message.target().size()};
-  request.path = std::string(target.substr(0, target.find('?')));
-  if (request.path.size() < target.size())
-    request.query = std::string(target.substr(request.path.size() + 1));
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    request.headers.try_emplace(std::move(name), field.value());
-  }
-  request.body = std::move(message.body());
-  request.id = NewRequestId();
-  request.client = client_;
-  const std::string id = request.id;
-  const bool head_only = message.method() == http::verb::head;
-  const bool keep_alive = message.keep_alive();
-  const unsigned version = message.version();
-  std::unique_ptr<Reply> reply = co_await Handle(request);
+  reply = co_await Handle(request);
   share.Return();
   co_return co_await Send(reply, keep_alive, version, id, head_only);
 }
@@ -358,8 +372,11 @@ TaskOf<bool> Connection::ServeOne() {
 TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
   // Reading JSON and counting tokens can take long; the connections' thread has others to serve.
   std::unique_ptr<Reply> reply;
-  auto done = std::make_shared<Wakeable>(stream_.get_executor());
-  asio::post(server_.pool_, [this, &reply, &request, done] {
+  auto done = std::make_shared<Wakeable>(server_.wakes_);
+  WakeTimer timer(done, stream_.get_executor());
+  asio::thread_pool& pool =
+      request.body.size() > server_.options_.large_body_bytes ? server_.large_pool_ : server_.pool_;
+  asio::post(pool, [this, &reply, &request, done] {
     try {
       reply = server_.handler_(std::move(request));
     } catch (const std::exception& error) {  // Out of memory, for one.
@@ -370,8 +387,8 @@ TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
   });
   while (!done->woken) {
     error_code ignored;
-    done->timer.expires_after(std::chrono::hours(1));
-    co_await done->timer.async_wait(AwaitInto(ignored));
+    timer->expires_after(std::chrono::hours(1));
+    co_await timer->async_wait(AwaitInto(ignored));
   }
   co_return reply;
 }
@@ -383,7 +400,7 @@ void Connection::WatchPeer(const std::shared_ptr<Wakeable>& wakeable) {
                               [self = shared_from_this(), wakeable](const error_code& error) {
                                 if (error || !PeerHasLeft(self->stream_.socket().native_handle())) return;
                                 wakeable->peer_left = true;
-                                wakeable->timer.cancel();
+                                if (wakeable->timer != nullptr) wakeable->timer->cancel();
                               });
 }
 
@@ -417,8 +434,11 @@ TaskOf<bool> Connection::Write(std::string_view bytes) {
   if (!WriteAtOnce(&bytes)) co_return false;
   if (bytes.empty()) co_return true;
   error_code error;
-  stream_.plain().expires_after(server_.options_.client_timeout);
-  co_await asio::async_write(stream_, asio::buffer(bytes), AwaitInto(error));
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t written = 0; !error && written < bytes.size();) {
+    stream_.plain().expires_at(Deadline(begin, written));
+    written += co_await stream_.async_write_some(asio::buffer(bytes.substr(written)), AwaitInto(error));
+  }
   stream_.plain().expires_never();
   if (error) LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
   co_return !error;
@@ -428,7 +448,8 @@ TaskOf<bool> Connection::Write(std::string_view bytes) {
 TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version,
                               const std::string& id, bool head_only) {
   using Clock = std::chrono::steady_clock;
-  const auto wakeable = std::make_shared<Wakeable>(stream_.get_executor());
+  const auto wakeable = std::make_shared<Wakeable>(server_.wakes_);
+  WakeTimer timer(wakeable, stream_.get_executor());
   reply->OnProgress([weak = std::weak_ptr<Wakeable>(wakeable)] {
     if (const std::shared_ptr<Wakeable> alive = weak.lock()) alive->Wake();
   });
@@ -439,7 +460,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
   bool head_sent = false;
   bool alive = true;
   Clock::time_point silent_since = Clock::now();
-  wakeable->timer.expires_after(kTick);
+  timer->expires_after(kTick);
   while (alive) {
     wakeable->woken = false;
     ReplyOutput out;
@@ -472,9 +493,9 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
     if (out.done) break;
     while (alive && !wakeable->woken) {
       error_code ignored;
-      co_await wakeable->timer.async_wait(AwaitInto(ignored));
-      const bool tick = Clock::now() >= wakeable->timer.expiry();
-      if (tick) wakeable->timer.expires_after(kTick);
+      co_await timer->async_wait(AwaitInto(ignored));
+      const bool tick = Clock::now() >= timer->expiry();
+      if (tick) timer->expires_after(kTick);
       if (wakeable->peer_left || (tick && PeerHasLeft(stream_.socket().native_handle()))) {
         LogInfo(fmt::format("http: {} {} left before the end", id, client_));
         alive = false;
@@ -505,6 +526,11 @@ Status Server::LoadTls() {
 Status Server::Bind() {
   error_code error;
   if (!options_.unix_socket.empty()) {
+    if (options_.unix_socket.size() >= sizeof(sockaddr_un::sun_path)) {
+      return InvalidArgument(fmt::format("--unix-socket {}: {} bytes, a socket's path has at most {}",
+                                         options_.unix_socket, options_.unix_socket.size(),
+                                         sizeof(sockaddr_un::sun_path) - 1));
+    }
     const asio::local::stream_protocol::endpoint endpoint(options_.unix_socket);
     struct stat status = {};
     // A socket that a killed server left behind; anything else at that path is not ours.
@@ -554,15 +580,20 @@ Task Server::Accept() {
     Socket socket = co_await acceptor_.async_accept(AwaitInto(error));
     if (draining_ || error == asio::error::operation_aborted) co_return;
     if (error) {  // Out of file descriptors: wait for some to be closed.
-      LogWarning(fmt::format("http: accepting failed: {}", error.message()));
+      accept_failed_.Say(fmt::format("accepting a connection failed: {}", error.message()));
       Timer pause(context_.get_executor(), std::chrono::milliseconds(100));
       co_await pause.async_wait(AwaitInto(error));
       continue;
     }
     if (static_cast<int64_t>(connections_.size()) >= options_.max_connections) {
-      LogWarning(fmt::format("http: {} connections are open, another was turned away", connections_.size()));
-      socket.close(error);
-      continue;
+      if (!CloseIdlest()) {
+        turned_away_.Say(
+            fmt::format("{} connections are at work, another was turned away", connections_.size()));
+        socket.close(error);
+        continue;
+      }
+      given_way_.Say(
+          fmt::format("{} connections are open, one that waited gave way to a new one", connections_.size()));
     }
     std::string client;
     if (options_.unix_socket.empty()) {
@@ -576,6 +607,17 @@ Task Server::Accept() {
     }
     std::make_shared<Connection>(*this, std::move(socket), std::move(client))->Start();
   }
+}
+
+bool Server::CloseIdlest() {
+  Connection* idlest = nullptr;
+  for (Connection* connection : connections_) {
+    if (!connection->waiting_since()) continue;
+    if (idlest == nullptr || *connection->waiting_since() < *idlest->waiting_since()) idlest = connection;
+  }
+  if (idlest == nullptr) return false;
+  idlest->GiveWay();
+  return true;
 }
 
 void Server::WaitForSignal() {
@@ -616,6 +658,7 @@ void Server::Run(bool handle_signals, const std::function<void()>& on_drain) {
   asio::co_spawn(context_, Accept(), asio::detached);
   context_.run();
   pool_.join();
+  large_pool_.join();
   // What is still open is destroyed here, and with it its reply.
   context_.restart();
   for (Connection* connection : std::set<Connection*>(connections_)) connection->Abort();
@@ -632,8 +675,9 @@ Status CheckTlsFiles(const std::string& certificate, const std::string& key) {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
-                                                       HttpErrorBody error_body) {
-  auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(error_body));
+                                                       HttpGate gate, HttpErrorBody error_body) {
+  auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(gate),
+                                         std::move(error_body));
   DSV4_TRY(server->LoadTls());
   DSV4_TRY(server->Bind());
   return server;

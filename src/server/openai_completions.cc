@@ -30,6 +30,7 @@ Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
   std::vector<std::vector<int32_t>> prompts;
   const auto add = [&](const chat::JsonValue& item) -> Status {
     if (item.is_string()) {
+      DSV4_RETURN_IF_ERROR(model.CheckLength(item.text().size()));
       DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<int32_t> ids, model.tokenizer.Encode(item.text()));
       prompts.push_back(std::move(ids));
       return {};

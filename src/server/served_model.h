@@ -30,12 +30,15 @@ struct ServedModel {
       nullptr;  // Null: its tokens cannot write every text, no schemas.
   std::shared_ptr<grammar::GrammarCache> grammars = std::make_shared<grammar::GrammarCache>();
   int64_t vocab_size = 0;
+  size_t longest_token_bytes = 1;                // tokenizer.longest_token_bytes().
   int64_t context_length = 0;                    // Prompt and answer together.
   chat::ThinkingSettings default_thinking = {};  // For requests that say nothing of it.
   // In chat completions the reasoning is `reasoning` too, as other servers and their clients call it.
   bool both_reasoning_fields = false;
 
   bool AnswersTo(std::string_view name) const;
+  // OutOfRange for a text that has more tokens than the context, whatever it says: reading 60 MiB into tokens takes half a minute.
+  Status CheckLength(size_t text_bytes) const;
 };
 
 }  // namespace dsv4::server

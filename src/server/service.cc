@@ -110,8 +110,13 @@ Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {
   if (options_.api_keys.empty()) return Caller{.owner = owners_.back()};
   std::string_view key = request.Header("x-api-key");
-  if (const std::string_view bearer = request.Header("authorization"); bearer.starts_with("Bearer "))
-    key = bearer.substr(7);
+  constexpr std::string_view kScheme = "bearer ";  // In any case: RFC 9110, 11.1.
+  if (const std::string_view given = request.Header("authorization");
+      given.size() >= kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), given.begin(),
+                 [](char wanted, char got) { return wanted == (got | 0x20); })) {
+    key = given.substr(kScheme.size());
+  }
   for (size_t i = 0; i < options_.api_keys.size(); ++i) {
     if (Equal(key, options_.api_keys[i])) return Caller{.owner = owners_[i]};
   }
@@ -123,19 +128,25 @@ Result<Caller> Service::FindCaller(const HttpRequest& request) const {
 std::unique_ptr<Reply> Service::Handle(HttpRequest request) {
   LogDebug(fmt::format("http id={} client={} method={} path={} body_bytes={}", request.id, request.client,
                        request.method, request.path, request.body.size()));
-  std::string route = "unknown";
-  std::unique_ptr<Reply> reply = Route(request, &route);
+  Admission admission = Admit(request);
+  std::unique_ptr<Reply> reply = admission.refusal != nullptr
+                                     ? std::move(admission.refusal)
+                                     : (this->*admission.entry->endpoint)(request, admission.caller);
+  return Dress(std::move(reply), admission.entry);
+}
+
+std::unique_ptr<Reply> Service::Refuse(const HttpRequest& head) {
+  Admission admission = Admit(head);
+  return admission.refusal == nullptr ? nullptr : Dress(std::move(admission.refusal), admission.entry);
+}
+
+std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const Entry* entry) {
+  const std::string route(entry == nullptr ? std::string_view("unknown") : entry->path);
   return std::make_unique<DressedReply>(std::move(reply), options_.cors_origin,
                                         [this, route](int status) { metrics_.OnHttp(route, status); });
 }
 
-std::unique_ptr<Reply> Service::Route(const HttpRequest& request, std::string* route) {
-  struct Entry {
-    std::string_view method;
-    std::string_view path;  // A final '/' stands for whatever follows.
-    Endpoint endpoint;
-    bool open = false;  // Needs no API key: load balancers have none.
-  };
+Service::Admission Service::Admit(const HttpRequest& request) const {
   static constexpr Entry kEntries[] = {
       {"GET", "/", &Service::Page, true},
       {"GET", "/health", &Service::Health, true},
@@ -152,31 +163,41 @@ std::unique_ptr<Reply> Service::Route(const HttpRequest& request, std::string* r
       {"POST", "/tokenize", &Service::Tokenize},
       {"POST", "/detokenize", &Service::Detokenize},
   };
+  Admission admission;
   const std::string_view path = request.path;
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& candidate) {
     return candidate.path == path ||
            (candidate.path.size() > 1 && candidate.path.ends_with('/') && path.starts_with(candidate.path));
   });
-  if (entry == std::end(kEntries)) return Fail(404, fmt::format("{}: no such endpoint", path), path);
-  *route = entry->path;
+  if (entry == std::end(kEntries)) {
+    admission.refusal = Fail(404, fmt::format("{}: no such endpoint", path), path);
+    return admission;
+  }
+  admission.entry = entry;
   if (!FromAllowedOrigin(request, options_.cors_origin)) {
-    return Fail(
+    admission.refusal = Fail(
         403, fmt::format("origin: pages of '{}' may not ask here (--cors-origin)", request.Header("origin")),
         path);
+    return admission;
   }
-  if (request.method == "OPTIONS")
-    return MakeReply({.status = 204, .content_type = "text/plain"}, "");  // A preflight.
-  Caller caller;
+  if (request.method == "OPTIONS") {  // A preflight.
+    admission.refusal = MakeReply({.status = 204, .content_type = "text/plain"}, "");
+    return admission;
+  }
   if (!entry->open) {
     const Result<Caller> found = FindCaller(request);
-    if (!found) return Fail(401, found.error().message(), path, "invalid_api_key");
-    caller = *found;
+    if (!found) {
+      admission.refusal = Fail(401, found.error().message(), path, "invalid_api_key");
+      return admission;
+    }
+    admission.caller = *found;
   }
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   if (method != entry->method) {
-    return Fail(405, fmt::format("{}: got {}, wanted {}", path, request.method, entry->method), path);
+    admission.refusal =
+        Fail(405, fmt::format("{}: got {}, wanted {}", path, request.method, entry->method), path);
   }
-  return (this->*entry->endpoint)(request, caller);
+  return admission;
 }
 
 std::unique_ptr<Reply> Service::Page(const HttpRequest&, const Caller&) {

@@ -38,6 +38,9 @@ class Service {
 
   // From several threads.
   std::unique_ptr<Reply> Handle(HttpRequest request);
+  // What is wrong with a request can be seen of its head: no such endpoint or method, an origin or a key that may not ask. Null:
+  // nothing. From any thread.
+  std::unique_ptr<Reply> Refuse(const HttpRequest& head);
 
   // /ready says 503 from here on.
   void StopBeingReady() { ready_ = false; }
@@ -45,7 +48,20 @@ class Service {
  private:
   using Endpoint = std::unique_ptr<Reply> (Service::*)(const HttpRequest&, const Caller&);
 
-  std::unique_ptr<Reply> Route(const HttpRequest& request, std::string* route);
+  struct Entry {
+    std::string_view method;
+    std::string_view path;  // A final '/' stands for whatever follows.
+    Endpoint endpoint;
+    bool open = false;  // Needs no API key: load balancers have none.
+  };
+  // The entry and the caller, or the reply that refuses.
+  struct Admission {
+    const Entry* entry = nullptr;  // Null: there is no such endpoint.
+    Caller caller;
+    std::unique_ptr<Reply> refusal;
+  };
+  Admission Admit(const HttpRequest& head) const;
+  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const Entry* entry);
   Result<Caller> FindCaller(const HttpRequest& request) const;
   std::unique_ptr<Reply> Page(const HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Health(const HttpRequest& request, const Caller& caller);

@@ -153,6 +153,12 @@ bool Tokenizer::IsAdded(TokenId id) const { return state_->vocabulary.IsAdded(id
 std::optional<TokenId> Tokenizer::FindToken(std::string_view text) const {
   return state_->vocabulary.Find(text);
 }
+size_t Tokenizer::longest_token_bytes() const {
+  size_t longest = 0;
+  for (TokenId id = 0; id < num_ids(); ++id) longest = std::max(longest, TokenBytes(id).size());
+  return longest;
+}
+
 TokenId Tokenizer::num_ids() const { return state_->vocabulary.num_ids(); }
 
 }  // namespace dsv4::tokenizer

@@ -63,6 +63,8 @@ class Tokenizer {
   std::optional<TokenId> FindToken(std::string_view text) const;
   // One more than the largest id. The embedding may have more rows.
   TokenId num_ids() const;
+  // No token has more bytes, so a text of N bytes has at least N / longest_token_bytes() tokens.
+  size_t longest_token_bytes() const;
 
  private:
   struct State;

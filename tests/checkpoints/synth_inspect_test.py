@@ -88,7 +88,7 @@ class Synth(unittest.TestCase):
         occupied = self.path / "occupied"
         occupied.mkdir()
         (occupied / "precious").write_text("x")
-        self.assertEqual(dsv4("synth", occupied).returncode, 1)
+        self.assertEqual(dsv4("synth", occupied).returncode, 2)
         self.assertEqual([path.name for path in occupied.iterdir()], ["precious"])
         self.assertEqual(dsv4("synth", self.path / "m", "--layers", 99).returncode, 2)
         self.assertEqual(dsv4("synth", self.path / "m", "--tokenizer", self.path / "none").returncode, 3)

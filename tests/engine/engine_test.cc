@@ -489,7 +489,8 @@ TEST(Engine, SubmitNamesWhatIsWrong) {
   EXPECT_THAT(message([](Request& r) { r.max_tokens = 0; }), HasSubstr("max_tokens: got 0"));
   EXPECT_THAT(message([](Request& r) { r.sampling.top_p = 2.0F; }), HasSubstr("top_p"));
   const auto too_long = static_cast<size_t>(SharedModel().config().max_position_embeddings);
-  EXPECT_THAT(message([&](Request& r) { r.prompt.assign(too_long, 1); }), HasSubstr("no room for an answer"));
+  EXPECT_THAT(message([&](Request& r) { r.prompt.assign(too_long, 1); }),
+              HasSubstr("this model's maximum context length is"));
   EXPECT_TRUE(engine.idle());
 }
 

@@ -1,0 +1,107 @@
+// What http_server.cc knows of sockets and heads without a connection. A part of it, which alone includes this, and Beast.
+#pragma once
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/beast/http.hpp>
+#include <cctype>
+#include <chrono>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "server/http.h"
+
+namespace dsv4::server {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+inline std::string NewRequestId() {
+  // Not guessable by other clients, which matters for nothing but logs; uniqueness does.
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("req_{:016x}{:08x}", random(), static_cast<uint32_t>(random()));
+}
+
+inline bool PeerHasLeft(int fd) {
+  pollfd entry = {.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// Each token is written at once. A client that has vanished without a word, which a stream's few bytes would not notice for a quarter
+// of an hour, is given up after `patience`. These can only fail to help.
+inline void SetTcpOptions(int fd, std::chrono::milliseconds patience) {
+  const auto set = [fd](int level, int option, int value) {
+    (void)::setsockopt(fd, level, option, &value, sizeof value);
+  };
+  const auto seconds = static_cast<int>(std::max<int64_t>(1, patience.count() / 1000));
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 3));
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(patience.count()));
+}
+
+// What a client is told whose request cannot be read; status 0: nothing, the connection just ends.
+struct Refusal {
+  int status = 0;
+  std::string message;
+};
+
+// A line about something that a client can make happen as often as it likes: one in ten seconds, with how often it was.
+class RareWarning {
+ public:
+  void Say(std::string_view what) {
+    ++count_;
+    const auto now = std::chrono::steady_clock::now();
+    if (said_ && now - *said_ < std::chrono::seconds(10)) return;
+    said_ = now;
+    LogWarning(fmt::format("http: {} ({} times since this was last said)", what, std::exchange(count_, 0)));
+  }
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> said_;
+  int64_t count_ = 0;
+};
+
+// What is said of a head whose framing leaves in doubt where the request ends (RFC 9112, 3.2 and 6.1); status 0: nothing.
+inline Refusal BadFraming(const http::request<http::buffer_body>& message) {
+  const auto count = [&](http::field name) { return message.count(name); };
+  if (count(http::field::transfer_encoding) > 0) {
+    const auto coding = message[http::field::transfer_encoding];
+    if (count(http::field::transfer_encoding) > 1 || !beast::iequals(coding, "chunked")) {
+      return {400, "Transfer-Encoding: wanted chunked alone"};
+    }
+    if (count(http::field::content_length) > 0) return {400, "Content-Length beside Transfer-Encoding"};
+  }
+  const size_t hosts = count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && message.version() >= 11))
+    return {400, fmt::format("Host: got {}, wanted one", hosts)};
+  return {};
+}
+
+// Without the body and the id.
+inline HttpRequest ReadHead(const http::request<http::buffer_body>& message) {
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string_view target = {message.target().data(), message.target().size()};
+  request.path = std::string(target.substr(0, target.find('?')));
+  if (request.path.size() < target.size())
+    request.query = std::string(target.substr(request.path.size() + 1));
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    request.headers.try_emplace(std::move(name), field.value());
+  }
+  return request;
+}
+
+}  // namespace dsv4::server
