@@ -150,6 +150,8 @@ class LineEditor::Impl {
     HistEventW event = {};
     history_w(history_, &event, H_SETSIZE, kHistoryLines);
     el_wset(editor_, EL_CLIENTDATA, this);
+    // Between lines libedit would turn on what a TypeAheadScope turned off: keys that come then would be edited by the terminal.
+    el_wset(editor_, EL_SETTY, L"-x", L"-icanon", L"-echo", nullptr);
     el_wset(editor_, EL_EDITOR, L"emacs");
     // Between lines libedit would let the terminal echo and edit by itself, and what is typed then would lose its keys.
     el_wset(editor_, EL_SETTY, L"-x", L"-icanon", nullptr);

@@ -213,6 +213,15 @@ class Typing(unittest.TestCase):
         self.assertEqual(self.asked(terminal), ["Hello", "Grüße", "a\nb"])
         self.leave(terminal)
 
+    def test_the_terminal_does_not_edit_between_lines(self):
+        terminal = self.open("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "100000", "--logit-bias", "100=1000")
+        terminal.send("Hello\r")
+        terminal.wait_for("\N{REPLACEMENT CHARACTER}" * 5)
+        self.assertEqual(terminal.modes(), 0)
+        terminal.send("\x03")
+        terminal.wait_for(", answer ")
+        self.leave(terminal)
+
     def test_editing_keys(self):
         terminal = self.open()
         self.ask(terminal, "bcé\x01a\x05d\x1b[D\x1b[D\x1b[C\x7fü\r")  # Home, End, Left, Right, Backspace
@@ -333,7 +342,7 @@ class Typing(unittest.TestCase):
             key = random_.choice(keys)
             terminal.send(key)
             if key == "\x03":
-                time.sleep(0.05)  # A second one before the first was seen ends the process, as it should.
+                time.sleep(0.2)  # A second one before the first was seen ends the process, as it should.
             if i % 20 == 19:
                 terminal.resize(random_.choice((20, 40, 80, 200)), random_.choice((5, 24)))
                 time.sleep(0.02)
