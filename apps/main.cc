@@ -1,4 +1,5 @@
 // The dsv4 binary: command line in, exit code out. Each subcommand lives in its own file; this one only wires options.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,7 @@
 #include "apps/run_command.h"
 #include "apps/serve_command.h"
 #include "apps/shared_flags.h"
+#include "apps/shell_texts.h"
 #include "apps/synth_command.h"
 #include "apps/tokenize_command.h"
 #include "apps/usage.h"
@@ -404,6 +406,15 @@ int Main(int argc, char** argv) {
       .add_option("--cases", tokenize.cases_path, "File in the layout of tests/fixtures/tokenizer-cases.json")
       ->excludes(text);
   tokenize_app.add_flag("--json", tokenize.json, "One JSON document on standard output");
+  std::string shell;
+  CLI::App& completion_app =
+      *app.add_subcommand("completion", "A script that completes commands and options in a shell");
+  completion_app.add_option("SHELL", shell, "Which shell")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  std::string page;
+  CLI::App& man_app = *app.add_subcommand("man", "The manual page of dsv4 or of one of its commands");
+  man_app.add_option("COMMAND", page, "Which command (default: dsv4 itself)");
   DescribeUsage(app);
 
   std::vector<std::string> words = ExpandHelpWords(argc, argv);
@@ -417,6 +428,20 @@ int Main(int argc, char** argv) {
     return code == 0 ? kExitOk : kExitBadUsage;
   }
   SetLogLevel(log_level);
+  if (app.got_subcommand("completion")) {
+    fmt::print("{}", CompletionScript(app, shell));
+    return kExitOk;
+  }
+  if (app.got_subcommand("man")) {
+    const std::vector<CLI::App*> found =
+        app.get_subcommands([&](const CLI::App* each) { return each->get_name() == page; });
+    if (found.empty() && !page.empty()) {
+      return Fail(InvalidArgument("man: no command '" + page + "'"), kExitBadUsage);
+    }
+    const CLI::App* command = found.empty() ? nullptr : found.front();
+    fmt::print("{}", ManualPage(app, command));
+    return kExitOk;
+  }
 
   std::unique_ptr<RankGroup> ranks;
   if (app.got_subcommand("run") || app.got_subcommand("serve") || app.got_subcommand("logits") ||

@@ -6,6 +6,8 @@
 #include <array>
 #include <cctype>
 
+#include "apps/markdown_line.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -24,23 +26,6 @@ size_t RunLength(std::string_view text, size_t at) {
   size_t end = at;
   while (end < text.size() && text[end] == text[at]) ++end;
   return end - at;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);
-  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
-  return text;
-}
-
-// Three or more of one of "-*_", with blanks between them, and nothing else.
-bool IsRule(std::string_view text) {
-  if (text.empty() || std::string_view("-*_").find(text.front()) == std::string_view::npos) return false;
-  size_t count = 0;
-  for (const char c : text) {
-    if (!IsSpace(c) && c != text.front()) return false;
-    count += c == text.front() ? 1 : 0;
-  }
-  return count >= 3;
 }
 
 // Wide punctuation that belongs to the character in front of it.
@@ -86,30 +71,6 @@ int Width(std::string_view text) {
     at += point.length;
   }
   return width;
-}
-
-std::vector<std::string> Cells(std::string_view row) {
-  row = Trimmed(row);
-  if (row.starts_with('|')) row.remove_prefix(1);
-  if (row.ends_with('|') && !row.ends_with("\\|")) row.remove_suffix(1);
-  std::vector<std::string> cells(1);
-  bool code = false;
-  for (size_t i = 0; i < row.size(); ++i) {
-    if (row[i] == '`') code = !code;
-    if (row[i] == '\\' && i + 1 < row.size() && row[i + 1] == '|') {
-      cells.back() += row[++i];
-    } else if (row[i] == '|' && !code) {
-      cells.emplace_back();
-    } else {
-      cells.back() += row[i];
-    }
-  }
-  for (std::string& cell : cells) cell = std::string(Trimmed(cell));
-  return cells;
-}
-
-bool IsDelimiterRow(std::string_view row) {
-  return row.find('-') != std::string_view::npos && row.find_first_not_of("|-: \t") == std::string_view::npos;
 }
 
 }  // namespace
@@ -314,9 +275,9 @@ void TextWriter::FlushTable() {
 // False, having written nothing, where the columns do not fit.
 bool TextWriter::DrawTable() {
   std::vector<std::vector<std::string>> rows;
-  const std::vector<std::string> delimiters = Cells(table_[1]);
+  const std::vector<std::string> delimiters = TableCells(table_[1]);
   for (size_t i = 0; i < table_.size(); ++i) {
-    if (i != 1) rows.push_back(Cells(table_[i]));
+    if (i != 1) rows.push_back(TableCells(table_[i]));
   }
   const size_t num_columns = rows.front().size();
   // Cells are drawn first, by a writer of their own that wraps at the width of the column.

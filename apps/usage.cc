@@ -42,6 +42,11 @@ constexpr std::array kExamples = {
              "  dsv4 bench --server http://127.0.0.1:8080 --streams 4 --seconds 2\n"},
     Examples{"encode", "  dsv4 encode --cases encoding-cases.json\n"},
     Examples{"parse", "  dsv4 parse --cases parsing-cases.json --lenient\n"},
+    Examples{"completion",
+             "  dsv4 completion bash > dsv4.bash           (then: source dsv4.bash)\n"
+             "  dsv4 completion zsh > _dsv4                (into a directory of $fpath)\n"
+             "  dsv4 completion fish > dsv4.fish           (into ~/.config/fish/completions)\n"},
+    Examples{"man", "  dsv4 man run > dsv4-run.1                  (then: man ./dsv4-run.1)\n"},
     Examples{"tokenize", "  dsv4 tokenize \"Crème brûlée\"\n"},
 };
 

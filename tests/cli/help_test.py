@@ -44,6 +44,43 @@ class Help(unittest.TestCase):
                 with self.subTest(line=line):
                     self.run_line(line, folder, environment)
 
+    def test_completion_and_manual_know_every_option(self):
+        overview = dsv4("help").stdout
+        commands = re.findall(r"^  (\w+) {3,}\S", overview[overview.index("Subcommands:"):], re.MULTILINE)
+        scripts = [dsv4("completion", shell).stdout for shell in ("bash", "zsh", "fish")]
+        for command in commands:
+            text = dsv4("help", command).stdout
+            page = dsv4("man", command).stdout
+            self.assertTrue(page.startswith(f".TH DSV4-{command.upper()} 1\n"))
+            own = text[:text.index("Options of every command")]
+            for option in re.findall(r"^  (?:-\w,)?--([\w-]+)", own, re.MULTILINE):
+                self.assertIn(("--" + option).replace("-", "\\-"), page)
+                self.assertIn("--" + option, scripts[0])
+                self.assertIn(f"--{option}:", scripts[1])
+                self.assertIn(f" -l {option}", scripts[2])
+        self.assertIn("\\-\\-backend", dsv4("man").stdout)
+        self.assertEqual(dsv4("man", "nothing").returncode, 2)
+        self.assertEqual(dsv4("completion", "cmd").returncode, 2)
+        if shutil.which("groff"):
+            lint = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=dsv4("man", "run").stdout, text=True,
+                                  capture_output=True, check=True)
+            self.assertEqual(lint.stderr, "")
+
+    def test_completion_in_bash(self):
+        def complete(*words):
+            quoted = " ".join(f"'{word}'" for word in words)
+            script = (f"source <({BINARY} completion bash); COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _dsv4; "
+                      'printf "%s\\n" "${COMPREPLY[@]}"')
+            done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True)
+            self.assertEqual(done.stderr, "")
+            return done.stdout.split()
+        self.assertEqual(complete("dsv4", "ser"), ["serve"])
+        self.assertEqual(complete("dsv4", "run", "--temp"), ["--temperature"])
+        self.assertEqual(complete("dsv4", "run", "--reasoning", ""), ["show", "hide", "only"])
+        self.assertEqual(complete("dsv4", "serve", "--backend", "c"), ["cpu", "cuda"])
+        self.assertEqual(complete("dsv4", "--back"), ["--backend"])
+        self.assertEqual(complete("dsv4", "help", "inst"), [])
+
     def run_line(self, line, folder, environment):
         serves = line.startswith("dsv4 serve")
         prefix = "exec " if serves else ""
