@@ -25,6 +25,7 @@
 #include "apps/rank_group.h"
 #include "apps/run_command.h"
 #include "apps/serve_command.h"
+#include "apps/settings.h"
 #include "apps/shared_flags.h"
 #include "apps/shell_texts.h"
 #include "apps/synth_command.h"
@@ -415,6 +416,7 @@ int Main(int argc, char** argv) {
   std::string page;
   CLI::App& man_app = *app.add_subcommand("man", "The manual page of dsv4 or of one of its commands");
   man_app.add_option("COMMAND", page, "Which command (default: dsv4 itself)");
+  AddSettings(app);
   DescribeUsage(app);
 
   std::vector<std::string> words = ExpandHelpWords(argc, argv);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "apps/commit.h"
+#include "apps/settings.h"
 #include "backend/cpu/isa.h"
 
 namespace dsv4::apps {
@@ -96,6 +97,10 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
   const CLI::App* command = CommandOf(*app);
   const std::string name = command == nullptr ? "dsv4" : "dsv4 " + command->get_name();
   std::string what = error.what();
+  // CLI11's word for a settings file, whichever it is.
+  if (const std::string_view ini = "INI was not able to parse "; what.starts_with(ini)) {
+    what = "unknown option in the settings file: " + what.substr(ini.size());
+  }
   const std::vector<std::string> extra = app->remaining(/*recurse=*/true);
   const auto option =
       std::find_if(extra.begin(), extra.end(), [](const std::string& each) { return each.starts_with('-'); });
@@ -119,7 +124,7 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
 
 // What the command's own help leaves out: the options of `app`, which every command takes.
 std::string SharedOptions(const CLI::App& app) {
-  const CLI::Formatter formatter;
+  const HelpFormatter formatter;
   return formatter.make_group("Options of every command", false,
                               app.get_options([](const CLI::Option* option) {
                                 return !option->check_lname("help") && !option->check_lname("version");

@@ -1,7 +1,9 @@
 """Every subcommand as scripts use it: output, exit codes, and the same answer however it is computed."""
 
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -75,6 +77,33 @@ class Arguments(unittest.TestCase):
         self.assertEqual(dsv4(*arguments, "--reasoning", "only").stdout, document["reasoning_content"] + "\n")
         quiet = dsv4(*arguments, "--reasoning", "hide", "-q")
         self.assertEqual((quiet.stdout, quiet.stderr), (shown.stdout, ""))
+
+    def test_options_from_file_and_environment(self):
+        def temperature(*arguments, **env):
+            return re.search(r"(greedy|temperature \S+),", dsv4("run", "-n", "1", *arguments, QUESTION, env=env).stderr)[1]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "dsv4" / "config.toml"
+            path.parent.mkdir()
+            path.write_text('threads = 1\n[run]\ntemperature = 0.25\nstop = ["never", "this"]\n[serve]\nport = 1\n')
+            file = {"DSV4_CONFIG": str(path)}
+            self.assertEqual(temperature(), "temperature 1")
+            self.assertEqual(temperature(**file), "temperature 0.25")
+            self.assertEqual(temperature("--config", str(path)), "temperature 0.25")
+            self.assertEqual(temperature(DSV4_RUN_TEMPERATURE="0.5"), "temperature 0.5")
+            self.assertEqual(temperature(DSV4_RUN_TEMPERATURE="0.5", **file), "temperature 0.5")
+            self.assertEqual(temperature("--temperature", "0", DSV4_RUN_TEMPERATURE="0.5", **file), "greedy")
+            with_home = {key: value for key, value in os.environ.items() if key != "DSV4_CONFIG"} | {"XDG_CONFIG_HOME": folder}
+            found = subprocess.run([BINARY, "run", "-n", "1", QUESTION], env=with_home, capture_output=True, text=True,
+                                   stdin=subprocess.DEVNULL, check=True)
+            self.assertIn("temperature 0.25", found.stderr)
+            for env, wanted in (({"DSV4_CONFIG": folder + "/none"}, "/none"), ({"DSV4_RUN_TEMPERATURE": "warm"}, "warm")):
+                process = dsv4("run", QUESTION, env=env)
+                self.assertEqual(process.returncode, 2)
+                self.assertIn(wanted, process.stderr)
+            path.write_text("[run]\ntemprature = 1\n")
+            process = dsv4("run", QUESTION, env=file)
+            self.assertEqual(process.returncode, 2)
+            self.assertIn("run.temprature", process.stderr)
 
     def test_what_is_in_force_is_said(self):
         arguments = ("run", "-n", "4", "--seed", "7", QUESTION)
