@@ -183,7 +183,9 @@ class LineEditor::Impl {
     interrupted_ = false;
     if (!initial_.empty()) el_wpush(editor_, kInitialKey);
     int count = 0;
+    InterruptScope::SetAtPrompt(true);
     const wchar_t* line = el_wgets(editor_, &count);
+    InterruptScope::SetAtPrompt(false);
     if (interrupted_) return {.kind = Line::Kind::kInterrupted};
     if (line == nullptr || count <= 0) {
       std::fputs("\r\n", StdoutIsTerminal() ? stdout : stderr);

@@ -46,6 +46,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
   // True once after Ctrl-C.
   static bool Take();
+  // While a line is edited Ctrl-C never ends the process, however often it comes: nothing runs that could hang.
+  static void SetAtPrompt(bool at_prompt);
 };
 
 // While one lives, the terminal of standard input hands over bytes as they are typed, without echo: what is typed while an

@@ -236,8 +236,9 @@ class Typing(unittest.TestCase):
 
     def test_interrupt_clears_the_line_and_end_of_input_leaves(self):
         terminal = self.open()
-        terminal.send("not this\x03")
-        time.sleep(0.3)
+        for _ in range(20):
+            terminal.send("not this\x03\x03\x03")
+        time.sleep(0.5)
         self.ask(terminal, "this\r")
         self.assertEqual(self.asked(terminal), ["this"])
         terminal.send("\x04")
