@@ -32,10 +32,16 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self.buffer, self.events, self.number, self.session = b"", [], 0, None
+        self.new_tab()
+
+    def new_tab(self):
+        """Opens a tab of the same profile and makes it the one that is driven. Returns its name, which may be set as `session`."""
+        self.session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
             self.call(f"{domain}.enable")
+        return self.session
 
     def close(self):
         """Ends the browser."""

@@ -27,7 +27,8 @@ class Page(unittest.TestCase):
 
     def setUp(self):
         self.show(1200, "light")
-        self.do("localStorage.clear()")
+        self.do("localStorage.clear(); sessionStorage.clear(); indexedDB.deleteDatabase('dsv4').onsuccess = () => { window.wiped = true }")
+        self.wait("window.wiped === true")
         self.show(1200, "light")
 
     def do(self, statement):
@@ -125,6 +126,116 @@ class Page(unittest.TestCase):
         self.wait("current.turns.length === 4 && running === null")
         self.assertIn("temperature", self.browser.evaluate("document.querySelector('.error').innerText"))
         self.picture("calls-and-errors")
+
+    def test_a_tool_call_and_its_result_stay_in_the_history(self):
+        self.do("""const calls = [{ id: 'c1', name: 'add', arguments: '{"a": 1}', result: '3' }];
+            current = { id: 'x', version: 0, title: 'x', turns: [{ role: 'user', content: 'q' },
+                { role: 'assistant', content: '', reasoning: '', calls }, { role: 'assistant' }] }""")
+        messages = json.loads(self.browser.evaluate("JSON.stringify(requestBody(current).messages)"))
+        self.assertEqual(messages[1]["tool_calls"], [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}])
+        self.assertEqual(messages[2], {"role": "tool", "tool_call_id": "c1", "content": "3"})
+        self.do("current.turns.pop(); conversations = [current]; settings.max_tokens = 5; settings.thinking = false; show()")
+        self.assertEqual(self.browser.evaluate("document.querySelector('.call textarea').value"), "3")
+        self.do("[...document.querySelectorAll('.foot button')].find(b => b.textContent === 'Send results').click()")
+        self.wait("current.turns.length === 3 && running === null")
+        self.assertIn(self.browser.evaluate("current.turns[2].error ?? ''"), ("", "cut at the length limit"))
+
+    def start_a_long_answer(self):
+        """An answer that does not end by itself: one word always wins."""
+        word = self.server.post("/tokenize", {"prompt": " house"})["tokens"][-1]
+        self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
+        self.settings(temperature=0, thinking=False, max_tokens=3000)
+        self.ask("Tell me a very long story.")
+        self.wait("running !== null && current.turns.at(-1).content.length > 20")
+
+    def test_a_reload_during_an_answer_loses_nothing(self):
+        self.start_a_long_answer()
+        length = self.browser.evaluate("current.turns.at(-1).content.length")
+        self.show(1200, "light")
+        self.wait("current !== null && !current.turns.at(-1).active")
+        self.assertEqual(self.browser.evaluate("current.turns[0].content"), "Tell me a very long story.")
+        self.assertGreaterEqual(self.browser.evaluate("current.turns.at(-1).content.length"), length)
+        self.assertIn("interrupted", self.browser.evaluate("document.querySelector('.error').innerText"))
+
+    def test_two_tabs_keep_both(self):
+        first = self.browser.session
+        self.start_a_long_answer()
+        second = self.browser.new_tab()
+        try:
+            self.show(1200, "light")
+            self.wait("conversations.length === 1 && conversations[0].turns.at(-1).active")
+            self.settings(temperature=0, thinking=False, max_tokens=3)
+            self.ask("From the second tab")
+            self.wait("conversations.length === 2 && running === null")
+            # Into the conversation that the first tab is answering: refused, and what was typed stays.
+            self.do("select(conversations.find(c => c.title.startsWith('Tell')))")
+            self.ask("Not now")
+            self.wait("!document.getElementById('notice').hidden")
+            self.assertIn("Another tab", self.browser.evaluate("document.getElementById('notice').innerText"))
+            self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), "Not now")
+            self.browser.session = first
+            self.wait("conversations.length === 2")
+            self.key("Escape")
+            self.wait("running === null")
+            # A write on top of one that this tab has not seen makes a copy.
+            self.do("channel.onmessage = null")
+            self.browser.session = second
+            self.wait("!conversations.find(c => c.title.startsWith('Tell')).turns.at(-1).active")
+            self.do("current.title = 'Tell from two'; keep(current).then(() => { window.kept = true })")
+            self.wait("window.kept === true")
+            self.browser.session = first
+            self.do("keep(current)")
+            self.wait("conversations.length === 3")
+            titles = json.loads(self.browser.evaluate("JSON.stringify(conversations.map(c => c.title).sort())"))
+            self.assertEqual(titles, ["From the second tab", "Tell from two", "Tell me a very long story. (copy)"])
+        finally:
+            self.browser.session = second
+            self.browser.call("Page.close")
+            self.browser.session = first
+
+    def test_a_full_storage_is_said(self):
+        self.settings(temperature=0, thinking=False, max_tokens=3)
+        self.do("IDBObjectStore.prototype.put = () => { throw new DOMException('full', 'QuotaExceededError') }")
+        self.ask("hello")
+        self.wait("running === null && !document.getElementById('notice').hidden")
+        self.assertIn("full", self.browser.evaluate("document.getElementById('notice').innerText"))
+
+    def test_delete_can_be_undone_and_what_was_open_stays_open(self):
+        self.settings(temperature=0, max_tokens=40)
+        self.ask("What is the capital of France?")
+        self.wait_for_answer()
+        self.do("document.querySelector('#log details').open = true; show()")
+        self.assertTrue(self.browser.evaluate("document.querySelector('#log details').open"))
+        self.do("document.querySelector('.entry button:last-child').click()")
+        self.wait("conversations.length === 0")
+        self.do("document.getElementById('notice-action').click()")
+        self.wait("conversations.length === 1 && current !== null")
+        self.show(1200, "light")
+        self.wait("conversations.length === 1 && current.turns.length === 2")
+
+    def test_copy_without_a_secure_context(self):
+        self.do("""Object.defineProperty(navigator, 'clipboard', { value: undefined });
+            document.addEventListener('copy', () => { window.copied = getSelection().toString() || document.activeElement.value })""")
+        result = self.browser.call("Runtime.evaluate", expression="copy('some text'); window.copied", returnByValue=True, userGesture=True)
+        self.assertEqual(result["result"].get("value"), "some text")
+
+    def test_the_list_of_a_phone_closes(self):
+        self.show(360, "light")
+        for way in ("close-menu", "shade"):
+            self.do("document.getElementById('menu').click()")
+            time.sleep(0.3)
+            self.picture("phone-list")
+            box = json.loads(self.browser.evaluate(f"JSON.stringify(document.getElementById('{way}').getBoundingClientRect())"))
+            at = {"x": box["right"] - 20, "y": box["bottom"] - 10, "button": "left", "clickCount": 1}
+            for kind in ("mousePressed", "mouseReleased"):
+                self.browser.call("Input.dispatchMouseEvent", type=kind, **at)
+            self.wait("!document.getElementById('nav').classList.contains('open')")
+
+    def test_growing_text_keeps_the_selection(self):
+        self.do("""window.probe = document.createElement('div'); document.body.append(probe); showText(probe, 'first words');
+            getSelection().selectAllChildren(probe.querySelector('p')); showText(probe, 'first words and `more`\\n\\nnext')""")
+        self.assertEqual(self.browser.evaluate("getSelection().toString().slice(0, 11)"), "first words")
+        self.assertEqual(self.browser.evaluate("probe.querySelector('code').textContent"), "more")
 
     def test_text_never_becomes_markup(self):
         self.do("""(() => { const node = document.createElement('div');
