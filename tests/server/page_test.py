@@ -237,6 +237,24 @@ class Page(unittest.TestCase):
         self.assertEqual(self.browser.evaluate("getSelection().toString().slice(0, 11)"), "first words")
         self.assertEqual(self.browser.evaluate("probe.querySelector('code').textContent"), "more")
 
+    def test_markdown(self):
+        text = ("# Head\n\nSome **bold** and *thin* [link](https://example.org/a) [bad](javascript:alert(1))\n- one\n  - deep\n- two\n\n"
+                "| a | b |\n|---|---|\n| `1` | 2 |\n\n```cpp\nint a = 1 * 2 * 3;\n")
+        self.do(f"""window.probe = document.createElement('div'); probe.className = 'text'; document.getElementById('log').append(probe);
+            const text = {json.dumps(text)}; for (let i = 0; i <= text.length; i++) showText(probe, text.slice(0, i));
+            window.once = document.createElement('div'); showText(once, text);
+            document.addEventListener('copy', () => {{ window.copied = document.activeElement.value }})""")
+        count = "Object.fromEntries(['h2','strong','em','a','li','ul ul','td','th','pre'].map(n => [n, probe.querySelectorAll(n).length]))"
+        self.assertEqual(self.browser.evaluate(count),
+                         {"h2": 1, "strong": 1, "em": 1, "a": 1, "li": 3, "ul ul": 1, "td": 2, "th": 2, "pre": 1})
+        self.assertEqual(self.browser.evaluate("probe.innerHTML"), self.browser.evaluate("once.innerHTML"))  # Streamed as at once.
+        self.assertEqual(self.browser.evaluate("probe.querySelector('.code span').textContent"), "cpp")
+        self.picture("markdown")
+        self.do("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        result = self.browser.call("Runtime.evaluate", expression="probe.querySelector('.copy-code').click(); window.copied",
+                                   returnByValue=True, userGesture=True)
+        self.assertIn("int a = 1 * 2 * 3;", result["result"]["value"])
+
     def test_text_never_becomes_markup(self):
         self.do("""(() => { const node = document.createElement('div');
             showText(node, 'a <img src=x onerror=alert(1)> `<b>`\\n\\n```html\\n<i>x</i>\\n```\\nend'); window.probe = node; })()""")
