@@ -255,6 +255,28 @@ class Page(unittest.TestCase):
                                    returnByValue=True, userGesture=True)
         self.assertIn("int a = 1 * 2 * 3;", result["result"]["value"])
 
+    def test_search_rename_export_import(self):
+        turns = [{"role": "user", "content": "the needle"}, {"role": "assistant", "content": "a", "reasoning": "", "calls": []}]
+        text = json.dumps({"format": "dsv4 conversations", "version": 1,
+                           "conversations": [{"title": "one", "turns": turns}, {"title": "two", "turns": []}]})
+        self.do(f"importText({json.dumps(text)})")
+        self.wait("conversations.length === 2 && conversations.every(c => c.version === 1)")
+        self.do("document.getElementById('search').value = 'NEEDLE'; document.getElementById('search').dispatchEvent(new Event('input'))")
+        self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('.entry')].length"), 1)
+        self.do("document.querySelector('.entry button').click(); window.prompt = () => 'renamed'; document.getElementById('rename').click()")
+        self.wait("current.version === 2")
+        self.do("URL.createObjectURL = blob => { blob.text().then(text => { window.written = text }); return '#' }; exportAll()")
+        self.wait("window.written !== undefined")
+        written = json.loads(self.browser.evaluate("window.written"))
+        self.assertEqual({"title": "renamed", "turns": turns}, next(c for c in written["conversations"] if c["turns"]))
+        self.picture("library")
+        self.show(360, "light")
+        self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"), 360)
+        self.picture("library-narrow")
+        self.do("importText('{}')")
+        self.wait("document.getElementById('notice').innerText.includes('Not imported')")
+        self.assertEqual(self.browser.evaluate("conversations.map(c => c.title).sort().join()"), "renamed,two")
+
     def test_text_never_becomes_markup(self):
         self.do("""(() => { const node = document.createElement('div');
             showText(node, 'a <img src=x onerror=alert(1)> `<b>`\\n\\n```html\\n<i>x</i>\\n```\\nend'); window.probe = node; })()""")
