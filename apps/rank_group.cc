@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "apps/model_source.h"
+#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_group.h"
 #include "base/log.h"
 #include "comm/bootstrap.h"
 #include "comm/machine.h"

@@ -23,8 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_group.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
 #include "comm/imagined_group.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "bench/cuda/matrix_rate.h"
 
 namespace dsv4::bench {

@@ -1,4 +1,4 @@
-// A grouped linear and a linear of what it gives are one launch, in which all blocks meet (linear_pair.h): the results are those of each
+// A grouped linear and a linear of what it gives are one launch, in which all blocks meet (gemv_pair.h): the results are those of each
 // alone.
 #include <gtest/gtest.h>
 

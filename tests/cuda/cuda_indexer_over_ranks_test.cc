@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/kernels/indexer_over_ranks.h"
+#include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
 #include "tests/cuda/device_tensors.h"
 #include "tests/cuda/ranks_on_one_device.h"
 

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/collectives/cuda_group.h"
+#include "backend/cuda/collectives/peer_group.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_group.h"
-#include "backend/cuda/peer_group.h"
 #include "base/check.h"
 #include "comm/ranks_testing.h"
 #include "model/model.h"

@@ -1,4 +1,4 @@
-// Exchanges of long pieces by one launch (peer_stream.h), between packed ones and those by flags, which count the same rounds: byte for
+// Exchanges of long pieces by one launch (chunked_exchange.h), between packed ones and those by flags, which count the same rounds: byte for
 // byte what the hosts would make of it. Here ranks are streams of one device, which see each other's mailboxes as they are, and launches are
 // small enough that those of all ranks run at once; so parts are many, and places in mailboxes are used again and again.
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_context.h"
-#include "backend/cuda/kernels/peer_exchange.h"
-#include "backend/cuda/kernels/peer_stream.h"
+#include "backend/cuda/collectives/chunked_exchange.h"
+#include "backend/cuda/collectives/ll_exchange.h"
+#include "backend/cuda/runtime/cuda_context.h"
 #include "tests/cuda/device_tensors.h"
 #include "tests/cuda/ranks_on_one_device.h"
 

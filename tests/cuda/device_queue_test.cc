@@ -1,5 +1,5 @@
 // What the queue hands to the device, and when. Needs no device (imagined_runtime.cc).
-#include "backend/cuda/device_queue.h"
+#include "backend/cuda/runtime/device_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/kernels/e2m1_order.h"
+#include "backend/cuda/weights/e2m1_order.h"
 
 #include <gtest/gtest.h>
 

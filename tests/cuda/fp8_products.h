@@ -69,7 +69,7 @@ inline std::vector<float> IntegerRows(int64_t rows, int64_t cols, uint32_t seed)
   return x;
 }
 
-// The result as linear_fp8.h defines it, from columns [first_col, first_col + weight.cols) of rows of x. No sum of integers here reaches
+// The result as gemm_tma_fp8.h defines it, from columns [first_col, first_col + weight.cols) of rows of x. No sum of integers here reaches
 // 2^13 times the smallest, so the unit's are exact.
 inline std::vector<float> ExactFp8Product(const std::vector<float>& x, int64_t x_cols, int64_t first_col,
                                           const IntegerWeight& weight, int64_t first_row, int64_t num_rows) {

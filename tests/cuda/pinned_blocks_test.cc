@@ -1,5 +1,5 @@
 // Which memory copies to the host land in, and that it is used again. Needs no device (imagined_runtime.cc).
-#include "backend/cuda/pinned_blocks.h"
+#include "backend/cuda/runtime/pinned_blocks.h"
 
 #include <gtest/gtest.h>
 

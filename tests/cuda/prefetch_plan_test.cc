@@ -1,5 +1,5 @@
 // Which weights a graph asks for ahead, and when. Needs no device.
-#include "backend/cuda/prefetch_plan.h"
+#include "backend/cuda/runtime/prefetch_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // That threads bring every byte to its place. Needs no device (imagined_runtime.cc): a copy is done when it is queued.
-#include "backend/cuda/upload_ring.h"
+#include "backend/cuda/runtime/upload_ring.h"
 
 #include <gtest/gtest.h>
 

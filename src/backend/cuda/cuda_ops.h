@@ -2,7 +2,7 @@
 // (cuda_backend.cc); kernels are in kernels/<op>.cu.
 #pragma once
 
-#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/runtime/cuda_context.h"
 #include "ops/op_table.h"
 
 namespace dsv4::backend::cuda {

@@ -1,0 +1,46 @@
+// The exchange of long pieces by one launch: what ll_exchange.h has, where its blocks would write, wait and read in turn, and the link
+// would stand still while they do. Here a block's warps have one task each, and no task waits for another of its rank:
+//
+//   send   writes part after part of this block's bytes into the others' slots
+//   take   waits for the others' parts, and copies or adds them up
+//   there  raises the block's flag in the others' mailboxes for parts that all warps have sent: the fence that this takes, until
+//          everything before it has crossed the link, is waited for by nobody who writes
+//   taken  the same for parts that all warps have taken
+//   watch  looks at the flags that others raise, and tells the others of the block
+//
+// A round is kPartsOfRound parts, and takes turns with the halves of slots as any: a launch counts as many as it needs, alike on all
+// ranks. Parts are numbered over all launches, round * kPartsOfRound on, so flags only grow. In a half a block has a place of its own,
+// which only its namesakes of other ranks write or read, so it depends on nobody else. It writes to a rank
+//
+//   the first round   at once: who begins a kernel knows that all have done with that half, as ever;
+//   the second        when that rank's first part is there: so its kernel before has ended, which may have read from any place;
+//   the others        a part, when that rank has taken the one which was there two rounds before,
+//
+// and ends when all have taken all rounds but the last, which is what whoever ends a round knows of the one before.
+#pragma once
+
+#include "backend/cuda/collectives/ll_exchange.h"
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int kPartsOfRound = 2;
+inline constexpr int64_t kMaxPartBytes = kSlotBytes / kPartsOfRound / kMaxExchangeBlocks;  // A block.
+inline constexpr int kStreamTaskWarps = 8;  // That send, and as many that take.
+inline constexpr int kStreamThreads = (2 * kStreamTaskWarps + 3) * 32;
+// Pieces up to here are better off with one exchange by flags: no thread has a second load to wait for.
+inline constexpr int64_t kMaxUnstreamedBytes = int64_t{1} << 20;
+
+// `begin` is 0, `share` a part's bytes of a block. Sums: what is sent to others is not where the sum goes.
+struct StreamParams : ExchangeParams {
+  int64_t num_parts = 0;
+};
+static_assert(std::has_unique_object_representations_v<StreamParams>);
+
+// What `exchange` has, of pieces of up to `most` bytes, more than 0; by these ranks plan, and alike. For a launch of `num_blocks`.
+StreamParams PlanStream(const ExchangeParams& exchange, int64_t most, int num_blocks);
+
+// As ExchangeKernelFor has it; blocks of kStreamThreads, as many as planned for.
+using StreamKernel = void (*)(StreamParams);
+StreamKernel StreamKernelFor(int unit, bool sum);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,114 @@
+// One-shot exchange: every rank writes what it has for each of the others into memory of theirs, raises a flag there, and waits for
+// the flags in its own. A kernel like any other: collected, and replayed in graphs.
+//
+//   mailbox  one a rank, mapped by all: for every source, side by side, a flag a block, and two halves of a slot, used in
+//            turn. A rank raises the flags of round n + 1 after its kernel of round n has ended, so whoever sees them may write again
+//            what was read in round n: one wait a round, as in shared memory on the host.
+//   round    counted in device memory, so that the kernel's arguments are the same every time
+//
+// What is small goes packed: every four bytes with their round beside them, as one number of 64 bits that arrives as a whole, so who
+// reads it needs no flag, and who writes it no fence, which would wait until everything before it had crossed the link. Packed words have
+// slots of their own, where nothing else is ever written; kernels that sum clear what they have read, others leave it, since no mark comes again. Since a packed word is also what
+// says that its sender's last kernel has ended, every rank must have something for every other.
+//
+// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (chunked_exchange.h).
+//
+// A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after the deadline; the
+// last two break the exchange for good: later kernels return at once, and the host finds the late word written.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace dsv4::backend::cuda {
+
+class DeviceQueue;
+
+inline constexpr int kMaxPeers = 8;
+inline constexpr int kMaxExchangeBlocks = 128;
+inline constexpr int kExchangeThreads = 512;
+inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
+
+// What a source says by flags, one a block.
+struct alignas(256) MailboxFlags {
+  uint64_t rounds[kMaxExchangeBlocks] = {};  // The last round whose data is there.
+  // Of streams (chunked_exchange.h): the source's last part that is there, and this rank's last that the source has taken.
+  uint64_t parts_there[kMaxExchangeBlocks] = {};
+  uint64_t parts_taken[kMaxExchangeBlocks] = {};
+};
+inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;  // Of a piece.
+inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
+// A source's part of a mailbox: flags, halves of its slot, and of its slot for packed words.
+inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
+inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
+inline constexpr int64_t kSourceBytes = kPackedBegin + 2 * kPackedSlotBytes;
+inline constexpr int64_t kMailboxBytes = kMaxPeers * kSourceBytes;
+
+// Of one rank's group, in its own device memory.
+struct ExchangeState {
+  uint64_t round = 0;  // Of the last exchange that ended.
+  int32_t num_done = 0;
+  int32_t broken = 0;
+};
+
+// Mapped host memory.
+struct ExchangeWords {
+  uint32_t abort = 0;  // The host's: 1 ends every wait.
+  uint32_t late = 0;   // The device's: 1 + the rank that was not there within the deadline.
+};
+
+// What every kernel needs that takes part in an exchange.
+struct PeerLinks {
+  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
+  ExchangeState* state = nullptr;
+  volatile ExchangeWords* words = nullptr;
+  int64_t deadline_ns = 0;
+  int rank = 0;
+  int size = 0;        // 0: there is no exchange.
+  int64_t pushed = 0;  // Not 0: a kernel in front has sent this rank's part of a sum (PairPushesSum).
+};
+
+// Rows of some bytes each; one after the other where the stride is that many bytes.
+struct ExchangePiece {
+  std::byte* data = nullptr;
+  int64_t stride = 0;
+  int64_t row_bytes = 0;
+};
+
+struct ExchangeParams : PeerLinks {
+  ExchangePiece send[kMaxPeers];     // To every rank; this one's own goes to its `receive`.
+  ExchangePiece receive[kMaxPeers];  // Not for sums.
+  float* sum = nullptr;              // Sums: of what all send to this rank, and it to itself, in rank order.
+  int64_t num_rows = 0;
+  int64_t begin = 0;  // Bytes of every piece that have gone before, a multiple of 16.
+  int64_t share = 0;  // Bytes of a piece a block, a multiple of 16.
+};
+
+static_assert(
+    std::has_unique_object_representations_v<ExchangeParams>);  // No padding (LaunchList::AddArgument).
+
+// The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
+using ExchangeKernel = void (*)(ExchangeParams);
+ExchangeKernel ExchangeKernelFor(int unit, bool sum);
+// The same with packed words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedBytes. Who sends with one
+// `unit` is understood by who receives with another.
+ExchangeKernel PackedKernelFor(int unit);
+
+// The packed sum, in place, of up to kMaxPackedBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
+// behind it may do it as part of their own work (open_launches.h): a float travels as 64 bits at its number, whoever sends it.
+struct PackedSum {
+  PeerLinks links = {};
+  const float* routed = nullptr;
+  const float* added = nullptr;
+  float* sum = nullptr;     // May be one of them.
+  void* rounded = nullptr;  // The sum in bf16; null: not wanted.
+  int64_t count = 0;
+};
+static_assert(std::has_unique_object_representations_v<PackedSum>);
+// In place of `before` unless that is 0 (DeviceQueue::LaunchInPlaceOf): the launch's number, 0 if it is too late.
+uint64_t LaunchPackedSum(DeviceQueue& queue, uint64_t before, const PackedSum& sum);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,28 @@
+// A group of GPUs of one machine that map each other's memory: what all of them exchange goes by one kernel (ll_exchange.h,
+// chunked_exchange.h). One does not send to another: Send and Recv are Unimplemented.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "backend/cuda/runtime/cuda_context.h"
+#include "comm/communicator.h"
+
+namespace dsv4::backend::cuda {
+
+struct PeerOptions {
+  std::chrono::milliseconds timeout{120000};
+  bool packed = true;  // What is smallest goes packed, where all ranks say so.
+};
+
+// All ranks of `hosts` call it, each with its device; `hosts` outlives the group. FailedPrecondition, on all ranks alike, where
+// they are not all of one machine, there are more than eight, two of them share a device (but DevicesAreShared), or one cannot map
+// another's memory, with the rank and the reason.
+//
+// Of a mirrored group (comm/mirrored_group.h) it makes one that is mirrored on the device. Pieces that go packed must be as long on all
+// ranks there, since it would wait for words that nobody sends, and the others no longer than this rank's.
+Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
+                                                      std::shared_ptr<CudaContext> context,
+                                                      const PeerOptions& options);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,17 @@
+// Attention on tensor cores, for bf16 and the head widths of the release's models.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/attention/attention_params.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+bool HasAttentionMma(DType dtype, int64_t head_dim);
+
+// max_keys: the most keys that any query of the step may see.
+Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                    int64_t max_keys);
+
+}  // namespace dsv4::backend::cuda

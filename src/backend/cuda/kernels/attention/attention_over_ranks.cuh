@@ -1,0 +1,417 @@
+// The kernel of attention_over_ranks.h: a cluster of blocks takes 16 heads through this rank's keys, tile by tile as attention_part.cu
+// does, and joins the tiles through shared memory. Which of the two exchanges around it belong to the launch, and what follows them, its
+// parameters say.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "backend/cuda/collectives/ll_exchange.cuh"
+#include "backend/cuda/device/sync/cluster_barrier.cuh"
+#include "backend/cuda/device/sync/device_fault.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/attention_over_ranks.h"
+#include "backend/cuda/kernels/attention/attention_part.cuh"
+#include "backend/cuda/kernels/attention/attention_tile.cuh"
+#include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/runtime/open_attention.h"
+
+namespace dsv4::backend::cuda {
+
+struct AttentionOverRanks {
+  SequenceTable table;
+  PartParams part = {};  // Of all ranks' heads.
+  PeerLinks links = {};
+  const uint32_t* own_q = nullptr;  // This rank's heads, two elements a word,
+  uint32_t* all_q = nullptr;        // and where all ranks' are wanted: what part reads.
+  int own_heads = 0;
+  int tiles_of_block = 0;
+  float* parts = nullptr;       // [ranks, own_heads, dim + 2]; null: parts are not exchanged.
+  const float* sink = nullptr;  // Of this rank's heads,
+  uint16_t* o = nullptr;        // as is this; null: parts are not merged.
+  OutputRotation rotation = {};
+};
+
+namespace over_ranks {
+
+inline constexpr int kBlocks = 8;    // Of a cluster; tile t is block t % 8's.
+inline constexpr int kMaxTiles = 4;  // Of a block: what its shared memory holds.
+inline constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;
+
+template <int kDim>
+struct TileResults {
+  union {
+    AttentionLogits logits;
+    float values[kAttentionHeads][kDim];
+  };
+  float maxima[kAttentionHeads];
+  float sums[kAttentionHeads];
+};
+
+template <int kDim>
+struct Memory {
+  AttentionTile<kDim> tile;
+  TileResults<kDim> first_results;  // As many as a block has tiles follow each other.
+};
+
+// Columns i * kAttentionThreads + thread of a head are a thread's.
+template <int kDim>
+inline constexpr int kColumns = kDim / kAttentionThreads;
+
+// The heads that a block joins, of all this rank's keys: beside a thread's columns, maxima of logits and sums of weights.
+template <int kDim>
+struct JoinedHeads {
+  float maxima[kHeadsOfBlock];
+  float sums[kHeadsOfBlock] = {};
+  float values[kHeadsOfBlock][kColumns<kDim>] = {};
+};
+
+// The queries of another rank's 16 heads, from the `sent`th word on of what `owner` sends: each block takes its share of them, leaves it
+// where all are wanted, and gives it to those blocks of the cluster that have tiles, which must be there and have no queries in use. The
+// cluster meets. Whether they came.
+template <int kDim>
+__device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_group& cluster,
+                                            AttentionTile<kDim>& m, const PeerLinks& links, uint64_t round,
+                                            int owner, int64_t sent, int num_tiles, bool active,
+                                            uint32_t* all) {
+  constexpr int kWordsOfHead = kDim / 2;
+  constexpr int kWords = kHeadsOfBlock * kWordsOfHead / kAttentionThreads;  // Of a thread.
+  const auto first = static_cast<int>(cluster.block_rank() * kWords * kAttentionThreads + threadIdx.x);
+  uint64_t words[kWords] = {};
+  bool whole = true;
+  if (active) {
+    whole = WaitUntil(links, [&] {
+      bool there = true;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        words[i] = LookAtWord(
+            WordPlace(links.mailboxes[links.rank], round, owner, sent + first + i * kAttentionThreads));
+      }
+#pragma unroll
+      for (int i = 0; i < kWords; ++i)
+        there = there && static_cast<uint32_t>(words[i] >> 32) == MarkOf(round);
+      return there ? -1 : owner;
+    });
+  }
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int word = first + i * kAttentionThreads;
+    auto* const place = reinterpret_cast<uint32_t*>(&m.q[word / kWordsOfHead][word % kWordsOfHead * 2]);
+    for (int block = 0; block < min(num_tiles, kBlocks); ++block)
+      *cluster.map_shared_rank(place, block) = static_cast<uint32_t>(words[i]);
+  }
+  __syncwarp();
+  cluster.sync();
+  // Who meets waits for what it has stored, in global memory too.
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) all[first + i * kAttentionThreads] = static_cast<uint32_t>(words[i]);
+  return whole;
+}
+
+// Tiles in order. A tile's maxima and sums are a lane's, and go from lane to lane.
+template <int kDim>
+__device__ __forceinline__ JoinedHeads<kDim> JoinTiles(const cooperative_groups::cluster_group& cluster,
+                                                       TileResults<kDim>* results, int block, int num_tiles) {
+  static_assert(kMaxTiles * kBlocks <= 32);
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int first = block * kHeadsOfBlock;
+  const auto tile = [&](int t) -> const TileResults<kDim>& {
+    return cluster.map_shared_rank(results, t % kBlocks)[t / kBlocks];
+  };
+  JoinedHeads<kDim> joined;
+  float factors[kHeadsOfBlock];
+  float sums[kHeadsOfBlock];
+#pragma unroll
+  for (int h = 0; h < kHeadsOfBlock; ++h) {
+    factors[h] = lane < num_tiles ? tile(lane).maxima[first + h] : -INFINITY;
+    sums[h] = lane < num_tiles ? tile(lane).sums[first + h] : 0.0F;
+  }
+#pragma unroll
+  for (int h = 0; h < kHeadsOfBlock; ++h) {
+    float max = factors[h];
+    for (int offset = 16; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+    joined.maxima[h] = max;
+    factors[h] = expf(factors[h] - max);
+  }
+  constexpr int kAtOnce =
+      4;  // Tiles whose values are asked for before any is added: each is a way to another block and back.
+  for (int begin = 0; begin < num_tiles; begin += kAtOnce) {
+    float values[kAtOnce][kHeadsOfBlock][kColumns<kDim>];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const TileResults<kDim>& of = tile(min(begin + k, num_tiles - 1));
+#pragma unroll
+      for (int h = 0; h < kHeadsOfBlock; ++h) {
+#pragma unroll
+        for (int i = 0; i < kColumns<kDim>; ++i)
+          values[k][h][i] = of.values[first + h][i * kAttentionThreads + thread];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (begin + k >= num_tiles) break;
+#pragma unroll
+      for (int h = 0; h < kHeadsOfBlock; ++h) {
+        const float factor = __shfl_sync(kWholeWarp, factors[h], begin + k);
+        joined.sums[h] = fmaf(factor, __shfl_sync(kWholeWarp, sums[h], begin + k), joined.sums[h]);
+#pragma unroll
+        for (int i = 0; i < kColumns<kDim>; ++i)
+          joined.values[h][i] = fmaf(factor, values[k][h][i], joined.values[h][i]);
+      }
+    }
+  }
+  return joined;
+}
+
+// Where a head's columns, its maximum and its sum lie in a row: number i of a thread's, the last two everybody's.
+template <int kDim>
+__device__ __forceinline__ int ColumnOf(int i) {
+  return i < kColumns<kDim> ? i * kAttentionThreads + static_cast<int>(threadIdx.x)
+                            : kDim + i - kColumns<kDim>;
+}
+template <int kDim>
+__device__ __forceinline__ float NumberOf(const JoinedHeads<kDim>& joined, int h, int i) {
+  if (i < kColumns<kDim>) return joined.values[h][i];
+  return i == kColumns<kDim> ? joined.maxima[h] : joined.sums[h];
+}
+
+// How this thread's last columns are rotated.
+struct Turn {
+  bool rotates;
+  double2 by;
+};
+
+// Takes the other ranks' parts of kCount heads, `joined`'s from `first` on, which are this rank's from own_head on; merges and rotates them as
+// far as p says. Whether they came.
+template <int kDim, int kRanks, int kCount>
+__device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const JoinedHeads<kDim>& joined,
+                                           int first, int64_t own_head, uint64_t round, bool asks,
+                                           const Turn& turn) {
+  constexpr int kWidth = kDim + 2;
+  constexpr int kNumbers = kColumns<kDim> + 2;
+  const PeerLinks& links = p.links;
+  const auto thread = static_cast<int>(threadIdx.x);
+  std::byte* const mailbox = links.mailboxes[links.rank];
+  float sinks[kCount] = {};
+  if (p.o != nullptr) {
+#pragma unroll
+    for (int h = 0; h < kCount; ++h) sinks[h] = p.sink[own_head + h];
+  }
+  // All that this thread wants of all ranks, asked for at once.
+  uint64_t words[kRanks][kCount][kNumbers] = {};
+  bool whole = true;
+  const auto for_others = [&](auto visit) {
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == links.rank) continue;
+#pragma unroll
+      for (int h = 0; h < kCount; ++h) {
+#pragma unroll
+        for (int i = 0; i < kNumbers; ++i) visit(r, h, i);
+      }
+    }
+  };
+  if (asks) {
+    whole = WaitUntil(links, [&] {
+      int source = -1;
+      for_others([&](int r, int h, int i) {
+        words[r][h][i] =
+            LookAtWord(WordPlace(mailbox, round, r, (own_head + h) * kWidth + ColumnOf<kDim>(i)));
+      });
+      for_others([&](int r, int h, int i) {
+        if (static_cast<uint32_t>(words[r][h][i] >> 32) != MarkOf(round)) source = r;
+      });
+      return source;
+    });
+  }
+#pragma unroll
+  for (int h = 0; h < kCount; ++h) {
+    float parts[kRanks][kNumbers];
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) {
+        parts[r][i] = r == links.rank ? NumberOf(joined, first + h, i)
+                                      : __uint_as_float(static_cast<uint32_t>(words[r][h][i]));
+        if (i < kColumns<kDim> || thread == 0)
+          p.parts[(int64_t{r} * p.own_heads + own_head + h) * kWidth + ColumnOf<kDim>(i)] = parts[r][i];
+      }
+    }
+    if (p.o == nullptr) continue;
+
+    // As MergeKernel.
+    float largest = -INFINITY;
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) largest = fmaxf(largest, parts[r][kColumns<kDim>]);
+    double factors[kRanks];
+    double total = 0.0;
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      const bool empty = parts[r][kColumns<kDim> + 1] == 0.0F;
+      factors[r] =
+          empty ? 0.0 : exp(static_cast<double>(parts[r][kColumns<kDim>]) - static_cast<double>(largest));
+      if (factors[r] != 0.0) total += factors[r] * static_cast<double>(parts[r][kColumns<kDim> + 1]);
+    }
+    const double scale = 1.0 / (total + exp(static_cast<double>(sinks[h]) - static_cast<double>(largest)));
+    float o[kColumns<kDim>] = {};
+#pragma unroll
+    for (int i = 0; i < kColumns<kDim>; ++i) {
+#pragma unroll
+      for (int r = 0; r < kRanks; ++r) {
+        if (factors[r] != 0.0) o[i] = fmaf(static_cast<float>(factors[r] * scale), parts[r][i], o[i]);
+      }
+      o[i] = RoundToBf16(o[i]);
+    }
+    if (p.rotation.num_frequencies > 0) {
+      // Pairs of columns are neighbours in a warp.
+      float& value = o[kColumns<kDim> - 1];
+      const float other = __shfl_xor_sync(kWholeWarp, value, 1);
+      if (turn.rotates) {
+        const bool odd = thread % 2 != 0;
+        const float2 pair = Rotated(odd ? other : value, odd ? value : other, turn.by, true);
+        value = odd ? pair.y : pair.x;
+      }
+    }
+    uint16_t* const out = p.o + (own_head + h) * kDim;
+#pragma unroll
+    for (int i = 0; i < kColumns<kDim>; ++i) out[ColumnOf<kDim>(i)] = Bf16FromFloat(o[i]);
+  }
+  return whole;
+}
+
+// Grid: blocks of a cluster, groups of all ranks' heads. What is taken is not cleared: places are written over at their next use, and no
+// mark comes again before two thousand million rounds.
+template <int kDim, int kRanks>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
+    OverRanksKernel(const __grid_constant__ AttentionOverRanks p) {
+  BeginKernel();
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<Memory<kDim>*>(raw);
+  TileResults<kDim>* const results = &m.first_results;
+  const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+  const int block = static_cast<int>(cluster.block_rank());
+  const int thread = static_cast<int>(threadIdx.x);
+  const PeerLinks& links = p.links;
+  const uint64_t round = links.state->round + 1;  // Of the queries; the parts' is the next.
+  const bool active = links.state->broken == 0;
+  bool whole = true;
+  const int first_head = static_cast<int>(blockIdx.y) * kAttentionHeads;
+  const int owner = first_head / p.own_heads;
+  const int own_begin = links.rank * p.own_heads;
+  if (owner != links.rank) ArriveAtClusterRelaxed();
+
+  // This rank's queries, on their way while keys are read.
+  {
+    const int num_words = p.own_heads * kDim / 2;
+    const int num_threads = static_cast<int>(gridDim.x * gridDim.y) * kAttentionThreads;
+    const int first = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * kAttentionThreads + thread;
+    for (int i = first; i < num_words; i += num_threads) {
+      const uint32_t word = p.own_q[i];
+      p.all_q[own_begin * (kDim / 2) + i] = word;
+      for (int k = 1; active && k < kRanks; ++k) {
+        const int peer = (links.rank + k) % kRanks;  // Not all to the same one first.
+        PushWord(WordPlace(links.mailboxes[peer], round, links.rank, i), word, MarkOf(round));
+      }
+    }
+  }
+  const PartKeys keys(p.table, p.part, 0);
+  const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, int64_t{kAttentionKeys}));
+  const int mine = block < num_tiles ? (num_tiles - block + kBlocks - 1) / kBlocks : 0;
+  const auto load_keys = [&](int i) {
+    const int64_t first_key = int64_t{block + i * kBlocks} * kAttentionKeys;
+    const int num_keys = static_cast<int>(min(int64_t{kAttentionKeys}, keys.num_keys - first_key));
+    LoadKeys(m.tile, keys, first_key, num_keys);
+    return num_keys;
+  };
+  if (owner == links.rank && mine > 0) {
+    LoadQueries(m.tile, reinterpret_cast<const uint16_t*>(p.own_q) + int64_t{first_head - own_begin} * kDim,
+                kAttentionHeads);
+  }
+  int num_keys = mine > 0 ? load_keys(0) : 0;
+  __syncthreads();
+  // All threads have read the round; that it is counted here is known by the end.
+  int left_before = 0;
+  if (thread == 0 && active) left_before = atomicAdd(&links.state->num_done, 1);
+
+  __syncwarp();
+  if (owner != links.rank) {
+    WaitForCluster();  // All blocks are there.
+    whole = TakeQueries(cluster, m.tile, links, round, owner,
+                        int64_t{first_head - owner * p.own_heads} * (kDim / 2), num_tiles, active,
+                        p.all_q + int64_t{first_head} * (kDim / 2));
+  }
+  for (int i = 0; i < mine; ++i) {
+    if (i > 0) num_keys = load_keys(i);
+    ComputeLogits(m.tile, results[i].logits, num_keys, p.part.softmax_scale);
+    const float max = LargestLogit(results[i].logits);
+    const float sum = WeighKeys(m.tile, results[i].logits, max);
+    if (thread % 8 == 0) {
+      results[i].maxima[thread / 8] = max;
+      results[i].sums[thread / 8] = sum;
+    }
+    __syncthreads();  // Logits have been read: values may take their place.
+    SumValues(m.tile, [&](int of, int column, float first, float second) {
+      *reinterpret_cast<float2*>(&results[i].values[of][column]) = make_float2(first, second);
+    });
+    __syncthreads();
+  }
+  cluster.sync();
+
+  // Those columns that are rotated lie among a thread's last.
+  const int place = thread - kAttentionThreads + 2 * p.rotation.num_frequencies;
+  Turn turn = {.rotates = place >= 0, .by = make_double2(1.0, 0.0)};
+  if (p.rotation.num_frequencies > 0 && owner == links.rank) {
+    const int32_t position = p.rotation.positions[0];
+    if (position < 0) {
+      turn.rotates = false;
+      if (block == 0 && first_head == own_begin && thread == 0)
+        ReportFault(p.rotation.fault, FaultKind::kPosition, 0, 0, position, 0);
+    }
+    if (turn.rotates) turn.by = Rotation(position, p.rotation.frequencies[place / 2], p.rotation.inverse);
+  }
+  const JoinedHeads<kDim> joined = JoinTiles<kDim>(cluster, results, block, num_tiles);
+  __syncwarp();
+  ArriveAtCluster();  // What this block reads of others it has read; no part is stored yet.
+  constexpr int kWidth = kDim + 2;
+  const int64_t head = first_head + block * kHeadsOfBlock;
+  const int64_t of_owner = head - int64_t{owner} * p.own_heads;
+#pragma unroll
+  for (int h = 0; h < kHeadsOfBlock; ++h) {
+    float* const row = p.part.part + (head + h) * kWidth;
+#pragma unroll
+    for (int i = 0; i < kColumns<kDim> + 2; ++i) {
+      const int column = ColumnOf<kDim>(i);
+      const float number = NumberOf(joined, h, i);
+      // What all threads have is the first one's.
+      if (i >= kColumns<kDim> && thread != 0) continue;
+      row[column] = number;
+      if (p.parts == nullptr || owner == links.rank || !active) continue;
+      PushWord(WordPlace(links.mailboxes[owner], round + 1, links.rank, (of_owner + h) * kWidth + column),
+               __float_as_uint(number), MarkOf(round + 1));
+    }
+  }
+  if (p.parts != nullptr && owner == links.rank) {
+    // Of many ranks head by head: words of all do not fit in registers.
+    constexpr int kAtOnce = kRanks <= 4 ? kHeadsOfBlock : 1;
+#pragma unroll
+    for (int h = 0; h < kHeadsOfBlock; h += kAtOnce) {
+      whole =
+          MergeHeads<kDim, kRanks, kAtOnce>(p, joined, h, of_owner + h, round + 1, active && whole, turn) &&
+          whole;
+    }
+  }
+
+  const bool all_whole = __syncthreads_or(whole ? 0 : 1) == 0;
+  if (thread == 0 && active) {
+    if (!all_whole) atomicExch(&links.state->broken, 1);
+    if (left_before == static_cast<int>(gridDim.x * gridDim.y) - 1) {
+      links.state->num_done = 0;
+      links.state->round = p.parts == nullptr ? round : round + 1;
+    }
+  }
+  __syncwarp();
+  WaitForCluster();  // Nobody leaves while its results may still be read.
+}
+
+}  // namespace over_ranks
+}  // namespace dsv4::backend::cuda

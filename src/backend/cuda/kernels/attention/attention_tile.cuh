@@ -1,0 +1,208 @@
+// A tile of 64 keys and 16 heads by a block of four warps, on tensor cores: logits, weights, values. Keys are the values too. What is
+// computed, in which order, is the same for every kernel that uses it.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/cp_async.cuh"
+#include "backend/cuda/kernels/attention/attention_keys.cuh"
+#include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int kAttentionHeads = 16;
+inline constexpr int kAttentionKeys = 64;
+inline constexpr int kAttentionWarps = 4;
+inline constexpr int kAttentionThreads = 32 * kAttentionWarps;
+inline constexpr int kAttentionPad = 8;  // Elements behind a row, so that eight rows lie in different banks.
+
+template <int kDim>
+struct AttentionTile {
+  uint16_t keys[kAttentionKeys][kDim + kAttentionPad];
+  uint16_t q[kAttentionHeads][kDim + kAttentionPad];
+  uint16_t weights[kAttentionHeads][kAttentionKeys + kAttentionPad];
+  const uint16_t* rows[kAttentionKeys];
+};
+using AttentionLogits = float[kAttentionHeads][kAttentionKeys + 4];
+
+// Of a block that takes one tile.
+template <int kDim>
+struct TileMemory {
+  AttentionTile<kDim> tile;
+  AttentionLogits logits;
+};
+
+// Of every tile of some tokens, before they are joined.
+struct PartialResults {
+  float* values;  // [tokens, num_heads, max_tiles, head_dim]
+  float* maxima;  // [tokens, num_heads, max_tiles], of a tile's logits
+  float* sums;    // [tokens, num_heads, max_tiles], of its weights
+  int64_t first_token;
+  int max_tiles;
+};
+
+// As many tokens of `num_tokens` at a time as keep partial results of max_keys keys in bounds: run(partial, count) for those that begin
+// at partial.first_token.
+template <int kDim, typename Run>
+Status RunTiles(CudaContext& context, int num_heads, int64_t num_tokens, int64_t max_keys, Run&& run) {
+  const int64_t max_tiles = InSteps(CeilDiv(max_keys, kAttentionKeys));
+  constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
+  const int64_t token_bytes = num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));
+  const int64_t tokens_at_once = std::clamp<int64_t>(kMaxPartialBytes / token_bytes, 1, num_tokens);
+  const int64_t num_tiles = tokens_at_once * num_heads * max_tiles;
+  PartialResults partial = {.values = nullptr,
+                            .maxima = nullptr,
+                            .sums = nullptr,
+                            .first_token = 0,
+                            .max_tiles = static_cast<int>(max_tiles)};
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.values, context.Scratch<float>(num_tiles * kDim));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.maxima, context.Scratch<float>(num_tiles));
+  DSV4_ASSIGN_OR_RETURN_STATUS(partial.sums, context.Scratch<float>(num_tiles));
+  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
+    partial.first_token = begin;
+    run(partial, static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin)));
+  }
+  return {};
+}
+
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+// Asks for the queries of num_heads heads, one behind the other at `q`; the others are zero. They are there after LoadKeys.
+template <int kDim>
+__device__ __forceinline__ void LoadQueries(AttentionTile<kDim>& m, const uint16_t* q, int num_heads) {
+  constexpr int kPieces = kDim / 8;  // Of 16 bytes in a row.
+  for (int i = static_cast<int>(threadIdx.x); i < kAttentionHeads * kPieces; i += kAttentionThreads) {
+    const int head = i / kPieces;
+    const int piece = i % kPieces * 8;
+    if (head < num_heads) {
+      CopyAsync(&m.q[head][piece], q + head * kDim + piece);
+    } else {
+      *reinterpret_cast<uint4*>(&m.q[head][piece]) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+// Keys [first_key, first_key + num_keys) of the query; rows past them are zero. Nobody may be reading the tile's keys.
+template <int kDim>
+__device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& keys, int64_t first_key,
+                                         int num_keys) {
+  constexpr int kPieces = kDim / 8;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < num_keys) m.rows[thread] = keys.template Row<uint16_t>(first_key + thread);
+  __syncthreads();
+  for (int i = thread; i < kAttentionKeys * kPieces; i += kAttentionThreads) {
+    const int key = i / kPieces;
+    const int piece = i % kPieces * 8;
+    if (key < num_keys) {
+      CopyAsync(&m.keys[key][piece], m.rows[key] + piece);
+    } else {
+      *reinterpret_cast<uint4*>(&m.keys[key][piece]) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  CommitCopies();
+  WaitForCopies<0>();
+  __syncthreads();
+}
+
+// -inf for keys that are not. Ends with a barrier.
+template <int kDim>
+__device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, AttentionLogits& logits,
+                                              int num_keys, float scale) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = lane / 4;
+  const int place = lane % 4;
+  // 16 keys a warp.
+  float sums[2][4] = {};
+  const int matrix = lane / 8;
+  const uint16_t* const q_row = m.q[lane % 8 + matrix % 2 * 8] + matrix / 2 * 8;
+  const uint16_t* const key_row = m.keys[warp * 16 + lane % 8 + matrix / 2 * 8] + matrix % 2 * 8;
+#pragma unroll 4
+  for (int d = 0; d < kDim; d += 16) {
+    uint32_t a[4];
+    uint32_t b[4];
+    LoadMatrices(a, q_row + d);
+    LoadMatrices(b, key_row + d);
+    Mma(sums[0], a, b[0], b[1]);
+    Mma(sums[1], a, b[2], b[3]);
+  }
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = warp * 16 + tile * 8 + place * 2 + i % 2;
+      logits[group + i / 2 * 8][key] = key < num_keys ? sums[tile][i] * scale : -INFINITY;
+    }
+  }
+  __syncthreads();
+}
+
+// The largest logit of head thread / 8, for all eight threads of a head.
+__device__ __forceinline__ float LargestLogit(const AttentionLogits& logits) {
+  const int head = static_cast<int>(threadIdx.x) / 8;
+  const int first = static_cast<int>(threadIdx.x) % 8 * 8;
+  float max = -INFINITY;
+  for (int i = 0; i < 8; ++i) max = fmaxf(max, logits[head][first + i]);
+  for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+  return max;
+}
+
+// Eight threads a head, thread / 8, and eight keys a thread: the tile's weights relative to `max`, rounded for the value product
+// only. Their sum comes back to all eight threads.
+template <int kDim>
+__device__ __forceinline__ float WeighKeys(AttentionTile<kDim>& m, const AttentionLogits& logits, float max) {
+  const int head = static_cast<int>(threadIdx.x) / 8;
+  const int first = static_cast<int>(threadIdx.x) % 8 * 8;
+  float sum = 0.0F;
+  for (int i = 0; i < 8; ++i) {
+    const float weight = expf(logits[head][first + i] - max);
+    sum += weight;
+    m.weights[head][first + i] = Bf16FromFloat(weight);
+  }
+  for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, offset);
+  return sum;
+}
+
+// store(head, column, first, second): the weighted sums of two columns of values. A quarter of the columns a warp.
+template <int kDim, typename Store>
+__device__ __forceinline__ void SumValues(const AttentionTile<kDim>& m, Store&& store) {
+  constexpr int kColumns = kDim / kAttentionWarps;
+  constexpr int kTiles = kColumns / 8;
+  static_assert(kTiles % 2 == 0);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int matrix = lane / 8;
+  const int row = lane % 8 + matrix % 2 * 8;
+  const uint16_t* const weight_row = m.weights[row] + matrix / 2 * 8;
+  float o[kTiles][4] = {};
+#pragma unroll
+  for (int key = 0; key < kAttentionKeys; key += 16) {
+    uint32_t a[4];
+    LoadMatrices(a, weight_row + key);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; tile += 2) {
+      uint32_t b[4];
+      LoadMatricesTransposed(b, m.keys[key + row] + warp * kColumns + tile * 8 + matrix / 2 * 8);
+      Mma(o[tile], a, b[0], b[1]);
+      Mma(o[tile + 1], a, b[2], b[3]);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      store(lane / 4 + half * 8, warp * kColumns + tile * 8 + lane % 4 * 2, o[tile][half * 2],
+            o[tile][half * 2 + 1]);
+    }
+  }
+}
+
+}  // namespace dsv4::backend::cuda

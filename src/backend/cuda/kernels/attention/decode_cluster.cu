@@ -1,0 +1,236 @@
+#include <cooperative_groups.h>
+
+#include "backend/cuda/device/sync/device_fault.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/attention_over_ranks.h"
+#include "backend/cuda/kernels/attention/attention_tile.cuh"
+#include "backend/cuda/kernels/attention/decode_cluster.h"
+#include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/runtime/open_attention.h"
+#include "backend/cuda/runtime/open_launches.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+
+// Blocks of a cluster; tile t is block t % blocks'. Twice as many where there are more tiles than blocks and all clusters run at once: a
+// block that has two tiles takes twice as long.
+constexpr int kFewBlocks = 8;
+constexpr int kManyBlocks = 16;
+constexpr int kMaxTiles = 32;  // Of a cluster: what its shared memory holds.
+constexpr int64_t kMaxTokens = 8;
+
+// What a tile gave. Its logits lie where its values come.
+template <int kDim>
+struct TileResults {
+  union {
+    AttentionLogits logits;
+    float values[kAttentionHeads][kDim];
+  };
+  float sums[kAttentionHeads];
+};
+
+template <int kDim>
+struct ClusterMemory {
+  AttentionTile<kDim> tile;
+  float maxima[kAttentionHeads];    // Of the logits of this block's tiles.
+  TileResults<kDim> first_results;  // As many as a block has tiles follow each other.
+};
+
+template <int kDim>
+constexpr size_t SharedBytes(int64_t tiles_of_block) {
+  return sizeof(ClusterMemory<kDim>) + static_cast<size_t>(tiles_of_block - 1) * sizeof(TileResults<kDim>);
+}
+
+// Grid: blocks of a cluster, groups of heads, tokens.
+template <int kDim, int kBlocks>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
+    ClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                  const OutputRotation rotation) {
+  constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
+  BeginKernel();
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
+  TileResults<kDim>* const results = &m.first_results;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int64_t token = blockIdx.z;
+  const VisibleKeys keys(table, p, token);
+  const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, int64_t{kAttentionKeys}));
+  const int mine = rank < num_tiles ? (num_tiles - rank + kBlocks - 1) / kBlocks : 0;
+  const int first_head = static_cast<int>(blockIdx.y) * kAttentionHeads;
+  const int num_heads = min(kAttentionHeads, p.num_heads - first_head);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int head = thread / 8;  // Where eight threads share one.
+  const auto load_keys = [&](int i) {
+    const int64_t first_key = int64_t{rank + i * kBlocks} * kAttentionKeys;
+    const int num_keys = static_cast<int>(min(int64_t{kAttentionKeys}, keys.num_keys - first_key));
+    LoadKeys(m.tile, keys, first_key, num_keys);
+    return num_keys;
+  };
+
+  // A block without tiles asks for nothing that it would not wait for.
+  if (mine > 0) {
+    LoadQueries(m.tile, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head) * kDim,
+                num_heads);
+  }
+  float max = -INFINITY;
+  for (int i = 0; i < mine; ++i) {
+    const int num_keys = load_keys(i);
+    ComputeLogits(m.tile, results[i].logits, num_keys, p.softmax_scale);
+    for (int key = 0; key < 8; ++key) max = fmaxf(max, results[i].logits[head][thread % 8 * 8 + key]);
+  }
+  for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+  if (thread % 8 == 0) m.maxima[head] = max;
+  cluster.sync();
+
+  // Columns i * kAttentionThreads + thread of a row are this thread's; those that are rotated lie among the last.
+  constexpr int kColumns = kDim / kAttentionThreads;
+  const int place = thread - kAttentionThreads + 2 * rotation.num_frequencies;
+  bool rotates = place >= 0;
+  double2 turn = make_double2(1.0, 0.0);
+  if (rotation.num_frequencies > 0) {
+    const int32_t position = rotation.positions[token];
+    if (position < 0) {
+      rotates = false;
+      if (rank == 0 && blockIdx.y == 0 && thread == 0)
+        ReportFault(rotation.fault, FaultKind::kPosition, token, 0, position, 0);
+    }
+    if (rotates) turn = Rotation(position, rotation.frequencies[place / 2], rotation.inverse);
+  }
+
+  // The largest logit of a head among all tiles.
+  const auto max_of = [&](int of) {
+    float largest = -INFINITY;
+    for (int r = 0; r < kBlocks; ++r) largest = fmaxf(largest, cluster.map_shared_rank(m.maxima, r)[of]);
+    return largest;
+  };
+  max = max_of(head);
+  // The last tile's keys are still there.
+  for (int i = mine - 1; i >= 0; --i) {
+    if (i + 1 < mine) load_keys(i);
+    const float sum = WeighKeys(m.tile, results[i].logits, max);
+    if (thread % 8 == 0) results[i].sums[head] = sum;
+    __syncthreads();  // Logits have been read: values may take their place.
+    SumValues(m.tile, [&](int of, int column, float first, float second) {
+      *reinterpret_cast<float2*>(&results[i].values[of][column]) = make_float2(first, second);
+    });
+    __syncthreads();
+  }
+  cluster.sync();
+
+  // Tiles in order, all heads of this block beside each other. The sink is one more logit without value.
+  const int first_of = rank * kHeadsOfBlock;
+  float normalizers[kHeadsOfBlock];
+  float o[kHeadsOfBlock][kColumns] = {};
+#pragma unroll
+  for (int h = 0; h < kHeadsOfBlock; ++h) {
+    const bool exists = first_of + h < num_heads;
+    normalizers[h] = exists ? expf(p.sink[first_head + first_of + h] - max_of(first_of + h)) : 1.0F;
+  }
+#pragma unroll 2
+  for (int t = 0; t < num_tiles; ++t) {
+    const TileResults<kDim>& of_tile = cluster.map_shared_rank(results, t % kBlocks)[t / kBlocks];
+#pragma unroll
+    for (int h = 0; h < kHeadsOfBlock; ++h) {
+      normalizers[h] += of_tile.sums[first_of + h];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i)
+        o[h][i] += of_tile.values[first_of + h][i * kAttentionThreads + thread];
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kHeadsOfBlock; ++h) {
+    if (first_of + h >= num_heads) break;
+    auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + first_of + h) * kDim;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) o[h][i] = RoundToBf16(o[h][i] / normalizers[h]);
+    if (rotation.num_frequencies > 0) {
+      // Pairs of columns are neighbours in a warp.
+      float& value = o[h][kColumns - 1];
+      const float other = __shfl_xor_sync(kWholeWarp, value, 1);
+      if (rotates) {
+        const bool odd = thread % 2 != 0;
+        const float2 pair = Rotated(odd ? other : value, odd ? value : other, turn, true);
+        value = odd ? pair.y : pair.x;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[h][i]);
+  }
+  cluster.sync();  // Nobody leaves while its results may still be read.
+}
+
+dim3 Grid(const AttentionParams& p, int blocks) {
+  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(CeilDiv(p.num_heads, kAttentionHeads)),
+              static_cast<unsigned>(p.num_tokens));
+}
+
+// Whether all clusters of many blocks run at once.
+template <int kDim>
+bool HasManyBlocks(CudaContext& context, const AttentionParams& p) {
+  const dim3 grid = Grid(p, kManyBlocks);
+  const int most = context.queue().MostClusters(
+      reinterpret_cast<const void*>(ClusterKernel<kDim, kManyBlocks>), kManyBlocks, kAttentionThreads,
+      SharedBytes<kDim>(kMaxTiles / kManyBlocks));
+  return static_cast<int64_t>(grid.y) * grid.z <= most;
+}
+
+// In place of `before` unless that is 0; the launch's number, 0 if it is too late.
+uint64_t Launch(CudaContext& context, const OpenAttention& attention, const OutputRotation& rotation,
+                uint64_t before) {
+  const AttentionParams& p = attention.params;
+  const int64_t tiles = attention.num_tiles;
+  const auto launch_with = [&]<int kDim, int kBlocks>() {
+    return context.queue().LaunchInPlaceOf(
+        before, ClusterKernel<kDim, kBlocks>, Grid(p, kBlocks), kAttentionThreads,
+        SharedBytes<kDim>(CeilDiv(tiles, int64_t{kBlocks})), attention.table, p, rotation);
+  };
+  const auto launch = [&]<int kDim>() {
+    return tiles > kFewBlocks && HasManyBlocks<kDim>(context, p)
+               ? launch_with.template operator()<kDim, kManyBlocks>()
+               : launch_with.template operator()<kDim, kFewBlocks>();
+  };
+  return p.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
+}
+
+}  // namespace
+
+bool HasAttentionCluster(const AttentionParams& params, int64_t max_keys) {
+  return params.num_tokens <= kMaxTokens && InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})) <= kMaxTiles;
+}
+
+void AttentionCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                      int64_t max_keys) {
+  // In steps, so that the launches of one step after another are alike.
+  const int64_t num_tiles = InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys}));
+  OpenAttention open = {.table = table, .params = params, .num_tiles = num_tiles, .over_ranks = nullptr};
+  open.launch = Launch(context, open, {}, 0);
+  context.open_attention() = std::make_shared<OpenAttention>(open);
+}
+
+bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args) {
+  const OpenAttention* const open = context.open_attention().get();
+  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
+  if (open->over_ranks != nullptr) return RopeJoinsRanks(context, args);
+  const AttentionParams& p = open->params;
+  const int64_t num_frequencies = args.frequencies.shape[0];
+  if (args.x.data != p.o || args.x.dtype != DType::kBF16 ||
+      args.x.shape != Shape{p.num_tokens, p.num_heads, p.head_dim} ||
+      2 * num_frequencies > kAttentionThreads ||
+      BytesOverlap(args.x.data, args.x.num_bytes(), args.frequencies.data, args.frequencies.num_bytes()) ||
+      BytesOverlap(args.x.data, args.x.num_bytes(), args.positions.data, args.positions.num_bytes())) {
+    return false;
+  }
+  const OutputRotation rotation = {.frequencies = args.frequencies.as<const float>(),
+                                   .positions = args.positions.as<const int32_t>(),
+                                   .fault = context.fault(),
+                                   .num_frequencies = static_cast<int>(num_frequencies),
+                                   .inverse = args.inverse};
+  if (Launch(context, *open, rotation, open->launch) == 0) return false;
+  context.open_attention() = nullptr;
+  return true;
+}
+
+}  // namespace dsv4::backend::cuda

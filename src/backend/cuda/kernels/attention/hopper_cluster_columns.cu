@@ -1,0 +1,504 @@
+// The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
+// tile's values summed by themselves, tiles added in order. Here a token has a cluster of blocks. Each computes the logits of every
+// so-manieth tile and keeps them in registers; all tell each other their largest, then their tiles' weights; then each goes through all
+// tiles for its share of the columns, so that nothing need be joined.
+//
+// Every key is read twice from beyond shared memory, once whole and once in pieces, and queries once a block. Three things keep copies
+// under way all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
+// barriers, and nobody who asks waits for what comes; and where all rows lie is looked up in the beginning, by those who wait for the first.
+//
+// Two warpgroups have every other tile of the block's, then half of its columns each; the third brings everything.
+#include <algorithm>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/cluster_barrier.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/attention_keys.cuh"
+#include "backend/cuda/kernels/attention/attention_sums.cuh"
+#include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kDim = 512;
+constexpr int kHeads = 64;
+constexpr int kKeys = 64;
+constexpr int kMostTiles = 20;
+constexpr int kConsumers = 256;
+constexpr int kProducers = 128;
+constexpr int kConsumerRegisters = 224;
+constexpr int kThreads = kConsumers + kProducers;
+// A block gets 168 registers a thread at first.
+constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegisters) / kProducers;
+constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
+constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
+constexpr int kRowsBytes = kDim / kCols * kBlockBytes;
+constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
+constexpr int kHalves = 2;          // Of 64 rows' columns: what comes by itself.
+constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
+
+// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of all tiles (bf16
+// [kHeads][kKeys] each, pieces permuted), and behind them their sums. Columns of values come to slots, which are counted from the end; a
+// slot that lies among keys waits for those to have been used.
+constexpr int kKeysBegin = kRowsBytes;
+constexpr int kRoomBegin = 3 * kRowsBytes;
+constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
+constexpr int kMostSlots = 16;
+
+// What follows from the number of a cluster's blocks.
+template <int kBlocks>
+struct Cut {
+  static constexpr int kColumns = kDim / kBlocks;                         // Of a block.
+  static constexpr int kGroups = kColumns >= 2 * kCols ? 2 : 1;           // Warpgroups that have values,
+  static constexpr int kGroupColumns = kColumns / kGroups;                // and how many columns each.
+  static constexpr int kSlotBytes = kGroupColumns / kCols * kBlockBytes;  // Such columns of a tile.
+  static constexpr int kMostTilesOfGroup = (kMostTiles + 2 * kBlocks - 1) / (2 * kBlocks);
+
+  static constexpr int SlotBegin(int slot) { return kPlaceBytes - (slot + 1) * kSlotBytes; }
+  // As many as there is room for behind weights and sums; queries stay until other blocks' weights come.
+  static __device__ __forceinline__ int NumSlots(int num_tiles) {
+    const int begin = max(num_tiles * (kBlockBytes + kSumBytes), kKeysBegin);
+    return min((kPlaceBytes - begin) / kSlotBytes, kMostSlots);
+  }
+  static_assert((kPlaceBytes - kMostTiles * (kBlockBytes + kSumBytes)) / kSlotBytes >= kGroups);
+  static_assert(SlotBegin(0) >= kRoomBegin);
+};
+
+template <int kBlocks>
+struct Shared {
+  unsigned char place[kPlaceBytes];
+  const uint16_t* rows[kMostTiles * kKeys];  // Null behind the last key.
+  float maxima[kBlocks][2][kHeads];          // Of the logits of each block's warpgroups.
+  uint64_t q_full[kHalves];
+  uint64_t keys_full[2][kHalves];
+  uint64_t keys_empty[2];
+  uint64_t slot_full[kMostSlots];
+  uint64_t slot_empty[kMostSlots];
+  uint64_t maxima_came;
+  uint64_t weights_came[kMostTiles];
+};
+static_assert(sizeof(Shared<8>) <= 227 * 1024);
+
+// What a block has to do: tiles rank, rank + kBlocks, ... of a token.
+struct Item {
+  int64_t token;
+  int first_head;
+  int num_heads;
+  int num_keys;
+  int num_tiles;
+  int rank;
+  int num_own;  // Of its tiles.
+};
+
+// --- Producers -------------------------------------------------------------------------------------------------------
+
+// Half of the columns of 64 rows, 16 rows a warp; row_of(i) is null where there is none: zeros.
+template <typename RowOf>
+__device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
+                                         const void* any) {
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  static_assert(kDim / kHalves / 8 == 32);  // A piece a lane.
+  const uint32_t to = SharedAddress(rows) + (half * 4 + lane / 8) * kBlockBytes;
+#pragma unroll 8
+  for (int i = 0; i < 16; ++i) {
+    const int r = warp * 16 + i;
+    const uint16_t* const row = row_of(r);
+    const bool exists = row != nullptr;
+    CopyAsync16(to + r * 128 + ((lane % 8) ^ (r % 8)) * 16,
+                exists ? static_cast<const void*>(row + half * (kDim / kHalves) + lane * 8) : any, exists);
+  }
+}
+
+// Tile number i of the block's, to the place of the even or odd ones.
+template <int kBlocks, typename RowOf>
+__device__ __forceinline__ void BringTile(Shared<kBlocks>& m, int i, const RowOf& row_of, const void* any) {
+  const int odd = i % 2;
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    CopyHalf(m.place + kKeysBegin + odd * kRowsBytes, half, row_of, any);
+    ArriveWhenCopied(&m.keys_full[odd][half]);
+  }
+}
+
+// Queries and the first two tiles, whose rows a warp looks up by itself, one a lane.
+template <int kBlocks>
+__device__ __forceinline__ void BringFirst(Shared<kBlocks>& m, const AttentionParams& p, const Item& item,
+                                           const KeyRows& keys) {
+  const auto* const q =
+      static_cast<const uint16_t*>(p.q) + (item.token * p.num_heads + item.first_head) * kDim;
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    CopyHalf(
+        m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
+    ArriveWhenCopied(&m.q_full[half]);
+  }
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int key = (item.rank + lane / 16 * kBlocks) * kKeys + warp * 16 + lane % 16;
+  const uint16_t* const row = key < item.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+  for (int i = 0; i < min(item.num_own, 2); ++i) {
+    BringTile(
+        m, i,
+        [&](int r) {
+          return reinterpret_cast<const uint16_t*>(
+              __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row), i * 16 + r % 16));
+        },
+        p.q);
+  }
+}
+
+// Columns [first_column, first_column + kColumns) of 64 rows to a slot.
+template <int kColumns>
+__device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t* const* rows,
+                                            int first_column, const void* any) {
+  constexpr int kPieces = kColumns / 8;
+  constexpr int kRowsAtOnce = 32 / kPieces;
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int piece = lane % kPieces;
+  const uint32_t to = SharedAddress(slot) + piece / 8 * kBlockBytes;
+#pragma unroll
+  for (int i = 0; i < 16; i += kRowsAtOnce) {
+    const int r = warp * 16 + i + lane / kPieces;
+    const uint16_t* const row = rows[r];
+    const bool exists = row != nullptr;
+    CopyAsync16(to + r * 128 + ((piece % 8) ^ (r % 8)) * 16,
+                exists ? static_cast<const void*>(row + first_column + piece * 8) : any, exists);
+  }
+}
+
+template <int kBlocks>
+__device__ __forceinline__ void Produce(Shared<kBlocks>& m, const AttentionParams& p, const Item& item) {
+  using C = Cut<kBlocks>;
+  const int num_slots = C::NumSlots(item.num_tiles);
+  const int num_fills = item.num_tiles * C::kGroups;
+  int fills = 0;  // Of slots.
+  const auto fill = [&] {
+    const int slot = fills % num_slots;
+    if (fills >= num_slots) WaitForPhase(&m.slot_empty[slot], (fills / num_slots - 1) & 1);
+    const int group = fills % C::kGroups;
+    CopyColumns<C::kGroupColumns>(m.place + C::SlotBegin(slot), m.rows + fills / C::kGroups * kKeys,
+                                  item.rank * C::kColumns + group * C::kGroupColumns, p.q);
+    ArriveWhenCopied(&m.slot_full[slot]);
+    ++fills;
+  };
+
+  if (item.num_own > 2) {
+    // What need not wait for keys to be used, before further tiles do.
+    while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) fill();
+  }
+  for (int i = 2; i < item.num_own; ++i) {
+    WaitForPhase(&m.keys_empty[i % 2], (i / 2 - 1) & 1);
+    const uint16_t* const* const rows = m.rows + (item.rank + i * kBlocks) * kKeys;
+    BringTile(
+        m, i, [&](int r) { return rows[r]; }, p.q);
+  }
+  while (fills < num_fills) {
+    if (fills < num_slots) {
+      // Slots go down through the odd tiles' place to that of the even ones.
+      const int begin = C::SlotBegin(fills);
+      const int of_odd = item.num_own / 2;
+      const int of_even = item.num_own - of_odd;
+      if (begin < kRoomBegin && of_odd > 0) WaitForPhase(&m.keys_empty[1], (of_odd - 1) & 1);
+      if (begin < kRoomBegin - kRowsBytes && of_even > 0) WaitForPhase(&m.keys_empty[0], (of_even - 1) & 1);
+    }
+    fill();
+  }
+}
+
+// --- Consumers -------------------------------------------------------------------------------------------------------
+
+// Of a warpgroup.
+__device__ __forceinline__ void MeetGroup(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kConsumers / 2) : "memory");
+}
+
+template <int kBlocks>
+__device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParams& p, const Item& item) {
+  using C = Cut<kBlocks>;
+  constexpr int kMostMine = C::kMostTilesOfGroup;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / 128;
+  const int lane = thread % 32;
+  const int place = lane % 4;
+  const int row =
+      thread % 128 / 32 * 16 + lane / 4;  // The heads of this thread: this one and that eight further.
+  const int mine = (item.num_own + 1 - group) / 2;
+  float sinks[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    sinks[r] = row + 8 * r < item.num_heads ? p.sink[item.first_head + row + 8 * r] : -INFINITY;
+
+  // Of this warpgroup's tile number i.
+  const auto tile_of = [&](int i) { return (2 * i + group) * kBlocks + item.rank; };
+  float maxima[2] = {-INFINITY, -INFINITY};
+  float logits[kMostMine][kLogits] = {};
+#pragma unroll
+  for (int i = 0; i < kMostMine; ++i) {
+    if (i >= mine) continue;
+    // Computed anew for each tile: descriptors of all steps would not fit in registers.
+    uint32_t q_address = SharedAddress(m.place);
+    uint32_t key_address = SharedAddress(m.place) + kKeysBegin + group * kRowsBytes;
+    asm volatile("" : "+r"(q_address), "+r"(key_address));
+    FenceRegisters(logits[i]);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if (i == 0) WaitForPhase(&m.q_full[half], 0);
+      WaitForPhase(&m.keys_full[group][half], i & 1);
+      PublishToMatrixSteps();
+      BeginMatrixSteps();
+#pragma unroll
+      for (int b = 0; b < kDim / kCols / kHalves; ++b) {
+        const int block = half * (kDim / kCols / kHalves) + b;
+        const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
+        const uint64_t k = MatrixDescriptor(key_address + block * kBlockBytes);
+#pragma unroll
+        for (int step = 0; step < kCols / 16; ++step)
+          SharedMatrixStep<kKeys>::Add(logits[i], a + 2 * step, k + 2 * step, block + step > 0 ? 1 : 0);
+      }
+      CommitMatrixSteps();
+    }
+    WaitForMatrixSteps<0>();
+    FenceRegisters(logits[i]);
+    if (lane == 0) Arrive(&m.keys_empty[group]);
+    const int num_keys = item.num_keys - tile_of(i) * kKeys;
+#pragma unroll
+    for (int k = 0; k < kLogits; ++k) {
+      logits[i][k] = k / 4 * 8 + place * 2 + k % 2 < num_keys ? logits[i][k] * p.softmax_scale : -INFINITY;
+      maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], logits[i][k]);
+    }
+  }
+
+  // Whoever has all largest logits knows that all have used their queries and keys: weights may come to their place.
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    for (int offset = 2; offset > 0; offset /= 2)
+      maxima[r] = fmaxf(maxima[r], __shfl_xor_sync(kWholeWarp, maxima[r], offset));
+    for (int to = place; to < kBlocks; to += 4)
+      SendTo(&m.maxima[item.rank][group][row + 8 * r], maxima[r], &m.maxima_came, to);
+  }
+  WaitForReceipts(&m.maxima_came);
+#pragma unroll
+  for (int i = 0; i < 2 * kBlocks; ++i) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(maxima[r], m.maxima[i / 2][i % 2][row + 8 * r]);
+  }
+
+  auto* const all_sums = reinterpret_cast<float*>(m.place + item.num_tiles * kBlockBytes);
+#pragma unroll
+  for (int i = 0; i < kMostMine; ++i) {
+    if (i >= mine) continue;
+    const int tile = tile_of(i);
+    unsigned char* const weights = m.place + tile * kBlockBytes;
+    float* const sums = all_sums + tile * kHeads;
+#pragma unroll
+    for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(logits[i][k] - maxima[k / 2 % 2]);
+      // Rounded for the value product only.
+#pragma unroll
+    for (int k = 0; k < kLogits; k += 2) {
+      const int head = row + k / 2 % 2 * 8;
+      *reinterpret_cast<uint32_t*>(weights + head * 128 + ((k / 4) ^ (head % 8)) * 16 + place * 4) =
+          Bf16Pair(logits[i][k], logits[i][k + 1]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = SumOfTile(logits[i], r, place);
+      if (place == 3) sums[row + 8 * r] = sum;
+    }
+    PublishToMatrixSteps();
+    MeetGroup(group);
+    const int to = thread % 128;
+    if (to == item.rank) {
+      Arrive(&m.weights_came[tile]);
+    } else if (to < kBlocks) {
+      SendBytesTo(weights, kBlockBytes, &m.weights_came[tile], to);
+      SendBytesTo(sums, kSumBytes, &m.weights_came[tile], to);
+    }
+  }
+  __syncwarp();
+
+  // The sink is one more logit without value.
+  float normalizers[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) normalizers[r] = expf(sinks[r] - maxima[r]);
+  float o[C::kGroupColumns / 2] = {};
+  if (group < C::kGroups) {
+    const int num_slots = C::NumSlots(item.num_tiles);
+    int slot = group;
+    uint32_t parity = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < item.num_tiles; ++tile) {
+      WaitForPhase(&m.weights_came[tile], 0);
+      WaitForPhase(&m.slot_full[slot], parity);
+      PublishToMatrixSteps();
+      const uint64_t weights = MatrixDescriptor(SharedAddress(m.place) + tile * kBlockBytes);
+      const uint32_t columns = SharedAddress(m.place) + C::SlotBegin(slot);
+      float values[C::kGroupColumns / 2];
+      FenceRegisters(values);
+      BeginMatrixSteps();
+#pragma unroll
+      for (int i = 0; i < kKeys / 16; ++i) {
+        SharedMatrixStep<C::kGroupColumns, true>::Add(
+            values, weights + 2 * i, TransposedDescriptor(columns + i * (16 * 128), kBlockBytes),
+            i > 0 ? 1 : 0);
+      }
+      CommitMatrixSteps();
+#pragma unroll
+      for (int r = 0; r < 2; ++r) normalizers[r] += all_sums[tile * kHeads + row + 8 * r];
+      WaitForMatrixSteps<0>();
+      FenceRegisters(values);
+      if (lane == 0) Arrive(&m.slot_empty[slot]);
+#pragma unroll
+      for (int i = 0; i < C::kGroupColumns / 2; ++i) o[i] += values[i];
+      FenceRegisters(o);
+      slot += C::kGroups;
+      if (slot >= num_slots) {
+        slot -= num_slots;
+        parity ^= 1U;
+      }
+    }
+  }
+  __syncwarp();
+  ArriveAtClusterRelaxed();  // All weights have come here.
+  if (group >= C::kGroups) return;
+
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int head = row + 8 * r;
+    if (head >= item.num_heads) continue;
+    auto* const out = static_cast<uint16_t*>(p.o) +
+                      (item.token * p.num_heads + item.first_head + head) * kDim + item.rank * C::kColumns +
+                      group * C::kGroupColumns + place * 2;
+    const auto store = [&](auto&& quotient) {
+#pragma unroll
+      for (int i = 0; i < C::kGroupColumns / 8; ++i) {
+        const int j = i * 4 + r * 2;
+        *reinterpret_cast<uint32_t*>(out + i * 8) = Bf16Pair(quotient(o[j]), quotient(o[j + 1]));
+      }
+    };
+    const Divisor divisor(normalizers[r]);
+    if (divisor.is_plain && ArePlain(o, r)) {
+      store([&](float x) { return divisor.Plain(x); });
+    } else {
+      store([&](float x) { return divisor.Any(x); });
+    }
+  }
+}
+
+// Grid: blocks of a cluster, groups of heads, tokens.
+template <int kBlocks>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
+    AttentionColumnsKernel(const __grid_constant__ SequenceTable table,
+                           const __grid_constant__ AttentionParams p) {
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& m = *reinterpret_cast<Shared<kBlocks>*>(raw);
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto rank = static_cast<int>(blockIdx.x);
+  if (thread == 0) {
+    for (int half = 0; half < kHalves; ++half) InitBarrier(&m.q_full[half], kProducers);
+    for (int odd = 0; odd < 2; ++odd) {
+      for (int half = 0; half < kHalves; ++half) InitBarrier(&m.keys_full[odd][half], kProducers);
+      InitBarrier(&m.keys_empty[odd], kConsumers / 2 / 32);
+    }
+    InitReceipts(&m.maxima_came, sizeof(m.maxima));
+  }
+  if (thread < kMostSlots) {
+    InitBarrier(&m.slot_full[thread], kProducers);
+    InitBarrier(&m.slot_empty[thread], kConsumers / 2 / 32);
+  }
+  static_assert(kMostSlots <= 32 && kMostTiles <= 32);
+  if (thread < kMostTiles) {
+    if (thread % kBlocks == rank) {
+      InitBarrier(&m.weights_came[thread], 1);
+    } else {
+      InitReceipts(&m.weights_came[thread], kBlockBytes + kSumBytes);
+    }
+  }
+  if (thread < 32) PublishBarriers();
+  __syncthreads();
+  ArriveAtClusterRelaxed();
+  BeginKernel();
+
+  const int64_t token = blockIdx.z;
+  const VisibleKeys keys(table, p, token);
+  const int first_head = static_cast<int>(blockIdx.y) * kHeads;
+  const auto num_keys = static_cast<int>(keys.num_keys);
+  const int num_tiles = (num_keys + kKeys - 1) / kKeys;
+  const Item item = {.token = token,
+                     .first_head = first_head,
+                     .num_heads = min(kHeads, p.num_heads - first_head),
+                     .num_keys = num_keys,
+                     .num_tiles = num_tiles,
+                     .rank = rank,
+                     .num_own = (num_tiles - rank + kBlocks - 1) / kBlocks};  // None where tiles are fewer.
+  if (thread >= kConsumers) {
+    if (item.num_own > 0) BringFirst(m, p, item, keys);
+  } else {
+    for (int key = thread; key < num_tiles * kKeys; key += kConsumers)
+      m.rows[key] = key < num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+  }
+  __syncthreads();
+  WaitForCluster();  // The others' barriers are there.
+  if (thread >= kConsumers) {
+    GiveUpRegisters<kProducerRegisters>();
+    Produce(m, p, item);
+    __syncwarp();
+    ArriveAtClusterRelaxed();
+  } else {
+    TakeRegisters<kConsumerRegisters>();
+    Consume(m, p, item);
+  }
+  // Nobody leaves whose weights are still on their way to others.
+  __syncwarp();
+  WaitForCluster();
+}
+
+template <int kBlocks>
+bool RunsAtOnce(CudaContext& context, int64_t num_items) {
+  return num_items <=
+         context.queue().MostClusters(reinterpret_cast<const void*>(AttentionColumnsKernel<kBlocks>), kBlocks,
+                                      kThreads, sizeof(Shared<kBlocks>));
+}
+
+int64_t NumHeadGroups(const AttentionParams& p) { return CeilDiv(p.num_heads, kHeads); }
+
+// As many blocks a token as the device has room for, which fills it where one block each would leave most of it idle: of 64 heads eight up
+// to some 16 tokens, four up to some 32, two up to 66. 0: there are more tokens than that.
+int NumBlocks(CudaContext& context, const AttentionParams& p) {
+  const int64_t items = p.num_tokens * NumHeadGroups(p);
+  if (RunsAtOnce<8>(context, items)) return 8;
+  if (RunsAtOnce<4>(context, items)) return 4;
+  return RunsAtOnce<2>(context, items) ? 2 : 0;
+}
+
+}  // namespace
+
+bool HasAttentionColumns(CudaContext& context, DType dtype, const AttentionParams& params, int64_t max_keys) {
+  constexpr int kMinTokens = 9;  // Fewer have a kernel that rotates what comes out, too.
+  return dtype == DType::kBF16 && params.head_dim == kDim && params.num_tokens >= kMinTokens &&
+         max_keys <= kMostTiles * kKeys && NumBlocks(context, params) > 0;
+}
+
+Status AttentionColumns(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+  const auto launch = [&]<int kBlocks>() {
+    const dim3 grid(kBlocks, static_cast<unsigned>(NumHeadGroups(params)),
+                    static_cast<unsigned>(params.num_tokens));
+    context.Launch(AttentionColumnsKernel<kBlocks>, grid, kThreads, sizeof(Shared<kBlocks>), table, params);
+  };
+  switch (NumBlocks(context, params)) {
+    case 8:
+      launch.template operator()<8>();
+      break;
+    case 4:
+      launch.template operator()<4>();
+      break;
+    default:
+      launch.template operator()<2>();
+  }
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

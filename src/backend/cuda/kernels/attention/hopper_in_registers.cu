@@ -1,0 +1,393 @@
+// The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
+// tile's values summed by themselves, tiles added in order. Here the logits of all of a token's tiles stay in registers until the
+// largest is known; then their weights take the place of the queries in shared memory. Keys are read twice nevertheless, as keys and as
+// values, but for the two tiles that are still there: logits go from the last tile to the first, values from the first to the last.
+//
+// A warpgroup has every other tile's logits and half of the columns of the values; two warps of a third bring each of them its tiles,
+// through all tokens of the block. So while a token ends, the next one's keys and queries are on their way.
+#include <algorithm>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/attention_keys.cuh"
+#include "backend/cuda/kernels/attention/attention_sums.cuh"
+#include "backend/cuda/kernels/attention/hopper_in_registers.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kDim = 512;
+constexpr int kHeads = 64;
+constexpr int kKeys = 64;
+constexpr int kMostTiles = 10;
+constexpr int kConsumers = 256;
+constexpr int kProducers = 128;
+constexpr int kConsumerRegisters = 224;
+constexpr int kThreads = kConsumers + kProducers;
+// A block gets 168 registers a thread at first.
+constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegisters) / kProducers;
+constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
+constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
+constexpr int kBlocks = kDim / kCols;
+constexpr int kStepsOfBlock = kCols / 16;
+constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
+
+// 64 rows of kDim, [kBlocks][64][kCols], pieces permuted.
+struct Rows {
+  unsigned char bytes[kBlocks * kBlockBytes];
+};
+
+struct Shared {
+  Rows keys[2];  // Of even and odd tiles.
+  // The queries, then bf16 weights [tiles][kHeads][kKeys], pieces permuted.
+  unsigned char q_or_weights[std::max(kBlocks, kMostTiles) * kBlockBytes];
+  float tile_sums[kMostTiles][kHeads];
+  float maxima[2][kHeads];  // Of each warpgroup's logits.
+  int num_keys;             // Of the token whose queries are there.
+  uint64_t keys_full[2];
+  uint64_t keys_empty[2];
+  uint64_t q_full;
+  uint64_t q_empty[kBlocks];  // Nobody reads queries, or weights, where this block of queries lies.
+};
+
+__device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
+  return (p.num_heads + kHeads - 1) / kHeads;
+}
+
+// --- Producers -------------------------------------------------------------------------------------------------------
+
+// Lanes of a row's block of columns, and rows that a warp copies a block of at once.
+constexpr int kLanesOfBlock = kCols / 8;
+constexpr int kRowsAtOnce = 32 / kLanesOfBlock;
+
+// Where the piece of this lane lies in row `row` of a block.
+__device__ __forceinline__ uint32_t PlaceOfPiece(int row, int piece) {
+  return static_cast<uint32_t>(row * 128 + (piece ^ (row % 8)) * 16);
+}
+
+// Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none: zeros.
+__device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16_t* row_of_lane,
+                                         const void* any) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int piece = lane % kLanesOfBlock;
+  const uint32_t to = SharedAddress(rows.bytes);
+#pragma unroll 1
+  for (int i = 0; i < 32; i += kRowsAtOnce) {
+    const int row = i + lane / kLanesOfBlock;
+    const auto* from = reinterpret_cast<const uint16_t*>(
+        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), row));
+    const bool exists = from != nullptr;
+    from = (exists ? from : static_cast<const uint16_t*>(any)) + piece * 8;
+    const uint32_t at = to + PlaceOfPiece(first_row + row, piece);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+      CopyAsync16(at + block * kBlockBytes, from + block * kCols, exists);
+  }
+}
+
+__device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, const AttentionParams& p) {
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int odd = warp / 2;  // The tiles of these two warps, half of the rows each.
+  const int first_row = warp % 2 * 32;
+  const int groups = HeadGroups(p);
+  const int num_items = p.num_tokens * groups;
+  uint32_t fills = 0;  // Of the place for these tiles.
+  uint32_t token_parity = 0;
+  for (int item = static_cast<int>(blockIdx.x); item < num_items; item += static_cast<int>(gridDim.x)) {
+    const int64_t token = item / groups;
+    const int first_head = item % groups * kHeads;
+    const VisibleKeys keys(table, p, token);
+    const auto num_keys = static_cast<int>(keys.num_keys);
+    const int num_tiles = (num_keys + kKeys - 1) / kKeys;
+    const int mine = (num_tiles + 1 - odd) / 2;
+    // Down to the first of mine, and up again behind it.
+    const int num_fills = max(2 * mine - 1, 0);
+    // This lane's key of a fill, or a number that is none's.
+    const auto key_of = [&](int fill) {
+      const int tile = odd + 2 * (fill < mine ? mine - 1 - fill : fill - (mine - 1));
+      return fill < num_fills ? tile * kKeys + first_row + lane : num_keys;
+    };
+    const auto place_of = [&](int key) { return key < num_keys ? keys.Place(key) : 0; };
+    const auto row_of = [&](int key, int64_t place) -> const uint16_t* {
+      return key < num_keys ? keys.template RowAt<uint16_t>(key, place) : nullptr;
+    };
+    // Of the fill that is next, and of the one behind it: neither is waited for when copies could be asked for.
+    const uint16_t* row = row_of(key_of(0), place_of(key_of(0)));
+    int64_t place = place_of(key_of(1));
+    const auto bring = [&](int fill) {
+      WaitForPhase(&m.keys_empty[odd], (fills & 1U) ^ 1U);
+      CopyKeys(m.keys[odd], first_row, row, p.q);
+      CommitCopies();
+      ++fills;
+      row = row_of(key_of(fill + 1), place);
+      place = place_of(key_of(fill + 2));
+    };
+    const auto tell = [&](uint64_t* barrier) {
+      PublishToMatrixSteps();
+      __syncwarp();
+      if (lane == 0) Arrive(barrier);
+    };
+    // A quarter of the heads each.
+    const int row_of_q = warp * (kHeads / 4) + lane / kLanesOfBlock;
+    const auto* const q = static_cast<const uint16_t*>(p.q) +
+                          (token * p.num_heads + first_head + row_of_q) * kDim + lane % kLanesOfBlock * 8;
+    const auto bring_queries = [&](int first_block, int end_block) {
+#pragma unroll 1
+      for (int block = first_block; block < end_block; ++block) {
+        WaitForPhase(&m.q_empty[block], token_parity ^ 1U);
+        const uint32_t to = SharedAddress(m.q_or_weights) + block * kBlockBytes;
+#pragma unroll
+        for (int i = 0; i < kHeads / 4; i += kRowsAtOnce) {
+          CopyAsync16(to + PlaceOfPiece(row_of_q + i, lane % kLanesOfBlock), q + i * kDim + block * kCols,
+                      first_head + row_of_q + i < p.num_heads);
+        }
+      }
+    };
+    // Of the token in front, the place of weights that there are is given back tile by tile.
+    constexpr int kEarlyBlock = 3;
+    bring_queries(kEarlyBlock, kBlocks);
+    CommitCopies();
+    if (num_fills > 0) bring(0);
+    bring_queries(0, kEarlyBlock);
+    // All that use the number of keys of the token in front have done so.
+    if (warp == 0 && lane == 0) m.num_keys = num_keys;
+    CommitCopies();
+    if (num_fills > 0) {
+      WaitForCopies<1>();
+      tell(&m.keys_full[odd]);
+    }
+    WaitForCopies<0>();
+    tell(&m.q_full);
+    for (int fill = 1; fill < num_fills; ++fill) {
+      bring(fill);
+      WaitForCopies<0>();
+      tell(&m.keys_full[odd]);
+    }
+    token_parity ^= 1U;
+  }
+}
+
+// --- Consumers -------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void MeetConsumers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
+}
+
+__device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int half = thread / 128;  // The warpgroup.
+  const int lane = thread % 32;
+  const int place = lane % 4;
+  const int row =
+      thread % 128 / 32 * 16 + lane / 4;  // The heads of this thread: this one and that eight further.
+  const int groups = HeadGroups(p);
+  const int num_items = p.num_tokens * groups;
+  uint32_t fills[2] = {0, 0};  // Of both places, before this token.
+  uint32_t token_parity = 0;
+  for (int item = static_cast<int>(blockIdx.x); item < num_items; item += static_cast<int>(gridDim.x)) {
+    const int64_t token = item / groups;
+    const int first_head = item % groups * kHeads;
+    const int num_heads = min(kHeads, p.num_heads - first_head);
+    float sinks[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      sinks[r] = row + 8 * r < num_heads ? p.sink[first_head + row + 8 * r] : -INFINITY;
+    WaitForPhase(&m.q_full, token_parity);
+    token_parity ^= 1U;
+    const int num_keys = m.num_keys;
+    const int num_tiles = (num_keys + kKeys - 1) / kKeys;
+    const int tiles_of[2] = {(num_tiles + 1) / 2, num_tiles / 2};
+    const int mine = half == 0 ? tiles_of[0] : tiles_of[1];
+    const uint32_t first_fill = half == 0 ? fills[0] : fills[1];
+
+    float maxima[2] = {-INFINITY, -INFINITY};
+    // Set, although they are overwritten: what is written under a condition would be kept from token to token.
+    float logits[kMostTiles / 2][kLogits] = {};
+    // The logit of a sum, which lies where the matrix unit leaves it.
+    const auto scaled = [&](int i, int k, float sum) {
+      const int key = (2 * i + half) * kKeys + k / 4 * 8 + place * 2 + k % 2;
+      return key < num_keys ? sum * p.softmax_scale : -INFINITY;
+    };
+    // The keys of this warpgroup's tile number i, which is one of all in two.
+#pragma unroll
+    for (int i = kMostTiles / 2 - 1; i >= 0; --i) {
+      if (i >= mine) continue;
+      WaitForPhase(&m.keys_full[half], (first_fill + static_cast<uint32_t>(mine - 1 - i)) & 1U);
+      // Computed anew for each tile: descriptors of all steps would not fit in registers.
+      uint32_t q_address = SharedAddress(m.q_or_weights);
+      uint32_t key_address = SharedAddress(m.keys[half].bytes);
+      asm volatile("" : "+r"(q_address), "+r"(key_address));
+      const uint64_t a = MatrixDescriptor(q_address);
+      const uint64_t b = MatrixDescriptor(key_address);
+      FenceRegisters(logits[i]);
+      BeginMatrixSteps();
+#pragma unroll
+      for (int step = 0; step < kDim / 16; ++step) {
+        const int offset = step / kStepsOfBlock * (kBlockBytes / 16) + step % kStepsOfBlock * 2;
+        SharedMatrixStep<kKeys>::Add(logits[i], a + offset, b + offset, step > 0 ? 1 : 0);
+      }
+      CommitMatrixSteps();
+      WaitForMatrixSteps<0>();
+      FenceRegisters(logits[i]);
+      // The first tile stays, as values.
+      if (i > 0 && lane == 0) ArriveTimes(&m.keys_empty[half], 2);
+#pragma unroll
+      for (int k = 0; k < kLogits; ++k) {
+        logits[i][k] = scaled(i, k, logits[i][k]);
+        maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], logits[i][k]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      for (int offset = 2; offset > 0; offset /= 2)
+        maxima[r] = fmaxf(maxima[r], __shfl_xor_sync(kWholeWarp, maxima[r], offset));
+      if (place == 0) m.maxima[half][row + 8 * r] = maxima[r];
+    }
+    MeetConsumers();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(m.maxima[0][row + 8 * r], m.maxima[1][row + 8 * r]);
+
+    // Nobody reads the queries any more. Where no weights come to lie, the next token's may.
+    if (thread >= num_tiles && thread < kBlocks) ArriveTimes(&m.q_empty[thread], kConsumers / 32);
+#pragma unroll
+    for (int i = 0; i < kMostTiles / 2; ++i) {
+      if (i >= mine) continue;
+      const int tile = 2 * i + half;
+#pragma unroll
+      for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(logits[i][k] - maxima[k / 2 % 2]);
+        // Rounded for the value product only.
+#pragma unroll
+      for (int k = 0; k < kLogits; k += 2) {
+        const int head = row + k / 2 % 2 * 8;
+        *reinterpret_cast<uint32_t*>(m.q_or_weights + tile * kBlockBytes + head * 128 +
+                                     ((k / 4) ^ (head % 8)) * 16 + place * 4) =
+            Bf16Pair(logits[i][k], logits[i][k + 1]);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float sum = SumOfTile(logits[i], r, place);
+        if (place == 3) m.tile_sums[tile][row + 8 * r] = sum;
+      }
+    }
+    PublishToMatrixSteps();
+    MeetConsumers();
+    // The sink is one more logit without value.
+    float normalizers[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      normalizers[r] = expf(sinks[r] - maxima[r]);
+      for (int tile = 0; tile < num_tiles; ++tile) normalizers[r] += m.tile_sums[tile][row + 8 * r];
+    }
+
+    // Half of the columns, 128 at a time.
+    float o[2][64] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      const int odd = tile % 2;
+      WaitForPhase(&m.keys_full[odd],
+                   ((odd != 0 ? fills[1] + tiles_of[1] : fills[0] + tiles_of[0]) + tile / 2 - 1U) & 1U);
+      const uint32_t weight_address = SharedAddress(m.q_or_weights) + tile * kBlockBytes;
+      const uint32_t value_address = SharedAddress(m.keys[odd].bytes);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        float values[64];
+        FenceRegisters(values);
+        BeginMatrixSteps();
+#pragma unroll
+        for (int i = 0; i < kKeys / 16; ++i) {
+          const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
+          SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
+                                           TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
+        }
+        CommitMatrixSteps();
+        WaitForMatrixSteps<0>();
+        FenceRegisters(values);
+        if (part == 1 && lane == 0) {
+          Arrive(&m.keys_empty[odd]);
+          if (tile < kBlocks) Arrive(&m.q_empty[tile]);
+        }
+#pragma unroll
+        for (int i = 0; i < 64; ++i) o[part][i] += values[i];
+        FenceRegisters(o[part]);  // Or they would be added when there are no registers for it.
+      }
+    }
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) fills[odd] += static_cast<uint32_t>(max(2 * tiles_of[odd] - 1, 0));
+
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Pairs of columns: `place` of every eight.
+      uint32_t words[32];
+      const auto divide = [&](auto&& quotient) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          float(&pair)[64] = o[i / 16];
+          const int j = i % 16 * 4 + r * 2;
+          words[i] = Bf16Pair(quotient(pair[j]), quotient(pair[j + 1]));
+        }
+      };
+      const Divisor divisor(normalizers[r]);
+      if (divisor.is_plain && ArePlain(o[0], r) && ArePlain(o[1], r)) {
+        divide([&](float x) { return divisor.Plain(x); });
+      } else {
+        divide([&](float x) { return divisor.Any(x); });
+      }
+      __syncwarp();
+      const int head = row + 8 * r;
+      auto* const out = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + head) * kDim +
+                        half * (kDim / 2) + place * 8;
+#pragma unroll
+      for (int i = 0; i < 32; i += 4) {
+        uint32_t eights[4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
+        ExchangeOfFour(eights, place);
+        if (head < num_heads)
+          *reinterpret_cast<uint4*>(out + i * 8) = make_uint4(eights[0], eights[1], eights[2], eights[3]);
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kConsumers + kProducers, 1)
+    AttentionOnceKernel(const __grid_constant__ SequenceTable table,
+                        const __grid_constant__ AttentionParams p) {
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& m = *reinterpret_cast<Shared*>(raw);
+  BeginKernel();
+  if (threadIdx.x == 0) {
+    for (int odd = 0; odd < 2; ++odd) {
+      InitBarrier(&m.keys_full[odd], 2);
+      InitBarrier(&m.keys_empty[odd], kConsumers / 32);
+    }
+    InitBarrier(&m.q_full, kProducers / 32);
+    for (uint64_t& empty : m.q_empty) InitBarrier(&empty, kConsumers / 32);
+    PublishBarriers();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    GiveUpRegisters<kProducerRegisters>();
+    Produce(m, table, p);
+  } else {
+    TakeRegisters<kConsumerRegisters>();
+    Consume(m, p);
+  }
+}
+
+}  // namespace
+
+bool HasAttentionOnce(DType dtype, const AttentionParams& params, int64_t max_keys) {
+  constexpr int64_t kMinTokens = 65;
+  return dtype == DType::kBF16 && params.head_dim == kDim && params.num_tokens >= kMinTokens &&
+         max_keys <= kMostTiles * kKeys && reinterpret_cast<uintptr_t>(params.o) % 16 == 0;
+}
+
+Status AttentionOnce(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+  const int64_t items = params.num_tokens * CeilDiv(params.num_heads, kHeads);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.queue().num_processors()));
+  context.Launch(AttentionOnceKernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

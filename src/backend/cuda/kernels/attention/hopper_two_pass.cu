@@ -1,0 +1,235 @@
+// The arithmetic is that of attention_mma.cu, in the same order, so that a token's bits do not depend on which of the two ran:
+// tiles of 64 keys; a first pass for the largest logit; weights relative to it; a tile's values summed by themselves, in steps of
+// 16 keys; tiles added in order. Here a block goes through all tiles of a token for 64 heads, twice, while the next tiles
+// are on their way into shared memory: keys are read once for 64 heads, and no partial results leave the block.
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/attention_keys.cuh"
+#include "backend/cuda/kernels/attention/hopper_two_pass.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kDim = 512;
+constexpr int kHeads = 64;
+constexpr int kKeys = 64;
+constexpr int kThreads = 256;  // Two warpgroups: half of a tile's keys each, then half of the columns each.
+constexpr int kBuffers = 2;
+constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
+constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
+constexpr int kBlocks = kDim / kCols;
+
+// 64 rows of kDim, [kBlocks][64][kCols], pieces permuted.
+struct Rows {
+  unsigned char bytes[kBlocks * kBlockBytes];
+};
+
+struct Shared {
+  Rows keys[kBuffers];
+  Rows q;
+  unsigned char weights[kBlockBytes];   // bf16 [kHeads][kKeys], pieces permuted.
+  float group_sums[kHeads][kKeys / 8];  // Of a tile's weights, eight keys each.
+  float maxima[2][kHeads];              // Of each warpgroup's logits.
+  float normalizers[kHeads];
+};
+
+// A thread's share of 64 rows: a quarter of row thread / 4. `row` is null where there is none: zeros.
+__device__ __forceinline__ void CopyRow(Rows& rows, const uint16_t* row, const void* any) {
+  const int r = static_cast<int>(threadIdx.x) / 4;
+  const uint32_t to = SharedAddress(rows.bytes) + r * 128;
+#pragma unroll
+  for (int i = 0; i < kDim / 8 / 4; ++i) {
+    const int piece = i * 4 + static_cast<int>(threadIdx.x) % 4;
+    CopyAsync16(to + piece / 8 * kBlockBytes + ((piece % 8) ^ (r % 8)) * 16,
+                row != nullptr ? static_cast<const void*>(row + piece * 8) : any, row != nullptr);
+  }
+}
+
+// Grid: tokens, groups of heads.
+__global__ void __launch_bounds__(kThreads, 1)
+    AttentionTokensKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
+  BeginKernel();
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& m = *reinterpret_cast<Shared*>(raw);
+  const int64_t token = blockIdx.x;
+  const VisibleKeys keys(table, p, token);
+  const int first_head = static_cast<int>(blockIdx.y) * kHeads;
+  const int num_heads = min(kHeads, p.num_heads - first_head);
+  const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
+  const int thread = static_cast<int>(threadIdx.x);
+  const int half = thread / 128;  // The warpgroup.
+  const int lane = thread % 32;
+  const int place = lane % 4;
+  const int row =
+      thread % 128 / 32 * 16 + lane / 4;  // The heads of this thread: this one and that eight further.
+
+  // Tiles come twice: steps [0, num_tiles) for maxima, then for values.
+  const auto key_row = [&](int step) -> const uint16_t* {
+    const int64_t key = int64_t{step < num_tiles ? step : step - num_tiles} * kKeys + thread / 4;
+    return step < 2 * num_tiles && key < keys.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+  };
+  const uint16_t* next_row = key_row(0);
+  const auto copy_tile = [&](int step) {
+    if (step < 2 * num_tiles) CopyRow(m.keys[step % kBuffers], next_row, p.q);
+    CommitCopies();
+    next_row = key_row(step + 1);
+  };
+  {
+    const int head = thread / 4;
+    const auto* const q =
+        static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head + head) * kDim;
+    CopyRow(m.q, head < num_heads ? q : nullptr, p.q);
+  }
+  for (int step = 0; step < kBuffers; ++step) copy_tile(step);
+
+  // Logits of this warpgroup's 32 keys of the tile of a step.
+  const uint32_t q_address = SharedAddress(m.q.bytes);
+  const auto logits_of = [&](int step, float(&logits)[16]) {
+    const uint32_t key_address = SharedAddress(m.keys[step % kBuffers].bytes) + half * (32 * 128);
+    FenceRegisters(logits);
+    BeginMatrixSteps();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
+      const uint64_t b = MatrixDescriptor(key_address + block * kBlockBytes);
+#pragma unroll
+      for (int i = 0; i < kCols / 16; ++i)
+        SharedMatrixStep<32>::Add(logits, a + 2 * i, b + 2 * i, block + i > 0 ? 1 : 0);
+    }
+    CommitMatrixSteps();
+    WaitForMatrixSteps<0>();
+    FenceRegisters(logits);
+    const int64_t first_key = int64_t{step < num_tiles ? step : step - num_tiles} * kKeys + half * 32;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int64_t key = first_key + i / 4 * 8 + place * 2 + i % 2;
+      logits[i] = key < keys.num_keys ? logits[i] * p.softmax_scale : -INFINITY;
+    }
+  };
+  const auto wait_for_tile = [&] {
+    WaitForCopies<kBuffers - 1>();
+    PublishToMatrixSteps();
+    __syncthreads();
+  };
+
+  float maxima[2] = {-INFINITY, -INFINITY};
+  for (int step = 0; step < num_tiles; ++step) {
+    wait_for_tile();
+    float logits[16];
+    logits_of(step, logits);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) maxima[i / 2 % 2] = fmaxf(maxima[i / 2 % 2], logits[i]);
+    __syncthreads();
+    copy_tile(step + kBuffers);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    for (int offset = 2; offset > 0; offset /= 2)
+      maxima[r] = fmaxf(maxima[r], __shfl_xor_sync(kWholeWarp, maxima[r], offset));
+    if (place == 0) m.maxima[half][row + 8 * r] = maxima[r];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(m.maxima[0][row + 8 * r], m.maxima[1][row + 8 * r]);
+  // The sink is one more logit without value. One thread a head keeps the sum of weights.
+  float normalizer = 0.0F;
+  if (thread < num_heads)
+    normalizer = expf(p.sink[first_head + thread] - fmaxf(m.maxima[0][thread], m.maxima[1][thread]));
+
+  // Half of the columns, 128 at a time.
+  float o[2][64] = {};
+  const uint32_t weight_address = SharedAddress(m.weights);
+  for (int step = num_tiles; step < 2 * num_tiles; ++step) {
+    wait_for_tile();
+    float logits[16];
+    logits_of(step, logits);
+    float weights[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) weights[i] = expf(logits[i] - maxima[i / 2 % 2]);
+      // Rounded for the value product only.
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const int head = row + i / 2 % 2 * 8;
+      const int piece = half * 4 + i / 4;
+      *reinterpret_cast<uint32_t*>(m.weights + head * 128 + (piece ^ (head % 8)) * 16 + place * 4) =
+          Bf16FromFloat(weights[i]) | static_cast<uint32_t>(Bf16FromFloat(weights[i + 1])) << 16;
+    }
+    // Sums of eight keys in order, from lane to lane.
+#pragma unroll
+    for (int group = 0; group < 8; ++group) {
+      const float first = weights[group * 2];
+      const float second = weights[group * 2 + 1];
+      float sum = 0.0F + first + second;
+#pragma unroll
+      for (int from = 0; from < 3; ++from) {
+        const float before = __shfl_up_sync(kWholeWarp, sum, 1);
+        if (place == from + 1) sum = before + first + second;
+      }
+      if (place == 3) m.group_sums[row + group % 2 * 8][half * 4 + group / 2] = sum;
+    }
+    PublishToMatrixSteps();
+    __syncthreads();
+    if (thread < kHeads) {
+      const float* const sums = m.group_sums[thread];
+      normalizer += ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+    }
+    const uint32_t value_address = SharedAddress(m.keys[step % kBuffers].bytes);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      float values[64];
+      FenceRegisters(values);
+      BeginMatrixSteps();
+#pragma unroll
+      for (int i = 0; i < kKeys / 16; ++i) {
+        const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
+        SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
+                                         TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
+      }
+      CommitMatrixSteps();
+      WaitForMatrixSteps<0>();
+      FenceRegisters(values);
+#pragma unroll
+      for (int i = 0; i < 64; ++i) o[part][i] += values[i];
+    }
+    __syncthreads();
+    copy_tile(step + kBuffers);
+  }
+
+  if (thread < kHeads) m.normalizers[thread] = normalizer;
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int head = row + 8 * r;
+    if (head >= num_heads) continue;
+    const float divisor = m.normalizers[head];
+    auto* const out = static_cast<uint16_t*>(p.o) + (token * p.num_heads + first_head + head) * kDim;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float low = o[part][i * 4 + r * 2] / divisor;
+        const float high = o[part][i * 4 + r * 2 + 1] / divisor;
+        *reinterpret_cast<uint32_t*>(out + half * 256 + part * 128 + i * 8 + place * 2) =
+            Bf16FromFloat(low) | static_cast<uint32_t>(Bf16FromFloat(high)) << 16;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool HasAttentionWgmma(DType dtype, int64_t num_tokens, int64_t head_dim) {
+  constexpr int64_t kMinTokens = 40;  // A block a token: fewer leave most of the device idle.
+  return dtype == DType::kBF16 && head_dim == kDim && num_tokens >= kMinTokens;
+}
+
+Status AttentionWgmma(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+  const dim3 grid(static_cast<unsigned>(params.num_tokens),
+                  static_cast<unsigned>(CeilDiv(params.num_heads, kHeads)));
+  context.Launch(AttentionTokensKernel, grid, kThreads, sizeof(Shared), table, params);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

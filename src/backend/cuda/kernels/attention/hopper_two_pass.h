@@ -1,0 +1,12 @@
+// attention for many tokens and the release's head width, on the matrix unit: a block takes 64 heads of a token.
+#pragma once
+
+#include "backend/cuda/kernels/attention/attention_params.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+bool HasAttentionWgmma(DType dtype, int64_t num_tokens, int64_t head_dim);
+Status AttentionWgmma(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,25 @@
+// Bytes between the host's pinned memory and the device's, by kernels: as launches of a list they cost the copy engine no turn.
+#pragma once
+
+#include <cstddef>
+
+#include "backend/cuda/runtime/staging.h"
+
+namespace dsv4::backend::cuda {
+
+class DeviceQueue;
+class LaunchList;
+struct Fault;
+
+// Of staging memory to where a step wants them.
+void LaunchCopyBytes(DeviceQueue& queue, void* destination, const void* source, size_t num_bytes);
+
+// Into staging memory, as a list's first launch: it is added before anybody knows what there will be to bring, and told behind the last.
+void BeginUpload(LaunchList& list);
+void SetUpload(LaunchList& list, const Staging::Bytes& staged);
+
+// What the host waits for: bytes, and the fault record beside them. `destination` and `host_fault` are pinned.
+void LaunchCopyToHost(DeviceQueue& queue, void* destination, const void* source, size_t num_bytes,
+                      Fault* host_fault);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,17 @@
+// linear and grouped_linear of many tokens in FP8 (Fp8Products): FP8 weights times activations that the release rounds to FP8, both as they
+// are, on the matrix unit's FP8, which takes twice the rate of bf16.
+//
+// Result: y = sum over blocks of 128 columns, in order, of fp32 fma(unit, xs * ws, total), where `unit` is the matrix unit's sum of the
+// block's exact products of codes (e4m3_steps.cuh), xs the scale of the token's group and ws that of the weight's block. So a token's
+// result depends on its own row alone, whatever the number of tokens.
+#pragma once
+
+#include "backend/cuda/kernels/gemm/gemm_wgmma.h"
+
+namespace dsv4::backend::cuda {
+
+// As `mode` says; weights of FP8 in blocks of 128 rows and columns or multiples of that, with activations in FP8.
+bool HasLinearFp8(Fp8Products mode, const LinearWgmmaArgs& args);
+Status LinearFp8(CudaContext& context, const LinearWgmmaArgs& args);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/gemm/gemv_pair.h"
+#include "backend/cuda/kernels/gemm/gemv_rows.cuh"
+#include "backend/cuda/kernels/gemm/gemv_stream.h"
+#include "backend/cuda/kernels/gemm/gemv_units.cuh"
+#include "backend/cuda/kernels/gemm/gemv_warps.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
+#include "backend/cuda/kernels/moe/gemv_joint.h"
+#include "backend/cuda/runtime/memory_range.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// One block a processor.
+constexpr int kStages = 3;                        // 96 KB of weights that a block has under way.
+constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
+constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
+constexpr int kMaxMatrices = 8;                   // Of a launch.
+
+// A weight, and where its products go.
+struct Matrix {
+  StreamShape shape;
+  const uint8_t* data;
+  const uint8_t* scale;
+  void* y;
+  int64_t y_stride;
+  int64_t y_group_stride;
+  float global_scale;
+  int form;        // Of the activations, in Params::forms.
+  int first_tile;  // Of the launch's tiles.
+  int rows;        // Of a group.
+  bool y_is_bf16;
+};
+
+struct Params {
+  int num_matrices;
+  StreamForms forms;
+  int num_tiles;      // Of a group, all matrices together,
+  int num_blocks;     // that share them; the others do `mix`.
+  int max_items;      // Of a block.
+  int scales_stride;  // Of a tile: the most blocks of columns that any FP8 matrix has.
+  HcPreParams mix;
+  int mix_tokens;
+  int cols;
+  int num_tokens;
+  const uint16_t* x;
+  int64_t x_stride;
+  int64_t x_group_stride;
+  Matrix matrices
+      [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind num_matrices are zero: equal launches are equal bytes.
+};
+static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
+
+// A row tile of a block.
+struct alignas(16) Item {
+  StreamTile tile;
+  int matrix;
+  int first_row;  // Of the matrix.
+};
+
+// Row tiles whose sums of segments are added at once.
+__host__ __device__ __forceinline__ int ItemsAtOnce(int num_tokens) {
+  return kSumsBytes / (num_tokens * kSegments * static_cast<int>(sizeof(SegmentSums)));
+}
+
+// Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
+template <StreamKind... kKinds>
+__global__ void __launch_bounds__(kStreamThreads, 1) StreamKernel(const __grid_constant__ Params p) {
+  constexpr bool kAnyFp4 = (IsFp4(kKinds) || ...);
+  const int t = static_cast<int>(threadIdx.x);
+  const int64_t group = blockIdx.y;
+  const int num_blocks = p.num_blocks;
+  const int block = static_cast<int>(blockIdx.x);
+  if (block >= num_blocks) {
+    LetNextKernelStart();
+    WaitForKernelsBefore();
+    return HcMixOfToken<kStreamThreads>(p.mix, block - num_blocks);
+  }
+  const int x_stride = static_cast<int>(StreamRow(p.cols));
+  const auto groups = static_cast<int>(StreamGroups(p.cols));
+  const int num_items = (p.num_tiles - block + num_blocks - 1) / num_blocks;
+  const int items_at_once = ItemsAtOnce(p.num_tokens);
+
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& ring = reinterpret_cast<WarpRing<kStages>*>(shared)[t / 32];
+  auto* const sums = reinterpret_cast<SegmentSums*>(shared + kStreamWarps * sizeof(WarpRing<kStages>));
+  auto* const items = reinterpret_cast<Item*>(sums + kSumsBytes / sizeof(SegmentSums));
+  auto* const shared_x = reinterpret_cast<uint16_t*>(items + p.max_items);
+  // All forms of the rows lie before the scales.
+  auto* const x_scales = reinterpret_cast<float*>(shared_x + p.forms.count * p.num_tokens * x_stride);
+  float* const fp8_scales = x_scales + p.num_tokens * groups;
+
+  for (int i = t; i < num_items; i += kStreamThreads) {
+    const int tile = block + i * num_blocks;
+    int matrix = 0;
+    while (matrix + 1 < p.num_matrices && tile >= p.matrices[matrix + 1].first_tile) ++matrix;
+    const Matrix& m = p.matrices[matrix];
+    const int first_row = static_cast<int>(group) * m.rows + (tile - m.first_tile) * kTileRows;
+    items[i] = {{m.data + static_cast<int64_t>(first_row) * m.shape.row_bytes,
+                 m.scale + static_cast<int64_t>(first_row) * m.shape.scale_row_bytes},
+                matrix,
+                first_row};
+  }
+  __syncthreads();
+  const auto shape_of = [&](int i) -> const StreamShape& { return p.matrices[items[i].matrix].shape; };
+  const auto tile_of = [&](int i) { return items[i].tile; };
+  WarpReader<kStages, kAnyFp4, decltype(tile_of), decltype(shape_of)> reader(ring, num_items, tile_of,
+                                                                             shape_of);
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) reader.Load();
+  // What does not fit the rings waits in L2.
+  if (t > 1 && t < num_items) {
+    const auto bytes = static_cast<uint32_t>(kTileRows * shape_of(t).row_bytes);
+    if (t * bytes < kPrefetchedBytes + kStreamWarps * sizeof(ring.data))
+      PrefetchToL2(items[t].tile.data, bytes);
+  }
+  for (int n = t; n < num_items * p.scales_stride; n += kStreamThreads) {
+    const Item& item = items[n / p.scales_stride];
+    const Matrix& m = p.matrices[item.matrix];
+    const int column = n % p.scales_stride;
+    if (column < m.shape.scale_cols) {
+      fp8_scales[n] = LoadScale(
+          m.scale, m.shape.scale_dtype,
+          static_cast<int64_t>(item.first_row >> m.shape.block_rows_log2) * m.shape.scale_cols + column);
+    }
+  }
+  WaitForKernelsBefore();
+  const uint16_t* const x = p.x + group * p.x_group_stride;
+  LoadStreamRows<kStreamThreads>(shared_x, x_scales, p.num_tokens, p.cols, p.forms,
+                                 [&](int token) { return x + token * p.x_stride; });
+  __syncthreads();
+
+  const int place = t % 4;
+  const int lane_token = t % 32 / 4;  // Of B; of the sums place * 2 and the next.
+  const bool exists = lane_token < p.num_tokens;
+  const float* const x_scales0 = x_scales + min(place * 2, p.num_tokens - 1) * groups;
+  const float* const x_scales1 = x_scales + min(place * 2 + 1, p.num_tokens - 1) * groups;
+  uint32_t slot = 0;
+  int current = FirstItemOfWarp();
+  bool let_next = false;
+#pragma unroll 1
+  for (int first = 0; first < num_items; first += items_at_once) {
+    const int end = min(num_items, first + items_at_once);
+#pragma unroll 1
+    for (; current < end; current += kItemStep) {
+      const Matrix& m = p.matrices[items[current].matrix];
+      float segment[4] = {};
+      WithStreamKind<kKinds...>(m.shape.kind, [&]<StreamKind kKind>() {
+        MultiplyWarpSegment<kKind, kStages>(
+            ring, slot, reader, m.shape, shared_x + (m.form * p.num_tokens + lane_token) * x_stride, exists,
+            {fp8_scales + current * p.scales_stride, x_scales0, x_scales1}, segment);
+      });
+      StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
+    }
+    if (!let_next && end == num_items) {
+      let_next = true;
+      LetNextKernelStart();
+    }
+    __syncthreads();
+    for (int i = t; i < (end - first) * p.num_tokens * kTileRows; i += kStreamThreads) {
+      const int row = i % kTileRows;
+      const int token = i / kTileRows % p.num_tokens;
+      const int of = i / (kTileRows * p.num_tokens);
+      const Item& item = items[first + of];
+      const Matrix& m = p.matrices[item.matrix];
+      float sum = 0.0F;
+      WithStreamKind<kKinds...>(m.shape.kind, [&]<StreamKind kKind>() {
+        sum = SumSegments<FormatOf(kKind)>(sums + of * kSegments * p.num_tokens, p.num_tokens, token, row,
+                                           m.shape, m.global_scale);
+      });
+      const int64_t place_in_y = group * m.y_group_stride + token * m.y_stride + item.first_row + row -
+                                 static_cast<int>(group) * m.rows;
+      if (m.y_is_bf16) {
+        static_cast<uint16_t*>(m.y)[place_in_y] = Bf16FromFloat(sum);
+      } else {
+        static_cast<float*>(m.y)[place_in_y] = sum;
+      }
+    }
+    if (end < num_items) __syncthreads();
+  }
+}
+
+using Kernel = void (*)(Params);
+
+// For a matrix, or several of that kind.
+Kernel KernelOf(StreamKind kind) {
+  switch (kind) {
+    case StreamKind::kBf16:
+      return StreamKernel<StreamKind::kBf16>;
+    case StreamKind::kFp8:
+      return StreamKernel<StreamKind::kFp8>;
+    case StreamKind::kFp8Plain:
+      return StreamKernel<StreamKind::kFp8Plain>;
+    case StreamKind::kMxFp4:
+      return StreamKernel<StreamKind::kMxFp4>;
+    case StreamKind::kNvFp4:
+      break;
+  }
+  return StreamKernel<StreamKind::kNvFp4>;
+}
+
+// The kernel for these matrices; null where they do not go together. The release's own mixture is FP8 and BF16.
+Kernel KernelOf(const Params& params) {
+  const StreamKind first = params.matrices[0].shape.kind;
+  bool alike = true;
+  bool fp8_or_bf16 = true;
+  for (int i = 0; i < params.num_matrices; ++i) {
+    const StreamKind kind = params.matrices[i].shape.kind;
+    alike = alike && kind == first;
+    fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
+  }
+  if (alike) return KernelOf(first);
+  return fp8_or_bf16 ? static_cast<Kernel>(StreamKernel<StreamKind::kFp8, StreamKind::kBf16>) : nullptr;
+}
+
+// Adds a weight's tiles to a launch.
+void AddMatrix(Params& params, const StreamLinearArgs& args) {
+  Matrix& matrix = params.matrices[params.num_matrices++];
+  matrix.shape = ShapeOf(args.weight);
+  matrix.data = args.weight.data;
+  matrix.scale = static_cast<const uint8_t*>(args.weight.scale);
+  matrix.y = args.y;
+  matrix.y_stride = args.y_stride;
+  matrix.y_group_stride = args.y_group_stride;
+  matrix.global_scale = args.weight.global_scale;
+  matrix.form = params.forms.Add(FormOf(args.weight));
+  matrix.first_tile = params.num_tiles;
+  matrix.rows = static_cast<int>(args.rows_per_group);
+  matrix.y_is_bf16 = args.y_is_bf16;
+  params.num_tiles += static_cast<int>(CeilDiv(args.rows_per_group, kTileRows));
+  params.scales_stride = std::max(params.scales_stride, matrix.shape.scale_cols);
+}
+
+}  // namespace
+
+// A launch that the next linear may join: one of the same activations, or behind a grouped one that of its output.
+struct OpenLinear {
+  uint64_t launch = 0;
+  StreamLinearArgs first;
+  Params params;
+};
+
+namespace {
+
+// Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
+uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64_t before) {
+  const int64_t max_blocks =
+      std::max<int64_t>(1, context.queue().num_processors() / num_groups - params.mix_tokens);
+  params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
+  params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
+  const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
+                  static_cast<unsigned>(num_groups));
+  const size_t shared_bytes =
+      kStreamWarps * sizeof(WarpRing<kStages>) + kSumsBytes +
+      static_cast<size_t>(params.max_items) * sizeof(Item) +
+      static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) +
+      StreamScalesBytes(params.cols, params.num_tokens) +
+      static_cast<size_t>(params.max_items * params.scales_stride) * sizeof(float);
+  const uint64_t launch =
+      context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kStreamThreads, shared_bytes, params);
+  if (!context.queue().prefetches()) return launch;
+  std::vector<ReadRange> ranges;
+  for (int i = 0; i < params.num_matrices; ++i) {
+    const Matrix& m = params.matrices[i];
+    AddReadRanges(ranges, m.shape, m.data, m.scale, num_groups * m.rows);
+  }
+  context.queue().NoteReader(launch, std::move(ranges));
+  return launch;
+}
+
+// Whether this linear has become part of the last launch, which was one of the same activations.
+bool Joins(CudaContext& context, const StreamLinearArgs& args) {
+  const std::shared_ptr<OpenLinear> open = context.open_linear();
+  if (open == nullptr || open->first.num_groups != 1 || args.num_groups != 1 ||
+      !context.queue().IsLastLaunch(open->launch)) {
+    return false;
+  }
+  const Params& before = open->params;
+  if (before.x != args.x || before.num_tokens != args.num_tokens || before.cols != args.weight.cols ||
+      (args.num_tokens > 1 && before.x_stride != args.x_stride) || before.num_matrices == kMaxMatrices) {
+    return false;
+  }
+  // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
+  const MemoryRange y =
+      RangeOfRows(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
+  if (Overlap(y, RangeOfRows(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) return false;
+  for (int i = 0; i < before.num_matrices; ++i) {
+    const Matrix& m = before.matrices[i];
+    if (Overlap(y, RangeOfRows(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens))) return false;
+  }
+  Params params = before;
+  AddMatrix(params, args);
+  if (KernelOf(params) == nullptr ||
+      static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) >
+          kMaxStreamRowsBytes) {
+    return false;
+  }
+  const uint64_t launch = Launch(context, params, 1, open->launch);
+  if (launch == 0) return false;
+  open->launch = launch;
+  open->params = params;
+  return true;
+}
+
+bool JoinsGroups(CudaContext& context, const StreamLinearArgs& args) {
+  const std::shared_ptr<OpenLinear> open = context.open_linear();
+  if (open == nullptr || open->first.num_groups == 1 ||
+      !LinearJoinsGroups(context, open->launch, open->first, args)) {
+    return false;
+  }
+  context.open_linear() = nullptr;
+  return true;
+}
+
+}  // namespace
+
+bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const TensorView& x,
+                     int64_t num_tokens, int64_t x_stride) {
+  return num_tokens <= kTokensPerTile && CanStreamWeight(weight, rows_per_group) &&
+         CanStreamRows(x, weight.cols, x_stride, num_tokens);
+}
+
+void StreamLinear(CudaContext& context, const StreamLinearArgs& args) {
+  if (Joins(context, args) || JoinsGroups(context, args) || LinearJoinsExperts(context, args)) return;
+  Params params = {};
+  params.cols = static_cast<int>(args.weight.cols);
+  params.num_tokens = static_cast<int>(args.num_tokens);
+  params.x = args.x;
+  params.x_stride = args.x_stride;
+  params.x_group_stride = args.x_group_stride;
+  AddMatrix(params, args);
+  if (args.num_groups == 1) {
+    if (const std::optional<HcMixWork> mix = TakeHcMix(context); mix.has_value()) {
+      params.mix = mix->params;
+      params.mix_tokens = mix->num_tokens;
+    }
+  }
+  const uint64_t launch = Launch(context, params, args.num_groups, 0);
+  context.open_linear() = std::make_shared<OpenLinear>(OpenLinear{launch, args, params});
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,223 @@
+// What the kernels for a few tokens do with weights, whichever way these come to a warp (gemv_tiles.cuh, gemv_warps.cuh,
+// gemv_tma_tiles.cuh): a unit of any kind is multiplied by tokens that lie in shared memory (gemv_rows.cuh).
+//
+// The products and their order are those of gemm_mma.cuh; so are the bits.
+#pragma once
+
+#include "backend/cuda/device/ptx/shared_address.cuh"
+#include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/gemm/gemv_params.h"
+
+namespace dsv4::backend::cuda {
+
+// A unit is what a warp multiplies at a time: 64 bytes of each of 16 rows, 16 bytes of two rows a lane. Two are copied
+// together.
+inline constexpr int kUnitBytes = 64;
+
+// What is read once makes room in L2 before anything else does: activations and instructions stay there.
+__device__ __forceinline__ uint64_t EvictFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* global, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(shared),
+               "l"(global), "l"(policy)
+               : "memory");
+}
+__device__ __forceinline__ void CopyToShared4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void PrefetchToL2(const void* global, uint32_t num_bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");
+}
+
+// A matrix among those of one shape.
+struct StreamMatrix {
+  const uint8_t* data;
+  const uint8_t* scale;
+  float global_scale;
+};
+
+__device__ __forceinline__ StreamMatrix MatrixOf(const DeviceWeight& weight) {
+  return {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
+}
+
+__host__ __device__ constexpr bool IsFp4(StreamKind kind) {
+  return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4;
+}
+
+// The format of a kind, as Unpack names it.
+constexpr MatmulKind FormatOf(StreamKind kind) {
+  switch (kind) {
+    case StreamKind::kFp8:
+    case StreamKind::kFp8Plain:
+      return MatmulKind::kMmaFp8;
+    case StreamKind::kMxFp4:
+      return MatmulKind::kMmaMxFp4;
+    case StreamKind::kNvFp4:
+      return MatmulKind::kMmaNvFp4;
+    case StreamKind::kBf16:
+      break;
+  }
+  return MatmulKind::kMmaBf16;
+}
+
+__device__ __forceinline__ void MmaHalves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Two e4m3 as halves, exactly.
+__device__ __forceinline__ uint32_t HalvesOfE4m3(uint32_t word, int which) {
+  uint32_t halves;
+  const auto codes = static_cast<uint16_t>(which == 0 ? word : word >> 16);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return halves;
+}
+
+// Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get anything: a token's
+// sums are its own lanes', and the unit that reads shared memory is busier than any other where weights are narrow.
+__device__ __forceinline__ uint4 LoadTokenColumns(const uint16_t* x, bool exists) {
+  uint4 columns;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+               : "=r"(columns.x), "=r"(columns.y), "=r"(columns.z), "=r"(columns.w)
+               : "r"(SharedAddress(x)), "r"(static_cast<uint32_t>(exists)));
+  return columns;
+}
+
+// FP8 weights and activations, both as halves without their scales; factors are the products of both scales, by token. The
+// columns of a step are those of Unpack<kMmaFp8>, and powers of two in scales of activations move no bit.
+__device__ __forceinline__ void MultiplyFp8Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                const uint16_t* x, bool exists, float factor0,
+                                                float factor1) {
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const uint4 x0 = LoadTokenColumns(x, exists);
+  const uint4 x1 = LoadTokenColumns(x + 8, exists);
+  const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+  float unit[4] = {};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t a[4] = {HalvesOfE4m3(words[0][w], 0), HalvesOfE4m3(words[1][w], 0),
+                           HalvesOfE4m3(words[0][w], 1), HalvesOfE4m3(words[1][w], 1)};
+    MmaHalves(unit, a, b[2 * w], b[2 * w + 1]);
+  }
+  sums[0] = fmaf(unit[0], factor0, sums[0]);
+  sums[1] = fmaf(unit[1], factor1, sums[1]);
+  sums[2] = fmaf(unit[2], factor0, sums[2]);
+  sums[3] = fmaf(unit[3], factor1, sums[3]);
+}
+
+// FP8 weights and any activations, widened to bf16.
+__device__ __forceinline__ void MultiplyFp8PlainUnit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                     const uint16_t* x, bool exists, float scale) {
+  using Format = Unpack<MatmulKind::kMmaFp8>;
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const uint4 x0 = LoadTokenColumns(x, exists);
+  const uint4 x1 = LoadTokenColumns(x + 8, exists);
+  const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+  const uint32_t poison[2] = {Format::Poison(words[0]), Format::Poison(words[1])};
+  float unit[4] = {};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t a[4] = {Format::Widen(words[0], {}, 2 * w) | (w == 0 ? poison[0] : 0U),
+                           Format::Widen(words[1], {}, 2 * w) | (w == 0 ? poison[1] : 0U),
+                           Format::Widen(words[0], {}, 2 * w + 1), Format::Widen(words[1], {}, 2 * w + 1)};
+    Mma(unit, a, b[2 * w], b[2 * w + 1]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = fmaf(unit[i], scale, sums[i]);
+}
+
+__device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                 const uint16_t* x, bool exists) {
+  const uint4 b = LoadTokenColumns(x, exists);
+  const uint32_t first[4] = {low.x, high.x, low.y, high.y};
+  const uint32_t second[4] = {low.z, high.z, low.w, high.w};
+  Mma(sums, first, b.x, b.y);
+  Mma(sums, second, b.z, b.w);
+}
+
+// A lane's scales of a unit, as Unpack::Expand gives them.
+template <MatmulKind kKind>
+__device__ __forceinline__ typename Unpack<kKind>::Scales ExpandCodes(const uint8_t* codes) {
+  if constexpr (kKind == MatmulKind::kMmaNvFp4) {
+    constexpr float kFactor = 0x1p100F;
+    const float2 wide = __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2(*reinterpret_cast<const uint16_t*>(codes), __NV_E4M3)));
+    // The high half of a float, twice: one instruction.
+    const auto both = [](float x) { return __byte_perm(__float_as_uint(x * kFactor), 0, 0x3232); };
+    return {{both(wide.x), both(wide.y)}};
+  } else {
+    return Unpack<kKind>::Expand(*codes);
+  }
+}
+
+// columns(i) are the lane's columns 8 i and on of its token.
+template <MatmulKind kKind, typename Columns>
+__device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                const uint8_t* low_scale, const uint8_t* high_scale,
+                                                Columns&& columns) {
+  using Format = Unpack<kKind>;
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const typename Format::Scales scales[2] = {ExpandCodes<kKind>(low_scale), ExpandCodes<kKind>(high_scale)};
+  const auto widen = [&](int r, int i) {
+    if constexpr (kKind == MatmulKind::kMmaNvFp4) {
+      return Format::Widen(words[r], scales[r], i);
+    } else {
+      return Format::Scaled(StoredE2m1PairByProduct(words[r][i / 4], i % 4), scales[r]);
+    }
+  };
+#pragma unroll
+  for (int chunk = 0; chunk < 4; ++chunk) {
+    const uint4 b = columns(chunk);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const int i = chunk * 4 + step * 2;
+      const uint32_t a[4] = {widen(0, i), widen(1, i), widen(0, i + 1), widen(1, i + 1)};
+      Mma(sums, a, step == 0 ? b.x : b.z, step == 0 ? b.y : b.w);
+    }
+  }
+}
+
+// What FP8 weights are scaled with: the tile's blocks of columns, and where activations are rounded the groups of this lane's two
+// tokens.
+struct StreamScales {
+  const float* blocks = nullptr;
+  const float* token0 = nullptr;
+  const float* token1 = nullptr;
+};
+
+// A unit of any kind, which is number `unit` of the row. FP4: the lane's scales of its lower row, and how far from them those of the
+// upper one are.
+template <StreamKind kKind>
+__device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low, const uint4& high,
+                                             const uint16_t* x, bool exists, const StreamScales& by, int unit,
+                                             int block_units_log2, const uint8_t* scales, int upper_scales) {
+  if constexpr (kKind == StreamKind::kFp8) {
+    const float scale = by.blocks[unit >> block_units_log2];
+    MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2], scale * by.token1[unit / 2]);
+  } else if constexpr (kKind == StreamKind::kFp8Plain) {
+    MultiplyFp8PlainUnit(sums, low, high, x, exists, by.blocks[unit >> block_units_log2]);
+  } else if constexpr (kKind == StreamKind::kBf16) {
+    MultiplyBf16Unit(sums, low, high, x, exists);
+  } else {
+    MultiplyFp4Unit<FormatOf(kKind)>(sums, low, high, scales, scales + upper_scales,
+                                     [&](int i) { return LoadTokenColumns(x + i * 8, exists); });
+  }
+}
+
+// Calls f<kKind>() with that of kKinds which `kind` is.
+template <StreamKind kFirst, StreamKind... kOthers, typename F>
+__device__ __forceinline__ void WithStreamKind(StreamKind kind, F&& f) {
+  if constexpr (sizeof...(kOthers) == 0) {
+    f.template operator()<kFirst>();
+  } else {
+    if (kind == kFirst) return f.template operator()<kFirst>();
+    WithStreamKind<kOthers...>(kind, f);
+  }
+}
+
+}  // namespace dsv4::backend::cuda

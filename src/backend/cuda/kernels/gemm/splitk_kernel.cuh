@@ -1,0 +1,292 @@
+// The kernel of gemm_splitk_wgmma.h.
+//
+// A slice is one of the segments of columns in which products are summed (gemm_mma.cuh), or all columns where they are few. A block
+// rounds and keeps its slice of up to 64 tokens, wgmma's B operand, and takes a run of row tiles, of 64 rows a warpgroup: every thread
+// copies the weights that it will itself widen into wgmma's A operand, some stages ahead. Sums of a segment that is not all go to
+// device memory, where the warpgroup that comes last to a row tile adds them up in order.
+//
+// Steps, segments and the order of all sums are those of gemm_mma.cuh; so are the bits.
+#pragma once
+
+#include <cstddef>
+
+#include "backend/cuda/device/ptx/shared_address.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/grid_barrier.h"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/gemm/gemv_params.h"
+#include "backend/cuda/kernels/gemm/gemv_units.cuh"
+#include "backend/cuda/kernels/gemm/splitk_operands.cuh"
+#include "backend/cuda/kernels/gemm/splitk_params.cuh"
+#include "backend/cuda/kernels/gemm/store_tile.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_mixes.cuh"
+
+namespace dsv4::backend::cuda::slice_kernel {
+
+// Adds one, behind what this thread has seen written and in front of what it reads.
+__device__ __forceinline__ uint32_t AtomicAddAcqRel(uint32_t* place) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(place) : "memory");
+  return before;
+}
+
+__device__ __forceinline__ void MeetInGroup() {
+  asm volatile("bar.sync %0, %1;" ::"r"(static_cast<int>(threadIdx.x) / kGroupThreads + 1), "n"(kGroupThreads)
+               : "memory");
+}
+
+// Where the slices of a row tile of a block are kept, this thread's part of the first; and the tile's number.
+template <int kTokens>
+struct Parts {
+  static constexpr int kFours = kTokens / 8;  // Of a thread.
+  int tile;
+  float4* all;
+
+  __device__ Parts(const Params& p, const Block& block, int tile_of_group)
+      : tile((block.matrix->first_tile + block.group * block.matrix->row_tiles + tile_of_group) *
+                 p.token_tiles +
+             block.token_tile),
+        all(p.sums + static_cast<int64_t>(tile) * p.slices * (kFours * kGroupThreads) +
+            threadIdx.x % kGroupThreads) {}
+
+  __device__ __forceinline__ float4* Of(int slice) const { return all + slice * (kFours * kGroupThreads); }
+  __device__ __forceinline__ void Store(int slice, const float (&sums)[kTokens / 2]) const {
+    float4* const own = Of(slice);
+#pragma unroll
+    for (int i = 0; i < kFours; ++i)
+      own[i * kGroupThreads] = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+  }
+  // Of all slices in order.
+  __device__ __forceinline__ void Add(int slices, float (&sums)[kTokens / 2]) const {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      float4 parts[kSegments];
+#pragma unroll
+      for (int s = 0; s < kSegments; ++s) {
+        if (s < slices) parts[s] = __ldcg(Of(s) + i * kGroupThreads);
+      }
+      float4 sum = parts[0];
+#pragma unroll
+      for (int s = 1; s < kSegments; ++s) {
+        if (s >= slices) continue;
+        sum.x += parts[s].x;
+        sum.y += parts[s].y;
+        sum.z += parts[s].z;
+        sum.w += parts[s].w;
+      }
+      sums[4 * i] = sum.x;
+      sums[4 * i + 1] = sum.y;
+      sums[4 * i + 2] = sum.z;
+      sums[4 * i + 3] = sum.w;
+    }
+  }
+};
+
+// One slice more of a row tile is there, with all that this thread has seen written: whether it is the last.
+__device__ __forceinline__ bool IsLastSlice(const Params& p, int tile) {
+  uint32_t* const arrivals = p.arrivals +
+                             tile / kArrivalsOfBarrier * (sizeof(GridBarrier) / sizeof(uint32_t)) +
+                             tile % kArrivalsOfBarrier;
+  const bool last = AtomicAddAcqRel(arrivals) + 1 == static_cast<uint32_t>(p.slices);
+  if (last) *arrivals = 0;
+  return last;
+}
+
+// Two chunks of a row tile, as wgmma wants them.
+using TwoChunks = uint32_t[2][4][4];
+
+// The next two chunks, of which the copies of this thread are waited for.
+template <StreamKind kKind>
+struct NextChunks {
+  uint4 raw[2][2][Format<kKind>::kPieces];
+  __device__ __forceinline__ explicit NextChunks(Weights<kKind>& weights) {
+    weights.NextStage();
+    weights.Load(0, raw[0]);
+    weights.Load(1, raw[1]);
+  }
+};
+
+// A row tile's columns of the block's slice times the tokens, from the two chunks `a` on, which leaves those that follow. kWhole: all
+// columns, in segments of two chunks; else a segment.
+template <StreamKind kKind, int kTokens, bool kWhole>
+__device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks& a, int num_chunks,
+                                             uint32_t x, const float* scales, const float* token_scales,
+                                             float (&total)[kTokens / 2]) {
+  constexpr bool kScaled = kKind != StreamKind::kBf16;  // Sums of a chunk, that is.
+  constexpr int kSums = kTokens / 2;
+  constexpr int kSecond = kScaled ? 1 : 0;
+  float sums[kSums];
+  float chunk_sums[kSecond + 1][kSums];
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    total[i] = -0.0F;  // Which adds nothing to whatever comes.
+    sums[i] = 0.0F;
+  }
+#pragma unroll 1
+  for (int chunk = 0; chunk < num_chunks; chunk += 2) {
+    FenceRegisters(chunk_sums[0]);
+    FenceRegisters(chunk_sums[kSecond]);
+    BeginMatrixSteps();
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      const uint64_t of_x =
+          MatrixDescriptor(x + static_cast<uint32_t>((chunk + b) * kTokens * kChunkWords * 4));
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        if constexpr (kKind == StreamKind::kFp8) {
+          MatrixStep<kTokens, true>::Add(chunk_sums[b], a[b][step], of_x + 2 * step, step > 0 ? 1 : 0);
+        } else if constexpr (kScaled) {
+          MatrixStep<kTokens>::Add(chunk_sums[b], a[b][step], of_x + 2 * step, step > 0 ? 1 : 0);
+        } else {
+          MatrixStep<kTokens>::Add(chunk_sums[0], a[b][step], of_x + 2 * step,
+                                   b + step > 0 || (!kWhole && chunk > 0) ? 1 : 0);
+        }
+      }
+      CommitMatrixSteps();
+    }
+    // While they run. Both chunks lie in one block of scales.
+    float2 factors[kTokens / 8];
+    if constexpr (kScaled) {
+      const float scale = scales[chunk];
+#pragma unroll
+      for (int i = 0; i < kTokens / 8; ++i) {
+        factors[i] = make_float2(scale, scale);
+        if constexpr (kKind == StreamKind::kFp8) {
+          const float2 of_tokens =
+              *reinterpret_cast<const float2*>(token_scales + chunk / 2 * kTokens + i * 8);
+          factors[i] = make_float2(scale * of_tokens.x, scale * of_tokens.y);
+        }
+      }
+    }
+    const NextChunks<kKind> next(weights);
+    const auto add = [&](const float(&of)[kSums]) {
+      if constexpr (kScaled) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i)
+          sums[i] = fmaf(of[i], i % 2 == 0 ? factors[i / 4].x : factors[i / 4].y, sums[i]);
+      }
+    };
+    WaitForMatrixSteps<1>();
+    if constexpr (kScaled) FenceRegisters(chunk_sums[0]);
+    FenceRegisters(a[0]);
+    add(chunk_sums[0]);
+    Weights<kKind>::Widen(next.raw[0], a[0]);
+    WaitForMatrixSteps<0>();
+    FenceRegisters(chunk_sums[kSecond]);
+    FenceRegisters(a[1]);
+    add(chunk_sums[kSecond]);
+    Weights<kKind>::Widen(next.raw[1], a[1]);
+    if constexpr (kWhole) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        total[i] += kScaled ? sums[i] : chunk_sums[0][i];
+        sums[i] = 0.0F;
+      }
+    }
+  }
+  if constexpr (!kWhole) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) total[i] = kScaled ? sums[i] : chunk_sums[0][i];
+  }
+}
+
+// Shared memory of a block, in bytes: activations, the ring, and scales of tokens and of weights.
+template <StreamKind kKind>
+__host__ __device__ constexpr size_t SharedBytes(int slice_chunks, int tokens, int tiles_per_block) {
+  const auto chunks = static_cast<size_t>(slice_chunks);
+  return chunks * static_cast<size_t>(tokens) * kChunk * sizeof(uint16_t) + sizeof(Ring<kKind>) +
+         (kKind == StreamKind::kFp8 ? chunks / 2 * static_cast<size_t>(tokens) * sizeof(float) : 0) +
+         (kKind != StreamKind::kBf16 ? static_cast<size_t>(tiles_per_block) * chunks * sizeof(float) : 0);
+}
+
+template <StreamKind kKind, int kTokens, bool kWhole>
+__device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& block, unsigned char* shared,
+                                              bool* is_last) {
+  const Matrix& matrix = *block.matrix;
+  auto* const x = reinterpret_cast<uint32_t*>(shared);
+  unsigned char* const behind_x =
+      shared + p.slice_chunks * kTokens * kChunkWords * static_cast<int>(sizeof(uint32_t));
+  auto& ring = *reinterpret_cast<Ring<kKind>*>(behind_x);
+  auto* const x_scales = reinterpret_cast<float*>(behind_x + sizeof(ring));
+  float* const scales = x_scales + (kKind == StreamKind::kFp8 ? p.slice_chunks / 2 * kTokens : 0);
+  Weights<kKind> weights(ring, block);
+  if constexpr (kKind != StreamKind::kBf16) {
+    for (int i = static_cast<int>(threadIdx.x); i < block.num_tiles * block.num_chunks; i += kThreads) {
+      const int row = block.first_row() + (block.first_tile + i / block.num_chunks) * kRows;
+      const int chunk = i % block.num_chunks;
+      scales[i / block.num_chunks * p.slice_chunks + chunk] =
+          LoadScale(matrix.scale, matrix.shape.scale_dtype,
+                    static_cast<int64_t>(row >> matrix.shape.block_rows_log2) * matrix.shape.scale_cols +
+                        ((block.first_chunk + chunk) >> matrix.shape.block_units_log2));
+    }
+  }
+  TwoChunks a;
+  {
+    const NextChunks<kKind> next(weights);
+    Weights<kKind>::Widen(next.raw[0], a[0]);
+    Weights<kKind>::Widen(next.raw[1], a[1]);
+  }
+  WaitForKernelsBefore();
+  LoadSlice<kKind, kTokens>(p, block, x, x_scales);
+  PublishToMatrixSteps();
+  __syncthreads();
+
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const float* const token_scales = x_scales + threadIdx.x % 4 * 2;  // Of the thread's sums.
+  const int first_token = block.token_tile * kTokens;
+  const auto store = [&](int tile, const float(&total)[kTokens / 2]) {
+    StoreSums<kTokens>(matrix.y, block.first_row() + Weights<kKind>::Row(tile),
+                       block.first_row() + matrix.rows_per_group, first_token,
+                       min(kTokens, p.num_tokens - first_token), total);
+  };
+  float total[kTokens / 2];
+  bool let_next = false;
+#pragma unroll 1
+  for (int tile = group; tile < block.num_tiles; tile += kGroups) {
+    MultiplyTile<kKind, kTokens, kWhole>(weights, a, block.num_chunks, SharedAddress(x),
+                                         scales + tile * p.slice_chunks, token_scales, total);
+    if (!let_next && weights.done()) {
+      let_next = true;
+      LetNextKernelStart();
+    }
+    if constexpr (kWhole) {
+      store(block.first_tile + tile, total);
+    } else {
+      Parts<kTokens>(p, block, block.first_tile + tile).Store(block.slice, total);
+    }
+  }
+  if constexpr (kWhole) return;
+  // What all threads of the group have stored is seen by who comes last to a tile.
+  MeetInGroup();
+#pragma unroll 1
+  for (int tile = group; tile < block.num_tiles; tile += kGroups) {
+    const Parts<kTokens> parts(p, block, block.first_tile + tile);
+    if (threadIdx.x % kGroupThreads == 0) is_last[group] = IsLastSlice(p, parts.tile);
+    MeetInGroup();
+    const bool last = is_last[group];
+    MeetInGroup();
+    if (!last) continue;
+    parts.Add(p.slices, total);
+    store(block.first_tile + tile, total);
+  }
+}
+
+// Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row tiles.
+template <int kTokens, bool kWhole, StreamKind... kKinds>
+__global__ void __launch_bounds__(kThreads, 1) SliceKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ bool is_last[kGroups];
+  if (static_cast<int>(blockIdx.x) < p.mix_blocks) {
+    LetNextKernelStart();
+    WaitForKernelsBefore();
+    return HcMixesOfBlock<kThreads>(p.mix, static_cast<int>(blockIdx.x), p.mix_tokens,
+                                    *reinterpret_cast<MixesMemory*>(shared));
+  }
+  const Block block(p);
+  WithStreamKind<kKinds...>(block.matrix->shape.kind, [&]<StreamKind kKind>() {
+    MultiplyBlock<kKind, kTokens, kWhole>(p, block, shared, is_last);
+  });
+}
+
+}  // namespace dsv4::backend::cuda::slice_kernel

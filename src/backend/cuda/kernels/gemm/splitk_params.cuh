@@ -1,0 +1,87 @@
+// What the kernel of gemm_splitk_wgmma.h (splitk_kernel.cuh) is told, and which part of it a block works on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/gemm/gemv_params.h"
+#include "backend/cuda/kernels/gemm/store_tile.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+
+namespace dsv4::backend::cuda::slice_kernel {
+
+inline constexpr int kRows = 64;   // Of a tile.
+inline constexpr int kGroups = 2;  // Warpgroups of a block.
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kThreads = kGroups * kGroupThreads;
+inline constexpr int kChunk = 64;  // Columns that are multiplied at a time: four steps of 16.
+inline constexpr int kChunkWords = kChunk / 2;
+inline constexpr int kMaxColumns = 1024;  // Of a slice of 64 tokens.
+inline constexpr int kMaxMatrices = 8;    // Of a launch.
+
+struct Matrix {
+  StreamShape shape;
+  const uint8_t* data;
+  const void* scale;
+  LinearOutput y;
+  int rows_per_group;
+  int row_tiles;   // Of a group.
+  int first_tile;  // Of the launch's row tiles.
+  int first_block;
+  int blocks_per_slice;
+};
+
+struct Params {
+  const uint16_t* x;
+  int64_t x_stride;        // Between tokens,
+  int64_t x_group_stride;  // between groups.
+  float4* sums;        // Of a row tile: by slice, then as threads hold them; where there are several slices.
+  uint32_t* arrivals;  // Of a row tile: how many slices are there. Zero before and after.
+  int num_matrices;
+  int num_groups;
+  int slices;
+  int slice_chunks;  // The last may have fewer.
+  int num_chunks;
+  int num_tokens;
+  int token_tiles;
+  int tiles_per_block;
+  int mix_blocks;  // In front of all others: they do `mix`.
+  int mix_tokens;
+  HcPreParams mix;
+  Matrix matrices
+      [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind num_matrices are zero: equal launches are equal bytes.
+};
+static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
+
+// What a block works on.
+struct Block {
+  const Matrix* matrix;
+  int group;
+  int slice;
+  int token_tile;
+  int first_tile;  // Of the group's.
+  int num_tiles;
+  int first_chunk;
+  int num_chunks;
+
+  __device__ explicit Block(const Params& p) {
+    const int block = static_cast<int>(blockIdx.x) - p.mix_blocks;
+    int m = 0;
+    while (m + 1 < p.num_matrices && block >= p.matrices[m + 1].first_block) ++m;
+    matrix = &p.matrices[m];
+    int i = block - matrix->first_block;
+    const int run = i % matrix->blocks_per_slice;
+    i /= matrix->blocks_per_slice;
+    token_tile = i % p.token_tiles;
+    i /= p.token_tiles;
+    slice = i % p.slices;
+    group = i / p.slices;
+    first_tile = run * p.tiles_per_block;
+    num_tiles = min(p.tiles_per_block, matrix->row_tiles - first_tile);
+    first_chunk = slice * p.slice_chunks;
+    num_chunks = min(p.slice_chunks, p.num_chunks - first_chunk);
+  }
+  __device__ __forceinline__ int first_row() const { return group * matrix->rows_per_group; }
+};
+
+}  // namespace dsv4::backend::cuda::slice_kernel

@@ -1,0 +1,336 @@
+// A cluster of blocks holds a token: each block some columns of all streams, from hc_post to the norm of what hc_pre makes of them.
+// Columns are dealt out as the norm's kernel deals them to its warps (RmsNormRow), in runs of 32, and a block's dot products are a part
+// of hyper_connection.cu's: so sums are added in the same order there and here.
+#include <cooperative_groups.h>
+
+#include "backend/cuda/collectives/ll_exchange.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/sync/cluster_barrier.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
+#include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_step.h"
+#include "backend/cuda/kernels/rows/row_steps.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int64_t kMaxTokens = 8;
+constexpr int kWideBlocks = kWideRowThreads / 32;
+constexpr int kNarrowBlocks = kNarrowRowThreads / 32;
+
+template <int kBlocks, int kRuns>
+struct HcMemory {
+  double
+      x[kHcMult]
+       [kRuns * kHcRunColumns];  // This block's columns of the streams, those of a run in PlaceInRun's order.
+  double parts[kHcMixRows + 1][kBlocks];  // Of the dot products, by block.
+  double squares[kBlocks];                // Sums of u * u, by block.
+  double post[kHcMult];
+  double comb[kHcMult][kHcMult];
+  double pre[kHcMult];
+  float u[kRuns * kHcRunColumns];
+  uint64_t parts_came;
+  uint64_t squares_came;
+};
+
+// Lane l reads columns 4 l to 4 l + 3 of a run, two at a time: eight lanes' pairs lie side by side.
+__device__ __forceinline__ int PlaceInRun(int column) {
+  return column % 4 / 2 * 16 + column / 4 * 2 + column % 2;
+}
+
+// Rows of fn kRows a warp, runs up to kRuns a block; kOverRanks: what is before is a sum over ranks. Grid: blocks of a cluster, tokens.
+template <int kBlocks, int kRows, int kRuns, bool kOverRanks>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows * 32)
+    HcClusterKernel(const __grid_constant__ HcStep p) {
+  constexpr int kWarps = kHcMixRows / kRows;
+  constexpr int kOwnRuns = (kRuns + kWarps - 1) / kWarps;  // Of a warp, where a lane has a column.
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<HcMemory<kBlocks, kRuns>*>(raw);
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int64_t token = blockIdx.y;
+  const auto dim = static_cast<int>(p.params.dim);
+  constexpr int kStep = kBlocks * kHcRunColumns;  // From one of this block's runs to the next.
+  const int num_runs = dim / kStep;
+  const int first_column = rank * kHcRunColumns;
+  if (thread == 0) {
+    InitReceipts(&m.parts_came, sizeof(m.parts));
+    InitReceipts(&m.squares_came, sizeof(m.squares));
+  }
+  __syncwarp();
+  ArriveAtClusterRelaxed();
+
+  // Weights, before anything that is waited for.
+  float4 weights[kRows][kRuns];
+  const float* const fn =
+      p.fn + int64_t{warp * kRows} * kHcMult * dim + lane / 8 * dim + first_column + lane % 8 * 4;
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      weights[r][run] = run < num_runs
+                            ? *reinterpret_cast<const float4*>(fn + r * kHcMult * dim + run * kStep)
+                            : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    }
+  }
+  float gains[kOwnRuns];
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    gains[i] =
+        p.norm_weight != nullptr && run < num_runs ? p.norm_weight[run * kStep + first_column + lane] : 0.0F;
+  }
+  const float scale = p.params.scale[0];
+  const float base = thread < kHcMult ? p.params.base[thread] : 0.0F;
+  LetNextKernelStart();
+  WaitForKernelsBefore();
+
+  // The streams, from hc_post or as they are.
+  const OpenHcPost& before = p.before;
+  Bf16 streams[kOwnRuns][kHcMult];
+  float ys[kOwnRuns];
+  float routed[kOwnRuns];
+  const auto* const in = static_cast<const Bf16*>(before.out != nullptr ? before.residual : p.streams);
+  const auto* const y_in =
+      static_cast<const Bf16*>(kOverRanks ? nullptr : (before.routed != nullptr ? before.shared : before.y));
+  [[maybe_unused]] SumOverRanks ranks(before.links);
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    const int64_t column = run * kStep + first_column + lane;
+#pragma unroll
+    for (int j = 0; j < kHcMult; ++j) streams[i][j] = in[(token * kHcMult + j) * dim + column];
+    // A shared expert's part that is not there is 0.
+    if (before.out != nullptr) ys[i] = y_in != nullptr ? ToFloat(y_in[token * dim + column]) : 0.0F;
+    if (before.routed != nullptr) routed[i] = before.routed[token * dim + column];
+    if (kOverRanks && before.shared != nullptr)
+      routed[i] += static_cast<const float*>(before.shared)[token * dim + column];
+  }
+  if constexpr (kOverRanks) {
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = warp + i * kWarps;
+      if (run < num_runs) ranks.Push(token * dim + run * kStep + first_column + lane, routed[i]);
+    }
+  }
+  if (before.out != nullptr) {
+    if (thread < kHcMult) m.post[thread] = static_cast<double>(before.post[token * kHcMult + thread]);
+    if (thread >= 32 && thread < 32 + kHcMult * kHcMult) {
+      const int element = thread - 32;
+      m.comb[element / kHcMult][element % kHcMult] =
+          static_cast<double>(before.comb[token * kHcMult * kHcMult + element]);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    double x[kHcMult];
+#pragma unroll
+    for (int j = 0; j < kHcMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+    if (before.out != nullptr) {
+      if constexpr (kOverRanks) {
+        const int64_t place = token * dim + run * kStep + first_column + lane;
+        routed[i] = ranks.Take(place, routed[i]);
+        before.sum[place] = routed[i];
+      }
+      if (before.routed != nullptr) {
+        const double sum = static_cast<double>(ys[i]) + static_cast<double>(routed[i]);
+        ys[i] = ToFloat(FromFloat<Bf16>(static_cast<float>(sum)));
+      }
+      const auto value = static_cast<double>(ys[i]);
+#pragma unroll
+      for (int j = 0; j < kHcMult; ++j) {
+        double sum = m.post[j] * value;
+#pragma unroll
+        for (int k = 0; k < kHcMult; ++k) sum += m.comb[k][j] * x[k];
+        streams[i][j] = FromFloat<Bf16>(static_cast<float>(sum));
+      }
+#pragma unroll
+      for (int j = 0; j < kHcMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+    }
+#pragma unroll
+    for (int j = 0; j < kHcMult; ++j) m.x[j][run * kHcRunColumns + PlaceInRun(lane)] = x[j];
+  }
+  [[maybe_unused]] int left_before = 0;
+  if constexpr (kOverRanks) {
+    left_before = ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0);
+  } else {
+    __syncthreads();
+  }
+
+  // Dot products of a warp's rows; the last warp sums squares too.
+  const bool sums_squares = warp == kWarps - 1;
+  double sums[kRows] = {};
+  double square = 0.0;
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run) {
+    if (run >= num_runs) break;
+    const double* const place = &m.x[lane / 8][run * kHcRunColumns + lane % 8 * 2];
+    const auto low = *reinterpret_cast<const double2*>(place);
+    const auto high = *reinterpret_cast<const double2*>(place + 16);
+    const double x[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 w = weights[r][run];
+      const double a[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[r] = fma(a[j], x[j], sums[r]);
+    }
+    if (sums_squares) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) square = fma(x[j], x[j], square);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
+  if (sums_squares) square = WarpSum(square);
+  WaitForCluster();
+  if (lane < kBlocks) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) SendTo(&m.parts[warp * kRows + r][rank], sums[r], &m.parts_came, lane);
+    if (sums_squares) SendTo(&m.parts[kHcMixRows][rank], square, &m.parts_came, lane);
+  }
+  if (before.out != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = warp + i * kWarps;
+      if (run >= num_runs) break;
+      const int64_t column = run * kStep + first_column + lane;
+#pragma unroll
+      for (int j = 0; j < kHcMult; ++j)
+        static_cast<Bf16*>(before.out)[(token * kHcMult + j) * dim + column] = streams[i][j];
+      if (before.routed != nullptr)
+        static_cast<Bf16*>(before.y)[token * dim + column] = FromFloat<Bf16>(ys[i]);
+    }
+  }
+  WaitForReceipts(&m.parts_came);
+
+  if (thread < kHcMult) {
+    const double factor =
+        NormFactor(SumOfParts<kBlocks>(m.parts[kHcMixRows]), p.params.dim * kHcMult, p.params.norm_eps);
+    const double logit = HcLogit(factor, SumOfParts<kBlocks>(m.parts[thread]), scale, base);
+    m.pre[thread] = Sigmoid(logit) + static_cast<double>(p.params.hc_eps);
+  }
+  if (rank == 0 && thread >= 32 && thread < 32 + kHcMixRows + 1)
+    p.dots[token * (kHcMixRows + 1) + thread - 32] = SumOfParts<kBlocks>(m.parts[thread - 32]);
+  __syncthreads();
+  double values[kOwnRuns];
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    double sum = 0.0;
+#pragma unroll
+    for (int j = 0; j < kHcMult; ++j) sum += m.pre[j] * m.x[j][run * kHcRunColumns + PlaceInRun(lane)];
+    const float value = RowValue(sum, true);
+    m.u[run * kHcRunColumns + lane] = value;
+    values[i] = static_cast<double>(value);
+  }
+  if (p.norm_weight != nullptr) {
+    // This block is warp `rank` of RmsNormRow.
+    __syncthreads();
+    if (warp == 0) {
+      double sum = 0.0;
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) {
+        if (run >= num_runs) break;
+        const auto value = static_cast<double>(m.u[run * kHcRunColumns + lane]);
+        sum += value * value;
+      }
+      sum = WarpSum(sum);
+      if (lane < kBlocks) SendTo(&m.squares[rank], sum, &m.squares_came, lane);
+    }
+    WaitForReceipts(&m.squares_came);
+    double sum = m.squares[0];
+#pragma unroll
+    for (int block = 1; block < kBlocks; ++block) sum += m.squares[block];
+    const double mean_square = sum / static_cast<double>(dim);
+    const double factor = 1.0 / sqrt(mean_square + static_cast<double>(p.norm_eps));
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i)
+      values[i] = static_cast<double>(RowValue(values[i] * (factor * static_cast<double>(gains[i])), true));
+  }
+#pragma unroll
+  for (int i = 0; i < kOwnRuns; ++i) {
+    const int run = warp + i * kWarps;
+    if (run >= num_runs) break;
+    Store(p.u, token * dim + run * kStep + first_column + lane, values[i]);
+  }
+  if constexpr (kOverRanks) ranks.EndRound(left_before);
+  // Nobody reads the old post and comb any more.
+  if (p.with_mix && rank == 0) {
+    __syncthreads();
+    HcMixOfToken<kWarps * 32>(p.params, token);
+  }
+}
+
+struct KernelChoice {
+  void (*kernel)(HcStep);
+  unsigned blocks;
+  unsigned threads;
+  size_t shared_bytes;
+};
+
+template <int kBlocks, int kRows, int kRuns>
+KernelChoice Choice(bool over_ranks) {
+  return {over_ranks ? HcClusterKernel<kBlocks, kRows, kRuns, true>
+                     : HcClusterKernel<kBlocks, kRows, kRuns, false>,
+          kBlocks, kHcMixRows / kRows * 32, sizeof(HcMemory<kBlocks, kRuns>)};
+}
+
+// Rows a warp as many as its registers hold with all their runs.
+constexpr int64_t kMaxDim = int64_t{16} * kWideBlocks * kHcRunColumns;
+KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
+  if (dim <= kMaxNarrowRow) return Choice<kNarrowBlocks, 3, 8>(over_ranks);
+  return dim <= int64_t{8} * kWideBlocks * kHcRunColumns ? Choice<kWideBlocks, 3, 8>(over_ranks)
+                                                         : Choice<kWideBlocks, 2, 16>(over_ranks);
+}
+
+// OpenHcPre::relaunch.
+uint64_t Launch(CudaContext& context, const HcStep& step, uint64_t before) {
+  const KernelChoice choice = ChoiceOf(step.params.dim, step.before.links.size > 0);
+  // A device that has room for the one has it for the other, but wants to be asked (DeviceQueue::MostClusters).
+  if (!context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks, choice.threads,
+                                  choice.shared_bytes)) {
+    return 0;
+  }
+  return context.queue().LaunchInPlaceOf(before, choice.kernel,
+                                         dim3(choice.blocks, static_cast<unsigned>(step.num_tokens)),
+                                         choice.threads, choice.shared_bytes, step);
+}
+
+}  // namespace
+
+bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
+  if (args.streams.dtype != DType::kBF16 || args.streams.shape[0] > kMaxTokens ||
+      args.streams.shape[2] > kMaxDim || !HasHcRuns(args.streams, args.fn)) {
+    return false;
+  }
+  const KernelChoice choice = ChoiceOf(args.streams.shape[2], false);
+  return context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks,
+                                    choice.threads, choice.shared_bytes);
+}
+
+Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(OpenHcPre* const open, NewOpenHcPre(context, args, 1, Launch));
+  HcStep& step = open->step;
+  if (const OpenHcPost* const before = PostBefore(context, args); before != nullptr) {
+    step.before = *before;
+    step.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
+    open->launch = Launch(context, step, before->launch);
+    if (open->launch == 0) step.before = {};
+  }
+  if (open->launch == 0) open->launch = Launch(context, step, 0);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,15 @@
+// hc_pre of a few tokens as one launch, with hc_post in front of it and the norm behind it.
+#pragma once
+
+#include "backend/cuda/runtime/cuda_context.h"
+#include "ops/hyper_connection.h"
+
+namespace dsv4::backend::cuda {
+
+// Whether HcPreInCluster takes these operands on this device.
+bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args);
+
+// hc_pre; hc_post is done by the same launch if its own was the last and made these streams (OpenHcPost).
+Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args);
+
+}  // namespace dsv4::backend::cuda

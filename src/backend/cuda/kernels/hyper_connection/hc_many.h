@@ -1,0 +1,33 @@
+// Hyper-connections of many tokens with four streams of bf16, apart from hc_pre's dot products. The bits are those of hyper_connection.cu
+// and hc_post.cu, whose kernels for any number of tokens wait for conversions to double where these wait for memory.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// hc_pre's post, comb and u from params.dots. pre: scratch [num_tokens, 4].
+bool HasManyMixes(const ops::HcPreArgs& args);
+void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
+                     double* pre);
+
+// hc_post, with moe_combine in front of it unless `routed` is null: it gives y = shared (null: 0) + routed.
+struct ManyPosts {
+  uint16_t* y;
+  const float* routed;
+  const uint16_t* shared;
+  const uint16_t* residual;
+  uint16_t* out;  // May be residual.
+  const float* post;
+  const float* comb;
+  int64_t num_tokens;
+  int64_t dim;  // A multiple of eight; all of it lies in sixteens of bytes.
+};
+inline constexpr int64_t kManyPosts = 257;  // Tokens.
+// Puts it in place of launch `before`, or adds it (0): its number, 0 if that is too late.
+uint64_t LaunchManyPosts(CudaContext& context, const ManyPosts& posts, uint64_t before);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,216 @@
+// hc_post: new streams from the old ones and what the sub-layer gives.
+#include <memory>
+
+#include "backend/cuda/collectives/ll_exchange.cuh"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/eight_columns.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_many.h"
+#include "backend/cuda/runtime/open_launches.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kPostThreads = 128;
+
+// One thread a column of a token: it reads all streams there before it writes them, so residual and out may be the same.
+template <typename T>
+__global__ void HcPostKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
+                             int mult, int64_t dim) {
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const int64_t d = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
+  if (d >= dim) return;
+  const T* const in = residual + token * mult * dim + d;
+  double streams[ops::kMaxHcMult];
+#pragma unroll
+  for (int i = 0; i < ops::kMaxHcMult; ++i) {
+    if (i < mult) streams[i] = Load(in, i * dim);
+  }
+  const double value = Load(y, token * dim + d);
+  for (int j = 0; j < mult; ++j) {
+    double sum = static_cast<double>(post[token * mult + j]) * value;
+#pragma unroll
+    for (int i = 0; i < ops::kMaxHcMult; ++i) {
+      if (i < mult) sum += static_cast<double>(comb[(token * mult + i) * mult + j]) * streams[i];
+    }
+    Store(out, (token * mult + j) * dim + d, sum);
+  }
+}
+
+// What moe_combine left for hc_post to do.
+struct Combined {
+  const float* routed;
+  const void* shared;  // Null: 0. F32 where it is added before a sum over ranks.
+  void* y;
+  PeerLinks links;
+  float* sum;
+};
+
+enum class Before { kNothing, kCombine, kSumOverRanks };
+
+// The same for the release's four streams, eight columns a thread. Unless nothing was before, y is what moe_combine gives, and is
+// written too. Grid: tokens, pieces of y.
+template <typename T, Before kBefore>
+__global__ void __launch_bounds__(kPostThreads)
+    HcPostOfFourKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
+                       int64_t dim, const __grid_constant__ Combined combined) {
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const int64_t d = (blockIdx.y * int64_t{kPostThreads} + threadIdx.x) * kEightColumns;
+  float values[kEightColumns];
+  float streams[4][kEightColumns];
+  if constexpr (kBefore == Before::kSumOverRanks) {
+    SumOverRanks ranks(combined.links);
+    if (d < dim) {
+      const int64_t begin = token * dim + d;
+      LoadEight(combined.routed + begin, values);
+      if (combined.shared != nullptr) {
+        float added[kEightColumns];
+        LoadEight(static_cast<const float*>(combined.shared) + begin, added);
+#pragma unroll
+        for (int k = 0; k < kEightColumns; ++k) values[k] += added[k];
+      }
+      ranks.PushRun(begin, values);
+      ranks.TakeRun(begin, values);
+      StoreEight(combined.sum + begin, values);
+#pragma unroll
+      for (int k = 0; k < kEightColumns; ++k) values[k] = ToFloat(FromFloat<T>(0.0F + values[k]));
+      StoreEight(static_cast<T*>(combined.y) + begin, values);
+    }
+    ranks.EndRound(ranks.LeaveBlock(__syncthreads_or(ranks.whole() ? 0 : 1) == 0));
+  }
+  if (d >= dim) return;
+  if constexpr (kBefore == Before::kCombine) {
+    float routed[kEightColumns];
+    LoadEight(combined.routed + token * dim + d, routed);
+    if (combined.shared != nullptr) {
+      LoadEight(static_cast<const T*>(combined.shared) + token * dim + d, values);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kEightColumns; ++k) values[k] = 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kEightColumns; ++k) {
+      const double sum = static_cast<double>(values[k]) + static_cast<double>(routed[k]);
+      values[k] = ToFloat(FromFloat<T>(static_cast<float>(sum)));
+    }
+    StoreEight(static_cast<T*>(combined.y) + token * dim + d, values);
+  }
+  if constexpr (kBefore == Before::kNothing) LoadEight(y + token * dim + d, values);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) LoadEight(residual + (token * 4 + i) * dim + d, streams[i]);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const double factor = static_cast<double>(post[token * 4 + j]);
+    double factors[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) factors[i] = static_cast<double>(comb[(token * 4 + i) * 4 + j]);
+    float sums[kEightColumns];
+#pragma unroll
+    for (int k = 0; k < kEightColumns; ++k) {
+      double sum = factor * static_cast<double>(values[k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += factors[i] * static_cast<double>(streams[i][k]);
+      sums[k] = static_cast<float>(sum);
+    }
+    StoreEight(out + (token * 4 + j) * dim + d, sums);
+  }
+}
+
+// The launch in front of hc_post of four streams, if it is moe_combine's that makes y and its work can be done element by element
+// with hc_post's.
+const OpenCombine* CombineBefore(CudaContext& context, const ops::HcPostArgs& args) {
+  const OpenCombine* const open = context.open_combine().get();
+  if (open == nullptr || open->y != args.y.data || open->count != args.y.num_elements() ||
+      open->dtype != args.y.dtype || args.y.dtype != args.residual.dtype) {
+    return nullptr;
+  }
+  if ((reinterpret_cast<uintptr_t>(open->routed) | reinterpret_cast<uintptr_t>(open->shared)) % 16 != 0)
+    return nullptr;
+  const int64_t out_bytes = args.out.num_bytes();
+  const int64_t y_bytes = args.y.num_bytes();
+  if (open->links.size > 0 &&
+      (args.y.dtype != DType::kBF16 || reinterpret_cast<uintptr_t>(open->sum) % 16 != 0 ||
+       OverlapsOperands(*open, args.out.data, out_bytes) ||
+       OverlapsOperands(*open, args.residual.data, args.residual.num_bytes()))) {
+    return nullptr;
+  }
+  if (BytesOverlap(args.out.data, out_bytes, open->routed,
+                   open->count * static_cast<int64_t>(sizeof(float))) ||
+      BytesOverlap(args.out.data, out_bytes, open->shared, y_bytes) ||
+      BytesOverlap(args.out.data, out_bytes, open->y, y_bytes) ||
+      BytesOverlap(args.residual.data, args.residual.num_bytes(), open->y, y_bytes)) {
+    return nullptr;
+  }
+  return open;
+}
+
+}  // namespace
+
+Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
+  if (args.residual.num_elements() == 0) return {};
+  const int64_t dim = args.residual.shape[2];
+  constexpr int kThreads = 128;
+  const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
+                  static_cast<unsigned>(CeilDiv(dim, kThreads)));
+  const bool eights = args.residual.shape[1] == 4 && dim % kEightColumns == 0 &&
+                      (reinterpret_cast<uintptr_t>(args.y.data) | reinterpret_cast<uintptr_t>(args.out.data) |
+                       reinterpret_cast<uintptr_t>(args.residual.data)) %
+                              16 ==
+                          0;
+  WithElement(args.residual.dtype, [&]<typename T>(T*) {
+    if (eights) {
+      const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kEightColumns)));
+      const int64_t num_tokens = args.residual.shape[0];
+      const bool many = args.residual.dtype == DType::kBF16 && num_tokens >= kManyPosts;
+      const auto launch = [&](auto kernel, uint64_t before, const Combined& combined) {
+        if (many && combined.links.size == 0) {
+          return LaunchManyPosts(context,
+                                 {.y = args.y.as<uint16_t>(),
+                                  .routed = combined.routed,
+                                  .shared = static_cast<const uint16_t*>(combined.shared),
+                                  .residual = args.residual.as<const uint16_t>(),
+                                  .out = args.out.as<uint16_t>(),
+                                  .post = args.post.as<const float>(),
+                                  .comb = args.comb.as<const float>(),
+                                  .num_tokens = num_tokens,
+                                  .dim = dim},
+                                 before);
+        }
+        return context.queue().LaunchInPlaceOf(before, kernel, blocks, kPostThreads, 0, args.y.as<const T>(),
+                                               args.residual.as<const T>(), args.post.as<const float>(),
+                                               args.comb.as<const float>(), args.out.as<T>(), dim, combined);
+      };
+      OpenHcPost post = {.y = args.y.data,
+                         .residual = args.residual.data,
+                         .out = args.out.data,
+                         .post = args.post.as<const float>(),
+                         .comb = args.comb.as<const float>(),
+                         .num_tokens = num_tokens,
+                         .dim = dim};
+      if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
+        const Combined combined = {open->routed, open->shared, open->y, open->links, open->sum};
+        post.launch = launch(open->links.size > 0 ? HcPostOfFourKernel<T, Before::kSumOverRanks>
+                                                  : HcPostOfFourKernel<T, Before::kCombine>,
+                             open->launch, combined);
+        if (post.launch != 0) {
+          post.routed = open->routed;
+          post.shared = open->shared;
+          post.links = open->links;
+          post.sum = open->sum;
+        }
+      }
+      if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, Before::kNothing>, 0, {});
+      if (args.residual.dtype == DType::kBF16) context.open_hc_post() = std::make_shared<OpenHcPost>(post);
+      return;
+    }
+    context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),
+                   args.post.as<const float>(), args.comb.as<const float>(), args.out.as<T>(),
+                   static_cast<int>(args.residual.shape[1]), dim);
+  });
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

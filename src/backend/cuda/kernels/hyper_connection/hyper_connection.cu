@@ -1,0 +1,436 @@
+// hc_pre and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
+// its own; a second kernel turns a token's few numbers into its mix.
+#include <algorithm>
+#include <memory>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
+#include "backend/cuda/kernels/hyper_connection/hc_dots.h"
+#include "backend/cuda/kernels/hyper_connection/hc_eights.h"
+#include "backend/cuda/kernels/hyper_connection/hc_many.h"
+#include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kDotThreads = 256;
+constexpr int kMixThreads = 256;
+
+// Four columns as they are read, and as numbers.
+template <typename T>
+struct Four;
+template <>
+struct Four<float> {
+  float4 raw;
+  Four() = default;
+  __device__ __forceinline__ explicit Four(const float* data) : raw(*reinterpret_cast<const float4*>(data)) {}
+  __device__ __forceinline__ void Widen(double (&values)[4]) const {
+    values[0] = static_cast<double>(raw.x);
+    values[1] = static_cast<double>(raw.y);
+    values[2] = static_cast<double>(raw.z);
+    values[3] = static_cast<double>(raw.w);
+  }
+};
+template <>
+struct Four<Bf16> {
+  uint2 raw;
+  Four() = default;
+  __device__ __forceinline__ explicit Four(const Bf16* data) : raw(*reinterpret_cast<const uint2*>(data)) {}
+  __device__ __forceinline__ void Widen(double (&values)[4]) const {
+    values[0] = static_cast<double>(__uint_as_float(raw.x << 16));
+    values[1] = static_cast<double>(__uint_as_float(raw.x & 0xFFFF0000U));
+    values[2] = static_cast<double>(__uint_as_float(raw.y << 16));
+    values[3] = static_cast<double>(__uint_as_float(raw.y & 0xFFFF0000U));
+  }
+};
+template <typename T>
+__device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
+  Four<T>(data).Widen(values);
+}
+
+// dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part. Grid: tokens, rows.
+template <typename T>
+__global__ void __launch_bounds__(kDotThreads)
+    AnyDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const int k = static_cast<int>(blockIdx.y);
+  const T* const x = streams + token * width;
+  const float* const row = fn + k * width;
+  double sum = 0.0;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < width; i += kDotThreads)
+    sum = fma(k < num_rows ? static_cast<double>(row[i]) : Load(x, i), Load(x, i), sum);
+  sum = BlockSum(sum);
+  if (threadIdx.x == 0) dots[token * (num_rows + 1) + k] = sum;
+}
+
+// WarpSum of 32 sums at once: lanes exchange what the other keeps, and lane i ends with sum i, in sums[0].
+template <int kOffset = 16>
+__device__ __forceinline__ void SumOverLanes(double (&sums)[32]) {
+  const bool upper = (threadIdx.x & kOffset) != 0;
+#pragma unroll
+  for (int i = 0; i < kOffset; ++i) {
+    const double sent = upper ? sums[i] : sums[i + kOffset];
+    const double kept = upper ? sums[i + kOffset] : sums[i];
+    sums[i] = kept + __shfl_xor_sync(kWholeWarp, sent, kOffset);
+  }
+  if constexpr (kOffset > 1) SumOverLanes<kOffset / 2>(sums);
+}
+
+// The same in parts (HasHcRuns), which hc_cluster.cu's blocks sum too. A warp has a part: of each of its runs a lane has four columns of
+// one stream. A block keeps four rows of the matrix in its first-level cache while tokens go by, eight at a time, two eights beside each
+// other. Grid: tokens by tokens_per_block, rows by four, parts by four.
+constexpr int kRowsAtOnce = 4;
+constexpr int kTokensAtOnce = 8;
+constexpr int kPartsOfBlock = 4;
+
+template <typename T>
+__global__ void __launch_bounds__(kDotThreads, 1)
+    DotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows, int64_t num_tokens,
+               int64_t tokens_per_block) {
+  constexpr int kValues = kRowsAtOnce * kTokensAtOnce;
+  static_assert(kValues == 32);
+  BeginKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int num_parts = static_cast<int>(gridDim.z) * kPartsOfBlock;
+  const int part = static_cast<int>(blockIdx.z) * kPartsOfBlock + warp % kPartsOfBlock;
+  const int first_row = static_cast<int>(blockIdx.y) * kRowsAtOnce;
+  const int64_t width = int64_t{4} * dim;
+  const int step = num_parts * kHcRunColumns;
+  const int64_t place = lane / 8 * dim + part * kHcRunColumns + lane % 8 * 4;
+  const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * tokens_per_block);
+  constexpr int kNextTokens = kDotThreads / 32 / kPartsOfBlock * kTokensAtOnce;
+  // Tokens are read one step ahead.
+  Four<T> next[kTokensAtOnce];
+  const auto ask = [&](int64_t first, int run) {
+#pragma unroll
+    for (int t = 0; t < kTokensAtOnce; ++t)
+      next[t] = Four<T>(streams + min(first + t, last_token - 1) * width + place + run);
+  };
+  int64_t first = blockIdx.x * tokens_per_block + warp / kPartsOfBlock * kTokensAtOnce;
+  if (first < last_token) ask(first, 0);
+  for (; first < last_token; first += kNextTokens) {
+    double sums[kValues] = {};  // By token, then row.
+    const auto add = [&]<bool kNorm>() {
+      for (int run = 0; run < dim; run += step) {
+        Four<T> now[kTokensAtOnce];
+#pragma unroll
+        for (int t = 0; t < kTokensAtOnce; ++t) now[t] = next[t];
+        if (run + step < dim) {
+          ask(first, run + step);
+        } else if (first + kNextTokens < last_token) {
+          ask(first + kNextTokens, 0);
+        }
+        double a[kRowsAtOnce][4];
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r)
+          LoadFour(fn + min(first_row + r, num_rows - 1) * width + place + run, a[r]);
+#pragma unroll
+        for (int t = 0; t < kTokensAtOnce; ++t) {
+          double b[4];
+          now[t].Widen(b);
+#pragma unroll
+          for (int r = 0; r < kRowsAtOnce; ++r) {
+            const bool norm = kNorm && first_row + r == num_rows;
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              sums[t * kRowsAtOnce + r] = fma(norm ? b[j] : a[r][j], b[j], sums[t * kRowsAtOnce + r]);
+          }
+        }
+      }
+    };
+    if (first_row + kRowsAtOnce <= num_rows) {
+      add.template operator()<false>();
+    } else {
+      add.template operator()<true>();
+    }
+    SumOverLanes(sums);
+    const int64_t token = first + lane / kRowsAtOnce;
+    const int row = first_row + lane % kRowsAtOnce;
+    if (token < last_token && row <= num_rows)
+      dots[(token * (num_rows + 1) + row) * num_parts + part] = sums[0];
+  }
+}
+
+// The same for more tokens. A block has a part and eight rows of the matrix, which lie in shared memory as doubles: conversions take as
+// long as products do, and tokens' are then shared by eight rows. A warp takes eight tokens at a time.
+// Grid: tokens by tokens_per_block, rows by eight, parts.
+constexpr int kManyRowsAtOnce = 8;
+constexpr int64_t kManyDotsTokens = 256;  // Up to so many, blocks of the kernel above fill the device better.
+
+constexpr size_t ManyDotsBytes(int64_t runs) {
+  return static_cast<size_t>(runs * kManyRowsAtOnce * kHcRunColumns * 4) * sizeof(double);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kDotThreads, 1)
+    ManyDotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows, int64_t num_tokens,
+                   int64_t tokens_per_block) {
+  constexpr int kWarps = kDotThreads / 32;
+  BeginKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const auto num_parts = static_cast<int>(gridDim.z);
+  const auto part = static_cast<int>(blockIdx.z);
+  const int first_row = static_cast<int>(blockIdx.y) * kManyRowsAtOnce;
+  const int64_t width = int64_t{4} * dim;
+  const int step = num_parts * kHcRunColumns;
+  const int64_t place = lane / 8 * dim + part * kHcRunColumns + lane % 8 * 4;
+  // [run][row][first or second two columns][lane]
+  extern __shared__ __align__(16) unsigned char raw_memory[];
+  auto* const matrix = reinterpret_cast<double2*>(raw_memory);
+  for (int run = 0; run * step < dim; ++run) {
+    const int row = min(first_row + warp, num_rows - 1);
+    static_assert(kWarps == kManyRowsAtOnce);
+    double a[4];
+    LoadFour(fn + row * width + place + run * step, a);
+    double2* const to = matrix + (run * kManyRowsAtOnce + warp) * 64 + lane;
+    to[0] = make_double2(a[0], a[1]);
+    to[32] = make_double2(a[2], a[3]);
+  }
+  __syncthreads();
+
+  const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * tokens_per_block);
+  constexpr int kNextTokens = kWarps * kTokensAtOnce;
+  // Tokens are read one step ahead.
+  Four<T> next[kTokensAtOnce];
+  const auto ask = [&](int64_t first, int run) {
+#pragma unroll
+    for (int t = 0; t < kTokensAtOnce; ++t)
+      next[t] = Four<T>(streams + min(first + t, last_token - 1) * width + place + run);
+  };
+  const auto work = [&]<bool kNorm>() {
+    int64_t first = blockIdx.x * tokens_per_block + warp * kTokensAtOnce;
+    if (first < last_token) ask(first, 0);
+    for (; first < last_token; first += kNextTokens) {
+      double sums[kTokensAtOnce][kManyRowsAtOnce] = {};
+      [[maybe_unused]] double squares[kTokensAtOnce] = {};
+      const double2* a = matrix + lane;
+      for (int run = 0; run < dim; run += step) {
+        double b[kTokensAtOnce][4];
+#pragma unroll
+        for (int t = 0; t < kTokensAtOnce; ++t) next[t].Widen(b[t]);
+        if (run + step < dim) {
+          ask(first, run + step);
+        } else if (first + kNextTokens < last_token) {
+          ask(first + kNextTokens, 0);
+        }
+        if constexpr (kNorm) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int t = 0; t < kTokensAtOnce; ++t) squares[t] = fma(b[t][j], b[t][j], squares[t]);
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < kManyRowsAtOnce; ++r) {
+          const double2 low = a[0];
+          const double2 high = a[32];
+          a += 64;
+          const double row[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int t = 0; t < kTokensAtOnce; ++t) sums[t][r] = fma(row[j], b[t][j], sums[t][r]);
+          }
+        }
+      }
+      double* const to = dots + first * (num_rows + 1) * num_parts + part;
+      const auto store = [&](int t, int row, double sum) {
+        if (first + t < last_token && row <= num_rows)
+          to[(int64_t{t} * (num_rows + 1) + row) * num_parts] = sum;
+      };
+      // WarpSum of 32 at once: lanes exchange what the other keeps, and lane i ends with sum i.
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        double values[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) values[i] = sums[half * 4 + i / kManyRowsAtOnce][i % kManyRowsAtOnce];
+        SumOverLanes(values);
+        const int row = first_row + lane % kManyRowsAtOnce;
+        if (row < num_rows) store(half * 4 + lane / kManyRowsAtOnce, row, values[0]);
+      }
+      if constexpr (kNorm) {
+#pragma unroll
+        for (int t = 0; t < kTokensAtOnce; ++t) {
+          const double sum = WarpSum(squares[t]);
+          if (lane == t) store(t, num_rows, sum);
+        }
+      }
+    }
+  };
+  if (first_row == 0) {
+    work.template operator()<true>();
+  } else {
+    work.template operator()<false>();
+  }
+}
+
+// u[d] = sum_i pre[i] * stream i, over this block's share of the columns.
+template <typename T>
+__device__ void MixStreams(const double* pre, const T* x, T* u, int mult, int64_t dim, int64_t begin,
+                           int64_t end) {
+  for (int64_t d = begin + threadIdx.x; d < end; d += kMixThreads) {
+    double sum = 0.0;
+#pragma unroll 4
+    for (int i = 0; i < mult; ++i) sum += pre[i] * Load(x, i * dim + d);
+    Store(u, d, sum);
+  }
+}
+
+// Columns of u a block.
+constexpr int64_t kMixColumns = 1024;
+
+// Grid: tokens, and in y first the small outputs, whose iterations take longest, then pieces of u.
+template <typename T>
+__global__ void __launch_bounds__(kMixThreads) HcPreKernel(const T* streams, T* u, const HcPreParams p) {
+  __shared__ double pre[ops::kMaxHcMult];
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const int mult = p.mult;
+  const int t = static_cast<int>(threadIdx.x);
+  if (blockIdx.y > 0) {
+    if (t < mult) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
+    __syncthreads();
+    const int64_t begin = (blockIdx.y - 1) * kMixColumns;
+    MixStreams(pre, streams + token * mult * p.dim, u + token * p.dim, mult, p.dim, begin,
+               min(p.dim, begin + kMixColumns));
+    return;
+  }
+  HcMixOfToken<kMixThreads>(p, token);
+}
+
+// Grid: tokens, pieces of y.
+template <typename T>
+__global__ void __launch_bounds__(kMixThreads)
+    HcHeadKernel(const T* streams, const double* all_dots, int num_parts, const float* scale,
+                 const float* base, T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
+  __shared__ double pre[ops::kMaxHcMult];
+  BeginKernel();
+  const int64_t token = blockIdx.x;
+  const double* const dots = all_dots + token * (mult + 1) * num_parts;
+  const int t = static_cast<int>(threadIdx.x);
+  if (t < mult) {
+    const double factor = NormFactor(SumOfParts(dots + mult * num_parts, num_parts), mult * dim, norm_eps);
+    pre[t] = Sigmoid(HcLogit(factor, SumOfParts(dots + t * num_parts, num_parts), scale[0], base[t])) +
+             static_cast<double>(hc_eps);
+  }
+  __syncthreads();
+  const int64_t begin = blockIdx.y * kMixColumns;
+  MixStreams(pre, streams + token * mult * dim, y + token * dim, mult, dim, begin,
+             min(dim, begin + kMixColumns));
+}
+
+// Up to so many, one launch for all that comes behind the dot products takes less (hc_many.h).
+constexpr int64_t kManyMixTokens = 1024;
+
+// Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products, and of four numbers a token.
+struct MixDots {
+  const double* data;
+  int num_parts;
+  double* pre;
+};
+Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
+  const int64_t num_tokens = streams.shape[0];
+  const int64_t num_rows = fn.shape[0];
+  const int64_t dim = streams.shape[2];
+  const bool in_parts = HasHcRuns(streams, fn);
+  const int64_t num_parts = in_parts ? HcParts(dim) : 1;
+  const int64_t count = num_tokens * (num_rows + 1) * num_parts;
+  const int64_t first_pre = CeilDiv(count, 2) * 2;  // Read two at once.
+  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(first_pre + num_tokens * kHcMult));
+  const MixDots result = {dots, static_cast<int>(num_parts), dots + first_pre};
+  if (num_tokens > kManyDotsTokens && HasHcDotsMma(streams, fn)) {
+    LaunchHcDotsMma(context, streams, fn, dots);
+    return result;
+  }
+  WithElement(streams.dtype, [&]<typename T>(T*) {
+    const int64_t runs = dim / (num_parts * kHcRunColumns);
+    if (in_parts && num_tokens > kManyDotsTokens) {
+      // As many blocks as there are processors, or that many again.
+      const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;
+      const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_processors() / others);
+      constexpr int64_t kTogether = kDotThreads / 32 * kTokensAtOnce;
+      const int64_t tokens_per_block = CeilDiv(CeilDiv(num_tokens, wanted), kTogether) * kTogether;
+      const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
+                        static_cast<unsigned>(CeilDiv(num_rows, kManyRowsAtOnce)),
+                        static_cast<unsigned>(num_parts));
+      context.Launch(ManyDotsKernel<T>, blocks, kDotThreads, ManyDotsBytes(runs), streams.as<const T>(),
+                     fn.as<const float>(), dots, static_cast<int>(dim), static_cast<int>(num_rows),
+                     num_tokens, tokens_per_block);
+      return;
+    }
+    if (in_parts) {
+      // Spread over the device.
+      constexpr int64_t tokens_per_block = int64_t{2} * kTokensAtOnce;
+      const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
+                        static_cast<unsigned>(CeilDiv(num_rows + 1, kRowsAtOnce)),
+                        static_cast<unsigned>(num_parts / kPartsOfBlock));
+      context.Launch(DotsKernel<T>, blocks, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
+                     static_cast<int>(dim), static_cast<int>(num_rows), num_tokens, tokens_per_block);
+      return;
+    }
+    const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1));
+    context.Launch(AnyDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
+                   fn.shape[1], static_cast<int>(num_rows));
+  });
+  return result;
+}
+
+}  // namespace
+
+HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
+  return {.dots = dots,
+          .scale = args.scale.as<const float>(),
+          .base = args.base.as<const float>(),
+          .post = args.post.as<float>(),
+          .comb = args.comb.as<float>(),
+          .num_parts = num_parts,
+          .mult = static_cast<int>(args.streams.shape[1]),
+          .dim = args.streams.shape[2],
+          .norm_eps = args.norm_eps,
+          .hc_eps = args.hc_eps,
+          .sinkhorn_iters = args.sinkhorn_iters};
+}
+
+Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
+  if (args.streams.num_elements() == 0) return {};
+  if (HasHcCluster(context, args)) return HcPreInCluster(context, args);
+  if (HasHcEights(args)) return HcPreInEights(context, args);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
+  const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
+  if (args.streams.shape[0] > kManyMixTokens && HasManyMixes(args)) {
+    LaunchManyMixes(context, args, params, dots.pre);
+    return {};
+  }
+  static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
+  const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
+                  static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));
+  WithElement(args.streams.dtype, [&]<typename T>(T*) {
+    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(), params);
+  });
+  return {};
+}
+
+Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
+  const auto num_tokens = static_cast<unsigned>(args.streams.shape[0]);
+  if (args.streams.num_elements() == 0) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
+  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
+  WithElement(args.streams.dtype, [&]<typename T>(T*) {
+    context.Launch(HcHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots.data,
+                   dots.num_parts, args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
+                   static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
+                   args.hc_eps);
+  });
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

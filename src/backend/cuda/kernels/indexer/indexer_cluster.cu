@@ -1,0 +1,67 @@
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
+#include "backend/cuda/kernels/indexer/indexer_cluster.h"
+#include "backend/cuda/kernels/indexer/top_k.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+struct ClusterMemory {
+  union {
+    IndexerScoring scoring;
+    KeyHistograms histograms;
+  };
+  IndexerKey all[kIndexerMaxEntries];  // Written by all blocks.
+};
+
+// Grid: blocks of a cluster, tokens.
+__global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kIndexerThreads)
+    IndexerClusterKernel(const __grid_constant__ SequenceTable table, const ScoreParams p,
+                         int32_t* const all_selected) {
+  BeginKernel();
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<ClusterMemory*>(raw);
+  const int block = static_cast<int>(cooperative_groups::this_cluster().block_rank());
+  const int64_t token = p.first_token + blockIdx.y;
+  const SequenceRows& sequence = table.Of(token);
+  const int visible = static_cast<int>(NumVisible(sequence, token, p.ratio));
+  const int top_k = static_cast<int>(p.top_k);
+  int32_t* const selected = all_selected + token * p.top_k;
+  if (visible <= top_k) {
+    if (block == 0) WriteAll(visible, top_k, kIndexerThreads, selected);
+    return;
+  }
+  ScoreInCluster(m.scoring, m.all, table, sequence, p, token, visible);
+
+  // Everybody finds the threshold, and writes what is chosen of its piece.
+  const auto key_at = [&](int j) { return uint32_t{m.all[j]}; };
+  const Threshold threshold = FindThreshold(m.histograms, key_at, visible, top_k);
+  const IndexerPiece piece(visible, block);
+  const int2 before_mine = WarpShare<kIndexerWarps>(piece.first);
+  const Counts before =
+      SumOverWarps<kIndexerWarps>(Count(key_at, before_mine.x, before_mine.y, threshold.prefix)).block;
+  __syncthreads();
+  const auto my_key_at = [&](int j) { return uint32_t{m.all[piece.first + j]}; };
+  const int2 share = WarpShare<kIndexerWarps>(piece.count);
+  const Before of_mine = SumOverWarps<kIndexerWarps>(Count(my_key_at, share.x, share.y, threshold.prefix));
+  WriteChosen(my_key_at, share.x, share.y, piece.first, threshold, before + of_mine.warps, selected);
+}
+
+}  // namespace
+
+bool HasIndexerCluster(CudaContext& context, const ScoreParams& params, DType dtype, int64_t num_tokens) {
+  if (!ScoresOnTensorCores(dtype, params.num_heads, params.width) || params.max_visible <= params.top_k ||
+      params.max_visible > kIndexerMaxEntries) {
+    return false;
+  }
+  return num_tokens <= context.queue().MostClusters(reinterpret_cast<const void*>(IndexerClusterKernel),
+                                                    kIndexerBlocks, kIndexerThreads, sizeof(ClusterMemory));
+}
+
+uint64_t SelectInCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                         int32_t* selected, int64_t num_tokens) {
+  return context.queue().Launch(IndexerClusterKernel, dim3(kIndexerBlocks, static_cast<unsigned>(num_tokens)),
+                                kIndexerThreads, sizeof(ClusterMemory), table, params, selected);
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,16 @@
+// Scores and selection of a few tokens with a few thousand entries in one launch: a cluster of blocks scores the entries, a piece
+// each, sends everybody its scores and selects from all of them. Scores and choice are those of indexer_scores.h and top_k.h.
+#pragma once
+
+#include "backend/cuda/kernels/indexer/indexer_scores.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// Whether it takes them, which may be asked in any case.
+bool HasIndexerCluster(CudaContext& context, const ScoreParams& params, DType dtype, int64_t num_tokens);
+// `selected`: [all tokens, top_k]; params.scores is not used. The number of its launch.
+uint64_t SelectInCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                         int32_t* selected, int64_t num_tokens);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,513 @@
+// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the first block too; that one takes
+// the other ranks' and chooses. So no other block waits for one once all have all scores, and those that have sent leave.
+#include <algorithm>
+#include <utility>
+
+#include "backend/cuda/collectives/ll_exchange.cuh"
+#include "backend/cuda/device/sync/cluster_barrier.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
+#include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
+#include "backend/cuda/kernels/indexer/top_k.h"
+#include "backend/cuda/runtime/open_launches.h"
+
+namespace dsv4::backend::cuda {
+
+struct IndexerOverRanks {
+  SequenceTable table;
+  ScoreParams score = {};  // Of the rows that are here; without scores they are made by the kernel.
+  int64_t shard_index = 0;
+  int64_t shard_count = 1;
+  int64_t top_k = 0;
+  uint64_t* candidates = nullptr;  // [top_k]
+  PeerLinks links = {};
+  uint64_t* all = nullptr;      // [ranks, top_k]; null: candidates are not exchanged.
+  int32_t* selected = nullptr;  // [top_k]; null: nothing is chosen.
+  int32_t* rows = nullptr;      // [1 + top_k]: how many of those chosen are here, and which rows.
+};
+
+namespace {
+
+constexpr int kThreads = kIndexerThreads;
+constexpr int kWarps = kIndexerWarps;
+constexpr int kMaxTopK = 1024;
+constexpr int kMaxScoredRows = 16384;  // Where they are scored by a launch in front.
+
+// Where number `place` of a list lies: places that a search by halves looks at lie in different banks.
+__host__ __device__ constexpr int Spread(int place) { return place + (place >> 5); }
+
+template <int kMaxRows>
+struct Choice {
+  static constexpr int kMaxWords = kMaxPeers * kMaxRows / 32;
+  KeyHistograms histograms;
+  // This rank's best: rows in ascending order, and what Ordered gives for them.
+  int32_t rows[kMaxTopK];
+  alignas(16) uint32_t ordered[kMaxTopK];
+  // Every rank's best, each rank's by its own rows, highest first at Spread places; behind them 0, which is none.
+  uint32_t best[kMaxPeers][Spread(kMaxTopK)];
+  int sampled[kMaxPeers];  // How many of a list's samples are chosen.
+  // A bit for every entry that is chosen, and again for one that is here.
+  uint32_t chosen[kMaxWords];
+  uint32_t here[kMaxWords];
+  uint32_t before[kMaxWords];  // Bits in the words before: chosen in the low half, here in the high one.
+  uint32_t of_warp[kWarps];
+};
+
+template <int kMaxRows>
+struct Memory {
+  union {
+    IndexerScoring scoring;
+    Choice<kMaxRows> choice;
+  };
+  IndexerKey all[kMaxRows];
+  uint64_t best_came;  // In the first block: this rank's list.
+};
+
+// A key and its row as one number: the higher key first, then the lower row.
+__device__ __forceinline__ uint32_t Ordered(uint32_t key, int row) {
+  return key << 16 | (0xFFFFU - static_cast<uint32_t>(row));
+}
+// ops::MakeCandidate of it. Below the bits of a bf16 number are zeros, and ones where a negative number's are turned around.
+__device__ __forceinline__ uint64_t CandidateOf(uint32_t ordered, const IndexerOverRanks& p) {
+  const uint32_t order = (ordered & 0x80000000U) != 0 ? ordered & 0xFFFF0000U : ordered | 0xFFFFU;
+  const uint32_t row = 0xFFFFU - (ordered & 0xFFFFU);
+  const uint32_t entry = row * static_cast<uint32_t>(p.shard_count) + static_cast<uint32_t>(p.shard_index);
+  return uint64_t{order} << 32 | (UINT32_MAX - entry);
+}
+
+// This rank's best of rows [0, visible), by all threads of a block; how many there are.
+template <int kMaxRows>
+__device__ int ListBest(Choice<kMaxRows>& m, const IndexerKey* all, int visible, int top_k) {
+  const auto key_at = [&](int row) { return uint32_t{all[row]}; };
+  // No key is 0: without a threshold all rows are above it.
+  Threshold threshold{.prefix = 0, .left = top_k};
+  if (visible > top_k) threshold = FindThreshold(m.histograms, key_at, visible, top_k);
+  const int2 share = WarpShare<kWarps>(visible);
+  const Before before = SumOverWarps<kWarps>(Count(key_at, share.x, share.y, threshold.prefix));
+  WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, m.rows);
+  __syncthreads();
+  const int count = min(visible, top_k);
+  for (int i = static_cast<int>(threadIdx.x); i < kMaxTopK; i += kThreads)
+    m.ordered[i] = i < count ? Ordered(all[m.rows[i]], m.rows[i]) : 0;
+  __syncthreads();
+  return count;
+}
+
+// One block's part of the list goes to its places here, where something is chosen to the first block, and where `sends` to every other
+// rank: eight lanes count together how many are greater than one, then each sends it to another rank.
+template <int kMaxRows>
+__device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const IndexerOverRanks& p, int block,
+                         int count, bool sends, uint64_t round) {
+  constexpr int kLanes = kMaxPeers;
+  constexpr int kAtOnce = kThreads / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const auto top_k = static_cast<int>(p.top_k);
+  const PeerLinks& links = p.links;
+  // All lanes of a warp go around together.
+  for (int base = block * kAtOnce; base < top_k; base += kIndexerBlocks * kAtOnce) {
+    const int i = base + static_cast<int>(threadIdx.x) / kLanes;
+    const uint32_t mine = i < count ? m.ordered[i] : 0;
+    int place = 0;
+    for (int other = lane * 4; other < count; other += kLanes * 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(m.ordered + other);
+      place += (four.x > mine ? 1 : 0) + (four.y > mine ? 1 : 0) + (four.z > mine ? 1 : 0) +
+               (four.w > mine ? 1 : 0);
+    }
+    for (int offset = kLanes / 2; offset > 0; offset /= 2)
+      place += __shfl_xor_sync(kWholeWarp, place, offset);
+    if (i >= top_k) continue;
+    if (i >= count) place = i;  // Those that are none are behind all others.
+    const uint64_t candidate = i < count ? CandidateOf(mine, p) : 0;
+    if (lane == 0) {
+      if (p.selected != nullptr) SendTo(&m.best[links.rank][Spread(place)], mine, best_came, 0);
+      p.candidates[place] = candidate;
+      if (p.all != nullptr) p.all[links.rank * top_k + place] = candidate;
+    } else if (sends && lane < links.size) {
+      const int peer = (links.rank + lane) % links.size;  // Not all to the same one first.
+      StorePacked(WordPlace(links.mailboxes[peer], round, links.rank, int64_t{2} * place),
+                  {static_cast<uint32_t>(candidate), static_cast<uint32_t>(candidate >> 32)}, MarkOf(round));
+    }
+  }
+}
+
+// The other ranks' best, by one block; whether they came, and none of them where they did not. What is taken is not cleared: places are
+// written over at their next use, and no mark comes again before two thousand million rounds. An entry that is not below `num_entries`,
+// which there cannot be, counts as none.
+template <int kMaxRows>
+__device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_t round,
+                         uint32_t num_entries) {
+  // Of every rank, asked for at once: each is a way to the second cache and back.
+  constexpr int kTogether = 2;
+  const auto top_k = static_cast<int>(p.top_k);
+  const PeerLinks& links = p.links;
+  std::byte* const mailbox = links.mailboxes[links.rank];
+  // What an entry is multiplied by to give 2^32 times its row: exact below 2^29, and for two ranks or more.
+  const uint32_t rows_of_entries = UINT32_MAX / static_cast<uint32_t>(links.size) + 1;
+  bool whole = links.state->broken == 0;
+  for (int first = static_cast<int>(threadIdx.x); first < top_k; first += kTogether * kThreads) {
+    const auto takes = [&](int k, int r) {
+      return r < links.size && r != links.rank && first + k * kThreads < top_k;
+    };
+    uint2 words[kTogether][kMaxPeers] = {};
+    if (whole) {
+      whole = WaitUntil(links, [&] {
+        bool there[kTogether][kMaxPeers];
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) {
+#pragma unroll
+          for (int r = 0; r < kMaxPeers; ++r) {
+            const int64_t word = int64_t{2} * (first + k * kThreads);
+            there[k][r] =
+                !takes(k, r) || LoadPacked(WordPlace(mailbox, round, r, word), MarkOf(round), words[k][r]);
+          }
+        }
+        int source = -1;
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) {
+#pragma unroll
+          for (int r = 0; r < kMaxPeers; ++r) {
+            if (!there[k][r]) source = r;
+          }
+        }
+        return source;
+      });
+    }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+#pragma unroll
+      for (int r = 0; r < kMaxPeers; ++r) {
+        if (!takes(k, r)) continue;
+        const int place = first + k * kThreads;
+        const uint64_t candidate = whole ? uint64_t{words[k][r].y} << 32 | words[k][r].x : 0;
+        const uint32_t entry = UINT32_MAX - static_cast<uint32_t>(candidate);
+        const auto row = static_cast<int>(__umulhi(entry, rows_of_entries));
+        p.all[r * top_k + place] = candidate;
+        m.best[r][Spread(place)] =
+            entry < num_entries ? Ordered(static_cast<uint32_t>(candidate >> 48), row) : 0;
+      }
+    }
+  }
+  return whole;
+}
+
+// Which list a thread looks at: some warps have one together, and take every so many-th number of it as a sample.
+struct ListShare {
+  int list;  // No rank's: none.
+  int thread;
+  int num_threads;
+  int stride;
+  __device__ ListShare(int num_ranks, int top_k) {
+    const int num_warps = kWarps / num_ranks;
+    const auto warp = static_cast<int>(threadIdx.x) / 32;
+    list = warp / num_warps;
+    num_threads = num_warps * 32;
+    thread = static_cast<int>(threadIdx.x) - list * num_threads;
+    stride = (top_k + num_threads - 1) / num_threads;
+  }
+};
+static_assert(kMaxPeers <= kWarps && kMaxTopK <= 32 * 32,
+              "A warp has a list, and a lane what is between samples.");
+
+// Nothing is chosen yet.
+template <int kMaxRows>
+__device__ void ClearChoice(Choice<kMaxRows>& m, int num_words) {
+  const int t = static_cast<int>(threadIdx.x);
+  for (int i = t; i < num_words; i += kThreads) m.chosen[i] = m.here[i] = 0;
+  if (t < kMaxPeers) m.sampled[t] = 0;
+}
+
+// How many of numbers window_of(r) = [begin, end) of every rank's list, none of which has more than `longest`, are before `mine` of `list`.
+// Of equal keys and rows those of the lower rank are, whose entry is the lower one. Searches by halves, in several lists side by side.
+template <int kMaxRows, typename WindowOf>
+__device__ __forceinline__ int NumBefore(const Choice<kMaxRows>& m, uint32_t mine, int list, int num_ranks,
+                                         int longest, WindowOf window_of) {
+  constexpr int kTogether = 4;
+  static_assert(kMaxPeers % kTogether == 0);
+  int num_before = 0;
+  for (int first = 0; first < num_ranks; first += kTogether) {
+    int2 window[kTogether];
+    uint32_t bound[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int r = first + j;
+      window[j] = r < num_ranks ? window_of(r) : int2{0, 0};
+      bound[j] = r < list ? mine - 1 : mine;
+      num_before -= window[j].x;
+    }
+    for (int step = 1 << (31 - __clz(longest | 1)); step > 0; step /= 2) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int next = min(window[j].x + step, window[j].y);
+        const uint32_t last = m.best[first + j][Spread(max(0, next - 1))];  // Anything where there are none.
+        window[j].x = last > bound[j] ? next : window[j].x;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) num_before += window[j].x;
+  }
+  return num_before;
+}
+
+// How many of the list that this thread looks at are chosen, which are its first ones.
+template <int kMaxRows>
+__device__ int NumChosen(Choice<kMaxRows>& m, const ListShare& share, int num_ranks, int top_k) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto is_chosen = [&](int i, int end, int left, int longest, auto window_of) {
+    if (i >= end) return false;
+    const uint32_t mine = m.best[share.list][Spread(i)];
+    return mine != 0 && NumBefore(m, mine, share.list, num_ranks, longest, window_of) < left;
+  };
+  const auto whole_list = [&](int r) { return int2{0, r < num_ranks ? top_k : 0}; };
+  const bool sample_chosen =
+      is_chosen(share.thread * share.stride, whole_list(share.list).y, top_k, top_k, whole_list);
+  const unsigned samples = __ballot_sync(kWholeWarp, sample_chosen);
+  if (lane == 0 && share.list < num_ranks) atomicAdd(&m.sampled[share.list], __popc(samples));
+  __syncthreads();
+
+  // What is behind the last sample that is chosen and in front of the next is open.
+  const auto open_part = [&](int r) {
+    const int end = m.sampled[r] * share.stride;
+    return int2{max(0, end - share.stride + 1), min(end, top_k)};
+  };
+  int left = top_k;
+#pragma unroll
+  for (int r = 0; r < kMaxPeers; ++r) left -= open_part(r).x;  // No sample of what is no rank's.
+  // Every warp of a list finds the same.
+  const int2 open = open_part(share.list);
+  const bool chosen = is_chosen(open.x + lane, open.y, left, share.stride - 1, open_part);
+  return open.x + __popc(__ballot_sync(kWholeWarp, chosen));
+}
+
+// The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for every entry puts them there.
+template <int kMaxRows>
+__device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, const ListShare& share,
+                            int num_words) {
+  const int t = static_cast<int>(threadIdx.x);
+  const auto top_k = static_cast<int>(p.top_k);
+  const int num_of_list = NumChosen(m, share, p.links.size, top_k);
+  const bool list_is_here = share.list == p.links.rank;
+  const auto for_chosen = [&](auto take) {
+    for (int i = share.thread; i < num_of_list; i += share.num_threads) {
+      const uint32_t ordered = m.best[share.list][Spread(i)];
+      const auto row = static_cast<int>(0xFFFFU - (ordered & 0xFFFFU));
+      // None is among them where a rank's are not in order, which is after an exchange that broke.
+      if (ordered != 0) take(row, row * p.links.size + share.list);
+    }
+  };
+  for_chosen([&](int /*row*/, int entry) {
+    atomicOr(&m.chosen[entry / 32], 1U << entry % 32);
+    if (list_is_here) atomicOr(&m.here[entry / 32], 1U << entry % 32);
+  });
+  __syncthreads();
+
+  // Each thread some words that follow each other, behind those of the threads before it.
+  const int words_of_thread = (num_words + kThreads - 1) / kThreads;
+  const int first = min(num_words, t * words_of_thread);
+  const int last = min(num_words, first + words_of_thread);
+  const auto bits_of = [&](int word) {
+    return static_cast<uint32_t>(__popc(m.chosen[word]) | __popc(m.here[word]) << 16);
+  };
+  uint32_t own = 0;
+  for (int i = first; i < last; ++i) own += bits_of(i);
+  uint32_t up_to = own;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const uint32_t other = __shfl_up_sync(kWholeWarp, up_to, offset);
+    if (t % 32 >= offset) up_to += other;
+  }
+  if (t % 32 == 31) m.of_warp[t / 32] = up_to;
+  __syncthreads();
+  uint32_t running = up_to - own;
+  uint32_t total = 0;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (warp < t / 32) running += m.of_warp[warp];
+    total += m.of_warp[warp];
+  }
+  for (int i = first; i < last; ++i) {
+    m.before[i] = running;
+    running += bits_of(i);
+  }
+  __syncthreads();
+
+  for_chosen([&](int row, int entry) {
+    const int word = entry / 32;
+    const uint32_t lower = (1U << entry % 32) - 1;
+    const uint32_t before = m.before[word];
+    const int place = static_cast<int>(before & 0xFFFFU) + __popc(m.chosen[word] & lower);
+    if (place < top_k) p.selected[place] = entry;  // Always, unless a rank's were not in order.
+    if (list_is_here) p.rows[1 + static_cast<int>(before >> 16) + __popc(m.here[word] & lower)] = row;
+  });
+  for (int i = static_cast<int>(total & 0xFFFFU) + t; i < top_k; i += kThreads) p.selected[i] = -1;
+  if (t == 0) p.rows[0] = static_cast<int32_t>(total >> 16);
+}
+
+// One cluster, for one token.
+template <int kMaxRows>
+__global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
+    IndexerOverRanksKernel(const __grid_constant__ IndexerOverRanks p) {
+  BeginKernel();
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& m = *reinterpret_cast<Memory<kMaxRows>*>(raw);
+  const auto cluster = cooperative_groups::this_cluster();
+  const int block = static_cast<int>(cluster.block_rank());
+  const PeerLinks& links = p.links;
+  const bool exchanges = p.all != nullptr;
+  // What the first block ends by and by, all have read when they meet.
+  const uint64_t round = exchanges ? links.state->round + 1 : 0;
+  const bool active = exchanges && links.state->broken == 0;
+  const bool chooses = exchanges && p.selected != nullptr;
+  if (chooses && block == 0 && threadIdx.x == 0)
+    InitReceipts(&m.best_came, static_cast<uint32_t>(p.top_k * int64_t{sizeof(uint32_t)}));
+  __syncwarp();
+  const SequenceRows& sequence = p.table.Of(0);
+  const int visible = static_cast<int>(NumVisible(sequence, 0, p.score.ratio));
+  if constexpr (kMaxRows <= kIndexerMaxEntries) {
+    ScoreInCluster(m.scoring, m.all, p.table, sequence, p.score, 0, visible);
+  } else {
+#pragma unroll 8
+    for (int row = static_cast<int>(threadIdx.x); row < visible; row += kThreads)
+      m.all[row] = static_cast<IndexerKey>(OrderedKey(p.score.scores[row]) >> 16);
+    cluster.sync();
+  }
+
+  const int count = ListBest(m.choice, m.all, visible, static_cast<int>(p.top_k));
+  SendBest(m.choice, &m.best_came, p, block, count, active, round);
+  if (!exchanges || block != 0) return;
+
+  // Another rank may have one row more.
+  const auto num_entries = static_cast<int>(min(int64_t{visible} + 1, int64_t{kMaxRows}) * p.shard_count);
+  const int num_words = (num_entries + 31) / 32;
+  const ListShare share(links.size, static_cast<int>(p.top_k));
+  if (chooses) ClearChoice(m.choice, num_words);
+  const bool whole = TakeBest(m.choice, p, round, static_cast<uint32_t>(num_entries));
+  if (chooses) WaitForReceipts(&m.best_came);
+  const bool all_whole = __syncthreads_and(whole ? 1 : 0) != 0;
+  if (threadIdx.x == 0 && active) {
+    if (!all_whole) links.state->broken = 1;
+    links.state->round = round;
+  }
+  if (chooses) ChooseOfAll(m.choice, p, share, num_words);
+}
+
+// In place of `before` unless that is 0. What was launched is the open selection; false: it was too late.
+bool Launch(CudaContext& context, uint64_t before, const IndexerOverRanks& params, OpenSelection open) {
+  const auto launch = [&]<int kMaxRows>() {
+    return context.queue().LaunchInPlaceOf(before, IndexerOverRanksKernel<kMaxRows>, kIndexerBlocks, kThreads,
+                                           sizeof(Memory<kMaxRows>), params);
+  };
+  open.launch = params.score.scores == nullptr ? launch.template operator()<kIndexerMaxEntries>()
+                                               : launch.template operator()<kMaxScoredRows>();
+  if (open.launch == 0) return false;
+  open.selected = params.selected;
+  open.over_ranks = std::make_shared<IndexerOverRanks>(params);
+  context.open_selection() = std::make_shared<OpenSelection>(std::move(open));
+  return true;
+}
+
+template <int kMaxRows>
+bool HasCluster(CudaContext& context) {
+  return context.queue().HasCluster(reinterpret_cast<const void*>(IndexerOverRanksKernel<kMaxRows>),
+                                    kIndexerBlocks, kThreads, sizeof(Memory<kMaxRows>));
+}
+
+// The open selection over ranks, if its launch is the last.
+const OpenSelection* OpenOverRanks(CudaContext& context) {
+  const OpenSelection* const open = context.open_selection().get();
+  const bool is_open =
+      open != nullptr && open->over_ranks != nullptr && context.queue().IsLastLaunch(open->launch);
+  return is_open ? open : nullptr;
+}
+
+// Room for rows, kept from call to call: who reads them is another op.
+Result<Buffer> RowsMemory(CudaContext& context, int64_t top_k) {
+  const OpenSelection* const open = context.open_selection().get();
+  const auto num_bytes = static_cast<size_t>(1 + top_k) * sizeof(int32_t);
+  if (open != nullptr && open->rows.num_bytes() >= num_bytes) return open->rows;
+  return context.memory().Allocate(num_bytes);
+}
+
+}  // namespace
+
+Result<bool> CandidatesInCluster(CudaContext& context, const ops::IndexerCandidatesArgs& args,
+                                 const SequenceTable& table, const ScoreParams& score, int64_t num_entries) {
+  const int64_t top_k = args.candidates.shape[1];
+  // Of the rank that has most, so that all take the same.
+  const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
+  if (args.q.shape[0] != 1 || !ScoresOnTensorCores(args.q.dtype, score.num_heads, score.width) ||
+      num_entries <= top_k || top_k > kMaxTopK || args.shard.count > kMaxPeers ||
+      most_rows > kMaxScoredRows) {
+    return false;
+  }
+  const bool scored_before = most_rows > kIndexerMaxEntries;
+  if (!(scored_before ? HasCluster<kMaxScoredRows>(context) : HasCluster<kIndexerMaxEntries>(context)))
+    return false;
+  OpenSelection open{
+      .num_tokens = 1, .top_k = top_k, .ratio = args.ratio, .sequences = TokensOf(args.sequences)};
+  DSV4_ASSIGN_OR_RETURN(open.rows, RowsMemory(context, top_k));
+  IndexerOverRanks params;
+  params.table = table;
+  params.score = score;
+  params.score.scores = nullptr;
+  params.shard_index = args.shard.index;
+  params.shard_count = args.shard.count;
+  params.top_k = top_k;
+  params.candidates = args.candidates.as<uint64_t>();
+  params.rows = static_cast<int32_t*>(open.rows.data());
+  if (scored_before) {
+    DSV4_ASSIGN_OR_RETURN(params.score.scores, context.Scratch<float>(score.max_visible));
+    ScoreEntries(context, table, params.score, args.q.dtype, 1);
+  }
+  return Launch(context, 0, params, std::move(open));
+}
+
+bool GatherJoinsCandidates(CudaContext& context, const PeerLinks& links, const void* mine, void* all,
+                           std::span<const int64_t> row_bytes) {
+  const OpenSelection* const open = OpenOverRanks(context);
+  if (open == nullptr) return false;
+  IndexerOverRanks params = *open->over_ranks;
+  const int64_t bytes = params.top_k * int64_t{sizeof(uint64_t)};
+  if (params.all != nullptr || params.candidates != mine || params.shard_index != links.rank ||
+      params.shard_count != links.size || bytes > kMaxPackedBytes ||
+      std::ranges::any_of(row_bytes, [&](int64_t piece) { return piece != bytes; }) ||
+      BytesOverlap(all, links.size * bytes, mine, bytes)) {
+    return false;
+  }
+  params.links = links;
+  params.all = static_cast<uint64_t*>(all);
+  return Launch(context, open->launch, params, *open);
+}
+
+bool MergeJoinsCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
+  const OpenSelection* const open = OpenOverRanks(context);
+  if (open == nullptr) return false;
+  IndexerOverRanks params = *open->over_ranks;
+  if (params.all == nullptr || params.selected != nullptr || args.candidates.data != params.all ||
+      args.candidates.shape != Shape{1, params.links.size * params.top_k} ||
+      args.selected.shape != Shape{1, params.top_k}) {
+    return false;
+  }
+  const int64_t selected_bytes = args.selected.num_bytes();
+  if (BytesOverlap(args.selected.data, selected_bytes, params.all, args.candidates.num_bytes()) ||
+      BytesOverlap(args.selected.data, selected_bytes, params.candidates,
+                   params.top_k * int64_t{sizeof(uint64_t)})) {
+    return false;
+  }
+  params.selected = args.selected.as<int32_t>();
+  return Launch(context, open->launch, params, *open);
+}
+
+RowsChosenHere FindRowsChosenHere(CudaContext& context, const ops::AttentionPartArgs& args,
+                                  uint64_t queries) {
+  const OpenSelection* const open = context.open_selection().get();
+  if (open == nullptr || open->over_ranks == nullptr || open->selected == nullptr ||
+      open->selected != args.selected.data || args.selected.shape != Shape{1, open->top_k} ||
+      open->ratio != args.ratio || open->over_ranks->shard_index != args.shard.index ||
+      open->over_ranks->shard_count != args.shard.count || open->sequences != TokensOf(args.sequences)) {
+    return {};
+  }
+  const bool is_last = context.queue().IsLastLaunch(open->launch);
+  const bool queries_follow = queries == open->launch + 1 && context.queue().IsLastLaunch(queries);
+  if (!is_last && !queries_follow) return {};
+  return {.rows = open->over_ranks->rows + 1, .num_rows = open->over_ranks->rows};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,257 @@
+// indexer_select: scores of all visible entries, token by token, then their exact top-k (top_k.h).
+#include <bit>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/sequences.h"
+#include "backend/cuda/kernels/indexer/indexer_cluster.h"
+#include "backend/cuda/kernels/indexer/indexer_keys.cuh"
+#include "backend/cuda/kernels/indexer/indexer_scores.h"
+#include "backend/cuda/kernels/indexer/indexer_wgmma.h"
+#include "backend/cuda/kernels/indexer/top_k.h"
+#include "backend/cuda/runtime/open_launches.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kKeysPerBlock = 32;
+constexpr int kHeadGroups = 8;
+constexpr int kScoreThreads = kKeysPerBlock * kHeadGroups;
+
+// 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs over the width
+// in one order, the heads' terms are added in double.
+template <typename T>
+__global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
+  BeginKernel();
+  extern __shared__ float shared[];
+  float* const q = shared;                        // [num_heads, width]
+  float* const keys = q + p.num_heads * p.width;  // [kKeysPerBlock, width + 1]
+  auto* const partial = reinterpret_cast<double*>(keys + kKeysPerBlock * (p.width + 1) +
+                                                  (p.num_heads * p.width + kKeysPerBlock) % 2);
+  const int64_t token = p.first_token + blockIdx.x;
+  const SequenceRows& sequence = table.Of(token);
+  const int64_t visible = NumVisible(sequence, token, p.ratio);
+  const int64_t first_key = blockIdx.y * int64_t{kKeysPerBlock};
+  if (visible <= p.top_k || first_key >= visible) return;
+  const int num_keys = static_cast<int>(min(int64_t{kKeysPerBlock}, visible - first_key));
+
+  const T* const q_row = static_cast<const T*>(p.q) + token * p.num_heads * p.width;
+  for (int i = threadIdx.x; i < p.num_heads * p.width; i += kScoreThreads) q[i] = ToFloat(q_row[i]);
+  for (int i = threadIdx.x; i < num_keys * p.width; i += kScoreThreads) {
+    const int key = i / p.width;
+    keys[key * (p.width + 1) + i % p.width] =
+        ToFloat(table.PagedRow<T>(sequence, first_key + key)[i % p.width]);
+  }
+  __syncthreads();
+
+  const int key = static_cast<int>(threadIdx.x) % kKeysPerBlock;
+  const int group = static_cast<int>(threadIdx.x) / kKeysPerBlock;
+  const T* const weights = static_cast<const T*>(p.weights) + token * p.num_heads;
+  double sum = 0.0;
+  if (key < num_keys) {
+    const float* const row = keys + key * (p.width + 1);
+    for (int head = group; head < p.num_heads; head += kHeadGroups) {
+      const float* const q_head = q + head * p.width;
+      float dot = 0.0F;
+      for (int d = 0; d < p.width; ++d) dot = fmaf(q_head[d], row[d], dot);
+      const double held = Held<T>(static_cast<double>(dot));
+      // As std::max(held, 0.0): NaN stays.
+      const double positive = held < 0.0 ? 0.0 : held;
+      sum += Held<T>(Load(weights, head) * positive);
+    }
+  }
+  partial[group * kKeysPerBlock + key] = sum;
+  __syncthreads();
+  if (group == 0 && key < num_keys) {
+    for (int g = 1; g < kHeadGroups; ++g) sum += partial[g * kKeysPerBlock + key];
+    p.scores[blockIdx.x * p.max_visible + first_key + key] = static_cast<float>(Held<T>(sum));
+  }
+}
+
+// The same on tensor cores, for the release's width and whole groups of 16 heads: 16 keys a warp. A dot product's sum does not
+// depend on which keys stand beside it. A block keeps its token's query and goes through tiles of keys, the next one on its way
+// to registers while this one is multiplied.
+constexpr int kMmaWarps = 4;
+constexpr int kMmaKeys = 16 * kMmaWarps;
+
+// As many blocks as run at once; and tiles enough for a query to be worth fetching.
+constexpr int64_t kScoreBlocks = 132 * 4;
+constexpr int64_t kMaxTilesPerBlock = 16;
+
+__global__ void __launch_bounds__(32 * kMmaWarps)
+    ScoreMmaKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
+  extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kScoreRow]
+  __shared__ __align__(16) uint16_t keys[kMmaKeys][kScoreRow];
+  __shared__ uint32_t head_weights[kScoreMaxHeads];  // Each twice, for two keys.
+  BeginKernel();
+  const int64_t token = p.first_token + blockIdx.x;
+  const SequenceRows& sequence = table.Of(token);
+  const int64_t visible = NumVisible(sequence, token, p.ratio);
+  const int64_t first_tile = blockIdx.y * int64_t{p.tiles_per_block};
+  if (visible <= p.top_k || first_tile * kMmaKeys >= visible) return;
+  const auto num_tiles =
+      static_cast<int>(min(int64_t{p.tiles_per_block}, CeilDiv(visible, kMmaKeys) - first_tile));
+  const int t = static_cast<int>(threadIdx.x);
+  constexpr int kPieces = kScoreWidth / 8;
+  constexpr int kPiecesPerThread = kMmaKeys * kPieces / (32 * kMmaWarps);
+  uint4 next[kPiecesPerThread];
+  // Division of 64 bits would take longer than all else.
+  const auto rows_per_page = static_cast<uint32_t>(table.rows_per_page);
+  const void* const* const pages = &table.pages[sequence.page_begin];
+  const auto load = [&](int64_t first_key) {
+#pragma unroll
+    for (int i = 0; i < kPiecesPerThread; ++i) {
+      const auto key = static_cast<uint32_t>(first_key) + (t + i * 32 * kMmaWarps) / kPieces;
+      next[i] = make_uint4(0, 0, 0, 0);
+      if (key >= visible) continue;
+      const auto* const page = static_cast<const uint16_t*>(pages[key / rows_per_page]);
+      next[i] = *reinterpret_cast<const uint4*>(page + key % rows_per_page * kScoreWidth + t % kPieces * 8);
+    }
+  };
+  load(first_tile * kMmaKeys);
+  const auto* const q = static_cast<const uint16_t*>(p.q) + token * p.num_heads * kScoreWidth;
+  for (int i = t; i < p.num_heads * kPieces; i += 32 * kMmaWarps)
+    *reinterpret_cast<uint4*>(shared_q + i / kPieces * kScoreRow + i % kPieces * 8) =
+        *reinterpret_cast<const uint4*>(q + i * 8);
+  for (int i = t; i < p.num_heads; i += 32 * kMmaWarps)
+    head_weights[i] = Both(static_cast<const uint16_t*>(p.weights)[token * p.num_heads + i]);
+
+  const int warp = t / 32;
+  for (int i_tile = 0; i_tile < num_tiles; ++i_tile) {
+    const int64_t first_key = (first_tile + i_tile) * kMmaKeys;
+    const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
+    if (i_tile > 0) __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kPiecesPerThread; ++i) {
+      const int piece = t + i * 32 * kMmaWarps;
+      *reinterpret_cast<uint4*>(&keys[piece / kPieces][piece % kPieces * 8]) = next[i];
+    }
+    __syncthreads();
+    if (i_tile + 1 < num_tiles) load(first_key + kMmaKeys);
+
+    ScoreSixteenKeys(keys[warp * 16], shared_q, head_weights, p.num_heads, [&](int key, float score) {
+      key += warp * 16;
+      if (key < num_keys) p.scores[blockIdx.x * p.max_visible + first_key + key] = score;
+    });
+  }
+}
+
+// Of the kernel without tensor cores.
+size_t SharedBytes(int64_t num_heads, int64_t width) {
+  return static_cast<size_t>(num_heads * width + kKeysPerBlock * (width + 1) + 1) * sizeof(float) +
+         kScoreThreads * sizeof(double);
+}
+
+}  // namespace
+
+bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible) {
+  constexpr size_t kMaxSharedBytes = 227 * 1024;
+  constexpr int64_t kMaxVisible = int64_t{65535} * kKeysPerBlock;  // The grid's second dimension.
+  return SharedBytes(num_heads, width) <= kMaxSharedBytes && max_visible <= kMaxVisible;
+}
+
+void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
+                  unsigned num_tokens) {
+  if (context.has_wgmma() && HasScoresWgmma(table, params, dtype, num_tokens))
+    return ScoreEntriesWgmma(context, table, params, num_tokens);
+  if (ScoresOnTensorCores(dtype, params.num_heads, params.width)) {
+    const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
+    params.tiles_per_block = static_cast<int>(
+        std::clamp<int64_t>(CeilDiv(num_tokens * num_tiles, kScoreBlocks), 1, kMaxTilesPerBlock));
+    const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
+    context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
+                   static_cast<size_t>(params.num_heads * kScoreRow) * sizeof(uint16_t), table, params);
+    return;
+  }
+  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_visible, kKeysPerBlock)));
+  WithElement(dtype, [&]<typename T>(T*) {
+    context.Launch(ScoreKernel<T>, grid, kScoreThreads, SharedBytes(params.num_heads, params.width), table,
+                   params);
+  });
+}
+
+// One kernel after the other; the number of the last launch.
+static Result<uint64_t> ScoreAndSelect(CudaContext& context, const SequenceTable& table, ScoreParams score,
+                                       const ops::IndexerSelectArgs& args) {
+  const int64_t num_tokens = args.q.shape[0];
+  const bool all_chosen = score.max_visible <= score.top_k;
+  // Scores of as many tokens at a time as fit: memory must not grow with chunk times context.
+  constexpr int64_t kMaxScores = int64_t{1} << 24;
+  const int64_t tokens_at_once =
+      all_chosen ? num_tokens : std::clamp<int64_t>(kMaxScores / score.max_visible, 1, num_tokens);
+  if (!all_chosen) {
+    DSV4_ASSIGN_OR_RETURN(score.scores, context.Scratch<float>(tokens_at_once * score.max_visible));
+  }
+  uint64_t launch = 0;
+  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
+    const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
+    score.first_token = begin;
+    if (!all_chosen) ScoreEntries(context, table, score, args.q.dtype, count);
+    launch = SelectTopK(context, table,
+                        {.scores = score.scores,
+                         .selected = args.selected.as<int32_t>(),
+                         .first_token = begin,
+                         .max_visible = score.max_visible,
+                         .top_k = score.top_k,
+                         .ratio = score.ratio,
+                         .rounded = args.q.dtype == DType::kBF16},
+                        count);
+  }
+  return launch;
+}
+
+Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
+  const int64_t num_tokens = args.q.shape[0];
+  const int64_t num_heads = args.q.shape[1];
+  const int64_t width = args.q.shape[2];
+  const int64_t top_k = args.selected.shape[1];
+  if (num_tokens == 0 || top_k == 0) return {};
+  SequenceTableBuilder builder;
+  int64_t max_visible = 0;
+  for (const ops::IndexerSequence& s : args.sequences) {
+    const int64_t visible = (s.first_position + s.num_tokens) / args.ratio;
+    builder.Add(
+        {.token_begin = s.token_begin, .num_tokens = s.num_tokens, .first_position = s.first_position},
+        s.keys, visible);
+    if (s.num_tokens > 0) max_visible = std::max(max_visible, visible);
+  }
+  // For as many as there may soon be: the launches of a sequence's steps stay the same.
+  max_visible =
+      max_visible <= top_k
+          ? top_k
+          : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
+
+  if (!CanScore(num_heads, width, max_visible)) {
+    return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +
+                         std::to_string(max_visible) +
+                         " entries, this backend takes up to 50000 elements a token and 2097120 entries");
+  }
+  ScoreParams score = {.q = args.q.data,
+                       .weights = args.weights.data,
+                       .scores = nullptr,
+                       .first_token = 0,
+                       .max_visible = max_visible,
+                       .top_k = top_k,
+                       .ratio = args.ratio,
+                       .num_heads = static_cast<int>(num_heads),
+                       .width = static_cast<int>(width)};
+  uint64_t launch = 0;
+  if (HasIndexerCluster(context, score, args.q.dtype, num_tokens)) {
+    launch = SelectInCluster(context, table, score, args.selected.as<int32_t>(), num_tokens);
+  } else {
+    DSV4_ASSIGN_OR_RETURN_STATUS(launch, ScoreAndSelect(context, table, score, args));
+  }
+  context.open_selection() =
+      std::make_shared<OpenSelection>(OpenSelection{.launch = launch,
+                                                    .selected = args.selected.data,
+                                                    .num_tokens = num_tokens,
+                                                    .top_k = top_k,
+                                                    .ratio = args.ratio,
+                                                    .sequences = TokensOf(args.sequences)});
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,275 @@
+// The scores are those of ScoreSixteenKeys (indexer_keys.cuh), bit for bit. A block keeps the queries of four neighbouring tokens in
+// shared memory. Its warpgroups go through tiles of 64 keys, each through its own, with a tile as A operand in registers while it is
+// multiplied by one query after the other; the tile after it is on its way meanwhile. Warpgroups of a processor take turns: one's dot
+// products are on the matrix unit while others sum theirs up.
+//
+// Keys are rows of the result and heads its columns, so a head's term is made in the register where its dot product lies, two heads at
+// a time. Terms, pairs in bf16, then lie as the matrix unit takes an A operand, which sums them in fp32: the score, and, by the signs
+// of the weights, the sum of magnitudes beside it. That tells how far off the score may be; where this leaves a doubt about its
+// rounding, the terms, which are still there, are added in double in the order of ScoreSixteenKeys.
+#include <algorithm>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/indexer/indexer_keys.cuh"
+#include "backend/cuda/kernels/indexer/indexer_wgmma.h"
+#include "backend/cuda/kernels/indexer/top_k.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kTokens = 4;  // Of a block,
+constexpr int kKeys = 64;   // and of a tile.
+constexpr int kHeads = 64;
+constexpr int kGroups = 2;  // Warpgroups.
+constexpr int kGroupThreads = 128;
+constexpr int kThreads = kGroups * kGroupThreads;
+constexpr int kSteps = kScoreWidth / 16;
+constexpr int kHalfBytes = kHeads * 128;  // 64 columns of a query, in the layout of wgmma_tma.cuh.
+
+struct Shared {
+  unsigned char q[kTokens][2][kHalfBytes];  // Pieces permuted.
+  uint16_t keys[kGroups][kKeys][kScoreRow];
+  uint32_t weights[kTokens][4][kHeads / 8];  // [place][j]: of heads 8 j + 2 place and the next.
+  int visible[kTokens];                      // 0: is not scored.
+};
+
+// Neighbouring tokens of one sequence, and a tile of its keys.
+struct Place {
+  int begin = 0;
+  int end = 0;
+  int end_key = 0;  // Behind those that any of the tokens sees and the block scores.
+  int key = 0;      // The tile's first.
+  const void* const* pages = nullptr;
+};
+
+// Two dot products, rounded as the contract rounds them, and 0 where that is negative; NaN stays.
+__device__ __forceinline__ uint32_t PositivePair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// The bound on how far `sum` is off, for terms of these magnitudes. The matrix unit adds 16 terms, their products by 1 or -1, as integers
+// whose unit is 2^-23 of the largest or less, and cuts off what lies below: 2^-23 of the magnitudes for each of 16 and for the result,
+// even if it adds eight at a time two more. Four such sums are added in fp32: 2^-23 in all. 20 * 2^-23 is less than:
+constexpr float kDoubt = 0x1p-18F;
+// Sums of smaller magnitudes are in doubt (terms that are subnormal may count as 0), and those that are no finite number.
+constexpr float kSmall = 0x1p-90F;
+constexpr float kLarge = 0x1p120F;
+
+// Whether a sum in double of the terms whose sum in fp32 this is rounds to `score` without doubt: rounding keeps the order of numbers,
+// to fp32 and then to bf16 too, and the sum in double, itself off by less than 2^-46, lies between both ends.
+__device__ __forceinline__ bool RoundsClearly(float sum, float magnitudes, float& score) {
+  const uint32_t ends = Bf16Pair(fmaf(magnitudes, -kDoubt, sum), fmaf(magnitudes, kDoubt, sum));
+  score = __uint_as_float(ends & 0xFFFF0000U);
+  return magnitudes > kSmall && magnitudes < kLarge && ends >> 16 == (ends & 0xFFFFU);
+}
+
+// The score of a key whose terms four lanes have, [j]: of heads 8 j + 2 place and the next. As ScoreSixteenKeys adds them: those of heads
+// that differ by eights in order, then sums whose heads differ by 4, by 2 and by 1.
+__device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kHeads / 8]) {
+  double even = 0.0;
+  double odd = 0.0;
+#pragma unroll
+  for (int j = 0; j < kHeads / 8; ++j) {
+    even += static_cast<double>(__uint_as_float(terms[j] << 16));
+    odd += static_cast<double>(__uint_as_float(terms[j] & 0xFFFF0000U));
+  }
+#pragma unroll
+  for (int offset = 2; offset > 0; offset /= 2) {
+    even += __shfl_xor_sync(kWholeWarp, even, offset);
+    odd += __shfl_xor_sync(kWholeWarp, odd, offset);
+  }
+  return RoundToBf16(static_cast<float>(even + odd));
+}
+
+// Grid: tokens by fours, tiles.
+__global__ void __launch_bounds__(kThreads, 2) ScoreTokensKernel(const __grid_constant__ SequenceTable table,
+                                                                 const ScoreParams p, const int num_tokens) {
+  BeginKernel();
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& m = *reinterpret_cast<Shared*>(raw);
+  // The last ones, which see most, come first.
+  const int first_in_launch = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTokens;
+  const int block_tokens = min(kTokens, num_tokens - first_in_launch);
+  const int64_t first_token = p.first_token + first_in_launch;
+  const int first_key = static_cast<int>(blockIdx.y) * p.tiles_per_block * kKeys;
+  const int past_keys = first_key + p.tiles_per_block * kKeys;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / kGroupThreads;
+  const int in_group = thread % kGroupThreads;
+  const int lane = thread % 32;
+  const int place = lane % 4;
+  const int row = in_group / 32 * 16 + lane / 4;  // The keys of this thread: this one and that eight further.
+
+  // --- What is scored ---
+  const auto next_run = [&](Place& at) {
+    while (at.end < block_tokens) {
+      at.begin = at.end;
+      const SequenceRows& sequence = table.Of(first_token + at.begin);
+      at.end = static_cast<int>(
+          min(int64_t{block_tokens}, sequence.token_begin + sequence.num_tokens - first_token));
+      // Of these tokens the last sees most.
+      const int64_t visible = NumVisible(sequence, first_token + at.end - 1, p.ratio);
+      at.end_key = visible <= p.top_k ? 0 : static_cast<int>(min(int64_t{past_keys}, visible));
+      at.pages = &table.pages[sequence.page_begin];
+      at.key = first_key + group * kKeys;
+      if (at.key < at.end_key) return true;
+    }
+    return false;
+  };
+  const auto next_tile = [&](Place& at) {
+    at.key += kGroups * kKeys;
+    return at.key < at.end_key || next_run(at);
+  };
+
+  // --- Copies ---
+  // Two threads a key.
+  const auto rows_per_page = static_cast<uint32_t>(table.rows_per_page);
+  const uint32_t to = SharedAddress(m.keys[group][in_group / 2]) + in_group % 2 * 16;
+  const auto copy_tile = [&](const Place& at) {
+    const int key = at.key + in_group / 2;
+    const bool exists = key < at.end_key;
+    const auto* from = static_cast<const uint16_t*>(p.q);
+    if (exists) {
+      const auto index = static_cast<uint32_t>(key);
+      from =
+          static_cast<const uint16_t*>(at.pages[index / rows_per_page]) + index % rows_per_page * kScoreWidth;
+    }
+    from += in_group % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < kScoreWidth / 16; ++i) CopyAsync16(to + i * 32, from + i * 16, exists);
+    CommitCopies();
+  };
+  Place next;
+  bool more = next_run(next);
+  if (more) copy_tile(next);
+  if (__syncthreads_or(more ? 1 : 0) == 0) return;
+  if (thread < kTokens) {
+    int64_t visible = 0;
+    if (thread < block_tokens) {
+      visible = NumVisible(table.Of(first_token + thread), first_token + thread, p.ratio);
+      if (visible <= p.top_k) visible = 0;
+    }
+    m.visible[thread] = static_cast<int>(visible);
+  }
+  for (int i = thread; i < block_tokens * kHeads; i += kThreads) {
+    const int head = i % kHeads;
+    reinterpret_cast<uint16_t*>(m.weights[i / kHeads][head % 8 / 2])[head / 8 * 2 + head % 2] =
+        static_cast<const uint16_t*>(p.weights)[first_token * kHeads + i];
+  }
+  const uint32_t q_address = SharedAddress(m.q);
+  const auto* const q = static_cast<const uint16_t*>(p.q) + first_token * kHeads * kScoreWidth;
+  constexpr int kPieces = kScoreWidth / 8;
+  for (int i = thread; i < block_tokens * kHeads * kPieces; i += kThreads) {
+    const int piece = i % kPieces;
+    const int head = i / kPieces % kHeads;
+    const int half = i / kPieces / kHeads * 2 + piece / 8;
+    CopyAsync16(q_address + half * kHalfBytes + head * 128 + ((piece % 8) ^ (head % 8)) * 16, q + i * 8,
+                true);
+  }
+  CommitCopies();
+  WaitForCopies<0>();
+  PublishToMatrixSteps();
+  __syncthreads();
+
+  // --- Scores ---
+  const auto meet = [&] { asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory"); };
+  // B of the second product: its first column adds up, its second by the weights' signs.
+  const uint32_t sign_mask = lane / 4 == 1 ? 0x80008000U : 0U;
+  while (more) {
+    WaitForCopies<0>();
+    meet();
+    uint32_t a[kSteps][4];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      LoadMatrices(a[step], &m.keys[group][in_group / 32 * 16 + lane % 16][step * 16 + lane / 16 * 8]);
+    const int end = next.end;
+    const int tile_key = next.key;
+    int token = next.begin;
+    float* scores = p.scores + int64_t{first_in_launch + token} * p.max_visible + tile_key + row;
+    meet();
+    more = next_tile(next);
+    if (more) copy_tile(next);
+#pragma unroll 1
+    for (; token < end; ++token, scores += p.max_visible) {
+      const int visible = m.visible[token];
+      if (visible <= tile_key) continue;
+      float dots[kHeads / 2];
+      FenceRegisters(dots);
+      BeginMatrixSteps();
+      const uint64_t b = MatrixDescriptor(q_address + token * (2 * kHalfBytes));
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        // The address is in the low half alone.
+        const uint32_t low = static_cast<uint32_t>(b) + step / 4 * (kHalfBytes >> 4) + step % 4 * 2;
+        MatrixStep<kHeads>::Add(dots, a[step], (b >> 32 << 32) | low, step > 0 ? 1 : 0);
+      }
+      CommitMatrixSteps();
+      uint32_t weights[kHeads / 8];
+#pragma unroll
+      for (int j = 0; j < kHeads / 8; ++j) weights[j] = m.weights[token][place][j];
+      WaitForMatrixSteps<0>();
+      FenceRegisters(dots);
+
+      uint32_t terms[2][kHeads / 8];  // Of both keys.
+#pragma unroll
+      for (int j = 0; j < kHeads / 8; ++j) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          terms[r][j] = MulBf16x2(PositivePair(dots[4 * j + 2 * r], dots[4 * j + 2 * r + 1]), weights[j]);
+      }
+      float sums[kHeads / 16][4] = {};
+#pragma unroll
+      for (int i = 0; i < kHeads / 16; ++i) {
+        const uint32_t sixteen[4] = {terms[0][2 * i], terms[1][2 * i], terms[0][2 * i + 1],
+                                     terms[1][2 * i + 1]};
+        constexpr uint32_t kOnes = 0x3F803F80U;
+        Mma(sums[i], sixteen, (weights[2 * i] & sign_mask) | kOnes, (weights[2 * i + 1] & sign_mask) | kOnes);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        // The sums lie in the first of four lanes.
+        const bool wanted = place == 0 && tile_key + row + 8 * r < visible;
+        float score;
+        const bool clear = RoundsClearly(
+            (sums[0][2 * r] + sums[1][2 * r]) + (sums[2][2 * r] + sums[3][2 * r]),
+            (sums[0][2 * r + 1] + sums[1][2 * r + 1]) + (sums[2][2 * r + 1] + sums[3][2 * r + 1]), score);
+        if (__any_sync(kWholeWarp, wanted && !clear)) score = ScoreInDouble(terms[r]);
+        if (wanted) scores[8 * r] = score;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool HasScoresWgmma(const SequenceTable& table, const ScoreParams& params, DType dtype, int64_t num_tokens) {
+  // Tokens by fours are mostly of one sequence; fewer, or with fewer entries, are too few blocks to be worth four queries' fetching.
+  constexpr int64_t kMinTokensOfSequence = 8;
+  constexpr int64_t kMinScores = int64_t{1} << 17;
+  return dtype == DType::kBF16 && params.width == kScoreWidth && params.num_heads == kHeads &&
+         num_tokens >= kMinTokensOfSequence * table.sequences.size &&
+         num_tokens * params.max_visible >= kMinScores;
+}
+
+void ScoreEntriesWgmma(CudaContext& context, const SequenceTable& table, ScoreParams params,
+                       int64_t num_tokens) {
+  // Blocks enough for all processors, two at a time, to end at about the same time; tiles enough for queries to be worth fetching.
+  constexpr int64_t kBlocks = int64_t{132} * 2 * 8;
+  const int64_t num_fours = CeilDiv(num_tokens, kTokens);
+  const int64_t num_tiles = CeilDiv(params.max_visible, kKeys);
+  const int64_t tiles =
+      std::clamp<int64_t>(CeilDiv(num_fours * num_tiles, kBlocks), 2 * kGroups, 32 * kGroups);
+  params.tiles_per_block = static_cast<int>(CeilDiv(tiles, kGroups) * kGroups);
+  const dim3 grid(static_cast<unsigned>(num_fours),
+                  static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
+  context.Launch(ScoreTokensKernel, grid, kThreads, sizeof(Shared), table, params,
+                 static_cast<int>(num_tokens));
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,30 @@
+// The best `top_k` scores of each token, exactly: the highest, ties by lowest index, written in ascending order of index and
+// followed by -1.
+#pragma once
+
+#include "backend/cuda/kernels/attention/sequences.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+struct TopKParams {
+  const float* scores =
+      nullptr;  // [tokens of this launch, max_visible]; null when no token sees more than top_k entries.
+  int32_t* selected = nullptr;  // [all tokens, top_k]
+  int64_t first_token = 0;
+  int64_t max_visible = 0;
+  int64_t top_k = 0;
+  int64_t ratio = 1;
+  bool rounded = false;  // Scores are bf16 numbers.
+};
+
+// How many entries a token sees.
+__host__ __device__ inline int64_t NumVisible(const SequenceRows& sequence, int64_t token, int64_t ratio) {
+  return (sequence.first_position + token - sequence.token_begin + 1) / ratio;
+}
+
+// The number of its launch.
+uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params,
+                    int64_t num_tokens);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,37 @@
+// Assignments of tokens to experts, sorted by expert and cut into tiles for the matrix kernels for many tokens.
+#pragma once
+
+#include "backend/cuda/kernels/moe/terms_work.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// Packed rows [begin, begin + count), which are assignments of one expert.
+struct ExpertTile {
+  int32_t expert;
+  int32_t begin;
+  int32_t count;
+};
+
+// Assignments by expert that is here, each expert's in their own order and beginning at a multiple of kPackedRows; all in device memory.
+struct ExpertGrouping {
+  int32_t* counts;    // [num_here]
+  int32_t* order;     // [max_rows], the assignment of a packed row, -1 where there is none
+  ExpertTile* tiles;  // [max_tiles], an expert's of about equal size
+  int32_t* num_tiles;
+  int first_expert;
+  int num_here;     // The experts with the ids from first_expert on.
+  int num_experts;  // Of all.
+  int num_assignments;
+  int max_rows;
+  int tokens_per_tile;  // At most.
+};
+
+// What every kernel for packed tokens of experts wants: experts of one format, activations that can be packed, terms that it can write
+// several at once, and no more assignments than its numbers hold.
+bool CanGroupAndPack(const ExpertTable& table, const ops::ExpertTermsArgs& args);
+
+// Scratch of the op that runs.
+Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work, int tokens_per_tile);
+
+}  // namespace dsv4::backend::cuda

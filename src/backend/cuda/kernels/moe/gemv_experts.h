@@ -1,0 +1,16 @@
+// routed_experts for a few tokens: two launches, each of which reads the chosen experts' weights once for each token that
+// chose them.
+#pragma once
+
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// Choices a token may have.
+inline constexpr int kMaxTopK = 64;
+
+// Few tokens, and experts that are stored alike.
+bool CanStreamExperts(const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,526 @@
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include "backend/cuda/device/numeric/swiglu.cuh"
+#include "backend/cuda/device/sync/grid_barrier.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/gemm/gemv_rows.cuh"
+#include "backend/cuda/kernels/gemm/gemv_tma_tiles.cuh"
+#include "backend/cuda/kernels/gemm/gemv_units.cuh"
+#include "backend/cuda/kernels/moe/chosen_experts.cuh"
+#include "backend/cuda/kernels/moe/gemv_experts.h"
+#include "backend/cuda/kernels/moe/gemv_joint.h"
+#include "backend/cuda/runtime/memory_range.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// One block a processor.
+constexpr int kMostStages = 8;
+constexpr int kMostOfBatch = 32;  // A lane asks for an item,
+constexpr int kMostOfTopK = 32;   // and has a slot.
+// What a block may have beside what the kernel has by name.
+constexpr size_t kSharedBytes = size_t{223} * 1024;
+// Row tiles whose sums are added at once.
+constexpr int kItemsAtOnce = 24;
+
+// A linear of one token that has nothing to do with the experts; none without tiles.
+struct Linear {
+  int cols;
+  const uint8_t* data;
+  const uint8_t* scale;
+  const uint16_t* x;
+  void* y;
+  float global_scale;
+  bool y_is_bf16;
+};
+
+// What a launch multiplies: the linear, whose weights are known before anything else is; gate and up; down.
+enum Part : uint8_t { kLinear, kGateUp, kDown };
+constexpr int kNumParts = 3;
+
+// Items, row tiles of a matrix, come in batches that are copied together. A round's sums are added together.
+struct PartShape {
+  StreamShape shape;
+  StreamForm form;
+  int tiles;     // Of results, which the blocks share.
+  int step;      // Items of a result, which follow each other: one; gate's and up's; all experts', ascending.
+  int of_batch;  // Items.
+  int of_round;  // Items, whole results.
+};
+
+struct Params {
+  int dim;
+  int width;
+  const DeviceWeight* weights;  // w1, w3, w2 of every expert.
+  const int32_t* indices;       // [num_tokens, top_k]
+  const float* routing;         // [num_tokens, top_k]
+  const uint16_t* x;            // [num_tokens, dim]
+  uint16_t* hidden;             // [num_tokens, top_k, width], this launch's own.
+  float* y;                     // [num_tokens, dim]
+  int num_experts;
+  int top_k;
+  float limit;
+  int stages;  // Batches that a block has under way,
+  int stage_bytes;
+  int items_of_sums;      // that a round has at most.
+  int items_at;           // In shared memory.
+  GridBarrier* barriers;  // A token's blocks meet.
+  Fault* fault;
+  Linear linear;
+  PartShape parts[kNumParts];  // Last (LaunchList::AddArgument).
+};
+static_assert(offsetof(Params, parts) + sizeof(Params::parts) == sizeof(Params));
+
+struct Item {
+  StreamTile tile;
+  int x;  // Where its activations begin in shared memory, in elements.
+};
+
+using ItemSums = SegmentSums[kSegments];
+
+__host__ __device__ __forceinline__ int ItemsOfBlock(const PartShape& part, int block, int num_blocks) {
+  return block < part.tiles ? (part.tiles - block + num_blocks - 1) / num_blocks * part.step : 0;
+}
+
+// Elements of the experts' activations, rows of one token: gate's and up's, or in their place down's.
+__host__ __device__ __forceinline__ int RowElements(const Params& p) {
+  const auto gate_up = static_cast<int>(StreamRow(p.dim));
+  const auto down = p.top_k * static_cast<int>(StreamRow(p.width));
+  return gate_up > down ? gate_up : down;
+}
+
+// num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
+// instructions in a cache; a form by value, because what a reference names among a launch's arguments comes from far away.
+__device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm form, const uint16_t* from,
+                                      int num_rows, int cols) {
+  ForStreamRows<kStreamThreads>(
+      num_rows, cols, [&](int row) { return from + row * cols; },
+      [&](int row, int chunk, uint4 x) { StoreInForm(to, scales, row, chunk, cols, form, x); });
+}
+
+// What a block's threads know in shared memory.
+struct Known {
+  uint64_t full[kMostStages];
+  uint64_t empty[kMostStages];
+  uint64_t listed;  // What comes last is there.
+  int num_items[kNumParts];
+  int experts[kMostOfTopK];  // By slot.
+  int slots[kMostOfTopK];    // By rank: ascending experts.
+  float routing[kMostOfTopK];
+  float global_scales[kMostOfTopK][3];  // By slot: of w1, w3, w2.
+};
+
+__device__ __forceinline__ StreamTile TileAt(const StreamShape& shape, const void* data, const void* scale,
+                                             int tile) {
+  const int64_t row = int64_t{tile} * kTileRows;
+  return {static_cast<const uint8_t*>(data) + row * shape.row_bytes,
+          static_cast<const uint8_t*>(scale) + row * shape.scale_row_bytes};
+}
+
+// Asks for all batches of the block in order, by one warp.
+__device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item* items,
+                                             unsigned char* stages) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int block = static_cast<int>(blockIdx.x);
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int64_t token = blockIdx.y;
+  const uint64_t policy = EvictFirst();
+  float weight = 0.0F;
+  // What is wanted first where gate and up are added up: once, when the first weights are under way, and before a stage is waited
+  // for that is free only behind that sum.
+  const auto list = [&] {
+    if (lane < p.top_k) {
+      known.routing[lane] = weight;
+      known.slots[RankOfSlot(known.experts, p.top_k, lane)] = lane;
+    }
+    for (int i = lane; i < 3 * p.top_k; i += 32) {
+      const int slot = i / 3;
+      known.global_scales[slot][i - slot * 3] =
+          p.weights[known.experts[slot] * 3 + i - slot * 3].global_scale;
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(&known.listed);
+  };
+  StagePlace stage{.parity = 1};  // All are empty.
+#pragma unroll 1
+  for (int part = 0; part < kNumParts; ++part) {
+    const PartShape& of = p.parts[part];
+    const int num_items = known.num_items[part];
+    if (part == kLinear) {
+      for (int i = lane; i < num_items; i += 32)
+        items[i] = {TileAt(of.shape, p.linear.data, p.linear.scale, block + i * num_blocks), 0};
+    } else if (part == kGateUp) {
+      WaitForKernelsBefore();
+      if (lane < p.top_k) {
+        weight = p.routing[token * p.top_k + lane];
+        known.experts[lane] = ChosenExpert(p.indices, token, p.top_k, lane, p.num_experts, p.fault);
+      }
+      __syncwarp();
+      const int tiles_of_width = p.width / kTileRows;
+      for (int i = lane; i < num_items; i += 32) {
+        int tile = block + i / 2 * num_blocks;
+        int slot = 0;
+        for (; tile >= tiles_of_width; ++slot) tile -= tiles_of_width;
+        const DeviceWeight& of_expert = p.weights[known.experts[slot] * 3 + i % 2];
+        items[i] = {TileAt(of.shape, of_expert.data, of_expert.scale, tile), 0};
+      }
+    } else {
+      const auto hidden_stride = static_cast<int>(StreamRow(p.width));
+      for (int i = lane; i < num_items; i += 32) {
+        const int mine = i / p.top_k;
+        const int slot = known.slots[i - mine * p.top_k];
+        const DeviceWeight& of_expert = p.weights[known.experts[slot] * 3 + 2];
+        items[i] = {TileAt(of.shape, of_expert.data, of_expert.scale, block + mine * num_blocks),
+                    slot * hidden_stride};
+      }
+    }
+    __syncwarp();
+    int asked = 0;  // Batches of the part.
+    const int tile_bytes = TileBytes(of.shape);
+#pragma unroll 1
+    for (int first = 0; first < num_items; first += of.of_round) {
+      const int end = min(num_items, first + of.of_round);
+#pragma unroll 1
+      for (int batch = first; batch < end; batch += of.of_batch) {
+        const int count = min(of.of_batch, end - batch);
+        if (part == kGateUp && asked++ == kItemStep) list();
+        WaitForPhase(&known.empty[stage.i], stage.parity);
+        if (lane == 0) ArriveAndAnnounce(&known.full[stage.i], static_cast<uint32_t>(count * tile_bytes));
+        __syncwarp();
+        if (lane < count) {
+          CopyTile(stages + stage.i * p.stage_bytes + lane * tile_bytes, items[batch + lane].tile, of.shape,
+                   &known.full[stage.i], policy);
+        }
+        stage.Next(p.stages);
+      }
+    }
+    if (part == kGateUp && asked <= kItemStep) list();
+    items += num_items;
+  }
+}
+
+// Experts of kKind, a linear of that kind or FP8. Grid: blocks of a token, tokens.
+template <StreamKind kKind>
+__global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
+  const int block = static_cast<int>(blockIdx.x);
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int64_t token = blockIdx.y;
+  const int t = static_cast<int>(threadIdx.x);
+  const int lane = t % 32;
+  const int tiles_of_width = p.width / kTileRows;
+  const int scale_cols = p.parts[kLinear].shape.scale_cols;
+
+  extern __shared__ __align__(kTileAlignment) unsigned char shared[];  // Stages.
+  auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
+  auto* const linear_row = rows + RowElements(p);
+  auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));  // Of two rounds.
+  auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * p.items_of_sums);
+  auto* const x_scales = reinterpret_cast<float*>(spread + kStreamWarps);  // Of the linear,
+  float* const fp8_scales = x_scales + StreamGroups(p.linear.cols);        // and of its weights, by item.
+  auto* const items = reinterpret_cast<Item*>(shared + p.items_at);        // Of all parts.
+  __shared__ Known known;
+
+  if (t >= kStreamThreads) {
+    if (lane < p.stages) {
+      InitBarrier(&known.full[lane], 1);
+      InitBarrier(&known.empty[lane], kSegments);
+    }
+    if (lane == 0) InitBarrier(&known.listed, 1);
+    PublishBarriers();
+    if (lane < kNumParts) known.num_items[lane] = ItemsOfBlock(p.parts[lane], block, num_blocks);
+  }
+  __syncthreads();
+  if (t >= kStreamThreads) return BringWeights(p, known, items, shared);
+  const int* const num_items = known.num_items;
+  for (int i = t; i < num_items[kLinear] * scale_cols; i += kStreamThreads) {
+    const int row = (block + i / scale_cols * num_blocks) * kTileRows;
+    fp8_scales[i] = LoadScale(p.linear.scale, p.parts[kLinear].shape.scale_dtype,
+                              (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
+  }
+  WaitForKernelsBefore();
+  LoadRows(rows, x_scales, p.parts[kGateUp].form, p.x + token * p.dim, 1, p.dim);
+  if (num_items[kLinear] > 0)
+    LoadRows(linear_row, x_scales, p.parts[kLinear].form, p.linear.x, 1, p.linear.cols);
+  MeetThreads<kStreamThreads>();
+
+  auto* const hidden = p.hidden + token * p.top_k * p.width;
+  const bool exists = lane / 4 == 0;  // The token of mma's first column.
+  uint32_t left = 0;                  // Of the barrier.
+  StagePlace stage;                   // Of the next batch.
+  int begin = 0;                      // Of the part's items.
+  ItemSums* round_sums = sums;
+#pragma unroll 1
+  for (int part = 0; part < kNumParts; ++part) {
+    const PartShape& of = p.parts[part];
+    const StreamShape& shape = of.shape;
+    const StreamKind kind = shape.kind;
+    const int block_units_log2 = shape.block_units_log2;
+    const int of_batch = of.of_batch;
+    const int part_items = num_items[part];
+    if (part == kDown) {
+      // This block's hidden rows are there; the others' are needed.
+      if (num_items[kGateUp] > 0) ArriveAtBarrier<kStreamThreads>(&p.barriers[token]);
+      WaitForBlocks<kStreamThreads>(&p.barriers[token],
+                                    static_cast<uint32_t>(min(num_blocks, p.parts[kGateUp].tiles)));
+      left = LeaveBarrier<kStreamThreads>(&p.barriers[token]);
+      LetNextKernelStart();
+      if (part_items > 0) {
+        LoadRows(rows, x_scales, of.form, hidden, p.top_k, p.width);
+        MeetThreads<kStreamThreads>();
+      }
+    }
+    const TileSegment segment = SegmentOf(shape);
+    const int tile_bytes = TileBytes(shape);
+    const uint16_t* const activations = part == kLinear ? linear_row : rows;
+#pragma unroll 1
+    for (int first = 0; first < part_items; first += of.of_round) {
+      const int end = min(part_items, first + of.of_round);
+      int turn = 0;
+#pragma unroll 1
+      for (int batch = first; batch < end; batch += of_batch, turn = turn + 1 == kItemStep ? 0 : turn + 1) {
+        if (turn == FirstItemOfWarp()) {
+          WaitForTiles(&known.full[stage.i], &known.empty[stage.i], stage.parity);
+          const unsigned char* tile = shared + stage.i * p.stage_bytes;
+          const int batch_end = min(end, batch + of_batch);
+#pragma unroll 1
+          for (int i = batch; i < batch_end; ++i, tile += tile_bytes) {
+            float of_segment[1][4] = {};
+            WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
+              MultiplyTile<kOf>(tile, segment, block_units_log2, activations + items[begin + i].x, exists,
+                                {fp8_scales + i * scale_cols, x_scales, x_scales}, &spread[t / 32],
+                                of_segment);
+            });
+            StoreSegmentSums(round_sums[i - first], 1, of_segment[0]);
+          }
+          ArriveForWarp(&known.empty[stage.i]);
+        }
+        stage.Next(p.stages);
+      }
+      MeetThreads<kStreamThreads>();
+      if (part != kLinear) WaitForPhase(&known.listed, 0);
+      const auto row_sum = [&](int item, int row, float global_scale) {
+        float sum = 0.0F;
+        WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
+          sum = SumSegments<FormatOf(kOf)>(round_sums[item], 1, 0, row, shape, global_scale);
+        });
+        return sum;
+      };
+      const int results = (end - first) / of.step;
+      const int first_tile = block + first / of.step * num_blocks;
+      if (part == kLinear) {
+        for (int i = t; i < results * kTileRows; i += kStreamThreads) {
+          const float sum = row_sum(i / kTileRows, i % kTileRows, p.linear.global_scale);
+          const int row = (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows;
+          if (p.linear.y_is_bf16) {
+            static_cast<uint16_t*>(p.linear.y)[row] = Bf16FromFloat(sum);
+          } else {
+            static_cast<float*>(p.linear.y)[row] = sum;
+          }
+        }
+      } else if (part == kGateUp) {
+        // Neighbours have a row's gate and up.
+        for (int i = t; i < results * kTileRows * 2; i += kStreamThreads) {
+          const int result = i / (2 * kTileRows);
+          const int row = i / 2 % kTileRows;
+          const int pair = first_tile + result * num_blocks;
+          const int slot = pair / tiles_of_width;
+          const float mine = RoundToBf16(row_sum(result * 2 + i % 2, row, known.global_scales[slot][i % 2]));
+          const float up = __shfl_down_sync(0xFFFFFFFFU, mine, 1);
+          if (i % 2 == 0) {
+            hidden[slot * p.width + pair % tiles_of_width * kTileRows + row] =
+                Bf16FromFloat(static_cast<float>(
+                    ClampedSwiglu(static_cast<double>(mine), static_cast<double>(up),
+                                  static_cast<double>(p.limit), static_cast<double>(known.routing[slot]))));
+          }
+        }
+      } else {
+        // An expert's rows each by a thread, in place of their first segment; then a token's.
+        for (int i = t; i < (end - first) * kTileRows; i += kStreamThreads) {
+          const int item = i / kTileRows;
+          const int row = i % kTileRows;
+          round_sums[item][0][row] =
+              RoundToBf16(row_sum(item, row, known.global_scales[known.slots[item % p.top_k]][2]));
+        }
+        MeetThreads<kStreamThreads>();
+        for (int i = t; i < results * kTileRows; i += kStreamThreads) {
+          const ItemSums* const terms = round_sums + i / kTileRows * p.top_k;
+          float total = 0.0F;
+          for (int rank = 0; rank < p.top_k; ++rank) total += terms[rank][0][i % kTileRows];
+          p.y[token * p.dim + (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows] = total;
+        }
+      }
+      // The next round's sums go elsewhere, and the one's after it come behind its barrier.
+      round_sums = round_sums == sums ? sums + p.items_of_sums : sums;
+    }
+    begin += part_items;
+  }
+  CloseBarrier<kStreamThreads>(&p.barriers[token], left, static_cast<uint32_t>(num_blocks));
+}
+
+using Kernel = void (*)(Params);
+Kernel KernelOf(StreamKind kind) {
+  return kind == StreamKind::kNvFp4 ? ExpertsKernel<StreamKind::kNvFp4> : ExpertsKernel<StreamKind::kMxFp4>;
+}
+
+// How the items of each part are divided into batches and rounds, and how many batches fit beside all else.
+size_t Divide(Params& p, int num_blocks) {
+  p.stage_bytes = 0;
+  for (const PartShape& part : p.parts) {
+    if (part.tiles > 0) p.stage_bytes = std::max(p.stage_bytes, TileBytes(part.shape));
+  }
+  int num_items = 0;
+  p.items_of_sums = 0;
+  for (PartShape& part : p.parts) {
+    const int items = ItemsOfBlock(part, 0, num_blocks);  // The first block has most.
+    num_items += items;
+    part.of_round = std::max(kItemsAtOnce / part.step, 1) * part.step;
+    if (items == 0) continue;
+    const int round = std::min(items, part.of_round);
+    p.items_of_sums = std::max(p.items_of_sums, round);
+    // As many batches for every group of warps.
+    const int most = std::min(p.stage_bytes / TileBytes(part.shape), kMostOfBatch);
+    const int batches = static_cast<int>(CeilDiv(round, most * kItemStep)) * kItemStep;
+    part.of_batch = static_cast<int>(CeilDiv(round, batches));
+  }
+  const int linear_items = ItemsOfBlock(p.parts[kLinear], 0, num_blocks);
+  const size_t before_items =
+      static_cast<size_t>(RowElements(p) + StreamRow(p.linear.cols)) * sizeof(uint16_t) +
+      2 * static_cast<size_t>(p.items_of_sums) * sizeof(ItemSums) + kStreamWarps * sizeof(SpreadScales) +
+      CeilDiv(StreamScalesBytes(p.linear.cols, 1) +
+                  static_cast<size_t>(linear_items * p.parts[kLinear].shape.scale_cols) * sizeof(float),
+              alignof(Item)) *
+          alignof(Item);
+  const size_t others = before_items + static_cast<size_t>(num_items) * sizeof(Item);
+  const auto left = static_cast<int64_t>(kSharedBytes) - static_cast<int64_t>(others);
+  p.stages = static_cast<int>(std::clamp<int64_t>(left / p.stage_bytes, 0, kMostStages));
+  const size_t stages_bytes = static_cast<size_t>(p.stages) * static_cast<size_t>(p.stage_bytes);
+  p.items_at = static_cast<int>(stages_bytes + before_items);
+  return stages_bytes + others;
+}
+
+// Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late or all blocks
+// cannot run at once.
+uint64_t Launch(CudaContext& context, Params& params, int num_tokens, uint64_t before) {
+  int tiles = 0;
+  for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
+  const int num_blocks = std::min(std::max(1, context.queue().num_processors() / num_tokens), tiles);
+  const size_t shared_bytes = Divide(params, num_blocks);
+  if (params.stages < kItemStep) return 0;
+  const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(num_tokens));
+  const Kernel kernel = KernelOf(params.parts[kGateUp].shape.kind);
+  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid.x * grid.y, kWholeTileThreads,
+                                  shared_bytes)) {
+    return 0;
+  }
+  const uint64_t launch =
+      context.queue().LaunchInPlaceOf(before, kernel, grid, kWholeTileThreads, shared_bytes, params);
+  context.queue().NoteReader(launch, {});
+  return launch;
+}
+
+}  // namespace
+
+// A launch that the next linear may join.
+struct OpenExperts {
+  uint64_t launch = 0;
+  Params params;
+};
+
+Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
+                           const ops::RoutedExpertsArgs& args) {
+  context.open_experts() = nullptr;
+  const StreamKind kind = StreamKindOf(table.w1);
+  const auto num_tokens = static_cast<int>(args.x.shape[0]);
+  const auto top_k = static_cast<int>(args.indices.shape[1]);
+  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind || num_tokens > kNumGridBarriers ||
+      top_k > kMostOfTopK || !table.copied_in_bulk) {
+    return false;
+  }
+  DSV4_ASSIGN_OR_RETURN(GridBarrier* const barriers, context.GridBarriers());
+  const int64_t width = table.w1.rows;
+  DSV4_ASSIGN_OR_RETURN(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
+  Params params = {.dim = static_cast<int>(table.w2.rows),
+                   .width = static_cast<int>(width),
+                   .weights = table.weights,
+                   .indices = args.indices.as<const int32_t>(),
+                   .routing = args.weights.as<const float>(),
+                   .x = args.x.as<const uint16_t>(),
+                   .hidden = hidden,
+                   .y = static_cast<float*>(args.y.data),
+                   .num_experts = static_cast<int>(args.experts.size()),
+                   .top_k = top_k,
+                   .limit = args.limit,
+                   .stages = 0,
+                   .stage_bytes = 0,
+                   .items_of_sums = 0,
+                   .items_at = 0,
+                   .barriers = barriers,
+                   .fault = context.fault(),
+                   .linear = {},
+                   .parts = {}};
+  params.parts[kLinear].step = 1;
+  params.parts[kGateUp] = {.shape = ShapeOf(table.w1),
+                           .form = FormOf(table.w1),
+                           .tiles = params.width / kTileRows * top_k,
+                           .step = 2,
+                           .of_batch = 0,
+                           .of_round = 0};
+  params.parts[kDown] = {.shape = ShapeOf(table.w2),
+                         .form = FormOf(table.w2),
+                         .tiles = params.dim / kTileRows,
+                         .step = top_k,
+                         .of_batch = 0,
+                         .of_round = 0};
+  const uint64_t launch = Launch(context, params, num_tokens, 0);
+  if (launch != 0 && num_tokens == 1)
+    context.open_experts() = std::make_shared<OpenExperts>(OpenExperts{launch, params});
+  return launch != 0;
+}
+
+bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
+  const std::shared_ptr<OpenExperts> open = std::move(context.open_experts());
+  context.open_experts() = nullptr;
+  if (open == nullptr || args.num_groups != 1 || args.num_tokens != 1 ||
+      !context.queue().IsLastLaunch(open->launch)) {
+    return false;
+  }
+  Params params = open->params;
+  const StreamKind kind = StreamKindOf(args.weight);
+  if ((kind != params.parts[kGateUp].shape.kind && kind != StreamKind::kFp8) || !IsBulkAligned(args.weight))
+    return false;
+  // All of a launch runs at once: what the linear reads may be nothing that the experts write, what it writes nothing that they
+  // read or write.
+  const auto bytes = [](const void* data, int64_t size) {
+    return MemoryRange{data, static_cast<size_t>(size)};
+  };
+  const MemoryRange x = bytes(args.x, args.weight.cols * 2);
+  const MemoryRange y = bytes(args.y, args.rows_per_group * (args.y_is_bf16 ? 2 : 4));
+  const MemoryRange hidden = bytes(params.hidden, int64_t{params.top_k} * params.width * 2);
+  const MemoryRange sum = bytes(params.y, int64_t{params.dim} * 4);
+  for (const MemoryRange& written : {hidden, sum}) {
+    if (Overlap(x, written) || Overlap(y, written)) return false;
+  }
+  for (const MemoryRange& read :
+       {bytes(params.x, int64_t{params.dim} * 2), bytes(params.indices, params.top_k * 4),
+        bytes(params.routing, params.top_k * 4)}) {
+    if (Overlap(y, read)) return false;
+  }
+  params.parts[kLinear] = {.shape = ShapeOf(args.weight),
+                           .form = FormOf(args.weight),
+                           .tiles = static_cast<int>(args.rows_per_group) / kTileRows,
+                           .step = 1,
+                           .of_batch = 0,
+                           .of_round = 0};
+  params.linear = {.cols = static_cast<int>(args.weight.cols),
+                   .data = args.weight.data,
+                   .scale = static_cast<const uint8_t*>(args.weight.scale),
+                   .x = args.x,
+                   .y = args.y,
+                   .global_scale = args.weight.global_scale,
+                   .y_is_bf16 = args.y_is_bf16};
+  return Launch(context, params, 1, open->launch) != 0;
+}
+
+}  // namespace dsv4::backend::cuda

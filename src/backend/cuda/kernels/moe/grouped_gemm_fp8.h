@@ -1,0 +1,20 @@
+// routed_experts in FP8 (Fp8Products): MXFP4 weights are e4m3 but for a power of two a row (e4m3_experts.h), exactly, and multiply
+// activations in FP8 as they are, on the matrix unit's FP8.
+//
+// Result of a product: 2^r times the sum over blocks of 128 columns, in order, of fp32 fma(unit, xs, total), where `unit` is the matrix
+// unit's sum of the block's exact products of codes (e4m3_steps.cuh), xs the scale of the token's group and 2^r the row's. So a token's
+// result depends on its own row and experts alone. NVFP4's scales are no powers of two: such experts stay in bf16.
+#pragma once
+
+#include "backend/cuda/kernels/moe/terms_work.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// As `context`'s mode says, and experts of MXFP4, stored alike and exact in e4m3; the first call for a table waits for the device.
+Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::ExpertTermsArgs& args);
+
+// The terms, which are bf16.
+Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+
+}  // namespace dsv4::backend::cuda

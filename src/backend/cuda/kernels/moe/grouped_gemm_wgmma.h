@@ -1,0 +1,16 @@
+// routed_experts for many tokens, on the matrix unit (gemm_wgmma_tiles.cuh): assignments are grouped by expert, their rows of x
+// packed; gate, up and their activation are one launch, down is another.
+#pragma once
+
+#include "backend/cuda/kernels/moe/terms_work.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// Many tokens, and experts that are stored alike in a form the matrix unit takes.
+bool HasExpertsWgmma(const ExpertTable& table, const ops::ExpertTermsArgs& args);
+
+// The terms, which are bf16.
+Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,500 @@
+// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are processors.
+//
+// Weights are the A operand and never leave registers: two warpgroups take 64 rows each, every thread loads the bytes that it will itself
+// widen, some stages ahead and past the end of its item; one warpgroup widens while the other one's steps are under way. Tokens are the B
+// operand, packed beforehand (operand_layout.h): a thread has them brought by the copy engine into a ring that both warpgroups read, and
+// another looks for work. The blocks of a cluster take the same tokens and neighbouring rows: each brings its share to all.
+//
+// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
+// same bits as in any other kernel (cuda_many_tokens_test).
+#include <algorithm>
+#include <utility>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/finish_sums.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/moe/expert_tiles.h"
+#include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
+#include "backend/cuda/weights/operand_layout.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// Tokens of an expert, on average, from which it was measured to be worth it.
+constexpr int64_t kMinTokensOfExpert = 12;
+
+constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
+constexpr int kRows = 128;
+constexpr int kTokens = 128;
+constexpr int kCluster = 2;
+constexpr int kConsumers = 256;
+constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
+constexpr int kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 40;
+constexpr int kItems = 8;
+constexpr int kSlots = 7;
+constexpr int kBlockCols = static_cast<int>(kPackedCols);
+constexpr int kSteps = kBlockCols / 16;
+// Four lanes read 16 bytes of a row each, whose columns are those of two blocks.
+constexpr int kStageCols = 2 * kBlockCols;
+constexpr int kAhead = 3;  // Stages of weights in registers.
+
+struct Item {
+  const uint8_t* data;  // Of the block's first row.
+  const uint8_t* scale;
+  float global_scale;
+  int matrix;
+  int first_row;
+  int first_x_row;
+  int num_tokens;  // 0: there is no more work.
+};
+
+struct Memory {
+  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Of a stage each.
+  Item items[kItems];
+  uint64_t full[kSlots];
+  uint64_t empty[kSlots];
+  uint64_t item_full[kItems];
+  uint64_t item_empty[kItems];
+};
+
+struct Params {
+  DeviceWeight shape;  // Of all these matrices.
+  const DeviceWeight* weights;
+  int first_matrix;
+  int num_matrices;  // Side by side in a row of y: gate and up, or down.
+  PackedRows x;
+  ExpertGrouping grouping;
+  int row_clusters;  // Of a matrix.
+  // [packed rows, num_matrices * rows], or [num_assignments, ...] where rows of y are by assignment.
+  uint16_t* y;
+  bool by_assignment;
+};
+
+// --- Producers, a thread each ------------------------------------------------------------------------------------------
+
+// Tells of all items, as early as they have room.
+__device__ __forceinline__ void FindItems(Memory& memory, const Params& p) {
+  const int rank = static_cast<int>(blockIdx.x % kCluster);
+  const int per_tile = p.num_matrices * p.row_clusters;
+  const int num_items = *p.grouping.num_tiles * per_tile;
+  RingPlace<kItems> place;
+  for (int i = static_cast<int>(blockIdx.x / kCluster);; i += static_cast<int>(gridDim.x / kCluster)) {
+    Item found = {};
+    if (i < num_items) {
+      const ExpertTile tile = p.grouping.tiles[i / per_tile];
+      const int matrix = i % per_tile / p.row_clusters;
+      const DeviceWeight& weight = p.weights[tile.expert * kMatrices + p.first_matrix + matrix];
+      const int first_row = (i % per_tile % p.row_clusters * kCluster + rank) * kRows;
+      found = {.data = weight.data + first_row * (p.shape.cols / 2),
+               .scale = static_cast<const uint8_t*>(weight.scale) + first_row * p.shape.scale_cols,
+               .global_scale = weight.global_scale,
+               .matrix = matrix,
+               .first_row = first_row,
+               .first_x_row = tile.begin,
+               .num_tokens = tile.count};
+    }
+    WaitForPhase(&memory.item_empty[place.i], place.parity ^ 1U);
+    memory.items[place.i] = found;
+    Arrive(&memory.item_full[place.i]);
+    if (found.num_tokens == 0) return;
+    place.Next();
+  }
+}
+
+// Has this block's share of the tokens brought to all blocks of the cluster.
+__device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
+  constexpr auto kTogether = static_cast<uint32_t>(kPackedRows);
+  const int num_stages = static_cast<int>(p.shape.cols) / kStageCols;
+  const int64_t block_bytes = p.x.num_rows * kPackedCols * static_cast<int64_t>(sizeof(uint16_t));
+  RingPlace<kSlots> place;
+  RingPlace<kItems> item_place;
+  while (true) {
+    WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
+    const Item& item = memory.items[item_place.i];
+    const auto num_tokens = static_cast<uint32_t>(item.num_tokens);
+    const auto* from = reinterpret_cast<const unsigned char*>(p.x.data + item.first_x_row * kPackedCols);
+    if (num_tokens == 0) return;
+    Arrive(&memory.item_empty[item_place.i]);
+    item_place.Next();
+    const uint32_t num_bytes = (num_tokens + kTogether - 1) / kTogether * kTogether *
+                               static_cast<uint32_t>(kBlockCols * sizeof(uint16_t));
+    const uint32_t share = num_bytes / kCluster;
+    const uint32_t offset = blockIdx.x % kCluster * share;
+    from += offset;
+#pragma unroll 1
+    for (int stage = 0; stage < num_stages; ++stage) {
+      uint64_t* const full = &memory.full[place.i];
+      WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
+      ArriveAndAnnounce(full, 2 * num_bytes);
+#pragma unroll
+      for (auto& x : memory.x[place.i]) {
+        CopyBulkToCluster(reinterpret_cast<unsigned char*>(x) + offset, from, share, full,
+                          (1U << kCluster) - 1U);
+        from += block_bytes;
+      }
+      place.Next();
+    }
+  }
+}
+
+// --- Consumers -------------------------------------------------------------------------------------------------------
+
+// Read once by this processor, in whole lines by memory.
+__device__ __forceinline__ uint4 LoadWeights(const uint8_t* p) {
+  uint4 words;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(p));
+  return words;
+}
+
+// A thread's weights: 16 bytes of two neighbouring rows a stage, of kAhead stages.
+template <MatmulKind kKind>
+class Weights {
+ public:
+  __device__ __forceinline__ explicit Weights(const DeviceWeight& shape)
+      : row_bytes_(shape.cols / 2), row_codes_(shape.scale_cols) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int row = thread / 32 * 16 + thread % 32 / 4 * 2;
+    first_ = row * row_bytes_ + thread % 4 * 16;
+    first_code_ = row * row_codes_ + thread % 4 * kCodes;
+  }
+  // The stage that place 0 gets next: an item's first, or kAhead further.
+  __device__ __forceinline__ void Begin(const Item& item) {
+    from_ = item.data + first_;
+    codes_from_ = item.scale + first_code_;
+  }
+  __device__ __forceinline__ void Advance() {
+    from_ += kAhead * (kStageCols / 2);
+    codes_from_ += kAhead * 4 * kCodes;
+  }
+  template <int kPlace>
+  __device__ __forceinline__ void Load() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      words_[kPlace][half] = LoadWeights(from_ + half * row_bytes_ + kPlace * (kStageCols / 2));
+      const uint8_t* const codes = codes_from_ + half * row_codes_ + kPlace * (4 * kCodes);
+      if constexpr (kCodes == 2) {
+        codes_[kPlace][half] = __ldg(reinterpret_cast<const uint16_t*>(codes));
+      } else {
+        codes_[kPlace][half] = __ldg(codes);
+      }
+    }
+  }
+  // A of a block of the stage: block 0 before block 1.
+  template <int kPlace>
+  __device__ __forceinline__ void Widen(int block, uint32_t (&a)[kSteps][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 raw = words_[kPlace][half];
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      if (block == 0)
+        scales_[half] =
+            Unpack<kKind>::Expand(static_cast<typename Unpack<kKind>::Codes>(codes_[kPlace][half]));
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const int i = (block * kSteps + step) * 2;
+        a[step][half] = Unpack<kKind>::Widen(words, scales_[half], i);
+        a[step][half + 2] = Unpack<kKind>::Widen(words, scales_[half], i + 1);
+      }
+    }
+    FenceRegisters(a);
+  }
+
+ private:
+  static constexpr int kCodes = kKind == MatmulKind::kMmaNvFp4 ? 2 : 1;  // A lane's, of 32 columns.
+
+  const int64_t row_bytes_;
+  const int64_t row_codes_;
+  int64_t first_;  // Of this thread in an item.
+  int64_t first_code_;
+  const uint8_t* from_ = nullptr;
+  const uint8_t* codes_from_ = nullptr;
+  uint4 words_[kAhead][2];
+  uint32_t codes_[kAhead][2];
+  typename Unpack<kKind>::Scales scales_[2];
+};
+
+// What is known of a tile while it is multiplied.
+template <int kMost>
+struct Tile {
+  uint32_t a[2][kSteps][4];
+  float sums[kMost / 2] = {};  // Of the segment.
+  float total[kMost / 2];
+  int left;  // Stages, of the tile and of the segment.
+  int segment_left;
+  int adds = 0;  // Whether the segment has sums.
+};
+
+template <MatmulKind kKind>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(Memory& memory, const Params& p)
+      : memory_(memory),
+        p_(p),
+        num_stages_(static_cast<int>(p.shape.cols) / kStageCols),
+        segment_stages_(SegmentCols<kKind>(static_cast<int>(p.shape.cols)) / kStageCols),
+        empty_(AddressInCluster(memory.empty, threadIdx.x % kCluster)),
+        weights_(p.shape) {}
+
+  __device__ __forceinline__ void Run() {
+    Begin(item_);
+    LoadFrom(0, Places());
+    while (ahead_ > 0) {
+      const int num_tokens = memory_.items[item_.i].num_tokens;
+      if (num_tokens > 112) {
+        RunTile<128>();
+      } else if (num_tokens > 104) {
+        RunTile<112>();
+      } else if (num_tokens > 96) {
+        RunTile<104>();
+      } else if (num_tokens > 88) {
+        RunTile<96>();
+      } else if (num_tokens > 80) {
+        RunTile<88>();
+      } else if (num_tokens > 64) {
+        RunTile<80>();
+      } else if (num_tokens > 32) {
+        RunTile<64>();
+      } else {
+        RunTile<32>();
+      }
+      ArriveForWarp(&memory_.item_empty[item_.i]);
+      item_.Next();
+    }
+  }
+
+ private:
+  using Places = std::make_integer_sequence<int, kAhead>;
+
+  // Weights of this item are asked for from here on.
+  __device__ __forceinline__ void Begin(const RingPlace<kItems>& place) {
+    WaitForPhase(&memory_.item_full[place.i], place.parity);
+    const Item& item = memory_.items[place.i];
+    ahead_ = item.num_tokens > 0 ? num_stages_ : 0;
+    weights_.Begin(item);
+  }
+  template <int kPlace>
+  __device__ __forceinline__ void Load() {
+    if (kPlace < ahead_) weights_.template Load<kPlace>();
+  }
+  template <int... kPlaces>
+  __device__ __forceinline__ void LoadFrom(int first, std::integer_sequence<int, kPlaces...>) {
+    ((kPlaces >= first ? Load<kPlaces>() : void()), ...);
+  }
+  template <int kMost>
+  __device__ __forceinline__ void Multiply(Tile<kMost>& tile, int block, uint64_t x, int adds) {
+    FenceRegisters(tile.sums);
+    BeginMatrixSteps();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      MatrixStep<kMost>::Add(tile.sums, tile.a[block][step], x + 2 * step, step == 0 ? adds : 1);
+    CommitMatrixSteps();
+  }
+  // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its second block is still being
+  // multiplied.
+  //
+  // Each block is waited for before the next: with steps under way from one to the next the compiler gives every size of tile registers of
+  // its own for `a`, and serializes all steps for want of registers (ptxas of CUDA 13). The other warpgroup's steps fill the gap.
+  template <int kMost, int kPlace>
+  __device__ __forceinline__ bool MultiplyStage(Tile<kMost>& tile) {
+    WaitForPhase(&memory_.full[slot_.i], slot_.parity);
+    const uint64_t x = MatrixDescriptor(SharedAddress(memory_.x[slot_.i][0]));
+    Multiply(tile, 0, x, tile.adds);
+    weights_.template Widen<kPlace>(1, tile.a[1]);
+    Load<kPlace>();
+    WaitForMatrixSteps<0>();
+    Multiply(tile, 1, x + sizeof(memory_.x[0][0]) / 16, 1);
+    tile.adds = 1;
+    if (--tile.left == 0) return false;
+    weights_.template Widen<(kPlace + 1) % kAhead>(0, tile.a[0]);
+    EndStage();
+    if (--tile.segment_left == 0) EndSegment(tile);
+    return true;
+  }
+  __device__ __forceinline__ void EndStage() {
+    WaitForMatrixSteps<0>();
+    // A slot is free in all blocks of the cluster before it is filled in any.
+    if (threadIdx.x % 32 < kCluster) ArriveThere(empty_ + static_cast<uint32_t>(slot_.i) * 8);
+    slot_.Next();
+  }
+  template <int kMost, int... kPlaces>
+  __device__ __forceinline__ void MultiplyStages(Tile<kMost>& tile, std::integer_sequence<int, kPlaces...>) {
+    while (true) {
+      if (tile.left > kAhead) {
+        weights_.Advance();
+        ahead_ = tile.left - kAhead;
+      } else {
+        RingPlace<kItems> next = item_;
+        next.Next();
+        Begin(next);
+      }
+      const int left = tile.left;
+      if ((MultiplyStage<kMost, kPlaces>(tile) && ...)) continue;
+      return LoadFrom(left, Places());  // What this turn did not come to.
+    }
+  }
+  template <int kMost>
+  __device__ __forceinline__ void EndSegment(Tile<kMost>& tile) {
+    FenceRegisters(tile.sums);
+#pragma unroll
+    for (int i = 0; i < kMost / 2; ++i) tile.total[i] = tile.total[i] + tile.sums[i];
+    tile.segment_left = segment_stages_;
+    tile.adds = 0;
+  }
+
+  template <int kMost>
+  __device__ __forceinline__ void RunTile() {
+    Tile<kMost> tile = {.left = num_stages_, .segment_left = segment_stages_};
+#pragma unroll
+    for (float& total : tile.total) total = -0.0F;  // What is added to it stays what it is.
+    weights_.template Widen<0>(0, tile.a[0]);
+    MultiplyStages(tile, Places());
+    // Rows of y of this thread's tokens, asked for while the last block is multiplied.
+    const int thread = static_cast<int>(threadIdx.x);
+    const Item& item = memory_.items[item_.i];
+    const int num_tokens = item.num_tokens - thread % 4 * 2;  // From this thread's first on.
+    const int first = item.first_x_row + thread % 4 * 2;
+    int to[kMost / 4];
+#pragma unroll
+    for (int i = 0; i < kMost / 4; ++i) {
+      const int token = i / 2 * 8 + i % 2;
+      to[i] = first + token;
+      if (p_.by_assignment && token < num_tokens) to[i] = p_.grouping.order[first + token];
+    }
+    EndStage();
+    EndSegment(tile);
+    FinishSums<kKind>(p_.shape.global_scale_divides, item.global_scale, tile.total);
+    const auto rows = static_cast<int>(p_.shape.rows);
+    const int64_t stride = int64_t{p_.num_matrices} * rows;
+    uint16_t* const y = p_.y + item.matrix * rows + item.first_row + thread / 32 * 16 + thread % 32 / 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kMost / 4; ++i) {
+      if (i / 2 * 8 + i % 2 >= num_tokens) continue;
+      const int at = i / 2 * 4 + i % 2;
+      *reinterpret_cast<uint32_t*>(y + to[i] * stride) = Bf16Pair(tile.total[at], tile.total[at + 2]);
+    }
+  }
+
+  Memory& memory_;
+  const Params& p_;
+  const int num_stages_;  // Of a tile and of a segment.
+  const int segment_stages_;
+  const uint32_t empty_;  // Barriers of slots in a block of the cluster, one for each lane that tells it.
+  Weights<kKind> weights_;
+  RingPlace<kItems> item_;
+  int ahead_ = 0;  // Stages that there are from the one that place 0 gets next.
+  RingPlace<kSlots> slot_;
+};
+
+template <MatmulKind kKind>
+__global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
+    ExpertsKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char raw_memory[];
+  auto& memory = *KeptShared(reinterpret_cast<Memory*>(raw_memory));
+  BeginKernel();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kSlots; ++i) {
+      InitBarrier(&memory.full[i], 1);
+      InitBarrier(&memory.empty[i], kCluster * kConsumers / 32);
+    }
+    for (int i = 0; i < kItems; ++i) {
+      InitBarrier(&memory.item_full[i], 1);
+      InitBarrier(&memory.item_empty[i], kConsumers / 32 + 1);
+    }
+    PublishBarriers();
+  }
+  __syncwarp();
+  MeetInCluster();
+  if (threadIdx.x >= kConsumers) {
+    GiveUpRegisters<kProducerRegisters>();
+    if (threadIdx.x == kConsumers) BringTokens(memory, p);
+    if (threadIdx.x == kConsumers + 32) FindItems(memory, p);
+  } else {
+    TakeRegisters<kConsumerRegisters>();
+    Consumer<kKind>(memory, p).Run();
+  }
+  __syncwarp();
+  // Nobody leaves while others may still arrive at its barriers.
+  MeetInCluster();
+}
+
+void Launch(CudaContext& context, const Params& params) {
+  const auto launch = [&](auto* kernel) {
+    const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
+                                                                  kCluster, kThreads, sizeof(Memory)));
+    context.Launch(kernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory), params);
+  };
+  if (params.shape.kind == MatmulKind::kMmaNvFp4) {
+    launch(ExpertsKernel<MatmulKind::kMmaNvFp4>);
+  } else {
+    launch(ExpertsKernel<MatmulKind::kMmaMxFp4>);
+  }
+}
+
+bool Fits(const DeviceWeight& weight) {
+  const bool nvfp4 = weight.kind == MatmulKind::kMmaNvFp4;
+  return (nvfp4 || weight.kind == MatmulKind::kMmaMxFp4) && weight.rows % (kCluster * kRows) == 0 &&
+         weight.cols % kStageCols == 0 &&
+         weight.scale_cols == weight.cols / (nvfp4 ? kNvFp4Block : kMxFp4Block) &&
+         reinterpret_cast<uintptr_t>(weight.data) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(weight.scale) % (nvfp4 ? 2 : 1) == 0;
+}
+
+}  // namespace
+
+bool HasExpertsWide(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
+  const int64_t num_assignments = args.indices.num_elements();
+  return num_assignments >= kMinTokensOfExpert * args.num_experts && Fits(table.w1) && Fits(table.w2) &&
+         CanGroupAndPack(table, args);
+}
+
+Status ExpertsWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+  const ops::ExpertTermsArgs& args = work.args;
+  const int64_t dim = args.x.shape[1];
+  const int64_t width = table.w1.rows;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const gate_up,
+                               context.Scratch<uint16_t>(grouping.max_rows * 2 * width));
+  const RowSource tokens = {.x = args.x.data,
+                            .dtype = args.x.dtype,
+                            .stride = dim,
+                            .num_rows = grouping.max_rows,
+                            .origins = grouping.order,
+                            .divisor = static_cast<int>(args.indices.shape[1])};
+  Params params = {.shape = table.w1,
+                   .weights = table.weights,
+                   .first_matrix = 0,
+                   .num_matrices = 2,
+                   .x = {},
+                   .grouping = grouping,
+                   .row_clusters = static_cast<int>(width / (kCluster * kRows)),
+                   .y = gate_up,
+                   .by_assignment = false};
+  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, Pack(context, tokens, dim, table.w1.quantized_x, table.w1.kind));
+  Launch(context, params);
+
+  const RowSource activations = {.x = gate_up,
+                                 .dtype = DType::kBF16,
+                                 .stride = 2 * width,
+                                 .num_rows = grouping.max_rows,
+                                 .origins = grouping.order,
+                                 .divisor = 0,
+                                 .row_weights = args.weights.as<const float>(),
+                                 .limit = args.limit};
+  params.shape = table.w2;
+  params.first_matrix = 2;
+  params.num_matrices = 1;
+  params.row_clusters = static_cast<int>(dim / (kCluster * kRows));
+  params.y = args.terms.as<uint16_t>();
+  params.by_assignment = true;
+  DSV4_ASSIGN_OR_RETURN_STATUS(params.x,
+                               Pack(context, activations, width, table.w2.quantized_x, table.w2.kind));
+  Launch(context, params);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,17 @@
+// Routed experts of FP4 for some tens of tokens whose assignments are grouped by expert (grouped_gemv_stream.h): a block a
+// processor takes an equal run of all row tiles of all chosen experts.
+#pragma once
+
+#include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// Assignments that a tile takes; 0: not for these kernels.
+int RunTokensPerTile(const ExpertTable& table);
+
+// StreamGroupedExperts for experts that RunTokensPerTile takes.
+Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                         const ops::ExpertTermsArgs& args);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,14 @@
+// What the kernels of experts are asked for: terms, which expert_terms leaves and routed_experts sums.
+#pragma once
+
+#include "backend/cuda/runtime/fault.h"
+#include "ops/expert_terms.h"
+
+namespace dsv4::backend::cuda {
+
+struct TermsWork {
+  const ops::ExpertTermsArgs& args;  // Valid; some experts, some tokens.
+  FaultKind wrong_index;             // What an index outside [0, num_experts) is reported as.
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,203 @@
+// Compressors in row_tracks.cu: the entry that a block pools in registers, and the rows that go to the rings. What is where comes from the
+// host; remainders of positions are taken there.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/ptx/cp_async.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/rows/row_registers.cuh"
+#include "backend/cuda/kernels/rows/rows.h"
+
+namespace dsv4::backend::cuda {
+
+// The last element of an ascending list that is at most `number`, of those that element(i) gives; the first is. All threads of the block
+// look, one element each: one after the other the lists of many sequences would take longer than what they are for.
+template <typename Element>
+__device__ __forceinline__ int64_t LastUpTo(int64_t size, int64_t number, Element&& element) {
+  int64_t count = 0;
+  for (int64_t first = 0; first < size; first += blockDim.x) {
+    const int64_t i = first + threadIdx.x;
+    count += __syncthreads_count(i < size && element(i) <= number);
+  }
+  return count - 1;
+}
+
+// The raw rows that an entry is made of: with overlap those of the block in front, of which it takes the first channels, then the
+// block's own.
+class EntryTokens {
+ public:
+  // Of entry `entry` of the step, a block's.
+  __device__ EntryTokens(const DeviceArray<CompressorHistory>& histories, int64_t entry, int ratio,
+                         bool overlap) {
+    sequence_ =
+        histories[LastUpTo(histories.size, entry, [&](int64_t i) { return histories[i].first_entry; })];
+    const int block = static_cast<int>(entry - sequence_.first_entry);
+    ratio_ = ratio;
+    num_previous_ = overlap && (sequence_.has_previous != 0 || block > 0) ? ratio : 0;
+    first_row_ = block * ratio - sequence_.phase - num_previous_;
+  }
+
+  __device__ int count() const { return num_previous_ + ratio_; }
+  __device__ bool IsPrevious(int token) const { return token < num_previous_; }
+  // Whether the step brings it, so that its scores still lack ape; the others are in the rings.
+  __device__ bool IsNew(int token) const { return first_row_ + token >= 0; }
+  __device__ int RowOfApe(int token) const { return IsPrevious(token) ? token : token - num_previous_; }
+
+  // `values`, `scores`: the step's, in rows of `width`.
+  __device__ const float* Values(const float* values, int64_t width, int token) const {
+    return IsNew(token)
+               ? values + (sequence_.token_begin + first_row_ + token) * width
+               : sequence_.values + Slot(sequence_.value_slot, sequence_.value_capacity, token) * width;
+  }
+  __device__ const float* Scores(const float* scores, int64_t width, int token) const {
+    return IsNew(token)
+               ? scores + (sequence_.token_begin + first_row_ + token) * width
+               : sequence_.scores + Slot(sequence_.score_slot, sequence_.score_capacity, token) * width;
+  }
+
+ private:
+  // Of a token before the step's, at most `capacity` of them.
+  __device__ int64_t Slot(int slot, int capacity, int token) const {
+    const int i = slot + first_row_ + token;
+    return i < 0 ? i + capacity : i;
+  }
+
+  CompressorHistory sequence_;
+  int ratio_;
+  int num_previous_;
+  int first_row_;  // Counted from the sequence's first of this step.
+};
+
+// Entries of few tokens (kMaxPooledInRows), pooled by a block as a RegisterRow has its columns. All that they are made of is brought to
+// shared memory at once; a thread reads what it has brought itself.
+constexpr size_t PooledRowBytes(int64_t width) {
+  return 3 * kMaxPooledInRows * static_cast<size_t>(width) * sizeof(float);
+}
+static_assert(kMaxPooledWidth == kMaxRegisterRow);
+class PooledRow {
+ public:
+  // kept: PooledRowBytes.
+  __device__ PooledRow(const RowsOperand& rows, const RowStep& step, int64_t entry, float* kept)
+      : rows_(rows),
+        step_(step),
+        tokens_(step.histories, entry, step.num_columns, step.group != 0),
+        scores_(kept),
+        values_(kept + kMaxPooledInRows * width()),
+        ape_(kept + 2 * kMaxPooledInRows * width()) {}
+
+  // Weights, before the kernels in front have ended.
+  __device__ void AskForApe() const {
+#pragma unroll 1
+    for (int t = 0; t < tokens_.count(); ++t) {
+      if (tokens_.IsNew(t)) Ask(ape_, step_.weight + tokens_.RowOfApe(t) * rows_.in_stride, t);
+    }
+  }
+
+  __device__ void Pool(RegisterRow& row) const {
+    const auto* const values = static_cast<const float*>(rows_.in);
+#pragma unroll 1
+    for (int t = 0; t < tokens_.count(); ++t) {
+      Ask(scores_, tokens_.Scores(step_.scores, rows_.in_stride, t), t);
+      Ask(values_, tokens_.Values(values, rows_.in_stride, t), t);
+    }
+    CommitCopies();
+    WaitForCopies<0>();
+    RegisterRow::Values max;
+#pragma unroll
+    for (float& m : max) m = -INFINITY;
+#pragma unroll 1
+    for (int t = 0; t < tokens_.count(); ++t) {
+#pragma unroll
+      for (int k = 0; k < kRegisterColumns; ++k) {
+        const float score = Score(t, k);
+        max[k] = max[k] < score ? score : max[k];
+      }
+    }
+    double weighted[kRegisterColumns] = {};
+    double total[kRegisterColumns] = {};
+#pragma unroll 1
+    for (int t = 0; t < tokens_.count(); ++t) {
+#pragma unroll
+      for (int k = 0; k < kRegisterColumns; ++k) {
+        const double weight = exp(static_cast<double>(Score(t, k)) - static_cast<double>(max[k]));
+        weighted[k] += weight * static_cast<double>(values_[t * width() + Column(k)]);
+        total[k] += weight;
+      }
+    }
+    RegisterRow::Values pooled;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k)
+      pooled[k] = RegisterRow::Column(k) < width() ? RowValue(weighted[k] / total[k], true) : 0.0F;
+    row.Fill(pooled);
+  }
+
+ private:
+  __device__ int width() const { return static_cast<int>(rows_.width); }
+  // In place of those outside the row, its last.
+  __device__ int Column(int k) const { return min(RegisterRow::Column(k), width() - 1); }
+
+  // A token's row, from the first of its channels that the entry takes.
+  __device__ void Ask(float* kept, const float* row, int token) const {
+    if (step_.group != 0 && !tokens_.IsPrevious(token)) row += width();
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      const int c = RegisterRow::Column(k);
+      if (c < width()) CopyWordAsync(kept + token * width() + c, row + c);
+    }
+  }
+  // An fp32 sum, as it is in the rings: an entry must not depend on where the chunks were cut.
+  __device__ float Score(int token, int k) const {
+    const int i = token * width() + Column(k);
+    return tokens_.IsNew(token) ? scores_[i] + ape_[i] : scores_[i];
+  }
+
+  const RowsOperand& rows_;
+  const RowStep& step_;
+  const EntryTokens tokens_;
+  float* const scores_;  // [tokens, width]
+  float* const values_;
+  float* const ape_;
+};
+
+// This step's last tokens into the compressors' rings, the scores with ape.
+template <int kThreads>
+__device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64_t token) {
+  const CompressorHistory s = step.histories[LastUpTo(
+      step.histories.size, token, [&](int64_t i) { return step.histories[i].token_begin; })];
+  const auto width = static_cast<int>(rows.width);
+  const auto row = static_cast<uint32_t>(token - s.token_begin);
+  const auto place = [row](int first, int size) {
+    return static_cast<int64_t>((static_cast<uint32_t>(first) + row) % static_cast<uint32_t>(size));
+  };
+  const int64_t behind = s.num_tokens - row;  // This token among them.
+  const bool keeps_value = behind <= s.value_capacity;
+  const bool keeps_score = behind <= s.score_capacity;
+  float* const kept_values = s.values + place(s.value_slot, s.value_capacity) * width;
+  float* const kept_scores = s.scores + place(s.score_slot, s.score_capacity) * width;
+  const float* const values = static_cast<const float*>(rows.in) + token * rows.in_stride;
+  const float* const scores = step.scores + token * width;
+  const float* const ape = step.weight + place(s.phase, step.num_columns) * width;
+  // Weights come from the host, and no kernel in flight writes them.
+  RowWeights bias;
+  AskForWeights<kThreads>(bias, ape, width);
+  WaitForKernelsBefore();
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
+    const int skipped = first - static_cast<int>(threadIdx.x);
+    if (skipped > 0) AskForWeights<kThreads>(bias, ape + skipped, width - skipped);
+    float value[kRowAtOnce];
+    float score[kRowAtOnce];
+    LoadAtOnce<kThreads>(value, values, first, width);
+    LoadAtOnce<kThreads>(score, scores, first, width);
+#pragma unroll
+    for (int k = 0; k < kRowAtOnce; ++k) {
+      const int c = first + k * kThreads;
+      if (c >= width) break;
+      if (keeps_value) kept_values[c] = value[k];
+      if (keeps_score) kept_scores[c] = score[k] + bias.values[k];
+    }
+  }
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,17 @@
+// head_rms_norm and rope of many tokens with many heads, where a block a row (rows.h) would spend most of its time on beginning.
+#pragma once
+
+#include "backend/cuda/runtime/cuda_context.h"
+#include "ops/head_rms_norm.h"
+#include "ops/rope.h"
+
+namespace dsv4::backend::cuda {
+
+// bf16, 257 tokens or more of eight heads or more. The bits are those of the row steps.
+bool HasManyHeads(const ops::HeadRmsNormArgs& args);
+Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args);
+
+bool HasManyHeads(const ops::RopeArgs& args);
+Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,309 @@
+#include "backend/cuda/device/numeric/four_sums.cuh"
+#include "backend/cuda/device/sync/device_fault.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/rows/many_rows.h"
+#include "backend/cuda/kernels/rows/row_registers.cuh"
+#include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "base/check.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kGroups = 4;  // Of sums of a lane.
+static_assert(kNarrowRowThreads == 128 && kWideRowThreads == kGroups * 128);
+
+// What a warp has: four rows of up to kMaxNarrowRow elements, or one. A lane has four neighbouring columns of every 128. `Group`: row, or
+// those 128 of every 512.
+template <int kWidth>
+struct WarpRows {
+  static constexpr bool kNarrow = kWidth <= kMaxNarrowRow;
+  static constexpr int kRows = kNarrow ? kGroups : 1;
+  static constexpr int kPieces = kWidth / (kNarrow ? kNarrowRowThreads : kWideRowThreads);
+  static_assert(kWidth % (kNarrow ? kNarrowRowThreads : kWideRowThreads) == 0);
+
+  __device__ static constexpr int Row(int group) { return kNarrow ? group : 0; }
+  __device__ static int Column(int group, int piece, int lane) {
+    return (kNarrow ? piece * kNarrowRowThreads : piece * kWideRowThreads + group * 128) + 4 * lane;
+  }
+
+  uint2 words[kGroups][kPieces];
+};
+
+// Of values that are rounded.
+__device__ __forceinline__ uint2 Rounded(const float (&values)[4]) {
+  return make_uint2(__byte_perm(__float_as_uint(values[0]), __float_as_uint(values[1]), 0x7632),
+                    __byte_perm(__float_as_uint(values[2]), __float_as_uint(values[3]), 0x7632));
+}
+
+// For the row of lane / 2 % 4, or the one.
+template <int kWidth, bool kFinite>
+__device__ __forceinline__ double SumOfSquares(const WarpRows<kWidth>& rows, int lane) {
+  double sums[kGroups][4] = {};
+#pragma unroll
+  for (int j = 0; j < rows.kPieces; ++j) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const double value = kFinite ? WideFourColumn(rows.words[g][j], e)
+                                     : static_cast<double>(FourColumn(rows.words[g][j], e));
+        sums[g][e] = fma(value, value, sums[g][e]);  // Squares of bf16 are exact.
+      }
+    }
+  }
+  const double of_warps = SumOfFourGroups(sums, lane);
+  if constexpr (rows.kNarrow) return SumOfFourWarps(of_warps, lane);
+  double total = 0.0;
+#pragma unroll
+  for (int w = 0; w < kGroups * 4; ++w) {
+    const double of_warp = __shfl_sync(kWholeWarp, of_warps, w % 4 * 8 + w / 4 * 2);
+    total = w == 0 ? of_warp : total + of_warp;
+  }
+  return total;
+}
+
+// Else what one loop has widened would stay in registers for the next.
+template <int kWidth>
+__device__ __forceinline__ void Forget(WarpRows<kWidth>& rows) {
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+    for (int j = 0; j < rows.kPieces; ++j)
+      asm volatile("" : "+r"(rows.words[g][j].x), "+r"(rows.words[g][j].y));
+  }
+}
+
+// RmsNormRow, in place.
+template <int kWidth, bool kFinite>
+__device__ __forceinline__ void Scale(WarpRows<kWidth>& rows, const float* weight, double factors, int lane) {
+  double factor[rows.kRows];
+#pragma unroll
+  for (int r = 0; r < rows.kRows; ++r) factor[r] = __shfl_sync(kWholeWarp, factors, 2 * r);
+#pragma unroll
+  for (int j = 0; j < rows.kPieces; ++j) {
+    double weights[4];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (g == 0 || !rows.kNarrow) {
+        const float4 four = __ldg(reinterpret_cast<const float4*>(weight + rows.Column(g, j, lane)));
+        weights[0] = static_cast<double>(four.x);
+        weights[1] = static_cast<double>(four.y);
+        weights[2] = static_cast<double>(four.z);
+        weights[3] = static_cast<double>(four.w);
+      }
+      float values[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const double value = kFinite ? WideFourColumn(rows.words[g][j], e)
+                                     : static_cast<double>(FourColumn(rows.words[g][j], e));
+        values[e] = static_cast<float>(value * (factor[rows.Row(g)] * weights[e]));
+        if (!kFinite) values[e] = RoundToBf16(values[e]);
+      }
+      rows.words[g][j] = kFinite ? make_uint2(Bf16Pair(values[0], values[1]), Bf16Pair(values[2], values[3]))
+                                 : Rounded(values);
+    }
+  }
+}
+
+template <int kWidth>
+__device__ __forceinline__ void RmsNorm(WarpRows<kWidth>& rows, const float* weight, float eps, int lane) {
+  const auto factor_of = [&](double sum) {
+    return 1.0 / sqrt(MeanOf(sum, kWidth) + static_cast<double>(eps));
+  };
+  const double sum = SumOfSquares<kWidth, true>(rows, lane);
+  Forget(rows);
+  // Squares of what is infinite or NaN are that much or more.
+  if (__any_sync(kWholeWarp, sum >= 0x1p256)) {
+    const double of_any = SumOfSquares<kWidth, false>(rows, lane);
+    Forget(rows);
+    Scale<kWidth, false>(rows, weight, factor_of(of_any), lane);
+  } else {
+    Scale<kWidth, true>(rows, weight, factor_of(sum), lane);
+  }
+}
+
+template <int kWidth>
+__device__ __forceinline__ void Read(WarpRows<kWidth>& rows, const ManyRows& p, int64_t first, int lane) {
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int64_t row = min(first + rows.Row(g), p.num_rows - 1);
+#pragma unroll
+    for (int j = 0; j < rows.kPieces; ++j)
+      rows.words[g][j] = *reinterpret_cast<const uint2*>(p.in + row * p.in_stride + rows.Column(g, j, lane));
+  }
+}
+template <int kWidth>
+__device__ __forceinline__ void Write(const WarpRows<kWidth>& rows, const ManyRows& p, int64_t first,
+                                      int lane) {
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int64_t row = first + rows.Row(g);
+    if (row >= p.num_rows) break;
+#pragma unroll
+    for (int j = 0; j < rows.kPieces; ++j)
+      *reinterpret_cast<uint2*>(p.out + row * p.out_stride + rows.Column(g, j, lane)) = rows.words[g][j];
+  }
+}
+
+__device__ __forceinline__ int64_t FirstRow(int rows_of_warp) {
+  return (blockIdx.x * int64_t{kWarps} + threadIdx.x / 32) * rows_of_warp;
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
+    ManyNormsKernel(const __grid_constant__ ManyRows p) {
+  BeginKernel();
+  WarpRows<kWidth> rows;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first = FirstRow(rows.kRows);
+  if (first >= p.num_rows) return;
+  Read(rows, p, first, lane);
+  RmsNorm(rows, p.weight, p.eps, lane);
+  Write(rows, p, first, lane);
+}
+
+// The same, then rope, simulate_fp8 and store_rows, as RegisterRow does them.
+constexpr int kStoredWidth = 512;
+__global__ void __launch_bounds__(32 * kWarps, 4) NormAndStoreKernel(const __grid_constant__ ManyRows p) {
+  LetNextKernelStart();
+  using Rows = WarpRows<kStoredWidth>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first = FirstRow(Rows::kRows);
+  if (first >= p.num_rows) return;
+  // Positions, frequencies and lists of runs come from the host, and no kernel in flight writes them. Lane i has frequency i.
+  constexpr int kLastPiece = Rows::kPieces - 1;
+  constexpr int kFirstLane = 32 - kManyRowsRotated / 4;
+  int32_t positions[Rows::kRows];
+  double2 rotations[Rows::kRows];
+#pragma unroll
+  for (int r = 0; r < Rows::kRows; ++r) {
+    positions[r] = -1;
+    if (p.positions == nullptr || first + r >= p.num_rows) continue;
+    positions[r] = p.positions[(first + r) / p.group];
+  }
+#pragma unroll
+  for (int r = 0; r < Rows::kRows; ++r) {
+    if (positions[r] >= 0) rotations[r] = Rotation(positions[r], p.frequencies[lane], p.inverse);
+  }
+  WaitForKernelsBefore();
+  Rows rows;
+  Read(rows, p, first, lane);
+  RmsNorm(rows, p.weight, p.eps, lane);
+#pragma unroll
+  for (int r = 0; r < Rows::kRows; ++r) {
+    if (positions[r] >= 0) {
+      uint2& words = rows.words[r][kLastPiece];
+      float values[4];
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const int from = max(0, 2 * (lane - kFirstLane) + pair);
+        const double cosine = __shfl_sync(kWholeWarp, rotations[r].x, from);
+        const double sine = __shfl_sync(kWholeWarp, rotations[r].y, from);
+        const float2 rotated = Rotated(FourColumn(words, 2 * pair), FourColumn(words, 2 * pair + 1),
+                                       make_double2(cosine, sine), true);
+        values[2 * pair] = rotated.x;
+        values[2 * pair + 1] = rotated.y;
+      }
+      if (lane >= kFirstLane) words = Rounded(values);
+    } else if (p.positions != nullptr && lane == 0 && first + r < p.num_rows && (first + r) % p.group == 0) {
+      ReportFault(p.fault, FaultKind::kPosition, (first + r) / p.group, 0, positions[r], 0);
+    }
+  }
+  if (p.num_simulated > 0) {
+    // Sixteen lanes have a group.
+    static_assert(kManyRowsGroup == 16 * 4);
+#pragma unroll
+    for (int r = 0; r < Rows::kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < Rows::kPieces; ++j) {
+        uint2& words = rows.words[r][j];
+        float values[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) values[e] = FourColumn(words, e);
+        float largest = fmaxf(fmaxf(MagnitudeOf(values[0]), MagnitudeOf(values[1])),
+                              fmaxf(MagnitudeOf(values[2]), MagnitudeOf(values[3])));
+#pragma unroll
+        for (int offset = 8; offset > 0; offset /= 2)
+          largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, offset));
+        const float scale = Fp8GroupScale(largest);
+        const float inverse = InverseOf(scale);
+        const float2 low = RoundToE4m3(values[0] * inverse, values[1] * inverse);
+        const float2 high = RoundToE4m3(values[2] * inverse, values[3] * inverse);
+        if (rows.Column(r, j, lane) < p.num_simulated)
+          words =
+              make_uint2(Bf16Pair(low.x * scale, low.y * scale), Bf16Pair(high.x * scale, high.y * scale));
+      }
+    }
+  }
+  for (int64_t begin = 0; begin < p.runs.size; begin += 32) {
+    StoredRun run = {};
+    if (begin + lane < p.runs.size) run = p.runs[begin + lane];
+#pragma unroll
+    for (int r = 0; r < Rows::kRows; ++r) {
+      const int64_t row = first + r;
+      unsigned has_row = __ballot_sync(kWholeWarp, row < p.num_rows && row >= run.begin && row < run.end);
+      for (; has_row != 0; has_row &= has_row - 1) {
+        const int of = __ffs(static_cast<int>(has_row)) - 1;
+        const auto destination =
+            __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(run.destination), of);
+        auto* const to = reinterpret_cast<uint16_t*>(destination) +
+                         (row - __shfl_sync(kWholeWarp, run.begin, of)) * kStoredWidth;
+#pragma unroll
+        for (int j = 0; j < Rows::kPieces; ++j)
+          *reinterpret_cast<uint2*>(to + rows.Column(r, j, lane)) = rows.words[r][j];
+      }
+    }
+  }
+  Write(rows, p, first, lane);
+}
+
+template <int kWidth>
+uint64_t Launch(CudaContext& context, const ManyRows& rows, uint64_t before) {
+  const auto kernel = [&] {
+    if constexpr (kWidth == kStoredWidth) {
+      if (rows.positions != nullptr || rows.num_simulated > 0 || rows.runs.size > 0)
+        return NormAndStoreKernel;
+    }
+    return ManyNormsKernel<kWidth>;
+  }();
+  const auto blocks = static_cast<unsigned>(CeilDiv(rows.num_rows, kWarps * WarpRows<kWidth>::kRows));
+  return context.queue().LaunchInPlaceOf(before, kernel, blocks, 32 * kWarps, 0, rows);
+}
+
+using Launcher = uint64_t (*)(CudaContext&, const ManyRows&, uint64_t);
+// By width; null: it has none.
+Launcher LauncherOf(int64_t width) {
+  switch (width) {
+    case kStoredWidth:
+      return Launch<kStoredWidth>;
+    case 1024:
+      return Launch<1024>;
+    case 1536:
+      return Launch<1536>;
+    case 4096:
+      return Launch<4096>;
+    case 7168:
+      return Launch<7168>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+bool HasManyRows(const ManyRows& rows) {
+  const bool plain = rows.positions == nullptr && rows.num_simulated == 0 && rows.runs.size == 0;
+  const bool has_width = rows.width == kStoredWidth || (plain && LauncherOf(rows.width) != nullptr);
+  const auto data = reinterpret_cast<uintptr_t>(rows.in) | reinterpret_cast<uintptr_t>(rows.out);
+  return rows.num_rows >= kManyRows && has_width && rows.in_stride % 4 == 0 && rows.out_stride % 4 == 0 &&
+         data % sizeof(uint2) == 0 && reinterpret_cast<uintptr_t>(rows.weight) % sizeof(float4) == 0;
+}
+
+uint64_t LaunchManyRows(CudaContext& context, const ManyRows& rows, uint64_t before) {
+  const Launcher launch = LauncherOf(rows.width);
+  DSV4_CHECK(launch != nullptr) << "rows of " << rows.width << " columns: HasManyRows was not asked";
+  return launch(context, rows, before);
+}
+
+}  // namespace dsv4::backend::cuda

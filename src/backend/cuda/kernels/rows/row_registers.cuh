@@ -1,0 +1,188 @@
+// The steps of rows.h on a row of bf16 that lies in the registers of a block: a thread has the columns that row_steps.cuh gives it, in the
+// same order, and so the bits are the same. Few tokens go through a launch's code once, so it is short, and only sums and maxima that
+// cross warps meet at a barrier.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "backend/cuda/kernels/rows/row_steps.cuh"
+
+namespace dsv4::backend::cuda {
+
+// Of a thread.
+inline constexpr int kRegisterColumns = 4;
+// Of a group of simulate_fp8: two warps.
+inline constexpr int kRegisterGroup = 64;
+// Elements of a row of hadamard_fp4: one a thread.
+inline constexpr int kRegisterHadamard = kNarrowRowThreads;
+// Rows of up to so many elements.
+inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
+
+// The largest of values that are not negative, over a warp.
+__device__ __forceinline__ float LargestOfWarp(float value) {
+  return __uint_as_float(__reduce_max_sync(kWholeWarp, __float_as_uint(value)));
+}
+// |value|, or 0 of a NaN.
+__device__ __forceinline__ float MagnitudeOf(float value) { return fmaxf(0.0F, fabsf(value)); }
+
+// 1 / scale of a PowerOfTwoScale between 2^-126 and 2^126, or infinity: a product with it gives the bits of the quotient.
+__device__ __forceinline__ float InverseOf(float scale) {
+  const int exponent = static_cast<int>(__float_as_uint(scale) >> 23);
+  return __uint_as_float(static_cast<uint32_t>(max(254 - exponent, 0)) << 23);
+}
+
+// RoundToE4m3 of two.
+__device__ __forceinline__ float2 RoundToE4m3(float a, float b) {
+  const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+}
+
+// Thread t has columns t + k * kThreads. Every step but Load and Write is for whole blocks, and none is called twice.
+class RegisterRow {
+ public:
+  static constexpr int kThreads = kNarrowRowThreads;
+  // Those outside the row are 0.
+  using Values = float[kRegisterColumns];
+
+  __device__ explicit RegisterRow(int width) : width_(width) {}
+
+  __device__ static int Column(int k) { return static_cast<int>(threadIdx.x) + k * kThreads; }
+
+  __device__ void Load(const uint16_t* data) {
+    uint16_t bits[kRegisterColumns];
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) bits[k] = Column(k) < width_ ? data[Column(k)] : uint16_t{0};
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k)
+      values_[k] = __uint_as_float(static_cast<uint32_t>(bits[k]) << 16);
+  }
+  __device__ void Fill(const Values& values) {
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) values_[k] = values[k];
+  }
+  __device__ static void LoadWeights(Values& weights, const float* weight, int width) {
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) weights[k] = Column(k) < width ? weight[Column(k)] : 0.0F;
+  }
+  __device__ void Write(uint16_t* data) const {
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      if (Column(k) < width_) data[Column(k)] = static_cast<uint16_t>(__float_as_uint(values_[k]) >> 16);
+    }
+  }
+
+  // RmsNormRow.
+  __device__ void RmsNorm(const Values& weights, float eps) {
+    double sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k)
+      sum += static_cast<double>(values_[k]) * static_cast<double>(values_[k]);
+    const double factor = 1.0 / sqrt(MeanOf(RowSum<kThreads>(sum), width_) + static_cast<double>(eps));
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k)
+      values_[k] =
+          RowValue(static_cast<double>(values_[k]) * (factor * static_cast<double>(weights[k])), true);
+  }
+
+  // HeadRmsNormRow: products of two bf16 are exact in fp32.
+  __device__ void HeadRmsNorm(float eps) {
+    double sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k)
+      sum += static_cast<double>(RoundToBf16(values_[k] * values_[k]));
+    const double mean = HeldIn(MeanOf(RowSum<kThreads>(sum), width_), true);
+    const double shifted = HeldIn(mean + static_cast<double>(eps), true);
+    const auto factor = static_cast<float>(HeldIn(1.0 / sqrt(shifted), true));
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
+  }
+
+  // RopeRow of the last 2 * num_frequencies columns, which are the threads' columns of one k. `rotation`: of the pair that the
+  // thread's one belongs to; neighbours have a pair.
+  __device__ void Rope(double2 rotation, int num_frequencies) {
+    const int begin = width_ - 2 * num_frequencies;
+    const int of = begin / kThreads;
+    float value = values_[0];
+#pragma unroll
+    for (int k = 1; k < kRegisterColumns; ++k) value = k == of ? values_[k] : value;
+    const auto mine = static_cast<double>(value);
+    const auto other = static_cast<double>(__shfl_xor_sync(kWholeWarp, value, 1));
+    const double turned = other * rotation.y;
+    value = RowValue(mine * rotation.x + (threadIdx.x % 2 != 0 ? turned : -turned), true);
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      if (k == of && Column(k) >= begin && Column(k) < width_) values_[k] = value;
+    }
+  }
+
+  // SimulateFp8Row by groups of kRegisterGroup columns.
+  __device__ void SimulateFp8(int num_columns) {
+    constexpr int kWarps = kThreads / 32;
+    static_assert(kRegisterColumns == 4 && kRegisterGroup == 64);
+    __shared__ float4 largest[kWarps];
+    Values max;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k)
+      max[k] = LargestOfWarp(Column(k) < num_columns ? MagnitudeOf(values_[k]) : 0.0F);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) largest[warp] = make_float4(max[0], max[1], max[2], max[3]);
+    __syncthreads();
+    const float4 others = largest[warp ^ 1];
+    const Values other = {others.x, others.y, others.z, others.w};
+    Values scale;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) scale[k] = Fp8GroupScale(fmaxf(max[k], other[k]));
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; k += 2) {
+      const float2 grid =
+          RoundToE4m3(values_[k] * InverseOf(scale[k]), values_[k + 1] * InverseOf(scale[k + 1]));
+      Keep(k, num_columns, grid.x * scale[k]);
+      Keep(k + 1, num_columns, grid.y * scale[k + 1]);
+    }
+  }
+
+  // HadamardFp4Row of kRegisterHadamard columns: 32 of them meet in a warp, then the four warps.
+  __device__ void HadamardFp4() {
+    static_assert(kRegisterHadamard == kThreads && kThreads == 4 * 32);
+    __shared__ double of_warps[kThreads];
+    const int t = static_cast<int>(threadIdx.x);
+    auto wide = static_cast<double>(values_[0]);
+#pragma unroll 1
+    for (int half = 1; half < 32; half *= 2) {
+      const double other = __shfl_xor_sync(kWholeWarp, wide, half);
+      wide = (t & half) != 0 ? other - wide : wide + other;
+    }
+    of_warps[t] = wide;
+    __syncthreads();
+    const double* const place = of_warps + t % 32;
+    const double second = place[32];
+    const double fourth = place[96];
+    const bool minus_32 = (t & 32) != 0;
+    const double low = place[0] + (minus_32 ? -second : second);
+    const double high = place[64] + (minus_32 ? -fourth : fourth);
+    const double factor = 1.0 / sqrt(static_cast<double>(kRegisterHadamard));
+    const auto rotated = static_cast<float>(HeldIn(((t & 64) != 0 ? low - high : low + high) * factor, true));
+    // Groups of 32 are warps.
+    constexpr float kFloor = 6 * 0x1p-126F;
+    const bool has_nan = __any_sync(kWholeWarp, isnan(rotated));
+    const float max = fmaxf(LargestOfWarp(MagnitudeOf(rotated)), kFloor);
+    const float scale = PowerOfTwoScale(max, __uint_as_float(0x3E2AAAABU));
+    values_[0] =
+        RoundToBf16(has_nan ? __uint_as_float(0x7FC00000U) : RoundToE2m1(rotated * InverseOf(scale)) * scale);
+  }
+
+  __device__ void Scale(float factor) {
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
+  }
+
+ private:
+  __device__ void Keep(int k, int num_columns, float value) {
+    if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
+  }
+
+  Values values_;
+  const int width_;
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,277 @@
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <span>
+
+#include "backend/cuda/device/sync/device_fault.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/rows/compressor_rows.cuh"
+#include "backend/cuda/kernels/rows/row_registers.cuh"
+#include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/kernels/rows/row_tracks.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// The run that has a row: every thread of the block looks at one.
+struct RunOfRow {
+  int count;  // Of such runs: if there are several, `run` is none of them.
+  StoredRun run;
+
+  __device__ RunOfRow(const RowStep* store, int64_t row) {
+    static_assert(kMaxJoinedRuns <= kNarrowRowThreads);
+    __shared__ StoredRun found;
+    count = 0;
+    if (store == nullptr) return;
+    StoredRun mine = {};
+    if (threadIdx.x < store->runs.size) mine = store->runs[threadIdx.x];
+    const bool has_row = row >= mine.begin && row < mine.end;
+    count = __syncthreads_count(has_row);
+    if (has_row && count == 1) found = mine;
+    __syncthreads();
+    if (count == 1) run = found;
+  }
+  // Calls write(destination's run) for all of them.
+  template <typename Write>
+  __device__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
+    if (count == 1) return write(run);
+#pragma unroll 1
+    for (int64_t i = 0; count > 1 && i < store.runs.size; ++i) {
+      const StoredRun other = store.runs[i];
+      if (row >= other.begin && row < other.end) write(other);
+    }
+  }
+};
+
+// A row whose steps come in the order in which they stand here, each once (FitsRegisters). `kPools`: kPool is the first. Others do not
+// have its registers.
+template <bool kPools>
+__device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault) {
+  const RowsOperand& rows = track.rows;
+  const int width = static_cast<int>(rows.width);
+  const auto t = static_cast<int>(threadIdx.x);
+  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them.
+  const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
+  RegisterRow::Values weights;
+  if (norm != nullptr) RegisterRow::LoadWeights(weights, norm->weight, width);
+  const RowStep* const store = track.First(RowStepKind::kStore);
+  const RunOfRow runs(store, r);
+  const RowStep* const rope = track.First(RowStepKind::kRope);
+  int32_t position = 0;
+  double2 rotation = {};
+  if (rope != nullptr) {
+    position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
+    // Of the only one of the thread's columns that may be among those rotated.
+    const int begin = width - 2 * rope->num_columns;
+    const int column = begin / RegisterRow::kThreads * RegisterRow::kThreads + t;
+    if (position >= 0 && column >= begin && column < width)
+      rotation = Rotation(position, rope->weight[(column - begin) / 2], rope->inverse);
+  }
+  // So that arguments are in the cache of constants by then, wherever the compiler reads them.
+  const RowStep* const simulate = track.First(RowStepKind::kSimulateFp8);
+  const int simulated = simulate != nullptr ? simulate->num_columns : 0;
+  asm volatile("" ::"r"(simulated), "l"(rows.in), "l"(rows.out));
+  RegisterRow row(width);
+  if constexpr (kPools) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    const PooledRow pooled(rows, track.steps[0], r, reinterpret_cast<float*>(shared));
+    pooled.AskForApe();
+    WaitForKernelsBefore();
+    pooled.Pool(row);
+  } else {
+    WaitForKernelsBefore();
+    row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
+  }
+  if (norm != nullptr) row.RmsNorm(weights, norm->factor);
+  if (const RowStep* const step = track.First(RowStepKind::kHeadRmsNorm); step != nullptr)
+    row.HeadRmsNorm(step->factor);
+  if (rope != nullptr) {
+    if (position >= 0) {
+      row.Rope(rotation, rope->num_columns);
+    } else if (t == 0 && r % rope->group == 0) {
+      ReportFault(fault, FaultKind::kPosition, r / rope->group, 0, position, 0);
+    }
+  }
+  if (simulated > 0) row.SimulateFp8(simulated);
+  if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
+  if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
+  if (store != nullptr) {
+    runs.ForEach(*store, r, [&](const StoredRun& run) {
+      row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
+    });
+  }
+  row.Write(static_cast<uint16_t*>(rows.out) + r * rows.out_stride);
+}
+
+// The same for any steps, in shared memory.
+template <int kThreads>
+__device__ void StepsInSharedMemory(const RowTracks& p, const RowTrack& track, int64_t r) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  // [max_frequencies], [max_width], [max_width]: where a step needs doubles, they come last.
+  auto* const rotations = reinterpret_cast<double2*>(shared);
+  auto* const row = reinterpret_cast<float*>(rotations + p.max_frequencies);
+  auto* const wide = reinterpret_cast<double*>(row + (p.max_width + 1) / 2 * 2);
+  const RowsOperand& rows = track.rows;
+  const int width = static_cast<int>(rows.width);
+  const int t = static_cast<int>(threadIdx.x);
+  // As above. A track has one rotation, and is quick about one norm and one store.
+  int32_t position = 0;
+  float frequency = 0.0F;
+  const RowStep* const rope = track.First(RowStepKind::kRope);
+  if (rope != nullptr) {
+    position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
+    if (t < rope->num_columns) frequency = rope->weight[t];
+  }
+  const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
+  RowWeights weights;
+  if (norm != nullptr) AskForWeights<kThreads>(weights, norm->weight, width);
+  const RowStep* const store = track.First(RowStepKind::kStore);
+  const RunOfRow runs(store, r);
+  WaitForKernelsBefore();
+
+  const auto* const in =
+      static_cast<const std::byte*>(rows.in) + r * rows.in_stride * (rows.in_is_bf16 ? 2 : 4);
+  auto* const out = static_cast<std::byte*>(rows.out) + r * rows.out_stride * (rows.out_is_bf16 ? 2 : 4);
+  const bool is_bf16 = rows.out_is_bf16;
+  LoadRow<kThreads>(row, in, rows.in_is_bf16, width, [&] {
+    if (rope == nullptr || position < 0) return;
+    if (t < rope->num_columns) rotations[t] = Rotation(position, frequency, rope->inverse);
+#pragma unroll 1
+    for (int i = t + kThreads; i < rope->num_columns; i += kThreads)
+      rotations[i] = Rotation(position, rope->weight[i], rope->inverse);
+  });
+#pragma unroll 1
+  for (int s = 0; s < track.num_steps; ++s) {
+    const RowStep& step = track.steps[s];
+    switch (step.kind) {
+      case RowStepKind::kRmsNorm:
+        if (&step != norm) AskForWeights<kThreads>(weights, step.weight, width);
+        RmsNormRow<kThreads>(row, width, step.weight, weights, step.factor, is_bf16);
+        break;
+      case RowStepKind::kHeadRmsNorm:
+        HeadRmsNormRow<kThreads>(row, width, step.factor, is_bf16);
+        break;
+      case RowStepKind::kRope:
+        if (position >= 0) {
+          RopeRow<kThreads>(row, width, rotations, step.num_columns, is_bf16);
+        } else if (t == 0 && r % step.group == 0) {
+          ReportFault(p.fault, FaultKind::kPosition, r / step.group, 0, position, 0);
+        }
+        break;
+      case RowStepKind::kSimulateFp8:
+        SimulateFp8Row<kThreads>(row, step.num_columns, step.group, is_bf16);
+        break;
+      case RowStepKind::kHadamardFp4:
+        HadamardFp4Row<kThreads>(row, wide, width, is_bf16);
+        break;
+      case RowStepKind::kScale:
+#pragma unroll 1
+        for (int i = t; i < width; i += kThreads)
+          row[i] = is_bf16 ? RoundToBf16(row[i] * step.factor) : row[i] * step.factor;
+        __syncthreads();
+        break;
+      case RowStepKind::kStore:
+        (&step == store ? runs : RunOfRow(&step, r)).ForEach(step, r, [&](const StoredRun& run) {
+          WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
+                             width);
+        });
+        break;
+      case RowStepKind::kPool:
+      case RowStepKind::kHistory:
+        break;
+    }
+  }
+  WriteRow<kThreads>(row, out, is_bf16, width);
+}
+
+// One block a row.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ RowTracks p) {
+  LetNextKernelStart();
+  const int block = static_cast<int>(blockIdx.x);
+  int number = 0;
+#pragma unroll
+  for (int i = 1; i < kMaxTracks; ++i) {
+    if (i < p.num_tracks && p.first_blocks[i] <= block) number = i;
+  }
+  const RowTrack& track = p.tracks[number];
+  const int64_t r = block - p.first_blocks[number];
+  if (track.place == RowPlace::kNowhere) {
+    StoreHistory<kThreads>(track.rows, track.steps[0], r);
+    return;
+  }
+  if constexpr (kThreads == RegisterRow::kThreads) {
+    if (track.place == RowPlace::kRegisters) {
+      StepsInRegisters<false>(track, r, p.fault);
+      return;
+    }
+    if (track.place == RowPlace::kPooledInRegisters) {
+      StepsInRegisters<true>(track, r, p.fault);
+      return;
+    }
+  }
+  StepsInSharedMemory<kThreads>(p, track, r);
+}
+
+// Whether each step comes once, in the order of StepsInRegisters, and is one of RegisterRow's.
+bool FitsRegisters(const RowTrack& track) {
+  const RowsOperand& rows = track.rows;
+  if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;
+  constexpr RowStepKind kOrder[] = {RowStepKind::kPool,  RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
+                                    RowStepKind::kRope,  RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
+                                    RowStepKind::kScale, RowStepKind::kStore};
+  const RowStepKind* next = std::begin(kOrder);
+  for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps))) {
+    next = std::find(next, std::end(kOrder), step.kind);
+    if (next == std::end(kOrder)) return false;
+    ++next;
+    const int64_t rotated = rows.width - 2 * int64_t{step.num_columns};
+    const bool fits = step.kind == RowStepKind::kRope
+                          ? rows.width % 2 == 0 && rotated >= 0 &&
+                                rotated / RegisterRow::kThreads == (rows.width - 1) / RegisterRow::kThreads
+                      : step.kind == RowStepKind::kSimulateFp8
+                          ? step.group == kRegisterGroup && step.num_columns % kRegisterGroup == 0
+                      : step.kind == RowStepKind::kHadamardFp4 ? rows.width == kRegisterHadamard
+                                                               : true;
+    if (!fits) return false;
+  }
+  // One sum a block.
+  return track.first[static_cast<int>(RowStepKind::kRmsNorm)] < 0 ||
+         track.first[static_cast<int>(RowStepKind::kHeadRmsNorm)] < 0;
+}
+
+}  // namespace
+
+void AddToTrack(RowTrack& track, const RowStep& step) {
+  signed char& first = track.first[static_cast<int>(step.kind)];
+  if (first < 0) first = static_cast<signed char>(track.num_steps);
+  track.steps[track.num_steps++] = step;
+  track.place = step.kind == RowStepKind::kHistory          ? RowPlace::kNowhere
+                : !FitsRegisters(track)                     ? RowPlace::kShared
+                : track.steps[0].kind == RowStepKind::kPool ? RowPlace::kPooledInRegisters
+                                                            : RowPlace::kRegisters;
+}
+
+uint64_t LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t num_rows, uint64_t before) {
+  bool doubles = false;
+  size_t pooled_bytes = 0;
+  for (const RowTrack& track : std::span(tracks.tracks, static_cast<size_t>(tracks.num_tracks))) {
+    for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps)))
+      doubles = doubles || step.kind == RowStepKind::kHadamardFp4;
+    if (track.steps[0].kind == RowStepKind::kPool)
+      pooled_bytes = std::max(pooled_bytes, PooledRowBytes(track.rows.width));
+  }
+  const size_t width = static_cast<size_t>(tracks.max_width + 1) / 2 * 2;
+  const size_t shared_bytes =
+      std::max(pooled_bytes, static_cast<size_t>(tracks.max_frequencies) * sizeof(double2) +
+                                 width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
+  const auto grid = static_cast<unsigned>(num_rows);
+  if (tracks.max_width <= kMaxNarrowRow) {
+    return context.queue().LaunchInPlaceOf(before, RowsKernel<kNarrowRowThreads>, grid, kNarrowRowThreads,
+                                           shared_bytes, tracks);
+  }
+  return context.queue().LaunchInPlaceOf(before, RowsKernel<kWideRowThreads>, grid, kWideRowThreads,
+                                         shared_bytes, tracks);
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,92 @@
+#include <vector>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/rows/rows.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+struct Run {
+  const std::byte* source;
+  std::byte* destination;
+  int64_t num_bytes;
+};
+
+// blockIdx.x names the run; blockIdx.y shares its bytes out.
+__global__ void StoreRowsKernel(const DeviceArray<Run> runs) {
+  BeginKernel();
+  const Run run = runs[blockIdx.x];
+  const int64_t thread = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t num_threads = gridDim.y * int64_t{blockDim.x};
+  const auto addresses =
+      reinterpret_cast<uintptr_t>(run.source) | reinterpret_cast<uintptr_t>(run.destination);
+  int64_t done = 0;
+  if (addresses % sizeof(uint4) == 0) {
+    const int64_t count = run.num_bytes / static_cast<int64_t>(sizeof(uint4));
+    const auto* from = reinterpret_cast<const uint4*>(run.source);
+    auto* to = reinterpret_cast<uint4*>(run.destination);
+    for (int64_t i = thread; i < count; i += num_threads) to[i] = from[i];
+    done = count * static_cast<int64_t>(sizeof(uint4));
+  }
+  for (int64_t i = done + thread; i < run.num_bytes; i += num_threads) run.destination[i] = run.source[i];
+}
+
+Status Copy(CudaContext& context, const std::vector<Run>& runs) {
+  if (runs.empty()) return {};
+  int64_t longest = 0;
+  for (const Run& run : runs) longest = std::max(longest, run.num_bytes);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<Run> array, context.Stage(std::span<const Run>(runs)));
+  constexpr int kThreads = 256;
+  constexpr int64_t kBytesPerBlock = 4 * kThreads * static_cast<int64_t>(sizeof(uint4));
+  const int64_t shares = std::clamp<int64_t>(CeilDiv(longest, kBytesPerBlock), 1, 1024);
+  context.Launch(StoreRowsKernel, dim3(static_cast<unsigned>(runs.size()), static_cast<unsigned>(shares)),
+                 kThreads, 0, array);
+  return {};
+}
+
+}  // namespace
+
+Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
+  const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  const RowsOperand rows = {.in = args.source.data,
+                            .in_stride = args.source.shape[1],
+                            .out = args.source.data,
+                            .out_stride = args.source.shape[1],
+                            .num_rows = args.source.shape[0],
+                            .width = args.source.shape[1],
+                            .in_is_bf16 = args.source.dtype == DType::kBF16,
+                            .out_is_bf16 = args.source.dtype == DType::kBF16};
+  const bool in_floats = args.source.dtype == DType::kBF16 || args.source.dtype == DType::kF32;
+  if (in_floats && args.runs.size() <= kMaxJoinedRuns && ContinuesRows(context, rows)) {
+    std::vector<StoredRun> stored;
+    std::vector<MemoryRange> ranges;
+    for (const ops::RowRun& run : args.runs) {
+      stored.push_back(
+          {run.source_begin, run.source_begin + run.num_rows, static_cast<std::byte*>(run.destination)});
+      ranges.push_back({run.destination, static_cast<size_t>(run.num_rows * row_bytes)});
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<StoredRun> staged,
+                                 context.Stage(std::span<const StoredRun>(stored)));
+    return AddRowStep(context, rows, {.kind = RowStepKind::kStore, .runs = staged}, ranges);
+  }
+  std::vector<Run> runs;
+  for (const ops::RowRun& run : args.runs) {
+    const int64_t num_bytes = run.num_rows * row_bytes;
+    if (num_bytes == 0) continue;
+    runs.push_back({args.source.as<const std::byte>() + run.source_begin * row_bytes,
+                    static_cast<std::byte*>(run.destination), num_bytes});
+  }
+  return Copy(context, runs);
+}
+
+Status GatherRows(CudaContext& context, const ops::GatherRowsArgs& args) {
+  std::vector<Run> runs;
+  ops::ForEachStretch(args, [&](const std::byte* from, std::byte* to, int64_t num_bytes) {
+    if (num_bytes > 0) runs.push_back({from, to, num_bytes});
+  });
+  return Copy(context, runs);
+}
+
+}  // namespace dsv4::backend::cuda

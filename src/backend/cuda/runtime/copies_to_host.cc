@@ -1,0 +1,128 @@
+// How bytes come from the device to the host: waited for, or under way.
+#include <cstring>
+#include <utility>
+
+#include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "backend/cuda/runtime/device_queue.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr const char* kCopyToHost = "copy to the host";
+
+}  // namespace
+
+Status DeviceQueue::CopyToHost(void* destination, const void* source, size_t num_bytes) {
+  const std::lock_guard wait_lock(wait_mutex_);
+  if (num_bytes > kMaxWrittenBytes) return TransferToHost(destination, source, num_bytes);
+  if (pinned_->Holds(destination, num_bytes)) return WriteToHost(destination, source, num_bytes);
+  if (!landing_) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(Buffer landing, AllocateOnHost(kMaxWrittenBytes));
+    if (!pinned_->Holds(landing.data(), num_bytes)) return TransferToHost(destination, source, num_bytes);
+    landing_ = std::move(landing);
+  }
+  DSV4_RETURN_IF_ERROR(WriteToHost(landing_.data(), source, num_bytes));
+  if (num_bytes > 0) std::memcpy(destination, landing_.data(), num_bytes);
+  return {};
+}
+
+// By a kernel that ends the list.
+Status DeviceQueue::WriteToHost(void* destination, const void* source, size_t num_bytes) {
+  DSV4_RETURN_IF_ERROR(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
+  LaunchCopyToHost(*this, destination, source, num_bytes, host_fault_);
+  uint64_t lists = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    --num_open_ops_;
+    ++num_moves_;
+    DSV4_RETURN_IF_ERROR(FlushOfOp());
+    lists = lists_since_wait_;
+  }
+  return FinishWait(kCopyToHost, lists);
+}
+
+// By the copy engine.
+Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t num_bytes) {
+  uint64_t lists = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_RETURN_IF_ERROR(StartWait(kCopyToHost));
+    lists = lists_since_wait_;
+    DSV4_RETURN_IF_ERROR(
+        Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToHost, stream_), kCopyToHost));
+  }
+  return FinishWait(kCopyToHost, lists);
+}
+
+// A copy that is under way, with a fault record of its own: others may be behind it.
+class DeviceQueue::QueuedCopy final : public PendingCopy {
+ public:
+  QueuedCopy(std::shared_ptr<DeviceQueue> queue, Buffer fault, cudaEvent_t done, uint64_t num_recorded)
+      : queue_(std::move(queue)), fault_(std::move(fault)), done_(done), num_recorded_(num_recorded) {}
+  // Nobody wants to hear of errors then; a device that is lost stays so.
+  ~QueuedCopy() override { static_cast<void>(Wait()); }
+
+  Status Wait() override {
+    if (done_ == nullptr) return status_;
+    const cudaError_t error = cudaEventSynchronize(done_);  // Others may queue meanwhile.
+    const std::lock_guard lock(queue_->mutex_);
+    queue_->events_.push_back(std::exchange(done_, nullptr));
+    status_ = queue_->Check(error, kCopyToHost);
+    if (!status_.ok()) return status_;
+    queue_->num_waited_for_ = std::max(queue_->num_waited_for_, num_recorded_);
+    status_ = queue_->EndWait(*static_cast<const Fault*>(fault_.data()));
+    return status_;
+  }
+
+ private:
+  std::shared_ptr<DeviceQueue> queue_;
+  Buffer fault_;  // Pinned.
+  cudaEvent_t done_;
+  uint64_t num_recorded_;
+  Status status_;
+};
+
+cudaError_t DeviceQueue::TakeEvent(cudaEvent_t* event) {
+  if (events_.empty()) return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+  *event = events_.back();
+  events_.pop_back();
+  return cudaSuccess;
+}
+
+Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
+                                                                  size_t num_bytes) {
+  DSV4_ASSIGN_OR_RETURN(Buffer fault, AllocateOnHost(sizeof(Fault)));
+  *static_cast<Fault*>(fault.data()) = {};
+  cudaEvent_t done = nullptr;
+  uint64_t num_recorded = 0;
+  if (pinned_->Holds(destination, num_bytes) && pinned_->Holds(fault.data(), sizeof(Fault))) {
+    DSV4_TRY(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
+    LaunchCopyToHost(*this, destination, source, num_bytes, static_cast<Fault*>(fault.data()));
+    const std::lock_guard lock(mutex_);
+    --num_open_ops_;
+    ++num_moves_;
+    DSV4_TRY(FlushOfOp());
+    DSV4_TRY(Check(TakeEvent(&done), kCopyToHost));
+    if (const Status recorded = Check(cudaEventRecord(done, stream_), kCopyToHost); !recorded.ok()) {
+      events_.push_back(done);
+      return Error(recorded);
+    }
+    num_recorded = num_recorded_;
+    // Nobody has yet to read what was staged.
+    if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
+  } else {
+    // The driver pins no more memory.
+    DSV4_TRY(CopyToHost(destination, source, num_bytes));
+  }
+  return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded);
+}
+
+Result<Buffer> DeviceQueue::AllocateOnHost(size_t num_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_TRY(Enter());
+  }
+  return pinned_->Allocate(num_bytes);
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,139 @@
+// CudaContext: what the ops of this backend use beside their arguments: the queue, scratch memory, and the tables
+// of experts.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "backend/cuda/block_scaled_mode.h"
+#include "backend/cuda/device/numeric/device_array.h"
+#include "backend/cuda/device/sync/grid_barrier.h"
+#include "backend/cuda/fp8_products.h"
+#include "backend/cuda/runtime/device_memory.h"
+#include "backend/cuda/weights/expert_tables.h"
+#include "ops/op_context.h"
+#include "tensor/arena.h"
+
+namespace dsv4::backend::cuda {
+
+struct OpenAttention;  // decode_cluster.cu
+struct OpenCombine;    // runtime/open_launches.h
+struct OpenExperts;    // gemv_joint.cu
+struct OpenHcPost;
+struct OpenSelection;
+struct OpenSwiglu;
+struct OpenHcPre;   // kernels/hyper_connection/hc_cluster.cu
+struct OpenLinear;  // gemv_stream.cu
+struct OpenPack;    // operand_layout.cu
+struct OpenPair;    // gemv_pair.cu
+struct OpenRows;    // kernels/rows/rows.cu
+struct OpenSlices;  // gemm_splitk_wgmma.cu
+
+class CudaContext final : public ops::OpContext {
+ public:
+  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products)
+      : queue_(std::move(queue)),
+        memory_(queue_),
+        scratch_(memory_),
+        expert_tables_(memory_),
+        block_scaled_(block_scaled),
+        fp8_products_(fp8_products) {}
+
+  Memory& memory() override { return memory_; }
+  ThreadPool& threads() override { return threads_; }
+  Stream stream() override { return queue_->stream(); }
+
+  DeviceQueue& queue() { return *queue_; }
+  // For those that may outlive the context.
+  const std::shared_ptr<DeviceQueue>& shared_queue() const { return queue_; }
+  Fault* fault() const { return queue_->fault(); }
+  // Whether there is Hopper's matrix unit: kernels on it are machine code for that generation alone.
+  bool has_wgmma() const { return queue_->compute_capability() == 90; }
+  // Not kOff only on a device of compute capability 10.0.
+  BlockScaledMode block_scaled() const { return block_scaled_; }
+  // Not kOff only where there is has_wgmma().
+  Fp8Products fp8_products() const { return fp8_products_; }
+  // Layers' experts that fp8_products() would have taken and that are not e4m3 exactly (CudaCounters).
+  int64_t num_inexact_experts() const { return num_inexact_experts_; }
+  void CountInexactExperts() { ++num_inexact_experts_; }
+
+  // Adds a launch of the op that runs now (DeviceQueue::Launch).
+  template <typename... Params, typename... Args>
+  void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, const Args&... args) {
+    queue_->Launch(kernel, grid, block, shared_bytes, args...);
+  }
+
+  // Runs `body`, which queues an op's work, between the checks that every op needs. `operand` is any operand of the op.
+  template <typename Body>
+  Status RunOp(const OpRecord& record, const TensorView& operand, Body&& body) {
+    DSV4_RETURN_IF_ERROR(CheckOperand(record, operand));
+    DSV4_RETURN_IF_ERROR(scratch_.Recycle());
+    DSV4_RETURN_IF_ERROR(queue_->BeginOp(record));
+    const Arena::Scope scope(scratch_);
+    const Status status = body();
+    const Status ended = queue_->EndOp();
+    return status.ok() ? ended : status;
+  }
+
+  // Memory for the op that runs now; contents unspecified.
+  Result<void*> Scratch(size_t num_bytes);
+  template <typename T>
+  Result<T*> Scratch(int64_t count) {
+    DSV4_ASSIGN_OR_RETURN(void* data, Scratch(static_cast<size_t>(count) * sizeof(T)));
+    return static_cast<T*>(data);
+  }
+
+  // A device copy of `values` for launches of the op that runs now; the source is free at return.
+  template <typename T>
+  Result<DeviceArray<T>> Stage(std::span<const T> values) {
+    DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size_bytes()));
+    return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
+  }
+
+  // kNumGridBarriers meeting places for the blocks of the launch that is added next.
+  Result<GridBarrier*> GridBarriers();
+
+  ExpertTables& expert_tables() { return expert_tables_; }
+  // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
+  std::shared_ptr<OpenAttention>& open_attention() { return open_attention_; }
+  std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
+  std::shared_ptr<OpenExperts>& open_experts() { return open_experts_; }
+  std::shared_ptr<OpenSelection>& open_selection() { return open_selection_; }
+  std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
+  std::shared_ptr<OpenHcPost>& open_hc_post() { return open_hc_post_; }
+  std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
+  std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
+  std::shared_ptr<OpenPack>& open_pack() { return open_pack_; }
+  std::shared_ptr<OpenPair>& open_pair() { return open_pair_; }
+  std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
+  std::shared_ptr<OpenSlices>& open_slices() { return open_slices_; }
+
+ private:
+  Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
+
+  std::shared_ptr<DeviceQueue> queue_;
+  DeviceMemory memory_;
+  ThreadPool threads_{1};
+  Arena scratch_;
+  Buffer grid_barriers_;
+  ExpertTables expert_tables_;
+  const BlockScaledMode block_scaled_;
+  const Fp8Products fp8_products_;
+  int64_t num_inexact_experts_ = 0;
+  std::shared_ptr<OpenAttention> open_attention_;
+  std::shared_ptr<OpenCombine> open_combine_;
+  std::shared_ptr<OpenExperts> open_experts_;
+  std::shared_ptr<OpenSelection> open_selection_;
+  std::shared_ptr<OpenSwiglu> open_swiglu_;
+  std::shared_ptr<OpenHcPost> open_hc_post_;
+  std::shared_ptr<OpenHcPre> open_hc_pre_;
+  std::shared_ptr<OpenLinear> open_linear_;
+  std::shared_ptr<OpenPack> open_pack_;
+  std::shared_ptr<OpenPair> open_pair_;
+  std::shared_ptr<OpenRows> open_rows_;
+  std::shared_ptr<OpenSlices> open_slices_;
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,434 @@
+#include "backend/cuda/runtime/device_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "base/check.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// After these the context is lost: every later call fails with the same error.
+bool IsSticky(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view OpOfIndices(FaultKind kind) {
+  if (kind == FaultKind::kTermIndex) return "expert_terms";
+  return kind == FaultKind::kSummedIndex ? "sum_terms" : "routed_experts";
+}
+
+Status Describe(const Fault& fault) {
+  const int64_t last = fault.limit - 1;
+  switch (fault.kind) {
+    case FaultKind::kNone:
+      return {};
+    case FaultKind::kTokenId:
+      return OutOfRange(
+          fmt::format("op embed: token_ids[{}]: {}, want 0 to {}", fault.place[0], fault.value, last));
+    case FaultKind::kPosition:
+      return InvalidArgument(
+          fmt::format("op rope: positions[{}]: {}, want 0 or more", fault.place[0], fault.value));
+    case FaultKind::kRouterTokenId:
+      return OutOfRange(
+          fmt::format("op router: token_ids[{}]: {}, want 0 to {}", fault.place[0], fault.value, last));
+    case FaultKind::kHashExpert:
+      return OutOfRange(fmt::format("op router: hash_table[{}, {}]: {}, want 0 to {}", fault.place[0],
+                                    fault.place[1], fault.value, last));
+    case FaultKind::kExpertIndex:
+    case FaultKind::kTermIndex:
+    case FaultKind::kSummedIndex:
+      return OutOfRange(fmt::format("op {}: indices[{}, {}]: {}, want 0 to {}", OpOfIndices(fault.kind),
+                                    fault.place[0], fault.place[1], fault.value, last));
+    case FaultKind::kSelectedEntry:
+      return InvalidArgument(fmt::format("op attention: selected[{}, {}]: {}, want -1 or 0 to {}",
+                                         fault.place[0], fault.place[1], fault.value, last));
+    case FaultKind::kRepeatedEntry:
+      return InvalidArgument(
+          fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats", fault.place[0],
+                      fault.value));
+  }
+  return Internal(fmt::format("a kernel reported fault {}", static_cast<int>(fault.kind)));
+}
+
+}  // namespace
+
+std::string OpRecord::ToString() const {
+  std::string text = name;
+  for (const Shape& shape : shapes) {
+    if (shape.rank() > 0) text += " " + shape.ToString();
+  }
+  return text;
+}
+
+Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& options) {
+  std::shared_ptr<DeviceQueue> queue(new DeviceQueue(options));
+  DSV4_TRY(queue->Enter());
+  DSV4_TRY(queue->Check(
+      cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, options.device),
+      "cudaDeviceGetAttribute"));
+  int major = 0;
+  int minor = 0;
+  DSV4_TRY(queue->Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device),
+                        "cudaDeviceGetAttribute"));
+  DSV4_TRY(queue->Check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device),
+                        "cudaDeviceGetAttribute"));
+  queue->compute_capability_ = 10 * major + minor;
+  DSV4_TRY(
+      queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
+  // A pool of our own that keeps what it is given back: a step then allocates without asking the driver.
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, options.device};
+  DSV4_TRY(queue->Check(cudaMemPoolCreate(&queue->pool_, &properties), "cudaMemPoolCreate"));
+  uint64_t keep_all = UINT64_MAX;
+  DSV4_TRY(queue->Check(cudaMemPoolSetAttribute(queue->pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
+                        "cudaMemPoolSetAttribute"));
+  DSV4_TRY(
+      queue->Check(cudaMalloc(reinterpret_cast<void**>(&queue->device_fault_), sizeof(Fault)), "cudaMalloc"));
+  DSV4_TRY(queue->Check(cudaMallocHost(reinterpret_cast<void**>(&queue->host_fault_), sizeof(Fault)),
+                        "cudaMallocHost"));
+  *queue->host_fault_ = {};
+  DSV4_TRY(queue->Check(cudaMemsetAsync(queue->device_fault_, 0, sizeof(Fault), queue->stream_),
+                        "cudaMemsetAsync"));
+  DSV4_TRY(queue->Check(queue->staging_.Allocate(), "allocating staging memory"));
+  return queue;
+}
+
+// Nobody is left to hear of errors here, and at the end of the process the driver may already be gone.
+DeviceQueue::~DeviceQueue() {
+  if (cudaSetDevice(options_.device) != cudaSuccess) return;
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  if (device_fault_ != nullptr) cudaFree(device_fault_);
+  if (host_fault_ != nullptr) cudaFreeHost(host_fault_);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+// Makes the device current for the calling thread.
+Status DeviceQueue::Enter() {
+  DSV4_RETURN_IF_ERROR(broken_);
+  return Check(cudaSetDevice(options_.device), "cudaSetDevice");
+}
+
+// The Status of one CUDA call, `what` naming it. Notes errors that the device does not recover from.
+Status DeviceQueue::Check(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();  // It has been seen.
+  std::string message = fmt::format("CUDA device {}, {}: {} ({})", options_.device, what,
+                                    cudaGetErrorString(error), cudaGetErrorName(error));
+  if (error == cudaErrorMemoryAllocation) return ResourceExhausted(std::move(message));
+  if (!IsSticky(error)) return Internal(std::move(message));
+  message += "; " + Journal();
+  if (broken_.ok()) broken_ = Internal("the device is lost: " + message);
+  return broken_;
+}
+
+Status DeviceQueue::BeginOp(const OpRecord& record) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(broken_);
+  journal_[num_recorded_++ % kJournalLength] = record;
+  list_ops_.push_back(record);
+  launches_before_.push_back(list_.size());
+  ++num_open_ops_;
+  return {};
+}
+
+void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                              bool replaces_last) {
+  // 48 KB are always allowed, with what a kernel declares itself counted in.
+  constexpr size_t kAlwaysAllowed = 16 * 1024;
+  if (shared_bytes > kAlwaysAllowed && shared_bytes > shared_limits_[kernel]) {
+    Status allowed = Enter();
+    if (allowed.ok()) {
+      allowed = Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)),
+                      "cudaFuncSetAttribute");
+    }
+    if (!allowed.ok() && refused_.ok()) refused_ = allowed;
+    shared_limits_[kernel] = shared_bytes;
+  }
+  bool overlaps = options_.overlap && !after_copy_;
+  if (replaces_last) overlaps = list_.RemoveLast();
+  if (list_.size() == 0) {
+    BeginUpload(list_);
+    overlaps = false;  // What it brings may be read at once.
+  }
+  list_.BeginLaunch(kernel, grid, block, shared_bytes, overlaps);
+  after_copy_ = false;
+}
+
+int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto [known, is_new] = most_clusters_.try_emplace(kernel, 0);
+  if (!is_new) return known->second;
+  if (!Enter().ok()) return 0;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = blocks;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int count = 0;
+  const bool ok =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shared_bytes)) == cudaSuccess &&
+      cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess;
+  if (!ok) cudaGetLastError();  // A no, not an error: there are other kernels.
+  known->second = ok ? count : 0;
+  return known->second;
+}
+
+bool DeviceQueue::RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+  const std::lock_guard lock(mutex_);
+  BlocksAtOnce& known = blocks_at_once_[kernel];
+  if (shared_bytes != known.shared_bytes) {
+    if (!Enter().ok()) return false;
+    // Never less than was allowed before: collected launches may want it.
+    const size_t limit = std::max(shared_bytes, shared_limits_[kernel]);
+    int of_processor = 0;
+    const bool ok = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(limit)) == cudaSuccess &&
+                    cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                        &of_processor, kernel, static_cast<int>(threads), shared_bytes) == cudaSuccess;
+    if (ok) {
+      shared_limits_[kernel] = limit;
+    } else {
+      cudaGetLastError();  // A no, not an error: there are other kernels.
+    }
+    known = {shared_bytes, ok ? static_cast<unsigned>(of_processor * num_processors_) : 0};
+  }
+  return blocks <= known.blocks;
+}
+
+Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (num_bytes > Staging::kMaxArrayBytes) {
+    DSV4_ASSIGN_OR_RETURN(void* const data, AllocateLocked(num_bytes));
+    large_arrays_.push_back(data);
+    DSV4_TRY(Check(cudaMemcpyAsync(data, source, num_bytes, cudaMemcpyHostToDevice, stream_),
+                   "staging of an op's tables"));
+    return data;
+  }
+  if (!staging_.Fits(num_bytes)) {
+    DSV4_TRY(Flush());
+    DSV4_TRY(Check(staging_.SwitchHalf(stream_), "staging of an op's tables"));
+  }
+  DSV4_TRY(Check(staging_.AwaitHalf(), "staging of an op's tables"));
+  return staging_.Put(source, num_bytes);
+}
+
+Status DeviceQueue::EndOp() {
+  Status status;
+  bool wait = options_.synchronous;
+  {
+    const std::lock_guard lock(mutex_);
+    --num_open_ops_;
+    if ((!large_arrays_.empty() && num_open_ops_ == 0) || list_.size() >= MaxListLaunches()) {
+      status = FlushOfOp();
+    }
+    if (status.ok()) std::swap(status, refused_);
+  }
+  if (wait && status.ok()) status = Wait("an op that waits for itself");
+  return status;
+}
+
+// Flush, and staged arrays with memory of their own go if nobody needs them any more.
+Status DeviceQueue::FlushOfOp() {
+  Status status = Flush();
+  if (num_open_ops_ == 0) {
+    for (void* const data : large_arrays_) cudaFreeAsync(data, stream_);
+    large_arrays_.clear();
+  }
+  return status;
+}
+
+Status DeviceQueue::Flush() {
+  DSV4_RETURN_IF_ERROR(Enter());
+  if (list_.size() == 0) {
+    list_ops_.clear();
+    launches_before_.clear();
+    if (!staging_.HasNew()) return {};
+    // Of an op that has yet to make the launches that read them.
+    BeginUpload(list_);
+  }
+  // The list begins with the bytes that its launches find in staging memory, if there are any.
+  const Staging::Bytes staged = staging_.TakeNew();
+  SetUpload(list_, staged);
+  const size_t without_upload = staged.num_bytes == 0 ? 1 : 0;
+  if (without_upload != 0) list_.SkipFirst();
+  num_moves_ += 1 - static_cast<int64_t>(without_upload);
+  size_t failed = 0;
+  Status status;
+  const cudaError_t error = graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed);
+  if (error != cudaSuccess) {
+    // The op whose launch it was: the last that began at or before it.
+    const auto after =
+        std::upper_bound(launches_before_.begin(), launches_before_.end(), failed + without_upload);
+    const bool named = failed < list_.size() && after != launches_before_.begin();
+    const auto op = after - launches_before_.begin() - 1;
+    status = Check(error, named ? "op " + list_ops_[static_cast<size_t>(op)].ToString()
+                                : fmt::format("a graph of {} launches", list_.size()));
+  }
+  ++lists_since_wait_;
+  list_.Clear();
+  list_ops_.clear();
+  launches_before_.clear();
+  return status;
+}
+
+Result<void*> DeviceQueue::AllocateLocked(size_t num_bytes) {
+  DSV4_TRY(Enter());
+  void* data = nullptr;
+  const size_t rounded = std::max<size_t>(num_bytes, 1);
+  const cudaError_t error = cudaMallocFromPoolAsync(&data, rounded, pool_, stream_);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    return Error(
+        ResourceExhausted(fmt::format("CUDA device {}: could not allocate {} bytes, {} of {} are free",
+                                      options_.device, num_bytes, free_bytes, total_bytes)));
+  }
+  DSV4_TRY(Check(error, "cudaMallocFromPoolAsync"));
+  // Launches that wait in the list cannot know this memory: whoever had it before was done when it was freed.
+  DSV4_TRY(Check(cudaMemsetAsync(data, 0, rounded, stream_), "cudaMemsetAsync"));
+  return data;
+}
+
+Result<void*> DeviceQueue::Allocate(size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  return AllocateLocked(num_bytes);
+}
+
+void DeviceQueue::Free(void* data) {
+  const std::lock_guard lock(mutex_);
+  const Status flushed = Flush();
+  if (!flushed.ok() && refused_.ok()) refused_ = flushed;
+  cudaFreeAsync(data, stream_);
+}
+
+Status DeviceQueue::CopyOnDevice(void* destination, const void* source, size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToDevice, stream_),
+               "copy on the device");
+}
+
+// As an op, so that what a step begins with belongs to its list of launches.
+Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t num_bytes) {
+  DSV4_CHECK(num_bytes <= kMaxStagedCopyBytes) << num_bytes << " bytes";
+  DSV4_RETURN_IF_ERROR(BeginOp({"copy to the device", {Shape{static_cast<int64_t>(num_bytes)}}}));
+  const Result<const void*> staged = Stage(source, num_bytes);
+  if (staged.has_value()) LaunchCopyBytes(*this, destination, *staged, num_bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    after_copy_ = true;
+  }
+  const Status ended = EndOp();
+  return staged.has_value() ? ended : staged.error();
+}
+
+Status DeviceQueue::OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
+  return work(stream_);
+}
+
+Status DeviceQueue::CallOnStream(std::string_view what,
+                                 const std::function<cudaError_t(cudaStream_t)>& work) {
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
+  return Check(work(stream_), what);
+}
+
+Status DeviceQueue::StartWait(std::string_view what) {
+  DSV4_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemcpyAsync(host_fault_, device_fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),
+               what);
+}
+
+// With wait_mutex_ held, after StartWait. `lists`: handed to the device since the last wait, when this one began.
+Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
+  // Others may queue meanwhile.
+  const cudaError_t error = cudaStreamSynchronize(stream_);
+  const std::lock_guard lock(mutex_);
+  DSV4_RETURN_IF_ERROR(Check(error, what));
+  num_waited_for_ = num_recorded_;
+  // What another thread has handed over meanwhile may still be read.
+  if (lists_since_wait_ == lists) {
+    lists_since_wait_ = 0;
+    if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
+  }
+  return EndWait(*host_fault_);
+}
+
+// What went wrong in that for which somebody has waited.
+Status DeviceQueue::EndWait(const Fault& fault) {
+  if (fault.kind != FaultKind::kNone) {
+    DSV4_RETURN_IF_ERROR(
+        Check(cudaMemsetAsync(device_fault_, 0, sizeof(Fault), stream_), "clearing the fault record"));
+    return Describe(fault);
+  }
+  Status refused;
+  std::swap(refused, refused_);
+  return refused;
+}
+
+Status DeviceQueue::Wait(std::string_view what) {
+  const std::lock_guard wait_lock(wait_mutex_);
+  uint64_t lists = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_RETURN_IF_ERROR(StartWait(what));
+    lists = lists_since_wait_;
+  }
+  return FinishWait(what, lists);
+}
+
+LaunchCounters DeviceQueue::counters() const {
+  const std::lock_guard lock(mutex_);
+  LaunchCounters counters = graphs_.counters();
+  counters.launches -= num_moves_;
+  return counters;
+}
+
+std::string DeviceQueue::Journal() const {
+  const uint64_t num_new = num_recorded_ - num_waited_for_;
+  if (num_new == 0) return "no op was queued since the last wait";
+  std::string text = fmt::format("{} ops were queued since the last wait, the last of them:", num_new);
+  const uint64_t count = std::min<uint64_t>(num_new, kJournalLength);
+  for (uint64_t i = num_recorded_ - count; i < num_recorded_; ++i) {
+    text += (i + count == num_recorded_ ? " " : ", ") + journal_[i % kJournalLength].ToString();
+  }
+  if (num_new > 1) text += "; DSV4_CUDA_SYNC=1 names the op at fault";
+  return text;
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,211 @@
+// DeviceQueue: one stream of one device with everything that can go wrong on it.
+//
+// Launches are collected and handed to the device some hundred at a time, or when somebody wants to see what they did; a
+// list of launches that comes again runs as a CUDA graph (graph_cache.h). Small host arrays travel along (staging.h).
+// Everything else that is queued on the stream hands over what was collected first, so that order is never lost.
+//
+// CUDA reports late: a launch that reads wild memory fails the call that next waits. The queue therefore keeps a journal of
+// the ops since it last waited, and every error that arrives asynchronously is told with it. A context that CUDA has given
+// up ("sticky" errors) refuses further work with the first error's text.
+//
+// Kernels report wrong *data* (an id outside its table) through a fault record: the first fault wins, is read when the
+// queue waits, and becomes the Status that the contract asks for.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/cuda/runtime/fault.h"
+#include "backend/cuda/runtime/graph_cache.h"
+#include "backend/cuda/runtime/launch_list.h"
+#include "backend/cuda/runtime/pinned_blocks.h"
+#include "backend/cuda/runtime/staging.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::backend::cuda {
+
+// An op as the journal remembers it.
+struct OpRecord {
+  const char* name = "";
+  std::array<Shape, 3> shapes;  // Those of rank 0 are left out.
+  std::string ToString() const;
+};
+
+struct QueueOptions {
+  int device = 0;
+  bool synchronous = false;  // Every op waits for itself.
+  bool graphs = true;        // Lists of launches that come again run as graphs.
+  bool overlap = false;      // Kernels may start before the one in front of them has ended.
+  bool prefetch = false;     // Graphs ask for weights ahead of the launches that read them.
+};
+
+// Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
+class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
+ public:
+  static constexpr size_t kMaxStagedCopyBytes = size_t{16} << 10;
+
+  static Result<std::shared_ptr<DeviceQueue>> Create(const QueueOptions& options);
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  Device device() const { return {DeviceType::kCuda, options_.device}; }
+  cudaStream_t stream() const { return stream_; }
+  int num_processors() const { return num_processors_; }
+  int compute_capability() const { return compute_capability_; }  // 90 is 9.0.
+  // Where kernels report wrong data; device memory.
+  Fault* fault() const { return device_fault_; }
+
+  // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
+  Status BeginOp(const OpRecord& record);
+  // Adds a launch of the op and gives its number. Refusals are reported by EndOp or a later call.
+  template <typename... Params, typename... Args>
+  uint64_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                  const Args&... args) {
+    return LaunchInPlaceOf(0, kernel, grid, block, shared_bytes, args...);
+  }
+  // The same, in place of launch `before` unless that is 0: what two ops asked for one after the other may be done at once.
+  // Does nothing and gives 0 if `before` is not the last launch, or is already on its way.
+  template <typename... Params, typename... Args>
+  uint64_t LaunchInPlaceOf(uint64_t before, void (*kernel)(Params...), dim3 grid, dim3 block,
+                           size_t shared_bytes, const Args&... args) {
+    static_assert(sizeof...(Params) == sizeof...(Args));
+    const std::lock_guard lock(mutex_);
+    if (before != 0 && (before != num_launches_ || list_.size() == 0)) return 0;  // IsLastLaunch.
+    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, before != 0);
+    (list_.AddArgument<Params>(args), ...);
+    return ++num_launches_;
+  }
+  // Whether anybody wants to know what launches read.
+  bool prefetches() const { return options_.prefetch; }
+  // The launch of that number, which is the last, reads these weights (LaunchList::NoteReader).
+  void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) {
+    const std::lock_guard lock(mutex_);
+    if (launch != 0 && launch == num_launches_ && list_.size() > 0) list_.NoteReader(std::move(ranges));
+  }
+  // Whether the launch of that number is the last, and LaunchInPlaceOf would replace it.
+  bool IsLastLaunch(uint64_t launch) const {
+    const std::lock_guard lock(mutex_);
+    return launch != 0 && launch == num_launches_ && list_.size() > 0;
+  }
+  // How many of the kernel's clusters, which may be of up to 16 blocks, the device has room for at once; and whether for one.
+  int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
+  bool HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
+    return MostClusters(kernel, blocks, threads, shared_bytes) > 0;
+  }
+  // Whether so many blocks of the kernel run at the same time when nothing else does, so that they may wait for each other.
+  bool RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
+  // A device copy of a host array, for launches of the op that is open; the source is free at return.
+  Result<const void*> Stage(const void* source, size_t num_bytes);
+  Status EndOp();
+
+  // Memory in stream order, zeroed. The error is cudaErrorMemoryAllocation's, which is not noted as one of the device.
+  Result<void*> Allocate(size_t num_bytes);
+  void Free(void* data);
+  Status CopyOnDevice(void* destination, const void* source, size_t num_bytes);
+  // At most kMaxStagedCopyBytes, with the launches around it; the source is free at return.
+  Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
+  // Waits for it, and reports faults and errors of everything before. Fastest into memory of AllocateOnHost.
+  Status CopyToHost(void* destination, const void* source, size_t num_bytes);
+  // The same without waiting, into memory of AllocateOnHost; the device goes on meanwhile. One step of a model ends with one, so that
+  // staging memory is given out from the beginning of its other half: steps that follow each other find their arrays in turns.
+  Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
+                                                       size_t num_bytes);
+  // Whether ops return before they are done.
+  bool asynchronous() const { return !options_.synchronous; }
+  // Pinned where it is of a size that comes often (PinnedBlocks).
+  Result<Buffer> AllocateOnHost(size_t num_bytes);
+
+  // Calls `work` with the device current, what was collected on the stream, and nothing else on its way there.
+  Status OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work);
+  // The same, where only a CUDA call can go wrong.
+  Status CallOnStream(std::string_view what, const std::function<cudaError_t(cudaStream_t)>& work);
+
+  LaunchCounters counters() const;
+
+ private:
+  class QueuedCopy;
+
+  explicit DeviceQueue(const QueueOptions& options)
+      : options_(options), pinned_(std::make_shared<PinnedBlocks>()), graphs_(options.prefetch) {}
+  // These want mutex_ held, except in Create.
+  Status Check(cudaError_t error, std::string_view what);
+  Status Enter();
+  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool replaces_last);
+  Result<void*> AllocateLocked(size_t num_bytes);
+  Status Flush();
+  Status StartWait(std::string_view what);
+  Status EndWait(const Fault& fault);
+  cudaError_t TakeEvent(cudaEvent_t* event);
+  std::string Journal() const;
+  Status FlushOfOp();
+  // These do not.
+  Status Wait(std::string_view what);
+  // With wait_mutex_ held; both waits for everything.
+  Status WriteToHost(void* destination, const void* source, size_t num_bytes);
+  Status TransferToHost(void* destination, const void* source, size_t num_bytes);
+  Status FinishWait(std::string_view what, uint64_t lists);
+
+  // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since somebody has just
+  // waited for it, then as many as the host has made by the time the device has done those before.
+  static constexpr size_t kFirstListLaunches = 8;
+  static constexpr size_t kMaxListLaunches = 320;
+  size_t MaxListLaunches() const {
+    return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 6));
+  }
+  // Up to so many bytes a kernel at the list's end writes to the host; more are worth the copy engine.
+  static constexpr size_t kMaxWrittenBytes = size_t{1} << 20;
+  static constexpr size_t kJournalLength = 8;
+
+  // Of a kernel with so much shared memory.
+  struct BlocksAtOnce {
+    size_t shared_bytes = 0;
+    unsigned blocks = 0;
+  };
+
+  const QueueOptions options_;
+  int num_processors_ = 0;
+  int compute_capability_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
+  Fault* device_fault_ = nullptr;
+  Fault* host_fault_ = nullptr;  // Pinned.
+  const std::shared_ptr<PinnedBlocks> pinned_;
+  Buffer landing_;  // Where bytes for memory that is not pinned are written first.
+
+  std::mutex wait_mutex_;  // One reader of host_fault_ and landing_ at a time. Taken before mutex_.
+  mutable std::mutex mutex_;
+  Status broken_;
+  std::array<OpRecord, kJournalLength> journal_;
+  uint64_t num_recorded_ = 0;    // Ever,
+  uint64_t num_waited_for_ = 0;  // and how many of them somebody has waited for.
+  int num_open_ops_ = 0;
+
+  LaunchList list_;
+  uint64_t num_launches_ = 0;       // Ever.
+  int64_t num_moves_ = 0;           // Launches between host and staging memory, which counters() leaves out.
+  uint64_t lists_since_wait_ = 0;   // That were handed to the device.
+  std::vector<OpRecord> list_ops_;  // Those with launches in list_,
+  std::vector<size_t> launches_before_;  // and how many launches were in front of each.
+  Status refused_;                       // What went wrong with the list, until somebody has been told.
+  bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.
+  GraphCache graphs_;
+  Staging staging_;
+  std::vector<void*> large_arrays_;                        // Staged arrays with memory of their own.
+  std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
+  std::unordered_map<const void*, int> most_clusters_;     // The same.
+  std::unordered_map<const void*, BlocksAtOnce> blocks_at_once_;
+  std::vector<cudaEvent_t> events_;  // That no copy uses.
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,110 @@
+#include "backend/cuda/runtime/graph_cache.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+#include <iterator>
+
+#include "backend/cuda/kernels/elementwise/prefetch.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace
+
+GraphCache::~GraphCache() {
+  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.executable);
+  if (branch_ != nullptr) cudaEventDestroy(branch_);
+  if (prefetch_stream_ != nullptr) cudaStreamDestroy(prefetch_stream_);
+  if (capture_stream_ != nullptr) cudaStreamDestroy(capture_stream_);
+}
+
+void GraphCache::Drop(Graphs::iterator graph) {
+  cudaGraphExecDestroy(graph->executable);
+  by_key_.erase(graph->key);
+  graphs_.erase(graph);
+}
+
+cudaError_t GraphCache::MakeStreams() {
+  cudaError_t error = cudaSuccess;
+  if (capture_stream_ == nullptr) error = cudaStreamCreateWithFlags(&capture_stream_, cudaStreamNonBlocking);
+  if (!prefetch_) return error;
+  if (error == cudaSuccess && prefetch_stream_ == nullptr)
+    error = cudaStreamCreateWithFlags(&prefetch_stream_, cudaStreamNonBlocking);
+  if (error == cudaSuccess && branch_ == nullptr)
+    error = cudaEventCreateWithFlags(&branch_, cudaEventDisableTiming);
+  return error;
+}
+
+cudaError_t GraphCache::CaptureLaunches(const LaunchList& list, size_t* failed) {
+  if (!prefetch_) return list.Enqueue(capture_stream_, failed);
+  const std::vector<Prefetch> plan = PlanPrefetches(list.readers());
+  size_t next = 0;
+  cudaError_t error = list.Enqueue(capture_stream_, failed, [&](size_t launch) {
+    if (next == plan.size() || plan[next].before != launch) return cudaSuccess;
+    cudaError_t forked = cudaEventRecord(branch_, capture_stream_);
+    if (forked == cudaSuccess) forked = cudaStreamWaitEvent(prefetch_stream_, branch_, 0);
+    if (forked == cudaSuccess) forked = LaunchPrefetch(plan[next++].ranges, prefetch_stream_);
+    return forked;
+  });
+  if (next == 0) return error;
+  // A capture ends in one stream; also one that failed.
+  cudaError_t joined = cudaEventRecord(branch_, prefetch_stream_);
+  if (joined == cudaSuccess) joined = cudaStreamWaitEvent(capture_stream_, branch_, 0);
+  return error != cudaSuccess ? error : joined;
+}
+
+cudaError_t GraphCache::Capture(const LaunchList& list, cudaGraphExec_t* executable, size_t* failed) {
+  *failed = list.size();
+  cudaError_t error = MakeStreams();
+  if (error != cudaSuccess) return error;
+  error = cudaStreamBeginCapture(capture_stream_, cudaStreamCaptureModeThreadLocal);
+  if (error != cudaSuccess) return error;
+  const cudaError_t launched = CaptureLaunches(list, failed);
+  cudaGraph_t graph = nullptr;
+  error = cudaStreamEndCapture(capture_stream_, &graph);
+  if (launched != cudaSuccess) error = launched;
+  if (error == cudaSuccess) error = cudaGraphInstantiate(executable, graph, 0);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  return error;
+}
+
+cudaError_t GraphCache::Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed) {
+  *failed = list.size();
+  if (list.size() == 0) return cudaSuccess;
+  counters_.launches += static_cast<int64_t>(list.size());
+  ++counters_.lists;
+  if (!use_graphs || list.size() < kMinLaunches) return list.Enqueue(stream, failed);
+
+  const std::span<const std::byte> bytes = list.bytes();
+  const uint64_t key = XXH3_64bits(bytes.data(), bytes.size());
+  auto found = by_key_.find(key);
+  if (found != by_key_.end() && !SameBytes(found->second->bytes, bytes)) {
+    Drop(found->second);
+    found = by_key_.end();
+  }
+  if (found == by_key_.end()) {
+    if (seen_once_.erase(key) == 0) {
+      // Prompts of ever new lengths leave their keys behind.
+      if (seen_once_.size() >= 16 * kMaxGraphs) seen_once_.clear();
+      seen_once_.insert(key);
+      return list.Enqueue(stream, failed);
+    }
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t error = Capture(list, &executable, failed);
+    if (error != cudaSuccess) return error;
+    ++counters_.graphs_captured;
+    if (graphs_.size() >= kMaxGraphs) Drop(std::prev(graphs_.end()));
+    graphs_.push_front({key, {bytes.begin(), bytes.end()}, executable});
+    found = by_key_.emplace(key, graphs_.begin()).first;
+  }
+  graphs_.splice(graphs_.begin(), graphs_, found->second);
+  ++counters_.replayed_lists;
+  return cudaGraphLaunch(found->second->executable, stream);
+}
+
+}  // namespace dsv4::backend::cuda

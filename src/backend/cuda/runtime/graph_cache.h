@@ -1,0 +1,68 @@
+// GraphCache: runs lists of launches, from CUDA graphs once a list has come twice. A graph is replayed only for a list whose
+// bytes equal those it was made from, so a replay does what launching would do.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "backend/cuda/runtime/launch_list.h"
+
+namespace dsv4::backend::cuda {
+
+struct LaunchCounters {
+  int64_t launches = 0;         // Kernels, however they got to the device.
+  int64_t lists = 0;            // Non-empty lists run.
+  int64_t replayed_lists = 0;   // Of those, by a graph.
+  int64_t graphs_captured = 0;  // Graphs made.
+};
+
+class GraphCache {
+ public:
+  // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of the graph.
+  explicit GraphCache(bool prefetch) : prefetch_(prefetch) {}
+  ~GraphCache();
+  GraphCache(const GraphCache&) = delete;
+  GraphCache& operator=(const GraphCache&) = delete;
+
+  // Queues the list's work on `stream`. On an error *failed is the launch that was refused, or list.size() if none can be
+  // named; nothing of a list that failed to become a graph has been queued.
+  cudaError_t Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed);
+
+  const LaunchCounters& counters() const { return counters_; }
+
+ private:
+  // A decode step of 43 layers is about ten lists, in a few variants each.
+  static constexpr size_t kMaxGraphs = 1024;
+  // Shorter lists are not worth one.
+  static constexpr size_t kMinLaunches = 4;
+
+  struct Graph {
+    uint64_t key = 0;
+    std::vector<std::byte> bytes;
+    cudaGraphExec_t executable = nullptr;
+  };
+  using Graphs = std::list<Graph>;  // The one used last is first.
+
+  cudaError_t Capture(const LaunchList& list, cudaGraphExec_t* executable, size_t* failed);
+  void Drop(Graphs::iterator graph);
+
+  cudaError_t MakeStreams();
+  // Captures the list, its prefetches beside it. The branch waits for launches, no launch waits for the branch.
+  cudaError_t CaptureLaunches(const LaunchList& list, size_t* failed);
+
+  const bool prefetch_;
+  cudaStream_t capture_stream_ = nullptr;
+  cudaStream_t prefetch_stream_ = nullptr;
+  cudaEvent_t branch_ = nullptr;
+  Graphs graphs_;
+  std::unordered_map<uint64_t, Graphs::iterator> by_key_;
+  std::unordered_set<uint64_t> seen_once_;
+  LaunchCounters counters_;
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,86 @@
+// LaunchList: kernel launches that have not been handed to the device yet, as bytes: what is launched, how widely, with which
+// arguments. Two lists with equal bytes do the same work, which is how a list is found again in a GraphCache.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "backend/cuda/runtime/prefetch_plan.h"
+
+namespace dsv4::backend::cuda {
+
+class LaunchList {
+ public:
+  // Adds a launch; its arguments follow in order. `overlaps`: it may start while the launch before it still runs, because the
+  // kernel itself waits before it reads what that one wrote (programmatic_launch.cuh).
+  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool overlaps);
+
+  template <typename T>
+  void AddArgument(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(alignof(T) <= kAlignment);
+    // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding stands behind an array of
+    // structures that have padding themselves: as far from the object's beginning as it is from the array's end. Such an array comes
+    // last, and its structure says so (kernels/rows/row_tracks.h).
+    if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
+    std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
+  }
+
+  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from its kernel and
+  // arguments, and are no part of bytes().
+  void NoteReader(std::vector<ReadRange> ranges) { readers_.push_back({size() - 1, std::move(ranges)}); }
+  std::span<const WeightReader> readers() const { return readers_; }
+
+  // Writes over argument `index` of the first launch.
+  template <typename T>
+  void SetArgument(size_t index, T value) {
+    static_assert(std::has_unique_object_representations_v<T>);
+    std::memcpy(bytes_.data() + arguments_[index], &value, sizeof(T));
+  }
+  // The first launch is not made; its arguments, which stay among bytes(), say so.
+  void SkipFirst();
+
+  // Takes the last launch back; whether it overlaps.
+  bool RemoveLast();
+
+  size_t size() const { return launches_.size(); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  void Clear();
+
+  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch i. On an error *failed is
+  // the number of the launch that was refused.
+  cudaError_t Enqueue(cudaStream_t stream, size_t* failed,
+                      const std::function<cudaError_t(size_t)>& in_front = {}) const;
+
+ private:
+  static constexpr size_t kAlignment = 16;
+  struct Header {
+    const void* kernel;
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    unsigned overlaps;
+  };
+  static_assert(std::has_unique_object_representations_v<Header>);
+  struct Place {
+    size_t header = 0;          // In bytes_.
+    size_t first_argument = 0;  // In arguments_.
+  };
+
+  size_t Append(size_t num_bytes);
+  void* NewArgument(size_t num_bytes);
+
+  std::vector<std::byte> bytes_;
+  std::vector<Place> launches_;
+  std::vector<size_t> arguments_;  // Where each lies in bytes_.
+  std::vector<WeightReader> readers_;
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,65 @@
+#include "backend/cuda/runtime/staging.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace dsv4::backend::cuda {
+
+Staging::~Staging() {
+  for (const Half& half : halves_) {
+    if (half.host != nullptr) cudaFreeHost(half.host);
+    if (half.device != nullptr) cudaFree(half.device);
+    if (half.read != nullptr) cudaEventDestroy(half.read);
+  }
+}
+
+cudaError_t Staging::Allocate() {
+  for (Half& half : halves_) {
+    cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(&half.host), kHalfBytes);
+    if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&half.device), kHalfBytes);
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&half.read, cudaEventDisableTiming);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+void* Staging::Put(const void* source, size_t num_bytes) {
+  constexpr size_t kAlignment = 256;
+  const Half& half = halves_[half_];
+  if (num_bytes > 0) std::memcpy(half.host + used_, source, num_bytes);
+  void* const place = half.device + used_;
+  used_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return place;
+}
+
+Staging::Bytes Staging::TakeNew() {
+  const Half& half = halves_[half_];
+  const Bytes bytes = {half.host + taken_, half.device + taken_, used_ - taken_};
+  taken_ = used_;
+  return bytes;
+}
+
+cudaError_t Staging::SwitchHalf(cudaStream_t stream) {
+  DSV4_CHECK(!HasNew()) << used_ - taken_ << " bytes have not been taken";
+  const cudaError_t error = cudaEventRecord(halves_[half_].read, stream);
+  if (error != cudaSuccess) return error;
+  half_ ^= 1;
+  used_ = taken_ = 0;
+  awaited_ = false;
+  return cudaSuccess;
+}
+
+cudaError_t Staging::AwaitHalf() {
+  if (awaited_) return cudaSuccess;
+  awaited_ = true;
+  return cudaEventSynchronize(halves_[half_].read);
+}
+
+void Staging::Rewind() {
+  half_ = 0;
+  used_ = taken_ = 0;
+  awaited_ = true;
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,73 @@
+// ExpertTables: the weights of a layer's routed experts as its kernels see them, on the device, made once a layer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/runtime/device_memory.h"
+#include "backend/cuda/weights/device_weight.h"
+#include "ops/routed_experts.h"
+
+namespace dsv4::backend::cuda {
+
+// One form of x and one kernel: a launch of its own. Experts of one format share a single one.
+struct ExpertVariant {
+  MatmulKind kind = MatmulKind::kGeneral;
+  bool quantized_x = false;
+  friend bool operator==(const ExpertVariant&, const ExpertVariant&) = default;
+};
+
+struct E4m3Experts;  // weights/e4m3_experts.h
+
+struct ExpertTable {
+  std::vector<ExpertVariant> gate_up;
+  std::vector<ExpertVariant> down;
+  const DeviceWeight* weights = nullptr;  // Device memory: w1, w3, w2 of every expert.
+  // All w1 and w3, and all w2, are like these but for their data, their scales and the factor on them.
+  bool alike = false;
+  bool copied_in_bulk = false;  // All lie where the copy engine takes them from (IsBulkAligned).
+  DeviceWeight w1;
+  DeviceWeight w2;
+  // What products in FP8 must know of these experts; null until they ask.
+  mutable std::shared_ptr<const E4m3Experts> e4m3;
+};
+
+class ExpertTables {
+ public:
+  explicit ExpertTables(DeviceMemory& memory) : memory_(memory) {}
+
+  // The table of `experts`, which the span's address names. Few experts are compared with what the table was made of, many
+  // only at both ends, as long as no weight has been prepared since: reading the descriptors of hundreds of experts would
+  // take the host as long as the device needs for the layer. Many experts at one address therefore must not change in
+  // place without prepare_weight, which is how a model makes them.
+  Result<const ExpertTable*> Find(std::span<const ops::ExpertWeights> experts, DType x_dtype);
+
+  // Whether Find would give the table of so many experts without reading them all; they were valid when it was made.
+  bool Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const;
+
+  // Weights come or change.
+  void WeightsChange() { ++generation_; }
+
+ private:
+  struct Entry {
+    size_t num_experts = 0;
+    DType x_dtype = DType::kBF16;
+    const void* first = nullptr;
+    const void* last = nullptr;
+    uint64_t generation = 0;
+    std::vector<DeviceWeight> host;  // Few experts only.
+    Buffer device;
+    ExpertTable table;
+
+    bool Fits(std::span<const ops::ExpertWeights> experts, DType dtype, uint64_t now) const;
+  };
+
+  DeviceMemory& memory_;
+  uint64_t generation_ = 0;
+  std::map<const void*, Entry> entries_;
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,74 @@
+// Activations, and weights, as the matrix kernels for many tokens read them (gemm_wgmma_tiles.cuh, gemm_tma_bf16.h): bf16, rounded to FP8 where the weight asks for
+// it, their columns in the order in which a format's weights are widened, in the layout of wgmma's B operand:
+//   [columns / 64][rows][64], the eight 16-byte pieces of 64 columns permuted, piece i of row r at i ^ r % 8.
+// So many rows of 64 columns are one piece of memory, which the copy engine brings at once.
+#pragma once
+
+#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/weights/device_weight.h"
+
+namespace dsv4::backend::cuda {
+
+// Columns of a block, and rows whose pieces are permuted together: a matrix's rows begin at multiples of them.
+inline constexpr int64_t kPackedCols = 64;
+inline constexpr int64_t kPackedRows = 8;
+
+struct PackedRows {
+  const uint16_t* data = nullptr;
+  int64_t num_rows = 0;  // A multiple of kPackedRows; those that nothing was packed into are unspecified.
+};
+
+// Where packed rows come from.
+struct RowSource {
+  const void* x;
+  DType dtype;       // kBF16 or kF32.
+  int64_t stride;    // Elements between rows.
+  int64_t num_rows;  // To be packed.
+  // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r] / divisor, or row r
+  // where divisor is 0.
+  const int32_t* origins = nullptr;
+  int divisor = 1;
+  // Not null: rows of x, of bf16, are those of gate and up one behind the other, and what is packed is their activation
+  // (swiglu.cuh) with row weight row_weights[origins[r]].
+  const float* row_weights = nullptr;
+  float limit = 0.0F;
+};
+
+// Calls f<kKind>() for a kind that is not general.
+template <typename F>
+void WithMmaKind(MatmulKind kind, F&& f) {
+  switch (kind) {
+    case MatmulKind::kMmaBf16:
+      return f.template operator()<MatmulKind::kMmaBf16>();
+    case MatmulKind::kMmaFp8:
+      return f.template operator()<MatmulKind::kMmaFp8>();
+    case MatmulKind::kMmaMxFp4:
+      return f.template operator()<MatmulKind::kMmaMxFp4>();
+    case MatmulKind::kMmaNvFp4:
+      return f.template operator()<MatmulKind::kMmaNvFp4>();
+    case MatmulKind::kGeneral:
+      return;
+  }
+}
+
+// Whether Pack takes rows of these: whole groups of 128 columns, aligned for loads of eight.
+bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols);
+
+// Scratch of the op that runs. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
+Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                        MatmulKind kind, int64_t row_multiple = kPackedRows);
+
+// The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that has read just these, they lie
+// where it found them, and nothing is packed: linears of the same tokens that follow each other pack them once.
+Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                              MatmulKind kind, int64_t row_multiple = kPackedRows);
+// The op's last launch, of that number, reads them and writes y, of rows y_stride elements apart.
+void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y, int64_t y_stride);
+
+// Weights in the same layout, as wgmma's A operand: BF16, or FP8 widened to bf16 without its scales (a NaN stays one). Of each 16 rows
+// the even ones come first, so that a thread, which holds rows r and r + 8 of a result, holds neighbours. Scratch of the op that runs,
+// of `num_rows` rows at least, of which those past the weight's are unspecified.
+bool CanPackWeight(const DeviceWeight& weight);
+Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
+
+}  // namespace dsv4::backend::cuda

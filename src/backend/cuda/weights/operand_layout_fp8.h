@@ -1,0 +1,32 @@
+// Activations, and weights, as the matrix kernels in FP8 read them (gemm_tma_fp8.h, grouped_gemm_fp8.h): codes of e4m3 in the layout of
+// wgmma's operands, columns in their own order:
+//   [columns / 128][rows][128], the eight 16-byte pieces of 128 columns permuted, piece i of row r at i ^ r % 8.
+// So many rows of 128 columns, which share a scale, are one piece of memory, which the copy engine brings at once.
+#pragma once
+
+#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/weights/device_weight.h"
+#include "backend/cuda/weights/operand_layout.h"
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int64_t kPackedFp8Cols = 128;
+
+struct PackedFp8 {
+  const uint8_t* codes = nullptr;
+  const float* scales =
+      nullptr;           // [columns / 128][rows], powers of two; null for weights, which have their own.
+  int64_t num_rows = 0;  // Those that nothing was packed into are unspecified, codes and scales.
+};
+
+// Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights (formats/quantize.h): the codes and scales
+// that RoundToFp8Groups multiplies. NaN stays NaN. Scratch of the op that runs; `row_multiple` is a multiple of kPackedRows.
+Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t cols,
+                          int64_t row_multiple = kPackedRows);
+
+// FP8 weights as they are stored. Of each 32 rows, row 8 l + 2 j + e lies at place 8 j + 2 l + e: a thread, which holds columns 8 j + 2 l and
+// the next of a product's columns, holds eight neighbours. Scratch of the op that runs, of `num_rows` rows at least.
+bool CanPackFp8Weight(const DeviceWeight& weight);
+Result<PackedFp8> PackFp8Weight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,50 @@
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/weights/e2m1_order.h"
+
+namespace dsv4::backend::cuda {
+
+namespace {
+
+// Whether codes of e2m1 change places (weights/e2m1_order.h): where 16 bytes are of one row, as the kernels that gain by it read them.
+bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
+  return weight.format == WeightFormat::kNvFp4 && weight.cols % 32 == 0 && !WantsNvFp4AsStored(mode, weight);
+}
+
+}  // namespace
+
+// Data and scales move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
+// registers.
+Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
+  context.expert_tables().WeightsChange();
+  const Weight& source = *args.source;
+  constexpr size_t kAlignment = 256;
+  const auto data_bytes = static_cast<size_t>(source.data.num_bytes());
+  const size_t scale_begin = (data_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t scale_bytes = source.scale.is_null() ? 0 : static_cast<size_t>(source.scale.num_bytes());
+  // Kernels read scales by the aligned word.
+  constexpr size_t kWord = 4;
+  Memory& memory = context.memory();
+  DSV4_ASSIGN_OR_RETURN_STATUS(Buffer buffer, memory.Allocate(scale_begin + scale_bytes + kWord));
+  auto* const base = static_cast<std::byte*>(buffer.data());
+  DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
+  Weight prepared = source;
+  if (WantsE2m1Order(source, context.block_scaled())) {
+    DSV4_RETURN_IF_ERROR(context.queue().CallOnStream(
+        "order of FP4 codes", [&](cudaStream_t on) { return LaunchE2m1Order(on, base, data_bytes); }));
+    prepared.repacked = true;
+  }
+  prepared.data =
+      TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape, memory.device());
+  if (scale_bytes > 0) {
+    DSV4_RETURN_IF_ERROR(
+        memory.CopyFromHost(base + scale_begin, source.scale.data, scale_bytes, context.stream()));
+    prepared.scale = TensorView::Contiguous(static_cast<void*>(base + scale_begin), source.scale.dtype,
+                                            source.scale.shape, memory.device());
+  }
+  prepared.owner = std::move(buffer);
+  *args.prepared = std::move(prepared);
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda
