@@ -149,6 +149,7 @@ std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const Entry*
 Service::Admission Service::Admit(const HttpRequest& request) const {
   static constexpr Entry kEntries[] = {
       {"GET", "/", &Service::Page, true},
+      {"GET", "/page/", &Service::Page, true},
       {"GET", "/health", &Service::Health, true},
       {"GET", "/ready", &Service::Ready, true},
       {"GET", "/version", &Service::Version},
@@ -200,13 +201,22 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
   return admission;
 }
 
-std::unique_ptr<Reply> Service::Page(const HttpRequest&, const Caller&) {
-  HttpHead head = {.content_type = "text/html; charset=utf-8"};
-  head.headers.emplace_back(
-      "Content-Security-Policy",
-      "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-      "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
-  return MakeReply(std::move(head), std::string(ChatPage()));
+std::unique_ptr<Reply> Service::Page(const HttpRequest& request, const Caller&) {
+  constexpr std::string_view kFolder = "/page/";
+  const std::string_view path = request.path;
+  const std::optional<PageFile> file =
+      FindPageFile(path.starts_with(kFolder) ? path.substr(kFolder.size()) : "page.html");
+  if (!file) return Fail(404, fmt::format("{}: the page has no such file", path), path);
+  HttpHead head = {.content_type = std::string(file->type)};
+  head.headers.emplace_back("Cache-Control", "no-cache");
+  head.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  head.headers.emplace_back("Referrer-Policy", "no-referrer");
+  // No code or style stands in the document, and no script makes markup of text.
+  head.headers.emplace_back("Content-Security-Policy",
+                            "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
+                            "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+                            "require-trusted-types-for 'script'; trusted-types 'none'");
+  return MakeReply(std::move(head), std::string(file->text));
 }
 
 std::unique_ptr<Reply> Service::Health(const HttpRequest&, const Caller&) {

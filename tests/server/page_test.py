@@ -8,6 +8,10 @@ import pathlib
 import sys
 import time
 import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
 
 import browser
 from dsv4_process import wait_until
@@ -292,8 +296,27 @@ class Page(unittest.TestCase):
 
     def test_nothing_comes_from_elsewhere(self):
         self.assertTrue(all(url.startswith(self.server.url) for url in self.browser.requests()))
-        complaints = [entry for entry in self.browser.complaints() if "favicon" not in json.dumps(entry)]
-        self.assertEqual(complaints, [])
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_the_policy_allows_no_code_in_the_document(self):
+        weight = 0
+        for path in {urllib.parse.urlsplit(url).path for url in self.browser.requests()}:
+            if not path.startswith("/v1/"):
+                with urllib.request.urlopen(self.server.url + path) as reply:
+                    policy = reply.headers["Content-Security-Policy"]
+                    weight += len(zlib.compress(reply.read()))
+                self.assertNotIn("unsafe", policy)
+                self.assertIn("default-src 'none'", policy)
+        self.assertGreater(weight, 5000)
+        self.assertLess(weight, 400 << 10)
+        self.do("""const script = document.createElement('script'); script.append('window.ran = 1'); document.body.append(script);
+            const button = document.createElement('button'); document.body.append(button); button.setAttribute('style', 'color: red')""")
+        self.assertEqual(self.browser.evaluate("String(window.ran)"), "undefined")
+        self.assertEqual(self.browser.evaluate("button.style.color"), "")
+        self.assertEqual(self.browser.evaluate("(() => { try { document.body.innerHTML = 'x'; return 'done' } catch (e) { return e.name } })()"), "TypeError")
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(self.server.url + "/page/no.js")
+        self.assertEqual(refused.exception.code, 404)
 
 
 if __name__ == "__main__":

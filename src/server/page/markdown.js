@@ -1,4 +1,5 @@
 // Markdown of answers: headings, lists, quotes, tables, code, bold, italic, links. Nodes are made one by one: text never becomes markup.
+"use strict";
 
 const kInline = /`([^`\n]+)`|\*\*([^\n]+?)\*\*|\*([^\s*](?:[^*\n]*[^\s*])?)\*|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)/g;
 
@@ -91,3 +92,26 @@ document.addEventListener("click", event => {
   const button = event.target.closest?.(".copy-code");
   if (button) copy(button.closest(".code").querySelector("code").textContent);
 });
+
+function showText(target, text) {
+  if (target.source === text) return;
+  target.source = text;
+  const node = make("div");
+  markdown(node, text);
+  patch(target, node);
+}
+
+// Makes the children of one node those of another. What is equal stays, and text grows in place: a selection survives.
+function patch(node, wanted) {
+  const old = [...node.childNodes];
+  const next = [...wanted.childNodes];
+  next.forEach((child, i) => {
+    const before = old[i];
+    if (!before) node.append(child);
+    else if (before.nodeName !== child.nodeName || before.className !== child.className || before.href !== child.href || before.start !== child.start) before.replaceWith(child);
+    else if (before.nodeType !== Node.TEXT_NODE) patch(before, child);
+    else if (child.data.startsWith(before.data)) before.appendData(child.data.slice(before.length));
+    else before.data = child.data;
+  });
+  for (const child of old.slice(next.length)) child.remove();
+}

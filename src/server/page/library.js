@@ -1,4 +1,5 @@
 // The list of conversations: search, rename, export and import.
+"use strict";
 
 const matches = conversation => {
   const wanted = $("search").value.trim().toLowerCase();
