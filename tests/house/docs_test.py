@@ -1,9 +1,11 @@
-"""Checks that the documents agree with the tree: links resolve, environment variables and decisions are listed, and no
-committed file names a directory of somebody's machine."""
+"""Checks that the documents agree with the tree: links resolve, environment variables and decisions are listed, pictures
+are those of their data, and no committed file names a directory of somebody's machine."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import unittest
 from pathlib import Path
 
@@ -79,6 +81,14 @@ class DocsTest(unittest.TestCase):
                 if MACHINE_PATHS.search(line):
                     found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
         self.assertEqual(found, [])
+
+    def test_pictures_and_figures_are_those_of_their_data(self) -> None:
+        drawn = subprocess.run([sys.executable, ROOT / "tools/draw_pictures.py", "--check"], capture_output=True, text=True,
+                               check=False)
+        self.assertEqual((drawn.returncode, drawn.stdout), (0, ""), drawn.stderr)
+
+    def test_readme_is_short(self) -> None:
+        self.assertLess(len((ROOT / "README.md").read_text().splitlines()), 120)
 
     def test_license_is_complete(self) -> None:
         text = (ROOT / "LICENSE").read_text()
