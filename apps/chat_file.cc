@@ -2,7 +2,7 @@
 
 #include "base/json.h"
 #include "base/read_file.h"
-#include "io/safetensors_writer.h"
+#include "io/output_file.h"
 
 namespace dsv4::apps {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "diag/html_report.h"
-#include "io/safetensors_writer.h"
+#include "io/output_file.h"
 
 namespace dsv4::apps {
 namespace {

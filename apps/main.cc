@@ -21,6 +21,7 @@
 #include "apps/encode_command.h"
 #include "apps/inspect_command.h"
 #include "apps/logits_command.h"
+#include "apps/lost_file.h"
 #include "apps/parse_command.h"
 #include "apps/rank_group.h"
 #include "apps/run_command.h"
@@ -537,6 +538,7 @@ std::terminate_handler default_terminate = nullptr;
 
 int main(int argc, char** argv) {
   default_terminate = std::set_terminate(Terminate);  // For other threads.
+  dsv4::apps::ReportLostFiles();
   try {
     return dsv4::apps::Main(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -2,23 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
+#include "io/output_file.h"
 
 namespace dsv4::apps {
 
-// Rows go to a temporary file beside the target; Finish moves it into place, so a reader never sees half a file. Without
-// Finish the temporary file is removed.
+// Written whole or not at all, or through a link, pipe or device: io::OutputFile.
 class NpyWriter {
  public:
   static Result<NpyWriter> Create(const std::string& path, int64_t num_rows, int64_t num_columns);
-  NpyWriter(NpyWriter&&) = default;
-  NpyWriter& operator=(NpyWriter&&) = default;
-  ~NpyWriter();
 
   // A whole number of rows, in order.
   Status Append(std::span<const float> values);
@@ -26,14 +22,11 @@ class NpyWriter {
   Status Finish();
 
  private:
-  struct CloseFile {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  NpyWriter() = default;
+  NpyWriter(std::string path, io::OutputFile file, int64_t num_values)
+      : path_(std::move(path)), file_(std::move(file)), num_values_left_(num_values) {}
 
   std::string path_;
-  std::string temporary_path_;
-  std::unique_ptr<std::FILE, CloseFile> file_;
+  io::OutputFile file_;
   int64_t num_values_left_ = 0;
 };
 

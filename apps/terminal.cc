@@ -46,12 +46,6 @@ void WriteToTerminal(std::string_view text) {
   static_cast<void>(!::write(StdoutIsTerminal() ? STDOUT_FILENO : STDERR_FILENO, text.data(), text.size()));
 }
 
-void RestoreTerminal() {
-  if (g_type_ahead == 0) return;
-  ::tcsetattr(STDIN_FILENO, TCSANOW, &g_before);
-  WriteToTerminal(kPasteOff);
-}
-
 void HandleInterrupt(int signal) {
   if (g_interrupted != 0 && g_at_prompt == 0) {
     RestoreTerminal();
@@ -93,6 +87,12 @@ void Handle(int signal, void (*handler)(int)) {
 }
 
 }  // namespace
+
+void RestoreTerminal() {
+  if (g_type_ahead == 0) return;
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &g_before);
+  WriteToTerminal(kPasteOff);
+}
 
 bool StdoutIsTerminal() { return isatty(STDOUT_FILENO) == 1; }
 bool StderrIsTerminal() { return isatty(STDERR_FILENO) == 1; }

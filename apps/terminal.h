@@ -61,6 +61,9 @@ class TypeAheadScope {
   TypeAheadScope& operator=(const TypeAheadScope&) = delete;
 };
 
+// For signal handlers that end the process: the terminal as it was before a TypeAheadScope, if one lives.
+void RestoreTerminal();
+
 // What a TypeAheadScope saw since the last call.
 struct SignalsSeen {
   bool resized = false;

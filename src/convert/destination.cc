@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "base/json.h"
-#include "io/safetensors_writer.h"
+#include "io/output_file.h"
 
 namespace dsv4::convert {
 namespace {

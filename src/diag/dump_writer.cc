@@ -43,7 +43,8 @@ class DumpWriter::Spool {
     }
     spooled.dims[0] += tensor.shape[0];
     spooled.parts.push_back({size_, bytes.size()});
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) return FileError("write");
+    if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size())
+      return FileError("write");
     size_ += static_cast<int64_t>(bytes.size());
     return {};
   }

@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -32,7 +35,44 @@ class FileDescriptor {
   int fd_;
 };
 
+// What a signal handler can look up: no lock, no memory taken while it looks.
+struct Mapping {
+  std::atomic<bool> taken = false;
+  std::atomic<const std::byte*> begin = nullptr;  // Null while the rest is not valid.
+  std::atomic<const std::byte*> end = nullptr;
+  std::atomic<char*> path = nullptr;
+};
+std::array<Mapping, 4096> g_mappings;
+
+void Register(std::span<const std::byte> bytes, const std::string& path) {
+  for (Mapping& mapping : g_mappings) {
+    if (mapping.taken.load(std::memory_order_relaxed) || mapping.taken.exchange(true)) continue;
+    mapping.path = ::strdup(path.c_str());
+    mapping.end = bytes.data() + bytes.size();
+    mapping.begin = bytes.data();
+    return;
+  }
+}
+
+void Unregister(std::span<const std::byte> bytes) {
+  for (Mapping& mapping : g_mappings) {
+    if (mapping.begin.load() != bytes.data()) continue;
+    mapping.begin = nullptr;
+    std::free(mapping.path.exchange(nullptr));
+    mapping.taken = false;
+    return;
+  }
+}
+
 }  // namespace
+
+const char* MappedFileAt(const void* address) {
+  for (const Mapping& mapping : g_mappings) {
+    const std::byte* begin = mapping.begin.load();
+    if (begin != nullptr && address >= begin && address < mapping.end.load()) return mapping.path.load();
+  }
+  return nullptr;
+}
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must fail below instead of waiting for a writer.
@@ -51,6 +91,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   // Weights are read from end to end for every token: with small pages, looking up addresses can cost as much as reading.
   // Speed only: what is in the page cache already stays in the pages it is in, and a file system may have small ones only.
   ::madvise(data, size, MADV_HUGEPAGE);
+  Register({static_cast<const std::byte*>(data), size}, path);
   return MappedFile(path, {static_cast<const std::byte*>(data), size});
 }
 
@@ -79,7 +120,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  Unregister(bytes_);
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 void AdviseWillNeed(std::span<const std::byte> range) {

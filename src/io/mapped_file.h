@@ -1,8 +1,8 @@
 // A file mapped read-only into memory.
 //
-// The bytes stay valid for the life of the object and are read from disk on first touch. A file that another process
-// truncates while it is mapped ends this process with SIGBUS: checkpoints must not be edited in place under a running
-// engine.
+// The bytes stay valid for the life of the object and are read from disk on first touch. Where another process truncates the
+// file, or the disk fails, the touch raises SIGBUS: checkpoints must not be edited in place under a running engine. A handler
+// asks MappedFileAt which file it was.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +39,10 @@ class MappedFile {
   std::string path_;
   std::span<const std::byte> bytes_;
 };
+
+// The path of the file whose mapping holds `address`, or null. A signal handler may call it. It knows the first 4096 files that
+// are open at a time.
+const char* MappedFileAt(const void* address);
 
 // Hints to the kernel about a range of a read-only mapping; AdviseWillNeed widens it to whole pages. Failure changes speed only and is ignored.
 void AdviseWillNeed(std::span<const std::byte> range);

@@ -66,6 +66,7 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
     return FailedPrecondition(
         fmt::format("{}: {} bytes appended, {} remain to be written", path_, bytes.size(), remaining_bytes_));
   }
+  if (bytes.empty()) return {};
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size())
     return FileError(path_, "write");
   remaining_bytes_ -= static_cast<int64_t>(bytes.size());
@@ -83,20 +84,6 @@ Status SafetensorsWriter::Finish() {
   if (std::rename(file_.get_deleter().partial_path.c_str(), path_.c_str()) != 0)
     return FileError(path_, "rename");
   file_.reset();
-  return {};
-}
-
-Status WriteTextFile(const std::string& path, std::string_view text) {
-  const std::string partial_path = path + ".partial";
-  std::FILE* file = std::fopen(partial_path.c_str(), "wbe");
-  if (file == nullptr) return FileError(partial_path, "create");
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed || std::rename(partial_path.c_str(), path.c_str()) != 0) {
-    Status error = FileError(path, "write");
-    std::remove(partial_path.c_str());
-    return error;
-  }
   return {};
 }
 

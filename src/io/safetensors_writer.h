@@ -59,7 +59,4 @@ class SafetensorsWriter {
   int64_t remaining_bytes_ = 0;
 };
 
-// Writes `text` under `path` through a partial file and a rename, as above.
-Status WriteTextFile(const std::string& path, std::string_view text);
-
 }  // namespace dsv4::io

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "io/output_file.h"
 #include "io/safetensors_writer.h"
 #include "model/synthetic_numbers.h"
 #include "model/synthetic_tensors.h"

@@ -1,0 +1,45 @@
+// A file that a person named, written whole or not at all, that never replaces what is no ordinary file.
+//
+// A path where nothing or an ordinary file is gets its bytes by way of a partial file beside it and a rename, so a reader never
+// sees half of them. A symbolic link, a file with several names, a pipe and a character device (/dev/null, /dev/stdout) stay what
+// they are: the bytes go through them as they come.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+
+namespace dsv4::io {
+
+class OutputFile {
+ public:
+  // InvalidArgument where a directory, a block device or a socket is; ResourceExhausted where the file cannot be made. Opening
+  // a pipe waits for its reader.
+  static Result<OutputFile> Create(const std::string& path);
+
+  Status Append(std::span<const std::byte> bytes);
+  // Everything is in place after it. Without it a partial file is removed, and an old file stays as it was.
+  Status Finish();
+
+ private:
+  struct CloseAndRemove {
+    std::string partial_path;  // Empty when bytes go through.
+    void operator()(std::FILE* file) const;
+  };
+  OutputFile(std::string path, std::unique_ptr<std::FILE, CloseAndRemove> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+
+  std::string path_;
+  std::unique_ptr<std::FILE, CloseAndRemove> file_;
+};
+
+// The whole of it at once.
+Status WriteTextFile(const std::string& path, std::string_view text);
+
+}  // namespace dsv4::io
