@@ -110,7 +110,7 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
   return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
 }
 
-// What the mode promises of random numbers (docs/cuda-backend.md, "Numerics"): products are cut off 13 bits below the largest of a step.
+// What the mode promises of random numbers (docs/cuda/numerics.md): products are cut off 13 bits below the largest of a step.
 // Of normal numbers that is 1.3e-4 of the result; where all products have one sign, the cuts have too, 6.2e-4. Sums of 4096 such products
 // without totals in fp32 would be off by 7e-2, of normal numbers by 1.3e-3.
 constexpr double kNormal = 5e-4;

@@ -26,7 +26,8 @@ class DocsTest(unittest.TestCase):
     """One test per promise."""
 
     def test_links_resolve(self) -> None:
-        documents = files("*.md", "docs/**/*.md", "models/**/*.md", "tools/**/*.md", "tests/**/*.md")
+        documents = files("*.md", "docs/**/*.md", "models/**/*.md", "tools/**/*.md", "tests/**/*.md", "bench/**/*.md",
+                          "deploy/**/*.md")
         self.assertGreater(len(documents), 8)
         broken = []
         for document in documents:

@@ -1,5 +1,5 @@
 // The CUDA backend: every op on one NVIDIA GPU of compute capability 9.0 (Hopper), or 10.0 (Blackwell, never run) where the
-// build has code for it. docs/cuda-backend.md says how it is built and what it promises.
+// build has code for it. docs/cuda/overview.md says how it is built and what it promises.
 //
 // Operands are device memory of the backend's own `Memory`; ops are queued on its stream and return before they are done.
 // What only the device can see (an index outside its table) and what only the device can suffer (a launch that fails) is
