@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import sys
 import time
 import unittest
@@ -65,7 +66,7 @@ class Page(unittest.TestCase):
         self.key("Enter")
 
     def settings(self, **values):
-        self.do(f"Object.assign(settings, {json.dumps(values)}); save(); show()")
+        self.do(f"Object.assign(chosen(), {json.dumps(values)}); save(); show()")
 
     def wait_for_answer(self):
         self.wait("current !== null && running === null")
@@ -107,7 +108,11 @@ class Page(unittest.TestCase):
         self.wait("running !== null || current.turns.length === 2")
         self.wait_for_answer()
         self.assertEqual(self.browser.evaluate("current.turns.length"), 2)
-        self.assertTrue(first)
+        # The first answer is kept as a branch.
+        self.assertEqual(json.loads(self.browser.evaluate("JSON.stringify(current.turns[1].branches.tails[0][0])")), json.loads(first))
+        self.click("Previous branch")
+        self.wait("current.turns[1].branches.at === 0")
+        self.assertEqual(self.browser.evaluate("current.turns[1].content"), json.loads(first)["content"])
         # One that does not end by itself: one word always wins.
         word = self.server.post("/tokenize", {"prompt": " house"})["tokens"][-1]
         self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
@@ -117,6 +122,164 @@ class Page(unittest.TestCase):
         self.key("Escape")
         self.wait("running === null")
         self.assertEqual(self.browser.evaluate("current.turns.at(-1).error"), "stopped")
+
+    def click(self, name, within="document"):
+        """The button of this name or label."""
+        self.wait(f"[...{within}.querySelectorAll('button')].some(b => (b.ariaLabel || b.textContent) === {json.dumps(name)} && !b.disabled)")
+        self.do(f"[...{within}.querySelectorAll('button')].findLast(b => (b.ariaLabel || b.textContent) === {json.dumps(name)} && !b.disabled).click()")
+
+    def test_edit_makes_branches_that_stay(self):
+        self.settings(temperature=0, thinking=False)
+        self.ask("What is the capital of France?")
+        self.wait_for_answer()
+        self.ask("And of Spain?")
+        self.wait("current.turns.length === 4 && running === null")
+        self.click("Edit", "document.querySelector('.turn.user')")
+        self.assertEqual(self.browser.evaluate("document.activeElement.value"), "What is the capital of France?")
+        self.picture("edit")
+        self.do("document.activeElement.select()")
+        self.ask("What is the capital of Italy?")
+        self.wait("current.turns.length === 2 && running === null && !current.turns[1].active")
+        self.assertEqual(self.browser.evaluate("document.querySelector('.said').innerText"), "What is the capital of Italy?")
+        self.assertIn("Rome", self.browser.evaluate("document.querySelector('.text').innerText"))
+        self.assertEqual(self.browser.evaluate("document.querySelector('.branches span').innerText.trim()"), "2 / 2")
+        self.picture("branches")
+        # After a reload both are there, and the old one has all its turns.
+        self.show(1200, "light")
+        self.click("Previous branch")
+        self.wait("current.turns.length === 4")
+        self.assertIn("Paris", self.browser.evaluate("document.querySelector('.text').innerText"))
+        self.assertEqual(self.browser.evaluate("document.activeElement.ariaLabel"), "Next branch")
+        # Search finds what is in a branch that is not shown, and a file that was exported and imported has it.
+        self.do("document.getElementById('search').value = 'italy'; document.getElementById('search').dispatchEvent(new Event('input'))")
+        self.assertEqual(self.browser.evaluate("document.querySelectorAll('.entry').length"), 1)
+        self.do("URL.createObjectURL = blob => { blob.text().then(text => importText(text)); return '#' }; exportAll()")
+        self.wait("conversations.length === 2")
+        self.assertTrue(self.browser.evaluate("JSON.stringify(conversations[0].turns) === JSON.stringify(conversations[1].turns)"))
+
+    def test_a_cut_answer_goes_on(self):
+        self.settings(temperature=0, thinking=False)
+        self.ask("What is the capital of France?")
+        whole = json.loads(self.wait_for_answer())["content"]
+        self.do("select(null)")
+        self.settings(temperature=0, thinking=False, max_tokens=3)
+        self.ask("What is the capital of France?")
+        cut = json.loads(self.wait_for_answer())
+        self.assertTrue(whole.startswith(cut["content"]))
+        self.assertNotEqual(whole, cut["content"])
+        self.settings(max_tokens=100)
+        self.click("Continue")
+        self.wait("running === null && !current.turns[1].error")
+        self.assertEqual(self.browser.evaluate("current.turns[1].content"), whole)
+        self.assertEqual(self.browser.evaluate("current.turns.length"), 2)
+        # An answer that was edited goes on from what it now says.
+        self.click("Edit", "document.querySelector('.turn.assistant')")
+        self.do("document.activeElement.value = 'The capital'; document.querySelector('.edit').requestSubmit()")
+        self.wait("current.turns[1].edited")
+        self.click("Continue")
+        self.wait("running === null && !current.turns[1].edited")
+        self.assertRegex(self.browser.evaluate("current.turns[1].content"), "^The capital of France")
+
+    def test_a_cut_reasoning_is_closed_and_answered(self):
+        self.settings(temperature=0, max_tokens=3)
+        self.ask("What is the capital of France?")
+        turn = json.loads(self.wait_for_answer())
+        self.assertEqual((turn["content"], turn["error"]), ("", "cut at the length limit"))
+        self.settings(max_tokens=100)
+        self.click("Answer now")
+        self.wait("running === null && current.turns[1].content.length > 0")
+        self.assertIn("France", self.browser.evaluate("current.turns[1].content"))
+        self.assertEqual(self.browser.evaluate("current.turns[1].reasoning"), turn["reasoning"])
+
+    def test_settings_of_each_conversation(self):
+        def sent():
+            return json.loads(self.browser.evaluate("JSON.stringify(requestBody({ ...current, turns: [{ role: 'user', content: 'q' }, newAnswer()] }))"))
+        self.settings(temperature=0, max_tokens=5)
+        self.ask("one")
+        self.wait_for_answer()
+        self.do("document.getElementById('open-settings').click()")
+        self.assertEqual(self.browser.evaluate("document.getElementById('settings-of').innerText"), "This conversation")
+        self.do("""for (const [name, value] of Object.entries({ system: 'Be brief.', effort: 'high', budget: '7', temperature: '0.25', top_p: '0.5', max_tokens: '9' }))
+            document.querySelector(`#settings [name=${name}]`).value = value""")
+        self.picture("settings-of-a-conversation")
+        self.do("document.getElementById('settings-done').click()")
+        self.wait("!document.getElementById('settings').open")
+        body = sent()
+        self.assertEqual(body["messages"][0], {"role": "system", "content": "Be brief."})
+        self.assertEqual({name: body[name] for name in ("temperature", "top_p", "max_tokens", "reasoning_effort", "thinking")},
+                         {"temperature": 0.25, "top_p": 0.5, "max_tokens": 9, "reasoning_effort": "high", "thinking": {"type": "enabled", "budget_tokens": 7}})
+        self.assertEqual(self.browser.evaluate("document.getElementById('think').innerText"), "Thinking: high")
+        # Another conversation knows nothing of it; after a reload the first still has it.
+        self.do("select(null)")
+        self.ask("two")
+        self.wait_for_answer()
+        self.assertEqual((sent()["max_tokens"], "reasoning_effort" in sent()), (5, False))
+        self.show(1200, "light")
+        self.do("select(conversations.find(c => c.title === 'one'))")
+        self.assertEqual(sent(), body)
+        # Escape changes nothing; a list of tools that is none is not taken.
+        self.do("document.getElementById('open-settings').click()")
+        self.do("document.querySelector('#settings [name=budget]').value = 1")
+        self.key("Escape")
+        self.wait("!document.getElementById('settings').open")
+        self.assertEqual(sent(), body)
+        self.do("document.getElementById('open-settings').click()")
+        self.do("""const tools = document.querySelector('#settings [name=tools]'); tools.value = '{'; tools.dispatchEvent(new Event('input'));
+            document.getElementById('settings-done').click()""")
+        self.assertTrue(self.browser.evaluate("document.getElementById('settings').open"))
+        self.assertIn("Not JSON", self.browser.evaluate("tools.validationMessage"))
+        self.do("tools.value = ''; tools.dispatchEvent(new Event('input')); document.getElementById('as-default').click()")
+        self.wait("!document.getElementById('settings').open")
+        self.do("select(null)")
+        self.assertEqual(sent()["reasoning_effort"], "high")
+
+    def test_reasoning_has_a_time_and_a_budget(self):
+        self.settings(temperature=0, budget="3", effort="high")
+        self.ask("What is the capital of France?")
+        turn = json.loads(self.wait_for_answer())
+        self.assertIn("Paris", turn["content"])
+        summary = self.browser.evaluate("document.querySelector('#log summary').innerText")
+        self.assertRegex(summary, r"Reasoning, [0-9.]+ s, [34] tokens, effort high, at most 3 tokens")
+
+    def drop(self, name, data):
+        self.do(f"""var transfer = new DataTransfer(); transfer.items.add(new File([new Uint8Array({list(data)})], {json.dumps(name)}));
+            document.getElementById('log').dispatchEvent(new DragEvent('dragover', {{ dataTransfer: transfer, bubbles: true, cancelable: true }}));
+            document.getElementById('log').dispatchEvent(new DragEvent('drop', {{ dataTransfer: transfer, bubbles: true, cancelable: true }}))""")
+
+    def test_text_files_are_dropped_in(self):
+        self.settings(temperature=0, thinking=False, max_tokens=5)
+        self.drop("über.md", "Grüße\r\n```\nx\n```\n".encode())
+        self.wait("files.length === 1")
+        self.drop("wide.txt", "日本".encode("utf-16"))
+        self.wait("files.length === 2")
+        self.drop("photo.jpg", b"\xff\xd8\xff\x00")
+        self.wait("!document.getElementById('notice').hidden")
+        self.assertIn("photo.jpg is no text", self.browser.evaluate("document.getElementById('notice').innerText"))
+        self.picture("files")
+        self.wait("/to send/.test(document.getElementById('meter-text').innerText)")
+        self.ask("What do they say?")
+        self.wait_for_answer()
+        self.assertEqual(self.browser.evaluate("requestBody(current).messages[0].content"),
+                         "über.md\n````\nGrüße\n```\nx\n```\n````\n\nwide.txt\n```\n日本\n```\n\nWhat do they say?")
+        self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('details.attached summary')].map(s => s.innerText).join('; ')"),
+                         "über.md, 16 characters; wide.txt, 2 characters")
+        self.show(1200, "light")
+        self.assertEqual(self.browser.evaluate("current.turns[0].files[1].text"), "日本")
+
+    def test_the_meter_of_the_context(self):
+        self.settings(temperature=0)
+        self.do("""window.seen = []; new MutationObserver(() => seen.push(document.getElementById('meter-text').innerText))
+            .observe(document.getElementById('meter-text'), { childList: true })""")
+        self.ask("What is the capital of France?")
+        turn = json.loads(self.wait_for_answer())
+        read, written = map(int, re.match(r"(\d+) tokens read \(\d+ reused\), (\d+) written", turn["note"]).groups())
+        self.assertEqual(turn["tokens"], read + written)
+        self.assertEqual(self.browser.evaluate("document.getElementById('meter-text').innerText"), f"{read + written} of 4,096 tokens of context")
+        self.assertEqual(self.browser.evaluate("[meter.value, meter.max].join()"), f"{read + written},4096")
+        self.assertTrue(self.browser.evaluate("seen.some(text => /tok\\/s/.test(text))"))
+        self.browser.call("Input.insertText", text=" house house house")
+        count = self.server.post("/tokenize", {"prompt": " house house house"})["count"]
+        self.wait(f"document.getElementById('meter-text').innerText.startsWith('{count} to send · {read + written + count} of')")
 
     def test_tool_calls_and_errors_are_shown(self):
         tool = {"type": "function", "function": {"name": "search_ticket", "description": "Search a ticket.",
@@ -310,9 +473,9 @@ class Page(unittest.TestCase):
         self.assertGreater(weight, 5000)
         self.assertLess(weight, 400 << 10)
         self.do("""const script = document.createElement('script'); script.append('window.ran = 1'); document.body.append(script);
-            const button = document.createElement('button'); document.body.append(button); button.setAttribute('style', 'color: red')""")
+            const probe = document.createElement('button'); document.body.append(probe); probe.setAttribute('style', 'color: red')""")
         self.assertEqual(self.browser.evaluate("String(window.ran)"), "undefined")
-        self.assertEqual(self.browser.evaluate("button.style.color"), "")
+        self.assertEqual(self.browser.evaluate("probe.style.color"), "")
         self.assertEqual(self.browser.evaluate("(() => { try { document.body.innerHTML = 'x'; return 'done' } catch (e) { return e.name } })()"), "TypeError")
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(self.server.url + "/page/no.js")

@@ -9,7 +9,7 @@ const make = (tag, properties = {}, ...children) => {
 const read = (key, otherwise) => { try { return JSON.parse(localStorage.getItem(key)) ?? otherwise; } catch { return otherwise; } };
 const write = (key, value) => { try { localStorage.setItem(key, JSON.stringify(value)); } catch { /* Full or forbidden: the page still works. */ } };
 
-let conversations = [];   // {id, title, turns, changed, version, deleted}, the newest first.
+let conversations = [];   // {id, title, turns, settings, changed, version, deleted}, the newest first.
 let settings = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, thinking: true, ...read("dsv4.settings", {}) };
 let current = null;   // One of the conversations.
 let running = null;   // {controller, conversation} while an answer comes.

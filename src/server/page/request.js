@@ -1,0 +1,153 @@
+// Requests and their answers.
+"use strict";
+
+// A file in front of a question: its name, and its text in a fence longer than any in it.
+function fileText({ name, text }) {
+  const longest = Math.max(2, ...[...text.matchAll(/`{3,}/g)].map(match => match[0].length));
+  const fence = "`".repeat(longest + 1);
+  return `${name}\n${fence}\n${text.endsWith("\n") ? text : `${text}\n`}${fence}\n\n`;
+}
+const questionText = turn => (turn.files ?? []).map(fileText).join("") + turn.content;
+
+// The last turn is the one that the answer goes into: empty, or begun and to be continued.
+function requestBody(conversation) {
+  const last = conversation.turns.at(-1);
+  const unfinished = Boolean(last.content || last.reasoning);
+  const turns = conversation.turns.slice(0, unfinished ? undefined : -1);
+  const messages = turns.flatMap((turn, i) => {
+    if (turn.role === "user") return [{ role: "user", content: questionText(turn) }];
+    if (!turn.content && !turn.reasoning && !turn.calls.length) return [];  // A request that failed.
+    const message = { role: "assistant", content: turn.content, reasoning_content: turn.reasoning };
+    if (turn === last) message.prefix = true;
+    if (!turn.calls.length) return [message];
+    const id = (call, j) => call.id ?? `call-${i}-${j}`;
+    message.tool_calls = turn.calls.map((call, j) => ({ id: id(call, j), type: "function", function: { name: call.name, arguments: call.arguments } }));
+    return [message, ...turn.calls.map((call, j) => ({ role: "tool", tool_call_id: id(call, j), content: call.result ?? "" }))];
+  });
+  const set = chosen(conversation);
+  if (set.system) messages.unshift({ role: "system", content: set.system });
+  const thinking = unfinished ? Boolean(last.reasoning) : set.thinking;
+  const body = { messages, stream: true, stream_options: { include_usage: true }, thinking };
+  if (thinking && set.budget) body.thinking = { type: "enabled", budget_tokens: Number(set.budget) };
+  if (thinking && set.effort) body.reasoning_effort = set.effort;
+  for (const name of ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"]) {
+    if (set[name] !== undefined && set[name] !== "") body[name] = Number(set[name]);
+  }
+  if (set.tools) body.tools = JSON.parse(set.tools);
+  return body;
+}
+
+const requestHeaders = () => ({ "Content-Type": "application/json", ...(settings.key && { Authorization: `Bearer ${settings.key}` }) });
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) if (part.startsWith("data: ") && part !== "data: [DONE]") yield JSON.parse(part.slice(6));
+  }
+}
+
+async function refusal(response) {
+  const text = await response.text();
+  try { return JSON.parse(text).error.message; } catch { return `${response.status} ${response.statusText}: ${text.slice(0, 200)}`; }
+}
+
+const newAnswer = () => ({ role: "assistant", content: "", reasoning: "", calls: [] });
+
+// Says when nobody answers in this conversation, here or in another tab.
+async function isFree(conversation) {
+  if (running) { notice("Another answer is being written. Stop it first (Escape)."); return false; }
+  if (!await settle(conversation)) { notice("Another tab is answering in this conversation."); return false; }
+  return !running;
+}
+
+// Draws the growing answer once a frame, and no more than a fifth of the time.
+function makeRefresh(conversation, turn) {
+  let pending = false;
+  let rest = 0;
+  return () => {
+    if (pending) return;
+    pending = true;
+    setTimeout(() => requestAnimationFrame(() => {
+      pending = false;
+      if (current !== conversation || !drawn.has(turn)) return;
+      const begun = performance.now();
+      const log = $("log");
+      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+      drawn.get(turn).update();
+      showMeter();
+      if (atEnd) log.scrollTop = log.scrollHeight;
+      rest = 4 * (performance.now() - begun);
+    }), rest > 16 ? rest : 0);
+  };
+}
+
+// Adds what one event of the stream says.
+function addChunk(turn, chunk, times) {
+  if (chunk.error) throw new Error(chunk.error.message);
+  const now = performance.now();
+  if (chunk.usage) {
+    const { prompt_tokens: prompt, completion_tokens: output, prompt_tokens_details: details } = chunk.usage;
+    const took = (now - (times.first || times.started)) / 1000;
+    turn.tokens = prompt + output;
+    turn.thoughtTokens = (turn.thoughtTokens ?? 0) + (chunk.usage.completion_tokens_details?.reasoning_tokens ?? 0) || undefined;
+    turn.note = `${prompt} tokens read (${details.cached_tokens} reused), ${output} written, ` +
+      `first after ${((times.first || now) - times.started | 0)} ms, ${(output / Math.max(took, 0.001)).toFixed(1)} tok/s`;
+  }
+  for (const { delta, finish_reason: reason } of chunk.choices) {
+    if (delta.content || delta.reasoning_content || delta.tool_calls) { times.first ||= now; running.pieces++; }
+    if (delta.reasoning_content) times.thinking ||= now;
+    if (times.thinking && !times.answering) turn.thought = now - times.thinking;  // Until the first word behind it.
+    if (delta.content || delta.tool_calls) times.answering ||= now;
+    turn.content += delta.content || "";
+    turn.reasoning += delta.reasoning_content || "";
+    for (const call of delta.tool_calls || []) {
+      turn.calls[call.index] ??= { id: call.id, name: call.function.name, arguments: "" };
+      turn.calls[call.index].arguments += call.function.arguments;
+    }
+    if (reason === "length") turn.error = "cut at the length limit";
+  }
+  running.seconds = (now - (times.first || now)) / 1000;
+}
+
+// Asks, and writes the answer into `turn`, the last of the conversation: a new one, or one to be continued.
+async function answer(conversation, turn = null) {
+  if (running) return;
+  if (!turn) {
+    turn = newAnswer();
+    conversation.turns.push(turn);
+  }
+  running = { controller: new AbortController(), conversation, pieces: 0, seconds: 0 };
+  const times = { started: performance.now(), first: 0, thinking: 0, answering: 0 };
+  const refresh = makeRefresh(conversation, turn);
+  let saving = null;
+  const saveSoon = () => { saving ??= setTimeout(() => keep(conversation).then(() => { saving = null; }), 300); };
+  try {
+    const body = requestBody(conversation);
+    delete turn.error;
+    turn.active = true;
+    turn.effort ||= body.reasoning_effort;
+    turn.budget ||= body.thinking.budget_tokens;
+    show();
+    keep(conversation);
+    const response = await fetch("v1/chat/completions",
+      { method: "POST", headers: requestHeaders(), body: JSON.stringify(body), signal: running.controller.signal });
+    if (!response.ok) throw new Error(await refusal(response));
+    for await (const chunk of events(response)) {
+      addChunk(turn, chunk, times);
+      refresh();
+      saveSoon();
+    }
+  } catch (error) {
+    turn.error = leaving ? "interrupted: the page was closed during this answer" : error.name === "AbortError" ? "stopped" : error.message;
+  }
+  clearTimeout(saving);
+  delete turn.active;
+  running = null;
+  show(false);
+  await keep(conversation);
+}
