@@ -1,4 +1,4 @@
-// The table of docs/scaling.md: which placement the planner chooses for Flash and Pro on 1 to 16 GPUs, what they would hold, and what
+// The table of bench/scaling/HISTORY.md: which placement the planner chooses for Flash and Pro on 1 to 16 GPUs, what they would hold, and what
 // reading and waiting would allow. Arithmetic from the headers of checkpoints that are never written; nothing runs.
 //
 //   build/release/bench/scaling/scaling_table

@@ -1,4 +1,4 @@
-// Placement: which rank of a group has which part of a model. docs/scaling.md says why and what it costs.
+// Placement: which rank of a group has which part of a model. docs/scaling-design.md says why and what it costs.
 //
 // Ranks stand in a rectangle: `num_stages` stages, each with the same number of ranks (the shards). A stage has consecutive
 // layers; a shard has a part of every layer of its stage. Rank r is shard r mod num_shards of stage r / num_shards. The first

@@ -1,6 +1,6 @@
 // A group whose data lies in the memory of CUDA devices, made of ranks that have met on their hosts: by kernels over peer memory where all
 // devices are of one machine and map each other, else by NCCL, which nobody opens who does not need it.
-// See docs/scaling.md, "On GPUs".
+// See docs/scaling-design.md, "Exchanges between GPUs".
 #pragma once
 
 #include <chrono>
