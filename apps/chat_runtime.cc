@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "apps/model_source.h"
 #include "apps/verify.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/read_file.h"
 #include "chat/stop_filter.h"
 #include "grammar/answer_grammar.h"
@@ -26,19 +28,36 @@ chat::EndCause ToEndCause(engine::FinishReason reason) {
   return reason == engine::FinishReason::kLength ? chat::EndCause::kLength : chat::EndCause::kStop;
 }
 
+// A file that a model directory may lack. One that is there and cannot be read is an error: it would change the answers.
+Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
+  Result<std::string> text = ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes);
+  if (text) return std::move(*text);
+  if (text.error().code() == StatusCode::kNotFound) return std::nullopt;
+  return Error(text.error());
+}
+
 }  // namespace
 
 Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const std::string& option) {
   chat::RevisionFacts facts;
   if (!option.empty()) facts.option = option;
-  if (const Result<std::string> text = ReadFile(directory + "/generation_config.json"); text) {
+  DSV4_ASSIGN_OR_RETURN(const std::optional<std::string> text,
+                        ReadIfThere(directory + "/generation_config.json"));
+  if (text) {
     DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*text, directory + "/generation_config.json"));
     if (json.contains(kRevisionKey) && json[kRevisionKey].is_string()) facts.metadata = json[kRevisionKey];
   }
-  if (Result<std::string> text = ReadFile(fmt::format("{}/{}", directory, chat::kEncoderFile)); text) {
-    facts.encoder_source = std::move(*text);
-  }
+  DSV4_ASSIGN_OR_RETURN(std::optional<std::string> encoder,
+                        ReadIfThere(fmt::format("{}/{}", directory, chat::kEncoderFile)));
+  if (encoder) facts.encoder_source = std::move(*encoder);
   return chat::DetectChatProfile(facts);
+}
+
+void WarnOfOtherBos(const model::ModelConfig& config, const tokenizer::SpecialTokens& special) {
+  const std::vector<int64_t>& bos = config.bos_token_ids;
+  if (bos.empty() || std::find(bos.begin(), bos.end(), special.begin_of_sentence) != bos.end()) return;
+  LogWarning(fmt::format("config.json names {} as bos_token_id; {} of tokenizer.json is {}, which is used",
+                         fmt::join(bos, ", "), tokenizer::kBeginOfSentence, special.begin_of_sentence));
 }
 
 std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_t vocab_size) {
@@ -77,6 +96,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   }
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
   DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(options.model, source, backend, progress));
+  if (runtime->special_) WarnOfOtherBos(runtime->model_->config(), *runtime->special_);
   const int64_t vocab_size = runtime->model_->config().vocab_size;
   if (runtime->tokenizer_->num_ids() > vocab_size) {
     return Error(

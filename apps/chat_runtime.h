@@ -26,6 +26,9 @@ namespace dsv4::apps {
 // The chat format of a model directory: `option` (--revision), else what its files say, else "v4".
 Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const std::string& option);
 
+// A warning when config.json names another token as the first of a sequence than the tokenizer: the tokenizer's is used.
+void WarnOfOtherBos(const model::ModelConfig& config, const tokenizer::SpecialTokens& special);
+
 // 1 for every id that has a string: an embedding has more rows than the tokenizer has tokens.
 std::vector<uint8_t> AllowedTokens(const tokenizer::Tokenizer& tokenizer, int64_t vocab_size);
 

@@ -88,7 +88,7 @@ std::vector<std::string> Suspects(const TextSubject& subject, const std::string&
   }
   if (suspects.empty() && ours.starts_with(theirs))
     suspects.push_back("it ends early: the generation prompt is missing or cut");
-  if (suspects.empty() && theirs.starts_with(ours))
+  if (suspects.empty() && theirs.starts_with(ours) && !WithoutSpace(theirs.substr(ours.size())).empty())
     suspects.push_back("it goes on where our prompt ends: an answer pasted along?");
   if (suspects.empty() && Without(theirs, "\n") == Without(ours, "\n")) {
     suspects.push_back("new lines: V4's template has none around its markers");
@@ -154,11 +154,26 @@ void CompareIds(const TextSubject& subject, const std::vector<TokenId>& theirs, 
   for (const std::string& suspect : Suspects(subject, text)) report.evidence.push_back("suspect: " + suspect);
 }
 
-void CompareTexts(const TextSubject& subject, std::string theirs, diag::CheckReport& report) {
-  // A file made with a text editor or `echo` ends with a new line that is not part of the prompt.
-  if (theirs.ends_with('\n') && !subject.text.ends_with('\n')) theirs.pop_back();
+// The verdict on a prompt that is ours and one new line more: nobody but the other engine's user knows whether it is the file's.
+void ReportLastNewLine(const TextSubject& subject, diag::CheckReport& report) {
+  report.verdict = diag::Verdict::kFinding;
+  report.headline = fmt::format("the other prompt is ours with one new line more, at its end ({} bytes here)",
+                                subject.text.size());
+  report.evidence.push_back(
+      "suspect: a text editor or echo wrote it behind the prompt: write the file with printf %s, or give "
+      "ids");
+  report.evidence.push_back(fmt::format(
+      "suspect: thinking priming: the templates of R1 and V3.1 end with a new line behind {}, V4's does not",
+      subject.profile->think_open));
+}
+
+void CompareTexts(const TextSubject& subject, const std::string& theirs, diag::CheckReport& report) {
   if (theirs == subject.text) {
     report.evidence.push_back(fmt::format("the other prompt is the same text, {} bytes", theirs.size()));
+    return;
+  }
+  if (theirs == subject.text + "\n") {
+    ReportLastNewLine(subject, report);
     return;
   }
   const size_t at = FirstDifference(subject.text, theirs);
@@ -203,6 +218,13 @@ Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::str
     report.verdict = diag::Verdict::kFinding;
     report.headline = fmt::format("tokenizer.json has ids up to {}, the embedding only {} rows",
                                   subject.tokenizer.num_ids() - 1, subject.config.vocab_size);
+  } else if (const std::vector<int64_t>& bos = subject.config.bos_token_ids;
+             !bos.empty() &&
+             std::find(bos.begin(), bos.end(), subject.special.begin_of_sentence) == bos.end()) {
+    report.verdict = diag::Verdict::kFinding;
+    report.headline =
+        fmt::format("config.json names {} as bos_token_id; the tokenizer's is {}, which is used",
+                    fmt::join(bos, ", "), subject.special.begin_of_sentence);
   } else if (!against.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::optional<std::vector<TokenId>> ids, ReadIdList(against, what));
     if (ids) {

@@ -19,7 +19,7 @@ constexpr const char* kGenerationConfig = "generation_config.json";
 // The end tokens of generation_config.json; empty without the file or the key.
 Result<std::vector<int64_t>> GenerationEosIds(const std::string& directory) {
   const std::string path = fmt::format("{}/{}", directory, kGenerationConfig);
-  const Result<std::string> text = ReadFile(path);
+  const Result<std::string> text = ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes);
   if (!text && text.error().code() == StatusCode::kNotFound) return std::vector<int64_t>();
   if (!text) return Error(text.error());
   DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*text, path));
@@ -112,6 +112,7 @@ Result<diag::CheckReport> CheckStopSet(const TextSubject& subject, const std::st
   if (!log.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::optional<std::vector<TokenId>> ids, ReadIdList(log, what));
     if (!ids) return Error(InvalidArgument(fmt::format("{}: a token log wanted: ids, not text", what)));
+    if (ids->empty()) return Error(InvalidArgument(fmt::format("{}: no token ids", what)));
     const std::vector<TokenId> answer = AnswerOf(*ids, subject.ids);
     report.evidence.push_back(
         fmt::format("{}: {} ids, {} of them the answer", what, ids->size(), answer.size()));

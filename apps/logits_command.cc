@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/dump.h"
+#include "diag/first_non_finite.h"
+#include "diag/statistics.h"
 
 namespace dsv4::apps {
 namespace {
@@ -41,8 +44,28 @@ std::vector<int64_t> StepEnds(int64_t num_tokens, const LogitsOptions& options) 
   return ends;
 }
 
-Status WriteLogits(model::Model& model, const std::vector<int32_t>& tokens, const LogitsOptions& options,
-                   model::Observer* observer) {
+// Logits that no one can use are an error that says where they come from. `first` is the position of the first row.
+Status CheckFinite(model::Model& model, ops::OpContext& context, const std::vector<int32_t>& tokens,
+                   const LogitsOptions& options, std::span<const float> logits, int64_t first) {
+  if (diag::AllFinite(logits)) return {};
+  const auto vocab_size = static_cast<size_t>(model.config().vocab_size);
+  const auto bad = std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  const auto at = static_cast<size_t>(bad - logits.begin());
+  const int64_t position = first + static_cast<int64_t>(at / vocab_size);
+  std::string where;
+  if (options.model.group == nullptr) {  // An observer would see one rank's part only.
+    const auto computed = std::span(tokens).first(static_cast<size_t>(position) + 1);
+    const Result<std::string> place = diag::WhereNotFinite(model, context, computed);
+    if (place && !place->empty()) where = fmt::format("; the first NaN or infinity is in {}", *place);
+  }
+  return Internal(
+      fmt::format("logits: position {}, token {}: got {}, wanted a number{} (dsv4 diagnose checkpoint and "
+                  "residual tell more)",
+                  position, at % vocab_size, *bad, where));
+}
+
+Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vector<int32_t>& tokens,
+                   const LogitsOptions& options, model::Observer* observer) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   DSV4_ASSIGN_OR_RETURN_STATUS(NpyWriter writer,
                                NpyWriter::Create(options.output_path, num_tokens, model.config().vocab_size));
@@ -54,6 +77,7 @@ Status WriteLogits(model::Model& model, const std::vector<int32_t>& tokens, cons
         .tokens = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         .logits = model::LogitsRows::kAll};
     DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput output, model.Step(std::span(&chunk, 1), observer));
+    DSV4_RETURN_IF_ERROR(CheckFinite(model, context, tokens, options, output.logits, begin));
     DSV4_RETURN_IF_ERROR(writer.Append(output.logits));
     begin = end;
   }
@@ -112,7 +136,7 @@ int RunLogitsCommand(const LogitsOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     dump = std::move(*made);
   }
-  Status status = WriteLogits(**model, *tokens, options, dump.get());
+  Status status = WriteLogits(**model, *backend->context, *tokens, options, dump.get());
   if (status.ok() && dump != nullptr) status = dump->Finish();
   if (!status.ok()) return Fail(status, kExitRunFailed);
   return kExitOk;

@@ -103,6 +103,8 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
   DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
+  WarnOfOtherBos(config, special);
   Result<std::shared_ptr<const grammar::TokenTrie>> trie =
       grammar::TokenTrie::Create(tokenizer, {.think_end = special.think_end, .dsml = special.dsml});
   if (!trie) {

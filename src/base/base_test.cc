@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -103,11 +104,18 @@ TEST(ReadFile, ReadsAllBytesAndNamesWhatItCannotRead) {
     EXPECT_EQ(*ReadFile(path), text);
   }
   EXPECT_THAT(ReadFile(path, FileKind::kRegular, 100).error().message(), HasSubstr("longer than 100 bytes"));
+  std::filesystem::resize_file(path, uintmax_t{1} << 40);
+  EXPECT_THAT(ReadFile(path).error().message(), HasSubstr("longer than 1073741824 bytes"));
   std::filesystem::remove(path);
   EXPECT_EQ(ReadFile(path).error().code(), StatusCode::kNotFound);
   EXPECT_THAT(ReadFile(directory / ".").error().message(), HasSubstr("a directory"));
   EXPECT_THAT(ReadFile("/dev/null").error().message(), HasSubstr("not a regular file"));
   EXPECT_EQ(*ReadFile("/dev/null", FileKind::kAny), "");
+  EXPECT_THAT(ReadFile("/dev/null/file").error().message(), HasSubstr("cannot open: Not a directory"));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // Nobody writes to it: opening it must not wait.
+  EXPECT_THAT(ReadFile(path).error().message(), HasSubstr("not a regular file"));
+  // A regular file to fstat, but reading it waits for the kernel's next message; without the right to, it is not opened.
+  EXPECT_FALSE(ReadFile("/proc/kmsg").has_value());
 }
 
 }  // namespace

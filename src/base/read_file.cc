@@ -1,37 +1,68 @@
 #include "base/read_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 
 namespace dsv4 {
+namespace {
+
+Status OpenError(const std::string& path, int error) {
+  if (error == ENOENT) return NotFound(fmt::format("{}: no such file", path));
+  return InvalidArgument(fmt::format("{}: cannot open: {}", path, std::strerror(error)));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
 
 Result<std::string> ReadFile(const std::string& path, FileKind kind, size_t max_bytes) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) return Error(NotFound(fmt::format("{}: no such file", path)));
-  if (fs::is_directory(status))
+  // O_NONBLOCK: a pipe without a writer is refused below, and what the kernel calls a regular file but has no bytes now
+  // (/proc/kmsg) fails to be read. Neither is waited for.
+  const int wait = kind == FileKind::kRegular ? O_NONBLOCK : 0;
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | wait));
+  if (file.get() < 0) return Error(OpenError(path, errno));
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) return Error(OpenError(path, errno));
+  if (S_ISDIR(status.st_mode))
     return Error(InvalidArgument(fmt::format("{}: a directory, wanted a file", path)));
-  if (kind == FileKind::kRegular && !fs::is_regular_file(status)) {
+  if (kind == FileKind::kRegular && !S_ISREG(status.st_mode)) {
     return Error(InvalidArgument(fmt::format("{}: not a regular file", path)));
   }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return Error(NotFound(fmt::format("{}: cannot be opened for reading", path)));
+  const auto too_long = [&] {
+    return Error(InvalidArgument(fmt::format("{}: longer than {} bytes", path, max_bytes)));
+  };
+  if (S_ISREG(status.st_mode) && static_cast<size_t>(status.st_size) > max_bytes) return too_long();
   std::string text;
   std::array<char, 65536> block;
-  while (stream.read(block.data(), block.size()), stream.gcount() > 0) {
-    text.append(block.data(), static_cast<size_t>(stream.gcount()));
-    if (text.size() > max_bytes) {
-      return Error(InvalidArgument(fmt::format("{}: longer than {} bytes", path, max_bytes)));
+  for (;;) {
+    const ssize_t count = ::read(file.get(), block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      return Error(DataLoss(
+          fmt::format("{}: reading failed after {} bytes: {}", path, text.size(), std::strerror(errno))));
     }
+    if (count == 0) return text;
+    text.append(block.data(), static_cast<size_t>(count));
+    if (text.size() > max_bytes) return too_long();
   }
-  if (stream.bad())
-    return Error(DataLoss(fmt::format("{}: reading failed after {} bytes", path, text.size())));
-  return text;
 }
 
 }  // namespace dsv4

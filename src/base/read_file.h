@@ -9,13 +9,15 @@
 namespace dsv4 {
 
 inline constexpr size_t kMaxDocumentBytes = size_t{1} << 30;
+// Of the small files of a model directory: config.json, generation_config.json and their like.
+inline constexpr size_t kMaxModelDocumentBytes = size_t{64} << 20;
 
 // What may be read: a file of a model directory must be a regular file, since a pipe in a hostile directory has no end to rely
 // on; a path that a person typed may also be a pipe or /dev/stdin.
 enum class FileKind { kRegular, kAny };
 
-// Errors: NotFound when there is no such file or it cannot be opened, InvalidArgument when it is a directory, not of the
-// wanted kind or longer than `max_bytes`, DataLoss when reading fails.
+// Errors: NotFound when there is no such file, InvalidArgument when it cannot be opened (missing permission), is a directory,
+// not of the wanted kind or longer than `max_bytes`, DataLoss when reading fails. A regular file is never waited for.
 Result<std::string> ReadFile(const std::string& path, FileKind kind = FileKind::kRegular,
                              size_t max_bytes = kMaxDocumentBytes);
 

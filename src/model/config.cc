@@ -22,6 +22,9 @@ constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxHeadDim = 1 << 14;
 constexpr int64_t kMaxExperts = 1 << 16;
 constexpr int64_t kMaxCompressRatio = 1 << 16;
+// Smaller ones are 0 once they are floats that an op squares or divides by.
+constexpr double kSmallestEpsilon = 1e-30;
+constexpr double kSmallestLimit = 1e-6;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();  // Positions are int32 in the ops.
 
 // Reads typed values out of one JSON object. The first fault sticks in status(); later reads do nothing, so that the
@@ -411,10 +414,14 @@ void ReadSizes(ObjectReader& reader, ModelConfig& config) {
   config.moe_intermediate_size = reader.Int("moe_intermediate_size", 1, kMaxWidth);
   config.routed_scaling_factor = reader.Number("routed_scaling_factor", 1e-6, 1e6);
   config.swiglu_limit = reader.Number("swiglu_limit", 0, 1e6);
+  if (config.swiglu_limit != 0 && config.swiglu_limit < kSmallestLimit) {
+    reader.Fail("swiglu_limit", fmt::format("holds {}", config.swiglu_limit),
+                fmt::format("0 (no limit) or a number from {} on", kSmallestLimit));
+  }
   config.hc_mult = reader.IntOr("hc_mult", 1, 16, 4);
   config.hc_sinkhorn_iters = reader.IntOr("hc_sinkhorn_iters", 1, 1000, 20);
   config.hc_eps = reader.NumberOr("hc_eps", 0, 1, 1e-6);
-  config.rms_norm_eps = reader.NumberOr("rms_norm_eps", 0, 1, 1e-6);
+  config.rms_norm_eps = reader.NumberOr("rms_norm_eps", kSmallestEpsilon, 1, 1e-6);
   config.tie_word_embeddings = reader.BoolOr("tie_word_embeddings", false);
 }
 

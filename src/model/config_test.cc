@@ -191,6 +191,9 @@ TEST(ModelConfig, EveryAbsurdValueIsANamedError) {
   EXPECT_THAT(ErrorWith("index_head_dim", 32), HasSubstr("at least qk_rope_head_dim"));
   EXPECT_THAT(ErrorWith("rope_theta", 0), HasSubstr("rope_theta"));
   EXPECT_THAT(ErrorWith("rms_norm_eps", -1), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(ErrorWith("rms_norm_eps", 0), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(ErrorWith("rms_norm_eps", 1e-320), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(ErrorWith("swiglu_limit", 1e-320), HasSubstr("swiglu_limit"));
   EXPECT_THAT(ErrorWith("routed_scaling_factor", "1.5"), HasSubstr("routed_scaling_factor"));
   EXPECT_THAT(ErrorWith("rope_scaling", {{"type", "linear"}}), HasSubstr("yarn or default"));
   EXPECT_THAT(ErrorWith("rope_scaling", {{"type", "yarn"}, {"factor", 0}}),

@@ -215,8 +215,29 @@ class Resolver {
         head_is_tied = true;
         return {};
       }
+      if (!HeadIsEmbedding(row)) {
+        misshapen_.Add(
+            fmt::format("tensor {}.weight: another one than the embedding's, and config.json has "
+                        "tie_word_embeddings true; wanted the same, or false",
+                        ExpectedName(row, "", 0)));
+      }
     }
     return ResolveTensor(row, "", LayerConfig());
+  }
+
+  // A head that is there although the embedding should serve as one.
+  bool HeadIsEmbedding(const TensorRow& head) {
+    const auto find = [&](const TensorRow& row) {
+      const io::StoredTensor* tensor = nullptr;
+      TrySpellings(row, "", 0, [&](const std::string& name) {
+        return (tensor = checkpoint_.Find(name + ".weight")) != nullptr;
+      });
+      return tensor;
+    };
+    const io::StoredTensor* a = find(head);
+    const io::StoredTensor* b = find(RowOf(TensorId::kEmbed));
+    return a != nullptr && b != nullptr && a->dtype_name == b->dtype_name && a->dims == b->dims &&
+           std::ranges::equal(a->bytes, b->bytes);
   }
 
   ResolvedLayer ResolveLayer(int64_t index) {

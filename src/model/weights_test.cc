@@ -578,6 +578,13 @@ TEST(LoadWeights, TiedEmbeddingsServeAsHead) {
   EXPECT_EQ(weights->head.data.data, weights->embed.data.data);
 }
 
+TEST(LoadWeights, TiedEmbeddingsAndAnotherHeadAreAContradiction) {
+  EditableCheckpoint checkpoint = EditableCheckpoint::Synthetic(SyntheticFormat::kBf16);
+  checkpoint.config_json = std::regex_replace(
+      checkpoint.config_json, std::regex(R"("tie_word_embeddings": false)"), "\"tie_word_embeddings\": true");
+  EXPECT_THAT(LoadErrorOf(checkpoint), HasSubstr("tensor head.weight: another one than the embedding's"));
+}
+
 TEST(LoadWeights, BorrowsTheFileInsteadOfCopying) {
   const TemporaryDirectory temporary;
   EditableCheckpoint::Synthetic(SyntheticFormat::kRelease).Write(temporary / "m");

@@ -106,8 +106,9 @@ void Sampler::Record(int32_t token) {
 }
 
 Status Sampler::BadLogit(int32_t token, std::string_view what) const {
-  return Internal(
-      fmt::format("sampling: logit of token {} is {} at output token {}", token, what, num_sampled_));
+  return Internal(fmt::format(
+      "sampling: logit of token {} is {} at output token {} (dsv4 diagnose residual names the layer)", token,
+      what, num_sampled_));
 }
 
 Status Sampler::NoChoice() const {

@@ -55,9 +55,28 @@ class Prompt(WithDirectory):
 
     def test_every_form_of_the_same_prompt_passes(self):
         text, ids = prompt_of(QUESTION)
-        for content in (text, text + "\n", ids, " ".join(map(str, ids)), {"tokens": ids, "count": len(ids)},
+        for content in (text, ids, " ".join(map(str, ids)), {"tokens": ids, "count": len(ids)},
                         {"prompt_token_ids": ids}, {"input_ids": [ids]}):
             self.expect_same(content)
+
+    def test_a_last_new_line_is_not_dropped(self):
+        # An editor's, or that of "<think>\n", with which the templates of R1 and V3.1 end: once it was dropped without a word.
+        text, _ = prompt_of(QUESTION)
+        self.expect_suspect(text + "\n", "printf")
+        self.expect_suspect(text + "\n", "thinking priming")
+        self.expect_suspect(text + "\n\n", "new lines")
+
+    def test_another_bos_in_the_configuration_is_named(self):
+        shutil.copytree(TINY, self.directory, dirs_exist_ok=True)
+        path = self.directory / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**config, "bos_token_id": 5}), encoding="utf-8")
+        process = dsv4("-m", self.directory, "diagnose", "prompt")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("config.json names 5 as bos_token_id", process.stdout)
+        process = dsv4("-m", self.directory, "run", "Hi", "--max-tokens", 1)
+        self.assertEqual(process.returncode, 0)
+        self.assertIn("config.json names 5 as bos_token_id", process.stderr)
 
     def test_usual_suspects_in_texts(self):
         text, _ = prompt_of(QUESTION)
