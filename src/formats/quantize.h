@@ -14,12 +14,12 @@
 
 namespace dsv4 {
 
-// SIM8 (architecture.md 2.2 and 2.3): per `group` consecutive values (the last group may be shorter)
+// SIM8 (model.md 2.2 and 2.3): per `group` consecutive values (the last group may be shorter)
 //   s = 2^ceil(log2(max(max|x|, 1e-4) * fl32(1/448))),  out = e4m3(clamp(x / s, -448, 448)) * s
 // exact in fp32 and in bf16. `out` has the size of `in` and may be the same memory. NaN stays NaN.
 void RoundToFp8Groups(std::span<const float> in, int64_t group, std::span<float> out);
 
-// SIM4 (architecture.md 2.3): as above with s = 2^ceil(log2(max(max|x|, 6 * 2^-126) * fl32(1/6))) and e2m1 elements.
+// SIM4 (model.md 2.3): as above with s = 2^ceil(log2(max(max|x|, 6 * 2^-126) * fl32(1/6))) and e2m1 elements.
 // e2m1 cannot hold NaN: a group with one becomes NaN as a whole.
 void RoundToFp4Groups(std::span<const float> in, int64_t group, std::span<float> out);
 

@@ -31,7 +31,7 @@ std::string_view WeightFormatName(WeightFormat format);
 inline constexpr int64_t kMxFp4Block = 32;
 inline constexpr int64_t kNvFp4Block = 16;
 
-// How the activations in front of a weight are rounded (architecture.md 2.2). A property of the weight and of the chosen
+// How the activations in front of a weight are rounded (model.md 2.2). A property of the weight and of the chosen
 // numerics, fixed at load.
 enum class ActivationQuant : uint8_t {
   kNone,      // As they are.

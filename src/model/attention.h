@@ -1,6 +1,6 @@
 // Attention of one layer: low-rank queries of many heads over one shared key-value row per token, through the sliding
 // window and, in compressed layers, the compressed entries; then the grouped low-rank output projection
-// (architecture.md 5).
+// (model.md 5).
 #pragma once
 
 #include "model/step_context.h"

@@ -1,5 +1,5 @@
 // The compressor: pools every `compress_ratio` tokens to one entry and stores it. CSA layers run it twice, once for the
-// entries that attention reads and once, with other weights, for the indexer's keys (architecture.md 6).
+// entries that attention reads and once, with other weights, for the indexer's keys (model.md 6).
 #pragma once
 
 #include "model/step_context.h"

@@ -18,7 +18,7 @@
 
 namespace dsv4::model {
 
-// Which keys a layer attends to (architecture.md 1.2).
+// Which keys a layer attends to (model.md 1.2).
 enum class LayerKind : uint8_t {
   kSwa,  // Sliding window only.
   kCsa,  // Window and the indexer's top-k of the overlapping compressed rows (the release's ratio 4).
@@ -37,7 +37,7 @@ struct LayerConfig {
   int64_t compress_overlap() const { return kind == LayerKind::kCsa ? 2 : 1; }
 };
 
-// One rotary table. YaRN changes frequencies only, never amplitudes (architecture.md 9).
+// One rotary table. YaRN changes frequencies only, never amplitudes (model.md 9).
 struct RopeConfig {
   double theta = 0;
   bool yarn = false;

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The release's dialect with the Flash numbers of architecture.md 1.1, on four layers.
+// The release's dialect with the Flash numbers of model.md 1.1, on four layers.
 Json ReleaseConfig() {
   return Json::parse(R"({
     "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "vocab_size": 129280,

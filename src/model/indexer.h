@@ -1,5 +1,5 @@
 // The lightning indexer of CSA layers: scores the compressed entries that a query may see with queries and keys of its
-// own, and keeps the best (architecture.md 7).
+// own, and keeps the best (model.md 7).
 #pragma once
 
 #include "model/compressor.h"

@@ -1,5 +1,5 @@
 // The feed-forward sub-layer: a router (by score, or by token id in hash layers) chooses a few of many SwiGLU experts, and
-// one shared expert sees every token (architecture.md 8).
+// one shared expert sees every token (model.md 8).
 #pragma once
 
 #include "model/step_context.h"

@@ -372,7 +372,7 @@ class Resolver {
         fmt::format("checkpoint {}: tensors: {}", checkpoint_.directory(), fmt::join(parts, ", ")));
   }
 
-  // quantization.md 8.5. The tensors describe themselves; a config that says otherwise is worth a line, not a refusal.
+  // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a line, not a refusal.
   void CompareWithConfig(ResolvedCheckpoint& resolved) const {
     FaultList not_promised;
     FaultList not_kept;

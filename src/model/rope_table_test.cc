@@ -17,7 +17,7 @@ RopeConfig CompressRope() {
           .beta_slow = 1};
 }
 
-// The check values of architecture.md 9.
+// The check values of model.md 9.
 TEST(RopeFrequencies, YarnTableOfTheRelease) {
   constexpr std::array<double, 32> kWant = {
       1.0,          .68765602,    .47287080,    .32517246,    .22360680,    .15376456,    .10573713,

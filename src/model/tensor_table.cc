@@ -24,7 +24,7 @@ Shape ExpertIn(Config c, Layer) { return {c.moe_intermediate_size, c.hidden_size
 Shape ExpertOut(Config c, Layer) { return {c.hidden_size, c.moe_intermediate_size}; }
 Shape PerExpert(Config c, Layer) { return {c.n_routed_experts}; }
 
-// Source of names and shapes: architecture.md 11.1.
+// Source of names and shapes: model.md 11.1.
 constexpr TensorRow kTable[] = {
     {Id::kEmbed, "{embed|embed_tokens}", Kind::kEmbedding, Scope::kModel, Vocabulary},
     {Id::kHead, "{head|lm_head}", Kind::kLinear, Scope::kModel, Vocabulary},

@@ -17,7 +17,7 @@
 // Sequences own consecutive token ranges that together are all tokens.
 // Errors: InvalidArgument if dims, dtypes, ranges or capacities disagree, or an entry of `selected` is not visible to
 // its query (the reference names a repeated one too). num_tokens == 0 does nothing.
-// Source: release inference code, Attention.forward and sparse_attn (architecture.md 5.3 and 5.4).
+// Source: release inference code, Attention.forward and sparse_attn (model.md 5.3 and 5.4).
 #pragma once
 
 #include <span>

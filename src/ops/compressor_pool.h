@@ -17,7 +17,7 @@
 // end = first_position + num_tokens.
 // Softmax in fp32 or wider with the maximum subtracted. One rounding point: the store to pooled.
 // Errors: InvalidArgument if dims, dtypes, entry counts or capacities disagree.
-// Source: release inference code, class Compressor (architecture.md 6).
+// Source: release inference code, class Compressor (model.md 6).
 #pragma once
 
 #include <span>

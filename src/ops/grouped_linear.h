@@ -6,7 +6,7 @@
 //   y[t, g, r] = round(sum_k x[t, g, k] * weight[g * rank + r, k])
 // One rounding point: the store to y. Sums in fp32 or wider.
 // Errors: InvalidArgument if dims, dtypes or the weight's activation disagree. num_tokens == 0 does nothing.
-// Source: release inference code, Attention.forward, einsum over wo_a (architecture.md 5.5).
+// Source: release inference code, Attention.forward, einsum over wo_a (model.md 5.5).
 #pragma once
 
 #include "formats/weight.h"

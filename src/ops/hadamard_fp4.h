@@ -5,7 +5,7 @@
 // x's dtype; then per 32 columns
 //   s = 2^ceil(log2(max(max|y|, 6 * 2^-126) * fl32(1/6))), x = e2m1(clamp(y / s, -6, 6)) * s, exact in bf16.
 // Errors: InvalidArgument if dims or dtypes disagree. num_rows == 0 does nothing.
-// Source: release inference code, rotate_activation and fp4_act_quant (architecture.md 2.3, 2.8 and 7).
+// Source: release inference code, rotate_activation and fp4_act_quant (model.md 2.3, 2.8 and 7).
 #pragma once
 
 #include "ops/op_context.h"

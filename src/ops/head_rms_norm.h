@@ -5,7 +5,7 @@
 // or wider), mean + eps, rsqrt and the product are each rounded to bf16. A fast backend may keep fp32 statistics and
 // round once; it says so and is tested against a bound of two bf16 steps. With f32 there is no rounding.
 // Errors: InvalidArgument if shapes or dtypes disagree. num_tokens == 0 does nothing.
-// Source: release inference code, Attention.forward (architecture.md 5.1).
+// Source: release inference code, Attention.forward (model.md 5.1).
 #pragma once
 
 #include "ops/op_context.h"

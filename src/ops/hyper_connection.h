@@ -20,7 +20,7 @@
 //         y[d] = round(sum_i (sigmoid(m[i] scale + base[i]) + hc_eps) streams[i, d])
 // Rounding points: the stores to u, out and y.
 // Errors: InvalidArgument if dims or dtypes disagree, hc_mult > kMaxHcMult or sinkhorn_iters < 1. num_tokens == 0 does
-// nothing. Source: release inference code, hc_pre, hc_post, hc_split_sinkhorn (architecture.md 4).
+// nothing. Source: release inference code, hc_pre, hc_post, hc_split_sinkhorn (model.md 4).
 #pragma once
 
 #include "ops/op_context.h"

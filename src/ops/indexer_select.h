@@ -10,7 +10,7 @@
 // tensors: each is rounded to bf16 (sums inside in fp32 or wider). A fast backend may score in fp32, says so, and
 // reports near-ties. With f32 there is no rounding.
 // Errors: InvalidArgument if dims, dtypes or ranges disagree or a key row is missing. num_tokens == 0 does nothing.
-// Source: release inference code, class Indexer (architecture.md 7).
+// Source: release inference code, class Indexer (model.md 7).
 #pragma once
 
 #include <span>

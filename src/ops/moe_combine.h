@@ -4,7 +4,7 @@
 //   y       [num_tokens, dim]  dtype of shared, or bf16 or f32, contiguous, may alias shared, and as f32 routed
 // One rounding point: the store to y.
 // Errors: InvalidArgument if dims or dtypes disagree. num_tokens == 0 does nothing.
-// Source: release inference code, MoE.forward (architecture.md 8.3).
+// Source: release inference code, MoE.forward (model.md 8.3).
 #pragma once
 
 #include "ops/op_context.h"

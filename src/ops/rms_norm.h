@@ -5,7 +5,7 @@
 //   eps     > 0, from config rms_norm_eps
 // Sums in fp32 or wider. One rounding point: the store to y.
 // Errors: InvalidArgument if ranks, dims or dtypes disagree. num_rows == 0 does nothing.
-// Source: release inference code, class RMSNorm (architecture.md 2.1).
+// Source: release inference code, class RMSNorm (model.md 2.1).
 #pragma once
 
 #include "ops/op_context.h"

@@ -9,7 +9,7 @@
 //   x'[2i] = x[2i] cos - x[2i+1] sin,  x'[2i+1] = x[2i] sin + x[2i+1] cos, in fp32 or wider.
 // One rounding point: the store to x.
 // Errors: InvalidArgument if shapes or dtypes disagree, or names a negative position. num_tokens == 0 does nothing.
-// Source: release inference code, apply_rotary_emb (architecture.md 2.7 and 9).
+// Source: release inference code, apply_rotary_emb (model.md 2.7 and 9).
 #pragma once
 
 #include "ops/op_context.h"

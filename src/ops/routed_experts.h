@@ -10,7 +10,7 @@
 // linear(w2) -> x's dtype; fp32 sum in ascending order of expert index. Rounding points are those of the parts; each
 // expert's weights are read once per call however many tokens chose it.
 // Errors: InvalidArgument if dims or dtypes disagree; OutOfRange names an index outside the experts. num_tokens == 0
-// does nothing. Source: release inference code, MoE.forward (architecture.md 8.2 and 8.3).
+// does nothing. Source: release inference code, MoE.forward (model.md 8.2 and 8.3).
 #pragma once
 
 #include <span>

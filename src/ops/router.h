@@ -11,7 +11,7 @@
 // Errors: InvalidArgument if dims or dtypes disagree, both or neither of a consistent pair is given, or
 // top_k > num_experts; OutOfRange names a token id outside the table or an expert in it that does not exist.
 // num_tokens == 0 does nothing.
-// Source: release inference code, class Gate (architecture.md 8.1).
+// Source: release inference code, class Gate (model.md 8.1).
 #pragma once
 
 #include "ops/op_context.h"

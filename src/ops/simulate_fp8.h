@@ -6,7 +6,7 @@
 // Per group: s = 2^ceil(log2(max(max|x|, 1e-4) * fl32(1/448))), x = e4m3(clamp(x / s, -448, 448)) * s. The
 // result is exact in bf16. Columns from num_columns on (the rotary part of a cache row) are left as they are.
 // Errors: InvalidArgument if dims or dtypes disagree. num_rows == 0 does nothing.
-// Source: release inference code, act_quant in place (architecture.md 2.3).
+// Source: release inference code, act_quant in place (model.md 2.3).
 #pragma once
 
 #include "ops/op_context.h"

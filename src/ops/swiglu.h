@@ -5,7 +5,7 @@
 //   y            [num_tokens, width]  dtype of gate, contiguous, may alias gate or up
 // In fp32 or wider. One rounding point: the store to y.
 // Errors: InvalidArgument if dims or dtypes disagree or limit is not positive. num_tokens == 0 does nothing.
-// Source: release inference code, Expert.forward (architecture.md 8.2).
+// Source: release inference code, Expert.forward (model.md 8.2).
 #pragma once
 
 #include "ops/op_context.h"

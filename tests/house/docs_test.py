@@ -52,6 +52,20 @@ class DocsTest(unittest.TestCase):
                             if not (ROOT / name).exists()]
         self.assertEqual(missing, [])
 
+    def test_cited_sections_exist(self) -> None:
+        sections = {page.name: set(re.findall(r"^#+ (\d+(?:\.\d+)*)\.? ", page.read_text(), flags=re.MULTILINE))
+                    for page in files("docs/specification/*.md")}
+        missing, cited = [], 0
+        for path in files("src/**/*", "apps/**/*", "tests/**/*", "tools/**/*.py", "docs/**/*.md"):
+            if path.suffix not in {*CODE_SUFFIXES, ".cu", ".cuh"}:
+                continue
+            for page, number in re.findall(r"\b([a-z-]+\.md) (?:sections? )?(\d+(?:\.\d+)*)", path.read_text(errors="replace")):
+                cited += page in sections
+                if page == "architecture.md" or (page in sections and number not in sections[page]):
+                    missing.append(f"{path.relative_to(ROOT)}: {page} {number}")
+        self.assertGreater(cited, 40)
+        self.assertEqual(missing, [])
+
     def test_environment_variables_are_listed(self) -> None:
         used = set()
         for path in files("src/**/*.cc", "src/**/*.h", "apps/**/*.cc", "apps/**/*.h", "bench/**/*.cc"):

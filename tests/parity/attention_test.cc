@@ -331,7 +331,7 @@ TEST(AttentionMutation, EveryArgumentMatters) {
   }
 }
 
-// Visibility off by one (architecture.md section 14, 15): an entry counts from its own last token on, not later.
+// Visibility off by one (model.md section 14, 15): an entry counts from its own last token on, not later.
 TEST(AttentionMutation, AnEntryIsVisibleFromItsOwnLastToken) {
   for (const int64_t ratio : {4, 128}) {
     const Geometry geometry = {1, 16, 8, ratio, 0};

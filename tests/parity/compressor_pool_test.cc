@@ -1,4 +1,4 @@
-// compressor_pool against the stateless definition (architecture.md 6.1), however the tokens are cut into steps.
+// compressor_pool against the stateless definition (model.md 6.1), however the tokens are cut into steps.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// hc_pre, hc_post and hc_head against a second writing of architecture.md section 4.
+// hc_pre, hc_post and hc_head against a second writing of model.md section 4.
 #include <gtest/gtest.h>
 
 #include <algorithm>

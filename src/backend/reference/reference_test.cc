@@ -198,7 +198,7 @@ TEST_F(ReferenceTest, Scale) {
   EXPECT_EQ(x, Bf16({0.3F, -0.6F}));
 }
 
-// architecture.md 4.4. With one stream value x = (1, 0, ...) the norm's factor is known, so fn can be chosen to give the
+// model.md 4.4. With one stream value x = (1, 0, ...) the norm's factor is known, so fn can be chosen to give the
 // vector's m exactly.
 class HyperConnectionVector : public ReferenceTest {
  protected:
