@@ -217,7 +217,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
     tokens.push_back(RandomTokens(batch));
-    output = {};  // Its memory is the next one's, as it is where somebody generates text.
+    output = {};  // Its memory is the next one's, as it is where text is generated.
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens.back()));
     row.seconds.push_back(Seconds(begin));
@@ -259,7 +259,7 @@ Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
     chunks.push_back({.state = &states_[i], .token = first[i], .choice = {.temperature = 0.0F}});
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::QueuedStep> now, model_.QueueDecode(chunks, {}));
   for (size_t i = 0; i < chunks.size(); ++i) chunks[i].follows = static_cast<int64_t>(i);
-  // Half of the steps warm up: what a device remembers of steps that run ahead is not what it does of others.
+  // Half of the steps warm up: what a device remembers of async steps is not what it does of others.
   const auto steps = static_cast<int64_t>(kMaxRepeat);
   for (int64_t step = 1; step <= steps; ++step) {
     const auto begin = Clock::now();

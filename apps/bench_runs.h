@@ -70,7 +70,7 @@ class BenchRuns {
   // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
   // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.
   Result<BenchRow> Decode(int64_t batch);
-  // As many steps that run ahead, where the backend gains by it (model::Model::asynchronous): they read what the ones in front chose,
+  // As many steps in async scheduling, where the backend gains by it (model::Model::asynchronous): they read what the ones in front chose,
   // greedily. `decode`: the row that Decode has just made of this batch, whose bytes and machine count for this one too.
   Result<BenchRow> DecodeAhead(const BenchRow& decode);
 

@@ -58,7 +58,7 @@ std::string CommandLine(int argc, const char* const* argv) {
   std::string line;
   for (int i = 0; i < argc; ++i) {
     if (i > 0) line += " ";
-    // Where the program lies is nobody's business.
+    // The program's place stays private.
     line += Quoted(i == 0 ? fs::path(argv[0]).filename().string() : argv[i]);
   }
   return line;

@@ -154,7 +154,7 @@ void CompareIds(const TextSubject& subject, const std::vector<TokenId>& theirs, 
   for (const std::string& suspect : Suspects(subject, text)) report.evidence.push_back("suspect: " + suspect);
 }
 
-// The verdict on a prompt that is ours and one new line more: nobody but the other engine's user knows whether it is the file's.
+// The verdict on a prompt that is ours and one new line more: only the other engine's user knows whether it is the file's.
 void ReportLastNewLine(const TextSubject& subject, diag::CheckReport& report) {
   report.verdict = diag::Verdict::kFinding;
   report.headline = fmt::format("the other prompt is ours with one new line more, at its end ({} bytes here)",

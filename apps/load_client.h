@@ -27,7 +27,7 @@ struct StreamedAnswer {
   int64_t num_output_tokens = 0;
 };
 
-// POSTs `body`, which asks for a stream with usage. Unavailable when nobody listens; ResourceExhausted for a 429; Internal, with what
+// POSTs `body`, which asks for a stream with usage. Unavailable when the port is closed; ResourceExhausted for a 429; Internal, with what
 // came, for every other answer than a complete stream.
 Result<StreamedAnswer> AskStreamed(const ServerAddress& server, const std::string& api_key,
                                    const std::string& body);

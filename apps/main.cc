@@ -346,7 +346,7 @@ void AddBench(CLI::App& app, BenchOptions& options, ServerBenchOptions& server_o
   bench
       .add_option_function<std::string>(
           "--check", [&options](const std::string& value) { options.check = value == "on"; },
-          "off: time an output that nobody has checked, and say so")
+          "off: time an unchecked output, and say so")
       ->check(CLI::IsMember({"on", "off"}))
       ->default_str("on");
   bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");

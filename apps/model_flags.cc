@@ -29,7 +29,7 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
   DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room,
                                backend::RoomOf(backend.context->memory().device().index));
   model::ModelOptions planned = options;
-  if (options.group != nullptr) {  // This rank's part; what it counts is exchanged with nobody.
+  if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
     planned.group =
         comm::ImagineGroup(options.group->rank(), options.group->size(), options.placement.num_shards);
   }

@@ -34,7 +34,7 @@ class ModelSource {
   bool synthetic() const { return synthetic_.has_value(); }
 
   Result<model::ModelConfig> Config() const;
-  // Opens the directory, or makes the weights once. Later calls share them, those of a directory while somebody holds them.
+  // Opens the directory, or makes the weights once. Later calls share them, those of a directory while a caller holds them.
   Result<std::shared_ptr<const io::Checkpoint>> Checkpoint() const;
 
  private:

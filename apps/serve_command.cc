@@ -149,7 +149,7 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
-// Whoever computes states: this very program, on this backend. Another build may round differently, and a state that is reused must
+// The producer of states: this very program, on this backend. Another build may round differently, and a state that is reused must
 // be the state that a cold run would have.
 Result<std::string> Producer(const std::string& backend) {
   DSV4_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe", FileKind::kAny));

@@ -69,7 +69,7 @@ void AddSettings(CLI::App& app) {
   app.config_formatter(std::make_shared<SettingsFile>());
   app.allow_config_extras(CLI::config_extras_mode::error);
   option->type_name("FILE");
-  option->required(named);  // A file that somebody named must be there.
+  option->required(named);  // A named file must be there.
   NameVariables(app, {});
   const auto formatter = std::make_shared<HelpFormatter>();
   app.formatter(formatter);

@@ -112,7 +112,7 @@ TEST(ReadFile, ReadsAllBytesAndNamesWhatItCannotRead) {
   EXPECT_THAT(ReadFile("/dev/null").error().message(), HasSubstr("not a regular file"));
   EXPECT_EQ(*ReadFile("/dev/null", FileKind::kAny), "");
   EXPECT_THAT(ReadFile("/dev/null/file").error().message(), HasSubstr("cannot open: Not a directory"));
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // Nobody writes to it: opening it must not wait.
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // It has no writer: opening it must not wait.
   EXPECT_THAT(ReadFile(path).error().message(), HasSubstr("not a regular file"));
   // A regular file to fstat, but reading it waits for the kernel's next message; without the right to, it is not opened.
   EXPECT_FALSE(ReadFile("/proc/kmsg").has_value());

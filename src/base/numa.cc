@@ -130,7 +130,7 @@ NumaPlan PlanNuma(std::span<const NumaNode> nodes, const NumaLimits& limits) {
   NumaPlan plan;
   for (NumaNode node : nodes) {
     std::erase_if(node.cpus, [&](int cpu) { return !Allows(limits.cpus, cpu); });
-    // Memory without CPUs is slower kinds, which would hold everybody up.
+    // Memory without CPUs is slower kinds, which would hold all threads up.
     if (node.cpus.empty() || node.memory_bytes == 0 || !Allows(limits.nodes, node.id)) continue;
     plan.nodes.push_back(std::move(node));
   }

@@ -137,7 +137,7 @@ TEST(Numa, ThreadsOfAPoolAreDealtOutByTheCpusOfTheNodes) {
   if (cpus.size() < 2) GTEST_SKIP() << "one CPU";
   const std::vector<int> first(cpus.begin(), cpus.begin() + 1);
   const std::vector<int> rest(cpus.begin() + 1, cpus.end());
-  // As many threads as CPUs: one belongs on the first node, and that is the caller, who is left alone.
+  // As many threads as CPUs: one belongs on the first node, and that is the caller, which is left alone.
   const int num_threads = static_cast<int>(cpus.size());
   ThreadPool pool(ThreadPoolOptions{.num_threads = num_threads, .spin = {}, .cpus_of_nodes = {first, rest}});
   std::mutex mutex;

@@ -178,7 +178,7 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   }
   state_->work_ready.notify_all();
   state_->TakeRanges();
-  // Nobody waits for a worker that has not come: the kernel may have given its core to somebody else.
+  // The loop does not wait for a worker that has not come: the kernel may have given its core to another process.
   state_->loop.fetch_and(~LoopWord::kOpen, std::memory_order_acq_rel);
   const auto done = [&] { return state_->Loop().workers() == 0; };
   if (SpinUntil(state_->spin, done)) return;

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kHello = 0x344F4C4C45485634;  // "4VHELLO4"
 
-// Ranks on machines of one byte order say to rank 0 who they are:
+// Ranks on machines of one byte order tell rank 0 their number:
 struct Hello {
   uint64_t magic = kHello;
   int32_t size = 0;
@@ -76,7 +76,7 @@ struct Guest {
   Socket socket;
 };
 
-// Everybody else, once each; or why not.
+// All other ranks, once each; or why not.
 Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOptions& options,
               std::vector<Guest>& guests) {
   const Clock::time_point begin = Clock::now();
@@ -101,7 +101,7 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
                                  : "")};
     }
     auto caller = reception.Next(std::chrono::milliseconds(50));
-    if (!caller || caller->second.magic != kHello) continue;  // Nobody, or a stranger.
+    if (!caller || caller->second.magic != kHello) continue;  // No caller, or a stranger.
     const Hello& hello = caller->second;
     const int rank = hello.rank;
     guests.push_back({rank, hello.process, hello.machine, hello.host, std::move(caller->first)});
@@ -168,7 +168,7 @@ class Words {
   size_t num_here_ = 0;
 };
 
-// "node1: 0, 1; node2: 2": who is where, for the log.
+// "node1: 0, 1; node2: 2": the machine of each rank, for the log.
 std::string ToString(const RankMap& map, int size) {
   std::vector<std::string> machines;
   for (int machine = 0; machine < size; ++machine) {
@@ -300,7 +300,7 @@ Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment
     auto created = SharedMemory::Create(environment.size);
     if (created) {
       memory = std::move(*created);
-      // From here on all know all: who ends before it opens the memory is missed at once, and not when the deadline has passed.
+      // From here on all know all: a rank that ends before it opens the memory is missed at once, and not when the deadline has passed.
       const Layout layout(memory->data(), environment.size);
       for (const Guest& guest : guests) layout.control(guest.rank).process.store(guest.process);
       reply.creator = ::getpid();

@@ -1,4 +1,4 @@
-// How ranks find each other: the usual environment says who is who, and rank 0 takes the others in over TCP. Ranks of one machine
+// How ranks find each other: the usual environment gives each its number, and rank 0 takes the others in over TCP. Ranks of one machine
 // then share memory and need the network no more; ranks of several connect to each other.
 //
 // | Variable     | Meaning                                                                   |

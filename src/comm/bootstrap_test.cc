@@ -171,7 +171,7 @@ TEST_P(Join, MisfitsAreNamedOnAllSides) {
 }
 
 TEST(JoinRanks, WhoDoesNotComeIsNamed) {
-  // Nobody comes in so short a time, or rank 2 alone does in a longer one.
+  // No rank comes in so short a time, or rank 2 alone does in a longer one.
   ExpectMissing(Meet(3, {}, false, std::chrono::milliseconds(1)),
                 "ranks 1, 2 of 3 did not come to 127.0.0.1 port");
   std::chrono::milliseconds timeout(300);
@@ -183,7 +183,7 @@ TEST(JoinRanks, WhoDoesNotComeIsNamed) {
 }
 
 TEST(JoinRanks, WithoutRankZeroThereIsAnError) {
-  // A port that is taken, so that nobody else gets it, and at which nobody listens.
+  // A port that is taken, so that no other process gets it, and that has no listener.
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = Loopback(0);
   socklen_t length = sizeof(address);
@@ -198,7 +198,7 @@ TEST(JoinRanks, WithoutRankZeroThereIsAnError) {
   ::close(socket);
 }
 
-// Of this process, a child: the socket that it says who it is with.
+// Of this process, a child: the socket that it introduces itself with.
 void AllowOneMoreFile() {
   const int free = ::dup(0);
   ::close(free);
@@ -294,7 +294,7 @@ TEST(JoinRanks, WhoIsSilentIsNotSentAwayAndKeepsNobodyWaiting) {
   ::close(silent);
 }
 
-// Port scanners, web browsers and whoever else finds the port: sent away or left standing, and the ranks meet.
+// Port scanners, web browsers and others that find the port: sent away or left standing, and the ranks meet.
 TEST_P(Join, StrangersDoNoHarm) {
   auto door = Door::Open("127.0.0.1", 0);
   ASSERT_TRUE(door.has_value());

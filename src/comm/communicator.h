@@ -1,6 +1,6 @@
 // Communicator: a group of ranks (processes that run one model together) and the ways they exchange numbers.
 //
-// Every member calls the same functions in the same order with matching arguments; who does not is found out only by the
+// Every member calls the same functions in the same order with matching arguments; a member that does not is found out only by the
 // deadline. Sums are taken in rank order, ((x0 + x1) + x2) + ..., in fp32, so they are the same on every rank and from run
 // to run. Data lies in memory that the implementation can reach: the host's (shared_memory.h) or a device's (nccl_group.h). Buffers
 // may be used again when a call returns; on a device, by what its stream does after.
@@ -38,13 +38,13 @@ class Communicator {
 
   // Returns when every rank has called it.
   virtual Status Barrier(Wait wait = Wait::kDeadline) = 0;
-  // Everybody's `data` becomes that of `root`; of one size. The root does not wait for the others to have it.
+  // Every rank's `data` becomes that of `root`; of one size. The root does not wait for the others to have it.
   virtual Status Broadcast(std::span<std::byte> data, int root, Wait wait = Wait::kDeadline) = 0;
   // Matrices side by side: rank r brings [num_rows, row_bytes[r]] and every rank gets all [num_rows, sum of row_bytes], each
   // row the ranks' rows in order. With one row it is the plain all-gather of pieces of any sizes, 0 included.
   virtual Status AllGather(std::span<const std::byte> mine, int64_t num_rows,
                            std::span<const int64_t> row_bytes, std::span<std::byte> all) = 0;
-  // The way back: every rank brings [num_rows, sum of row_bytes] and rank r gets its columns of everybody's,
+  // The way back: every rank brings [num_rows, sum of row_bytes] and rank r gets its columns of all ranks',
   // [size, num_rows, row_bytes[r]] in rank order.
   virtual Status AllToAll(std::span<const std::byte> mine, int64_t num_rows,
                           std::span<const int64_t> row_bytes, std::span<std::byte> parts) = 0;

@@ -9,10 +9,10 @@
 namespace dsv4::comm {
 
 // Rank 0 of `size`, over host memory. What another rank brings is this one's, from its beginning, and zeros behind it: pieces of others
-// that are as long as this rank's, or shorter, are whole. Nobody is told anything; Send and Recv are Unimplemented. Split gives the same again.
+// that are as long as this rank's, or shorter, are whole. No rank is told anything; Send and Recv are Unimplemented. Split gives the same again.
 std::unique_ptr<Communicator> MirrorGroup(int size);
 
-// Whether MirrorGroup made it: there is nobody else whose memory could be mapped.
+// Whether MirrorGroup made it: there is no other rank whose memory could be mapped.
 bool IsMirrored(const Communicator& group);
 
 }  // namespace dsv4::comm

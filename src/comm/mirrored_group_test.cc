@@ -1,4 +1,4 @@
-// What others bring, who do what this rank does.
+// What others bring that do what this rank does.
 #include "comm/mirrored_group.h"
 
 #include <gmock/gmock.h>

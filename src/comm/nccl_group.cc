@@ -20,8 +20,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook(20);
-constexpr std::chrono::milliseconds kLongestLook(500);  // As in shared memory: who was stopped blames nobody.
-// Looks at a call that is under way are at first many: most calls are done in microseconds.
+constexpr std::chrono::milliseconds kLongestLook(
+    500);  // As in shared memory: a stopped rank blames no other.
+// Looks at a call in flight are at first many: most calls are done in microseconds.
 constexpr std::chrono::microseconds kImpatient(100);
 // Exchanges on the stream at a time. A stream takes about a thousand launches before a launch waits for room, which is no place to wait
 // for a rank that is gone.
@@ -75,7 +76,7 @@ class NcclGroup final : public Communicator {
       hosts_.Fail(status);
       return hosts_.Check();
     }
-    // Who is through may begin only when all are: the others might still fail.
+    // A rank that is through may begin only when all are: the others might still fail.
     DSV4_RETURN_IF_ERROR(hosts_.Barrier());
     watcher_ = std::thread([this] { Watch(); });
     return {};
@@ -275,7 +276,7 @@ class NcclGroup final : public Communicator {
     return {StatusCode::kUnavailable, fmt::format("{}: the NCCL group has ended", what)};
   }
 
-  // Sends to and receives from everybody else at once, with mutex_ held. `pair` says what; nothing for 0 bytes.
+  // Sends to and receives from all other ranks at once, with mutex_ held. `pair` says what; nothing for 0 bytes.
   template <typename PairOf>
   Status Together(void* stream, const PairOf& pair) {
     DSV4_RETURN_IF_ERROR(Describe("ncclGroupStart", nccl_.group_start()));
@@ -296,7 +297,7 @@ class NcclGroup final : public Communicator {
     return status.ok() ? Done("ncclGroupEnd", ended) : status;
   }
 
-  // out = the sums of this rank's piece of everybody's values.
+  // out = the sums of this rank's piece of all ranks' values.
   Status SumPiece(void* stream, std::span<const float> values, std::span<const int64_t> counts,
                   const std::vector<int64_t>& begins, std::byte* parts, std::span<float> out) {
     const int64_t piece_bytes = FloatBytes(counts[Me()]);
@@ -311,7 +312,7 @@ class NcclGroup final : public Communicator {
   }
 
   Status Describe(const char* call, int result) const {
-    // Calls of a group that does not block are under way where they are not done.
+    // Calls of a group that does not block are in flight until they are done.
     if (result == kNcclSuccess || result == kNcclInProgress) return {};
     const char* const last = nccl_.get_last_error(comm_);
     return Internal(fmt::format("{}: {}{}{}", call, nccl_.get_error_string(result),
@@ -357,7 +358,7 @@ class NcclGroup final : public Communicator {
       last_look = now;
       uint64_t queued = 0;
       {
-        // Who holds it looks after itself (Settle).
+        // Its holder looks after itself (Settle).
         const std::unique_lock queue_lock(mutex_, std::try_to_lock);
         if (!queue_lock.owns_lock()) continue;
         queued = last_mark_;
@@ -386,7 +387,7 @@ class NcclGroup final : public Communicator {
   NcclCommunicator* comm_ = nullptr;
   uint64_t last_mark_ = 0;  // Behind the last exchange.
 
-  // Whoever queues reads and writes them.
+  // The thread that queues reads and writes them.
   uint64_t num_queued_ = 0;
   std::array<uint64_t, kMostQueued> marks_ = {};  // Behind the last exchanges.
 

@@ -7,7 +7,7 @@
 // Failure is the hosts' group's: a thread of each rank looks every 20 ms whether it is whole, and whether the device has got on
 // within the deadline while exchanges are queued; if not, the hosts' group fails, NCCL's communicator is aborted, which lets go
 // a kernel that waits for a rank that is gone, and the error is returned by Check and by every later call. What the stream has
-// computed meanwhile is worth nothing: call Check before using it. NCCL does not tell who is late, so then the error names
+// computed meanwhile is worth nothing: call Check before using it. NCCL does not tell which rank is late, so then the error names
 // the rank that waited.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A group whose exchanges somebody looks at: what each was, of how many bytes, and how long this rank's call of it took, the waiting for
+// A group whose exchanges are observed: what each was, of how many bytes, and how long this rank's call of it took, the waiting for
 // others included. The other ranks need not look.
 #pragma once
 

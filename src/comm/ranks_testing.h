@@ -55,7 +55,7 @@ class Meeting {
     }
   }
 
-  // All ranks are threads of this process: nobody waits for them at first, so that a short timeout is not spent on threads that a
+  // All ranks are threads of this process: no thread waits for them at first, so that a short timeout is not spent on threads that a
   // busy machine starts late.
   void AllAreHere() {
     for (int r = 0; memory_ != nullptr && r < size_; ++r) {
@@ -93,7 +93,7 @@ inline void RunRanks(int size, const std::function<void(Communicator&)>& work,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      // Kept until all are done: who leaves ends the group.
+      // Kept until all are done: a rank that leaves ends the group.
       std::unique_ptr<Communicator>& group = groups[static_cast<size_t>(rank)];
       group = meeting.Join(rank, timeout);
       ASSERT_NE(group, nullptr);

@@ -6,7 +6,7 @@
 //   header    the group's failure, if any
 //   control   one per rank: how far it is, its bell (a futex), its process
 //   buffers   two per rank, used in turn: in round n a rank writes buffer n mod 2, announces n, and reads what the others
-//             announced. Whoever announces n + 1 has read everything of round n, so a buffer is free again when all
+//             announced. A rank that announces n + 1 has read everything of round n, so a buffer is free again when all
 //             announced the round after it was written: one wait a round, and no second one to say "read".
 //   mailboxes one per ordered pair, rings of bytes for Send and Recv
 //

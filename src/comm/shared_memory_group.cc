@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A few microseconds: with more ranks than cores, longer spinning keeps the others waiting. Where every rank has two cores, up to a
-// millisecond, which a step is worth that would begin with everybody being woken up.
+// millisecond, which a step is worth that would begin by waking all ranks.
 constexpr int kSpins = 200;
 constexpr int kPatientSpins = 20000;
 
@@ -39,7 +39,7 @@ void Ring(RankControl& control) {
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control.bell), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-// The whole group, which all its parts share: who is in it, and how it failed.
+// The whole group, which all its parts share: its members, and how it failed.
 struct Whole {
   std::shared_ptr<SharedMemory> memory;
   Layout layout;
@@ -119,7 +119,7 @@ class Group final : public Communicator {
       DSV4_RETURN_IF_ERROR(Announce({}));
       DSV4_RETURN_IF_ERROR(WaitForRank(root, round_, wait));
       std::memcpy(chunk.data(), layout_.buffer(root, round_), chunk.size());
-      wait = Wait::kDeadline;  // Who has begun is at work.
+      wait = Wait::kDeadline;  // A rank that has begun is at work.
     }
     return {};
   }
@@ -266,7 +266,7 @@ class Group final : public Communicator {
       if (offers[static_cast<size_t>(r)].colour == colour) part.push_back(r);
     }
     // The first of a part makes its memory and the others open it, between two exchanges, so that it is there and stays
-    // until everybody has it.
+    // until all ranks have it.
     const auto part_size = static_cast<int>(part.size());
     Result<std::shared_ptr<SharedMemory>> memory = Error(Internal("not opened"));
     if (part.front() == rank_) {
@@ -279,7 +279,7 @@ class Group final : public Communicator {
       memory = offer.fd < 0 ? Error(ResourceExhausted("the first rank of the part has no shared memory"))
                             : SharedMemory::Open(offer.process, offer.fd, part_size);
     }
-    // Who cannot open it says so when all are known to live: nobody comes to the second of these before everybody has tried, so the
+    // A rank that cannot open it says so when all are known to live: no rank comes to the second of these before all have tried, so the
     // memory of a rank that has ended is put down to its end.
     DSV4_TRY(Barrier(Wait::kDeadline));
     DSV4_TRY(Barrier(Wait::kDeadline));
@@ -312,7 +312,7 @@ class Group final : public Communicator {
     return {};
   }
 
-  // out = the sums of elements [begin, end) of everybody's values.
+  // out = the sums of elements [begin, end) of all ranks' values.
   Status Sum(std::span<const float> values, int64_t begin, int64_t end, float* out) {
     constexpr int64_t kCount = kChunkBytes / static_cast<int64_t>(sizeof(float));
     for (int64_t first = 0; first < static_cast<int64_t>(values.size()); first += kCount) {
@@ -367,7 +367,7 @@ class Group final : public Communicator {
       me_.sleeping.store(0);
       if (ready()) return {};
       DSV4_RETURN_IF_ERROR(whole_->Failure());
-      // Who ended after giving what we wait for has done its part: look again after finding it gone.
+      // A rank that ended after giving what we wait for has done its part: look again after finding it gone.
       const Status lost = whole_->Lost();
       if (ready()) return {};
       if (!lost.ok()) return whole_->Fail(lost);

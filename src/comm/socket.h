@@ -1,4 +1,4 @@
-// TCP as ranks use it: sockets that close themselves, addresses that one rank can tell another, callers who say who they are.
+// TCP as ranks use it: sockets that close themselves, addresses that one rank can tell another, callers that introduce themselves.
 #pragma once
 
 #include <netdb.h>
@@ -69,7 +69,7 @@ std::optional<Endpoint> FarEnd(const Socket& socket);
 // nothing, Unavailable with the last error otherwise.
 Result<Socket> ForAddress(const std::string& name, int port, bool passive,
                           const std::function<bool(const Socket&, const addrinfo&)>& use);
-inline constexpr int kBacklog = 256;  // Of who listens: two connections of every rank, and some more.
+inline constexpr int kBacklog = 256;  // Of a listener: two connections of every rank, and some more.
 // A socket that listens at `address`, at a free port where its port is 0.
 Result<Socket> ListenAt(const Endpoint& address);
 Result<Socket> ConnectTo(const Endpoint& address, std::chrono::milliseconds timeout);
@@ -85,7 +85,7 @@ std::string_view Get(const std::array<char, kSize>& field) {
   return std::string_view(field.data(), kSize).substr(0, std::string_view(field.data(), kSize).find('\0'));
 }
 
-// A record that arrives on a socket, in as many pieces as it likes. Nobody waits for it.
+// A record that arrives on a socket, in as many pieces as it likes. No call waits for it.
 template <typename Record>
 class Arrival {
  public:
@@ -134,7 +134,7 @@ Result<Record> Await(const Socket& socket, std::chrono::steady_clock::time_point
   }
 }
 
-// Takes in whoever calls at a listening socket and says a record. Who is silent, or slow, keeps nobody waiting and is sent away only
+// Takes in callers at a listening socket that send a record. A silent or slow one holds up no other and is sent away only
 // when very many come after.
 template <typename Record>
 class Reception {
@@ -143,7 +143,7 @@ class Reception {
 
   explicit Reception(int listener) : listener_(listener) {}
 
-  // The next caller who has said all of a record; nullopt where there is none within `wait`, or somebody came or left meanwhile.
+  // The next caller that has sent a whole record; nullopt where there is none within `wait`, or a caller came or left meanwhile.
   std::optional<std::pair<Socket, Record>> Next(std::chrono::milliseconds wait) {
     std::vector<pollfd> wanted = {{.fd = listener_, .events = POLLIN, .revents = 0}};
     for (const Caller& caller : callers_)
@@ -172,7 +172,7 @@ class Reception {
     Arrival<Record> arrival;
   };
   int listener_;
-  std::vector<Caller> callers_;  // Have not said who they are.
+  std::vector<Caller> callers_;  // Have not introduced themselves.
 };
 
 }  // namespace dsv4::comm

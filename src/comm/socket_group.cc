@@ -185,7 +185,7 @@ class SocketGroup final : public Communicator {
     return begins;
   }
 
-  // Everybody with everybody: to(r) goes to rank r and from(r) comes from it.
+  // All ranks with all ranks: to(r) goes to rank r and from(r) comes from it.
   template <typename To, typename From>
   Status WithAll(FrameKind kind, const To& to, const From& from, Wait wait = Wait::kDeadline) {
     std::vector<Piece> out;
@@ -201,7 +201,7 @@ class SocketGroup final : public Communicator {
   ByteRows Scratch(int r, size_t count) {
     return OneRow(std::as_bytes(std::span(scratch_).subspan(At(r) * count, count)));
   }
-  // out = the sums of everybody's numbers: those of others in scratch_, mine in `mine`, which may be `out`.
+  // out = the sums of all ranks' numbers: those of others in scratch_, mine in `mine`, which may be `out`.
   void SumInRankOrder(std::span<const float> mine, std::span<float> out) {
     const auto part = [&](int r) { return r == rank_ ? mine.data() : scratch_.data() + At(r) * out.size(); };
     for (size_t i = 0; i < out.size(); ++i) {
@@ -210,7 +210,7 @@ class SocketGroup final : public Communicator {
       out[i] = sum;
     }
   }
-  // `out` = the sum of what everybody's piece(this rank) is.
+  // `out` = the sum of every rank's piece(this rank).
   template <typename PieceOf>
   Status SumPiece(FrameKind kind, const PieceOf& piece, std::span<float> out) {
     scratch_.resize(At(size()) * out.size());

@@ -31,7 +31,7 @@ Socket& Of(Link& link, LinkKind kind) { return kind == LinkKind::kData ? link.da
 
 Status Call(const RankMap& map, int rank, int other, Clock::time_point end, Link& link) {
   for (const LinkKind kind : {LinkKind::kData, LinkKind::kNews}) {
-    // Not all the time there is, so that rank 0 hears who is not reached before it gives up itself.
+    // Not all the time there is, so that rank 0 hears which rank is not reached before it gives up itself.
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()) / 2;
     const RankPlace& place = map.ranks[static_cast<size_t>(other)];
     Result<Socket> socket = ConnectTo(place.endpoint, std::max(left, std::chrono::milliseconds(1)));
@@ -69,7 +69,7 @@ Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, i
     link.process = place.process;
     link.here = place.machine == places[static_cast<size_t>(rank)].machine;
     if (several) link.host = Get(place.host);
-    // A call is taken by the system, so nobody waits here for another's answer.
+    // A call is taken by the system, so no rank waits here for another's answer.
     if (r < rank) DSV4_TRY(Call(map, rank, r, end, link));
   }
   Reception<LinkHello> reception(listener);

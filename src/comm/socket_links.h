@@ -1,4 +1,4 @@
-// How ranks of several machines connect to each other, once rank 0 has told them where everybody is.
+// How ranks of several machines connect to each other, once rank 0 has told them all addresses.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace dsv4::comm {
 
-// Of one group, made by rank 0 from the system's random numbers: who does not know it is not of the group.
+// Of one group, made by rank 0 from the system's random numbers: a caller that does not know it is not of the group.
 using GroupToken = std::array<uint8_t, 16>;
 Result<GroupToken> MakeGroupToken();
 

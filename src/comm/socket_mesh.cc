@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t kFrame = 0x34465644;         // "DVF4"
 constexpr uint64_t kNews = 0x3453574E34565344;  // "DSV4NWS4"
 
-// Looks at the sockets before a rank sleeps: a millisecond's where nobody else wants the core.
+// Looks at the sockets before a rank sleeps: a millisecond's where no other thread wants the core.
 constexpr int kSpins = 20;
 constexpr int kPatientSpins = 1500;
 // For what is on its way from a rank of which it is known already that it has ended.
@@ -63,7 +63,7 @@ std::string Describe(const FrameHeader& header) {
 void Set(const Socket& socket, int level, int option, int value) {
   (void)::setsockopt(socket.fd(), level, option, &value, sizeof(value));
 }
-// Frames are whole when they are sent; and who has vanished with its machine is noticed within `timeout`.
+// Frames are whole when they are sent; and a rank that has vanished with its machine is noticed within `timeout`.
 void SetUp(const Link& link, std::chrono::milliseconds timeout) {
   for (const Socket* socket : {&link.data, &link.news}) Set(*socket, IPPROTO_TCP, TCP_NODELAY, 1);
   const auto seconds = static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(timeout).count());
@@ -199,7 +199,7 @@ Status SocketMesh::Exchange(FrameKind kind, uint64_t group, std::span<const Piec
     Sleep(work);
     ReadNews();
     if (failed_ && !MayStillCome(work)) {
-      // Who ended after giving what we wait for has done its part: look again after finding it gone.
+      // A rank that ended after giving what we wait for has done its part: look again after finding it gone.
       DSV4_RETURN_IF_ERROR(Move(work));
       if (work.num_left == 0) break;
       return GiveUp();
@@ -249,7 +249,7 @@ void SocketMesh::Sleep(const Work& work) const {
 bool SocketMesh::MayStillCome(const Work& work) {
   const std::lock_guard lock(mutex_);
   if (cause_ == rank_ || peer(cause_).last_exchange != num_exchanges_) return false;
-  // Who has done all of this exchange has got everybody's part of it.
+  // A rank that has done all of this exchange has got every rank's part of it.
   if (cause_exchanges_ >= peer(cause_).begun) return true;
   return cause_may_send_until_ && std::chrono::steady_clock::now() < *cause_may_send_until_ &&
          std::ranges::any_of(work.transfers, [&](const Transfer& transfer) {

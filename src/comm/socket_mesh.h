@@ -2,11 +2,11 @@
 //
 // Every two ranks have two TCP connections. One carries *data*: frames, in the order in which both make their calls, so a call reads what it
 // wants and nothing is kept for later; every frame begins with what it is, so ranks that call different things are found out. The
-// other carries *news*: how a rank ends, at most once each way. It is read by whoever waits or asks, whatever data lies unread, and it is where a
+// other carries *news*: how a rank ends, at most once each way. It is read by every rank that waits or asks, whatever data lies unread, and it is where a
 // process that is gone is missed: at once when it ended, after the deadline when its machine vanished (keep-alive).
 //
 // News and data come by different ways and pass each other. So the news of an end tells how many exchanges with this rank were done:
-// who is in one of these has everything on its way to it and waits for it, as in memory, where what was written is there.
+// a rank that is in one of these has everything on its way to it and waits for it, as in memory, where what was written is there.
 #pragma once
 
 #include <sys/types.h>
@@ -92,7 +92,7 @@ class SocketMesh {
     uint64_t magic = 0;
     uint32_t code = 0;
     uint32_t left = 0;
-    uint64_t exchanges = 0;  // Done with the one who is told.
+    uint64_t exchanges = 0;  // Done with the rank that is told.
     std::array<char, 488> message = {};
   };
   struct Peer {
@@ -116,7 +116,7 @@ class SocketMesh {
   Status DataEnded(int rank, int error);
   Status Late(const Work& work);
 
-  // What ended the group, as this rank tells the others when it takes no more part: those who end without a word are then those that
+  // What ended the group, as this rank tells the others when it takes no more part: those that end without a word are then those that
   // something else has ended.
   Status GiveUp();
   void ReadNews();

@@ -1,4 +1,4 @@
-// What only sockets have: calls that differ, news that overtakes data, callers who are not of the group.
+// What only sockets have: calls that differ, news that overtakes data, callers that are not of the group.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(SocketMesh, CallsThatDifferAreNamedAtOnce) {
         std::vector<std::byte> bytes(8);
         const Status status = group.rank() == 0 ? group.Barrier() : group.Broadcast(bytes, 0);
         EXPECT_EQ(status.code(), StatusCode::kInternal) << status.ToString();
-        // Who finds it out first tells the other.
+        // The rank that finds it out first tells the other.
         EXPECT_THAT(
             status.message(),
             ::testing::AnyOf(HasSubstr("rank 1: got a barrier of 0 bytes (group 1) from rank 0, want a "
@@ -102,7 +102,7 @@ TEST(SocketMesh, AnEndThatOvertakesDataDoesNotUndoIt) {
   EXPECT_EQ(groups[0]->Barrier().message(), "rank 2: has ended");
 }
 
-// Not having come to an exchange is another matter: who waits for it hears of the end at once.
+// Not having come to an exchange is another matter: a rank that waits for it hears of the end at once.
 TEST(SocketMesh, AnEndInTheMiddleIsToldAtOnce) {
   testing::RunRanks(
       3,
@@ -181,7 +181,7 @@ TEST_F(Connect, ARankOfAnotherGroupIsNotLetIn) {
 }
 
 TEST_F(Connect, WhoIsNotReachedIsNamed) {
-  const Endpoint nobody = map_.ranks[1].endpoint;
+  const Endpoint absent = map_.ranks[1].endpoint;
   listeners_[1] = Socket();
   const auto links = ConnectRanks(map_, 2, 3, listeners_[2].fd(),
                                   std::chrono::steady_clock::now() + std::chrono::seconds(120), {});
@@ -189,7 +189,7 @@ TEST_F(Connect, WhoIsNotReachedIsNamed) {
   EXPECT_EQ(links.error().code(), StatusCode::kUnavailable);
   EXPECT_EQ(links.error().message(),
             fmt::format("rank 2 does not reach rank 1 on node0: 127.0.0.1 port {}: Connection refused",
-                        nobody.port));
+                        absent.port));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The record of an interrupted conversion: which units are done, and hashes of what they read and wrote.
 //
 // A text file of JSON lines: first what is being converted and how, then one line for each finished unit. Lines are appended
-// whole; one that a crash cut short is dropped. Nothing is believed for being written here: whoever resumes compares the
+// whole; one that a crash cut short is dropped. Nothing is believed for being written here: a run that resumes compares the
 // hashes with the files.
 #pragma once
 

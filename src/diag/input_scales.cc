@@ -110,7 +110,7 @@ InputScales LookAtInputScales(const io::Checkpoint& checkpoint, const model::Res
   InputScales found;
   for (const io::StoredTensor& tensor : checkpoint.tensors()) {
     if (!IsInputScale(tensor)) continue;
-    // Loading takes no input scale, so nobody has fetched it yet. Kept: ScaleOf reads it again.
+    // Loading takes no input scale, so it has not been fetched yet. Kept: ScaleOf reads it again.
     checkpoint.Fetch(std::span(&tensor.bytes, 1));
     for (size_t i = 0; i < tensor.bytes.size() / sizeof(float); ++i) {
       const double value = ReadScale(tensor, i);

@@ -57,9 +57,9 @@ bool LiveRun::Stopped() {
 
 void LiveRun::Run(std::span<const int32_t> tokens) {
   OpHooks hooks;
-#define DSV4_STOP_OP(name, Args)                                                             \
-  hooks.name = [this](const InnerOp<ops::Args>& inner, const ops::Args& args) {              \
-    return Stopped() ? Status(StatusCode::kCancelled, "nobody asks any more") : inner(args); \
+#define DSV4_STOP_OP(name, Args)                                                            \
+  hooks.name = [this](const InnerOp<ops::Args>& inner, const ops::Args& args) {             \
+    return Stopped() ? Status(StatusCode::kCancelled, "the run was stopped") : inner(args); \
   };
   DSV4_FOR_EACH_OP(DSV4_STOP_OP)
 #undef DSV4_STOP_OP

@@ -12,7 +12,7 @@ namespace dsv4::diag {
 struct OpCost {
   double weight_bytes = 0;   // As stored; of experts those that at least one token chose, once.
   double cache_bytes = 0;    // Distinct rows of rings and pages that the op has to look at.
-  double multiply_adds = 0;  // Of matrix products, attention, index scores and mixing matrices.
+  double multiply_adds = 0;  // Of GEMMs, attention, index scores and mixing matrices.
 
   OpCost& operator+=(const OpCost& other);
   OpCost operator*(double factor) const;

@@ -1,5 +1,5 @@
 // Plots as HTML figures: a heading, an inline SVG that needs nothing but the page's style (html_style.h), a legend, how to read it,
-// and every number of it in a table for those who cannot or will not look. No script, nothing to load.
+// and every number of it in a table for readers that cannot or will not look. No script, nothing to load.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ constexpr double kLayerErrorPlain = 0x1p-16;
 
 constexpr std::chrono::milliseconds kAskAgain(50);
 
-// Yields to whoever computes the answers. It can only fail to be nicer.
+// Yields to the threads that compute the answers. It can only fail to be nicer.
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
 
 // Of its own: a state and its snapshots are one thread's.

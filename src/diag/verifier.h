@@ -72,7 +72,7 @@ std::string ToText(const VerifySummary& summary);
 class Verifier final : public engine::StepWatcher {
  public:
   // `reference` has the weights, options and numerics of the model under test (their states are told apart by
-  // kv::CacheLayout::model_fingerprint) and is used by nobody else. options.every and max_queued are at least 1.
+  // kv::CacheLayout::model_fingerprint) and has no other user. options.every and max_queued are at least 1.
   Verifier(std::unique_ptr<model::Model> reference, const VerifierOptions& options);
   // Ends the step that is being computed, drops the rest.
   ~Verifier() override;
@@ -80,7 +80,7 @@ class Verifier final : public engine::StepWatcher {
   void BeforeDecode(engine::RequestId request, const kv::SequenceState& state, int32_t token) override;
   void AfterDecode(engine::RequestId request, std::span<const float> logits) override;
 
-  // Waits until the queue is empty, or `interrupted` (asked several times a second; may be empty) says that nobody wants to: then
+  // Waits until the queue is empty, or `interrupted` (asked several times a second; may be empty) says that the wait is over: then
   // what waits is dropped. More steps may follow.
   VerifySummary Finish(const std::function<bool()>& interrupted = {});
   // What was found so far. From any thread.

@@ -55,7 +55,7 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
   if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
 }
 
-Engine::~Engine() = default;  // Where a step is under way it is waited for.
+Engine::~Engine() = default;  // A step in flight is waited for.
 
 Status Engine::Check(const Request& request) const {
   const auto& config = model_.config();

@@ -115,15 +115,15 @@ class Engine {
   void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);
-  // Running ahead (run_ahead.cc). A step that chooses its tokens on the backend, queued and not waited for.
+  // Async scheduling (run_ahead.cc). A step that chooses its tokens on the backend, queued and not waited for.
   struct StepUnderWay;
-  // Starts to run ahead if all that run may: then a step is under way.
+  // Starts async scheduling if all that run may: then a step is in flight.
   bool RunAhead();
   // Whether nothing is to be done before the next step is queued.
   bool MayGoOn() const;
-  // Queues the step behind the one under way, if it may, and takes what that one has given. False if that was nobody's.
+  // Queues the step behind the one in flight, if it may, and takes what that one has given. False if no request wanted that.
   bool GoOn(std::vector<Event>& events);
-  // Queues a step of `sequences`, behind the one under way if there is one; null if that fails.
+  // Queues a step of `sequences`, behind the one in flight if there is one; null if that fails.
   std::unique_ptr<StepUnderWay> Queue(const std::vector<Sequence*>& sequences, const StepUnderWay* before);
   // Waits for the step, and advances its sequences.
   void Settle(StepUnderWay& step, std::vector<Event>& events);

@@ -203,7 +203,7 @@ Status PrefixCatalogue::LockDirectory(const std::string& directory) {
     return {StatusCode::kUnavailable, fmt::format("{}: cannot create: {}", directory, error.message())};
   for (const std::string& path : {directory, files_}) {
     fs::create_directory(path, error);
-    // What people have said to the model is nobody else's business.
+    // What people have said to the model is private.
     if (!error) fs::permissions(path, fs::perms::owner_all, error);
     if (error) return {StatusCode::kUnavailable, fmt::format("{}: {}", path, error.message())};
   }

@@ -20,7 +20,7 @@ uint64_t Origin(const kv::CacheLayout& layout, const std::string& producer) {
   return XXH3_64bits(facts.data(), facts.size());
 }
 
-// Yields to whoever computes the answers. It can only fail to be nicer.
+// Yields to the threads that compute the answers. It can only fail to be nicer.
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
 
 // Hashes of ever longer beginnings of one list of tokens, as HashPrefixes has them.
@@ -353,7 +353,7 @@ Result<PrefixDisk::Content> PrefixDisk::Read(const Entry& entry) const {
   return Content(std::move(content.key.tokens), std::move(*snapshot));
 }
 
-// Nobody tries this file again.
+// This file is not tried again.
 void PrefixDisk::GiveUp(const Entry& entry, const Status& why) {
   if (why.code() == StatusCode::kResourceExhausted) return;  // Not the file's fault.
   // The disk's fault: the file may be good, and stays until the next start.
@@ -382,7 +382,7 @@ void PrefixDisk::ReadLoop() {
     if (stopping_) return;
     ReadJob job = std::move(reads_.front());
     reads_.pop_front();
-    if (job.load.use_count() > 1) {  // Else whoever asked has left.
+    if (job.load.use_count() > 1) {  // Else the caller has left.
       lock.unlock();
       Result<Content> content = Read(*job.entry);
       if (!content) GiveUp(*job.entry, content.error());
@@ -397,7 +397,7 @@ void PrefixDisk::ReadLoop() {
     }
     job.load->done = true;
     loads_.erase(job.entry->state.name);
-    // Under the mutex: if this is the last owner nobody shares the state's pages; else the engine's thread drops it.
+    // Under the mutex: if this is the last owner the state's pages are not shared; else the engine's thread drops it.
     job.load.reset();
     ++num_loads_done_;
     load_done_.notify_all();

@@ -32,7 +32,7 @@ namespace dsv4::engine {
 struct PrefixDiskOptions {
   std::string directory;
   int64_t max_bytes = 0;  // Of all files; > 0.
-  // Who computes: program, backend, its version. States of another producer, model or layout are not used (nor removed, until they
+  // The producer: program, backend, its version. States of another producer, model or layout are not used (nor removed, until they
   // are the least recently used), so that a hit always has the numbers of a cold run.
   std::string producer;
   int64_t max_queued_bytes = int64_t{256} << 20;  // Memory of states that wait to be written; one always may.
@@ -70,7 +70,7 @@ class PrefixDisk {
   PrefixDisk(const PrefixDisk&) = delete;
   PrefixDisk& operator=(const PrefixDisk&) = delete;
 
-  // Of the directory: salts that are made with it are the same after a restart, and nobody outside can guess them.
+  // Of the directory: salts that are made with it are the same after a restart, and cannot be guessed from outside.
   const std::string& secret() const { return catalogue_->secret(); }
   const PrefixCatalogue::Findings& findings() const { return catalogue_->findings(); }
 

@@ -6,8 +6,8 @@
 // | 0      | 8     | magic "DSV4PRFX"                                                            |
 // | 8      | 4     | version, 1                                                                  |
 // | 12     | 4     | header bytes, 64                                                            |
-// | 16     | 8     | origin: who computed the state (PrefixOrigin)                               |
-// | 24     | 8     | salt: who may use it                                                        |
+// | 16     | 8     | origin: the state's producer (PrefixOrigin)                                 |
+// | 24     | 8     | salt: which keys may use it                                                 |
 // | 32     | 8     | number of tokens                                                            |
 // | 40     | 8     | bytes of the snapshot                                                       |
 // | 48     | 8     | XXH3-64 of the tokens                                                       |

@@ -1,9 +1,9 @@
-// Running ahead: while all sequences decode, and each token is a choice among its logits alone, a step chooses its tokens on the
+// Async scheduling: while all sequences decode, and each token is a choice among its logits alone, a step chooses its tokens on the
 // backend, and the step behind it is queued before the host has seen them. Positions and lengths do not depend on them. The host is one
 // step behind the device, which never waits for it.
 //
 // A sequence that turns out to have ended with a stop token has read that token in the step behind: it is taken back. Whatever has to be
-// decided between two steps (a request that waits or is cancelled, memory that runs out) is decided with no step under way.
+// decided between two steps (a request that waits or is cancelled, memory that runs out) is decided with no step in flight.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -29,7 +29,7 @@ bool Engine::MayGoOn() const {
 
 bool Engine::RunAhead() {
   if (!options_.run_ahead.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
-  // Who watches wants logits, and a token that was read too much must be one that can be taken back.
+  // A watcher wants logits, and a token that was read too much must be one that can be taken back.
   if (options_.observer != nullptr || options_.watcher != nullptr) return false;
   if (model_.cache_layout().max_rewind_tokens < 1) return false;
   const int64_t most = std::min(options_.max_step_tokens, model_.options().max_chunk_tokens);
@@ -63,7 +63,7 @@ std::unique_ptr<Engine::StepUnderWay> Engine::Queue(const std::vector<Sequence*>
     chunk.choice = sequence->sampler.ChoiceAfter(before == nullptr ? 0 : 1);
     chunks.push_back(chunk);
   }
-  // An error changes nothing; a step that does not run ahead will meet it and say so.
+  // An error changes nothing; a step that is waited for will meet it and say so.
   Result<std::unique_ptr<model::QueuedStep>> step = model_.QueueDecode(chunks, allowed_on_backend_);
   if (!step) return nullptr;
   ++stats_.num_steps;

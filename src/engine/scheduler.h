@@ -19,7 +19,7 @@ struct ScheduledChunk {
 
 struct StepBudget {
   int64_t max_tokens = 512;
-  // Prefill tokens in a step that also decodes: they are what those who read along wait for.
+  // Prefill tokens in a step that also decodes: they are what streaming clients wait for.
   int64_t max_prefill_beside_decode = 512;
 };
 

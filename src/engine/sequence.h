@@ -1,4 +1,4 @@
-// A request on its way through the engine, and a step of several that nobody has waited for.
+// A request on its way through the engine, and a step of several that is in flight.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Engine::Sequence {
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
   int64_t checkpoint_every = 0;                 // > 0: and at the multiples of this within the prompt.
   RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
-  int64_t waits_until = 0;  // up to here; 0: waits for nobody.
+  int64_t waits_until = 0;  // up to here; 0: waits for none.
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
   int num_loads = 0;
   bool cancelled = false;

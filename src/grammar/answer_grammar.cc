@@ -81,7 +81,7 @@ class ToolCompiler {
 
   // Built from the end, twice: in front of `first` stands no parameter yet, and a call without any has an empty line.
   Result<uint32_t> Members(const Json& schema, const std::string& pointer) {
-    // Whoever lists the parameters means these, unless it says otherwise.
+    // A schema that lists the parameters means these, unless it says otherwise.
     const Json additional = schema.value("additionalProperties", Json(!schema.contains("properties")));
     const std::vector<SchemaCompiler::Member> members = SchemaCompiler::Members(schema, pointer, additional);
     DSV4_ASSIGN_OR_RETURN(uint32_t first, parts_.Text("\n", close_));

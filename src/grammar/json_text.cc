@@ -233,10 +233,11 @@ Regex DateContent() {
                              Concat({Literal("0"), ByteRange('1', '9'), Digits(2, 2)}),
                              Concat({ByteRange('1', '9'), Digits(3, 3)})});
   // Pairs of digits that are multiples of four, without 00.
-  const Regex fours = Either({Concat({Literal("0"), OneOf(BytesOf("48"))}),
-                              Concat({OneOf(BytesOf("2468")), OneOf(BytesOf("048"))}),
-                              Concat({OneOf(BytesOf("13579")), OneOf(BytesOf("26"))})});
-  const Regex leap_year = Either({Concat({Digits(2, 2), fours}), Concat({fours, Literal("00")})});
+  const Regex multiples_of_four = Either({Concat({Literal("0"), OneOf(BytesOf("48"))}),
+                                          Concat({OneOf(BytesOf("2468")), OneOf(BytesOf("048"))}),
+                                          Concat({OneOf(BytesOf("13579")), OneOf(BytesOf("26"))})});
+  const Regex leap_year =
+      Either({Concat({Digits(2, 2), multiples_of_four}), Concat({multiples_of_four, Literal("00")})});
   const Regex to_28 = Either({Concat({Literal("0"), ByteRange('1', '9')}), Concat({Literal("1"), Digit()}),
                               Concat({Literal("2"), ByteRange('0', '8')})});
   const Regex months =

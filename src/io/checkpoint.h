@@ -49,7 +49,7 @@ class Checkpoint {
   const StoredTensor* Find(std::string_view name) const;
   // "<path>/model-00001-of-00002.safetensors: tensor layers.0.ffn_norm.weight", for messages.
   std::string Describe(const StoredTensor& tensor) const;
-  // Whoever reads numbers of tensors fetches them before, and may say when it is done. Files need neither.
+  // A reader of tensors' numbers fetches them before, and may say when it is done. Files need neither.
   void Fetch(NumberSource::Ranges ranges) const {
     if (source_ != nullptr) source_->Fetch(ranges);
   }

@@ -36,7 +36,7 @@ void ReadAhead::Add(std::span<const std::span<const std::byte>> ranges) {
   try {
     while (threads_.size() < kNumThreads) threads_.emplace_back([this] { Work(); });
   } catch (const std::system_error&) {
-    return;  // No thread to be had: those that there are do it, or nobody.
+    return;  // No thread to be had: those that there are do it, or none does.
   }
 }
 

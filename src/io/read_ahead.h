@@ -1,4 +1,4 @@
-// ReadAhead: has ranges of mapped files brought from disk while somebody else works on those before. Threads of its own hand the
+// ReadAhead: has ranges of mapped files brought from disk while the caller works on those before. Threads of its own hand the
 // kernel one piece after the other, so that a disk always has several to read. Speed only: nothing waits for it, and what it has
 // not asked for is read when it is touched.
 #pragma once
@@ -24,7 +24,7 @@ class ReadAhead {
   // Ranges of MappedFiles, in the order in which they will be read; they stay mapped as long as this lives. Starts the threads when it is
   // called first; where none can be started, nothing is read ahead.
   void Add(std::span<const std::span<const std::byte>> ranges);
-  // Pieces that nobody has begun.
+  // Pieces that no thread has begun.
   size_t num_waiting() const;
 
  private:

@@ -15,7 +15,7 @@
 namespace dsv4::io {
 namespace {
 
-// Bits of one element for every dtype of the format, so that sizes are checked even for tensors nobody will use.
+// Bits of one element for every dtype of the format, so that sizes are checked even for unused tensors.
 std::optional<int64_t> ElementBits(std::string_view dtype_name) {
   static constexpr std::array<std::pair<std::string_view, int64_t>, 22> kBits = {
       {{"F64", 64},        {"I64", 64},    {"U64", 64},    {"C64", 64},    {"F32", 32},    {"I32", 32},

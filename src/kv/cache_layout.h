@@ -10,7 +10,7 @@
 // | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | row_dtype |
 // | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | row_dtype |
 //
-// Several ranks may divide a sequence's entries and indexer keys (`shard`); of the rings everybody has all.
+// Several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
 //
 // channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
 // nothing ever moves, and taking tokens back is a change of length.
@@ -60,7 +60,7 @@ struct CacheLayout {
   int64_t rows_per_page = 64;
   EntryShard shard;    // Of every paged store.
   int num_places = 1;  // Ranks that divide the sequences, each whole to one (StateHome).
-  // Who computed the rows (weights, numerics). Persisted rows are refused when it differs.
+  // The rows' producer (weights, numerics). Persisted rows are refused when it differs.
   uint64_t model_fingerprint = 0;
 
   // Of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes

@@ -1,4 +1,4 @@
-// Made-up rows: one state whoever keeps its parts, and copies that stay inside a page.
+// Made-up rows: one state whichever ranks keep its parts, and copies that stay inside a page.
 #include "kv/random_rows.h"
 
 #include <gmock/gmock.h>

@@ -6,7 +6,7 @@
 // CommitAppend moves the length. AbandonAppend takes the step back. Rings are keyed by absolute position, so
 // Rewind only changes the length, and a row overwritten in the meantime is what limits it.
 //
-// Copies (Fork, Snapshot) share all memory; whoever writes first copies: the rings in one piece, pages one by
+// Copies (Fork, Snapshot) share all memory; the first writer copies: the rings in one piece, pages one by
 // one. Making a copy is therefore cheap and the copy never changes when the original does.
 //
 // Ownership: the state owns its memory through the Memory it was created with, which must outlive it.

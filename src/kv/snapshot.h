@@ -36,7 +36,7 @@ class Snapshot {
   int64_t length() const { return state_->length(); }
 
   // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where the state itself
-  // cannot. Another thread than the state's may call this while nobody destroys the snapshot: what it holds never changes.
+  // cannot. Another thread than the state's may call this while no thread destroys the snapshot: what it holds never changes.
   // ResourceExhausted or a device's error; Unimplemented for a state with a journal, whose copies in other processes have the
   // rest of it.
   Result<std::vector<std::byte>> Serialize(int64_t max_rewind_tokens = 0) const;

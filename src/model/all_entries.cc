@@ -14,7 +14,7 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
   const int64_t width = all.sequences[0].width;
   const DType dtype = all.sequences[0].dtype;
   // Where shards bring equally many rows of a sequence, the rows side by side are the entries in order. A shard that has one less brings
-  // a row that nobody reads.
+  // a row that is never read.
   DSV4_ASSIGN_OR_RETURN(const TensorView unread, step.NewTensor(dtype, {1, width}));
   void* const unread_page = unread.data;
   std::vector<PagedRows> sources;

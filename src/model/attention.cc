@@ -174,7 +174,7 @@ Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const Ten
                    .sequences = sequences});
 }
 
-// Entries come to the queries: this shard gets everybody's and attends to all of them with its own heads, with one rank's numbers.
+// Entries come to the queries: this shard gets all shards' entries and attends to all of them with its own heads, with one rank's numbers.
 // `rows`: the same sequences in the plan.
 Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                     const TensorView& selected, std::span<const PassSequence> rows,

@@ -184,7 +184,7 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
     if (placement.divide_entries) layout.shard = {0, placement.num_shards};
     forecast.weights = std::max(forecast.weights, static_cast<int64_t>(weights));
     forecast.fixed = std::max(forecast.fixed, kv::StateBytes(layout, 0));
-    // Of divided sequences a rank has some.
+    // In data-parallel attention a rank has some sequences.
     const double share = placement.divide_sequences ? placement.num_shards : 1;
     forecast.per_token = std::max(forecast.per_token, kv::BytesPerToken(layout) / share);
   }

@@ -1,4 +1,4 @@
-// What a placement asks of its ranks, by arithmetic from the checkpoint's headers: the planner's view of placements that nobody has
+// What a placement asks of its ranks, by arithmetic from the checkpoint's headers: the planner's view of placements that no process has
 // loaded. Nothing here is measured.
 #pragma once
 
@@ -16,7 +16,7 @@ struct Forecast {
   Placement placement;
   int64_t weights = 0;   // Bytes,
   int64_t fixed = 0;     // of a sequence before its first token,
-  double per_token = 0;  // and by which it grows a token; of divided sequences a rank's share.
+  double per_token = 0;  // and by which it grows a token; in data-parallel attention a rank's share.
   // Bytes of weights and of `context` tokens of state that are read one after another: of the fullest shard, in all stages. Of experts
   // divided by id the expected most that one shard has of a token's, chosen evenly and independently.
   double read = 0;

@@ -51,7 +51,7 @@ TEST_F(ForecastTest, MemoryIsThatOfTheFullestRank) {
       const auto weights = static_cast<double>(fullest.weights);
       EXPECT_NEAR(static_cast<double>(forecast.weights), weights, 0.02 * weights) << ToString(placement);
       EXPECT_EQ(forecast.fixed, fullest.sequence) << ToString(placement);
-      // Of the tokens of divided sequences a rank has its share.
+      // In data-parallel attention a rank has its share of the tokens.
       const double places = placement.divide_sequences ? placement.num_shards : 1;
       EXPECT_DOUBLE_EQ(forecast.per_token, fullest.per_token / places) << ToString(placement);
     }

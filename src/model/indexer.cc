@@ -106,7 +106,7 @@ std::vector<int64_t> TokensOfShards(const LayerStep& step) {
   for (const auto& [tokens, cost_to_here] : units) {
     num_tokens[static_cast<size_t>(shard)] += tokens;
     --units_left;
-    // Everybody has some, however dear the last ones are.
+    // Every shard has some, however dear the last ones are.
     const bool has_its_part = cost_to_here * num_shards >= cost * (shard + 1);
     if (shard + 1 < num_shards && (has_its_part || units_left == num_shards - shard - 1)) ++shard;
   }

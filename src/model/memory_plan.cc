@@ -16,7 +16,7 @@
 namespace dsv4::model {
 namespace {
 
-// Gives out addresses that nobody may read, and counts their bytes.
+// Gives out addresses that must not be read, and counts their bytes.
 class CountingMemory final : public Memory {
  public:
   Device device() const override { return {DeviceType::kCuda, 0}; }

@@ -102,7 +102,7 @@ std::string Facts(const ModelConfig& config, const ModelOptions& options) {
                      rope(config.rope), rope(config.compress_rope));
 }
 
-// Whoever computed rows that a sequence keeps: what changes them changes this.
+// The producer of rows that a sequence keeps: what changes them changes this.
 uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
                           const ModelOptions& options) {
   const std::string facts =
@@ -251,7 +251,7 @@ Status Model::UploadRopeTables() {
 }
 
 Result<kv::SequenceState> Model::NewSequence() const {
-  // Who only plans has all sequences.
+  // A plan has all sequences.
   return NewSequenceAt(journal_ == nullptr ? place().shard() : journal_->FreestPlace());
 }
 
@@ -318,7 +318,7 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
   }
   output.row_begin.push_back(num_rows);
   Status status = ready;
-  if (place().rank == 0 && num_rows > 0 && status.ok()) {  // Who samples.
+  if (place().rank == 0 && num_rows > 0 && status.ok()) {  // Rank 0 samples.
     const auto count = static_cast<size_t>(num_rows * config_.vocab_size);
     Result<Buffer> owner = backend_.context->memory().AllocateOnHost(count * sizeof(float));
     if (owner) {
@@ -391,13 +391,13 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     }
     if (status.ok() && pass.empty()) return {};
     SortByPlace(pass);
-    // Memory is asked for before anything is computed, so a rank without it takes nobody's work with it.
+    // Memory is asked for before anything is computed, so a rank without it loses no work.
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);
     status = RunPass(graph, arena_, pass, nullptr, observer);
     const bool has_waited = std::ranges::any_of(
         pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
-    // Who has read logits has waited for the device.
+    // A host that has read logits has waited for the device.
     if (status.ok()) status = has_waited ? CheckDeviceGroups() : EndOnDevice();
     if (!status.ok() && in_group_) return EndGroup(status);
     DSV4_RETURN_IF_ERROR(status);

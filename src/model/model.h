@@ -46,7 +46,7 @@ struct ModelOptions {
   int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
   // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
-  // places, whoever has their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
+  // places, whichever ranks have their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
   // ranks, 64 of Pro.
   int64_t max_gathered_terms = int64_t{48} << 20;
   // The backend looks at no number, so none is loaded.
@@ -85,7 +85,7 @@ struct StepOutput {
   }
 };
 
-// With ModelOptions::group, rank 0 is the model as everybody else knows it, and the other ranks call Follow: they are told what
+// With ModelOptions::group, rank 0 is the model as callers know it, and the other ranks call Follow: they are told what
 // happens to the sequences and run their part of every step. Loading, too, all ranks do together.
 class Model {
  public:
@@ -204,7 +204,7 @@ class Model {
 
   // Of queued steps.
   Buffer
-      chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then everybody's.
+      chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then all ranks'.
   int64_t num_chosen_ = 0;           // Its chunks.
   std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
 

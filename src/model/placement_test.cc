@@ -1,4 +1,4 @@
-// Words, parts and stages: who has what.
+// Words, parts and stages: which rank has what.
 #include "model/placement.h"
 
 #include <gmock/gmock.h>

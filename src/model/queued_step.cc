@@ -66,7 +66,7 @@ Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) 
     return TensorView::Contiguous(static_cast<int32_t*>(chosen_.data()) + begin, DType::kI32, shape,
                                   chosen_.device());
   };
-  // Rank 0's numbers are the first of everybody's.
+  // Rank 0's numbers are the first of all ranks'.
   ChosenTokens chosen = {.allowed = {},
                          .previous = view(in_group_ ? most : 0, {num_chosen_}),
                          .numbers = view(0, {2, count}),

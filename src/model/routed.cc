@@ -32,7 +32,7 @@ struct Term {
   float weight = 0;
 };
 
-// The terms of the experts [experts.begin, experts.end), in the order of the op's sum.
+// The expert outputs of [experts.begin, experts.end), in the order of the op's sum.
 Result<std::vector<Term>> TermsOf(const LayerStep& step, const Range& experts, const Routing& routing) {
   ops::OpContext& context = *step.context().backend.context;
   const auto count = static_cast<size_t>(routing.indices.num_elements());
@@ -67,12 +67,12 @@ Result<TensorView> Column(const LayerStep& step, DType dtype, const std::vector<
   return column;
 }
 
-// y = the sums of everybody's rows [terms, D], which belong to the rows `targets` of y: in order of rank, then as they stand.
+// y = the sums of all ranks' rows [terms, D], which belong to the rows `targets` of y: in order of rank, then as they stand.
 Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t> targets,
               const TensorView& y) {
   const Shards& shards = step.context().expert_shards;
   std::vector<int64_t> row_bytes;
-  if (!comm::IsImagined(*shards.hosts)) {  // A plan's terms are everybody's.
+  if (!comm::IsImagined(*shards.hosts)) {  // A plan's terms are those of all ranks.
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::vector<int32_t>> lists,
                                  comm::GatherLists(*shards.hosts, targets));
     targets.clear();
@@ -89,7 +89,7 @@ Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t
   return step.Run("ffn.routed", step.ops().sum_rows, {.rows = all, .targets = targets, .out = y});
 }
 
-// Each term by itself, through the op with one expert a row, then the sum over everybody's.
+// Each term by itself, through the op with one expert a row, then the sum over all ranks' terms.
 Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                       const Routing& routing, const TensorView& y) {
   const comm::Communicator& group = *step.context().expert_shards.hosts;
@@ -125,7 +125,7 @@ Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const 
   return SumAll(step, out, targets, y);
 }
 
-// --- Few tokens: terms of all places, whoever has them -----------------------------------------------------------------
+// --- Few tokens: terms of all places, on whichever rank ----------------------------------------------------------------
 
 Status SumGatheredTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                         const Routing& routing, const TensorView& y) {

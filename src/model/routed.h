@@ -24,7 +24,7 @@ float SwigluLimit(const ModelConfig& config);
 int64_t MostGatheredTokens(const ModelConfig& config, DType dtype, int num_shards,
                            int64_t max_gathered_terms);
 
-// [n, num_experts_per_tok, D] of u's dtype: the terms of the experts that this shard has; rows of others' are unspecified. The host
+// [n, num_experts_per_tok, D] of u's dtype: the expert outputs of this shard; rows of others' are unspecified. The host
 // waits for nothing. For experts by id.
 Result<TensorView> OwnTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                             const Routing& routing);
@@ -34,7 +34,7 @@ Status SumTermParts(const LayerStep& step, const LayerWeights& weights, const Te
                     const TensorView& indices, const TensorView& y);
 
 // F32 [n, D]: the sum over each token's experts, or this shard's part of it.
-//   kById       a shard computes the terms of its experts, and all take the sum over all terms in ascending order of expert, as
+//   kById       a shard computes its expert outputs, and all take the sum over all terms in ascending order of expert, as
 //               the op does on one rank: bit for bit its result.
 //   kByColumns  a shard computes all terms from its columns, each rounded, and adds them up: its part. The sum over the shards is
 //               the caller's.

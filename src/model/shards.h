@@ -56,7 +56,7 @@ Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, c
 // The shards' rows [num_rows[shard], width] one behind the other, of one width: [sum of num_rows, width].
 Result<TensorView> GatherRows(const LayerStep& step, const TensorView& mine,
                               std::span<const int64_t> num_rows);
-// The way back of GatherColumns: of `all` [n, split.total()] every shard gets its columns of everybody's, [shards, n, its part of `split`].
+// The way back of GatherColumns: of `all` [n, split.total()] every shard gets its columns of all shards', [shards, n, its part of `split`].
 Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
                       const TensorView& parts);
 // This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.

@@ -46,11 +46,11 @@ struct ChosenTokens {
   TensorView previous;  // [rows of the pass before] I32, or null.
   TensorView
       numbers;  // [2, chunks] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
-  // Where the stage has several ranks, of which rank 0 chooses: everybody's numbers, [ranks, 2, chunks] I32, of which rank 0's count.
+  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, chunks] I32, of which rank 0's count.
   TensorView everybodys;
 };
 
-// The order in which RunPass wants chunks. States that are null, which nobody runs, count as of the first place.
+// The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
 void SortByPlace(std::vector<PassChunk>& chunks);
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to

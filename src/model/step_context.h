@@ -62,7 +62,7 @@ struct StepContext {
   // Where sequences are: how many tokens of the pass each of expert_shards has, this one's being the plan's.
   std::vector<int64_t> shard_tokens = {};
   // Where shards that cut sums divide the residual streams of a long pass: how many rows each keeps, in order. Hyper-connections and norms
-  // are then of those rows, and sub-layers get everybody's.
+  // are then of those rows, and sub-layers get all shards'.
   std::vector<int64_t> stream_rows = {};
   int first_layer = 0;  // Of this stage: the sequence states' layer 0.
 

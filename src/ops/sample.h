@@ -2,7 +2,7 @@
 //   logits   [num_rows, vocab_size]  f32, vocab_size 1 to sampling::kMaxChoices
 //   allowed  [vocab_size]            u8 or null; a token whose byte is 0 counts as one of logit -infinity, in all rows
 //   choices  one for each row, in the host's memory
-//   tokens   [num_rows]              i32; 0 where the row is wrong, so that who reads them finds a token
+//   tokens   [num_rows]              i32; 0 where the row is wrong, so that a reader finds a token
 //   faults   [num_rows]              i32; -1, or what is wrong with the row: the lowest id whose logit, allowed or not, is NaN or
 //                                    +infinity; vocab_size if no allowed logit is finite
 // A wrong row is not the op's error: it is for one sequence to bear, not for its neighbours.

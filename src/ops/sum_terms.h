@@ -1,7 +1,7 @@
 // SumTerms: a token's sum over its experts, whose terms lie in several parts: the end of routed_experts.
 //   parts    [num_parts, num_tokens, top_k, dim]  bf16 or f32, contiguous; 1 to kMaxTermParts parts, each what expert_terms gave
 //   indices  [num_tokens, top_k]  i32 in [0, begins.back())
-//   begins   num_parts + 1 ids from 0 on, ascending, in host memory; borrowed for the call. Part p has the terms of the experts
+//   begins   num_parts + 1 ids from 0 on, ascending, in host memory; borrowed for the call. Part p has the expert outputs of
 //            [begins[p], begins[p + 1])
 //   y        [num_tokens, dim]    f32, contiguous; overlaps no input
 // y[t] = ((0 + a) + b) + ... over t's assignments in ascending order of expert, those of one expert in the order of their places: a, b

@@ -1,4 +1,4 @@
-// Choice: which token is taken, given the logits of all. It is defined to the last bit, so that whoever makes it (the sampler on the host,
+// Choice: which token is taken, given the logits of all. It is defined to the last bit, so that every maker of it (the sampler on the host,
 // the op `sample` on any device) takes the same token:
 //
 //   highest   the highest logit; +0 and -0 are equal

@@ -79,7 +79,7 @@ class Sampler {
   ChoiceParams ChoiceAfter(uint64_t num_tokens) const;
   // The next token was chosen elsewhere.
   void Record(int32_t token);
-  // Sample's errors, for those who choose elsewhere.
+  // Sample's errors, for callers that choose elsewhere.
   Status BadLogit(int32_t token, std::string_view what) const;
   Status NoChoice() const;
 

@@ -68,7 +68,7 @@ struct PreparedCall {
   int64_t num_prompt_tokens = 0;
 };
 
-// Who asks: for fairness and for the separation of caches.
+// The client: for fairness and for the separation of caches.
 struct Caller {
   uint64_t owner = 0;
 };

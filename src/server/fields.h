@@ -39,7 +39,7 @@ class Fields {
   void Adopt(const Status& inner);
   // Ok, or the first mistake (InvalidArgument).
   const Status& status() const { return status_; }
-  // Members that nobody asked for.
+  // Members that were not asked for.
   std::vector<std::string> Unknown() const;
   // A debug line in the log for each of them; `api` begins it.
   void LogUnknown(std::string_view api) const;

@@ -349,7 +349,7 @@ TaskOf<bool> Connection::ServeOne() {
   BodyShare share(server_);
   std::unique_ptr<Reply> reply;
   if (!parser.is_done()) {
-    // Who may not ask is not read any further.
+    // A client that may not ask is not read any further.
     reply = server_.gate_(request);
     if (reply != nullptr) {
       co_await Send(reply, false, version, id, head_only);

@@ -18,7 +18,7 @@ struct WakeGate {
   boost::asio::io_context* context = nullptr;  // Null: the server is gone.
 };
 
-// Wakes a connection that waits. Owns nothing of the server's, so whoever holds it last may be any thread at any time.
+// Wakes a connection that waits. Owns nothing of the server's, so its last holder may be any thread at any time.
 struct Wakeable : std::enable_shared_from_this<Wakeable> {
   explicit Wakeable(std::shared_ptr<WakeGate> of_server) : gate(std::move(of_server)) {}
   // From any thread.

@@ -1,4 +1,4 @@
-// Names that nobody can guess: tool call ids lead back to remembered text.
+// Names that cannot be guessed: tool call ids lead back to remembered text.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Service: the routes. Turns an HTTP request into a reply: who may ask, what is asked, in which dialect.
+// Service: the routes. Turns an HTTP request into a reply: which client may ask, what is asked, in which dialect.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct ServiceOptions {
   double default_timeout_seconds = 0.0;  // Of a request that names none; 0: none.
   // What /health and /metrics say of it; from several threads. Empty: nothing is verified.
   std::function<Verification()> verification = {};
-  // What separates the caches of API keys is made of it: random bytes that nobody outside knows, the same after a restart where the
+  // What separates the caches of API keys is made of it: random bytes that are not known outside, the same after a restart where the
   // caches outlive one. Empty: drawn now.
   std::string cache_secret = {};
 };
@@ -87,7 +87,7 @@ class Service {
   engine::EngineThread& engine_;
   Metrics& metrics_;
   ServiceOptions options_;
-  std::vector<uint64_t> owners_;  // Of the keys, and of those who need none.
+  std::vector<uint64_t> owners_;  // Of the keys, and of clients that need none.
   CallMemory call_memory_;
   std::atomic<bool> ready_ = true;
 };

@@ -1,7 +1,7 @@
 // Shape, TensorView (borrows) and Buffer (owns): everything an op is handed.
 //
 // A view is a pointer, a dtype, a shape and strides in elements, slowest dimension first. Views are cheap to
-// copy and never own; whoever made the memory keeps it alive. Memory belongs to a device; `Memory` is the
+// copy and never own; the maker of the memory keeps it alive. Memory belongs to a device; `Memory` is the
 // only way to obtain or copy it, so code above the backends never names CUDA.
 #pragma once
 
@@ -96,7 +96,7 @@ class Buffer {
   Device device_;
 };
 
-// A copy to the host that is under way (Memory::StartCopyToHost).
+// A copy to the host in flight (Memory::StartCopyToHost).
 class PendingCopy {
  public:
   PendingCopy() = default;

@@ -126,7 +126,7 @@ TEST(TokenizerGolden, IdsWithoutATokenDecodeToNothing) {
 
 // A quadratic encoder takes minutes for these, and a linear scanner that backtracks does too.
 TEST(TokenizerGolden, LongRunsAreFast) {
-  const std::clock_t start = std::clock();  // Of the processor: the machine may be busy.
+  const std::clock_t start = std::clock();  // Processor time: the machine may be busy.
   std::mt19937 random(5);
   std::string letters;
   for (int i = 0; i < (1 << 16); ++i) letters.push_back(static_cast<char>('a' + random() % 26));

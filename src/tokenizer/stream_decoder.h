@@ -15,7 +15,7 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
   // The characters that `id` completes; may be empty. An id without a token adds nothing. Every token is written,
-  // markers too: whoever hides one decides so by its id.
+  // markers too: a caller that hides one decides so by its id.
   std::string Append(TokenId id) {
     std::string text;
     repairer_.Append(tokenizer_->TokenBytes(id), &text);

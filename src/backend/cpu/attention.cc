@@ -1,4 +1,4 @@
-// Attention as two matrix products of packed panels: the queries of a group against the rows they see for the logits, the
+// Attention as two GEMMs of packed panels: the queries of a group against the rows they see for the logits, the
 // softmax weights against the same rows for the values. All heads share K = V, and neighbouring queries of a sequence share
 // most of what they see, so a row is packed once for all of them.
 //
@@ -124,7 +124,7 @@ class Group {
     int64_t query_begin;
     int64_t query_end;
     int64_t slot_begin;
-    std::vector<const uint8_t*> rows;  // Null: nobody sees this slot.
+    std::vector<const uint8_t*> rows;  // Null: no query sees this slot.
     int64_t num_panels;
   };
   struct Slots {

@@ -1,4 +1,4 @@
-// The loops around a tier's chunk decoders, included by every matrix unit inside its own namespace after it has defined
+// The loops around a tier's chunk decoders, included by every matmul translation unit inside its own namespace after it has defined
 //
 //   Vec, WVec        an accumulator of fp32 lanes; a vector of unpacked weights
 //   X                element of packed activations

@@ -208,7 +208,7 @@ static void MixRows(const uint8_t* const* in, int64_t num_in, bool bf16, const d
   MixRowsAs<false>(in, num_in, factors, num_out, count, out);
 }
 
-// Every pair has one sum of eight lanes over whole eights, then its lanes in order, then the rest.
+// Every pair has one sum of eight lanes over whole groups of eight, then its lanes in order, then the rest.
 template <int kRows, int kTokens>
 static void DotTile(const uint8_t* rows, int64_t width, const float* x, double* out, int64_t out_stride) {
   Doubles sums[kRows][kTokens] = {};
