@@ -32,10 +32,20 @@ Status CheckMessage(const Message& message, bool is_last) {
   for (const ContentPart& part : message.content.parts) {
     if (part.type != "text") {
       return InvalidArgument(
-          fmt::format("{}.content: got a part of type '{}', wanted text", message.label, part.type));
+          fmt::format("{}.content: got a part of type '{}', wanted text, an image, a sound or a file",
+                      message.label, part.type));
     }
   }
   return {};
+}
+
+// The model is told what it cannot see, in the words of DeepSeek's own service.
+void NameUnseenParts(Message& message) {
+  for (ContentPart& part : message.content.parts) {
+    std::string unseen = UnseenPart(part.type);
+    if (unseen.empty()) continue;
+    part = {.type = "text", .text = std::move(unseen)};
+  }
 }
 
 std::string TextOf(const Content& content) {
@@ -59,7 +69,7 @@ void JoinLeadingSystems(std::vector<Message>& messages) {
 
 // Later system texts become reminders in front of the user turn they stand in or before. Inside the turn the encoder
 // would take a reminder for the start of the answer and write the generation prompt before it.
-Result<std::vector<Message>> PlaceReminders(std::vector<Message> messages) {
+std::vector<Message> PlaceReminders(std::vector<Message> messages) {
   std::vector<Message> placed;
   for (size_t i = 0; i < messages.size(); ++i) {
     Message& message = messages[i];
@@ -72,13 +82,15 @@ Result<std::vector<Message>> PlaceReminders(std::vector<Message> messages) {
     size_t next = i + 1;
     while (next < messages.size() && !IsUserTurn(messages[next]) && messages[next].role != Role::kAssistant)
       ++next;
-    if (next == messages.size() || !IsUserTurn(messages[next])) {
-      return At(message, fmt::format("a later {} message must stand right before a user message",
-                                     RoleName(message.role)));
-    }
-    message.role = Role::kLatestReminder;
+    const bool before_user = next < messages.size() && IsUserTurn(messages[next]);
     auto turn = placed.end();
     while (turn != placed.begin() && IsUserTurn(*(turn - 1))) --turn;
+    if (!before_user && turn == placed.end()) {  // Behind an answer, with no user turn to go with: it is one.
+      message.role = Role::kUser;
+      message.content = ReminderText(TextOf(message.content));
+    } else {
+      message.role = Role::kLatestReminder;
+    }
     placed.insert(turn, std::move(message));
   }
   return placed;
@@ -109,9 +121,10 @@ Result<bool> ReadSwitch(const JsonValue& value, std::string_view path) {
   if (path == "thinking" && value.is_object()) {
     const JsonValue* type = value.Find("type");
     const std::string name = type == nullptr ? "" : type->text();
-    if (name == "enabled") return true;
+    if (name == "enabled" || name == "adaptive") return true;
     if (name == "disabled") return false;
-    return Error(InvalidArgument(fmt::format("thinking.type: got '{}', wanted enabled or disabled", name)));
+    return Error(
+        InvalidArgument(fmt::format("thinking.type: got '{}', wanted enabled, adaptive or disabled", name)));
   }
   return Error(InvalidArgument(fmt::format("{}: got {}, wanted a boolean", path, value.kind_name())));
 }
@@ -174,6 +187,26 @@ Result<JsonValue> ResponseSchema(const JsonValue& format) {
       fmt::format("response_format.type: got '{}', wanted text, json_object or json_schema", name)));
 }
 
+std::string UnseenPart(std::string_view type) {
+  struct Kind {
+    std::string_view in_type;
+    std::string_view name;
+  };
+  static constexpr Kind kKinds[] = {{"image", "Image"},
+                                    {"audio", "Audio"},
+                                    {"video", "Video"},
+                                    {"file", "Document"},
+                                    {"document", "Document"}};
+  for (const Kind& kind : kKinds) {
+    if (type.find(kind.in_type) != std::string_view::npos) return fmt::format("[Unsupported {}]", kind.name);
+  }
+  return {};
+}
+
+std::string ReminderText(std::string_view text) {
+  return fmt::format("<system-reminder>\n{}\n</system-reminder>", text);
+}
+
 JsonValue ResponseFormatOf(JsonValue schema) {
   return JsonValue::Object({{"type", JsonValue::String("json_schema")},
                             {"json_schema", JsonValue::Object({{"schema", std::move(schema)}})}});
@@ -186,15 +219,16 @@ Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) 
     if (messages[i].label.empty()) messages[i].label = fmt::format("messages[{}]", i);
   }
   if (conversation.continue_final_message) messages.back().wo_eos = true;
-  for (size_t i = 0; i < messages.size(); ++i) DSV4_TRY(CheckMessage(messages[i], i + 1 == messages.size()));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    NameUnseenParts(messages[i]);
+    DSV4_TRY(CheckMessage(messages[i], i + 1 == messages.size()));
+  }
 
   DSV4_ASSIGN_OR_RETURN(JsonValue schema, ResponseSchema(conversation.response_format));
   JoinLeadingSystems(messages);
-  DSV4_ASSIGN_OR_RETURN(std::vector<Message> placed, PlaceReminders(std::move(messages)));
-  const Message& last = placed.back();
-  const bool asks = IsUserTurn(last) || (last.role == Role::kAssistant && (last.wo_eos || last.task));
-  if (!asks)
-    return At(last, "the conversation ends here with nothing to answer, wanted a user or tool message");
+  std::vector<Message> placed = PlaceReminders(std::move(messages));
+  if (const Message& last = placed.back(); !IsUserTurn(last) && last.role != Role::kAssistant)
+    return At(last, "the conversation has nothing to answer, wanted a user, tool or assistant message");
   AttachTools(placed, std::move(conversation.tools));
   AttachResponseSchema(placed, std::move(schema));
   return placed;
@@ -209,11 +243,11 @@ Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonV
     const std::string& digits = budget->text();
     int64_t tokens = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), tokens);
-    if (budget->kind() != JsonValue::Kind::kInteger || error != std::errc() || tokens <= 0) {
-      return Error(InvalidArgument(
-          fmt::format("thinking.budget_tokens: got {}, wanted a positive integer", WriteJson(*budget))));
+    if (budget->kind() != JsonValue::Kind::kInteger || error != std::errc() || tokens < 0) {
+      return Error(InvalidArgument(fmt::format(
+          "thinking.budget_tokens: got {}, wanted an integer, 0 for no bound", WriteJson(*budget))));
     }
-    settings.max_reasoning_tokens = tokens;
+    if (tokens > 0) settings.max_reasoning_tokens = tokens;
   }
   return settings;
 }

@@ -23,18 +23,27 @@ struct ApiConversation {
   bool continue_final_message = false;
 };
 
-// Makes of a request what the encoder renders without its hazards; render it with null_is_empty.
+// Makes of a request what the encoder renders without its hazards; render it with null_is_empty and api_rules.
 //   - a developer message at the front is a system message; leading system messages become one, joined by a blank line
-//   - a later system or developer message, and a latest_reminder, that stands right before a user or tool message becomes
-//     a latest_reminder in front of that whole user turn; anywhere else it is an error
+//   - a later system or developer message, and a latest_reminder, that stands in a user turn, right before or right behind
+//     one, becomes a latest_reminder in front of that whole turn; elsewhere it is a user turn of its own (ReminderText)
+//   - images, sounds and files become texts that name them (UnseenPart)
 //   - tools and the response schema go on the first message
-// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a message, parts other than text outside tool results,
-// an unfinished answer that is not the last message, a conversation that leaves the model nothing to answer, an unknown
+// A finished answer at the end is followed by another (RenderOptions::api_rules).
+// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a message, other
+// parts outside tool results, an unfinished answer that is not the last message, system messages alone, an unknown
 // response format.
 Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation);
 
 // The JSON schema that a request's response_format asks for; null for free text. InvalidArgument as above.
 Result<JsonValue> ResponseSchema(const JsonValue& response_format);
+
+// What stands in the prompt for a part that this model cannot see, by the part's type: "[Unsupported Image]" for image,
+// image_url and input_image. Empty for types that are none of these.
+std::string UnseenPart(std::string_view type);
+
+// A system text as a part of a user turn.
+std::string ReminderText(std::string_view text);
 
 // The response_format that asks for `schema`, for dialects that put it otherwise.
 JsonValue ResponseFormatOf(JsonValue schema);

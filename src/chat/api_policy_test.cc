@@ -13,12 +13,13 @@ using ::testing::HasSubstr;
 const ChatProfile& V4() { return *FindChatProfile("v4").value(); }
 
 // The prompt of a request, without its beginning of sentence, in chat mode; or the error.
-std::string Prompt(std::string_view messages, ApiConversation conversation = {}) {
+std::string Prompt(std::string_view messages, ApiConversation conversation = {},
+                   ThinkingMode mode = ThinkingMode::kChat) {
   conversation.messages = *ParseMessages(*ReadJson(messages, "test"), "messages");
   const auto normal = NormalizeApiMessages(std::move(conversation));
   if (!normal) return normal.error().message();
   const auto prompt =
-      RenderPrompt(V4(), *normal, {.mode = ThinkingMode::kChat, .add_bos = false, .null_is_empty = true});
+      RenderPrompt(V4(), *normal, {.mode = mode, .add_bos = false, .null_is_empty = true, .api_rules = true});
   return prompt ? prompt->text() : prompt.error().message();
 }
 
@@ -54,27 +55,77 @@ TEST(NormalizeApiMessages, LaterSystemsBecomeRemindersInFrontOfTheUserTurn) {
       "A<｜latest_reminder｜>B<｜User｜>q<｜Assistant｜></think>");
 }
 
-TEST(NormalizeApiMessages, NothingIsSilentlyGlued) {
+TEST(NormalizeApiMessages, LaterSystemsHaveAPlaceEverywhere) {
   EXPECT_EQ(Prompt(R"([{"role": "user", "content": "q"}, {"role": "system", "content": "S"}])"),
-            "messages[1]: a later system message must stand right before a user message");
-  EXPECT_THAT(
+            "<｜latest_reminder｜>S<｜User｜>q<｜Assistant｜></think>");
+  EXPECT_EQ(
       Prompt(
           R"([{"role": "user", "content": "q"}, {"role": "system", "content": "S"}, {"role": "assistant", "content": "a"},
                          {"role": "user", "content": "p"}])"),
-      HasSubstr("messages[1]: a later system message"));
-  EXPECT_THAT(Prompt(R"([{"role": "user", "content": "q"}, {"role": "latest_reminder", "content": "R"}])"),
-              HasSubstr("messages[1]: a later latest_reminder message"));
+      "<｜latest_reminder｜>S<｜User｜>q<｜Assistant｜></"
+      "think>a<｜end▁of▁sentence｜><｜User｜>p<｜Assistant｜></think>");
+  EXPECT_EQ(Prompt(R"([{"role": "user", "content": "q"}, {"role": "latest_reminder", "content": "R"}])"),
+            "<｜latest_reminder｜>R<｜User｜>q<｜Assistant｜></think>");
+  // With no user turn beside it, it is one.
+  EXPECT_EQ(
+      Prompt(
+          R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "system", "content": "S"}])"),
+      "<｜User｜>q<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜User｜><system-reminder>\nS\n</"
+      "system-reminder>"
+      "<｜Assistant｜></think>");
+}
+
+TEST(NormalizeApiMessages, EveryAnswerHasAnOpener) {
+  const std::string answers =
+      R"({"role": "assistant", "content": "a", "reasoning_content": "r"}, {"role": "assistant", "content": "b", "reasoning_content": "s"})";
+  EXPECT_EQ(Prompt("[" + answers + R"(, {"role": "user", "content": "q"}])"),
+            "<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜Assistant｜></think>b<｜end▁of▁sentence｜>"
+            "<｜User｜>q<｜Assistant｜></think>");
+  // Behind a finished answer a further one begins; with tools the reasoning stays.
+  EXPECT_EQ(Prompt("[" + answers + "]", {}, ThinkingMode::kThinking),
+            "<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜Assistant｜></think>b<｜end▁of▁sentence｜>"
+            "<｜Assistant｜><think>");
+  const JsonValue tool = *ReadJson(R"({"function": {"name": "f"}})", "tool");
+  EXPECT_THAT(
+      Prompt("[" + answers + "]", {.tools = {tool}}, ThinkingMode::kThinking),
+      HasSubstr("\n<｜Assistant｜><think>r</think>a<｜end▁of▁sentence｜><｜Assistant｜><think>s</think>b"
+                "<｜end▁of▁sentence｜><｜Assistant｜><think>"));
+}
+
+TEST(NormalizeApiMessages, AnUnfinishedReasoningGoesOn) {
+  const std::string question = R"([{"role": "user", "content": "q"}, {"role": "assistant", "prefix": true, )";
+  EXPECT_EQ(Prompt(question + R"("reasoning_content": "r", "content": ""}])", {}, ThinkingMode::kThinking),
+            "<｜User｜>q<｜Assistant｜><think>r");
+  EXPECT_EQ(Prompt(question + R"("reasoning_content": "r", "content": "a"}])", {}, ThinkingMode::kThinking),
+            "<｜User｜>q<｜Assistant｜><think>r</think>a");
+}
+
+TEST(NormalizeApiMessages, WhatCannotBeSeenIsNamed) {
+  EXPECT_EQ(
+      Prompt(
+          R"([{"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "image_url"}, {"type": "input_audio"},
+                        {"type": "file"}]}])"),
+      "<｜User｜>q\n\n[Unsupported Image]\n\n[Unsupported Audio]\n\n[Unsupported "
+      "Document]<｜Assistant｜></think>");
+  EXPECT_THAT(
+      Prompt(R"([{"role": "user", "content": "q"}, {"role": "tool", "content": [{"type": "image_url"}]}])"),
+      HasSubstr("<tool_result>[Unsupported Image]</tool_result>"));
+}
+
+TEST(NormalizeApiMessages, ArgumentsThatAreNoObjectAreAText) {
+  EXPECT_THAT(
+      Prompt(
+          R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, {"role": "tool", "content": "r"}])"),
+      HasSubstr("name=\"arguments\" string=\"true\">[1]</"));
 }
 
 TEST(NormalizeApiMessages, RefusesWhatTheModelCannotAnswer) {
   EXPECT_EQ(Prompt("[]"), "messages: empty, wanted at least one message");
   EXPECT_THAT(Prompt(R"([{"role": "system", "content": "S"}])"),
-              HasSubstr("messages[0]: the conversation ends here"));
-  EXPECT_THAT(Prompt(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])"),
-              HasSubstr("messages[1]: the conversation ends here"));
+              HasSubstr("messages[0]: the conversation has nothing to answer"));
   EXPECT_THAT(Prompt(R"([{"role": "critic", "content": "S"}])"), HasSubstr("messages[0].role: got 'critic'"));
-  EXPECT_THAT(Prompt(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
-              HasSubstr("messages[0].content: got a part of type 'image_url', wanted text"));
+  EXPECT_THAT(Prompt(R"([{"role": "user", "content": [{"type": "hologram"}]}])"),
+              HasSubstr("messages[0].content: got a part of type 'hologram', wanted text"));
   EXPECT_THAT(
       Prompt(R"([{"role": "assistant", "content": "a", "prefix": true}, {"role": "user", "content": "q"}])"),
       HasSubstr("messages[0]: only an assistant message at the end can be continued"));
@@ -132,6 +183,9 @@ TEST(ResolveThinking, TheFirstSwitchThatIsPresentWins) {
   EXPECT_EQ(Thinking(R"({"model": "deepseek-chat"})"), "off");
   EXPECT_EQ(Thinking(R"({"model": "deepseek-reasoner"})", "v4", {.mode = ThinkingMode::kChat}), "on");
   EXPECT_EQ(Thinking(R"({"thinking": {"type": "enabled", "budget_tokens": 2048}})"), "on 2048");
+  EXPECT_EQ(Thinking(R"({"thinking": {"type": "adaptive", "budget_tokens": 0}})", "v4",
+                     {.mode = ThinkingMode::kChat}),
+            "on");
 }
 
 TEST(ResolveThinking, EffortsAreMappedByRevision) {
@@ -161,10 +215,10 @@ TEST(ResolveThinking, UnknownValuesAreNamed) {
   EXPECT_EQ(Thinking(R"({"reasoning_effort": "huge"})"),
             "reasoning_effort: got \"huge\", wanted one of none, minimal, low, medium, high, xhigh, max");
   EXPECT_EQ(Thinking(R"({"thinking": {"type": "maybe"}})"),
-            "thinking.type: got 'maybe', wanted enabled or disabled");
+            "thinking.type: got 'maybe', wanted enabled, adaptive or disabled");
   EXPECT_EQ(Thinking(R"({"think": "yes"})"), "think: got string, wanted a boolean");
   EXPECT_EQ(Thinking(R"({"thinking": {"type": "enabled", "budget_tokens": -1}})"),
-            "thinking.budget_tokens: got -1, wanted a positive integer");
+            "thinking.budget_tokens: got -1, wanted an integer, 0 for no bound");
 }
 
 // Every level the API can ask for is one the renderer of the same revision knows.

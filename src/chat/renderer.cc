@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "chat/turns.h"
 
@@ -45,13 +47,23 @@ std::string GuardCloser(std::string_view text, std::string_view closer) {
 class Renderer {
  public:
   Renderer(const ChatProfile& profile, const RenderOptions& options, Conversation conversation)
-      : profile_(profile), options_(options), conversation_(std::move(conversation)) {}
+      : profile_(profile), options_(options), conversation_(std::move(conversation)) {
+    // A further answer behind a finished one: that one is past, as if a user turn had come.
+    if (const std::vector<Turn>& turns = conversation_.turns;
+        options.api_rules && !turns.empty() && turns.back().role == Role::kAssistant &&
+        !turns.back().message->wo_eos && turns.back().task == nullptr) {
+      conversation_.last_user = static_cast<int>(turns.size());
+    }
+  }
 
   Result<RenderedPrompt> Render() {
     DSV4_ASSIGN_OR_RETURN(const std::string_view effort_prefix, EffortPrefix());
     if (options_.add_bos && options_.context.empty()) builder_.Template(profile_.bos);
     for (size_t i = 0; i < conversation_.turns.size(); ++i) {
-      if (conversation_.turns[i].is_context) continue;
+      if (const Turn& turn = conversation_.turns[i]; turn.is_context) {
+        has_opener_ = turn.role == Role::kUser || turn.role == Role::kDeveloper;
+        continue;
+      }
       const std::string_view prefix = i == 0 ? effort_prefix : std::string_view();
       if (conversation_.turns[i].role == Role::kSystem || !prefix.empty())
         builder_.Template(profile_.system_marker);
@@ -80,6 +92,7 @@ class Renderer {
   Status RenderTurn(size_t index) {
     const Turn& turn = conversation_.turns[index];
     ends_in_reasoning_ = false;
+    const bool has_opener = std::exchange(has_opener_, false);
     switch (turn.role) {
       case Role::kSystem: {
         DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, PlainText(turn.message->content, ""));
@@ -105,7 +118,7 @@ class Renderer {
         break;
       }
       case Role::kAssistant:
-        DSV4_RETURN_IF_ERROR(RenderAssistant(index));
+        DSV4_RETURN_IF_ERROR(RenderAssistant(index, has_opener));
         break;
       case Role::kTool:
         DSV4_CHECK(false) << "tool messages are merged into user turns";
@@ -238,13 +251,21 @@ class Renderer {
 
   static std::string Unsupported(std::string_view type) { return fmt::format("[Unsupported {}]", type); }
 
-  Status RenderAssistant(size_t index) {
+  Status RenderAssistant(size_t index, bool has_opener) {
     const Turn& turn = conversation_.turns[index];
     const Message& message = *turn.message;
     const bool after_task = index > 0 && conversation_.turns[index - 1].task != nullptr;
     const bool after_last_user = static_cast<int>(index) > conversation_.last_user;
-    if (thinking() && !after_task && (!conversation_.drops_thinking || after_last_user)) {
+    const bool reasons = thinking() && !after_task && (!conversation_.drops_thinking || after_last_user);
+    if (options_.api_rules && !has_opener && !after_task) RenderOpener(reasons);
+    ends_in_reasoning_ = false;
+    has_opener_ = false;
+    if (reasons) {
       builder_.Data(message.reasoning_content);
+      if (options_.api_rules && IsUnfinishedReasoning(message)) {
+        ends_in_reasoning_ = true;
+        return {};
+      }
       builder_.Template(profile_.think_close);
     }
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, PlainText(message.content, ""));
@@ -256,6 +277,11 @@ class Renderer {
     }
     if (!message.wo_eos) builder_.Template(profile_.eos);
     return {};
+  }
+
+  static bool IsUnfinishedReasoning(const Message& message) {
+    return message.wo_eos && !message.reasoning_content.empty() && message.content.text.empty() &&
+           message.content.parts.empty() && message.tool_calls.empty();
   }
 
   Status RenderCalls(const std::vector<ToolCall>& calls) {
@@ -273,7 +299,7 @@ class Renderer {
 
   Status RenderArguments(const ToolCall& call) {
     const Result<JsonValue> arguments = ReadJson(call.arguments, "arguments", JsonDialect::kPython);
-    if (!arguments) {
+    if (!arguments || (options_.api_rules && !arguments->is_object())) {
       RenderParameter("arguments", JsonValue::String(call.arguments));
       return {};
     }
@@ -320,6 +346,9 @@ class Renderer {
     } else if (turn.role == Role::kUser || turn.role == Role::kDeveloper) {
       RenderOpener(thinking() &&
                    (!conversation_.drops_thinking || static_cast<int>(index) >= conversation_.last_user));
+    } else if (options_.api_rules && turn.role == Role::kAssistant && !turn.message->wo_eos &&
+               index + 1 == conversation_.turns.size()) {
+      RenderOpener(thinking());
     }
     return {};
   }
@@ -328,15 +357,17 @@ class Renderer {
     builder_.Template(profile_.assistant);
     builder_.Template(with_reasoning ? profile_.think_open : profile_.think_close);
     ends_in_reasoning_ = with_reasoning;
+    has_opener_ = true;
   }
 
   static constexpr std::string_view kPythonNone = "None";
 
   const ChatProfile& profile_;
   const RenderOptions& options_;
-  const Conversation conversation_;
+  Conversation conversation_;
   PromptBuilder builder_;
   bool ends_in_reasoning_ = false;
+  bool has_opener_ = false;  // The turn before ends with the opener of this one.
 };
 
 }  // namespace

@@ -14,8 +14,8 @@ struct AnthropicRequest {
   bool stream = false;
 };
 
-// Errors name the field. `counting`: max_tokens may be missing.
-Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::JsonValue& body, bool counting);
+// Errors name the field.
+Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::JsonValue& body);
 
 // `memory` outlives the writer.
 std::unique_ptr<AnswerWriter> MakeAnthropicWriter(const ServedModel& model, const AnthropicRequest& request,

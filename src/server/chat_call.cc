@@ -58,7 +58,8 @@ Result<Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, Ch
   const chat::RenderOptions options = {.mode = call.thinking.mode,
                                        .drop_thinking = call.drop_thinking,
                                        .effort = call.thinking.effort,
-                                       .null_is_empty = true};
+                                       .null_is_empty = true,
+                                       .api_rules = true};
   DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt rendered,
                         chat::RenderPrompt(*model.profile, messages, options));
   std::vector<tokenizer::TextSpan> spans;

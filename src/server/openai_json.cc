@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "server/responses_tools.h"
+
 namespace dsv4::server {
 namespace {
 
@@ -55,7 +57,11 @@ void ReadToolChoice(Fields& fields, FunctionLayout layout, ChatCall& call) {
   const auto name_of = [&](const chat::JsonValue& function) {
     const chat::JsonValue* holder = layout == FunctionLayout::kNested ? function.Find("function") : &function;
     const chat::JsonValue* name = holder == nullptr ? nullptr : holder->Find("name");
-    return name != nullptr && name->is_string() ? name : nullptr;
+    const chat::JsonValue* name_space = holder == nullptr ? nullptr : holder->Find("namespace");
+    std::string full = name == nullptr ? std::string() : name->text();
+    if (layout == FunctionLayout::kFlat && name_space != nullptr)
+      full = FunctionName(name_space->text(), full);
+    return full;
   };
   const auto read_mode = [&](const chat::JsonValue* mode, std::string_view field) {
     const std::string& name = mode == nullptr ? std::string() : mode->text();
@@ -85,20 +91,19 @@ void ReadToolChoice(Fields& fields, FunctionLayout layout, ChatCall& call) {
     if (tools == nullptr || !tools->is_array() || tools->items().empty())
       return fields.Fail(path + "tools", "wanted a list of functions");
     for (size_t i = 0; i < tools->items().size(); ++i) {
-      const chat::JsonValue* name = name_of(tools->items()[i]);
-      if (name == nullptr)
-        return fields.Fail(fmt::format("{}tools[{}]", path, i), "wanted a function's name");
-      call.tool_names.push_back(name->text());
+      const std::string name = name_of(tools->items()[i]);
+      if (name.empty()) return fields.Fail(fmt::format("{}tools[{}]", path, i), "wanted a function's name");
+      call.tool_names.push_back(name);
     }
     return read_mode(allowed->Find("mode"), path + "mode");
   }
-  const chat::JsonValue* name = name_of(*choice);
-  if (name == nullptr) {
+  const std::string name = name_of(*choice);
+  if (name.empty()) {
     return fields.Fail(layout == FunctionLayout::kNested ? "tool_choice.function.name" : "tool_choice.name",
                        "wanted a string");
   }
   call.tool_choice = ToolChoice::kRequired;
-  call.tool_names = {name->text()};
+  call.tool_names = {name};
 }
 
 Result<ToolRule> ReadToolRule(const chat::JsonValue& function, const std::string& where) {

@@ -6,12 +6,14 @@
 #include "server/answer_writer.h"
 #include "server/call_memory.h"
 #include "server/chat_call.h"
+#include "server/responses_tools.h"
 
 namespace dsv4::server {
 
 struct ResponsesRequest {
   ChatCall call;
   bool stream = false;
+  ClientTools client_tools;
   // Given back in the reply as they came; null where absent.
   chat::JsonValue instructions, tools, tool_choice, metadata, text, reasoning;
 };

@@ -3,16 +3,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
+#include "base/log.h"
 #include "server/openai_json.h"
 #include "server/openai_responses.h"
 
 namespace dsv4::server {
 namespace {
 
-// A text, or a list of parts of one of the types.
-Result<std::string> ReadParts(const chat::JsonValue& content, const std::string& where,
-                              std::initializer_list<std::string_view> types) {
+// A text, or a list of parts. Clients mix up the types of texts (input_text, output_text, text); images and files are named to the model.
+Result<std::string> ReadParts(const chat::JsonValue& content, const std::string& where) {
   if (content.is_string()) return content.text();
   if (!content.is_array()) {
     return Error(InvalidArgument(
@@ -24,10 +25,15 @@ Result<std::string> ReadParts(const chat::JsonValue& content, const std::string&
     std::string type;
     std::string text;
     part.Read("type", &type);
-    if (std::find(types.begin(), types.end(), type) == types.end()) {
-      part.Fail("type", fmt::format("got '{}', wanted {}", type, fmt::join(types, " or ")));
+    if (type == "refusal") {
+      if (!part.Read("refusal", &text)) part.Fail("refusal", "missing");
+    } else if (type == "text" || type.ends_with("_text")) {
+      if (!part.Read("text", &text)) part.Fail("text", "missing");
+    } else if (text = chat::UnseenPart(type); text.empty()) {
+      part.Fail("type", fmt::format("got '{}', wanted input_text, output_text, refusal, input_image, "
+                                    "input_audio or input_file",
+                                    type));
     }
-    if (!part.Read("text", &text)) part.Fail("text", "missing");
     DSV4_TRY(part.status());
     texts.push_back(std::move(text));
   }
@@ -44,19 +50,34 @@ class InputReader {
     DSV4_RETURN_IF_ERROR(fields.status());
     if (type == "message") return ReadMessage(fields, where);
     if (type == "function_call") return ReadCall(fields, where);
-    if (type == "function_call_output") return ReadOutput(fields, where);
+    if (type == "custom_tool_call") return ReadCustomCall(fields, where);
+    if (type == "function_call_output" || type == "custom_tool_call_output") return ReadOutput(fields, where);
     if (type == "reasoning") return ReadReasoning(fields, where);
-    fields.Fail(
-        "type",
-        fmt::format("got '{}', wanted message, function_call, function_call_output or reasoning", type));
-    return fields.status();
+    if (type == "item_reference") {
+      fields.Fail("type", "got item_reference: nothing is stored here; send the item itself (store: false)");
+      return fields.status();
+    }
+    skipped_.insert(type);  // A trace of what other servers run: web_search_call, compaction, ...
+    return {};
   }
-  std::vector<chat::Message> Take() { return std::move(messages_); }
+
+  std::vector<chat::Message> Take() {
+    if (!skipped_.empty()) {
+      LogInfo(fmt::format("responses: input items left out, which this server does not know: {}",
+                          fmt::join(skipped_, ", ")));
+    }
+    // Reasoning that led to nothing: the turn was interrupted.
+    std::erase_if(messages_, [](const chat::Message& message) {
+      return message.role == chat::Role::kAssistant && message.content.kind == chat::Content::Kind::kAbsent &&
+             message.tool_calls.empty();
+    });
+    return std::move(messages_);
+  }
 
  private:
   chat::Message& Assistant(const std::string& where) {
     if (messages_.empty() || messages_.back().role != chat::Role::kAssistant) {
-      messages_.push_back({.role = chat::Role::kAssistant, .content = "", .label = where});
+      messages_.push_back({.role = chat::Role::kAssistant, .label = where});
     }
     return messages_.back();
   }
@@ -68,13 +89,12 @@ class InputReader {
     if (content == nullptr) fields.Fail("content", "missing");
     DSV4_RETURN_IF_ERROR(fields.status());
     if (role == "assistant") {
-      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text,
-                                   ReadParts(*content, where + ".content", {"output_text", "text"}));
-      Assistant(where).content.text += text;
+      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, ReadParts(*content, where + ".content"));
+      chat::Content& said = Assistant(where).content;
+      said = said.text.empty() || text.empty() ? said.text + text : fmt::format("{}\n\n{}", said.text, text);
       return {};
     }
-    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text,
-                                 ReadParts(*content, where + ".content", {"input_text", "text"}));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, ReadParts(*content, where + ".content"));
     chat::Message message = {.content = text, .label = where};
     if (role == "user") {
       message.role = chat::Role::kUser;
@@ -95,7 +115,25 @@ class InputReader {
     if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
     if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
     if (!fields.Read("arguments", &call.arguments)) fields.Fail("arguments", "missing");
+    std::string name_space;
+    fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
+    call.name = FunctionName(name_space, call.name);
+    Assistant(where).tool_calls.push_back(std::move(call));
+    return {};
+  }
+
+  Status ReadCustomCall(Fields& fields, const std::string& where) {
+    chat::ToolCall call;
+    std::string name_space;
+    std::string input;
+    if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
+    if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
+    if (!fields.Read("input", &input)) fields.Fail("input", "missing");
+    fields.Read("namespace", &name_space);
+    DSV4_RETURN_IF_ERROR(fields.status());
+    call.name = FunctionName(name_space, call.name);
+    call.arguments = CustomArguments(input);
     Assistant(where).tool_calls.push_back(std::move(call));
     return {};
   }
@@ -106,8 +144,7 @@ class InputReader {
     const chat::JsonValue* output = fields.Find("output");
     if (output == nullptr) fields.Fail("output", "missing");
     DSV4_RETURN_IF_ERROR(fields.status());
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        message.content, ReadParts(*output, where + ".output", {"input_text", "output_text", "text"}));
+    DSV4_ASSIGN_OR_RETURN_STATUS(message.content, ReadParts(*output, where + ".output"));
     messages_.push_back(std::move(message));
     return {};
   }
@@ -117,9 +154,8 @@ class InputReader {
     for (const std::string_view name : {"content", "summary"}) {
       const chat::JsonValue* parts = fields.Find(name);
       if (parts == nullptr || (parts->is_array() && parts->items().empty())) continue;
-      DSV4_ASSIGN_OR_RETURN_STATUS(
-          const std::string text,
-          ReadParts(*parts, fmt::format("{}.{}", where, name), {"summary_text", "reasoning_text", "text"}));
+      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text,
+                                   ReadParts(*parts, fmt::format("{}.{}", where, name)));
       Assistant(where).reasoning_content += text;
       return {};
     }
@@ -127,31 +163,8 @@ class InputReader {
   }
 
   std::vector<chat::Message> messages_;
+  std::set<std::string> skipped_;
 };
-
-// Flat tools, as the encoder wants them: the function's members under "function".
-Result<std::vector<chat::JsonValue>> ReadTools(const chat::JsonValue& list) {
-  std::vector<chat::JsonValue> tools;
-  for (size_t i = 0; i < list.items().size(); ++i) {
-    const chat::JsonValue& tool = list.items()[i];
-    Fields fields(tool, fmt::format("tools[{}].", i));
-    std::string type;
-    std::string name;
-    fields.Read("type", &type);
-    if (type != "function")
-      fields.Fail("type", fmt::format("got '{}', wanted function: hosted tools are not offered here", type));
-    if (!fields.Read("name", &name)) fields.Fail("name", "missing");
-    DSV4_TRY(fields.status());
-    std::vector<chat::JsonValue::Member> function;
-    for (const chat::JsonValue::Member& member : tool.members()) {
-      if (member.first != "type" && member.first != "strict" && !member.second.is_null())
-        function.push_back(member);
-    }
-    tools.push_back(chat::JsonValue::Object({{"type", chat::JsonValue::String("function")},
-                                             {"function", chat::JsonValue::Object(std::move(function))}}));
-  }
-  return tools;
-}
 
 // text.format, in the layout of chat completions' response_format.
 chat::JsonValue ReadFormat(Fields& fields) {
@@ -234,13 +247,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
         call.conversation.messages.begin(),
         {.role = chat::Role::kSystem, .content = instructions, .label = "instructions"});
   }
-  if (tools != nullptr) {
-    DSV4_ASSIGN_OR_RETURN(call.conversation.tools, ReadTools(*tools));
-    for (size_t i = 0; i < tools->items().size(); ++i) {
-      DSV4_ASSIGN_OR_RETURN(ToolRule rule, ReadToolRule(tools->items()[i], fmt::format("tools[{}].", i)));
-      call.tool_rules.push_back(std::move(rule));
-    }
-  }
+  if (tools != nullptr) DSV4_TRY(ReadResponsesTools(*tools, call, request.client_tools));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   fields.LogUnknown("responses");
   return request;

@@ -14,7 +14,7 @@ Json FromChat(const chat::JsonValue& value) { return Json::parse(chat::WriteJson
 class ResponsesWriter final : public AnswerWriter {
  public:
   ResponsesWriter(const ServedModel& model, const ResponsesRequest& request, CallMemory& memory)
-      : memory_(memory), streamed_(request.stream) {
+      : memory_(memory), streamed_(request.stream), client_tools_(request.client_tools) {
     const SamplingCall& sampling = request.call.sampling;
     document_ = {
         {"id", RandomId("resp_")},
@@ -67,18 +67,22 @@ class ResponsesWriter final : public AnswerWriter {
         Close("completed", out);
         calls_.push_back({.name = delta.text});
         call_ids_.push_back(RandomId("call_"));
-        return OpenItem({{"id", RandomId("fc_")},
-                         {"type", "function_call"},
-                         {"status", "in_progress"},
-                         {"call_id", call_ids_.back()},
-                         {"name", delta.text},
-                         {"arguments", ""}},
-                        out);
+        return OpenCall(delta.text, out);
       case chat::Delta::Kind::kArguments:
+        calls_.back().arguments += delta.text;
+        if (open_ == kCustomCall) {
+          std::string input;
+          custom_input_.Feed(delta.text, input);
+          return EmitInput(input, out);
+        }
         text_ += delta.text;
         return EmitItem("response.function_call_arguments.delta", {{"delta", delta.text}}, out);
       case chat::Delta::Kind::kToolCallEnd:
-        calls_.back().arguments = text_;
+        if (open_ == kCustomCall) {
+          std::string rest;
+          custom_input_.Finish(rest);
+          EmitInput(rest, out);
+        }
         return Close("completed", out);
       case chat::Delta::Kind::kDone:
         return Finish(delta, reader, out);
@@ -133,6 +137,25 @@ class ResponsesWriter final : public AnswerWriter {
     document_["output"].push_back(item);
     Emit("response.output_item.added", {{"output_index", index()}, {"item", std::move(item)}}, out);
   }
+  // In the shape that the client declared the tool in.
+  void OpenCall(const std::string& name, std::string& out) {
+    const auto found = client_tools_.find(name);
+    const ClientTool tool = found == client_tools_.end() ? ClientTool{.name = name} : found->second;
+    Json item = {{"id", RandomId(tool.is_custom ? "ctc_" : "fc_")},
+                 {"type", tool.is_custom ? kCustomCall : "function_call"},
+                 {"status", "in_progress"},
+                 {"call_id", call_ids_.back()},
+                 {"name", tool.name},
+                 {tool.is_custom ? "input" : "arguments", ""}};
+    if (!tool.name_space.empty()) item["namespace"] = tool.name_space;
+    custom_input_ = CustomInputReader();
+    OpenItem(std::move(item), out);
+  }
+  void EmitInput(const std::string& piece, std::string& out) {
+    if (piece.empty()) return;
+    text_ += piece;
+    EmitItem("response.custom_tool_call_input.delta", {{"delta", piece}}, out);
+  }
   void OpenReasoning(std::string& out) {
     if (open_ == "reasoning") return;
     Close("completed", out);
@@ -170,6 +193,10 @@ class ResponsesWriter final : public AnswerWriter {
       EmitPart("response.output_text.done", "content_index", {{"text", text_}, {"logprobs", Json::array()}},
                out);
       EmitPart("response.content_part.done", "content_index", {{"part", TextPart(text_)}}, out);
+    } else if (open_ == kCustomCall) {
+      item()["status"] = status;
+      item()["input"] = text_;
+      EmitItem("response.custom_tool_call_input.done", {{"input", text_}}, out);
     } else {
       item()["status"] = status;
       item()["arguments"] = text_;
@@ -181,7 +208,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void Finish(const chat::Delta& done, const AnswerReader& reader, std::string& out) {
-    const bool cut = open_ == "function_call";
+    const bool cut = open_ == "function_call" || open_ == kCustomCall;
     const bool incomplete = done.finish_reason == chat::FinishReason::kLength || (cut && streamed_);
     Close(incomplete ? "incomplete" : "completed", out);
     if (cut && !streamed_) document_["output"].erase(index());
@@ -190,8 +217,12 @@ class ResponsesWriter final : public AnswerWriter {
     if (incomplete) document_["incomplete_details"] = {{"reason", "max_output_tokens"}};
   }
 
+  static constexpr const char* kCustomCall = "custom_tool_call";
+
   CallMemory& memory_;
   bool streamed_;
+  ClientTools client_tools_;
+  CustomInputReader custom_input_;  // Of the call that grows.
   Json document_;
   int64_t sequence_ = 0;
   std::string open_;  // The type of the last item while it grows, and

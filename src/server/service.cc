@@ -304,7 +304,7 @@ std::unique_ptr<Reply> Service::ChatCompletions(const HttpRequest& request, cons
 std::unique_ptr<Reply> Service::Messages(const HttpRequest& request, const Caller& caller) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body, /*counting=*/false));
+    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
     std::unique_ptr<AnswerWriter> writer = MakeAnthropicWriter(model_, messages, call_memory_);
     return StartChat(std::move(messages.call), std::move(writer), caller, request.id);
   };
@@ -314,7 +314,7 @@ std::unique_ptr<Reply> Service::Messages(const HttpRequest& request, const Calle
 std::unique_ptr<Reply> Service::CountTokens(const HttpRequest& request, const Caller&) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body, /*counting=*/true));
+    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           ChatPrompt(model_, call_memory_, std::move(messages.call)));
     return MakeReply({}, JsonText({{"input_tokens", ids.size()}}));

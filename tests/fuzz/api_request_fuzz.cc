@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Result<chat::JsonValue> body = chat::ReadJson({reinterpret_cast<const char*>(data), size}, "body");
   if (!body) return 0;
   server::Prepare(server::ReadOpenAiChat(server::Tiny(), *body));
-  server::Prepare(server::ReadAnthropic(server::Tiny(), *body, false));
+  server::Prepare(server::ReadAnthropic(server::Tiny(), *body));
   server::Prepare(server::ReadResponses(server::Tiny(), *body));
   const Result<server::CompletionsRequest> completions = server::ReadCompletions(server::Tiny(), *body);
   if (completions) {
@@ -65,6 +65,6 @@ extern "C" bool FuzzInputIsAccepted(const uint8_t* data, size_t size) {
   const Result<chat::JsonValue> body = chat::ReadJson({reinterpret_cast<const char*>(data), size}, "seed");
   return body &&
          (server::ReadOpenAiChat(server::Tiny(), *body) ||
-          server::ReadAnthropic(server::Tiny(), *body, false) ||
+          server::ReadAnthropic(server::Tiny(), *body) ||
           server::ReadResponses(server::Tiny(), *body) || server::ReadCompletions(server::Tiny(), *body));
 }

@@ -36,6 +36,7 @@ void FuzzOne(const uint8_t* data, size_t size) {
   options.null_is_empty = bits & 16;
   options.guard_closers = bits & 32;
   if (bits & 64) options.effort = "max";
+  options.api_rules = bits & 128;
   const auto render = [&](const std::vector<Message>& list) {
     const auto prompt = RenderPrompt(profile, list, options);
     if (!prompt) return;

@@ -106,9 +106,9 @@ class Messages(SharedServer):
                                ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
                                ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type"),
                                ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema: json schema, /not"),
-                               ({"max_tokens": None}, "max_tokens"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+                               ({"max_tokens": "x"}, "max_tokens"), ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
                                ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-                               ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type")):
+                               ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].source")):
             status, _, reply = self.server.request("POST", "/v1/messages", self.ask(**change))
             self.assertEqual((status, reply["type"], reply["error"]["type"]), (400, "error", "invalid_request_error"))
             self.assertIn(needle, reply["error"]["message"])

@@ -27,7 +27,7 @@ class Errors(SharedServer):
                               ({"stop": 5}, "stop"), ({"top_logprobs": 3}, "top_logprobs"), ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
                               ({"reasoning_effort": "huge"}, "reasoning_effort"), ({"thinking": "yes"}, "thinking"),
                               ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
-                              ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+                              ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages[0].content"),
                               ({"tools": [{}]}, "tools[0].function"), ({"tool_choice": "required"}, "tool_choice"),
                               ({"tool_choice": "perhaps"}, "tool_choice"), ({"response_format": {"type": "yaml"}}, "response_format.type"),
                               ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "response_format.json_schema.schema"),
