@@ -64,7 +64,6 @@ extern "C" bool FuzzInputIsAccepted(const uint8_t* data, size_t size) {
   using namespace dsv4;
   const Result<chat::JsonValue> body = chat::ReadJson({reinterpret_cast<const char*>(data), size}, "seed");
   return body &&
-         (server::ReadOpenAiChat(server::Tiny(), *body) ||
-          server::ReadAnthropic(server::Tiny(), *body) ||
+         (server::ReadOpenAiChat(server::Tiny(), *body) || server::ReadAnthropic(server::Tiny(), *body) ||
           server::ReadResponses(server::Tiny(), *body) || server::ReadCompletions(server::Tiny(), *body));
 }
