@@ -46,7 +46,8 @@ Result<diag::CheckReport> CompareWithDump(DiagnoseSession& session, const diag::
   }
   DSV4_TRY(session.CheckIds(tokens, path));
   DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
-  if (session.options().check != "all") return diag::CheckCompare(subject, tokens, dump, options);
+  if (options.mode == diag::CompareMode::kSharedInputs)
+    return diag::CheckCompare(subject, tokens, dump, options);
   return diag::CheckAgainstDump(subject, tokens, dump, options);
 }
 

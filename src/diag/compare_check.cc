@@ -1,14 +1,14 @@
 #include "diag/compare_check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <set>
 #include <utility>
 
+#include "diag/blame.h"
 #include "diag/compare_plots.h"
 #include "diag/comparer.h"
 
@@ -26,6 +26,7 @@ constexpr double kBf16Step = 0x1p-8;
 // With errors that add up typical rows decide, since a single one may flip an expert within rounding; an op's own error holds for
 // every row.
 bool PastBound(const Compared& compared, CompareMode mode, double max_flipped) {
+  if (compared.by_table) return compared.num_flipped > 0;
   if (compared.choice) {
     return static_cast<double>(compared.num_flipped) > max_flipped * static_cast<double>(compared.num_rows);
   }
@@ -103,7 +104,36 @@ std::string BoundRange(const std::vector<Compared>& compared) {
 struct Comparison {
   CheckReport report;
   int64_t num_absent = 0;
+  std::vector<Compared> compared;
 };
+
+Place PlaceOf(const Compared& tensor) {
+  return {tensor.layer, tensor.name, tensor.ops,
+          std::max<int64_t>(tensor.first_bad_row < 0 ? tensor.worst_row : tensor.first_bad_row, 0)};
+}
+
+// With what each op was given by the other run: which experts the error of ffn.routed is that of.
+std::vector<int64_t> GuiltyExperts(const std::vector<Compared>& own, const Compared& routed) {
+  if (routed.name != "ffn.routed") return {};
+  for (const Compared& tensor : own) {
+    if (tensor.layer == routed.layer && tensor.name == "ffn.router.indices")
+      return ExpertsBehind(routed.row_errors, tensor.choices);
+  }
+  return {};
+}
+
+// What is said of the first tensor past its bound, behind its place.
+std::string Complaint(const Compared& first, std::span<const int32_t> tokens) {
+  if (first.by_table) {
+    return fmt::format(
+        "{} of {} tokens have other experts, by a table that knows no near-ties: token id {} has "
+        "{}, {} in the other run",
+        first.num_flipped, first.num_rows, tokens[static_cast<size_t>(first.first_bad_row)],
+        fmt::join(first.our_choice, " "), fmt::join(first.their_choice, " "));
+  }
+  if (first.choice) return fmt::format("{} of {} rows choose otherwise", first.num_flipped, first.num_rows);
+  return fmt::format("relative error {:.3g}", first.error());
+}
 
 Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, TensorSource& other,
                        const CompareOptions& options) {
@@ -149,12 +179,10 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
   report.plots = ComparePlots(comparer.compared(), comparer.logits(), shared);
   if (first != nullptr) {
     report.verdict = Verdict::kFinding;
-    report.place = Place{first->layer, first->name, first->ops, std::max<int64_t>(first->first_bad_row, 0)};
-    report.headline = first->choice
-                          ? fmt::format("{} is the first past its bound: {} of {} rows choose otherwise",
-                                        report.place->ToString(), first->num_flipped, first->num_rows)
-                          : fmt::format("{} is the first past its bound: relative error {:.3g}",
-                                        report.place->ToString(), first->error());
+    report.place = PlaceOf(*first);
+    if (shared) report.place->experts = GuiltyExperts(comparer.compared(), *first);
+    report.headline = fmt::format("{} is the first past its bound: {}", report.place->ToString(),
+                                  Complaint(*first, tokens));
     report.next_step =
         shared ? "this op computes something else from the same inputs: read its contract in src/ops"
                : "run again with --shared: does this op err by itself, or only carry on what came before?";
@@ -166,7 +194,27 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
                               : "the other run's answers come from its prompt or "
                                 "its sampling: dsv4 diagnose prompt --against";
   }
-  return Comparison{std::move(report), comparer.num_absent()};
+  return Comparison{std::move(report), comparer.num_absent(), comparer.compared()};
+}
+
+// Of a finding where no op's own error is past its bound: what is past its bound first carries on what came before.
+void BlameWhatErrsByItself(const std::vector<Compared>& own, CheckReport& report) {
+  const std::string added_up = report.headline;
+  const Compared* suspect = MostUnusual(own);
+  if (suspect == nullptr) {
+    report.headline = added_up + "; no op errs by itself: the difference is in what feeds the layers' state";
+    return;
+  }
+  report.place = PlaceOf(*suspect);
+  report.place->experts = GuiltyExperts(own, *suspect);
+  report.headline = fmt::format(
+      "{} errs by itself beside what is usual ({}), under its bound; added up, {}", report.place->ToString(),
+      suspect->choice
+          ? fmt::format("{} of {} rows choose otherwise", suspect->num_flipped, suspect->num_rows)
+          : fmt::format("relative error {:.3g}, worst row {:.3g}", suspect->error(), suspect->worst_error),
+      added_up);
+  report.next_step =
+      "compare the weights that this op reads with the other engine's: dsv4 diagnose checkpoint";
 }
 
 }  // namespace
@@ -195,6 +243,7 @@ Result<CheckReport> CheckAgainstDump(const Subject& subject, std::span<const int
   report.evidence.insert(report.evidence.end(), other.evidence.begin(), other.evidence.end());
   report.tables.insert(report.tables.end(), other.tables.begin(), other.tables.end());
   report.plots.insert(report.plots.end(), other.plots.begin(), other.plots.end());
+  if (!shared_first && report.verdict == Verdict::kFinding) BlameWhatErrsByItself(shared.compared, report);
   if (report.verdict == Verdict::kPass) {
     report.rules_out.insert(report.rules_out.end(), other.rules_out.begin(), other.rules_out.end());
   }

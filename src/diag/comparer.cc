@@ -137,6 +137,10 @@ Status Comparer::Compare(int layer, std::string_view name, const TensorView& ten
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> theirs,
                                other_.Rows(layer, name, first, num_rows, width));
   compared.num_rows += num_rows;
+  if (name == "ffn.router.indices") {
+    compared.by_table = subject_.model.config().layers[static_cast<size_t>(layer)].hash_routed;
+    compared.choices.insert(compared.choices.end(), theirs.begin(), theirs.end());
+  }
   // The weights go with the choice that the router made.
   const auto choice =
       name == "ffn.router.weights" ? index_.find({layer, "ffn.router.indices"}) : index_.end();
@@ -160,7 +164,10 @@ void Comparer::CompareRow(Compared& compared, int64_t row, std::span<const float
   if (compared.choice) {
     if (!std::equal(ours.begin(), ours.end(), theirs.begin())) compared.reordered.insert(row);
     if (SameSet(ours, theirs)) return;
-    if (compared.num_flipped++ == 0) compared.first_bad_row = row;
+    if (compared.num_flipped++ > 0) return;
+    compared.first_bad_row = row;
+    compared.our_choice.assign(ours.begin(), ours.end());
+    compared.their_choice.assign(theirs.begin(), theirs.end());
     return;
   }
   double difference = 0;
@@ -168,6 +175,7 @@ void Comparer::CompareRow(Compared& compared, int64_t row, std::span<const float
   const double error = RowError(ours, theirs, difference, norm);
   compared.sum_squared_difference += std::isfinite(error) ? difference : kInfinity;
   compared.sum_squared += norm;
+  if (compared.name == "ffn.routed") compared.row_errors.push_back(error);
   if (error > compared.worst_error) {
     compared.worst_error = error;
     compared.worst_row = row;

@@ -28,7 +28,13 @@ struct Compared {
   double bound = 0;     // On the error of a row.
   int64_t num_rows = 0;
   int64_t num_flipped = 0;  // Of a choice.
-  double worst_error = 0;   // ||ours - theirs|| / ||theirs|| of a row.
+  bool by_table = false;    // A choice that a table makes: it has no near-ties.
+  // Of ffn.router.indices what the other run chose, [num_rows, experts per token], and the first row that differs.
+  std::vector<float> choices;
+  std::vector<float> our_choice;
+  std::vector<float> their_choice;
+  std::vector<double> row_errors;  // Of ffn.routed.
+  double worst_error = 0;          // ||ours - theirs|| / ||theirs|| of a row.
   int64_t worst_row = 0;
   int64_t first_bad_row = -1;
   std::set<int64_t> reordered;  // Rows of a choice that list it in another order, or choose otherwise.

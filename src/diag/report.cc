@@ -1,6 +1,7 @@
 #include "diag/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -53,6 +54,7 @@ Json ReportJson(const CheckReport& report) {
                      {"tensor", report.place->tensor},
                      {"op", report.place->op},
                      {"position", report.place->position}};
+    if (!report.place->experts.empty()) json["place"]["experts"] = report.place->experts;
   }
   json["evidence"] = report.evidence;
   json["tables"] = Json::array();
@@ -82,7 +84,9 @@ std::string_view VerdictName(Verdict verdict) {
 std::string Place::ToString() const {
   std::string text = layer < 0 ? tensor : fmt::format("layer {}, {}", layer, tensor);
   if (!op.empty()) text += fmt::format(" (op {})", op);
-  return text + fmt::format(", position {}", position);
+  text += fmt::format(", position {}", position);
+  if (experts.empty()) return text;
+  return text + fmt::format(", {} {}", experts.size() == 1 ? "expert" : "experts", fmt::join(experts, ", "));
 }
 
 std::string ToText(const CheckReport& report) {

@@ -25,8 +25,9 @@ struct Place {
   std::string tensor;    // "attn.compressor.pooled"
   std::string op;        // The op of ops/op_table.h that wrote it; empty when several are possible.
   int64_t position = 0;  // The first token position concerned.
+  std::vector<int64_t> experts = {};  // Of ffn.routed, where few explain what is wrong.
 
-  std::string ToString() const;  // "layer 3, attn.o (op attention), position 17"
+  std::string ToString() const;  // "layer 3, attn.o (op attention), position 17", "..., expert 5"
 };
 
 // Figures. Every row has one cell a column.
