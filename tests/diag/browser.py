@@ -1,5 +1,6 @@
 """A headless Chromium, driven through its debugging pipe with nothing but the standard library."""
 
+import base64
 import json
 import os
 import shutil
@@ -89,6 +90,38 @@ class Browser:
         if "exceptionDetails" in result:
             raise AssertionError(result["exceptionDetails"])
         return result["result"]["value"]
+
+    def evaluate_as_person(self, expression):
+        """Likewise, as if a person had just pressed something: what the browser forbids otherwise is allowed."""
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True, userGesture=True)["result"].get("value")
+
+    def resize(self, width, height=900, scheme="light", zoom=1):
+        """The size of the page, the colours that the system prefers, and the zoom: at 2, half as many CSS pixels, twice as large."""
+        self.call("Emulation.setDeviceMetricsOverride", width=int(width / zoom), height=int(height / zoom), deviceScaleFactor=zoom, mobile=width < 500)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def type(self, text):
+        self.call("Input.insertText", text=text)
+
+    def press(self, key, ctrl=False, shift=False):
+        """A key by its name: Enter, Tab, Escape, a letter."""
+        text = {"Enter": "\r", "Tab": None, "Escape": None, "Backspace": None}.get(key, key)
+        code = {"Enter": 13, "Escape": 27, "Tab": 9, "Backspace": 8}.get(key, ord(key[0].upper()))
+        for kind in ("keyDown", "keyUp"):
+            extra = {"text": text} if kind == "keyDown" and text and not ctrl else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key if len(key) > 1 else f"Key{key.upper()}", windowsVirtualKeyCode=code,
+                      modifiers=2 * ctrl + 8 * shift, **extra)
+
+    def click_at(self, x, y):
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def screenshot(self):
+        """The bytes of a PNG file."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+    def close_tab(self):
+        self.call("Page.close")
 
     def requests(self):
         """The addresses that were asked for."""

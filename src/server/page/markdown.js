@@ -1,40 +1,72 @@
-// Markdown of answers: headings, lists, quotes, tables, code, bold, italic, links. Nodes are made one by one: text never becomes markup.
+// Markdown of answers: headings, lists, quotes, tables, code, formulas, bold, italic, links. Nodes are made one by one: text never
+// becomes markup.
 "use strict";
 
-const kInline = /`([^`\n]+)`|\*\*([^\n]+?)\*\*|\*([^\s*](?:[^*\n]*[^\s*])?)\*|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)/g;
+const kInline = new RegExp([
+  /(?<tick>`+)(?<code>[^\n]{1,4000}?)(?<!`)\k<tick>(?!`)/,
+  /\\\((?<tex>[^\n]{1,4000}?)\\\)/,
+  /\$\$(?<shown>[^\n$]{1,4000}?)\$\$/,
+  /(?<![\\\w$])\$(?=[^\s$])(?<dollar>[^$\n]{0,1000}?[^\s$\\])\$(?![\w$])/,
+  /\*\*\*(?<both>[^\s*][^\n]{0,2000}?)\*\*\*/,
+  /\*\*(?<bold>[^\s][^\n]{0,2000}?)\*\*(?!\*)/,
+  /\*(?<italic>[^\s*](?:[^*\n]{0,2000}[^\s*])?)\*/,
+  /(?<![\w_])_(?<under>[^\s_](?:[^_\n]{0,2000}[^\s_])?)_(?![\w_])/,
+  /~~(?<struck>[^\s~][^~\n]{0,2000})~~/,
+  /!?\[(?<label>[^\]\n]{1,500})\]\((?<address>https?:\/\/[^\s()]{1,2000}(?:\([^\s()]{0,500}\)[^\s()]{0,500})?)(?:\s+"[^"\n]{0,500}")?\)/,
+  /(?<bare>https?:\/\/[^\s<>"'`)\]]{1,2000}[^\s<>"'`)\].,;:!?])/,
+  /\\(?<mark>[!-/:-@[-`{-~])/,
+].map(part => part.source).join("|"), "g");
+
+const link = (address, text) => make("a", { href: address, target: "_blank", rel: "noopener noreferrer", textContent: text });
 
 function inline(node, text) {
   let at = 0;
   for (const match of text.matchAll(kInline)) {
     node.append(text.slice(at, match.index));
     at = match.index + match[0].length;
-    const [, code, bold, italic, label, address] = match;
-    if (code !== undefined) node.append(make("code", { textContent: code }));
+    const { code, tex, shown, dollar, both, bold, italic, under, struck, label, address, bare, mark } = match.groups;
+    if (code !== undefined) node.append(make("code", { textContent: /^ .*[^ ].* $/.test(code) ? code.slice(1, -1) : code }));
+    else if (tex !== undefined || dollar !== undefined) node.append(formula(tex ?? dollar, false));
+    else if (shown !== undefined) node.append(shownFormula("span", shown));
+    else if (both !== undefined) node.append(make("strong", {}, inline(make("em"), both)));
     else if (bold !== undefined) node.append(inline(make("strong"), bold));
-    else if (italic !== undefined) node.append(inline(make("em"), italic));
-    else node.append(make("a", { href: address, target: "_blank", rel: "noopener noreferrer", textContent: label }));
+    else if (italic !== undefined || under !== undefined) node.append(inline(make("em"), italic ?? under));
+    else if (struck !== undefined) node.append(inline(make("del"), struck));
+    else if (mark !== undefined) node.append(mark);
+    else node.append(link(address ?? bare, label ?? bare));
   }
   node.append(text.slice(at));
+  node.normalize();
   return node;
 }
+
+// A formula of its own line: what is too wide is scrolled.
+const shownFormula = (tag, text) => make(tag, { className: "formula", tabIndex: 0 }, formula(text, true));
 
 const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replaceAll("\\|", "|"));
 const isTable = (lines, i) => lines[i].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[i + 1] ?? "") &&
   cells(lines[i]).length === cells(lines[i + 1]).length;
 const kItem = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
+const kFence = /^\s*(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
+const kRule = /^\s{0,3}([-*_])(?:\s*\1){2,}\s*$/;
 
 // A code block says its language, and its button copies what it holds at the time.
 function codeBlock(language, body) {
   const head = make("div", { className: "code-head" }, make("span", { textContent: language || "text" }),
-    make("button", { type: "button", className: "copy-code", textContent: "Copy" }));
-  return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, make("code", { textContent: body })));
+    make("button", { type: "button", className: "copy-code", textContent: "Copy", ariaLabel: "Copy this code" }));
+  const code = make("code");
+  highlight(code, language, body);
+  return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, code));
 }
 
 function table(lines) {
-  const row = (tag, line, count) => make("tr", {}, ...Array.from({ length: count }, (_, i) => inline(make(tag), cells(line)[i] ?? "")));
-  const count = cells(lines[0]).length;
-  return make("div", { className: "table", tabIndex: 0 }, make("table", {}, make("thead", {}, row("th", lines[0], count)),
-    make("tbody", {}, ...lines.slice(2).map(line => row("td", line, count)))));
+  const sides = cells(lines[1]).map(cell => (/^:.*:$/.test(cell) ? "centre" : /:$/.test(cell) ? "right" : ""));
+  const line = (tag, text, properties) => {
+    const words = cells(text);
+    return make("tr", {}, ...sides.map((side, i) => inline(make(tag, { className: side, ...properties }), words[i] ?? "")));
+  };
+  return make("div", { className: "table", tabIndex: 0 }, make("table", {}, make("thead", {}, line("th", lines[0], { scope: "col" })),
+    make("tbody", {}, ...lines.slice(2).map(text => line("td", text)))));
 }
 
 // Items of deeper indentation go into a list of the item before them.
@@ -44,7 +76,9 @@ function list(items) {
   for (let i = 0; i < items.length;) {
     let end = i + 1;
     while (end < items.length && items[end].indent > items[i].indent) end++;
-    const item = inline(make("li"), items[i].text);
+    const task = items[i].text.match(/^\[([ xX])\] (.*)$/s);
+    const item = inline(make("li"), task ? task[2] : items[i].text);
+    if (task) item.prepend(task[1] === " " ? "☐ " : "☑ ");
     if (end > i + 1) item.append(list(items.slice(i + 1, end)));
     node.append(item);
     i = end;
@@ -52,31 +86,64 @@ function list(items) {
   return node;
 }
 
+// The lines of a formula on lines of its own, without what encloses it: {body, end}, or null. It has no empty line.
+function formulaAt(lines, i) {
+  const open = lines[i].match(/^\s*(\$\$|\\\[|\\begin\{(?:equation|align|gather)\*?\})/)?.[1];
+  if (!open) return null;
+  const close = open === "$$" ? "$$" : open === "\\[" ? "\\]" : open.replace("begin", "end");
+  for (let end = i; end < lines.length && lines[end].trim(); end++) {
+    const line = end === i ? lines[i].trim().slice(open.length) : lines[end];
+    if (!line.includes(close)) continue;
+    if (!line.trimEnd().endsWith(close)) return null;
+    const whole = lines.slice(i, end + 1).join("\n").trim();
+    return { body: close.startsWith("\\end") ? whole : whole.slice(open.length, -close.length), end: end + 1 };
+  }
+  return null;
+}
+
+// Appends one node for each block of the text. Returns at which line each begins.
 function markdown(node, text) {
   const lines = text.split("\n");
-  const starts = i => /^\s*(```|~~~)|^#{1,6}\s|^>/.test(lines[i]) || kItem.test(lines[i]) || isTable(lines, i);
+  const begins = [];
+  const starts = i => kFence.test(lines[i]) || /^#{1,6}\s|^>/.test(lines[i]) || kRule.test(lines[i]) || kItem.test(lines[i]) || isTable(lines, i) || formulaAt(lines, i);
   for (let i = 0; i < lines.length;) {
-    const fence = lines[i].match(/^\s*(`{3,}|~{3,})\s*([^\s`]*)/);
-    const heading = lines[i].match(/^(#{1,6})\s+(.*)$/);
+    const fence = lines[i].match(kFence);
+    const heading = lines[i].match(/^(#{1,6})\s+(.*?)(?:\s+#+)?$/);
     const begin = i;
-    if (!lines[i].trim()) {
-      i++;
-    } else if (fence) {
+    const shown = lines[i].trim() && formulaAt(lines, i);
+    if (!lines[i].trim()) { i++; continue; }
+    begins.push(begin);
+    if (fence) {
+      const indent = lines[i].length - lines[i].trimStart().length;
       for (i++; i < lines.length && !lines[i].trim().startsWith(fence[1]);) i++;
-      node.append(codeBlock(fence[2], lines.slice(begin + 1, i++).join("\n")));
+      const body = lines.slice(begin + 1, i++).map(line => (line.slice(0, indent).trim() ? line : line.slice(indent)));
+      node.append(codeBlock(fence[2], body.join("\n")));
+    } else if (shown) {
+      node.append(shownFormula("div", shown.body));
+      i = shown.end;
     } else if (heading) {
-      node.append(inline(make(`h${Math.min(6, heading[1].length + 1)}`), heading[2]));
+      node.append(inline(make(`h${Math.min(6, heading[1].length + 2)}`), heading[2]));
+      i++;
+    } else if (kRule.test(lines[i])) {
+      node.append(make("hr"));
       i++;
     } else if (isTable(lines, i)) {
       while (i < lines.length && lines[i].includes("|")) i++;
       node.append(table(lines.slice(begin, i)));
     } else if (lines[i].startsWith(">")) {
       while (i < lines.length && lines[i].startsWith(">")) i++;
-      node.append(inline(make("blockquote"), lines.slice(begin, i).map(line => line.replace(/^>\s?/, "")).join("\n")));
+      const quote = make("blockquote");
+      markdown(quote, lines.slice(begin, i).map(line => line.replace(/^>\s?/, "")).join("\n"));
+      node.append(quote);
     } else if (kItem.test(lines[i])) {
       const items = [];
-      for (; i < lines.length && lines[i].trim() && !/^\s*(```|~~~)/.test(lines[i]); i++) {
+      for (; i < lines.length && !kFence.test(lines[i]) && !kRule.test(lines[i]); i++) {
+        if (!lines[i].trim()) {  // An empty line within: what follows is an item or stands below one.
+          if (i + 1 < lines.length && !kFence.test(lines[i + 1]) && (kItem.test(lines[i + 1]) || /^\s{2,}\S/.test(lines[i + 1]))) continue;
+          break;
+        }
         const [, indent, mark, words] = lines[i].match(kItem) ?? [];
+        if (mark && items.length && indent.length <= items[0].indent && /\d/.test(mark) !== /\d/.test(items[0].mark)) break;
         if (mark) items.push({ indent: indent.length, mark, text: words });
         else items.at(-1).text += `\n${lines[i].trim()}`;
       }
@@ -86,32 +153,58 @@ function markdown(node, text) {
       node.append(inline(make("p"), lines.slice(begin, i).join("\n")));
     }
   }
+  return begins;
 }
 
-document.addEventListener("click", event => {
-  const button = event.target.closest?.(".copy-code");
-  if (button) copy(button.closest(".code").querySelector("code").textContent);
-});
-
+// Shows a text in a node. Of a text that has grown, only the last two blocks are read again: a line that is not complete can still join
+// the last one to the one before.
 function showText(target, text) {
   if (target.source === text) return;
+  let keeps = 0;
+  let from = 0;
+  if (target.source && text.startsWith(target.source)) {
+    keeps = Math.max(0, target.offsets.length - 2);
+    from = target.offsets[keeps] ?? 0;
+  }
   target.source = text;
+  const rest = text.slice(from);
   const node = make("div");
-  markdown(node, text);
-  patch(target, node);
+  const begins = markdown(node, rest);
+  const offsets = [];
+  let line = 0;
+  let at = 0;
+  for (const begin of begins) {
+    for (; line < begin; line++) at = rest.indexOf("\n", at) + 1;
+    offsets.push(from + at);
+  }
+  target.offsets = [...(target.offsets ?? []).slice(0, keeps), ...offsets];
+  patch(target, node, keeps);
+  target.classList.toggle("long", target.childNodes.length > 100);
 }
 
-// Makes the children of one node those of another. What is equal stays, and text grows in place: a selection survives.
-function patch(node, wanted) {
-  const old = [...node.childNodes];
+// Makes the children of one node, from a place on, those of another. What is equal stays, and text grows in place: a selection survives.
+function patch(node, wanted, from = 0) {
   const next = [...wanted.childNodes];
-  next.forEach((child, i) => {
-    const before = old[i];
+  let before = from ? node.childNodes[from] : node.firstChild;
+  for (const child of next) {
+    const after = before?.nextSibling;
     if (!before) node.append(child);
-    else if (before.nodeName !== child.nodeName || before.className !== child.className || before.href !== child.href || before.start !== child.start) before.replaceWith(child);
-    else if (before.nodeType !== Node.TEXT_NODE) patch(before, child);
-    else if (child.data.startsWith(before.data)) before.appendData(child.data.slice(before.length));
+    else if (!isLike(before, child)) before.replaceWith(child);
+    else if (before.nodeType !== Node.TEXT_NODE) { if (before.source === undefined) patch(before, child); }
+    else if (child.data.startsWith(before.data)) { if (child.data.length > before.data.length) before.appendData(child.data.slice(before.data.length)); }
     else before.data = child.data;
-  });
-  for (const child of old.slice(next.length)) child.remove();
+    before = after;
+  }
+  while (before) {
+    const after = before.nextSibling;
+    before.remove();
+    before = after;
+  }
 }
+const isLike = (one, other) => one.nodeName === other.nodeName && one.className === other.className && one.getAttribute?.("href") === other.getAttribute?.("href") &&
+  one.start === other.start && one.source === other.source;
+
+document.addEventListener("click", event => {
+  const pressed = event.target.closest?.(".copy-code");
+  if (pressed) copy(pressed.closest(".code").querySelector("code").textContent);
+});

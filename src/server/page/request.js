@@ -43,7 +43,9 @@ async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(error => {
+      throw error.name === "AbortError" ? error : new Error("interrupted: the connection ended before the answer did");
+    });
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();

@@ -115,7 +115,8 @@ function drawAnswer(turn) {
   node.append(thinking, text, calls, foot);
   node.update = () => {
     thinking.hidden = !turn.reasoning;
-    patch(thinking.lastChild, make("div", {}, turn.reasoning));
+    if (thinking.said !== turn.reasoning) patch(thinking.lastChild, make("div", {}, turn.reasoning));
+    thinking.said = turn.reasoning;
     const label = ["Reasoning", turn.thought !== undefined && seconds(turn.thought), turn.thoughtTokens && `${turn.thoughtTokens} tokens`, turn.effort && `effort ${turn.effort}`,
       turn.budget && `at most ${turn.budget} tokens`].filter(Boolean).join(", ") + (turn.active && !turn.content ? " …" : "");
     if (thinking.firstChild.textContent !== label) thinking.firstChild.textContent = label;
