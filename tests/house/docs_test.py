@@ -11,6 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_SUFFIXES = {".h", ".cc", ".py", ".cmake", ".txt", ".md", ".json", ".sh", ".toml"}
+# Those that everybody reads first; their sentences are short.
+MAIN_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/adding-an-op.md", "docs/adding-a-kernel.md",
+                  "docs/glossary.md", "docs/performance.md", "docs/scaling.md", "docs/scaling-design.md",
+                  "docs/cuda/overview.md", "docs/cuda/fusion.md", "docs/cuda/numerics.md"]
 # Built as pieces, so that this file is not its own finding.
 MACHINE_PATHS = re.compile("(?<![\\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + ")/[a-z]")
 
@@ -105,10 +109,42 @@ class DocsTest(unittest.TestCase):
     def test_readme_is_short(self) -> None:
         self.assertLess(len((ROOT / "README.md").read_text().splitlines()), 120)
 
+    def test_sentences_of_main_documents_are_short(self) -> None:
+        long = []
+        for name in MAIN_DOCUMENTS:
+            for sentence in sentences((ROOT / name).read_text()):
+                words = [word for word in sentence.split() if re.search(r"\w", word)]
+                if len(words) > 25:
+                    long.append(f"{name}: {len(words)} words, 25 are allowed: {sentence}")
+        self.assertEqual(long, [])
+        self.assertEqual(sentences("# Title\n\nOne two\nthree. Four: *five*.\n\n- six\n- [seven](x.md) `a b`\n\n| no | table |\n"),
+                         ["One two three.", "Four:", "*five*.", "six", "seven code"])
+
+    def test_cuda_pages_are_short(self) -> None:
+        for page in ("overview", "fusion", "numerics"):
+            self.assertLessEqual(len((ROOT / f"docs/cuda/{page}.md").read_bytes()), 8192, page)
+
     def test_license_is_complete(self) -> None:
         text = (ROOT / "LICENSE").read_text()
         self.assertIn("Apache License", text)
         self.assertIn("END OF TERMS AND CONDITIONS", text)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of paragraphs and list items; tables, headings and code are none. Code in a sentence is one word."""
+    text = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+    blocks: list[list[str]] = [[]]
+    for line in map(str.strip, text.splitlines()):
+        item = re.match(r"([-*]|\d+\.) ", line)
+        if not line or item or line[0] in "#|!":
+            blocks.append([])
+        if line and line[0] not in "#|!":
+            blocks[-1].append(line[item.end():] if item else line)
+    found = []
+    for block in filter(None, map(" ".join, blocks)):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", block))
+        found += re.split(r"(?<=[.!?:;])[\"*)]*\s+(?=[\"*(A-Z0-9]|code)", plain)
+    return found
 
 
 def headings(path: Path) -> set[str]:
