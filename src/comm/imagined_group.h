@@ -1,5 +1,4 @@
-// A group whose other ranks are imagined: everything is there at once and nothing is exchanged. For plans, which count memory and
-// look at no number.
+// A null communicator: every call returns at once and exchanges nothing. For plans, which count memory and look at no number.
 #pragma once
 
 #include <memory>
@@ -12,7 +11,7 @@ namespace dsv4::comm {
 // as it is.
 std::unique_ptr<Communicator> ImagineGroup(int rank, int size, int part_size);
 
-// Whether ImagineGroup made it: what it is given need not be memory that anybody can read.
+// Whether ImagineGroup made it: what it is given need not be readable memory.
 bool IsImagined(const Communicator& group);
 
 }  // namespace dsv4::comm

@@ -75,7 +75,7 @@ Status Work(Communicator& group) {
 
 // Says on `joined` when it is in the group.
 [[noreturn]] void RunRank(testing::Meeting& meeting, int rank, int size, int victim, int joined) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Also where the test fails before it kills anybody.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Also where the test fails before it kills a rank.
   meeting.CloseAllBut(rank);
   const auto group = meeting.Join(rank, kDeadline);
   if (char byte = 0; group == nullptr || ::write(joined, &byte, 1) != 1) ::_exit(kOther);

@@ -90,7 +90,7 @@ Status Comparer::CheckStored(const ops::StoreRowsArgs& args) {
     for (int64_t row = 0; row < run.num_rows; ++row) {
       const std::byte* want = source.data() + static_cast<size_t>(run.source_begin + row) * row_bytes;
       if (std::memcmp(stored.data() + static_cast<size_t>(row) * row_bytes, want, row_bytes) == 0) continue;
-      // The head gathers its rows before anybody sees them.
+      // The head gathers its rows before the next op sees them.
       const bool head = last_tensor_.second == "ffn.streams";
       compared_.push_back({.layer = head ? -1 : last_tensor_.first,
                            .name = head ? "head.streams" : last_tensor_.second,

@@ -10,7 +10,7 @@
 // | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | row_dtype |
 // | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | row_dtype |
 //
-// Several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
+// Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
 //
 // channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
 // nothing ever moves, and taking tokens back is a change of length.

@@ -1,4 +1,4 @@
-// SequenceState: everything a sequence remembers, for every layer: the window ring, the compressed entries,
+// SequenceState: a sequence's KV cache, everything it remembers, for every layer: the window ring, the compressed entries,
 // the indexer's keys and the raw rows of both compressors (cache_layout.h). Nothing else may keep
 // per-sequence numbers.
 //

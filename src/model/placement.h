@@ -1,6 +1,6 @@
 // Placement: which rank of a group has which part of a model. docs/scaling-design.md says why and what it costs.
 //
-// Ranks stand in a rectangle: `num_stages` stages, each with the same number of ranks (the shards). A stage has consecutive
+// Ranks form a grid: `num_stages` stages (pipeline parallel), each with the same number of ranks (the shards). A stage has consecutive
 // layers; a shard has a part of every layer of its stage. Rank r is shard r mod num_shards of stage r / num_shards. The first
 // stage also has the embedding and the head.
 #pragma once
@@ -19,17 +19,17 @@ namespace dsv4::model {
 // How the shards of a stage divide the routed experts. Attention and the shared expert they divide by columns, or not at all where they
 // divide the sequences.
 enum class ExpertPlacement : uint8_t {
-  kById,       // Each has whole experts.
-  kByColumns,  // Each has a part of every expert.
+  kById,       // Expert parallel: each has whole experts.
+  kByColumns,  // Tensor parallel: each has a part of every expert.
 };
 
 struct Placement {
   int num_stages = 1;
   int num_shards = 1;  // Of every stage.
   ExpertPlacement experts = ExpertPlacement::kById;
-  // Whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
+  // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
   bool divide_entries = false;
-  // Whether each sequence is on one shard, which does all of its layers but the routed experts and the head; else every shard has a part of
+  // Data-parallel attention: whether each sequence is on one shard, which does all of its layers but the routed experts and the head; else every shard has a part of
   // every sequence's work.
   bool divide_sequences = false;
 

@@ -1,4 +1,4 @@
-// QueuedStep: a decode step that chooses the next tokens by itself, so that the step behind it can be queued before anybody has seen
+// QueuedStep: a decode step that chooses the next tokens by itself, so that the step behind it can be queued before the host has seen
 // them (Model::QueueDecode).
 #pragma once
 

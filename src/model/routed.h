@@ -1,4 +1,5 @@
-// The routed experts of one layer, on one rank or divided over the shards of a stage.
+// The routed experts of one layer, on one rank or over the shards of a stage: expert parallel by id, tensor parallel by columns. "Terms"
+// are expert outputs before the combine.
 #pragma once
 
 #include "model/step_context.h"

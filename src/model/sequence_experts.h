@@ -1,5 +1,5 @@
-// Routed experts where every shard has sequences of its own (Placement::divide_sequences) and experts of its own: tokens go to the experts,
-// and what those add to them comes back.
+// Expert parallelism beside data-parallel attention (Placement::divide_sequences): tokens go to the shards of their experts (dispatch), and
+// the expert outputs come back (combine).
 #pragma once
 
 #include <functional>

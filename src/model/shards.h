@@ -1,4 +1,4 @@
-// What the shards of a stage say to each other inside a layer, and which columns each of them computes.
+// Tensor parallelism: what the shards of a stage exchange inside a layer, and which columns each of them computes.
 //
 // The rule is "rows of weights, never columns" wherever it can be: a shard computes some outputs of a linear from all of its
 // inputs, and the outputs are put together. No sum is cut, so the numbers are those of one rank, bit for bit. Only

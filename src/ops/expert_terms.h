@@ -1,4 +1,4 @@
-// ExpertTerms: what each of some experts adds to the tokens that chose it: the rows that routed_experts sums, unsummed.
+// ExpertTerms: expert outputs before the combine: the rows that routed_experts sums, unsummed.
 //   x        [num_tokens, dim]         bf16 or f32, contiguous
 //   indices  [num_tokens, top_k]       i32 in [0, num_experts): of all experts, wherever they are
 //   weights  [num_tokens, top_k]       f32

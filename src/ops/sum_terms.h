@@ -1,4 +1,4 @@
-// SumTerms: a token's sum over its experts, whose terms lie in several parts: the end of routed_experts.
+// SumTerms: the combine: a token's sum over its experts, whose outputs lie in several parts. The end of routed_experts.
 //   parts    [num_parts, num_tokens, top_k, dim]  bf16 or f32, contiguous; 1 to kMaxTermParts parts, each what expert_terms gave
 //   indices  [num_tokens, top_k]  i32 in [0, begins.back())
 //   begins   num_parts + 1 ids from 0 on, ascending, in host memory; borrowed for the call. Part p has the expert outputs of
