@@ -11,8 +11,6 @@
 namespace dsv4::engine {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // A request whose prompt shares at least so much with one that is being read waits for that state instead of computing it too.
 // Nor is an extra cut of a prompt worth less.
 constexpr int64_t kWorthWaitingFor = 64;
@@ -320,14 +318,8 @@ void Engine::MakeRoom() {
   while (running_.size() > 1 && RunningBytes() > options_.max_state_bytes) PreemptYoungest();
 }
 
-void Engine::Sample(Sequence& sequence, std::span<const float> logits) {
-  sampling::TokenConstraint* constraint = sequence.request.constraint.get();
-  sequence.sampled = sequence.sampler.Sample(
-      logits, constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>());
-}
-
-void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
-  Result<sampling::SampledToken>& token = sequence.sampled;
+void Engine::AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& token,
+                       std::vector<Event>& events) {
   if (!token) {
     Finish(sequence, FinishReason::kError, token.error(), -1, events);
     return;
@@ -336,7 +328,6 @@ void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
     Finish(sequence, FinishReason::kStop, {}, token->id, events);
     return;
   }
-  if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token->id);
   sequence.tokens.push_back(token->id);
   ++stats_.num_output_tokens;
   events.push_back({.request = sequence.id, .kind = Event::Kind::kToken, .token = std::move(*token)});
@@ -358,10 +349,12 @@ std::vector<Event> Engine::Step() {
     return events;
   }
 
+  settled_.reset();
   if (RunAhead()) {
     GoOn(events);
     return events;
   }
+  ChooseDrafts();
 
   std::vector<Pending> pending;
   for (const auto& sequence : running_) {
@@ -375,21 +368,32 @@ std::vector<Event> Engine::Step() {
   if (schedule.empty()) return events;
 
   std::vector<model::SequenceChunk> batch;
+  int64_t num_rows = 0;
   for (const ScheduledChunk& chunk : schedule) {
     Sequence& sequence = *running_[chunk.sequence];
     const bool last = chunk.num_tokens == pending[chunk.sequence].num_tokens;
+    const bool verifies = sequence.num_verified > 0;
+    std::span<const int32_t> tokens =
+        std::span(sequence.tokens)
+            .subspan(static_cast<size_t>(sequence.length()), static_cast<size_t>(chunk.num_tokens));
+    if (verifies) {
+      sequence.rows.assign(tokens.begin(), tokens.end());
+      sequence.rows.insert(sequence.rows.end(), sequence.draft.tokens.begin(),
+                           sequence.draft.tokens.begin() + sequence.num_verified);
+      tokens = sequence.rows;
+    }
+    num_rows += static_cast<int64_t>(tokens.size());
     batch.push_back({.state = &*sequence.state,
-                     .tokens = std::span(sequence.tokens)
-                                   .subspan(static_cast<size_t>(sequence.length()),
-                                            static_cast<size_t>(chunk.num_tokens)),
-                     .logits = options_.observer != nullptr ? model::LogitsRows::kAll
-                               : last                       ? model::LogitsRows::kLast
-                                                            : model::LogitsRows::kNone});
+                     .tokens = tokens,
+                     .logits = verifies || options_.observer != nullptr ? model::LogitsRows::kAll
+                               : last                                   ? model::LogitsRows::kLast
+                                                                        : model::LogitsRows::kNone});
     if (options_.watcher != nullptr && IsDecode(batch.back())) {
       options_.watcher->BeforeDecode(sequence.id, *sequence.state, batch.back().tokens[0]);
     }
   }
 
+  const Clock::time_point began = Clock::now();
   const Result<model::StepOutput> output = model_.Step(batch, options_.observer);
   ++stats_.num_steps;
   for (size_t i = 0; options_.watcher != nullptr && i < batch.size(); ++i) {
@@ -404,7 +408,7 @@ std::vector<Event> Engine::Step() {
   };
   const auto sample = [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      if (knows_no_more(i)) Sample(*running_[schedule[i].sequence], output->Row(i, output->num_rows(i) - 1));
+      if (knows_no_more(i)) Sample(*running_[schedule[i].sequence], *output, i);
     }
   };
   const auto num_chunks = static_cast<int64_t>(schedule.size());
@@ -413,6 +417,8 @@ std::vector<Event> Engine::Step() {
   } else if (output) {
     sample(0, num_chunks);
   }
+  const bool decodes_alone = std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens == 1; });
+  if (output && decodes_alone) SawDecodeStep(num_rows, num_chunks, began);
   for (size_t i = 0; i < schedule.size(); ++i) {
     Sequence& sequence = *running_[schedule[i].sequence];
     if (!output) {

@@ -6,8 +6,11 @@
 // Not thread-safe except where noted: one owner calls all functions. The model outlives the engine.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,8 +23,20 @@
 #include "engine/request.h"
 #include "engine/step_watcher.h"
 #include "model/model.h"
+#include "speculation/draft_policy.h"
+#include "speculation/drafter.h"
 
 namespace dsv4::engine {
+
+// Drafts (speculation/drafter.h) that steps verify. Tokens are the same with and without, and with any of these numbers.
+struct SpeculationOptions {
+  // Makes a sequence's drafter; empty: no drafts.
+  std::function<std::unique_ptr<speculation::Drafter>()> make_drafter;
+  // Tokens of a draft at most; no more than the model can take back (ModelOptions::max_rewind_tokens).
+  int64_t most_tokens = 7;
+  // Verifies as much of every draft as there is. Otherwise as much as pays (speculation/draft_policy.h).
+  bool always = false;
+};
 
 struct EngineOptions {
   // Tokens of one batch, prefill and decode together; 0: as many as the model takes in one pass.
@@ -46,12 +61,16 @@ struct EngineOptions {
   // Decode steps are queued before the tokens of the step in front of them are known (run_ahead.cc). Unset: where the model's backend
   // works while the host goes on. Tokens are the same either way.
   std::optional<bool> run_ahead;
+  // Drafts are left out of steps that a watcher or an observer sees, and of those that read prompts.
+  SpeculationOptions speculation;
   // Sees every tensor of every step, with the logits of all rows instead of the sampled ones. Rows of sequences that run at one
   // time are mixed: for one request at a time. Outlives the engine; null: none.
   model::Observer* observer = nullptr;
 };
 
 constexpr int64_t kMostCheckpoints = 8;  // Of one prompt: their rings are not shared.
+
+constexpr size_t kDraftPlaces = 8;  // Of EngineStats; the last is for all further ones.
 
 struct EngineStats {
   int64_t num_running = 0;
@@ -62,7 +81,11 @@ struct EngineStats {
   int64_t num_cached_tokens = 0;   // Reused instead.
   int64_t num_output_tokens = 0;
   int64_t num_preemptions = 0;
-  int64_t state_bytes = 0;  // Of running sequences.
+  // Of drafts, by place: tokens that steps verified, and that were right.
+  std::array<int64_t, kDraftPlaces> num_draft_tokens = {};
+  std::array<int64_t, kDraftPlaces> num_accepted_tokens = {};
+  int64_t num_decode_steps = 0;  // A step counts once for every sequence that gets tokens of it.
+  int64_t state_bytes = 0;       // Of running sequences.
   int64_t cache_bytes = 0;
   int64_t cache_states = 0;
   int64_t cache_evictions = 0;
@@ -95,6 +118,7 @@ class Engine {
   EngineStats stats() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Sequence;
 
   void DropEnded(std::vector<Event>& events);
@@ -130,10 +154,20 @@ class Engine {
   // Takes back what the state has read beyond the tokens that are known.
   static void TakeBack(Sequence& sequence);
 
-  // Samples into sequence.sampled. For different sequences from several threads.
-  static void Sample(Sequence& sequence, std::span<const float> logits);
+  // Speculation (speculate.cc).
+  // Decides which drafts the next step verifies, besides one row of each running sequence; whether there are any.
+  bool ChooseDrafts();
+  void Learn(Sequence& sequence);
+  // What a step of decode rows alone took.
+  void SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin);
+
+  // Samples into sequence.sampled, from the chunk's last rows: one, and one for every draft that was right. For different sequences
+  // from several threads.
+  static void Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk);
   // Takes what was sampled and decides whether the sequence goes on.
   void Advance(Sequence& sequence, std::vector<Event>& events);
+  // The same for one token.
+  void AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& token, std::vector<Event>& events);
 
   model::Model& model_;
   EngineOptions options_;
@@ -146,6 +180,8 @@ class Engine {
   RequestId next_id_ = 1;
   Buffer allowed_on_backend_;  // Of allowed_tokens_, once a step was queued.
   std::unique_ptr<StepUnderWay> under_way_;
+  speculation::DraftPolicy draft_policy_;
+  std::optional<Clock::time_point> settled_;  // When the step in front of the one under way was.
 };
 
 }  // namespace dsv4::engine

@@ -32,6 +32,8 @@ struct Request {
   // Ascending positions in the prompt at which other prompts are likely to branch off (where the last turn begins): the state is
   // kept there. The prompt's end and the answer's end are kept anyway.
   std::vector<int64_t> branch_points = {};
+  // Whether steps may verify drafts of this answer, where the engine has them (EngineOptions::speculation). The answer is the same.
+  bool speculate = true;
   // Waiting requests of the owner with the fewest running ones go first.
   uint64_t owner = 0;
 };

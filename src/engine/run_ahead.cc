@@ -38,7 +38,7 @@ bool Engine::RunAhead() {
     return sequence->num_pending() == 1 && sequence->num_output_tokens() > 0 &&
            sequence->request.constraint == nullptr && sequence->sampler.by_logits_alone();
   });
-  if (!all_may) return false;
+  if (!all_may || ChooseDrafts()) return false;
   if (!allowed_tokens_.empty() && !allowed_on_backend_) {
     Result<Buffer> allowed = model_.UploadAllowedTokens(allowed_tokens_);
     if (!allowed) return false;  // Without memory; a step that reads logits may do with less.
@@ -75,7 +75,10 @@ bool Engine::GoOn(std::vector<Event>& events) {
   const std::unique_ptr<StepUnderWay> now = std::exchange(under_way_, nullptr);
   if (now->of_nobody()) return false;
   std::vector<Sequence*> next;
-  if (MayGoOn()) {
+  // A draft of what comes behind the token that is under way wants a step of its own, with that token in front.
+  const bool drafts = ChooseDrafts();
+  for (const auto& sequence : running_) sequence->num_verified = 0;
+  if (MayGoOn() && !drafts) {
     // The token that a sequence is about to get may be its last, which is never read.
     std::ranges::copy_if(now->sequences, std::back_inserter(next), [](const Sequence* sequence) {
       return sequence != nullptr && sequence->num_output_tokens() + 1 < sequence->max_tokens;
@@ -83,6 +86,12 @@ bool Engine::GoOn(std::vector<Event>& events) {
   }
   if (!next.empty()) under_way_ = Queue(next, now.get());
   Settle(*now, events);
+  // Of one step, where the one behind it was there to begin at once.
+  if (settled_.has_value())
+    SawDecodeStep(static_cast<int64_t>(now->sequences.size()), static_cast<int64_t>(now->sequences.size()),
+                  *settled_);
+  settled_.reset();
+  if (under_way_ != nullptr) settled_ = Clock::now();
   if (under_way_ != nullptr) {
     for (Sequence*& sequence : under_way_->sequences) {
       if (sequence->finished) sequence = nullptr;
@@ -105,11 +114,11 @@ void Engine::Settle(StepUnderWay& step, std::vector<Event>& events) {
     const model::ChosenToken& token = (*tokens)[i];
     if (token.fault == ops::kNoFault) {
       sequence.sampler.Record(token.id);
-      sequence.sampled = sampling::SampledToken{.id = token.id};
+      sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
     } else if (token.fault == model_.config().vocab_size) {
-      sequence.sampled = Error(sequence.sampler.NoChoice());
+      sequence.sampled.emplace_back(Error(sequence.sampler.NoChoice()));
     } else {
-      sequence.sampled = Error(sequence.sampler.BadLogit(token.fault, "NaN or infinite"));
+      sequence.sampled.emplace_back(Error(sequence.sampler.BadLogit(token.fault, "NaN or infinite")));
     }
     Advance(sequence, events);
   }

@@ -22,7 +22,13 @@ struct Engine::Sequence {
   int64_t num_prompt_tokens = 0;
   int64_t max_tokens = 0;
   sampling::Sampler sampler;
-  Result<sampling::SampledToken> sampled = {};  // Of the step that runs.
+  std::vector<Result<sampling::SampledToken>> sampled = {};  // Of the step that runs.
+  std::unique_ptr<speculation::Drafter> drafter = nullptr;   // Made when it is first asked.
+  speculation::AcceptanceRecord acceptance = {};
+  speculation::Draft draft = {};   // What may follow the tokens that were known when it was made,
+  int64_t draft_at = 0;            // so many.
+  int64_t num_verified = 0;        // Of its tokens, by the step that runs.
+  std::vector<int32_t> rows = {};  // Of the step that runs, where it verifies a draft.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
   int64_t checkpoint_every = 0;                 // > 0: and at the multiples of this within the prompt.

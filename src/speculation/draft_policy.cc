@@ -1,0 +1,129 @@
+#include "speculation/draft_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsv4::speculation {
+namespace {
+
+// Of what was seen long ago.
+constexpr double kForget = 0.97;
+// Before anything was seen: that the first token is right, by evidence.
+constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5,  0.6,
+                                                           0.65, 0.7,  0.75, 0.8,  0.85, 0.9};
+constexpr double kPriorWeight = 4.0;
+
+// A row more costs this part of a row alone until it was measured. Too little rather than too much: what is tried is measured.
+constexpr double kUnknownRow = 0.15;
+constexpr double kNewStep = 0.2;  // Weight of the newest step.
+// A price that has not been seen for a while is doubted: a single slow step must not end drafts for ever.
+constexpr double kDoubt = 0.002;
+constexpr double kCheapestRow = 0.02;
+
+}  // namespace
+
+void AcceptanceRecord::Saw(int evidence, int64_t verified, int64_t accepted) {
+  auto& counts = counts_[static_cast<size_t>(evidence)];
+  for (int64_t place = 0; place < verified && place <= accepted; ++place) {
+    Count& count = counts[static_cast<size_t>(std::min<int64_t>(place, kPlaces - 1))];
+    count.right = count.right * kForget + (place < accepted ? 1.0 : 0.0);
+    count.seen = count.seen * kForget + 1.0;
+  }
+}
+
+double AcceptanceRecord::Probability(int evidence, int64_t place, double prior, double weight) const {
+  const Count& count =
+      counts_[static_cast<size_t>(evidence)][static_cast<size_t>(std::min<int64_t>(place, kPlaces - 1))];
+  return (count.right + prior * weight) / (count.seen + weight);
+}
+
+void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
+  if (rows < 1 || rows > kMostKnownRows || seconds <= 0.0) return;
+  double& cost = cost_[static_cast<size_t>(rows)];
+  if (cost == 0.0) {
+    cost = seconds;
+    return;
+  }
+  // A step that something else held up says little.
+  const double before = cost;
+  cost += kNewStep * (std::clamp(seconds, cost / 2, cost * 2) - cost);
+  if (rows != base_rows) return;
+  // Whatever makes steps slower (a longer context) makes all of them slower.
+  for (size_t i = 1; i < cost_.size(); ++i) {
+    if (static_cast<int64_t>(i) == rows || cost_[i] == 0.0) continue;
+    cost_[i] *= cost / before;
+    const auto more = static_cast<double>(static_cast<int64_t>(i) - rows);
+    if (more > 0) cost_[i] = std::max(cost_[i] * (1.0 - kDoubt), cost * (1.0 + kCheapestRow * more));
+  }
+}
+
+void DraftPolicy::SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
+  record.Saw(evidence, verified, accepted);
+  record_.Saw(evidence, verified, accepted);
+}
+
+double DraftPolicy::RelativeCost(int64_t rows) const {
+  int64_t below = std::min(rows, kMostKnownRows);
+  while (below > 0 && cost_[static_cast<size_t>(below)] == 0.0) --below;
+  int64_t above = rows;
+  while (above <= kMostKnownRows && cost_[static_cast<size_t>(above)] == 0.0) ++above;
+  if (above > kMostKnownRows) above = 0;
+  const double of_below = cost_[static_cast<size_t>(below)];
+  const double of_above = cost_[static_cast<size_t>(above)];
+  if (below == rows) return of_below;
+  if (below > 0 && above > 0)
+    return of_below +
+           (of_above - of_below) * static_cast<double>(rows - below) / static_cast<double>(above - below);
+  // From one side alone, or from nothing.
+  const auto relative = [](int64_t count) { return 1.0 + kUnknownRow * static_cast<double>(count - 1); };
+  if (below > 0) return of_below * relative(rows) / relative(below);
+  if (above > 0) return of_above * relative(rows) / relative(above);
+  return relative(rows);
+}
+
+std::vector<int64_t> DraftPolicy::Lengths(std::span<const Candidate> candidates, int64_t base_rows,
+                                          int64_t most_rows) const {
+  struct Next {
+    size_t candidate;
+    double reaches;  // The probability that all up to and with the next token are right.
+  };
+  const auto probability = [&](const Candidate& candidate, int64_t place) {
+    const int evidence = candidate.draft->evidence;
+    double prior = kFirstGuess[static_cast<size_t>(evidence)];
+    // What holds for one place is the first guess for the one behind it.
+    for (int64_t i = 0;; ++i) {
+      prior = record_.Probability(evidence, i, prior, kPriorWeight);
+      if (i >= place || i >= 3) break;
+    }
+    return candidate.record->Probability(evidence, place, prior, kPriorWeight);
+  };
+  std::vector<int64_t> lengths(candidates.size(), 0);
+  std::vector<int64_t> best = lengths;
+  std::vector<Next> next;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (!candidates[i].draft->tokens.empty()) next.push_back({i, probability(candidates[i], 0)});
+  }
+  auto expected = static_cast<double>(base_rows);
+  double best_rate = expected / RelativeCost(base_rows);
+  for (int64_t rows = base_rows + 1; rows <= most_rows && !next.empty(); ++rows) {
+    const auto chosen = std::max_element(next.begin(), next.end(),
+                                         [](const Next& a, const Next& b) { return a.reaches < b.reaches; });
+    expected += chosen->reaches;
+    int64_t& length = lengths[chosen->candidate];
+    ++length;
+    const double rate = expected / RelativeCost(rows);
+    if (rate > best_rate) {
+      best_rate = rate;
+      best = lengths;
+    }
+    const Candidate& candidate = candidates[chosen->candidate];
+    if (length == static_cast<int64_t>(candidate.draft->tokens.size())) {
+      next.erase(chosen);
+    } else {
+      chosen->reaches *= probability(candidate, length);
+    }
+  }
+  return best;
+}
+
+}  // namespace dsv4::speculation

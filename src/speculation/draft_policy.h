@@ -1,0 +1,58 @@
+// DraftPolicy: how many tokens of each draft a step verifies. It learns what a row more costs on this machine and how often drafts of
+// which evidence have been right, and adds rows as long as they raise the tokens a second that are to be expected.
+//
+// What it decides changes when tokens come, never which.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "speculation/drafter.h"
+
+namespace dsv4::speculation {
+
+// How often a draft's tokens were right, as it has been lately: one count for each evidence and place in the draft.
+class AcceptanceRecord {
+ public:
+  // The first `accepted` of `verified` tokens were right.
+  void Saw(int evidence, int64_t verified, int64_t accepted);
+  // Of token `place` (from 0), where those before it were right; `prior` counts as much as `weight` observations.
+  double Probability(int evidence, int64_t place, double prior, double weight) const;
+
+ private:
+  static constexpr int kPlaces = 4;  // 0, 1, 2, and all further ones.
+  struct Count {
+    double right = 0.0;
+    double seen = 0.0;
+  };
+  std::array<std::array<Count, kPlaces>, kMostEvidence> counts_ = {};
+};
+
+struct Candidate {
+  const Draft* draft = nullptr;
+  const AcceptanceRecord* record = nullptr;  // Of its sequence.
+};
+
+class DraftPolicy {
+ public:
+  // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
+  void SawStep(int64_t rows, int64_t base_rows, double seconds);
+  void SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
+
+  // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
+  std::vector<int64_t> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
+                               int64_t most_rows) const;
+
+  // Expected seconds of a step of so many rows, relative to one of one row. Exposed for tests and metrics.
+  double RelativeCost(int64_t rows) const;
+
+ private:
+  static constexpr int64_t kMostKnownRows = 256;
+
+  AcceptanceRecord record_;                           // Of all sequences.
+  std::array<double, kMostKnownRows + 1> cost_ = {};  // Seconds by rows; 0: not seen.
+};
+
+}  // namespace dsv4::speculation

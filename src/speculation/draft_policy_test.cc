@@ -1,0 +1,96 @@
+#include "speculation/draft_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace dsv4::speculation {
+namespace {
+
+constexpr int64_t kMost = 8;
+
+std::vector<int64_t> LengthsOf(const DraftPolicy& policy, const AcceptanceRecord& record, int64_t count,
+                               int evidence) {
+  Draft draft = {.tokens = std::vector<int32_t>(kMost, 1), .evidence = evidence};
+  const std::vector<Candidate> candidates(static_cast<size_t>(count), {&draft, &record});
+  return policy.Lengths(candidates, count, count * (kMost + 1));
+}
+
+// Steps that cost 1 and `row` for each row more.
+DraftPolicy PolicyOf(double row) {
+  DraftPolicy policy;
+  for (int i = 0; i < 50; ++i) {
+    for (int64_t rows = 2; rows <= kMost + 1; ++rows)
+      policy.SawStep(rows, 1, 1.0 + row * static_cast<double>(rows - 1));
+    policy.SawStep(1, 1, 1.0);
+  }
+  return policy;
+}
+
+TEST(DraftPolicy, VerifiesAllWhereRowsAreFreeAndDraftsAreRight) {
+  DraftPolicy policy = PolicyOf(0.0);
+  AcceptanceRecord record;
+  for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, kMost, kMost);
+  EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{kMost});
+}
+
+TEST(DraftPolicy, VerifiesNothingWhereARowCostsAStep) {
+  DraftPolicy policy = PolicyOf(1.1);
+  AcceptanceRecord record;
+  for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, kMost, kMost - 1);
+  EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{0});
+}
+
+TEST(DraftPolicy, VerifiesNothingThatIsNeverRight) {
+  DraftPolicy policy = PolicyOf(0.3);
+  AcceptanceRecord record;
+  for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, 3, 0);
+  EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{0});
+}
+
+TEST(DraftPolicy, StopsBeforeTheTokenThatIsMostlyWrong) {
+  DraftPolicy policy = PolicyOf(0.2);
+  AcceptanceRecord record;
+  for (int i = 0; i < 200; ++i) policy.SawDraft(record, 5, kMost, 2);
+  EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{2});
+}
+
+TEST(DraftPolicy, GivesRowsToTheSurerSequence) {
+  DraftPolicy policy;
+  for (int i = 0; i < 50; ++i) {
+    policy.SawStep(2, 2, 1.0);
+    for (int64_t rows = 3; rows <= 8; ++rows)
+      policy.SawStep(rows, 2, 1.0 + 0.25 * static_cast<double>(rows - 2));
+  }
+  AcceptanceRecord sure;
+  AcceptanceRecord unsure;
+  for (int i = 0; i < 100; ++i) {
+    sure.Saw(3, 4, 4);
+    unsure.Saw(3, 4, 0);
+  }
+  const Draft draft = {.tokens = {1, 2, 3, 4}, .evidence = 3};
+  const std::vector<Candidate> candidates = {{&draft, &unsure}, {&draft, &sure}};
+  const std::vector<int64_t> lengths = policy.Lengths(candidates, 2, 18);
+  EXPECT_EQ(lengths[0], 0);
+  EXPECT_EQ(lengths[1], 4);
+}
+
+TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
+  DraftPolicy policy = PolicyOf(0.0);
+  AcceptanceRecord record;
+  const Draft draft = {.tokens = std::vector<int32_t>(kMost, 1), .evidence = 11};
+  const std::vector<Candidate> candidates(3, {&draft, &record});
+  int64_t sum = 0;
+  for (const int64_t length : policy.Lengths(candidates, 3, 5)) sum += length;
+  EXPECT_LE(sum, 2);
+}
+
+TEST(DraftPolicy, DoubtsAPriceThatItHasNotSeenForLong) {
+  DraftPolicy policy;
+  policy.SawStep(1, 1, 1.0);
+  policy.SawStep(4, 1, 100.0);  // Once, by accident.
+  EXPECT_GT(policy.RelativeCost(4), 50.0);
+  for (int i = 0; i < 3000; ++i) policy.SawStep(1, 1, 1.0);
+  EXPECT_LT(policy.RelativeCost(4), 1.5);
+}
+
+}  // namespace
+}  // namespace dsv4::speculation

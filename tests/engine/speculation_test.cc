@@ -1,0 +1,350 @@
+// An engine whose steps verify drafts gives what one gives that does not: the same tokens, log-probabilities, ends and kept states, with
+// drafters that are right, wrong and half right, whatever else the requests ask for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "engine/engine.h"
+
+namespace dsv4::engine {
+namespace {
+
+constexpr const char* kModelDirectory = "tests/golden/models/nvfp4_experts";
+constexpr int64_t kMostRewound = 9;
+
+std::unique_ptr<model::Model> LoadModel(const ops::Backend& backend) {
+  auto model = model::Model::Load(kModelDirectory, backend, {.max_rewind_tokens = kMostRewound});
+  EXPECT_TRUE(model.has_value()) << model.error().ToString();
+  return std::move(*model);
+}
+
+model::Model& CpuModel() {
+  static const std::unique_ptr<model::Model> model = LoadModel(*backend::MakeCpuBackend({.num_threads = 1}));
+  return *model;
+}
+model::Model& ReferenceModel() {
+  static const std::unique_ptr<model::Model> model = LoadModel(backend::MakeReferenceBackend(1));
+  return *model;
+}
+
+std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random) {
+  std::vector<int32_t> tokens(count);
+  const auto vocab_size = static_cast<uint32_t>(CpuModel().config().vocab_size);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
+  return tokens;
+}
+
+struct Outcome {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  FinishReason reason = FinishReason::kError;
+  int32_t stop_token = -1;
+  int64_t num_cached_tokens = -1;
+  int num_finishes = 0;
+};
+
+void Collect(std::vector<Event> events, std::map<RequestId, Outcome>& outcomes) {
+  for (Event& event : events) {
+    Outcome& outcome = outcomes[event.request];
+    EXPECT_EQ(outcome.num_finishes, 0) << "nothing comes behind the end";
+    if (event.kind == Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
+    if (event.kind == Event::Kind::kToken) {
+      outcome.tokens.push_back(event.token.id);
+      outcome.logprobs.push_back(event.token.logprob);
+      for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
+    }
+    if (event.kind != Event::Kind::kFinished) continue;
+    outcome.reason = event.finish_reason;
+    outcome.stop_token = event.stop_token;
+    ++outcome.num_finishes;
+  }
+}
+
+// Allows every second token of those that the one before says.
+class EveryOther final : public sampling::TokenConstraint {
+ public:
+  std::span<const uint64_t> Allowed() override {
+    words_.assign(64, odd_ ? 0xAAAAAAAAAAAAAAAAULL : 0x5555555555555555ULL);
+    return words_;
+  }
+  void Accept(int32_t token) override {
+    ++num_accepted;
+    odd_ = token % 3 == 0;
+  }
+  int num_accepted = 0;
+
+ private:
+  std::vector<uint64_t> words_;
+  bool odd_ = false;
+};
+
+Request RandomRequest(std::mt19937& random) {
+  Request request;
+  request.prompt = RandomTokens(1 + random() % 140, random);
+  request.max_tokens = 1 + random() % 50;
+  request.sampling.seed = random();
+  const auto unit = [&] { return static_cast<float>(random() % 1000) / 1000; };
+  request.sampling.temperature = random() % 2 == 0 ? 0.0F : 2.0F * unit();
+  if (random() % 3 == 0) request.sampling.top_k = static_cast<int>(1 + random() % 20);
+  if (random() % 3 == 0) request.sampling.top_p = 0.2F + 0.7F * unit();
+  if (random() % 4 == 0) request.sampling.repetition_penalty = 1.3F;
+  if (random() % 4 == 0) request.sampling.frequency_penalty = 0.7F;
+  if (random() % 4 == 0) request.num_logprobs = 3;
+  if (random() % 4 == 0) request.constraint = std::make_unique<EveryOther>();
+  for (const int32_t token : RandomTokens(random() % 12, random)) request.stop_tokens.insert(token);
+  return request;
+}
+
+// Knows how the texts go on, and is wrong at some places.
+class Oracle final : public speculation::Drafter {
+ public:
+  Oracle(const std::vector<std::vector<int32_t>>& texts, uint32_t wrong_in, uint32_t seed)
+      : texts_(texts), wrong_in_(wrong_in), random_(seed) {}
+
+  void Read(std::span<const int32_t> text) override { read_.assign(text.begin(), text.end()); }
+  speculation::Draft Propose(int64_t most) override {
+    speculation::Draft draft{.evidence = static_cast<int>(random_() % speculation::kMostEvidence)};
+    for (const std::vector<int32_t>& text : texts_) {
+      if (text.size() < read_.size() || !std::equal(read_.begin(), read_.end(), text.begin())) continue;
+      for (size_t i = read_.size(); i < text.size() && most > 0; ++i, --most) draft.tokens.push_back(text[i]);
+      break;
+    }
+    // Beyond the end too.
+    for (; most > 0; --most) draft.tokens.push_back(7);
+    for (int32_t& token : draft.tokens) {
+      if (wrong_in_ > 0 && random_() % wrong_in_ == 0) token = (token + 1) % 64;
+    }
+    return draft;
+  }
+
+ private:
+  const std::vector<std::vector<int32_t>>& texts_;
+  uint32_t wrong_in_;
+  std::mt19937 random_;
+  std::vector<int32_t> read_;
+};
+
+// Runs a mix, some of it submitted while the rest runs, then every conversation once more with a token behind it, which shows what was kept.
+std::vector<Outcome> RunMix(model::Model& model, uint32_t seed, EngineOptions options, EngineStats* stats) {
+  std::mt19937 random(seed);
+  options.prefix_cache_bytes = int64_t{1} << 30;
+  Engine engine(model, options, {});
+  std::map<RequestId, Outcome> outcomes;
+  std::vector<RequestId> ids;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int group = 0; group < 3; ++group) {
+    for (size_t i = 0; i < 1 + random() % 4; ++i) {
+      Request request = RandomRequest(random);
+      prompts.push_back(request.prompt);
+      ids.push_back(*engine.Submit(std::move(request)));
+    }
+    for (size_t i = random() % 12; i > 0 && !engine.idle(); --i) Collect(engine.Step(), outcomes);
+  }
+  while (!engine.idle()) Collect(engine.Step(), outcomes);
+  *stats = engine.stats();
+  std::vector<Outcome> all;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Outcome& outcome = outcomes.at(ids[i]);
+    outcome.prompt = prompts[i];
+    Request again;
+    again.prompt = prompts[i];
+    again.prompt.insert(again.prompt.end(), outcome.tokens.begin(), outcome.tokens.end());
+    again.prompt.push_back(1);
+    again.max_tokens = 2;
+    again.num_logprobs = 20;
+    const RequestId id = *engine.Submit(std::move(again));
+    all.push_back(std::move(outcome));
+    std::map<RequestId, Outcome> more;
+    while (!engine.idle()) Collect(engine.Step(), more);
+    all.push_back(std::move(more[id]));
+  }
+  return all;
+}
+
+void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want, uint32_t seed) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << "mix " << seed << ", " << i;
+    EXPECT_EQ(got[i].reason, want[i].reason) << "mix " << seed << ", " << i;
+    EXPECT_EQ(got[i].stop_token, want[i].stop_token);
+    EXPECT_EQ(got[i].logprobs, want[i].logprobs) << "mix " << seed << ", " << i;
+    EXPECT_EQ(got[i].num_finishes, 1);
+    if (i % 2 == 0) continue;
+    EXPECT_EQ(got[i].num_cached_tokens, want[i].num_cached_tokens) << "mix " << seed << ", " << i;
+  }
+}
+
+int64_t Sum(const std::array<int64_t, kDraftPlaces>& counts) {
+  int64_t sum = 0;
+  for (const int64_t count : counts) sum += count;
+  return sum;
+}
+
+struct Sums {
+  int64_t drafted = 0;
+  int64_t accepted = 0;
+  int64_t ahead = 0;
+  int64_t steps_without = 0;
+  int64_t steps_with = 0;
+};
+
+// wrong_in: of so many drafted tokens one is wrong; 0: none; -1: the suffix drafter.
+Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds, int wrong_in,
+                    const EngineOptions& base, bool always) {
+  Sums sums;
+  for (uint32_t seed = first_seed; seed < first_seed + num_seeds; ++seed) {
+    EngineStats stats;
+    EngineOptions without = base;
+    without.run_ahead = false;
+    const std::vector<Outcome> want = RunMix(model, seed, without, &stats);
+    sums.steps_without += stats.num_steps;
+    std::vector<std::vector<int32_t>> texts;
+    for (const Outcome& outcome : want) {
+      texts.push_back(outcome.prompt);
+      texts.back().insert(texts.back().end(), outcome.tokens.begin(), outcome.tokens.end());
+    }
+    EngineOptions with = base;
+    with.speculation.always = always;
+    with.speculation.most_tokens = 1 + seed % 12;  // More than can be taken back, too.
+    uint32_t next = seed;
+    with.speculation.make_drafter = [&]() -> std::unique_ptr<speculation::Drafter> {
+      if (wrong_in < 0) return speculation::MakeSuffixDrafter();
+      return std::make_unique<Oracle>(texts, static_cast<uint32_t>(wrong_in), next++);
+    };
+    ExpectSame(RunMix(model, seed, with, &stats), want, seed);
+    sums.drafted += Sum(stats.num_draft_tokens);
+    sums.accepted += Sum(stats.num_accepted_tokens);
+    sums.ahead += stats.num_steps_ahead;
+    sums.steps_with += stats.num_steps;
+  }
+  return sums;
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWithDraftsThatAreMostlyRight) {
+  const Sums sums = ExpectSameText(CpuModel(), 0, 25, 4, {}, true);
+  EXPECT_GT(sums.drafted, sums.accepted);
+  EXPECT_GT(sums.accepted, 1000);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWithDraftsThatAreMostlyWrong) {
+  const Sums sums = ExpectSameText(CpuModel(), 100, 15, 1, {}, true);
+  EXPECT_GT(sums.drafted, 1000);
+  EXPECT_LT(sums.accepted, sums.drafted / 10);
+}
+
+TEST(Speculation, TakesFewerStepsWhereDraftsAreRight) {
+  const Sums sums = ExpectSameText(CpuModel(), 200, 10, 0, {}, true);
+  EXPECT_LT(sums.steps_with, sums.steps_without * 2 / 3);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWithSuffixDrafts) {
+  const Sums sums = ExpectSameText(CpuModel(), 300, 15, -1, {}, true);
+  EXPECT_GT(sums.drafted, 100);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWhereLengthsFollowTheClock) {
+  ExpectSameText(CpuModel(), 400, 15, 3, {}, false);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingOnTheReferenceBackend) {
+  const Sums sums = ExpectSameText(ReferenceModel(), 500, 4, 3, {}, true);
+  EXPECT_GT(sums.accepted, 100);
+}
+
+TEST(Speculation, GoesWellWithRunningAhead) {
+  const Sums sums = ExpectSameText(CpuModel(), 600, 15, 3, {.run_ahead = true}, false);
+  EXPECT_GT(sums.ahead + sums.drafted, 50);
+}
+
+TEST(Speculation, GoesWellWithRequestsThatWait) {
+  ExpectSameText(CpuModel(), 700, 10, 3, {.max_step_tokens = 6, .max_sequences = 3}, true);
+}
+
+TEST(Speculation, GoesWellWithPreemption) {
+  std::vector<std::vector<int32_t>> want;
+  for (const bool speculates : {false, true}) {
+    EngineOptions options;
+    if (speculates) {
+      options.max_state_bytes = 3 * kv::StateBytes(CpuModel().cache_layout(), 60);
+      options.speculation.make_drafter = speculation::MakeSuffixDrafter;
+      options.speculation.always = true;
+    }
+    Engine engine(CpuModel(), options, {});
+    std::vector<RequestId> ids;
+    for (uint32_t seed = 0; seed < 3; ++seed) {
+      std::mt19937 random(seed);
+      Request request;
+      request.prompt = RandomTokens(50, random);
+      request.max_tokens = 300;
+      request.sampling.temperature = 0.0F;
+      ids.push_back(*engine.Submit(std::move(request)));
+    }
+    std::map<RequestId, Outcome> outcomes;
+    while (!engine.idle()) Collect(engine.Step(), outcomes);
+    std::vector<std::vector<int32_t>> tokens;
+    for (const RequestId id : ids) tokens.push_back(outcomes[id].tokens);
+    if (!speculates) {
+      want = tokens;
+      continue;
+    }
+    EXPECT_GT(engine.stats().num_preemptions, 0);
+    EXPECT_GT(Sum(engine.stats().num_draft_tokens), 0);
+    EXPECT_EQ(tokens, want);
+  }
+}
+
+// At every phase of the blocks of 4 and of 128 positions that compressed entries are made of, with every number of accepted tokens.
+TEST(Speculation, GivesTheTextOfSerialDecodingAtEveryPhaseOfABlock) {
+  std::mt19937 random(5);
+  const std::vector<int32_t> prompt = RandomTokens(120, random);
+  const auto request = [&] {
+    Request r;
+    r.prompt = prompt;
+    r.max_tokens = 280;
+    r.sampling.seed = 3;
+    return r;
+  };
+  Engine serial(CpuModel(), {}, {});
+  static_cast<void>(*serial.Submit(request()));
+  std::map<RequestId, Outcome> want;
+  while (!serial.idle()) Collect(serial.Step(), want);
+  std::vector<std::vector<int32_t>> texts = {prompt};
+  texts[0].insert(texts[0].end(), want.begin()->second.tokens.begin(), want.begin()->second.tokens.end());
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    EngineOptions options;
+    options.speculation.always = true;
+    options.speculation.most_tokens = 1 + seed % 9;
+    options.speculation.make_drafter = [&] { return std::make_unique<Oracle>(texts, 2 + seed % 5, seed); };
+    Engine engine(CpuModel(), options, {});
+    static_cast<void>(*engine.Submit(request()));
+    std::map<RequestId, Outcome> got;
+    while (!engine.idle()) Collect(engine.Step(), got);
+    EXPECT_EQ(got.begin()->second.tokens, want.begin()->second.tokens) << seed;
+  }
+}
+
+TEST(Speculation, IsLeftOutWhereARequestSaysSo) {
+  EngineOptions options;
+  options.speculation.always = true;
+  options.speculation.make_drafter = speculation::MakeSuffixDrafter;
+  Engine engine(CpuModel(), options, {});
+  std::mt19937 random(1);
+  Request request;
+  request.prompt = RandomTokens(20, random);
+  request.prompt.insert(request.prompt.end(), request.prompt.begin(), request.prompt.end());
+  request.max_tokens = 40;
+  request.speculate = false;
+  static_cast<void>(*engine.Submit(std::move(request)));
+  while (!engine.idle()) engine.Step();
+  EXPECT_EQ(Sum(engine.stats().num_draft_tokens), 0);
+}
+
+}  // namespace
+}  // namespace dsv4::engine
