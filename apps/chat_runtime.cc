@@ -113,6 +113,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
       std::make_unique<engine::Engine>(*runtime->model_,
                                        engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes,
                                                              .watcher = runtime->verifier_.get(),
+                                                             .speculation = options.speculation,
                                                              .observer = runtime->dump_.get()},
                                        AllowedTokens(*runtime->tokenizer_, vocab_size));
   return runtime;

@@ -25,7 +25,9 @@ class Driver {
     DSV4_ASSIGN_OR_RETURN(id_, engine_.Submit(std::move(request)));
     while (!finished_) {
       if (callbacks_.interrupted && callbacks_.interrupted()) engine_.Cancel(id_);
+      const size_t num_tokens = generation_.tokens.size();
       for (engine::Event& event : engine_.Step()) Handle(event);
+      if (generation_.tokens.size() > num_tokens) ++generation_.num_steps;
     }
     if (!status_.ok()) return Error(std::move(status_));
     generation_.decode_seconds = SecondsSince(first_token_time_);
@@ -42,6 +44,7 @@ class Driver {
         OnPrefill(event);
         break;
       case engine::Event::Kind::kToken:
+        if (stopped_) break;  // Of the step in which the text ended.
         generation_.tokens.push_back(std::move(event.token));
         OnText(decoder_.Append(generation_.tokens.back().id));
         break;

@@ -21,6 +21,7 @@ struct Generation {
   int64_t num_cached_tokens = 0;  // Prompt tokens that a kept state had read.
   double prefill_seconds = 0.0;   // Until the first token's logits.
   double decode_seconds = 0.0;
+  int64_t num_steps = 0;  // That gave tokens; fewer than tokens where drafts were right.
 };
 
 struct GenerationCallbacks {

@@ -29,6 +29,7 @@
 #include "apps/settings.h"
 #include "apps/shared_flags.h"
 #include "apps/shell_texts.h"
+#include "apps/speculation_flag.h"
 #include "apps/synth_command.h"
 #include "apps/tokenize_command.h"
 #include "apps/usage.h"
@@ -68,6 +69,7 @@ void AddRun(CLI::App& app, RunOptions& options) {
       ->check(NonNegative())
       ->capture_default_str();
   run.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
+  run.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   AddSamplingFlags(run, options);
 }
 
@@ -129,6 +131,7 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
   positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
            "Of those for prompts while others are answering");
+  serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");
   number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
   number("--prefix-cache-every", options.prefix_cache_every,

@@ -18,6 +18,7 @@
 #include "apps/load_bar.h"
 #include "apps/printable.h"
 #include "apps/run_report.h"
+#include "apps/speculation_flag.h"
 #include "apps/terminal.h"
 #include "base/read_file.h"
 #include "grammar/json_schema.h"
@@ -199,6 +200,11 @@ int RunRunCommand(const RunOptions& options,
     tools = std::move(*read);
   }
 
+  // Neither a dump nor --verify can see steps of several rows of one sequence.
+  const Result<engine::SpeculationOptions> speculation =
+      ParseSpeculation(options.speculation, options.verify_every > 0);
+  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
+
   const Clock::time_point start = Clock::now();
   Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
   {
@@ -207,6 +213,7 @@ int RunRunCommand(const RunOptions& options,
                                  .revision = options.revision,
                                  .raw = options.raw,
                                  .verify_every = options.verify_every,
+                                 .speculation = *speculation,
                                  .dump_path = options.dump_path,
                                  .make_backend = make_backend},
                                 load_bar.callback());

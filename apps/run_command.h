@@ -27,6 +27,7 @@ struct RunOptions {
   std::string effort;                      // "", "low", "high", "max": what the model's revision allows.
   std::string revision;                    // "", "v4", "v4-0731": empty is detected from the model directory.
   int64_t max_tokens = 4096;
+  std::string speculation = "auto";  // ParseSpeculation
   sampling::SamplingParams sampling;
   bool seed_given = false;        // Otherwise a random seed is drawn and printed with --json.
   std::vector<std::string> stop;  // Ends the content (not the reasoning) before the string.

@@ -144,8 +144,13 @@ std::string SpeedLine(const Generation& generation) {
       fmt::format("prompt {} tokens in {:.2f} s ({:.0f} tok/s)", num_computed, generation.prefill_seconds,
                   PerSecond(num_computed, generation.prefill_seconds));
   if (generation.num_cached_tokens > 0) line += fmt::format(" after {} reused", generation.num_cached_tokens);
-  return line + fmt::format(", answer {} tokens in {:.2f} s ({:.0f} tok/s)", num_output,
-                            generation.decode_seconds, PerSecond(num_output, generation.decode_seconds));
+  line += fmt::format(", answer {} tokens in {:.2f} s ({:.0f} tok/s", num_output, generation.decode_seconds,
+                      PerSecond(num_output, generation.decode_seconds));
+  if (generation.num_steps < num_output) {
+    line += fmt::format(", {:.2f} tokens a step",
+                        static_cast<double>(num_output) / static_cast<double>(generation.num_steps));
+  }
+  return line + ")";
 }
 
 }  // namespace dsv4::apps

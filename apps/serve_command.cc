@@ -16,6 +16,7 @@
 #include "apps/model_source.h"
 #include "apps/run_report.h"
 #include "apps/sampling_threads.h"
+#include "apps/speculation_flag.h"
 #include "apps/verify.h"
 #include "base/log.h"
 #include "base/read_file.h"
@@ -189,6 +190,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   server::Metrics metrics(served.id, options.version);
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
   SamplingThreads sampling_threads(*backend.context);
+  Result<engine::SpeculationOptions> speculation = ParseSpeculation(options.speculation, verifier != nullptr);
+  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
           model,
@@ -201,7 +204,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .checkpoint_tokens = options.prefix_cache_every,
                                 .prefix_disk = disk->get(),
                                 .watcher = verifier,
-                                .threads = &sampling_threads.pool()},
+                                .threads = &sampling_threads.pool(),
+                                .speculation = *speculation},
           AllowedTokens(served.tokenizer, served.vocab_size)),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
@@ -257,6 +261,9 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
 }  // namespace
 
 int RunServeCommand(const ServeOptions& options) {
+  // Before a model is read.
+  if (const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0); !speculation)
+    return Fail(speculation.error(), kExitBadUsage);
   const int64_t step_tokens =
       options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
   if (step_tokens < options.max_sequences) {

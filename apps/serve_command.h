@@ -32,7 +32,8 @@ struct ServeOptions {
   int64_t max_waiting = 256;
   int64_t max_step_tokens = 0;  // 0: as many as the model takes in one pass.
   int64_t max_prefill_beside_decode = 96;
-  int64_t state_mib = 0;  // 0: no limit.
+  int64_t state_mib = 0;             // 0: no limit.
+  std::string speculation = "auto";  // ParseSpeculation
   int64_t prefix_cache_mib = 1024;
   int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
   std::string prefix_cache_dir;       // Empty: nothing outlives the process.

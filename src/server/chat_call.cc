@@ -101,6 +101,7 @@ Result<engine::Request> MakeRequest(const ServedModel& model, const Caller& call
         std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                std::chrono::duration<double>(*sampling.timeout_seconds));
   }
+  request.speculate = sampling.speculate;
   request.owner = caller.owner;
   request.cache_salt =
       XXH3_64bits_withSeed(sampling.cache_salt.data(), sampling.cache_salt.size(), caller.owner);
@@ -235,6 +236,11 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
     call.timeout_seconds = timeout;
   }
   fields.Read("cache_salt", &call.cache_salt);
+  if (std::string speculation; fields.Read("speculation", &speculation)) {
+    call.speculate = speculation != "off";
+    if (speculation != "off" && speculation != "auto")
+      fields.Fail("speculation", fmt::format("got '{}', wanted \"auto\" or \"off\"", speculation));
+  }
   fields.Read("ignore_eos", &call.ignore_eos);
   if (call.stop.size() > kMaxStopStrings)
     fields.Fail("stop", fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));

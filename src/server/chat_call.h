@@ -29,6 +29,7 @@ struct SamplingCall {
   std::vector<int32_t> stop_tokens;
   int num_logprobs = -1;
   std::optional<double> timeout_seconds;
+  bool speculate = true;  // engine::Request::speculate
   std::string cache_salt;
   bool ignore_eos = false;  // No stop token is sampled: for measurements.
 };

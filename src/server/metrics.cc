@@ -7,9 +7,11 @@
 #include <prometheus/text_serializer.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace dsv4::server {
@@ -97,6 +99,22 @@ struct Metrics::State {
   prometheus::Counter& output = Counter("dsv4_output_tokens_total", "Tokens sampled.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
+  prometheus::Counter& decode_steps = Counter(
+      "dsv4_decode_steps_total",
+      "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
+  using CountersByPlace = std::array<prometheus::Counter*, engine::kDraftPlaces>;
+  // By the token's place in its draft, from 1; the last stands for all further ones.
+  CountersByPlace ByPlace(const char* name, const char* help) {
+    prometheus::Family<prometheus::Counter>& family = BuildCounter().Name(name).Help(help).Register(registry);
+    CountersByPlace counters;
+    for (size_t place = 0; place < counters.size(); ++place) {
+      const char* const more = place + 1 == counters.size() ? "+" : "";
+      counters[place] = &family.Add({{"position", std::to_string(place + 1) + more}});
+    }
+    return counters;
+  }
+  CountersByPlace draft = ByPlace("dsv4_draft_tokens_total", "Guessed tokens that steps have verified.");
+  CountersByPlace accepted = ByPlace("dsv4_accepted_draft_tokens_total", "Guessed tokens that were right.");
   prometheus::Histogram& step_seconds =
       Histogram("dsv4_step_seconds", "Time of a step of the engine.", kTokenSeconds);
   prometheus::Histogram& batch = Histogram("dsv4_step_sequences", "Sequences running in a step.", kBatch);
@@ -162,6 +180,13 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->prefill.Increment(static_cast<double>(now.num_prefill_tokens - last.num_prefill_tokens));
   state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
   state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
+  for (size_t place = 0; place < engine::kDraftPlaces; ++place) {
+    state_->draft[place]->Increment(
+        static_cast<double>(now.num_draft_tokens[place] - last.num_draft_tokens[place]));
+    state_->accepted[place]->Increment(
+        static_cast<double>(now.num_accepted_tokens[place] - last.num_accepted_tokens[place]));
+  }
+  state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
   if (now.num_steps != last.num_steps) {  // Else it only waited for the disk, or ended what was cancelled.
     state_->step_seconds.Observe(report.seconds);
