@@ -46,6 +46,7 @@ CAPTIONS = {
     "tensor": ("views, memory", BASE),
     "formats": ("FP8, MXFP4, NVFP4", FILES),
     "sampling": ("logits to token", TOKENS),
+    "speculation": ("drafts of the text", TOKENS),
     "base": ("Status, threads, log", BASE),
 }
 PATH = [("messages", "chat"), ("prompt text", "tokenizer"), ("token ids", "engine"), ("ragged step", "model, ops, backend"),

@@ -181,7 +181,7 @@ class Engine {
   Buffer allowed_on_backend_;  // Of allowed_tokens_, once a step was queued.
   std::unique_ptr<StepUnderWay> under_way_;
   speculation::DraftPolicy draft_policy_;
-  std::optional<Clock::time_point> settled_;  // When the step in front of the one under way was.
+  std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.
 };
 
 }  // namespace dsv4::engine

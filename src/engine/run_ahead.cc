@@ -75,7 +75,7 @@ bool Engine::GoOn(std::vector<Event>& events) {
   const std::unique_ptr<StepUnderWay> now = std::exchange(under_way_, nullptr);
   if (now->of_nobody()) return false;
   std::vector<Sequence*> next;
-  // A draft of what comes behind the token that is under way wants a step of its own, with that token in front.
+  // A draft of what comes behind the token in flight wants a step of its own, with that token in front.
   const bool drafts = ChooseDrafts();
   for (const auto& sequence : running_) sequence->num_verified = 0;
   if (MayGoOn() && !drafts) {
