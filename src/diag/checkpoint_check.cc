@@ -7,6 +7,7 @@
 #include <map>
 
 #include "diag/gate_up_order.h"
+#include "diag/holes.h"
 #include "diag/input_scales.h"
 #include "diag/scale_survey.h"
 #include "diag/statistics.h"
@@ -242,6 +243,11 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   for (const Measured& linear : survey.linears()) judge(linear, medians.at(linear.module));
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*weights.checkpoint, config));
+  const Holes holes = LookForHoles(weights, resolved);
+  for (const Hole& hole : holes.found) {
+    if (complaints.empty()) report.place = Place{hole.layer, hole.name, "", 0};
+    complaints.push_back(fmt::format("{} {}", hole.name, hole.text));
+  }
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
   const GateUpOrder order = LookAtGateUpOrder(weights.layers);
@@ -252,7 +258,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
 
   report.evidence = {fmt::format("{} linears and {} norms of {} layers", survey.linears().size(),
                                  survey.norms().size(), weights.layers.size()),
-                     TranscodeLine(resolved, weights.layers.size()), OrderLine(order)};
+                     TranscodeLine(resolved, weights.layers.size()), OrderLine(order), holes.evidence};
   if (inputs.count > 0) {
     report.evidence.push_back(
         fmt::format("{} input scales, {} of them exactly 1 (never calibrated); this engine takes activation "
@@ -265,8 +271,9 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   if (Plot plot = survey.scales().ExpertPlot(); !plot.series.empty()) report.plots.push_back(std::move(plot));
   report.plots.push_back(GateUpPlot(order));
   if (complaints.empty()) {
-    report.headline = "no tensor is zero, constant or out of line with its siblings";
-    report.rules_out = {"lost or inverted scales of single tensors, tensors that were never written"};
+    report.headline = "no tensor is zero, constant, partly unwritten or out of line with its siblings";
+    report.rules_out = {
+        "lost or inverted scales of single tensors, tensors and large parts of them that were never written"};
     report.next_step =
         "a layout read wrongly keeps the statistics: compare with another engine (dsv4 diagnose compare)";
     return report;

@@ -13,6 +13,7 @@ namespace dsv4::diag {
 // constant only after all of it was read), at all of their block scales, and at the input scales of its checkpoint. A finding for
 //   a zero, constant or not finite tensor; RMS above 4 or below 1e-5;
 //   a linear whose RMS is more than 8 times off the median of the same module in other layers and experts;
+//   parts that were never written, in any tensor that is read; tables and biases without content (holes.h);
 //   block scales that no quantiser writes (scale_survey.h);
 //   experts whose gate and up are exchanged (gate_up_order.h), where the weights can tell;
 //   input scales that cannot be, and experts that calibration never reached (input_scales.h).

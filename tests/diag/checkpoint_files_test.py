@@ -147,6 +147,35 @@ class Damaged(WithDirectory):
         self.expect_finding(cut_off, place + "has the largest possible scale, 448, in 2048 of 2048 blocks")
         self.expect_finding(subnormal, place + "has subnormal scales in 2048 of 2048 blocks")
 
+    def test_parts_that_were_never_written(self):
+        def zero(name, begin, end):
+            def damage(copy):
+                data = copy.bytes(name)
+                first, last = int(len(data) * begin), int(len(data) * end)
+                data[first:last] = bytes(last - first)
+            return damage
+
+        def hole(size):
+            def damage(copy):  # Of the file's pages, wherever they lie.
+                begin = len(copy.body) // 2 // 4096 * 4096
+                copy.body[begin:begin + size] = bytes(size)
+            return damage
+
+        expert = "layers.2.ffn.experts.7.w2.weight"
+        for name, begin, end in (("head.weight", 0.1, 1), ("embed.weight", 0.5, 1), ("embed.weight", 1000 / 5120, 1001 / 5120),
+                                 ("layers.3.attn.wq_b.weight", 0, 0.5), ("layers.3.attn.wo_a.weight", 0.9, 1), (expert, 0.5, 1),
+                                 (expert + "_scale", 0, 0.5), ("layers.4.attn_norm.weight", 0.5, 1), ("layers.5.hc_attn_fn", 0.5, 1)):
+            with self.subTest(name=name, begin=begin):
+                self.expect_finding(zero(name, begin, end), f"checkpoint: finding: {name} ", "in long runs of zeros")
+        for size in (4096, 16384):
+            self.expect_finding(hole(size), "in long runs of zeros")
+        table = "layers.0.ffn.gate.tid2eid"
+        self.expect_finding(zero(table, 0, 1), f"checkpoint: finding: {table} sends all 5120 token ids to the same experts")
+        self.expect_finding(zero(table, 0.5, 1), f"{table} names an expert twice for 2560 of 5120 token ids, the first is 2560")
+        self.expect_finding(zero("layers.4.ffn.gate.bias", 0, 1), "layers.4.ffn.gate.bias is all zero")
+        # Behind the last token an embedding may have rows that nobody uses.
+        self.expect_pass(zero("embed.weight", 0.99, 1))
+
     def test_the_highest_bit_of_an_exponent_flipped(self):
         source = self.directory / "mxfp4"
         dsv4_json("convert", TINY, source, "--experts", "mxfp4", "--json")
