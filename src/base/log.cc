@@ -5,8 +5,12 @@
 
 #include <memory>
 
+#include "base/log_sink.h"
+
 namespace dsv4 {
 namespace {
+
+thread_local const LogSink::Callback* log_sink = nullptr;
 
 spdlog::logger& Logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
@@ -55,6 +59,16 @@ bool SetLogLevel(std::string_view name) {
 
 void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
 
-void Log(LogLevel level, const std::string& message) { Logger().log(ToSpdlog(level), message); }
+void Log(LogLevel level, const std::string& message) {
+  if (log_sink == nullptr) {
+    Logger().log(ToSpdlog(level), message);
+  } else if (*log_sink) {
+    (*log_sink)(level, message);
+  }
+}
+
+LogSink::LogSink(const Callback& callback) : before_(log_sink) { log_sink = &callback; }
+
+LogSink::~LogSink() { log_sink = before_; }
 
 }  // namespace dsv4

@@ -1,0 +1,185 @@
+/* dsv4.h: the C API of dsv4 (docs/c-api.md). C99 and C++.
+ *
+ * Handles are opaque. Functions return a dsv4_code; `error` may be NULL. Structs begin with their size, which the caller sets with
+ * the matching *_init function. The library prints nothing and never exits. A model and what it made: one thread per session, sampler and
+ * parser at a time; different ones from any threads. Everything made from a model is freed before the model.
+ */
+#ifndef DSV4_H
+#define DSV4_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Changes with every change of a struct or of a function's meaning. */
+#define DSV4_ABI 1
+
+/* The ABI number of the library, to compare with DSV4_ABI, and its version. */
+uint32_t dsv4_abi(void);
+const char* dsv4_version(void);
+
+typedef enum dsv4_code {
+  DSV4_OK = 0,
+  DSV4_INVALID_ARGUMENT = 1,    /* The same call never succeeds. */
+  DSV4_NOT_FOUND = 2,           /* A file or a name does not exist. */
+  DSV4_DATA_LOSS = 3,           /* A file or a snapshot is damaged. */
+  DSV4_FAILED_PRECONDITION = 4, /* The object's state forbids the call. */
+  DSV4_OUT_OF_RANGE = 5,        /* Past the context or another limit. */
+  DSV4_RESOURCE_EXHAUSTED = 6,  /* Out of memory. */
+  DSV4_UNIMPLEMENTED = 7,       /* This build cannot do it. */
+  DSV4_UNAVAILABLE = 8,
+  DSV4_CANCELLED = 9,
+  DSV4_DEADLINE_EXCEEDED = 10,
+  DSV4_INTERNAL = 11
+} dsv4_code;
+
+typedef struct dsv4_error {
+  int32_t code;       /* A dsv4_code. */
+  char message[1020]; /* UTF-8, ends with a zero byte; a longer text is cut. */
+} dsv4_error;
+
+/* Bytes that the library made. */
+typedef struct dsv4_buffer dsv4_buffer;
+const void* dsv4_buffer_data(const dsv4_buffer* buffer);
+size_t dsv4_buffer_size(const dsv4_buffer* buffer); /* In bytes. */
+void dsv4_buffer_free(dsv4_buffer* buffer);         /* As all *_free: NULL does nothing. */
+
+/* ---- Model ---- */
+
+typedef struct dsv4_model dsv4_model;
+
+/* After each layer that is loaded, on the loading thread. */
+typedef void (*dsv4_progress)(int64_t layers_done, int64_t num_layers, void* user);
+/* level: 1 info, 2 warning, 3 error. From the thread that calls the library. */
+typedef void (*dsv4_log)(int32_t level, const char* message, void* user);
+
+typedef struct dsv4_model_options {
+  size_t size;
+  const char* path;          /* A checkpoint directory. */
+  const char* backend;       /* "cpu" (NULL) or "reference". */
+  const char* numerics;      /* "release" (NULL) or "plain". */
+  const char* revision;      /* Of the chat format: "v4", "v4-0731"; NULL: as the directory says. */
+  int32_t threads;           /* 0: one per core. */
+  int32_t max_layers;        /* 0: all. */
+  dsv4_progress on_progress; /* NULL: none. */
+  dsv4_log on_log;           /* NULL: messages are dropped. */
+  void* user;                /* Of both callbacks. */
+} dsv4_model_options;
+
+void dsv4_model_options_init(dsv4_model_options* options);
+dsv4_code dsv4_model_open(const dsv4_model_options* options, dsv4_model** model, dsv4_error* error);
+void dsv4_model_free(dsv4_model* model);
+int64_t dsv4_model_vocab_size(const dsv4_model* model);
+int64_t dsv4_model_context_length(const dsv4_model* model);
+/* Whether the token ends an answer: 1 or 0. */
+int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token);
+
+/* ---- Text ---- */
+
+/* Ids (int32_t) of UTF-8 text of `size` bytes. markers != 0: "<think>" and its like in it are single tokens. */
+dsv4_code dsv4_tokenize(const dsv4_model* model, const char* text, size_t size, int32_t markers, dsv4_buffer** ids,
+                        dsv4_error* error);
+/* UTF-8 of ids. */
+dsv4_code dsv4_detokenize(const dsv4_model* model, const int32_t* ids, size_t num_ids, dsv4_buffer** text,
+                          dsv4_error* error);
+
+typedef struct dsv4_prompt dsv4_prompt;
+/* Renders a conversation: a JSON object with "messages", and optionally "tools", "thinking_mode" ("thinking", the default, or "chat") and
+ * "effort". Another member is an error. */
+dsv4_code dsv4_render(const dsv4_model* model, const char* request_json, dsv4_prompt** prompt, dsv4_error* error);
+const char* dsv4_prompt_text(const dsv4_prompt* prompt);
+const int32_t* dsv4_prompt_ids(const dsv4_prompt* prompt, size_t* num_ids);
+void dsv4_prompt_free(dsv4_prompt* prompt);
+
+typedef enum dsv4_delta_kind {
+  DSV4_REASONING = 0,       /* text: a piece of the reasoning. */
+  DSV4_CONTENT = 1,         /* text: a piece of the answer. */
+  DSV4_TOOL_CALL_BEGIN = 2, /* call, text: the function's name. */
+  DSV4_ARGUMENTS = 3,       /* call, text: a piece of the arguments' JSON. */
+  DSV4_TOOL_CALL_END = 4,   /* call: its arguments are one JSON object. */
+  DSV4_DONE = 5             /* text: "stop", "length" or "tool_calls". */
+} dsv4_delta_kind;
+
+typedef struct dsv4_delta {
+  size_t size;
+  int32_t kind; /* A dsv4_delta_kind. */
+  int32_t call; /* -1 where none is meant. */
+  const char* text;
+  size_t text_size;
+} dsv4_delta;
+typedef void (*dsv4_on_delta)(const dsv4_delta* delta, void* user);
+
+/* Parses the answer to `prompt`, which may be freed. `stops`: strings that end the content. */
+typedef struct dsv4_parser dsv4_parser;
+dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, const char* const* stops, size_t num_stops,
+                          dsv4_parser** parser, dsv4_error* error);
+/* Goes on by tokens, and calls `on_delta` with what became certain. *done (may be NULL) is 1 when a stop string has ended the answer. */
+dsv4_code dsv4_parser_feed(dsv4_parser* parser, const int32_t* ids, size_t num_ids, dsv4_on_delta on_delta, void* user,
+                           int32_t* done, dsv4_error* error);
+/* The answer is over, by its length if cut != 0. Ends with DSV4_DONE. Once. */
+dsv4_code dsv4_parser_finish(dsv4_parser* parser, int32_t cut, dsv4_on_delta on_delta, void* user, dsv4_error* error);
+void dsv4_parser_free(dsv4_parser* parser);
+
+/* ---- Sessions: token ids in, logits out ---- */
+
+typedef struct dsv4_session dsv4_session;
+dsv4_code dsv4_session_new(dsv4_model* model, dsv4_session** session, dsv4_error* error);
+void dsv4_session_free(dsv4_session* session);
+int64_t dsv4_session_length(const dsv4_session* session);
+/* Reads tokens. all_logits != 0: the logits of every one are kept, otherwise those of the last. */
+dsv4_code dsv4_session_append(dsv4_session* session, const int32_t* ids, size_t num_ids, int32_t all_logits,
+                              dsv4_error* error);
+/* float [num_rows, vocab_size] of the last append; until the session's next call. FAILED_PRECONDITION when there are none. */
+dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits, size_t* num_rows, dsv4_error* error);
+/* Takes the last tokens back; 64 always can be. The logits are gone. */
+dsv4_code dsv4_session_rewind(dsv4_session* session, int64_t num_tokens, dsv4_error* error);
+/* A copy that goes on by itself; shares memory. */
+dsv4_code dsv4_session_fork(const dsv4_session* session, dsv4_session** fork, dsv4_error* error);
+/* The state as bytes, and back, in another process too. The logits are not part of it. */
+dsv4_code dsv4_session_snapshot(const dsv4_session* session, dsv4_buffer** bytes, dsv4_error* error);
+dsv4_code dsv4_session_restore(dsv4_session* session, const void* bytes, size_t size, dsv4_error* error);
+
+typedef struct dsv4_chunk {
+  size_t size;
+  dsv4_session* session;
+  const int32_t* ids;
+  size_t num_ids;
+  int32_t all_logits;
+} dsv4_chunk;
+/* Appends to several different sessions of one model in one step. Results are those of separate appends. */
+dsv4_code dsv4_step(dsv4_chunk* chunks, size_t num_chunks, dsv4_error* error);
+
+/* ---- Sampling ---- */
+
+typedef struct dsv4_sampling {
+  size_t size;
+  float temperature; /* 0: greedy. */
+  float top_p;
+  float min_p;
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+  int32_t top_k; /* 0: all. */
+  int32_t reserved; /* 0 */
+  uint64_t seed;
+  /* A JSON schema that the content satisfies, behind the reasoning; NULL: none. */
+  const char* json_schema;
+} dsv4_sampling;
+
+void dsv4_sampling_init(dsv4_sampling* sampling);
+
+typedef struct dsv4_sampler dsv4_sampler;
+/* Of one answer. `prompt` (may be NULL) tells a grammar whether the answer begins with reasoning, and its tokens to the penalties. */
+dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, const dsv4_prompt* prompt,
+                           dsv4_sampler** sampler, dsv4_error* error);
+void dsv4_sampler_free(dsv4_sampler* sampler);
+/* Chooses the token behind the session's last one. It is not appended. */
+dsv4_code dsv4_sample(dsv4_sampler* sampler, const dsv4_session* session, int32_t* token, dsv4_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DSV4_H */

@@ -1,0 +1,175 @@
+// Models: opening and asking.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "capi/objects.h"
+#include "ops/op_table.h"
+
+namespace dsv4::capi {
+namespace {
+
+// Our own field in generation_config.json; the release's files do not have it.
+constexpr const char* kRevisionKey = "dsv4_chat_revision";
+
+// `text` stays empty where there is no such file.
+Status ReadIfThere(const std::string& path, std::optional<std::string>& text) {
+  Result<std::string> read = ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes);
+  if (!read) return read.error().code() == StatusCode::kNotFound ? Status() : read.error();
+  text = std::move(*read);
+  return {};
+}
+
+Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const char* revision) {
+  chat::RevisionFacts facts;
+  if (revision != nullptr) facts.option = revision;
+  std::optional<std::string> text;
+  DSV4_TRY(ReadIfThere(directory + "/generation_config.json", text));
+  if (text) {
+    DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*text, directory + "/generation_config.json"));
+    if (json.contains(kRevisionKey) && json[kRevisionKey].is_string()) facts.metadata = json[kRevisionKey];
+  }
+  DSV4_TRY(ReadIfThere(fmt::format("{}/{}", directory, chat::kEncoderFile), facts.encoder_source));
+  return chat::DetectChatProfile(facts);
+}
+
+Result<ops::Backend> MakeBackend(std::string_view name, int threads) {
+  if (name == "cpu") return backend::MakeCpuBackend({.num_threads = threads, .isa = {}, .cpus_of_nodes = {}});
+  if (name == "reference") return backend::MakeReferenceBackend(threads);
+  return Error(
+      InvalidArgument(fmt::format("dsv4_model_options.backend: got '{}', wanted cpu or reference", name)));
+}
+
+Status Open(const dsv4_model_options& options, dsv4_model& opened) {
+  if (options.path == nullptr)
+    return InvalidArgument("dsv4_model_options.path: got NULL, wanted a directory");
+  if (options.threads < 0 || options.max_layers < 0) {
+    return InvalidArgument(fmt::format("dsv4_model_options: got threads {}, max_layers {}, wanted >= 0",
+                                       options.threads, options.max_layers));
+  }
+  const std::string_view numerics = options.numerics != nullptr ? options.numerics : "release";
+  if (numerics != "release" && numerics != "plain") {
+    return InvalidArgument(
+        fmt::format("dsv4_model_options.numerics: got '{}', wanted release or plain", numerics));
+  }
+  const std::string directory = options.path;
+  DSV4_ASSIGN_OR_RETURN_STATUS(opened.tokenizer, tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
+  DSV4_ASSIGN_OR_RETURN_STATUS(opened.special, tokenizer::SpecialTokens::Resolve(*opened.tokenizer));
+  opened.stop_set = tokenizer::StopSet::ForChat(*opened.special);
+  DSV4_ASSIGN_OR_RETURN_STATUS(opened.profile, FindProfile(directory, options.revision));
+  const int threads = options.threads > 0
+                          ? options.threads
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ops::Backend backend,
+                               MakeBackend(options.backend != nullptr ? options.backend : "cpu", threads));
+  model::ModelOptions of_model;
+  of_model.numerics = numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
+  of_model.max_layers = options.max_layers;
+  if (options.on_progress != nullptr) {
+    of_model.progress = [&options](const model::LoadProgress& so_far) {
+      options.on_progress(so_far.layers, so_far.num_layers, options.user);
+    };
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(opened.model, model::Model::Load(directory, backend, of_model));
+  const int64_t vocab_size = opened.model->config().vocab_size;
+  if (opened.tokenizer->num_ids() > vocab_size) {
+    return InvalidArgument(fmt::format("{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}",
+                                       directory, opened.tokenizer->num_ids() - 1, vocab_size));
+  }
+  for (int64_t id = 0; id < vocab_size; ++id)
+    opened.allowed.push_back(opened.tokenizer->IsDefined(static_cast<int32_t>(id)) ? 1 : 0);
+  return {};
+}
+
+}  // namespace
+
+dsv4_code End(const Status& status, dsv4_error* error) {
+  const auto code = static_cast<dsv4_code>(status.code());
+  if (error == nullptr) return code;
+  error->code = code;
+  const std::string& message = status.message();
+  size_t size = std::min(message.size(), sizeof(error->message) - 1);
+  // A cut never leaves a part of a character.
+  if (size < message.size()) {
+    while (size > 0 && (static_cast<unsigned char>(message[size]) & 0xC0U) == 0x80U) --size;
+  }
+  std::memcpy(error->message, message.data(), size);
+  error->message[size] = '\0';
+  return code;
+}
+
+Status Caught() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("out of memory");
+  } catch (const std::exception& thrown) {
+    return Internal(thrown.what());
+  } catch (...) {
+    return Internal("an exception of unknown kind");
+  }
+}
+
+}  // namespace dsv4::capi
+
+using dsv4::InvalidArgument;
+using dsv4::Status;
+using dsv4::capi::Guard;
+
+static_assert(DSV4_INTERNAL == static_cast<int>(dsv4::StatusCode::kInternal));
+
+uint32_t dsv4_abi(void) { return DSV4_ABI; }
+const char* dsv4_version(void) { return DSV4_VERSION; }
+
+const void* dsv4_buffer_data(const dsv4_buffer* buffer) { return buffer->bytes.data(); }
+size_t dsv4_buffer_size(const dsv4_buffer* buffer) { return buffer->bytes.size(); }
+void dsv4_buffer_free(dsv4_buffer* buffer) { delete buffer; }
+
+void dsv4_model_options_init(dsv4_model_options* options) {
+  *options = {};
+  options->size = sizeof(*options);
+}
+
+dsv4_code dsv4_model_open(const dsv4_model_options* options, dsv4_model** model, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    if (options == nullptr || model == nullptr)
+      return InvalidArgument("dsv4_model_open: got NULL for options or model");
+    *model = nullptr;
+    if (options->size != sizeof(*options)) {
+      return InvalidArgument(
+          fmt::format("dsv4_model_options.size: got {}, wanted {}", options->size, sizeof(*options)));
+    }
+    auto opened = std::make_unique<dsv4_model>();
+    if (options->on_log != nullptr) {
+      opened->log = [log = options->on_log, user = options->user](dsv4::LogLevel level,
+                                                                  const std::string& message) {
+        if (level >= dsv4::LogLevel::kInfo) log(static_cast<int32_t>(level), message.c_str(), user);
+      };
+    }
+    const dsv4::LogSink sink(opened->log);
+    DSV4_RETURN_IF_ERROR(dsv4::capi::Open(*options, *opened));
+    *model = opened.release();
+    return {};
+  });
+}
+
+void dsv4_model_free(dsv4_model* model) { delete model; }
+int64_t dsv4_model_vocab_size(const dsv4_model* model) { return model->model->config().vocab_size; }
+int64_t dsv4_model_context_length(const dsv4_model* model) {
+  return model->model->config().max_position_embeddings;
+}
+int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token) {
+  for (const auto& entry : model->stop_set.entries()) {
+    if (entry.id == token) return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,111 @@
+// What the handles of dsv4.h are, and how a function of it ends.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log_sink.h"
+#include "base/status.h"
+#include "chat/completion_parser.h"
+#include "chat/profile.h"
+#include "grammar/constraint.h"
+#include "grammar/token_trie.h"
+#include "include/dsv4.h"
+#include "kv/sequence_state.h"
+#include "model/model.h"
+#include "sampling/sampler.h"
+#include "tokenizer/special_tokens.h"
+#include "tokenizer/stop_set.h"
+#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
+
+struct dsv4_buffer {
+  std::string bytes;
+};
+
+struct dsv4_model {
+  // States and steps of one model belong to one thread at a time. Threads take turns in the order in which they came: a plain mutex may
+  // let one of them have it over and over.
+  class Turn {
+   public:
+    explicit Turn(const dsv4_model& model) : model_(model) {
+      std::unique_lock lock(model_.mutex);
+      const uint64_t ticket = model_.next_ticket++;
+      model_.turn_came.wait(lock, [&] { return model_.now_serving == ticket; });
+    }
+    ~Turn() {
+      {
+        const std::lock_guard lock(model_.mutex);
+        ++model_.now_serving;
+      }
+      model_.turn_came.notify_all();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    const dsv4_model& model_;
+  };
+
+  std::optional<dsv4::tokenizer::Tokenizer> tokenizer;
+  std::optional<dsv4::tokenizer::SpecialTokens> special;
+  dsv4::tokenizer::StopSet stop_set;
+  const dsv4::chat::ChatProfile* profile = nullptr;
+  std::unique_ptr<dsv4::model::Model> model;
+  std::vector<uint8_t> allowed;
+  dsv4::LogSink::Callback log;
+  mutable std::mutex mutex;
+  mutable std::condition_variable turn_came;
+  mutable uint64_t next_ticket = 0;
+  mutable uint64_t now_serving = 0;
+  std::once_flag trie_made;
+  dsv4::Result<std::shared_ptr<const dsv4::grammar::TokenTrie>> trie;
+};
+
+struct dsv4_prompt {
+  std::string text;
+  std::vector<int32_t> ids;
+  bool in_reasoning = false;
+  std::vector<dsv4::chat::JsonValue> tools;
+};
+
+struct dsv4_parser {
+  dsv4::tokenizer::StreamDecoder decoder;
+  dsv4::chat::CompletionParser parser;
+  bool finished = false;
+};
+
+struct dsv4_session {
+  dsv4_model* model = nullptr;
+  dsv4::kv::SequenceState state;
+  std::vector<float> logits;
+};
+
+struct dsv4_sampler {
+  dsv4_model* model = nullptr;
+  dsv4::sampling::Sampler sampler;
+  std::unique_ptr<dsv4::grammar::GrammarConstraint> constraint;
+};
+
+namespace dsv4::capi {
+
+dsv4_code End(const Status& status, dsv4_error* error);
+// Of the exception that is being handled.
+Status Caught();
+
+// Runs `body`, which returns a Status. No exception leaves it.
+template <typename Body>
+dsv4_code Guard(dsv4_error* error, const Body& body) {
+  try {
+    return End(body(), error);
+  } catch (...) {
+    return End(Caught(), error);
+  }
+}
+
+}  // namespace dsv4::capi

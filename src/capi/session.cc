@@ -1,0 +1,218 @@
+// Sessions, steps of several of them, and samplers.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "capi/objects.h"
+#include "grammar/answer_grammar.h"
+#include "kv/snapshot.h"
+
+using dsv4::InvalidArgument;
+using dsv4::LogSink;
+using dsv4::Status;
+using dsv4::capi::Guard;
+using Turn = dsv4_model::Turn;
+
+dsv4_code dsv4_session_new(dsv4_model* model, dsv4_session** session, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    if (model == nullptr || session == nullptr)
+      return InvalidArgument("dsv4_session_new: got NULL for model or session");
+    *session = nullptr;
+    const Turn turn(*model);
+    const LogSink sink(model->log);
+    DSV4_ASSIGN_OR_RETURN_STATUS(dsv4::kv::SequenceState state, model->model->NewSequence());
+    *session = new dsv4_session{.model = model, .state = std::move(state), .logits = {}};
+    return {};
+  });
+}
+
+void dsv4_session_free(dsv4_session* session) {
+  if (session == nullptr) return;
+  const Turn turn(*session->model);
+  delete session;
+}
+
+int64_t dsv4_session_length(const dsv4_session* session) { return session->state.length(); }
+
+dsv4_code dsv4_session_append(dsv4_session* session, const int32_t* ids, size_t num_ids, int32_t all_logits,
+                              dsv4_error* error) {
+  dsv4_chunk chunk = {sizeof(dsv4_chunk), session, ids, num_ids, all_logits};
+  return dsv4_step(&chunk, 1, error);
+}
+
+dsv4_code dsv4_step(dsv4_chunk* chunks, size_t num_chunks, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    if (chunks == nullptr || num_chunks == 0) return InvalidArgument("dsv4_step: got no chunks");
+    std::vector<dsv4::model::SequenceChunk> batch;
+    for (size_t i = 0; i < num_chunks; ++i) {
+      const dsv4_chunk& chunk = chunks[i];
+      if (chunk.size != sizeof(chunk) || chunk.session == nullptr ||
+          (chunk.ids == nullptr && chunk.num_ids > 0)) {
+        return InvalidArgument(
+            fmt::format("dsv4_step: chunk {}: got size {} (wanted {}), or NULL for session or ids", i,
+                        chunk.size, sizeof(chunk)));
+      }
+      if (chunk.session->model != chunks[0].session->model)
+        return InvalidArgument(fmt::format("dsv4_step: chunk {}: its session is of another model", i));
+      batch.push_back(
+          {.state = &chunk.session->state,
+           .tokens = {chunk.ids, chunk.num_ids},
+           .logits = chunk.all_logits != 0 ? dsv4::model::LogitsRows::kAll : dsv4::model::LogitsRows::kLast});
+    }
+    dsv4_model& model = *chunks[0].session->model;
+    const Turn turn(model);
+    const LogSink sink(model.log);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::model::StepOutput output, model.model->Step(batch));
+    for (size_t i = 0; i < num_chunks; ++i) {
+      const auto rows = output.logits.subspan(static_cast<size_t>(output.row_begin[i] * output.vocab_size),
+                                              static_cast<size_t>(output.num_rows(i) * output.vocab_size));
+      chunks[i].session->logits.assign(rows.begin(), rows.end());
+    }
+    return {};
+  });
+}
+
+dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits, size_t* num_rows,
+                              dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    if (session->logits.empty())
+      return dsv4::FailedPrecondition("session: no logits: nothing was appended since it was made or moved");
+    *logits = session->logits.data();
+    *num_rows = session->logits.size() / static_cast<size_t>(dsv4_model_vocab_size(session->model));
+    return {};
+  });
+}
+
+dsv4_code dsv4_session_rewind(dsv4_session* session, int64_t num_tokens, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    const Turn turn(*session->model);
+    DSV4_RETURN_IF_ERROR(session->state.Rewind(num_tokens));
+    if (num_tokens > 0) session->logits.clear();
+    return {};
+  });
+}
+
+dsv4_code dsv4_session_fork(const dsv4_session* session, dsv4_session** fork, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    *fork = nullptr;
+    const Turn turn(*session->model);
+    DSV4_ASSIGN_OR_RETURN_STATUS(dsv4::kv::SequenceState state, session->state.Fork());
+    *fork = new dsv4_session{.model = session->model, .state = std::move(state), .logits = session->logits};
+    return {};
+  });
+}
+
+dsv4_code dsv4_session_snapshot(const dsv4_session* session, dsv4_buffer** bytes, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    *bytes = nullptr;
+    const Turn turn(*session->model);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::kv::Snapshot snapshot, session->state.Snapshot());
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> made,
+                                 snapshot.Serialize(session->model->model->options().max_rewind_tokens));
+    *bytes = new dsv4_buffer{std::string(reinterpret_cast<const char*>(made.data()), made.size())};
+    return {};
+  });
+}
+
+dsv4_code dsv4_session_restore(dsv4_session* session, const void* bytes, size_t size, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    const Turn turn(*session->model);
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const dsv4::kv::Snapshot snapshot,
+        session->model->model->DeserializeSnapshot({static_cast<const std::byte*>(bytes), size}));
+    DSV4_RETURN_IF_ERROR(session->state.Restore(snapshot));
+    session->logits.clear();
+    return {};
+  });
+}
+
+void dsv4_sampling_init(dsv4_sampling* sampling) {
+  *sampling = {};
+  sampling->size = sizeof(*sampling);
+  sampling->temperature = 1.0F;
+  sampling->top_p = 1.0F;
+  sampling->repetition_penalty = 1.0F;
+}
+
+namespace {
+
+dsv4::Result<std::unique_ptr<dsv4::grammar::GrammarConstraint>> MakeConstraint(dsv4_model& model,
+                                                                               const char* schema,
+                                                                               bool in_reasoning) {
+  std::call_once(model.trie_made, [&] {
+    model.trie = dsv4::grammar::TokenTrie::Create(*model.tokenizer, {.think_end = model.special->think_end});
+  });
+  if (!model.trie) return dsv4::Error(model.trie.error());
+  std::vector<int32_t> stop_ids;
+  for (const auto& entry : model.stop_set.entries()) stop_ids.push_back(entry.id);
+  DSV4_ASSIGN_OR_RETURN(auto program,
+                        dsv4::grammar::CompileAnswer({.starts_in_reasoning = in_reasoning,
+                                                      .think_end = std::string(model.profile->think_close),
+                                                      .content = dsv4::grammar::ContentKind::kJson,
+                                                      .schema = schema,
+                                                      .schema_label = "dsv4_sampling.json_schema"}));
+  return std::make_unique<dsv4::grammar::GrammarConstraint>(
+      dsv4::grammar::Matcher(std::move(program), *model.trie, std::move(stop_ids)));
+}
+
+}  // namespace
+
+dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, const dsv4_prompt* prompt,
+                           dsv4_sampler** sampler, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    if (model == nullptr || sampling == nullptr || sampler == nullptr)
+      return InvalidArgument("dsv4_sampler_new: got NULL for model, sampling or sampler");
+    *sampler = nullptr;
+    if (sampling->size != sizeof(*sampling) || sampling->reserved != 0) {
+      return InvalidArgument(fmt::format("dsv4_sampling: got size {} and reserved {}, wanted {} and 0",
+                                         sampling->size, sampling->reserved, sizeof(*sampling)));
+    }
+    dsv4::sampling::SamplingParams params;
+    params.temperature = sampling->temperature;
+    params.top_k = sampling->top_k;
+    params.top_p = sampling->top_p;
+    params.min_p = sampling->min_p;
+    params.repetition_penalty = sampling->repetition_penalty;
+    params.presence_penalty = sampling->presence_penalty;
+    params.frequency_penalty = sampling->frequency_penalty;
+    params.seed = sampling->seed;
+    DSV4_RETURN_IF_ERROR(dsv4::sampling::ValidateSamplingParams(params, dsv4_model_vocab_size(model)));
+    std::unique_ptr<dsv4::grammar::GrammarConstraint> constraint;
+    if (sampling->json_schema != nullptr) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(constraint, MakeConstraint(*model, sampling->json_schema,
+                                                              prompt != nullptr && prompt->in_reasoning));
+    }
+    auto made = std::make_unique<dsv4_sampler>(
+        dsv4_sampler{.model = model,
+                     .sampler = dsv4::sampling::Sampler(params, model->allowed, -1),
+                     .constraint = std::move(constraint)});
+    if (prompt != nullptr) made->sampler.SeePrompt(prompt->ids);
+    *sampler = made.release();
+    return {};
+  });
+}
+
+void dsv4_sampler_free(dsv4_sampler* sampler) { delete sampler; }
+
+dsv4_code dsv4_sample(dsv4_sampler* sampler, const dsv4_session* session, int32_t* token, dsv4_error* error) {
+  return Guard(error, [&]() -> Status {
+    if (sampler->model != session->model)
+      return InvalidArgument("dsv4_sample: sampler and session are of different models");
+    const float* logits = nullptr;
+    size_t rows = 0;
+    dsv4_error none = {};
+    if (dsv4_session_logits(session, &logits, &rows, &none) != DSV4_OK)
+      return dsv4::FailedPrecondition(none.message);
+    const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session->model));
+    std::span<const uint64_t> permitted;
+    if (sampler->constraint != nullptr) permitted = sampler->constraint->Allowed();
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const dsv4::sampling::SampledToken sampled,
+        sampler->sampler.Sample({logits + (rows - 1) * vocab_size, vocab_size}, permitted));
+    if (sampler->constraint != nullptr && dsv4_model_is_stop(sampler->model, sampled.id) == 0)
+      sampler->constraint->Accept(sampled.id);
+    *token = sampled.id;
+    return {};
+  });
+}

@@ -1,0 +1,208 @@
+/* The C API on a small model: argv[1] is its directory, argv[2] the committed list of struct sizes. Compiled as C99 and as C++20. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "include/dsv4.h"
+
+#define EXPECT(condition)                                                                \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, error.message); \
+      exit(1);                                                                           \
+    }                                                                                    \
+  } while (0)
+#define OK(call) EXPECT((call) == DSV4_OK)
+
+static dsv4_error error;
+
+typedef struct answer {
+  char content[8192];
+  char reason[32];
+} answer;
+
+static void on_delta(const dsv4_delta* delta, void* user) {
+  answer* out = (answer*)user;
+  EXPECT(delta->size == sizeof(*delta));
+  if (delta->kind == DSV4_CONTENT)
+    strncat(out->content, delta->text, sizeof(out->content) - strlen(out->content) - 1);
+  if (delta->kind == DSV4_DONE) strncat(out->reason, delta->text, sizeof(out->reason) - 1);
+}
+
+static void on_progress(int64_t done, int64_t total, void* user) {
+  EXPECT(done >= 1 && done <= total);
+  ++*(int*)user;
+}
+
+/* Greedy but for `schema`; at most 64 tokens. */
+static void answer_to(dsv4_model* model, const char* request, const char* schema, answer* out) {
+  dsv4_prompt* prompt;
+  dsv4_session* session;
+  dsv4_sampler* sampler;
+  dsv4_parser* parser;
+  dsv4_sampling sampling;
+  const int32_t* ids;
+  size_t num_ids;
+  int32_t token = -1;
+  int32_t done = 0;
+  int i;
+  memset(out, 0, sizeof(*out));
+  dsv4_sampling_init(&sampling);
+  sampling.temperature = 0;
+  sampling.json_schema = schema;
+  OK(dsv4_render(model, request, &prompt, &error));
+  OK(dsv4_session_new(model, &session, &error));
+  OK(dsv4_sampler_new(model, &sampling, prompt, &sampler, &error));
+  OK(dsv4_parser_new(model, prompt, NULL, 0, &parser, &error));
+  ids = dsv4_prompt_ids(prompt, &num_ids);
+  OK(dsv4_session_append(session, ids, num_ids, 0, &error));
+  for (i = 0; i < 64 && !done; ++i) {
+    OK(dsv4_sample(sampler, session, &token, &error));
+    if (dsv4_model_is_stop(model, token)) break;
+    OK(dsv4_parser_feed(parser, &token, 1, on_delta, out, &done, &error));
+    OK(dsv4_session_append(session, &token, 1, 0, &error));
+  }
+  OK(dsv4_parser_finish(parser, i == 64, on_delta, out, &error));
+  EXPECT(dsv4_parser_finish(parser, 0, on_delta, out, &error) == DSV4_FAILED_PRECONDITION);
+  dsv4_parser_free(parser);
+  dsv4_sampler_free(sampler);
+  dsv4_session_free(session);
+  dsv4_prompt_free(prompt);
+}
+
+static void test_text(dsv4_model* model) {
+  const char* text = "What is the capital of France?";
+  dsv4_buffer* ids;
+  dsv4_buffer* again;
+  dsv4_prompt* prompt = NULL;
+  answer out;
+  OK(dsv4_tokenize(model, text, strlen(text), 0, &ids, &error));
+  OK(dsv4_detokenize(model, (const int32_t*)dsv4_buffer_data(ids), dsv4_buffer_size(ids) / sizeof(int32_t),
+                     &again, &error));
+  EXPECT(dsv4_buffer_size(again) == strlen(text) && memcmp(dsv4_buffer_data(again), text, strlen(text)) == 0);
+  dsv4_buffer_free(ids);
+  dsv4_buffer_free(again);
+  EXPECT(dsv4_render(model, "{\"messages\": [], \"colour\": 1}", &prompt, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(strstr(error.message, "colour") != NULL && prompt == NULL);
+  answer_to(model,
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}], "
+            "\"thinking_mode\": \"chat\"}",
+            NULL, &out);
+  EXPECT(strlen(out.content) > 0);
+  printf("%s\n", out.content);
+  answer_to(model,
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"thinking_mode\": \"chat\"}",
+            "{\"enum\": [\"red\", \"green\"]}", &out);
+  EXPECT(strcmp(out.content, "\"red\"") == 0 || strcmp(out.content, "\"green\"") == 0);
+  EXPECT(strcmp(out.reason, "stop") == 0);
+}
+
+static void expect_same_logits(const dsv4_session* a, const dsv4_session* b, size_t vocab) {
+  const float* of_a;
+  const float* of_b;
+  size_t rows_a;
+  size_t rows_b;
+  OK(dsv4_session_logits(a, &of_a, &rows_a, &error));
+  OK(dsv4_session_logits(b, &of_b, &rows_b, &error));
+  EXPECT(memcmp(of_a + (rows_a - 1) * vocab, of_b + (rows_b - 1) * vocab, vocab * sizeof(float)) == 0);
+}
+
+static void test_sessions(dsv4_model* model) {
+  const int32_t ids[] = {5, 17, 9, 33, 21, 8};
+  const size_t vocab = (size_t)dsv4_model_vocab_size(model);
+  dsv4_session* whole;
+  dsv4_session* parts;
+  dsv4_session* fork;
+  dsv4_session* restored;
+  dsv4_buffer* bytes;
+  dsv4_chunk chunks[2];
+  const float* logits;
+  size_t rows;
+  OK(dsv4_session_new(model, &whole, &error));
+  OK(dsv4_session_new(model, &parts, &error));
+  OK(dsv4_session_new(model, &restored, &error));
+  EXPECT(dsv4_session_logits(whole, &logits, &rows, &error) == DSV4_FAILED_PRECONDITION);
+  EXPECT(dsv4_session_append(whole, ids, 0, 0, &error) == DSV4_INVALID_ARGUMENT);
+  OK(dsv4_session_append(whole, ids, 6, 1, &error));
+  OK(dsv4_session_logits(whole, &logits, &rows, &error));
+  EXPECT(rows == 6);
+
+  OK(dsv4_session_append(parts, ids, 4, 0, &error));
+  OK(dsv4_session_fork(parts, &fork, &error));
+  expect_same_logits(parts, fork, vocab);
+  OK(dsv4_session_append(parts, ids, 2, 0, &error));
+  OK(dsv4_session_rewind(parts, 2, &error));
+  EXPECT(dsv4_session_length(parts) == 4);
+  EXPECT(dsv4_session_rewind(parts, 5, &error) == DSV4_INVALID_ARGUMENT);
+  OK(dsv4_session_snapshot(fork, &bytes, &error));
+  OK(dsv4_session_restore(restored, dsv4_buffer_data(bytes), dsv4_buffer_size(bytes), &error));
+  EXPECT(dsv4_session_restore(restored, dsv4_buffer_data(bytes), dsv4_buffer_size(bytes) - 1, &error) !=
+         DSV4_OK);
+  dsv4_buffer_free(bytes);
+  EXPECT(dsv4_session_length(restored) == 4);
+
+  memset(chunks, 0, sizeof(chunks));
+  chunks[0].size = chunks[1].size = sizeof(dsv4_chunk);
+  chunks[0].session = parts;
+  chunks[1].session = fork;
+  chunks[0].ids = chunks[1].ids = ids + 4;
+  chunks[0].num_ids = chunks[1].num_ids = 2;
+  OK(dsv4_step(chunks, 2, &error));
+  OK(dsv4_session_append(restored, ids + 4, 2, 0, &error));
+  expect_same_logits(whole, parts, vocab);
+  expect_same_logits(whole, fork, vocab);
+  expect_same_logits(whole, restored, vocab);
+  chunks[1].session = parts;
+  EXPECT(dsv4_step(chunks, 2, &error) == DSV4_INVALID_ARGUMENT);
+  dsv4_session_free(whole);
+  dsv4_session_free(parts);
+  dsv4_session_free(fork);
+  dsv4_session_free(restored);
+  dsv4_session_free(NULL);
+}
+
+/* The committed list: a struct that changed wants a new DSV4_ABI. */
+static void test_abi(const char* path) {
+  char wanted[1024] = {0};
+  char got[1024];
+  FILE* file = fopen(path, "r");
+  EXPECT(file != NULL);
+  EXPECT(fread(wanted, 1, sizeof(wanted) - 1, file) > 0);
+  fclose(file);
+  snprintf(
+      got, sizeof(got),
+      "abi %u\ndsv4_error %zu\ndsv4_model_options %zu\ndsv4_delta %zu\ndsv4_chunk %zu\ndsv4_sampling %zu\n",
+      (unsigned)dsv4_abi(), sizeof(dsv4_error), sizeof(dsv4_model_options), sizeof(dsv4_delta),
+      sizeof(dsv4_chunk), sizeof(dsv4_sampling));
+  if (strcmp(got, wanted) != 0) {
+    fprintf(stderr, "got\n%swanted\n%s", got, wanted);
+    exit(1);
+  }
+}
+
+int main(int argc, char** argv) {
+  dsv4_model_options options;
+  dsv4_model* model = NULL;
+  int num_calls = 0;
+  if (argc != 3) return 2;
+  test_abi(argv[2]);
+  dsv4_model_options_init(&options);
+  options.path = "no such directory";
+  EXPECT(dsv4_model_open(&options, &model, &error) == DSV4_NOT_FOUND && model == NULL);
+  EXPECT(strstr(error.message, "no such directory") != NULL);
+  options.path = argv[1];
+  options.size = 8;
+  EXPECT(dsv4_model_open(&options, &model, &error) == DSV4_INVALID_ARGUMENT);
+  options.size = sizeof(options);
+  options.backend = "abacus";
+  EXPECT(dsv4_model_open(&options, &model, NULL) == DSV4_INVALID_ARGUMENT);
+  options.backend = NULL;
+  options.on_progress = on_progress;
+  options.user = &num_calls;
+  OK(dsv4_model_open(&options, &model, &error));
+  EXPECT(num_calls > 0);
+  test_text(model);
+  test_sessions(model);
+  dsv4_model_free(model);
+  return 0;
+}
