@@ -1,0 +1,229 @@
+"""dsv4 in Python, over libdsv4.so (docs/python.md). Nothing to build; ctypes releases the GIL in every call."""
+
+from __future__ import annotations
+
+import ctypes as c
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ABI = 1
+KINDS = ("reasoning", "content", "tool_call_begin", "arguments", "tool_call_end", "done")
+_PIECE = 512  # Tokens of a prompt between two looks at KeyboardInterrupt.
+
+
+class DSV4Error(Exception):
+    """A call failed; `code` is a dsv4_code of dsv4.h."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Error(c.Structure):
+    _fields_ = [("code", c.c_int32), ("message", c.c_char * 1020)]
+
+
+class _ModelOptions(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("path", c.c_char_p), ("backend", c.c_char_p), ("numerics", c.c_char_p),
+                ("revision", c.c_char_p), ("threads", c.c_int32), ("max_layers", c.c_int32), ("on_progress", c.c_void_p),
+                ("on_log", c.c_void_p), ("user", c.c_void_p)]
+
+
+class _Sampling(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("temperature", c.c_float), ("top_p", c.c_float), ("min_p", c.c_float),
+                ("repetition_penalty", c.c_float), ("presence_penalty", c.c_float), ("frequency_penalty", c.c_float),
+                ("top_k", c.c_int32), ("reserved", c.c_int32), ("seed", c.c_uint64), ("json_schema", c.c_char_p)]
+
+
+class _Delta(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("kind", c.c_int32), ("call", c.c_int32), ("text", c.c_void_p),
+                ("text_size", c.c_size_t)]
+
+
+_OnDelta = c.CFUNCTYPE(None, c.POINTER(_Delta), c.c_void_p)
+
+
+def _load() -> c.CDLL:
+    here = Path(__file__).resolve()
+    beside = [here.parent / "libdsv4.so", here.parents[2] / "build" / "shared" / "libdsv4.so"]
+    given = os.environ.get("DSV4_LIBRARY")
+    found = given or next((str(path) for path in beside if path.exists()), "libdsv4.so.1")
+    library = c.CDLL(found)
+    if library.dsv4_abi() != ABI:
+        raise ImportError(f"{found}: has ABI {library.dsv4_abi()}, wanted {ABI}")
+    for name in ("dsv4_model_vocab_size", "dsv4_model_context_length", "dsv4_session_length"):
+        getattr(library, name).restype = c.c_int64
+        getattr(library, name).argtypes = [c.c_void_p]
+    for name in ("dsv4_buffer_data", "dsv4_prompt_ids"):
+        getattr(library, name).restype = c.c_void_p
+    library.dsv4_buffer_size.restype = c.c_size_t
+    return library
+
+
+_lib = _load()
+
+
+def _call(name: str, *arguments: object) -> None:
+    error = _Error()
+    if code := getattr(_lib, name)(*arguments, c.byref(error)):
+        raise DSV4Error(code, error.message.decode())
+
+
+def _ids(ids: Sequence[int]) -> c.Array:
+    return (c.c_int32 * len(ids))(*ids)
+
+
+def _take(buffer: c.c_void_p) -> bytes:
+    data = c.string_at(_lib.dsv4_buffer_data(buffer), _lib.dsv4_buffer_size(buffer))
+    _lib.dsv4_buffer_free(buffer)
+    return data
+
+
+class _Handle:
+    """A handle and what must outlive it."""
+
+    def __init__(self, kind: str, handle: c.c_void_p, owner: object) -> None:
+        self.handle, self._free, self._owner = handle, getattr(_lib, f"dsv4_{kind}_free"), owner
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._free(self.handle)
+
+
+@dataclass
+class Sampling:
+    """As dsv4_sampling; temperature 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    json_schema: str | None = None
+
+
+@dataclass
+class Delta:
+    """A piece of an answer; kind is one of KINDS."""
+
+    kind: str
+    text: str
+    call: int = -1
+
+
+class Session:
+    """Token ids in, logits out. One thread at a time."""
+
+    def __init__(self, llm: LLM, _handle: c.c_void_p | None = None) -> None:
+        handle = _handle or c.c_void_p()
+        if _handle is None:
+            _call("dsv4_session_new", llm._model.handle, c.byref(handle))
+        self._llm, self._session = llm, _Handle("session", handle, llm._model)
+
+    def __len__(self) -> int:
+        return _lib.dsv4_session_length(self._session.handle)
+
+    def append(self, ids: Sequence[int], all_logits: bool = False) -> None:
+        """Reads tokens."""
+        _call("dsv4_session_append", self._session.handle, _ids(ids), c.c_size_t(len(ids)), int(all_logits))
+
+    def logits(self) -> list[memoryview]:
+        """Rows of the last append, float32 each."""
+        data, rows = c.c_void_p(), c.c_size_t()
+        _call("dsv4_session_logits", self._session.handle, c.byref(data), c.byref(rows))
+        row_bytes = self._llm.vocab_size * 4
+        return [memoryview(c.string_at(data.value + i * row_bytes, row_bytes)).cast("f") for i in range(rows.value)]
+
+    def rewind(self, num_tokens: int) -> None:
+        """Takes the last tokens back."""
+        _call("dsv4_session_rewind", self._session.handle, c.c_int64(num_tokens))
+
+    def fork(self) -> Session:
+        """A copy that goes on by itself."""
+        handle = c.c_void_p()
+        _call("dsv4_session_fork", self._session.handle, c.byref(handle))
+        return Session(self._llm, handle)
+
+
+class LLM:
+    """A model of a checkpoint directory. Threads may share it."""
+
+    def __init__(self, path: str | os.PathLike[str], backend: str = "cpu", threads: int = 0) -> None:
+        options = _ModelOptions(size=c.sizeof(_ModelOptions), path=os.fsencode(path), backend=backend.encode(),
+                                threads=threads)
+        handle = c.c_void_p()
+        _call("dsv4_model_open", c.byref(options), c.byref(handle))
+        self._model = _Handle("model", handle, None)
+        self.vocab_size: int = _lib.dsv4_model_vocab_size(handle)
+        self.context_length: int = _lib.dsv4_model_context_length(handle)
+
+    def tokenize(self, text: str, markers: bool = False) -> list[int]:
+        """Ids of a text; with `markers`, "<think>" and its like are single tokens."""
+        data, out = text.encode(), c.c_void_p()
+        _call("dsv4_tokenize", self._model.handle, data, c.c_size_t(len(data)), int(markers), c.byref(out))
+        return memoryview(_take(out)).cast("i").tolist()
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        out = c.c_void_p()
+        _call("dsv4_detokenize", self._model.handle, _ids(ids), c.c_size_t(len(ids)), c.byref(out))
+        return _take(out).decode()
+
+    def session(self) -> Session:
+        """An empty sequence."""
+        return Session(self)
+
+    def logits(self, ids: Sequence[int]) -> list[memoryview]:
+        """A float32 row for every token."""
+        session = self.session()
+        session.append(ids, all_logits=True)
+        return session.logits()
+
+    def stream(self, messages: list[dict], sampling: Sampling | None = None, max_tokens: int = 1024,
+               stop: Sequence[str] = (), **request: object) -> Iterator[Delta]:
+        """Deltas of an answer. `request`: tools, thinking_mode, effort. KeyboardInterrupt ends it between tokens."""
+        model, fields = self._model.handle, dict(vars(sampling or Sampling()))
+        if fields["json_schema"] is not None:
+            fields["json_schema"] = fields["json_schema"].encode()
+        out = c.c_void_p()
+        _call("dsv4_render", model, json.dumps({"messages": messages, **request}).encode(), c.byref(out))
+        prompt, out = _Handle("prompt", out, self._model), c.c_void_p()
+        _call("dsv4_sampler_new", model, c.byref(_Sampling(size=c.sizeof(_Sampling), **fields)), prompt.handle, c.byref(out))
+        sampler, out = _Handle("sampler", out, self._model), c.c_void_p()
+        stops = (c.c_char_p * len(stop))(*(text.encode() for text in stop))
+        _call("dsv4_parser_new", model, prompt.handle, stops, c.c_size_t(len(stop)), c.byref(out))
+        parser = _Handle("parser", out, self._model)
+        found: list[Delta] = []
+        on_delta = _OnDelta(lambda delta, _: found.append(Delta(
+            KINDS[delta[0].kind], c.string_at(delta[0].text, delta[0].text_size).decode(), delta[0].call)))
+        count = c.c_size_t()
+        address = _lib.dsv4_prompt_ids(prompt.handle, c.byref(count))
+        ids = list((c.c_int32 * count.value).from_address(address))
+        session = self.session()
+        for begin in range(0, len(ids), _PIECE):
+            session.append(ids[begin:begin + _PIECE])
+        token, done, cut = c.c_int32(), c.c_int32(), True
+        for _ in range(max_tokens):
+            _call("dsv4_sample", sampler.handle, session._session.handle, c.byref(token))
+            if _lib.dsv4_model_is_stop(model, token):
+                cut = False
+                break
+            _call("dsv4_parser_feed", parser.handle, c.byref(token), c.c_size_t(1), on_delta, None, c.byref(done))
+            yield from found
+            found.clear()
+            if done.value:
+                cut = False
+                break
+            session.append([token.value])
+        _call("dsv4_parser_finish", parser.handle, int(cut), on_delta, None)
+        yield from found
+
+    def chat(self, messages: list[dict], **options: object) -> str:
+        """The content of an answer; options as stream's."""
+        return "".join(delta.text for delta in self.stream(messages, **options) if delta.kind == "content")
