@@ -24,7 +24,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
 #include "base/json.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::bench {
 namespace {

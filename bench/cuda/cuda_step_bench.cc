@@ -31,9 +31,9 @@
 #include "comm/mirrored_group.h"
 #include "diag/op_profile.h"
 #include "formats/number_formats.h"
-#include "model/memory_plan.h"
-#include "model/model.h"
-#include "model/synthetic.h"
+#include "model/placement/memory_plan.h"
+#include "model/runtime/model.h"
+#include "model/synthetic/synthetic.h"
 
 namespace dsv4::bench {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "io/safetensors_writer.h"
-#include "model/forecast.h"
-#include "model/synthetic_shape.h"
-#include "model/synthetic_tensors.h"
+#include "model/placement/forecast.h"
+#include "model/synthetic/synthetic_shape.h"
+#include "model/synthetic/synthetic_tensors.h"
 
 namespace dsv4 {
 namespace {

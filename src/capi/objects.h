@@ -17,7 +17,7 @@
 #include "grammar/token_trie.h"
 #include "include/dsv4.h"
 #include "kv/sequence_state.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 #include "sampling/sampler.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"

@@ -15,8 +15,8 @@
 #include "convert/worker.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
-#include "model/resolved_checkpoint.h"
+#include "model/checkpoint/resolved_checkpoint.h"
+#include "model/config/config.h"
 
 namespace dsv4::convert {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "base/json.h"
 #include "convert/destination.h"
-#include "model/checkpoint_testing.h"
-#include "model/resolved_checkpoint.h"
+#include "model/checkpoint/checkpoint_testing.h"
+#include "model/checkpoint/resolved_checkpoint.h"
 
 namespace dsv4::convert {
 namespace {

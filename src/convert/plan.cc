@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "model/tensor_table.h"
+#include "model/checkpoint/tensor_table.h"
 
 namespace dsv4::convert {
 namespace {

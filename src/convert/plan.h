@@ -19,8 +19,8 @@
 #include "convert/recode.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_layout.h"
-#include "model/config.h"
-#include "model/resolved_checkpoint.h"
+#include "model/checkpoint/resolved_checkpoint.h"
+#include "model/config/config.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::convert {

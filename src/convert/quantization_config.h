@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "convert/plan.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace dsv4::convert {
 

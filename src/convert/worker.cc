@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "io/mapped_file.h"
-#include "model/small_tensors.h"
+#include "model/checkpoint/small_tensors.h"
 
 namespace dsv4::convert {
 namespace {

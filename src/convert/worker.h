@@ -14,7 +14,7 @@
 #include "convert/journal.h"
 #include "convert/plan.h"
 #include "io/random_access_file.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace dsv4::convert {
 

@@ -12,7 +12,7 @@
 #include "diag/scale_survey.h"
 #include "diag/statistics.h"
 #include "io/checkpoint.h"
-#include "model/resolved_checkpoint.h"
+#include "model/checkpoint/resolved_checkpoint.h"
 
 namespace dsv4::diag {
 namespace {

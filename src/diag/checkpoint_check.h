@@ -4,8 +4,8 @@
 #pragma once
 
 #include "diag/report.h"
-#include "model/config.h"
-#include "model/weights.h"
+#include "model/checkpoint/weights.h"
+#include "model/config/config.h"
 
 namespace dsv4::diag {
 

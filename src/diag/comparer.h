@@ -15,7 +15,7 @@
 #include "diag/hooked_backend.h"
 #include "diag/subject.h"
 #include "diag/tensor_source.h"
-#include "model/observer.h"
+#include "model/graph/observer.h"
 
 namespace dsv4::diag {
 

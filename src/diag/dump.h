@@ -1,5 +1,5 @@
 // A dump: the tensors of one run as a directory of safetensors, so that any engine can be compared with ours. The format is
-// docs/dump-format.md; names and shapes are those of model/observer.h, "layers.<N>." in front of what lies in a layer.
+// docs/dump-format.md; names and shapes are those of model/graph/observer.h, "layers.<N>." in front of what lies in a layer.
 //
 // Neither side of it keeps a run in memory: tensors are written as they arise and read where they are asked for.
 #pragma once
@@ -16,7 +16,7 @@
 #include "diag/tensor_source.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
-#include "model/observer.h"
+#include "model/graph/observer.h"
 #include "ops/op_context.h"
 
 namespace dsv4::diag {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "diag/report.h"
-#include "model/model.h"
-#include "model/observer.h"
+#include "model/graph/observer.h"
+#include "model/runtime/model.h"
 #include "ops/op_context.h"
 
 namespace dsv4::diag {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "diag/plot.h"
-#include "model/weights.h"
+#include "model/checkpoint/weights.h"
 
 namespace dsv4::diag {
 

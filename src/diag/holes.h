@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "io/checkpoint.h"
-#include "model/resolved_checkpoint.h"
-#include "model/weights.h"
+#include "model/checkpoint/resolved_checkpoint.h"
+#include "model/checkpoint/weights.h"
 
 namespace dsv4::diag {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "io/checkpoint.h"
-#include "model/resolved_checkpoint.h"
+#include "model/checkpoint/resolved_checkpoint.h"
 
 namespace dsv4::diag {
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/observer.h"
+#include "model/graph/observer.h"
 #include "ops/op_context.h"
 
 namespace dsv4::diag {

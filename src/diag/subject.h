@@ -7,7 +7,7 @@
 
 #include "diag/hooked_backend.h"
 #include "diag/recording.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::diag {
 
@@ -30,7 +30,7 @@ Result<Recording> Record(const Subject& subject, std::span<const int32_t> tokens
                          std::span<const int64_t> pieces, model::LogitsRows logits,
                          Recording::Filter filter = {});
 
-// Which op of ops/op_table.h wrote the tensor `name` of model/observer.h last; empty for inputs.
+// Which op of ops/op_table.h wrote the tensor `name` of model/graph/observer.h last; empty for inputs.
 std::string_view OpBehind(std::string_view tensor_name);
 
 }  // namespace dsv4::diag

@@ -14,7 +14,7 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // Names are those of model/observer.h; layer -1 lies outside of the layers.
+  // Names are those of model/graph/observer.h; layer -1 lies outside of the layers.
   virtual bool Has(int layer, std::string_view name) const = 0;
 
   // Rows [first_row, first_row + num_rows) as fp32, [num_rows, width]. Asked in the order of the graph, every row once, and

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "engine/step_watcher.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::diag {
 

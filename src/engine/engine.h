@@ -22,7 +22,7 @@
 #include "engine/prefix_store.h"
 #include "engine/request.h"
 #include "engine/step_watcher.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 #include "speculation/draft_policy.h"
 #include "speculation/drafter.h"
 

@@ -12,8 +12,8 @@
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
 #include "kv/testing.h"
-#include "model/cache_geometry.h"
-#include "model/synthetic_shape.h"
+#include "model/config/cache_geometry.h"
+#include "model/synthetic/synthetic_shape.h"
 
 namespace dsv4::engine {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "kv/sequence_state.h"
-#include "model/queued_step.h"
+#include "model/runtime/queued_step.h"
 #include "sampling/sampler.h"
 
 namespace dsv4::engine {

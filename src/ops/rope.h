@@ -1,7 +1,7 @@
 // Rope: rotates interleaved pairs of the last `2 * num_frequencies` elements of every row, in place.
 //   x            [num_tokens, num_heads, width]  bf16 or f32, contiguous
 //   positions    [num_tokens]                    i32, >= 0
-//   frequencies  [num_frequencies]               f32, the layer's table (model/rope_table.h);
+//   frequencies  [num_frequencies]               f32, the layer's table (model/config/rope_table.h);
 //                2 * num_frequencies <= width
 //   inverse      negates the sine
 // The angle is the single fp32 product fl32(position) * frequency, then accurate cos and sin (positions reach 1e6, so

@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "formats/number_formats.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::testing {
 namespace {

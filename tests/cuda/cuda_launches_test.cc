@@ -16,8 +16,8 @@
 #include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
 #include "comm/ranks_testing.h"
-#include "model/model.h"
-#include "model/synthetic.h"
+#include "model/runtime/model.h"
+#include "model/synthetic/synthetic.h"
 
 namespace dsv4::testing {
 namespace {

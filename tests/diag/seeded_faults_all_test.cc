@@ -10,16 +10,16 @@
 #include <iostream>
 #include <iterator>
 
-#include "apps/diagnose_checks.h"
-#include "apps/diagnose_compare.h"
-#include "apps/synth_command.h"
+#include "apps/diagnose/diagnose_checks.h"
+#include "apps/diagnose/diagnose_compare.h"
+#include "apps/tools/synth_command.h"
 #include "backend/cpu/cpu_backend.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/temporary_directory_testing.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
-#include "model/synthetic.h"
+#include "model/synthetic/synthetic.h"
 #include "tests/diag/seeded_faults.h"
 #include "tests/golden/faults/fault.h"
 

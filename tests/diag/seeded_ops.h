@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
+#include "model/runtime/model.h"
 #include "tests/golden/faults/fault.h"
 
 namespace dsv4::testing {

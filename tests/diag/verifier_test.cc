@@ -11,7 +11,7 @@
 #include <mutex>
 #include <set>
 
-#include "apps/run_command.h"
+#include "apps/run/run_command.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/json.h"

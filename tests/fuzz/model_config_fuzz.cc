@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
+#include "model/runtime/model.h"
 #include "tests/compare.h"
 #include "tests/golden/golden_data.h"
 

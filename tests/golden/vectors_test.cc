@@ -7,7 +7,7 @@
 #include "backend/reference/reference_backend.h"
 #include "formats/number_formats.h"
 #include "formats/quantize.h"
-#include "model/rope_table.h"
+#include "model/config/rope_table.h"
 #include "tests/golden/golden_data.h"
 
 namespace dsv4::testing {

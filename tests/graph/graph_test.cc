@@ -15,7 +15,7 @@ using model::Model;
 using model::Numerics;
 using ::testing::HasSubstr;
 
-// The table in model/observer.h, with shapes of the toy for n tokens.
+// The table in model/graph/observer.h, with shapes of the toy for n tokens.
 std::map<std::string, Shape> ExpectedTensors(const model::ModelConfig& c, const model::LayerConfig& layer,
                                              int64_t n, int64_t num_entries) {
   const int64_t d = c.head_dim;

@@ -1,4 +1,4 @@
-#include "model/memory_plan.h"
+#include "model/placement/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "backend/reference/reference_backend.h"
 #include "comm/imagined_group.h"
-#include "model/cache_geometry.h"
-#include "model/synthetic.h"
+#include "model/config/cache_geometry.h"
+#include "model/synthetic/synthetic.h"
 #include "tensor/host_memory_testing.h"
 
 namespace dsv4::model {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "model/rope_table.h"
+#include "model/config/rope_table.h"
 #include "tests/graph/recorder.h"
 #include "tests/graph/runs.h"
 

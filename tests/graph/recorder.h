@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formats/number_formats.h"
-#include "model/observer.h"
+#include "model/graph/observer.h"
 
 namespace dsv4::test {
 

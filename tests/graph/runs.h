@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "model/model.h"
+#include "model/runtime/model.h"
 #include "tests/graph/toy_model.h"
 
 namespace dsv4::test {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/model.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::test {
 

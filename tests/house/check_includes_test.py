@@ -47,10 +47,10 @@ CLEAN_TREE = {
     "src/ops/CMakeLists.txt": "dsv4_module(NAME ops SOURCES ops.cc\n  DEPS base tensor  # both\n  LIBS m)\n",
     "src/backend/reference/norm.cc": '#include "ops/ops.h"\n',
     "src/backend/reference/CMakeLists.txt": "dsv4_module(NAME reference SOURCES norm.cc DEPS ops)\n",
-    "src/model/model.cc": '#include "ops/ops.h"\n',
+    "src/model/runtime/model.cc": '#include "ops/ops.h"\n',
     "src/model/model_test.cc": '#include <gtest/gtest.h>\n#include "tensor/tensor.h"\n#include "tests/compare.h"\n',
     "src/model/CMakeLists.txt": "dsv4_module(NAME model SOURCES model.cc DEPS ops)\n",
-    "apps/main.cc": '#include "model/model.cc"\n#include "backend/reference/norm.cc"\n',
+    "apps/command_line/main.cc": '#include "model/runtime/model.cc"\n#include "backend/reference/norm.cc"\n',
     "tests/compare.h": "",
 }
 
@@ -92,7 +92,7 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect({"src/model/model_test.cc": '#include "backend/reference/norm.cc"\n'}, "model may not include")
 
     def test_include_not_declared(self) -> None:
-        self.expect({"src/model/model.h": '#include "tensor/tensor.h"\n'},
+        self.expect({"src/model/runtime/model.h": '#include "tensor/tensor.h"\n'},
                     "src/model/CMakeLists.txt", "model includes tensor but DEPS does not name it")
 
     def test_declared_not_included(self) -> None:
@@ -120,13 +120,13 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect({"src/ops/args.cc": '#include "../ops/ops.h"\n'}, "no such file")
 
     def test_test_header_in_product_code(self) -> None:
-        self.expect({"src/model/model.h": '#include "tests/compare.h"\n'}, "folder without a row")
+        self.expect({"src/model/runtime/model.h": '#include "tests/compare.h"\n'}, "folder without a row")
 
     def test_third_party_in_wrong_module(self) -> None:
-        self.expect({"src/model/model.h": "#include <fmt/core.h>\n"}, "fmt may be used by base, not by model")
+        self.expect({"src/model/runtime/model.h": "#include <fmt/core.h>\n"}, "fmt may be used by base, not by model")
 
     def test_test_library_in_product_code(self) -> None:
-        self.expect({"src/model/model.h": "#include <gtest/gtest.h>\n"}, "GoogleTest may be used by tests")
+        self.expect({"src/model/runtime/model.h": "#include <gtest/gtest.h>\n"}, "GoogleTest may be used by tests")
 
     def test_unlisted_third_party(self) -> None:
         self.expect({"src/base/gpu.h": "#include <cuda_runtime.h>\n"}, "cuda_runtime.h", "no row")

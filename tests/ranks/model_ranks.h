@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/ranks_testing.h"
-#include "model/model.h"
+#include "model/runtime/model.h"
 #include "tests/golden/model_runs.h"
 
 namespace dsv4::testing {

@@ -4,7 +4,7 @@
 
 #include "backend/reference/reference_backend.h"
 #include "backend/reference/values.h"
-#include "model/rope_table.h"
+#include "model/config/rope_table.h"
 
 namespace dsv4::testing {
 

@@ -1,0 +1,320 @@
+#include "apps/bench/bench_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "apps/bench/bench_check.h"
+#include "apps/bench/bench_machine.h"
+#include "apps/bench/bench_report.h"
+#include "apps/bench/bench_runs.h"
+#include "apps/shared/load_bar.h"
+#include "apps/shared/model_source.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/machine_bounds.h"
+#include "comm/observed_group.h"
+#include "model/checkpoint/resolved_checkpoint.h"
+#include "model/placement/forecast.h"
+
+namespace dsv4::apps {
+namespace {
+
+// Lets VmHWM begin again at what is resident now. Linux 4.0 and later; where it fails the peak is that of the whole run.
+void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+// VmHWM of this process; 0 where /proc does not say.
+int64_t PeakMemory() {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  while (file >> word) {
+    int64_t kilobytes = 0;
+    if (word == "VmHWM:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// What the options say, read.
+struct Plan {
+  std::vector<int64_t> prefill;
+  std::vector<int64_t> depths;
+  std::vector<int64_t> batches;
+  std::vector<std::optional<backend::cpu::Isa>> tiers;  // One; more with --isa.
+};
+
+// A model on one backend. All targets of a run share the weights.
+struct Target {
+  std::unique_ptr<diag::HookedBackend> backend;
+  std::unique_ptr<model::Model> model;
+  BenchMeter meter;
+  std::unique_ptr<BenchRuns> runs;
+};
+
+class Bench {
+ public:
+  Bench(const BenchOptions& options, Plan plan, ModelSource source)
+      : options_(options), plan_(std::move(plan)), source_(std::move(source)) {}
+
+  Status Run();
+  const BenchReport& report() const { return report_; }
+
+ private:
+  Status MakeBackends();
+  Status Check();
+  Status Load();
+  Status RunPrefills();
+  Status RunDecodes();
+  Status RunRound();
+  Result<double> BytesWithoutReplication(int64_t depth);
+  void Add(BenchRow row);
+  void Print(const std::string& text) const {
+    if (options_.json) return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+
+  const BenchOptions& options_;
+  Plan plan_;
+  ModelSource source_;
+  std::shared_ptr<const backend::cpu::ReadMemory> read_memory_;
+  std::vector<Target> targets_;
+  std::vector<std::vector<BenchRow>> measured_;  // By row, a measurement a round.
+  size_t next_row_ = 0;
+  BenchReport report_;
+};
+
+Status Bench::MakeBackends() {
+  for (const auto& tier : plan_.tiers) {
+    const int num_threads = NumThreads(options_.model);
+    DSV4_ASSIGN_OR_RETURN_STATUS(ops::Backend backend,
+                                 tier ? backend::MakeCpuBackend({.num_threads = num_threads, .isa = tier})
+                                      : MakeBackend(options_.model));
+    Target target;
+    target.backend = std::make_unique<diag::HookedBackend>(std::move(backend));
+    ops::OpContext& context = *target.backend->inner().context;
+    if (context.stream() == nullptr) {  // It computes on the host.
+      if (read_memory_ == nullptr) {
+        DSV4_ASSIGN_OR_RETURN_STATUS(backend::cpu::ReadMemory memory, backend::cpu::ReadMemory::Allocate());
+        read_memory_ = std::make_shared<const backend::cpu::ReadMemory>(std::move(memory));
+      }
+      DSV4_ASSIGN_OR_RETURN_STATUS(const backend::cpu::Isa isa, backend::cpu::ChooseIsa(tier));
+      target.meter = BenchMeter(read_memory_, context.threads(), isa);
+    } else {
+      DSV4_ASSIGN_OR_RETURN_STATUS(target.meter, BenchMeter::OfDevice(context.memory()));
+    }
+    report_.backends.push_back(target.backend->inner().name);
+    report_.num_threads = context.threads().num_threads();
+    targets_.push_back(std::move(target));
+  }
+  return {};
+}
+
+Status Bench::Check() {
+  const int64_t depth = plan_.depths.empty() ? 0 : std::ranges::max(plan_.depths);
+  for (const Target& target : targets_) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        BenchCheck check, CheckAgainstReference(source_, options_.model, target.backend->inner(), depth));
+    report_.checks.push_back(std::move(check));
+  }
+  return {};
+}
+
+// What the sequences of the largest row need.
+model::MemoryRequest LargestRow(const Plan& plan) {
+  const auto largest = [](const std::vector<int64_t>& values) {
+    return values.empty() ? int64_t{1} : std::max<int64_t>(1, std::ranges::max(values));
+  };
+  return {.num_sequences = largest(plan.batches),
+          .context = std::max(largest(plan.prefill), largest(plan.depths) + kMaxRepeat)};
+}
+
+// Of a token of one sequence, an equal part of every rank.
+Result<double> Bench::BytesWithoutReplication(int64_t depth) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source_.Config());
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*checkpoint, config));
+  const model::Forecast alone =
+      model::MakeForecast(resolved, config, model::Placement{},
+                          {.num_layers = report_.num_layers,
+                           .context = depth,
+                           .row_bytes = options_.model.numerics == "release" ? 2 : 4});
+  return alone.read / options_.model.group->size();
+}
+
+Status Bench::Load() {
+  ModelFlags flags = options_.model;
+  if (flags.group != nullptr) flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
+  for (Target& target : targets_) {
+    LoadBar bar;
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        target.model, LoadModel(flags, source_, target.backend->backend(), bar.callback(), LargestRow(plan_),
+                                &target.backend->inner()));
+    bar.Clear();
+    target.runs = std::make_unique<BenchRuns>(*target.model, *target.backend, target.meter,
+                                              BenchRunOptions{.repeat = options_.repeat,
+                                                              .profile = options_.profile,
+                                                              .seed = options_.seed,
+                                                              .exchanges = flags.exchange_hooks});
+  }
+  report_.num_layers = targets_.front().model->num_layers();
+  return {};
+}
+
+// In the last round the row is complete.
+void Bench::Add(BenchRow row) {
+  if (next_row_ == measured_.size()) measured_.emplace_back();
+  std::vector<BenchRow>& measured = measured_[next_row_++];
+  measured.push_back(std::move(row));
+  if (measured.size() < static_cast<size_t>(options_.rounds)) return;
+  report_.rows.push_back(Merge(std::move(measured)));
+  Print(RowText(report_.rows.back()));
+  if (options_.profile) Print(ProfileText(report_.rows.back()));
+}
+
+Status Bench::RunRound() {
+  next_row_ = 0;
+  DSV4_RETURN_IF_ERROR(RunPrefills());
+  return RunDecodes();
+}
+
+Status Bench::RunPrefills() {
+  for (const int64_t tokens : plan_.prefill) {
+    for (Target& target : targets_) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Prefill(tokens));
+      Add(std::move(row));
+      report_.memory.states_bytes =
+          std::max(report_.memory.states_bytes, kv::StateBytes(target.model->cache_layout(), tokens));
+    }
+  }
+  return {};
+}
+
+Status Bench::RunDecodes() {
+  if (plan_.batches.empty()) return {};
+  for (const int64_t depth : plan_.depths) {
+    for (Target& target : targets_) {
+      DSV4_RETURN_IF_ERROR(target.runs->SetDepth(depth, std::ranges::max(plan_.batches)));
+      report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
+      for (const int64_t batch : plan_.batches) {
+        DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Decode(batch));
+        if (batch == 1 && options_.model.group != nullptr) {
+          DSV4_ASSIGN_OR_RETURN_STATUS(row.bytes_without_replication, BytesWithoutReplication(depth));
+        }
+        const BenchRow decode = row;
+        Add(std::move(row));
+        if (!target.model->asynchronous() || !target.model->can_queue()) continue;
+        DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow ahead, target.runs->DecodeAhead(decode));
+        Add(std::move(ahead));
+      }
+      target.runs->DropSequences();
+    }
+  }
+  return {};
+}
+
+Status Bench::Run() {
+  report_.model = source_.name();
+  report_.numerics = options_.model.numerics;
+  DSV4_RETURN_IF_ERROR(MakeBackends());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
+  report_.memory.weights_bytes = checkpoint->num_bytes();
+  if (options_.check) DSV4_RETURN_IF_ERROR(Check());
+  ForgetPeakMemory();
+  DSV4_RETURN_IF_ERROR(Load());
+  Print(HeaderText(report_) + "\n" + RowHeading());
+  for (int round = 0; round < options_.rounds; ++round) DSV4_RETURN_IF_ERROR(RunRound());
+  const int64_t peak = PeakMemory();
+  report_.memory.peak_bytes = peak - (read_memory_ && peak > 0 ? read_memory_->num_bytes() : 0);
+  Print("\n" + FooterText(report_));
+  return {};
+}
+
+Result<Plan> ReadPlan(const BenchOptions& options) {
+  Plan plan;
+  DSV4_ASSIGN_OR_RETURN(plan.prefill, ParseBenchList(options.prefill, 1));
+  DSV4_ASSIGN_OR_RETURN(plan.depths, ParseBenchList(options.depth, 0));
+  DSV4_ASSIGN_OR_RETURN(plan.batches, ParseBenchList(options.batch, 1));
+  if (options.model.group != nullptr) {
+    if (!options.tiers.empty()) return Error(InvalidArgument("--isa: several models; want no --ranks"));
+  }
+  for (const std::string& name : options.tiers) {
+    if (options.model.backend != "cpu") {
+      return Error(InvalidArgument(
+          fmt::format("--isa: got --backend {}; only the cpu backend has tiers", options.model.backend)));
+    }
+    const Result<backend::cpu::Isa> tier = backend::cpu::IsaFromName(name);
+    if (!tier) return Error(tier.error().WithContext("--isa"));
+    if (std::ranges::find(plan.tiers, std::optional(*tier)) != plan.tiers.end()) {
+      return Error(InvalidArgument(fmt::format("--isa: {} twice", name)));
+    }
+    plan.tiers.emplace_back(*tier);
+  }
+  if (plan.tiers.empty()) plan.tiers.emplace_back();
+  return plan;
+}
+
+// A depth leaves room for its steps and the one that warms up.
+Status CheckLengths(const Plan& plan, const model::ModelConfig& config) {
+  const int64_t room = config.max_position_embeddings;
+  const auto check = [&](const char* option, const std::vector<int64_t>& lengths, int64_t more) -> Status {
+    for (const int64_t length : lengths) {
+      if (length + more > room) {
+        return InvalidArgument(
+            fmt::format("{}: {} and {} tokens more, the model has {} positions", option, length, more, room));
+      }
+    }
+    return {};
+  };
+  DSV4_RETURN_IF_ERROR(check("--prefill", plan.prefill, 0));
+  return check("--depth", plan.depths, kMaxRepeat + 1);
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> ParseBenchList(const std::string& text, int64_t min) {
+  std::vector<int64_t> numbers;
+  if (text == "none") return numbers;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    constexpr int64_t kMax = int64_t{1} << 20;
+    int64_t number = -1;
+    auto [stop, code] = std::from_chars(item.data(), item.data() + item.size(), number);
+    if (code == std::errc() && number <= kMax && stop != item.data() + item.size() && *stop == 'k') {
+      number *= 1024;
+      ++stop;
+    }
+    if (code != std::errc() || stop != item.data() + item.size() || number < min || number > kMax ||
+        std::ranges::find(numbers, number) != numbers.end()) {
+      return Error(InvalidArgument(
+          fmt::format("'{}' of '{}': wanted different numbers from {} to {}, separated by commas, or none",
+                      item, text, min, kMax)));
+    }
+    numbers.push_back(number);
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+int RunBenchCommand(const BenchOptions& options) {
+  Result<Plan> plan = ReadPlan(options);
+  if (!plan) return Fail(plan.error(), kExitBadUsage);
+  Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), kExitBadInput);
+  const Result<model::ModelConfig> config = source->Config();
+  if (!config) return Fail(config.error(), kExitBadInput);
+  if (const Status fits = CheckLengths(*plan, *config); !fits.ok()) return Fail(fits, kExitBadUsage);
+
+  Bench bench(options, std::move(*plan), std::move(*source));
+  const Status ran = bench.Run();
+  if (!ran.ok()) return Fail(ran, LoadExitCode(ran));
+  if (options.json) fmt::print("{}\n", ToJson(bench.report()).dump(2));
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

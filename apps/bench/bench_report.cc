@@ -1,0 +1,243 @@
+#include "apps/bench/bench_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace dsv4::apps {
+namespace {
+
+// Ops with less of a profile's time share a line.
+constexpr double kSmallShare = 0.003;
+
+double Percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+// "-" where there is nothing to compare with.
+std::string PercentText(double percent) { return percent > 0 ? fmt::format("{:.1f} %", percent) : "-"; }
+
+double ReadPercent(const BenchRow& row) {
+  return Percent(row.cost.bytes() / row.Median(), row.Machine().read_bandwidth);
+}
+
+double MultiplyAddPercent(const BenchRow& row) {
+  return Percent(row.cost.multiply_adds / row.Median(), row.Machine().multiply_adds);
+}
+
+// The least time that the cost allows on this machine; 0: unknown.
+double BoundSeconds(const diag::OpCost& cost, const BenchMachine& machine) {
+  if (machine.read_bandwidth == 0) return 0;
+  const double multiplying = machine.multiply_adds > 0 ? cost.multiply_adds / machine.multiply_adds : 0;
+  return std::max(cost.bytes() / machine.read_bandwidth, multiplying);
+}
+
+// The row that differs from `row` in these alone; null when it was not run.
+const BenchRow* Find(const BenchReport& report, const BenchRow& row, const std::string& backend,
+                     int64_t depth, int64_t batch) {
+  const auto found = std::ranges::find_if(report.rows, [&](const BenchRow& other) {
+    return other.prefill == row.prefill && other.ahead == row.ahead && other.tokens == row.tokens &&
+           other.backend == backend && other.depth == depth && other.batch == batch;
+  });
+  return found == report.rows.end() ? nullptr : &*found;
+}
+
+const char* Kind(const BenchRow& row) { return row.prefill ? "prefill" : row.ahead ? "ahead" : "decode"; }
+
+std::string RowName(const BenchRow& row) {
+  return row.prefill ? fmt::format("prefill {}", row.tokens)
+                     : fmt::format("{}, depth {}, batch {}", Kind(row), row.depth, row.batch);
+}
+
+Json RowJson(const BenchRow& row) {
+  Json json = {{"kind", Kind(row)},
+               {"backend", row.backend},
+               {"depth", row.depth},
+               {"batch", row.batch},
+               {"tokens", row.tokens},
+               {"seconds", row.seconds},
+               {"median_seconds", row.Median()},
+               {"spread", row.Spread()},
+               {"tokens_per_second", row.TokensPerSecond()},
+               {"weight_bytes", row.cost.weight_bytes},
+               {"cache_bytes", row.cost.cache_bytes},
+               {"multiply_adds", row.cost.multiply_adds},
+               {"bytes_without_replication", row.bytes_without_replication},
+               {"machine_read_bytes_per_second", row.Machine().read_bandwidth},
+               {"machine_multiply_adds_per_second", row.Machine().multiply_adds},
+               {"busy", row.busy},
+               {"read_percent", ReadPercent(row)},
+               {"multiply_add_percent", MultiplyAddPercent(row)}};
+  if (row.ops.empty()) return json;
+  const auto steps = static_cast<double>(row.profiled_steps);
+  json["ops"] = Json::array();
+  for (const diag::OpTime& op : row.ops) {
+    json["ops"].push_back({{"op", op.op},
+                           {"detail", op.detail},
+                           {"calls", static_cast<double>(op.calls) / steps},
+                           {"seconds", op.seconds / steps},
+                           {"weight_bytes", op.cost.weight_bytes / steps},
+                           {"cache_bytes", op.cost.cache_bytes / steps},
+                           {"multiply_adds", op.cost.multiply_adds / steps},
+                           {"bound_seconds", BoundSeconds(op.cost, row.Machine()) / steps}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::vector<BenchSummary> Summarize(const BenchReport& report) {
+  std::vector<BenchSummary> summary;
+  const std::string& first = report.backends.front();
+  for (const BenchRow& row : report.rows) {
+    const std::string of = report.backends.size() > 1 ? ", " + row.backend : "";
+    const std::string name = RowName(row) + of;
+    const auto add = [&](const std::string& than, double value, const std::string& unit, bool busy = false) {
+      summary.push_back({.what = name + than, .value = value, .unit = unit, .busy = row.busy || busy});
+    };
+    if (row.Machine().read_bandwidth > 0) {
+      if (row.prefill && row.Machine().multiply_adds > 0)
+        add("", MultiplyAddPercent(row), "% of the multiply-adds");
+      if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
+    }
+    if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
+    // Beside ranks that divide a token's bytes evenly.
+    if (row.bytes_without_replication > 0 && row.Machine().read_bandwidth > 0) {
+      add("", Percent(row.bytes_without_replication / row.Median(), row.Machine().read_bandwidth),
+          "% of the bound without replication");
+    }
+    if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
+        alone != nullptr && alone != &row) {
+      add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens", alone->busy);
+      summary.back().bound = static_cast<double>(row.batch) * alone->cost.bytes() / row.cost.bytes();
+    }
+    if (const BenchRow* flat = Find(report, row, row.backend, 0, row.batch);
+        flat != nullptr && flat != &row) {
+      add(" / depth 0", row.Median() / flat->Median(), "x the time", flat->busy);
+    }
+    if (const BenchRow* base = Find(report, row, first, row.depth, row.batch);
+        base != nullptr && base != &row) {
+      add(" / " + first, row.Median() / base->Median(), "x the time", base->busy);
+    }
+  }
+  return summary;
+}
+
+std::string HeaderText(const BenchReport& report) {
+  std::string text =
+      fmt::format("model    {}, {} layers, numerics {}\n", report.model, report.num_layers, report.numerics);
+  text += fmt::format("backend  {}; {} threads\n", fmt::join(report.backends, ", "), report.num_threads);
+  if (report.checks.empty()) text += "output   UNCHECKED (--check off)\n";
+  for (const BenchCheck& check : report.checks) {
+    text += fmt::format(
+        "output   {}: checked against the reference in {} layers ({:.0f} s): every op of a prefill of {}; "
+        "logits "
+        "at depth {}: worst cosine {:.6f}, worst error {:.1e} of their size\n",
+        check.backend, check.layers, check.seconds, check.prefill_tokens, check.depth, check.worst_cosine,
+        check.worst_error);
+  }
+  return text;
+}
+
+std::string RowHeading() {
+  return fmt::format("{:<8} {:>6} {:>5} {:>6} {:>11} {:>7} {:>9} {:>9} {:>9} {:>7} {:>9} {:>7}   {}\n", "",
+                     "depth", "batch", "tokens", "time", "spread", "tokens/s", "weights", "cache", "reads",
+                     "G mul-add", "peak", "machine: GB/s, G mul-add/s");
+}
+
+std::string RowText(const BenchRow& row) {
+  std::string text = fmt::format(
+      "{:<8} {:>6} {:>5} {:>6} {:>8.2f} ms {:>5.1f} % {:>9.2f} {:>6.0f} MB {:>6.1f} MB {:>7} {:>9.2f} {:>7}",
+      Kind(row), row.depth, row.batch, row.tokens, row.Median() * 1e3, 100 * row.Spread(),
+      row.TokensPerSecond(), row.cost.weight_bytes / 1e6, row.cost.cache_bytes / 1e6,
+      PercentText(ReadPercent(row)), row.cost.multiply_adds / 1e9, PercentText(MultiplyAddPercent(row)));
+  if (row.Machine().read_bandwidth > 0) {
+    text += fmt::format("   {:.1f}, {:.0f}", row.Machine().read_bandwidth / 1e9,
+                        row.Machine().multiply_adds / 1e9);
+  }
+  return text + fmt::format("   {}{}\n", row.backend, row.busy ? "   BUSY" : "");
+}
+
+std::string ProfileText(const BenchRow& row) {
+  std::vector<diag::OpTime> ops = row.ops;
+  std::ranges::sort(ops, [](const diag::OpTime& a, const diag::OpTime& b) { return a.seconds > b.seconds; });
+  const auto steps = static_cast<double>(row.profiled_steps);
+  double total = 0;
+  for (const diag::OpTime& op : ops) total += op.seconds;
+  std::string text = fmt::format("    {:<18} {:<36} {:>6} {:>11} {:>7} {:>9} {:>9} {:>9}\n", "op", "",
+                                 "calls", "time", "share", "reads", "G mul-add", "of bound");
+  const auto add = [&](const diag::OpTime& op) {
+    text += fmt::format("    {:<18} {:<36} {:>6.0f} {:>8.3f} ms {:>5.1f} % {:>6.1f} MB {:>9.3f} {:>9}\n",
+                        op.op, op.detail, static_cast<double>(op.calls) / steps, op.seconds / steps * 1e3,
+                        Percent(op.seconds, total), op.cost.bytes() / steps / 1e6,
+                        op.cost.multiply_adds / steps / 1e9,
+                        PercentText(Percent(BoundSeconds(op.cost, row.Machine()), op.seconds)));
+  };
+  diag::OpTime rest = {.op = "others"};
+  int64_t num_small = 0;
+  for (const diag::OpTime& op : ops) {
+    if (op.seconds >= kSmallShare * total) {
+      add(op);
+      continue;
+    }
+    rest += op;
+    ++num_small;
+  }
+  if (num_small > 0) {
+    rest.detail = fmt::format("{} below {:g} % each", num_small, 100 * kSmallShare);
+    add(rest);
+  }
+  text += fmt::format("    {:<18} {:<36} {:>6} {:>8.3f} ms, {:.1f} % of the median step\n", "all ops", "", "",
+                      total / steps * 1e3, Percent(total / steps, row.Median()));
+  return text;
+}
+
+std::string FooterText(const BenchReport& report) {
+  std::string text;
+  for (const BenchSummary& line : Summarize(report)) {
+    text += fmt::format("{:<64} {:>7.2f} {}{}{}\n", line.what, line.value, line.unit,
+                        line.bound > 0 ? fmt::format(", by bytes alone {:.2f}", line.bound) : "",
+                        line.busy ? ", BUSY" : "");
+  }
+  const BenchMemory& memory = report.memory;
+  text += fmt::format(
+      "memory   peak {:.1f} MB = {:.3f} x the weights' {:.1f} MB with the largest row's {:.1f} MB of cache\n",
+      static_cast<double>(memory.peak_bytes) / 1e6,
+      static_cast<double>(memory.peak_bytes - memory.states_bytes) /
+          static_cast<double>(memory.weights_bytes),
+      static_cast<double>(memory.weights_bytes) / 1e6, static_cast<double>(memory.states_bytes) / 1e6);
+  return text;
+}
+
+Json ToJson(const BenchReport& report) {
+  Json json = {{"model", report.model},
+               {"layers", report.num_layers},
+               {"numerics", report.numerics},
+               {"backends", report.backends},
+               {"threads", report.num_threads}};
+  json["checks"] = report.checks.empty() ? Json("UNCHECKED") : Json::array();
+  for (const BenchCheck& check : report.checks) {
+    json["checks"].push_back({{"backend", check.backend},
+                              {"layers", check.layers},
+                              {"prefill_tokens", check.prefill_tokens},
+                              {"depth", check.depth},
+                              {"worst_cosine", check.worst_cosine},
+                              {"worst_error", check.worst_error},
+                              {"seconds", check.seconds}});
+  }
+  json["rows"] = Json::array();
+  for (const BenchRow& row : report.rows) json["rows"].push_back(RowJson(row));
+  json["summary"] = Json::array();
+  for (const BenchSummary& line : Summarize(report)) {
+    json["summary"].push_back({{"what", line.what},
+                               {"value", line.value},
+                               {"unit", line.unit},
+                               {"bound", line.bound},
+                               {"busy", line.busy}});
+  }
+  json["memory"] = {{"peak_bytes", report.memory.peak_bytes},
+                    {"weights_bytes", report.memory.weights_bytes},
+                    {"states_bytes", report.memory.states_bytes}};
+  return json;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,58 @@
+// What `dsv4 bench` found out, as text and as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/bench/bench_runs.h"
+#include "base/json.h"
+
+namespace dsv4::apps {
+
+// How a backend's output was checked before timing.
+struct BenchCheck {
+  std::string backend;
+  int64_t layers = 0;
+  int64_t prefill_tokens = 0;
+  int64_t depth = 0;
+  double worst_cosine = 0;  // Of a row of logits against the reference's.
+  double worst_error = 0;   // Largest difference of a logit, divided by the root mean square of its row.
+  double seconds = 0;
+};
+
+struct BenchMemory {
+  int64_t peak_bytes = 0;     // Of the process while the model loads and runs; 0: unknown.
+  int64_t weights_bytes = 0;  // All files of the checkpoint.
+  int64_t states_bytes = 0;   // Of the sequences of the largest row.
+};
+
+struct BenchReport {
+  std::string model;
+  std::string numerics;
+  int64_t num_layers = 0;
+  int num_threads = 0;
+  std::vector<std::string> backends;
+  std::vector<BenchCheck> checks;  // Empty: unchecked.
+  std::vector<BenchRow> rows;
+  BenchMemory memory;
+};
+
+// A ratio of two rows, or a row's percentage of its bound. Only those whose rows were run.
+struct BenchSummary {
+  std::string what;
+  double value = 0;
+  std::string unit;
+  double bound = 0;   // What the value would be if only the bytes of the two steps counted; 0: says nothing.
+  bool busy = false;  // One of the rows was measured on a busy machine.
+};
+std::vector<BenchSummary> Summarize(const BenchReport& report);
+
+std::string HeaderText(const BenchReport& report);
+std::string RowHeading();
+std::string RowText(const BenchRow& row);
+std::string ProfileText(const BenchRow& row);
+std::string FooterText(const BenchReport& report);
+Json ToJson(const BenchReport& report);
+
+}  // namespace dsv4::apps

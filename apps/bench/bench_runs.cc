@@ -1,0 +1,278 @@
+#include "apps/bench/bench_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+
+#include "kv/random_rows.h"
+#include "sampling/sampler.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+// Seconds. Rows of short steps go on until the first, rows of long ones end early after the second.
+constexpr double kShortRow = 0.5;
+constexpr double kLongRow = 10;
+// A machine that does less than this part of its multiply-adds has other work.
+constexpr double kBusy = 0.9;
+
+// Exchanges between ranks, in a profile beside the ops. As many bytes as the next power of two share a line.
+class ExchangesInProfile {
+ public:
+  ExchangesInProfile(const std::shared_ptr<comm::ExchangeHooks>& hooks, diag::OpProfile& profile)
+      : hooks_(hooks) {
+    if (hooks_ == nullptr) return;
+    hooks_->settle = [&profile] { return profile.Wait(); };
+    hooks_->seen = [&profile](const comm::Exchange& exchange) {
+      const auto bytes = std::bit_ceil(static_cast<uint64_t>(exchange.num_bytes));
+      profile.Record(exchange.what, fmt::format("{} ranks, up to {} bytes", exchange.num_ranks, bytes),
+                     exchange.seconds);
+    };
+  }
+  ~ExchangesInProfile() {
+    if (hooks_ != nullptr) *hooks_ = {};
+  }
+  ExchangesInProfile(const ExchangesInProfile&) = delete;
+  ExchangesInProfile& operator=(const ExchangesInProfile&) = delete;
+
+ private:
+  std::shared_ptr<comm::ExchangeHooks> hooks_;
+};
+
+}  // namespace
+
+double BenchRow::Median() const {
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+double BenchRow::Spread() const {
+  const auto [fastest, slowest] = std::ranges::minmax(seconds);
+  return (slowest - fastest) / Median();
+}
+
+BenchRow Merge(std::vector<BenchRow> rows) {
+  if (std::ranges::any_of(rows, [](const BenchRow& row) { return !row.busy; })) {
+    std::erase_if(rows, [](const BenchRow& row) { return row.busy; });
+  }
+  BenchRow merged = std::move(rows.front());
+  for (const BenchRow& row : std::span(rows).subspan(1)) {
+    const auto steps = static_cast<double>(merged.profiled_steps);
+    const auto more = static_cast<double>(row.profiled_steps);
+    merged.seconds.insert(merged.seconds.end(), row.seconds.begin(), row.seconds.end());
+    merged.machines.insert(merged.machines.end(), row.machines.begin(), row.machines.end());
+    merged.cost = merged.cost * (steps / (steps + more));
+    merged.cost += row.cost * (more / (steps + more));
+    merged.profiled_steps += row.profiled_steps;
+    for (size_t i = 0; i < merged.ops.size(); ++i) merged.ops[i] += row.ops[i];
+  }
+  return merged;
+}
+
+BenchRuns::BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
+                     const BenchRunOptions& options)
+    : sampling_threads_(*backend.inner().context),
+      model_(model),
+      backend_(backend),
+      meter_(meter),
+      options_(options),
+      random_(options.seed) {
+  for (int i = 0; i < 5; ++i) {
+    most_multiply_adds_ = std::max(most_multiply_adds_, meter_.Measure().multiply_adds);
+  }
+}
+
+BenchRow BenchRuns::NewRow() const {
+  BenchRow row;
+  row.backend = backend_.inner().name;
+  return row;
+}
+
+void BenchRuns::Measure(BenchRow& row) {
+  row.machines.push_back(meter_.Measure());
+  most_multiply_adds_ = std::max(most_multiply_adds_, row.machines.back().multiply_adds);
+}
+
+void BenchRuns::JudgeMachine(BenchRow& row) const {
+  row.busy = row.Machine().multiply_adds < kBusy * most_multiply_adds_;
+}
+
+std::vector<int32_t> BenchRuns::RandomTokens(int64_t count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(random_() % static_cast<uint64_t>(model_.config().vocab_size));
+  }
+  return tokens;
+}
+
+Result<model::StepOutput> BenchRuns::Step(std::vector<kv::SequenceState>& states, int64_t first,
+                                          int64_t batch, std::span<const int32_t> tokens) {
+  const size_t each = tokens.size() / static_cast<size_t>(batch);
+  std::vector<model::SequenceChunk> chunks;
+  for (int64_t i = 0; i < batch; ++i) {
+    chunks.push_back({.state = &states[static_cast<size_t>(first + i)],
+                      .tokens = tokens.subspan(static_cast<size_t>(i) * each, each),
+                      .logits = model::LogitsRows::kLast});
+  }
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, model_.Step(chunks));
+  sampling::SamplingParams greedy;
+  greedy.temperature = 0;
+  // As the engine does.
+  std::vector<Status> ends(chunks.size());
+  sampling_threads_.pool().ParallelFor(batch, 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      sampling::Sampler sampler(greedy, {}, -1);
+      if (const auto token = sampler.Sample(output.Row(i, 0)); !token) ends[i] = token.error();
+    }
+  });
+  for (const Status& end : ends) DSV4_TRY(end);
+  return output;
+}
+
+Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
+  BenchRow row = NewRow();
+  row.prefill = true;
+  row.tokens = tokens;
+  random_.seed(options_.seed);
+  const std::vector<int32_t> ids = RandomTokens(tokens);
+  const auto first_pass = static_cast<size_t>(std::min(tokens, model_.options().max_chunk_tokens));
+  std::vector<kv::SequenceState> state;
+  DSV4_ASSIGN_OR_RETURN(kv::SequenceState empty, model_.NewSequence());
+  state.push_back(std::move(empty));
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(state, 0, 1, std::span(ids).first(first_pass)));
+  double total = 0;
+  for (int run = 0; run < options_.repeat && !(run >= 2 && total > kLongRow); ++run) {
+    state[0].Reset();
+    const auto begin = Clock::now();
+    DSV4_ASSIGN_OR_RETURN(output, Step(state, 0, 1, ids));
+    row.seconds.push_back(Seconds(begin));
+    total += row.seconds.back();
+    Measure(row);
+  }
+  JudgeMachine(row);
+  state[0].Reset();
+  diag::OpProfile profile(*backend_.inner().context);
+  const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+  const ExchangesInProfile exchanges(options_.exchanges, profile);
+  DSV4_ASSIGN_OR_RETURN(output, Step(state, 0, 1, ids));
+  row.cost = profile.total_cost();
+  row.profiled_steps = 1;
+  if (options_.profile) row.ops = profile.ops();
+  return row;
+}
+
+Status BenchRuns::SetDepth(int64_t depth, int64_t batch) {
+  states_.clear();
+  depth_ = depth;
+  state_bytes_ = 0;
+  for (int64_t i = 0; i < batch; ++i) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model_.NewSequence());
+    DSV4_RETURN_IF_ERROR(kv::FillWithRandomRows(state, depth, options_.seed + static_cast<uint64_t>(i) + 1));
+    states_.push_back(std::move(state));
+  }
+  state_bytes_ = batch * kv::StateBytes(model_.cache_layout(), depth);
+  return {};
+}
+
+Status BenchRuns::Rewind(int64_t first, int64_t batch, int64_t steps) {
+  for (int64_t i = first; i < first + batch; ++i) {
+    DSV4_RETURN_IF_ERROR(states_[static_cast<size_t>(i)].Rewind(steps));
+  }
+  return {};
+}
+
+Status BenchRuns::CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits) {
+  const size_t vocab_size = logits.size() / tokens.size();
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput alone,
+                               Step(states_, index, 1, tokens.subspan(static_cast<size_t>(index), 1)));
+  if (std::memcmp(alone.logits.data(), logits.data() + static_cast<size_t>(index) * vocab_size,
+                  vocab_size * sizeof(float)) == 0) {
+    return {};
+  }
+  return Internal(
+      fmt::format("decode at depth {}: row {} of a batch of {} differs from the same sequence alone", depth_,
+                  index, tokens.size()));
+}
+
+Result<BenchRow> BenchRuns::Decode(int64_t batch) {
+  BenchRow row = NewRow();
+  row.depth = depth_;
+  row.batch = batch;
+  random_.seed(options_.seed);
+  // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
+  std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(states_, 0, batch, tokens.back()));
+  const auto row_begin = Clock::now();
+  int steps = 0;
+  for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
+    tokens.push_back(RandomTokens(batch));
+    output = {};  // Its memory is the next one's, as it is where text is generated.
+    const auto begin = Clock::now();
+    DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens.back()));
+    row.seconds.push_back(Seconds(begin));
+    Measure(row);
+  }
+  JudgeMachine(row);
+  if (batch > 1) {
+    for (const int64_t index : {int64_t{0}, batch - 1}) {
+      DSV4_TRY(Rewind(index, 1, 1));
+      DSV4_TRY(CheckAlone(index, tokens.back(), output.logits));
+    }
+  }
+  // The same steps once more, counted and, op by op, timed.
+  DSV4_TRY(Rewind(0, batch, steps));
+  diag::OpProfile profile(*backend_.inner().context);
+  {
+    const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+    const ExchangesInProfile exchanges(options_.exchanges, profile);
+    for (int step = 1; step <= steps; ++step) {
+      DSV4_ASSIGN_OR_RETURN(output, Step(states_, 0, batch, tokens[static_cast<size_t>(step)]));
+    }
+  }
+  row.profiled_steps = steps;
+  row.cost = profile.total_cost() * (1.0 / steps);
+  if (options_.profile) row.ops = profile.ops();
+  DSV4_TRY(Rewind(0, batch, steps + 1));
+  return row;
+}
+
+Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
+  BenchRow row = decode;
+  row.ahead = true;
+  row.ops.clear();
+  row.seconds.clear();
+  random_.seed(options_.seed);
+  const std::vector<int32_t> first = RandomTokens(decode.batch);
+  std::vector<model::DecodeChunk> chunks;
+  for (size_t i = 0; i < first.size(); ++i)
+    chunks.push_back({.state = &states_[i], .token = first[i], .choice = {.temperature = 0.0F}});
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::QueuedStep> now, model_.QueueDecode(chunks, {}));
+  for (size_t i = 0; i < chunks.size(); ++i) chunks[i].follows = static_cast<int64_t>(i);
+  // Half of the steps warm up: what a device remembers of async steps is not what it does of others.
+  const auto steps = static_cast<int64_t>(kMaxRepeat);
+  for (int64_t step = 1; step <= steps; ++step) {
+    const auto begin = Clock::now();
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::QueuedStep> next, model_.QueueDecode(chunks, {}));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> chosen, now->Wait());
+    static_cast<void>(chosen);
+    now = std::move(next);
+    if (step > steps / 2) row.seconds.push_back(Seconds(begin));
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> last, now->Wait());
+  static_cast<void>(last);
+  DSV4_TRY(Rewind(0, decode.batch, steps + 1));
+  return row;
+}
+
+}  // namespace dsv4::apps

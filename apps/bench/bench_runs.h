@@ -1,0 +1,104 @@
+// The timed runs of `dsv4 bench`: prefills of new sequences, and decode steps of batches at a depth.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "apps/bench/bench_machine.h"
+#include "apps/shared/sampling_threads.h"
+#include "base/status.h"
+#include "comm/observed_group.h"
+#include "diag/hooked_backend.h"
+#include "diag/op_profile.h"
+#include "model/runtime/model.h"
+
+namespace dsv4::apps {
+
+struct BenchRow {
+  std::string backend;
+  bool prefill = false;
+  bool ahead =
+      false;  // Decode steps that choose their tokens on the backend, each queued before the one in front has ended.
+  int64_t depth = 0;                   // Tokens that each sequence holds before the first timed step.
+  int64_t batch = 1;                   // Sequences.
+  int64_t tokens = 1;                  // Per sequence and step.
+  std::vector<double> seconds;         // Of every timed step, greedy sampling included.
+  std::vector<BenchMachine> machines;  // One behind each timed step.
+  bool busy = false;  // Others had a part of the cores: fewer multiply-adds than the same threads can do.
+  diag::OpCost cost;  // Of one step, the mean of those timed.
+  std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
+  int64_t profiled_steps = 0;
+
+  // Decode of one sequence on several ranks: what a rank would read if nothing were on two of them and all had as much; else 0.
+  double bytes_without_replication = 0;
+
+  double Median() const;  // Of seconds.
+  BenchMachine Machine() const { return apps::Median(machines); }
+  // (slowest - fastest) / median.
+  double Spread() const;
+  double TokensPerSecond() const { return static_cast<double>(tokens * batch) / Median(); }
+};
+
+// One row of several measurements of the same one: the steps of all of them, but of those on a busy machine only if there
+// are no others. Not empty.
+BenchRow Merge(std::vector<BenchRow> rows);
+
+struct BenchRunOptions {
+  int repeat = 5;  // Timed steps of a row at least, but for long prefills; at most kMaxRepeat.
+  bool profile = false;
+  uint64_t seed = 0;
+  std::shared_ptr<comm::ExchangeHooks> exchanges;  // Of the model's group; null for one rank.
+};
+// Short steps are repeated more often. One warm-up step and the timed ones must be taken back again.
+inline constexpr int kMaxRepeat = 60;
+
+class BenchRuns {
+ public:
+  // All borrowed; `model` was made on backend.backend() with max_rewind_tokens above kMaxRepeat.
+  BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
+            const BenchRunOptions& options);
+
+  // `tokens` random tokens into an empty sequence, logits of the last. A pass of at most ModelOptions::max_chunk_tokens warms
+  // up. Two timed runs are enough when they take ten seconds.
+  Result<BenchRow> Prefill(int64_t tokens);
+
+  // Puts `batch` sequences of `depth` random rows in place for Decode.
+  Status SetDepth(int64_t depth, int64_t batch);
+  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
+  // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.
+  Result<BenchRow> Decode(int64_t batch);
+  // As many steps in async scheduling, where the backend gains by it (model::Model::asynchronous): they read what the ones in front chose,
+  // greedily. `decode`: the row that Decode has just made of this batch, whose bytes and machine count for this one too.
+  Result<BenchRow> DecodeAhead(const BenchRow& decode);
+
+  void DropSequences() { states_.clear(); }
+  // Bytes of the sequences of the last SetDepth.
+  int64_t state_bytes() const { return state_bytes_; }
+
+ private:
+  BenchRow NewRow() const;
+  void Measure(BenchRow& row);
+  void JudgeMachine(BenchRow& row) const;
+  std::vector<int32_t> RandomTokens(int64_t count);
+  // One step: a chunk for each state, and a greedy choice from each row.
+  Result<model::StepOutput> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
+                                 std::span<const int32_t> tokens);
+  Status Rewind(int64_t first, int64_t batch, int64_t steps);
+  Status CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits);
+
+  SamplingThreads sampling_threads_;
+  model::Model& model_;
+  diag::HookedBackend& backend_;
+  const BenchMeter& meter_;
+  BenchRunOptions options_;
+  std::mt19937_64 random_;
+  std::vector<kv::SequenceState> states_;
+  int64_t depth_ = 0;
+  int64_t state_bytes_ = 0;
+  double most_multiply_adds_ = 0;  // Of all measurements so far.
+};
+
+}  // namespace dsv4::apps

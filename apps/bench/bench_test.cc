@@ -1,0 +1,193 @@
+// What `dsv4 bench` relies on: its checks find faults, and its random rows make sequences that a model can go on with.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "apps/bench/bench_check.h"
+#include "apps/bench/bench_command.h"
+#include "apps/bench/bench_report.h"
+#include "apps/bench/bench_runs.h"
+#include "apps/shared/model_source.h"
+#include "backend/cpu/cpu_backend.h"
+#include "kv/random_rows.h"
+
+namespace dsv4::apps {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kDepth = 700;  // Beyond the window; all entries are still chosen.
+
+class BenchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    flags_.model = "models/tiny";
+    flags_.num_threads = 2;
+    Result<ModelSource> source = ModelSource::Find(flags_);
+    ASSERT_TRUE(source.has_value()) << source.error().message();
+    source_ = std::move(*source);
+    Result<ops::Backend> backend = MakeBackend(flags_);
+    ASSERT_TRUE(backend.has_value());
+    backend_ = std::make_unique<diag::HookedBackend>(std::move(*backend));
+  }
+  Result<BenchCheck> Check(diag::OpHooks hooks) {
+    const diag::HookedBackend::Scope scope(*backend_, std::move(hooks));
+    return CheckAgainstReference(*source_, flags_, backend_->backend(), kDepth);
+  }
+  std::unique_ptr<model::Model> Load() {
+    auto model = LoadModel(flags_, *source_, backend_->backend(), {});
+    EXPECT_TRUE(model.has_value());
+    return std::move(*model);
+  }
+
+  ModelFlags flags_;
+  std::optional<ModelSource> source_;
+  std::unique_ptr<diag::HookedBackend> backend_;
+};
+
+uint16_t& FirstElement(const TensorView& bf16) { return *static_cast<uint16_t*>(bf16.data); }
+
+TEST_F(BenchTest, AHealthyBackendPasses) {
+  const Result<BenchCheck> check = Check({});
+  ASSERT_TRUE(check.has_value()) << check.error().message();
+  EXPECT_GT(check->worst_cosine, 0.999);
+  EXPECT_EQ(check->depth, kDepth);
+}
+
+TEST_F(BenchTest, AWrongOpIsNamed) {
+  diag::OpHooks hooks;
+  hooks.swiglu = [](const auto& inner, const ops::SwigluArgs& args) {
+    Status status = inner(args);
+    std::ranges::fill(std::span(&FirstElement(args.y), 64), uint16_t{0x3F80});
+    return status;
+  };
+  const Result<BenchCheck> check = Check(std::move(hooks));
+  ASSERT_FALSE(check.has_value());
+  EXPECT_THAT(check.error().message(), HasSubstr("swiglu"));
+}
+
+// The prefill is too short to see it.
+TEST_F(BenchTest, AFaultThatShowsAtDepthIsFound) {
+  diag::OpHooks hooks;
+  hooks.attention = [](const auto& inner, const ops::AttentionArgs& args) {
+    ops::AttentionArgs shorter = args;
+    shorter.window_size = std::min<int64_t>(args.window_size, 16);
+    return inner(shorter);
+  };
+  const Result<BenchCheck> check = Check(std::move(hooks));
+  ASSERT_FALSE(check.has_value()) << check->worst_cosine;
+  EXPECT_THAT(check.error().message(), HasSubstr("at depth 700"));
+}
+
+TEST_F(BenchTest, ABatchWhoseRowsDependOnTheirNeighboursIsFound) {
+  const auto model = Load();
+  const BenchMeter meter;
+  BenchRuns runs(*model, *backend_, meter, {.repeat = 1});
+  ASSERT_TRUE(runs.SetDepth(40, 3).ok());
+  const Result<BenchRow> healthy = runs.Decode(3);
+  ASSERT_TRUE(healthy.has_value()) << healthy.error().message();
+  EXPECT_FALSE(healthy->busy);
+
+  diag::OpHooks hooks;
+  hooks.rms_norm = [](const auto& inner, const ops::RmsNormArgs& args) {
+    Status status = inner(args);
+    if (args.x.shape[0] == 3 && args.y.dtype == DType::kBF16) FirstElement(args.y) ^= 0x100;
+    return status;
+  };
+  const diag::HookedBackend::Scope scope(*backend_, std::move(hooks));
+  const Result<BenchRow> row = runs.Decode(3);
+  ASSERT_FALSE(row.has_value());
+  EXPECT_THAT(row.error().message(), HasSubstr("row 0 of a batch of 3 differs from the same sequence alone"));
+}
+
+BenchRow Measured(double seconds, double multiply_adds, bool busy) {
+  BenchRow row;
+  row.seconds = {seconds, seconds};
+  row.machines = {{.read_bandwidth = 10, .multiply_adds = multiply_adds}};
+  row.busy = busy;
+  row.cost.weight_bytes = seconds;
+  row.profiled_steps = 2;
+  row.ops = {{.op = "linear", .calls = 2, .seconds = seconds}};
+  return row;
+}
+
+TEST(BenchMerge, LeavesBusyRoundsOutWhileThereAreOthers) {
+  const BenchRow merged = Merge({Measured(9, 5, true), Measured(1, 10, false), Measured(3, 10, false)});
+  EXPECT_EQ(merged.seconds, (std::vector<double>{1, 1, 3, 3}));
+  EXPECT_EQ(merged.Median(), 2);
+  EXPECT_EQ(merged.Machine().multiply_adds, 10);
+  EXPECT_EQ(merged.cost.weight_bytes, 2);
+  EXPECT_EQ(merged.profiled_steps, 4);
+  EXPECT_EQ(merged.ops[0].calls, 4);
+  EXPECT_EQ(merged.ops[0].seconds, 4);
+  EXPECT_FALSE(merged.busy);
+
+  const BenchRow busy = Merge({Measured(9, 5, true), Measured(7, 5, true)});
+  EXPECT_EQ(busy.Median(), 8);
+  EXPECT_TRUE(busy.busy);
+}
+
+TEST(BenchSummary, RanksAreComparedWithABoundWithoutReplication) {
+  BenchReport report = {.num_layers = 4, .backends = {"cuda"}};
+  BenchRow row = Measured(1, 0, false);
+  row.backend = "cuda";
+  report.rows = {row};
+  const auto lines = [&] {
+    std::vector<std::string> text;
+    for (const BenchSummary& line : Summarize(report))
+      text.push_back(fmt::format("{} {} {}", line.what, line.value, line.unit));
+    return text;
+  };
+  // One byte a second of ten, and no multiply-adds to compare with.
+  EXPECT_THAT(lines(), testing::ElementsAre("decode, depth 0, batch 1 10 % of the read bandwidth",
+                                            "decode, depth 0, batch 1 / layer 250000 us"));
+  report.rows[0].bytes_without_replication = 4;
+  EXPECT_THAT(lines(), testing::Contains("decode, depth 0, batch 1 40 % of the bound without replication"));
+}
+
+std::vector<float> LogitsAfter(model::Model& model, int64_t length, uint64_t seed) {
+  Result<kv::SequenceState> state = model.NewSequence();
+  EXPECT_TRUE(state.has_value());
+  const Status filled = kv::FillWithRandomRows(*state, length, seed);
+  EXPECT_TRUE(filled.ok()) << filled.message();
+  EXPECT_EQ(state->length(), length);
+  const std::vector<int32_t> token = {5};
+  const model::SequenceChunk chunk = {.state = &*state, .tokens = token};
+  const Result<model::StepOutput> output = model.Step(std::span(&chunk, 1));
+  EXPECT_TRUE(output.has_value());
+  return {output->logits.begin(), output->logits.end()};
+}
+
+TEST_F(BenchTest, RandomRowsAreOfTheSeedAndTheModelReadsThem) {
+  const auto model = Load();
+  for (const int64_t length : {1, 127, 700, 1500}) {  // More than one append in the last.
+    const std::vector<float> logits = LogitsAfter(*model, length, 1);
+    EXPECT_TRUE(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }));
+    EXPECT_EQ(logits, LogitsAfter(*model, length, 1));
+    EXPECT_NE(logits, LogitsAfter(*model, length, 2));
+  }
+}
+
+TEST_F(BenchTest, RandomRowsEndWhereTheModelEnds) {
+  const auto model = Load();
+  Result<kv::SequenceState> state = model->NewSequence();
+  ASSERT_TRUE(state.has_value());
+  const Status filled = kv::FillWithRandomRows(*state, model->cache_layout().max_positions + 1, 0);
+  EXPECT_EQ(filled.code(), StatusCode::kOutOfRange) << filled.message();
+}
+
+TEST(BenchList, Numbers) {
+  EXPECT_EQ(ParseBenchList("0,2k,8k", 0), (std::vector<int64_t>{0, 2048, 8192}));
+  EXPECT_EQ(ParseBenchList("none", 1), std::vector<int64_t>());
+  for (const std::string bad :
+       {"", "1,", ",1", "0", "1,1", "1k,1024", "-1", "k", "1 ", "2000000", "2000k", "1kk"}) {
+    const auto list = ParseBenchList(bad, 1);
+    ASSERT_FALSE(list.has_value()) << bad;
+    EXPECT_EQ(list.error().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::apps

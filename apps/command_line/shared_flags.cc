@@ -1,0 +1,198 @@
+#include "apps/command_line/shared_flags.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "chat/profile.h"
+#include "model/synthetic/synthetic.h"
+
+namespace dsv4::apps {
+namespace {
+
+// NaN is outside of every range.
+CLI::Validator Bound(bool zero, double max) {
+  const std::string wanted = (zero ? "0 or more" : "more than 0") +
+                             (max < kNoBound ? fmt::format(", at most {:.0f}", max) : std::string());
+  return CLI::Validator(
+      [=](const std::string& text) {
+        double value = 0.0;
+        if (!CLI::detail::lexical_cast(text, value)) return "got '" + text + "', wanted a number";
+        if ((value > 0.0 || (zero && value == 0.0)) && value <= max) return std::string();
+        return "got " + text + ", wanted " + wanted;
+      },
+      wanted);
+}
+
+std::set<const CLI::Option*> OptionsOf(CLI::App& app) {
+  const std::vector<CLI::Option*> options = app.get_options();
+  return {options.begin(), options.end()};
+}
+
+// Puts the options that were added since `before` under one heading of the help text.
+void GroupNew(CLI::App& app, const std::set<const CLI::Option*>& before, const std::string& heading) {
+  for (CLI::Option* option : app.get_options()) {
+    if (before.count(option) == 0) option->group(heading);
+  }
+}
+
+}  // namespace
+
+CLI::Validator KnownRevision() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const auto profile = chat::FindChatProfile(text);
+        return profile ? std::string() : profile.error().message();
+      },
+      "v4|v4-0731");
+}
+
+CLI::Validator Positive(double max) { return Bound(false, max); }
+CLI::Validator NonNegative(double max) { return Bound(true, max); }
+
+void AddModelFlags(CLI::App& app, ModelFlags& flags) {
+  CLI::Option* directory = app.add_option("-m,--model", flags.model,
+                                          "Checkpoint directory (default: DSV4_MODEL, else the small model)");
+  app.add_option("--weights", flags.weights,
+                 "In place of -m, random weights in memory: synthetic:SHAPE[,FORMAT][,seed=N]")
+      ->excludes(directory)
+      ->check(
+          [](const std::string& value) {
+            const auto parsed = model::ParseSyntheticName(value);
+            return parsed ? std::string() : parsed.error().message();
+          },
+          "synthetic:SHAPE[,FORMAT][,seed=N]");
+  app.add_option("--backend", flags.backend, "Where the model runs")
+      ->check(CLI::IsMember({"reference", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--numerics", flags.numerics, "release: every rounding of the release; plain: none")
+      ->check(CLI::IsMember({"release", "plain"}))
+      ->capture_default_str();
+  app.add_option("--max-layers", flags.max_layers, "Run only the first N layers (0: all)")
+      ->check(NonNegative())
+      ->capture_default_str();
+  app.add_option("-t,--threads", flags.num_threads, "Host threads (0: one a core)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option("--numa", flags.numa, "Weights over the memory of all NUMA nodes; auto: where it pays")
+      ->check(CLI::IsMember({"off", "interleave", "auto"}))
+      ->capture_default_str();
+  app.add_option("--pass-tokens", flags.pass_tokens,
+                 "Most tokens of one pass through the layers (0: 512 on the host, 8192 on a GPU)")
+      ->check(CLI::Range(0, 65536))
+      ->capture_default_str();
+  app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
+                 "off: as the first release revision, whose shared expert has no SwiGLU clamp")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+}
+
+void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--placement", flags.placement,
+                 "Which rank has what: auto, pipeline, tensor, expert, expert,sequences, expert,entries, or "
+                 "one of these "
+                 "behind pipeline=STAGES,")
+      ->capture_default_str();
+}
+
+void AddRankFlags(CLI::App& app, ModelFlags& flags) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
+  app.add_option(
+         "--ranks", flags.num_ranks,
+         "Processes that run the model together, started here (0: as RANK and WORLD_SIZE say, else 1)")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option_function<int>(
+         "--gpus",
+         [&flags](int count) {
+           flags.num_ranks = count;
+           flags.backend = "cuda";
+         },
+         "As many ranks, each on a GPU of this machine")
+      ->check(CLI::Range(1, 64))
+      ->excludes("--ranks")
+      ->excludes(app.get_parent()->get_option("--backend"));
+  app.add_flag(
+      "--peer-exchange,!--no-peer-exchange", flags.peers,
+      "Exchanges between GPUs go by kernels over peer memory, not by NCCL (default: where they can)");
+  AddPlacementFlag(app, flags);
+  app.add_option("--rank-timeout", flags.rank_timeout_seconds,
+                 "Seconds for which a rank waits for another before the group ends")
+      ->check(Positive())
+      ->capture_default_str();
+  app.add_option("--rank-network", flags.rank_network,
+                 "How ranks exchange: auto (memory on one machine, else TCP) or tcp")
+      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->capture_default_str();
+  GroupNew(app, before, "Several ranks");
+}
+
+void AddSamplingFlags(CLI::App& app, RunOptions& options) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
+  sampling::SamplingParams& sampling = options.sampling;
+  app.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "Smallest set whose probabilities reach P")
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "The K most probable (0: all)")->capture_default_str();
+  app.add_option("--min-p", sampling.min_p, "At least P times the most probable")->capture_default_str();
+  app.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "Divides the logits of seen tokens (1: off)")
+      ->capture_default_str();
+  app.add_option("--presence-penalty", sampling.presence_penalty, "Subtracted once from seen tokens")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", sampling.frequency_penalty, "Subtracted for every occurrence")
+      ->capture_default_str();
+  app.add_option("--penalty-window", sampling.penalty_window,
+                 "Penalties see the last N tokens, prompt included (0: all)")
+      ->capture_default_str();
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&sampling](const std::vector<std::string>& entries) {
+           for (const std::string& entry : entries) {
+             int id = 0;
+             float bias = 0.0F;
+             int consumed = 0;
+             if (std::sscanf(entry.c_str(), "%d=%f%n", &id, &bias, &consumed) != 2 ||
+                 static_cast<size_t>(consumed) != entry.size()) {
+               throw CLI::ValidationError("--logit-bias", "got '" + entry + "', wanted ID=BIAS");
+             }
+             sampling.logit_bias[id] = bias;
+           }
+         },
+         "ID=BIAS, added to the logit of a token; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("ID=BIAS");
+  app.add_option_function<uint64_t>(
+      "--seed",
+      [&options](uint64_t seed) {
+        options.sampling.seed = seed;
+        options.seed_given = true;
+      },
+      "Makes a sampled answer repeatable (default: random)");
+  GroupNew(app, before, "Sampling");
+}
+
+void AddConversationFlags(CLI::App& app, RunOptions& options) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
+  app.add_option("--system", options.system, "System message");
+  app.add_option("--messages", options.messages_path, "A conversation as a JSON list, in place of PROMPT")
+      ->excludes("PROMPT")
+      ->excludes("--system");
+  app.add_option("--tools", options.tools_path, "A JSON list of tools the answer may call");
+  app.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
+      ->check(CLI::IsMember({"thinking", "chat"}))
+      ->capture_default_str();
+  app.add_option("--effort", options.effort,
+                 "Reasoning effort: low, high, max as the model's revision allows");
+  app.add_option("--revision", options.revision,
+                 "Chat format: v4 or v4-0731 (default: detected from the model)")
+      ->check(KnownRevision());
+  GroupNew(app, before, "Conversation");
+  app.add_flag("--json", options.json, "One JSON document on standard output");
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,26 @@
+// Options that more than one subcommand takes. What is parsed goes into the structs, which must outlive the parser.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "apps/run/run_command.h"
+
+namespace dsv4::apps {
+
+// Bounds whose errors say what was got and wanted, without a range of 300 digits.
+inline constexpr double kNoBound = 1e18;  // Infinity is refused all the same.
+CLI::Validator Positive(double max = kNoBound);
+CLI::Validator NonNegative(double max = kNoBound);
+CLI::Validator KnownRevision();
+
+// What every subcommand takes, before or after its name.
+void AddModelFlags(CLI::App& app, ModelFlags& flags);
+// Which rank has what: of the subcommands that run a model over ranks, or plan to.
+void AddPlacementFlag(CLI::App& app, ModelFlags& flags);
+// What the subcommands that run one model over several ranks take; with the placement.
+void AddRankFlags(CLI::App& app, ModelFlags& flags);
+void AddSamplingFlags(CLI::App& app, RunOptions& options);
+// The conversation that `run` answers and `diagnose` looks at.
+void AddConversationFlags(CLI::App& app, RunOptions& options);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,258 @@
+#include "apps/command_line/shell_texts.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+#include <vector>
+
+namespace dsv4::apps {
+namespace {
+
+std::vector<const CLI::App*> Commands(const CLI::App& app) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
+  return commands;
+}
+
+// With a name that begins with '-'.
+std::vector<const CLI::Option*> Options(const CLI::App& app) {
+  return app.get_options([](const CLI::Option* option) { return option->nonpositional(); });
+}
+
+bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+std::vector<std::string> Names(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// The words that the option takes, where they are a list: "{a,b}" in the name of its type.
+std::vector<std::string> Choices(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{');
+  const size_t end = type.find('}');
+  std::vector<std::string> words;
+  if (begin == std::string::npos || end == std::string::npos) return words;
+  std::stringstream list(type.substr(begin + 1, end - begin - 1));
+  for (std::string word; std::getline(list, word, ',');) words.push_back(word);
+  return words;
+}
+
+// In single quotes of a shell.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+// "CMD:OPTION" patterns with the words behind them, for the two shells that know "case".
+std::string ChoiceCases(const CLI::App& app, std::string_view pattern_open, std::string_view format) {
+  std::string cases;
+  const auto add = [&](const CLI::App& owner, std::string_view command) {
+    for (const CLI::Option* option : Options(owner)) {
+      const std::vector<std::string> words = Choices(*option);
+      if (words.empty()) continue;
+      std::string patterns;
+      for (const std::string& name : Names(*option)) {
+        patterns += fmt::format("{}{}:{}", patterns.empty() ? "" : "|", command, name);
+      }
+      cases += fmt::format("    {}{}) {}; return ;;\n", pattern_open, patterns,
+                           fmt::format(fmt::runtime(format), fmt::join(words, " ")));
+    }
+  };
+  add(app, "*");
+  for (const CLI::App* command : Commands(app)) add(*command, command->get_name());
+  return cases;
+}
+
+std::string CommandNames(const CLI::App& app, std::string_view between) {
+  std::string names = fmt::format("help{}version", between);
+  for (const CLI::App* command : Commands(app)) names += fmt::format("{}{}", between, command->get_name());
+  return names;
+}
+
+std::string Bash(const CLI::App& app) {
+  const auto names = [](const CLI::App& owner) {
+    std::string all;
+    for (const CLI::Option* option : Options(owner))
+      all += fmt::format(" {}", fmt::join(Names(*option), " "));
+    return all;
+  };
+  std::string script =
+      fmt::format(R"(# bash completion for dsv4: source <(dsv4 completion bash)
+_dsv4() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command= word options=
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case $word in {}) command=$word; break ;; esac
+  done
+  case "$command:$prev" in
+{}  esac
+  if [[ $cur == -* ]]; then
+    case $command in
+)",
+                  CommandNames(app, "|"), ChoiceCases(app, "", "COMPREPLY=($(compgen -W '{}' -- \"$cur\"))"));
+  for (const CLI::App* command : Commands(app)) {
+    script += fmt::format("      {}) options='{}' ;;\n", command->get_name(), names(*command));
+  }
+  return script + fmt::format(R"(    esac
+    COMPREPLY=($(compgen -W "{} $options" -- "$cur"))
+  elif [[ -z $command || $command == help || $command == man ]]; then
+    COMPREPLY=($(compgen -W '{}' -- "$cur"))
+  else
+    COMPREPLY=($(compgen -f -- "$cur"))
+  fi
+}}
+complete -o filenames -F _dsv4 dsv4
+)",
+                              names(app), CommandNames(app, " "));
+}
+
+std::string Zsh(const CLI::App& app) {
+  const auto described = [](const CLI::App& owner) {
+    std::string all;
+    for (const CLI::Option* option : Options(owner)) {
+      for (const std::string& name : Names(*option)) {
+        all += fmt::format("        {}\n", Quoted(name + ":" + option->get_description()));
+      }
+    }
+    return all;
+  };
+  std::string script =
+      fmt::format(R"(#compdef dsv4
+# zsh completion for dsv4: source <(dsv4 completion zsh), or this file as _dsv4 in a directory of $fpath
+_dsv4() {{
+  local command= word
+  local -a list
+  for word in ${{words[2,CURRENT-1]}}; do
+    case $word in ({}) command=$word; break ;; esac
+  done
+  case "$command:${{words[CURRENT-1]}}" in
+{}  esac
+  if [[ $PREFIX == -* ]]; then
+    list=(
+{})
+    case $command in
+)",
+                  CommandNames(app, "|"), ChoiceCases(app, "(", "compadd -- {}"), described(app));
+  for (const CLI::App* command : Commands(app)) {
+    script += fmt::format("      ({}) list+=(\n{}      ) ;;\n", command->get_name(), described(*command));
+  }
+  script += R"(    esac
+    _describe option list
+  elif [[ -z $command || $command == help || $command == man ]]; then
+    list=(
+)";
+  for (const CLI::App* command : Commands(app)) {
+    script += fmt::format("      {}\n", Quoted(command->get_name() + ":" + command->get_description()));
+  }
+  return script + R"(    )
+    _describe command list
+  else
+    _files
+  fi
+}
+if [[ $funcstack[1] == _dsv4 ]]; then _dsv4 "$@"; else compdef _dsv4 dsv4; fi
+)";
+}
+
+std::string Fish(const CLI::App& app) {
+  std::string script = "# fish completion for dsv4: dsv4 completion fish | source\n";
+  const auto add = [&](const CLI::App& owner, const std::string& condition) {
+    for (const CLI::Option* option : Options(owner)) {
+      script += "complete -c dsv4" + condition;
+      for (const std::string& name : option->get_snames()) script += " -s " + name;
+      for (const std::string& name : option->get_lnames()) script += " -l " + name;
+      const std::vector<std::string> words = Choices(*option);
+      if (!words.empty()) {
+        script += " -x -a " + Quoted(fmt::format("{}", fmt::join(words, " ")));
+      } else if (TakesValue(*option)) {
+        script += " -r";
+      }
+      script += " -d " + Quoted(option->get_description()) + "\n";
+    }
+  };
+  add(app, "");
+  for (const CLI::App* command : Commands(app)) {
+    script += fmt::format("complete -c dsv4 -n __fish_use_subcommand -f -a {} -d {}\n", command->get_name(),
+                          Quoted(command->get_description()));
+    add(*command, fmt::format(" -n '__fish_seen_subcommand_from {}'", command->get_name()));
+  }
+  return script;
+}
+
+// Text of a manual page: nothing in it is a request or an escape of roff.
+std::string Roff(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool at_start = i == 0 || text[i - 1] == '\n';
+    if (at_start && (text[i] == '.' || text[i] == '\'')) out += "\\&";
+    if (text[i] == '\\')
+      out += "\\e";
+    else if (text[i] == '-')
+      out += "\\-";
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+std::string RoffOptions(const CLI::App& owner) {
+  std::string out;
+  for (const std::string& group : owner.get_groups()) {
+    std::string options;
+    for (const CLI::Option* option : owner.get_options()) {
+      if (option->get_group() != group) continue;
+      std::string names = option->nonpositional() ? fmt::format("{}", fmt::join(Names(*option), ", "))
+                                                  : option->get_name(true);
+      const std::string type = option->get_type_name();
+      if (option->nonpositional() && TakesValue(*option) && !type.empty()) names += " " + type;
+      std::string text = option->get_description();
+      if (!option->get_default_str().empty())
+        text += fmt::format(" (default: {})", option->get_default_str());
+      options += fmt::format(".TP\n.B {}\n{}\n", Roff(names), Roff(text));
+    }
+    if (!options.empty()) out += fmt::format(".SS {}\n{}", Roff(group), options);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string CompletionScript(const CLI::App& app, std::string_view shell) {
+  if (shell == "zsh") return Zsh(app);
+  if (shell == "fish") return Fish(app);
+  return Bash(app);
+}
+
+std::string ManualPage(const CLI::App& app, const CLI::App* command) {
+  const CLI::App& owner = command != nullptr ? *command : app;
+  const std::string name = command != nullptr ? "dsv4-" + command->get_name() : "dsv4";
+  std::string upper = name;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  std::string synopsis =
+      command != nullptr ? "dsv4 " + command->get_name() + " [OPTIONS]" : "dsv4 COMMAND [OPTIONS]";
+  for (const CLI::Option* option : owner.get_options()) {
+    if (!option->get_positional()) continue;
+    const std::string word = option->get_name(true);
+    synopsis += option->get_required() ? " " + word : " [" + word + "]";
+  }
+  std::string page = fmt::format(".TH {} 1\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.B {}\n", upper, Roff(name),
+                                 Roff(owner.get_description()), Roff(synopsis));
+  if (command == nullptr) {
+    page += ".SH COMMANDS\n";
+    for (const CLI::App* each : Commands(app)) {
+      page += fmt::format(".TP\n.B {}\n{}\n", Roff(each->get_name()), Roff(each->get_description()));
+    }
+  }
+  page += ".SH OPTIONS\n" + RoffOptions(owner);
+  if (command != nullptr) page += ".PP\nThe options of every command are in \\fBdsv4\\fR(1).\n";
+  const std::string footer = owner.get_footer();
+  if (const size_t examples = footer.find("Examples:\n"); examples != std::string::npos) {
+    page += fmt::format(".SH EXAMPLES\n.nf\n{}.fi\n", Roff(footer.substr(examples + 10)));
+  }
+  return page +
+         ".SH EXIT STATUS\n0: success. 1: the run failed. 2: bad usage. 3: a bad model or input file.\n";
+}
+
+}  // namespace dsv4::apps

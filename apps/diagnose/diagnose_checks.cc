@@ -1,0 +1,163 @@
+#include "apps/diagnose/diagnose_checks.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "apps/diagnose/diagnose_compare.h"
+#include "apps/diagnose/diagnose_prompt.h"
+#include "apps/diagnose/diagnose_stop_set.h"
+#include "apps/shared/chat_runtime.h"
+#include "base/read_file.h"
+#include "diag/checkpoint_check.h"
+#include "diag/decode_prefill_check.h"
+#include "diag/residual_check.h"
+#include "diag/sampler_check.h"
+#include "diag/scale_invariance_check.h"
+#include "diag/visible_check.h"
+#include "io/checkpoint.h"
+#include "model/checkpoint/weights.h"
+
+namespace dsv4::apps {
+namespace {
+
+Result<std::string> ReadOptional(const std::string& path) {
+  if (path.empty()) return std::string();
+  DSV4_ASSIGN_OR_RETURN(std::string text, ReadFile(path, FileKind::kAny));
+  if (text.empty()) return Error(InvalidArgument(fmt::format("{}: empty", path)));
+  return text;
+}
+
+Result<diag::CheckReport> RunPrompt(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const TextSubject* text, session.Text());
+  const std::string& path = session.options().against_path;
+  DSV4_ASSIGN_OR_RETURN(const std::string against, ReadOptional(path));
+  return CheckPrompt(*text, against, path);
+}
+
+Result<diag::CheckReport> RunStopSet(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const TextSubject* text, session.Text());
+  const std::string& path = session.options().log_path;
+  DSV4_ASSIGN_OR_RETURN(const std::string log, ReadOptional(path));
+  return CheckStopSet(*text, log, path);
+}
+
+Result<diag::CheckReport> RunSampler(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, session.Prompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  const int64_t vocab_size = subject.model.config().vocab_size;
+  const sampling::SamplingParams& params = session.options().run.sampling;
+  DSV4_TRY(sampling::ValidateSamplingParams(params, vocab_size));
+  std::vector<uint8_t> allowed;
+  if (session.options().tokens_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const TextSubject* text, session.Text());
+    allowed = AllowedTokens(text->tokenizer, vocab_size);
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<float> logits,
+                        diag::RunTokens(subject, prompt, {}, model::LogitsRows::kLast));
+  return diag::CheckSampler({.logits = logits,
+                             .prompt = prompt,
+                             .allowed = allowed,
+                             .params = params,
+                             .first_token = [&](const sampling::SamplingParams& probe) {
+                               return session.suspects().first_token(subject.model, prompt, allowed, probe);
+                             }});
+}
+
+Result<diag::CheckReport> RunScaleInvariance(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  return diag::CheckScaleInvariance(subject, tokens);
+}
+
+Result<diag::CheckReport> RunResidual(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  return diag::CheckResidual(subject, tokens);
+}
+
+Result<diag::CheckReport> RunVisible(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  const size_t num_tokens = tokens.size();
+  const auto one_pass = static_cast<size_t>(subject.model.options().max_chunk_tokens);
+  if (num_tokens > one_pass) tokens.resize(one_pass);
+  DSV4_ASSIGN_OR_RETURN(
+      diag::CheckReport report,
+      diag::CheckVisible(subject, tokens,
+                         {.layer = session.options().layer, .position = session.options().position}));
+  if (num_tokens > one_pass) {
+    report.evidence.push_back(
+        fmt::format("the first {} of {} tokens: what one pass of the model holds", one_pass, num_tokens));
+  }
+  return report;
+}
+
+Result<diag::CheckReport> RunDecodePrefill(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  return diag::CheckDecodePrefill(
+      subject, tokens, {.chunk = session.options().chunk, .tolerance = session.options().tolerance});
+}
+
+Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint,
+                        session.source().Checkpoint());
+  model::LoadOptions options;
+  const ModelFlags& flags = session.options().run.model;
+  if (flags.numerics == "plain") options.numerics = model::Numerics::kPlain;
+  if (flags.max_layers > 0 && !session.source().synthetic()) options.max_layers = flags.max_layers;
+  // The file that the model under test maps too.
+  DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, model::LoadWeights(checkpoint, config, options));
+  return diag::CheckCheckpoint(config, weights);
+}
+
+struct NamedCheck {
+  std::string name;
+  Result<diag::CheckReport> (*run)(DiagnoseSession&) = nullptr;
+};
+
+// In the order of `all`: whatever makes a later check meaningless comes before it.
+const std::vector<NamedCheck>& Checks() {
+  static const std::vector<NamedCheck> checks = {{"prompt", RunPrompt},
+                                                 {"stop-set", RunStopSet},
+                                                 {"sampler", RunSampler},
+                                                 {"scale-invariance", RunScaleInvariance},
+                                                 {"residual", RunResidual},
+                                                 {"visible", RunVisible},
+                                                 {"decode-prefill", RunDecodePrefill},
+                                                 {"compare", RunCompare},
+                                                 {"checkpoint", RunCheckpoint}};
+  return checks;
+}
+
+}  // namespace
+
+const std::vector<std::string>& DiagnoseChecks() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> made;
+    for (const NamedCheck& check : Checks()) made.push_back(check.name);
+    made.emplace_back("all");
+    return made;
+  }();
+  return names;
+}
+
+Result<std::vector<diag::CheckReport>> Diagnose(DiagnoseSession& session,
+                                                const std::function<void(const diag::CheckReport&)>& show) {
+  const bool all = session.options().check == "all";
+  std::vector<diag::CheckReport> reports;
+  for (const NamedCheck& check : Checks()) {
+    if (!all && session.options().check != check.name) continue;
+    Result<diag::CheckReport> report = check.run(session);
+    if (!report) return Error(report.error().WithContext(check.name));
+    show(*report);
+    reports.push_back(std::move(*report));
+    if (all && reports.back().ends_run && reports.back().verdict == diag::Verdict::kFinding) break;
+  }
+  return reports;
+}
+
+}  // namespace dsv4::apps

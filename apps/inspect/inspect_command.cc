@@ -1,0 +1,35 @@
+#include "apps/inspect/inspect_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "apps/inspect/inspect_report.h"
+
+namespace dsv4::apps {
+
+int RunInspectCommand(const InspectOptions& options) {
+  const Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), kExitBadInput);
+  const Result<model::Placement> placement =
+      model::ParsePlacement(options.model.placement, std::max(options.model.num_ranks, 1));
+  if (!placement) return Fail(placement.error(), kExitBadUsage);
+  const InspectRequest request = {
+      .source = *source,
+      .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
+      .max_layers = source->synthetic() ? 0 : options.model.max_layers,
+      .pass_tokens = PassTokens(options.model),
+      .context = options.context,
+      .batch = options.batch,
+      .placement = *placement,
+      .rank_kind = {.memory = options.rank_memory * 1e9,
+                    .bytes_per_second = options.rank_bandwidth * 1e9,
+                    .seconds_per_exchange = options.rank_wait * 1e-6}};
+  const Result<InspectReport> report = Inspect(request);
+  if (!report) return Fail(report.error(), LoadExitCode(report.error()));
+  fmt::print("{}\n", options.json ? ToJson(*report).dump(2) : ToText(*report));
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,414 @@
+#include "apps/run/interactive_chat.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "apps/run/run_report.h"
+#include "apps/shared/chat_file.h"
+#include "apps/terminal/answer_printer.h"
+#include "apps/terminal/line_editor.h"
+#include "apps/terminal/printable.h"
+#include "apps/terminal/terminal.h"
+#include "base/read_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+class Chat {
+ public:
+  Chat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
+       std::vector<chat::JsonValue> tools, std::string_view reasoning)
+      : runtime_(runtime),
+        ask_(std::move(ask)),
+        tools_(std::move(tools)),
+        printer_(MakeAnswerPrinter(reasoning)),
+        editor_(ChatHistoryPath(), [](std::string_view line) { return Completions(line); }) {
+    Reset(system);
+    ask_.on_delta = [this](const chat::Delta& delta) { printer_.Print(delta); };
+    ask_.on_prefill = [this](int64_t done, int64_t total) {
+      if (done < total)
+        prefill_bar_.Update(done, total);
+      else
+        prefill_bar_.Clear();
+    };
+  }
+
+  // `first`: a message that is there already; may be empty.
+  int Run(const std::string& first) {
+    const InterruptScope interrupts;
+    if (StdinIsTerminal()) {
+      Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
+      Say("Type a message, or /help.");
+    }
+    if (!first.empty()) Ask(first);
+    while (!left_) {
+      const LineEditor::Line line = editor_.Read("> ", std::exchange(initial_, {}));
+      if (line.kind == LineEditor::Line::Kind::kEnd) break;
+      if (line.kind == LineEditor::Line::Kind::kInterrupted ||
+          line.text.find_first_not_of(" \t\n") == std::string::npos) {
+        continue;
+      }
+      if (StdinIsTerminal()) editor_.AddHistory(line.text);
+      if (IsCommand(line.text)) {
+        RunCommand(line.text);
+      } else {
+        Ask(line.text);
+      }
+    }
+    return failed_ ? kExitRunFailed : kExitOk;
+  }
+
+ private:
+  // ---- Commands
+
+  struct Command {
+    std::string_view name;
+    std::string_view argument;  // What stands behind it; empty: nothing may.
+    std::string_view help;
+    void (Chat::*run)(const std::string& argument);
+  };
+
+  static std::span<const Command> Commands() {
+    static constexpr std::array kCommands = {
+        Command{"/think", "", "switch reasoning before the answer on or off", &Chat::Think},
+        Command{"/effort", "[LEVEL]", "how much to reason; without LEVEL: the model's own", &Chat::Effort},
+        Command{"/system", "[TEXT]", "set the system message and start afresh", &Chat::Reset},
+        Command{"/clear", "", "forget the conversation", &Chat::Clear},
+        Command{"/regen", "", "answer the last message once more", &Chat::Regenerate},
+        Command{"/undo", "", "take the last message and its answer back", &Chat::Undo},
+        Command{"/edit", "", "change the last message and send it again", &Chat::Edit},
+        Command{"/read", "FILE", "put a text file in front of the next message", &Chat::Read},
+        Command{"/save", "FILE", "write the conversation, as --messages reads it", &Chat::Save},
+        Command{"/load", "FILE", "go on with a conversation from a file", &Chat::Load},
+        Command{"/set", "[NAME VALUE]", "show or change sampling: temperature, top-p, top-k, min-p, ...",
+                &Chat::Set},
+        Command{"/tools", "[FILE|off]", "tools that the answer may call; you type their results",
+                &Chat::Tools},
+        Command{"/stats", "", "speed of the last answer, and context used", &Chat::Stats},
+        Command{"/help", "", "this list", &Chat::Help},
+        Command{"/exit", "", "leave (also /quit and Ctrl-D)", &Chat::Leave},
+        Command{"/quit", "", "", &Chat::Leave},
+    };
+    return kCommands;
+  }
+
+  // "/" and letters: a path at the start of a message is no command.
+  static bool IsCommand(std::string_view line) {
+    const std::string_view word = line.substr(0, line.find_first_of(" \t\n"));
+    return word.size() > 1 && word.front() == '/' &&
+           std::all_of(word.begin() + 1, word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+  }
+
+  void RunCommand(const std::string& line) {
+    const size_t space = line.find_first_of(" \t\n");
+    const std::string name = line.substr(0, space);
+    std::string argument = space == std::string::npos ? std::string() : line.substr(space);
+    argument.erase(0, argument.find_first_not_of(" \t\n"));
+    argument.erase(argument.find_last_not_of(" \t\n") + 1);
+    const std::span<const Command> commands = Commands();
+    const auto command =
+        std::find_if(commands.begin(), commands.end(), [&](const Command& c) { return c.name == name; });
+    if (command == commands.end()) {
+      Say(fmt::format("Unknown command {}; /help lists them.", name));
+    } else if (command->argument.empty() && !argument.empty()) {
+      Say(fmt::format("{} takes nothing behind it, got '{}'.", name, Printable(argument)));
+    } else if (!command->argument.empty() && command->argument.front() != '[' && argument.empty()) {
+      Say(fmt::format("{} wants {}.", name, command->argument));
+    } else {
+      (this->*command->run)(argument);
+    }
+  }
+
+  static std::vector<std::string> Completions(std::string_view line) {
+    std::vector<std::string> words;
+    if (!line.starts_with('/')) return words;
+    const size_t space = line.find(' ');
+    if (space == std::string_view::npos) {
+      for (const Command& command : Commands()) {
+        if (command.name.starts_with(line)) {
+          words.push_back(std::string(command.name) + (command.argument.empty() ? "" : " "));
+        }
+      }
+      return words;
+    }
+    const std::string_view name = line.substr(0, space + 1);
+    if (name == "/read " || name == "/save " || name == "/load " || name == "/tools ") {
+      const std::filesystem::path typed(line.substr(space + 1));
+      std::error_code error;
+      const std::filesystem::path folder =
+          typed.has_parent_path() ? typed.parent_path() : std::filesystem::path(".");
+      for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+        const std::string file = entry.path().filename().string();
+        if (!file.starts_with(typed.filename().string())) continue;
+        const std::filesystem::path whole =
+            typed.has_parent_path() ? typed.parent_path() / file : std::filesystem::path(file);
+        words.push_back(std::string(name) + whole.string() + (entry.is_directory(error) ? "/" : ""));
+      }
+      std::sort(words.begin(), words.end());
+    }
+    return words;
+  }
+
+  void Help(const std::string&) {
+    std::string text;
+    for (const Command& command : Commands()) {
+      if (command.help.empty()) continue;
+      text += fmt::format("{:<19} {}\n", fmt::format("{} {}", command.name, command.argument), command.help);
+    }
+    text +=
+        "A line that ends in \\ continues on the next, and so does Alt-Enter; pasted lines are one message.\n"
+        "Up, Down, Ctrl-R: earlier messages. Tab: completes commands and files. Ctrl-C: stops an answer.";
+    Say(text);
+  }
+
+  void Leave(const std::string&) { left_ = true; }
+
+  void Think(const std::string&) {
+    const bool on = ask_.mode == chat::ThinkingMode::kChat;
+    ask_.mode = on ? chat::ThinkingMode::kThinking : chat::ThinkingMode::kChat;
+    Say(fmt::format("Reasoning {}.", on ? "on" : "off"));
+  }
+
+  void Effort(const std::string& level) {
+    if (level.empty()) {
+      ask_.effort.reset();
+      Say("Effort: the model's own.");
+      return;
+    }
+    const Status known = runtime_.CheckEffort(level);
+    if (known.ok()) ask_.effort = level;
+    Say(known.ok() ? fmt::format("Effort {}.", level) : Printable(known.message()));
+  }
+
+  void Reset(const std::string& system) {
+    messages_.clear();
+    attached_.clear();
+    if (!system.empty()) messages_.push_back({.role = chat::Role::kSystem, .content = system});
+  }
+
+  void Clear(const std::string&) {
+    std::erase_if(messages_,
+                  [](const chat::Message& message) { return message.role != chat::Role::kSystem; });
+    attached_.clear();
+  }
+
+  // Takes the conversation back to in front of the last message of the user; nullopt, having said so, when there is none.
+  std::optional<std::string> TakeLastTurn() {
+    const auto last = std::find_if(messages_.rbegin(), messages_.rend(), [](const chat::Message& message) {
+      return message.role == chat::Role::kUser;
+    });
+    if (last == messages_.rend()) {
+      Say("There is no message yet.");
+      return std::nullopt;
+    }
+    std::string text = last->content.text;
+    messages_.erase(std::prev(last.base()), messages_.end());
+    return text;
+  }
+
+  void Regenerate(const std::string&) {
+    if (const std::optional<std::string> text = TakeLastTurn()) Ask(*text);
+  }
+  void Undo(const std::string&) {
+    if (TakeLastTurn()) Say("Taken back.");
+  }
+  void Edit(const std::string&) {
+    if (!StdinIsTerminal() || !TerminalCanMoveCursor()) {
+      Say("/edit: this terminal cannot show the message for editing; /undo takes it back.");
+    } else if (const std::optional<std::string> text = TakeLastTurn()) {
+      initial_ = *text;
+    }
+  }
+
+  void Read(const std::string& path) {
+    const Result<std::string> text = ReadFile(path, FileKind::kAny, kMaxAttachedBytes);
+    if (!text) {
+      Say(text.error().message());
+      return;
+    }
+    attached_ += fmt::format("{}:\n```\n{}{}```\n\n", path, *text, text->ends_with('\n') ? "" : "\n");
+    Say(fmt::format("{}: {} bytes go in front of the next message.", path, text->size()));
+  }
+
+  void Save(const std::string& path) {
+    const Status saved = WriteChatFile(path, messages_);
+    Say(saved.ok() ? fmt::format("{} messages written to {}.", messages_.size(), path) : saved.message());
+  }
+
+  void Load(const std::string& path) {
+    Result<std::vector<chat::Message>> messages = ReadChatFile(path);
+    if (!messages) {
+      Say(messages.error().message());
+      return;
+    }
+    messages_ = std::move(*messages);
+    Say(fmt::format("{} messages read from {}.", messages_.size(), path));
+  }
+
+  void Tools(const std::string& path) {
+    if (path.empty() || path == "off") {
+      if (path == "off") tools_.clear();
+      Say(fmt::format("{} tools.", tools_.size()));
+      return;
+    }
+    Result<std::vector<chat::JsonValue>> tools = ReadToolsFile(path);
+    if (!tools) {
+      Say(tools.error().message());
+      return;
+    }
+    tools_ = std::move(*tools);
+    Say(fmt::format("{} tools. When one is called, its result is asked for here.", tools_.size()));
+  }
+
+  void Set(const std::string& text) {
+    sampling::SamplingParams& now = ask_.sampling;
+    if (text.empty()) {
+      Say(fmt::format(
+          "temperature {}, top-p {}, top-k {}, min-p {}, repetition-penalty {}, presence-penalty {}, "
+          "frequency-penalty {}, max-tokens {}, seed {}",
+          now.temperature, now.top_p, now.top_k, now.min_p, now.repetition_penalty, now.presence_penalty,
+          now.frequency_penalty, ask_.max_tokens, now.seed));
+      return;
+    }
+    const size_t space = text.find_first_of(" \t=");
+    const std::string name = text.substr(0, space);
+    const std::string value =
+        space == std::string::npos ? std::string() : text.substr(text.find_first_not_of(" \t=", space));
+    sampling::SamplingParams wanted = now;
+    int64_t max_tokens = ask_.max_tokens;
+    const auto read = [&](auto& field) {
+      const auto result = std::from_chars(value.data(), value.data() + value.size(), field);
+      return result.ec == std::errc() && result.ptr == value.data() + value.size();
+    };
+    bool ok = false;
+    if (name == "temperature")
+      ok = read(wanted.temperature);
+    else if (name == "top-p")
+      ok = read(wanted.top_p);
+    else if (name == "top-k")
+      ok = read(wanted.top_k);
+    else if (name == "min-p")
+      ok = read(wanted.min_p);
+    else if (name == "repetition-penalty")
+      ok = read(wanted.repetition_penalty);
+    else if (name == "presence-penalty")
+      ok = read(wanted.presence_penalty);
+    else if (name == "frequency-penalty")
+      ok = read(wanted.frequency_penalty);
+    else if (name == "seed")
+      ok = read(wanted.seed);
+    else if (name == "max-tokens")
+      ok = read(max_tokens) && max_tokens > 0;
+    else {
+      Say(fmt::format("/set: got '{}'; /set alone lists the names.", Printable(name)));
+      return;
+    }
+    const Status valid = sampling::ValidateSamplingParams(wanted, runtime_.model().config().vocab_size);
+    if (!ok || !valid.ok()) {
+      Say(ok ? valid.message() : fmt::format("/set {}: got '{}', wanted a number", name, Printable(value)));
+      return;
+    }
+    now = wanted;
+    ask_.max_tokens = max_tokens;
+    Say(fmt::format("{} {}", name, value));
+  }
+
+  void Stats(const std::string&) {
+    if (!last_) {
+      Say("No answer yet.");
+      return;
+    }
+    const auto used = static_cast<int64_t>(last_->prompt_token_ids.size() + last_->tokens.size());
+    const int64_t context = runtime_.model().config().max_position_embeddings;
+    Say(fmt::format("{}; {} of {} tokens of context used ({:.1f} %)", SpeedLine(*last_), used, context,
+                    100.0 * static_cast<double>(used) / static_cast<double>(context)));
+  }
+
+  // ---- Answers
+
+  void Ask(const std::string& text) {
+    const std::vector<chat::Message> before = messages_;
+    messages_.push_back({.role = chat::Role::kUser, .content = std::exchange(attached_, {}) + text});
+    for (;;) {
+      std::vector<chat::Message> sent = messages_;
+      chat::AttachTools(sent, tools_);
+      const Result<ChatRuntime::Answer> answer = runtime_.Respond(sent, ask_);
+      prefill_bar_.Clear();
+      if (!answer) {
+        messages_ = before;  // The chat goes on as if the message had not been sent.
+        failed_ = true;
+        fmt::print(stderr, "dsv4: {}\n", answer.error().message());
+        return;
+      }
+      failed_ = false;
+      printer_.EndAnswer();
+      last_ = answer->generation;
+      // Every turn draws anew, or a repeated question would repeat its answer.
+      ++ask_.sampling.seed;
+      fmt::print(stderr, "{}{}{}\n", dim_.dim, SpeedLine(answer->generation), dim_.reset);
+      // A stopped answer stays in the history as far as it came: the reader has seen it.
+      const chat::ParsedCompletion& message = answer->completion.message;
+      messages_.push_back({.role = chat::Role::kAssistant,
+                           .content = message.content,
+                           .reasoning_content = message.reasoning_content});
+      if (message.tool_calls.empty()) return;
+      for (const chat::ParsedCall& call : message.tool_calls) {
+        messages_.back().tool_calls.push_back(
+            {.id = fmt::format("call_{}", num_calls_++), .name = call.name, .arguments = call.arguments});
+      }
+      if (answer->cancelled || !AskForResults(message.tool_calls)) {
+        messages_ = before;
+        Say("The call has no result, so the message is taken back.");
+        return;
+      }
+    }
+  }
+
+  // False when the reader gave none.
+  bool AskForResults(const std::vector<chat::ParsedCall>& calls) {
+    const std::vector<chat::ToolCall> made = messages_.back().tool_calls;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const LineEditor::Line line = editor_.Read(fmt::format("result of {}> ", Printable(calls[i].name)));
+      if (line.kind != LineEditor::Line::Kind::kText) return false;
+      messages_.push_back({.role = chat::Role::kTool, .content = line.text, .tool_call_id = made[i].id});
+    }
+    return true;
+  }
+
+  static void Say(std::string_view text) { fmt::print(stderr, "{}\n", text); }
+
+  static constexpr int64_t kMaxAttachedBytes = int64_t{16} << 20;
+
+  ChatRuntime& runtime_;
+  ChatRuntime::Ask ask_;
+  std::vector<chat::JsonValue> tools_;
+  AnswerPrinter printer_;
+  const TypeAheadScope type_ahead_;  // In front of the editor, which goes back to the modes that it found.
+  LineEditor editor_;
+  ProgressBar prefill_bar_{"Reading"};
+  Style dim_{StderrIsTerminal()};
+  std::vector<chat::Message> messages_;
+  std::string attached_;  // Files in front of the next message.
+  std::string initial_;   // What stands on the next line already.
+  std::optional<Generation> last_;
+  int64_t num_calls_ = 0;
+  bool failed_ = false;
+  bool left_ = false;
+};
+
+}  // namespace
+
+int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
+                       std::vector<chat::JsonValue> tools, std::string_view reasoning,
+                       const std::string& first) {
+  return Chat(runtime, std::move(ask), system, std::move(tools), reasoning).Run(first);
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,239 @@
+#include "apps/run/run_command.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "apps/run/interactive_chat.h"
+#include "apps/run/run_report.h"
+#include "apps/shared/chat_file.h"
+#include "apps/shared/chat_runtime.h"
+#include "apps/shared/load_bar.h"
+#include "apps/shared/speculation_flag.h"
+#include "apps/terminal/answer_printer.h"
+#include "apps/terminal/printable.h"
+#include "apps/terminal/terminal.h"
+#include "base/read_file.h"
+#include "grammar/json_schema.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
+  std::vector<chat::Message> messages;
+  if (!options.messages_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
+  } else {
+    if (!options.system.empty()) {
+      messages.push_back({.role = chat::Role::kSystem, .content = options.system});
+    }
+    messages.push_back({.role = chat::Role::kUser, .content = prompt});
+  }
+  if (!options.tools_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN(std::vector<chat::JsonValue> tools, ReadToolsFile(options.tools_path));
+    chat::AttachTools(messages, std::move(tools));
+  }
+  return messages;
+}
+
+Result<std::string> ReadPrompt(const RunOptions& options) {
+  if (!options.prompt) return std::string();
+  if (*options.prompt != "-") return *options.prompt;
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+namespace {
+
+// What comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has a device or a socket
+// there, which is not meant to be read.
+void AppendPiped(std::string& prompt) {
+  struct stat input = {};
+  if (::fstat(STDIN_FILENO, &input) != 0 || !(S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode))) return;
+  pollfd waiting = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  constexpr int kPatienceMs = 1000;
+  if (::poll(&waiting, 1, kPatienceMs) == 0) {
+    fmt::print(stderr, "dsv4: waiting for standard input, which is a pipe (</dev/null: there is none)\n");
+  }
+  const std::string piped(std::istreambuf_iterator<char>(std::cin), {});
+  if (!piped.empty()) prompt += "\n\n" + piped;
+}
+
+}  // namespace
+
+namespace {
+
+// The schema that the content must satisfy; checked here, before the model is loaded.
+Result<std::optional<std::string>> ReadSchema(const RunOptions& options) {
+  if (options.json_object) return R"({"type": "object"})";
+  if (options.json_schema_path.empty()) return std::nullopt;
+  DSV4_ASSIGN_OR_RETURN(std::string schema, ReadFile(options.json_schema_path, FileKind::kAny));
+  const auto program = grammar::CompileJsonSchema(schema);
+  if (!program) return Error(program.error().WithContext(options.json_schema_path));
+  return schema;
+}
+
+ChatRuntime::Ask MakeAsk(const RunOptions& options) {
+  ChatRuntime::Ask ask;
+  ask.mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
+  if (!options.effort.empty()) ask.effort = options.effort;
+  ask.sampling = options.sampling;
+  if (!options.seed_given) {
+    std::random_device device;
+    ask.sampling.seed = (static_cast<uint64_t>(device()) << 32) | device();
+  }
+  ask.max_tokens = options.max_tokens;
+  ask.num_logprobs = options.num_logprobs;
+  ask.stop = options.stop;
+  ask.interrupted = [] { return InterruptScope::Take(); };
+  return ask;
+}
+
+// What --verify found, said on standard error. Ctrl-C (under an InterruptScope) ends the wait for it.
+std::optional<diag::VerifySummary> Verified(const ChatRuntime& runtime) {
+  if (runtime.verifier() == nullptr) return std::nullopt;
+  const diag::VerifySummary summary = runtime.verifier()->Finish([] { return InterruptScope::Take(); });
+  fmt::print(stderr, "{}\n", Printable(diag::ToText(summary)));
+  return summary;
+}
+
+bool Drifted(const std::optional<diag::VerifySummary>& verify) {
+  return verify && verify->verdict() == diag::VerifyVerdict::kDrift;
+}
+
+int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask ask, double load_seconds) {
+  Result<std::string> prompt = ReadPrompt(options);
+  if (prompt && options.prompt && *options.prompt != "-") AppendPiped(*prompt);
+  if (!prompt) return Fail(prompt.error(), kExitBadInput);
+
+  const InterruptScope interrupts;
+  ProgressBar prefill_bar("Reading");
+  AnswerPrinter printer = MakeAnswerPrinter(options.reasoning);
+  ask.on_prefill = [&](int64_t done, int64_t total) {
+    if (done < total && !options.quiet)
+      prefill_bar.Update(done, total);
+    else
+      prefill_bar.Clear();
+  };
+  if (!options.json) ask.on_delta = [&](const chat::Delta& delta) { printer.Print(delta); };
+
+  Result<ChatRuntime::Answer> answer = Error(Internal("not run"));
+  if (options.raw) {
+    answer = runtime.Continue(*prompt, ask);
+  } else {
+    const Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
+    if (!messages) return Fail(messages.error(), kExitBadInput);
+    answer = runtime.Respond(*messages, ask);
+  }
+  prefill_bar.Clear();
+  if (!answer) return Fail(answer.error(), kExitRunFailed);
+
+  if (!options.json) {
+    printer.EndAnswer();
+    if (!options.quiet) {
+      fmt::print(stderr, "{}\n{}, seed {}\n", SpeedLine(answer->generation),
+                 SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
+    }
+  }
+  if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
+  const std::optional<diag::VerifySummary> verify = Verified(runtime);
+  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
+  return answer->cancelled || (Drifted(verify)) ? kExitRunFailed : kExitOk;
+}
+
+}  // namespace
+
+int RunRunCommand(const RunOptions& options,
+                  const std::function<Result<ops::Backend>(const ModelFlags&)>& make_backend) {
+  const bool has_prompt = options.prompt || !options.messages_path.empty();
+  if (!has_prompt && (options.json || options.raw)) {
+    return Fail(InvalidArgument(fmt::format("run {}: no PROMPT", options.json ? "--json" : "--raw")),
+                kExitBadUsage);
+  }
+  if (options.raw && (!options.system.empty() || !options.messages_path.empty() ||
+                      !options.tools_path.empty() || !options.effort.empty())) {
+    return Fail(
+        InvalidArgument("run --raw: takes PROMPT alone, not --system, --messages, --tools or --effort"),
+        kExitBadUsage);
+  }
+  if (options.model.group != nullptr && (options.verify_every > 0 || !options.dump_path.empty())) {
+    return Fail(InvalidArgument("run --verify, --dump: see one rank's part only; want no --ranks"),
+                kExitBadUsage);
+  }
+  if (options.verify_every > 0 && options.model.backend == "reference") {
+    return Fail(
+        InvalidArgument("run --verify: the backend is the reference itself; wanted another --backend"),
+        kExitBadUsage);
+  }
+  if (options.interactive &&
+      (options.json || options.raw || !options.messages_path.empty() || options.prompt == "-")) {
+    return Fail(InvalidArgument("run --interactive: a chat, so no --json, --raw, --messages or PROMPT '-'; "
+                                "/load in the chat reads a conversation"),
+                kExitBadUsage);
+  }
+  const bool has_grammar = options.json_object || !options.json_schema_path.empty();
+  if (has_grammar && (options.raw || !has_prompt || options.interactive)) {
+    return Fail(InvalidArgument("run --json-schema, --json-object: need PROMPT or --messages, and no --raw"),
+                kExitBadUsage);
+  }
+  if ((!has_prompt || options.interactive) && !options.dump_path.empty()) {
+    return Fail(InvalidArgument("run --dump: needs PROMPT or --messages; a dump holds one answer"),
+                kExitBadUsage);
+  }
+  Result<std::optional<std::string>> schema = ReadSchema(options);
+  if (!schema) return Fail(schema.error(), kExitBadInput);
+
+  std::vector<chat::JsonValue> tools;
+  if ((!has_prompt || options.interactive) && !options.tools_path.empty()) {
+    Result<std::vector<chat::JsonValue>> read = ReadToolsFile(options.tools_path);
+    if (!read) return Fail(read.error(), kExitBadInput);
+    tools = std::move(*read);
+  }
+
+  // Neither a dump nor --verify can see steps of several rows of one sequence.
+  const Result<engine::SpeculationOptions> speculation =
+      ParseSpeculation(options.speculation, options.verify_every > 0);
+  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
+
+  const Clock::time_point start = Clock::now();
+  Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
+  {
+    LoadBar load_bar(/*shown=*/!options.quiet);
+    runtime = ChatRuntime::Load({.model = options.model,
+                                 .revision = options.revision,
+                                 .raw = options.raw,
+                                 .verify_every = options.verify_every,
+                                 .speculation = *speculation,
+                                 .dump_path = options.dump_path,
+                                 .make_backend = make_backend},
+                                load_bar.callback());
+  }
+  if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
+  if (const Status known = (*runtime)->CheckEffort(options.effort); !known.ok())
+    return Fail(known, kExitBadUsage);
+  const double load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+
+  const Status valid =
+      sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
+  if (!valid.ok()) return Fail(valid, kExitBadUsage);
+  ChatRuntime::Ask ask = MakeAsk(options);
+  ask.schema = std::move(*schema);
+  if (has_prompt && !options.interactive) return RunOnce(**runtime, options, std::move(ask), load_seconds);
+  const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(tools),
+                                           options.reasoning, options.prompt.value_or(""));
+  const InterruptScope interrupts;
+  const std::optional<diag::VerifySummary> verify = Verified(**runtime);
+  return Drifted(verify) ? kExitRunFailed : exit_code;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,339 @@
+#include "apps/serve/serve_command.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <condition_variable>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "apps/run/run_report.h"
+#include "apps/shared/chat_runtime.h"
+#include "apps/shared/load_bar.h"
+#include "apps/shared/model_source.h"
+#include "apps/shared/sampling_threads.h"
+#include "apps/shared/speculation_flag.h"
+#include "apps/shared/verify.h"
+#include "base/log.h"
+#include "base/read_file.h"
+#include "engine/engine_thread.h"
+#include "server/api_error.h"
+#include "server/http.h"
+#include "server/service.h"
+
+namespace dsv4::apps {
+namespace {
+
+// Looks after the other ranks while no step does: a server that has lost one can answer nothing and ends.
+class RankWatch {
+ public:
+  // `group` may be null. `on_loss` is called once, on a thread of this object.
+  RankWatch(comm::Communicator* group, std::function<void()> on_loss) {
+    if (group == nullptr) return;
+    thread_ = std::thread([this, group, on_loss = std::move(on_loss)] {
+      std::unique_lock lock(mutex_);
+      while (!stopping_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopped_; })) {
+        lost_ = group->Check();
+        if (!lost_.ok()) return on_loss();
+      }
+    });
+  }
+  ~RankWatch() { (void)Stop(); }
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  // What ended the group, if anything did.
+  Status Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    stopping_.notify_one();
+    if (thread_.joinable()) thread_.join();
+    return lost_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stopped_ = false;
+  Status lost_;
+  std::thread thread_;
+};
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
+}
+
+Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
+  std::vector<std::string> keys = options.api_keys;
+  if (!options.api_key_file.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
+    std::istringstream lines(text);
+    const size_t given = keys.size();
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) keys.push_back(line);
+    }
+    if (keys.size() == given) return Error(InvalidArgument(options.api_key_file + ": no API key in it"));
+  }
+  for (const std::string& key : keys) {
+    // An unset variable in a start script: the server would look protected and be open.
+    if (key.find_first_not_of(" \t") == std::string::npos) {
+      return Error(
+          InvalidArgument("--api-key: got an empty key, wanted at least one character that is not blank"));
+    }
+  }
+  return keys;
+}
+
+std::string NameOf(const ServeOptions& options, const ModelSource& source) {
+  if (!options.name.empty()) return options.name;
+  if (source.synthetic()) return source.name();
+  return std::filesystem::weakly_canonical(source.name()).filename().string();
+}
+
+// Tokenizer and chat format of the model that will be loaded.
+Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const ModelSource& source) {
+  DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
+  DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
+                        tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
+  DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
+  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
+  WarnOfOtherBos(config, special);
+  Result<std::shared_ptr<const grammar::TokenTrie>> trie =
+      grammar::TokenTrie::Create(tokenizer, {.think_end = special.think_end, .dsml = special.dsml});
+  if (!trie) {
+    LogWarning(fmt::format("response_format, strict tools and tool_choice are not served: {}",
+                           trie.error().message()));
+  }
+  const size_t longest_token_bytes = tokenizer.longest_token_bytes();
+  return server::ServedModel{.id = NameOf(options, source),
+                             .aliases = options.aliases,
+                             .created = std::time(nullptr),
+                             .tokenizer = std::move(tokenizer),
+                             .special = special,
+                             .stop_set = tokenizer::StopSet::ForChat(special),
+                             .profile = profile,
+                             .trie = trie ? std::move(*trie) : nullptr,
+                             .longest_token_bytes = longest_token_bytes};
+}
+
+// What requests mean that do not say.
+Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
+  served.both_reasoning_fields = options.both_reasoning_fields;
+  served.default_thinking.mode =
+      options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
+  if (options.effort.empty()) return {};
+  const chat::JsonValue asks =
+      chat::JsonValue::Object({{"reasoning_effort", chat::JsonValue::String(options.effort)}});
+  Result<chat::ThinkingSettings> thinking =
+      chat::ResolveThinking(*served.profile, asks, served.default_thinking);
+  if (!thinking) return thinking.error().WithContext("--effort");
+  served.default_thinking = std::move(*thinking);
+  return {};
+}
+
+server::Verification ToVerification(const diag::VerifySummary& summary) {
+  return {.drift = summary.verdict() == diag::VerifyVerdict::kDrift,
+          .text = diag::ToText(summary),
+          .num_verified = summary.num_verified,
+          .num_dropped = summary.num_dropped,
+          .num_past_bound = summary.num_past_bound,
+          .num_top1_changed = summary.num_top1_changed,
+          .mean_error = summary.mean_error,
+          .worst_error = summary.worst_error};
+}
+
+// The producer of states: this very program, on this backend. Another build may round differently, and a state that is reused must
+// be the state that a cold run would have.
+Result<std::string> Producer(const std::string& backend) {
+  DSV4_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe", FileKind::kAny));
+  return fmt::format("{}|{:016x}", backend, XXH3_64bits(program.data(), program.size()));
+}
+
+// Null without --prefix-cache-dir.
+Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& options,
+                                                           const model::Model& model,
+                                                           const std::string& backend) {
+  if (options.prefix_cache_dir.empty()) return nullptr;
+  DSV4_ASSIGN_OR_RETURN(std::string producer, Producer(backend));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<engine::PrefixDisk> disk,
+                        engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
+                                                  .max_bytes = options.prefix_cache_disk_mib << 20,
+                                                  .producer = std::move(producer)},
+                                                 model.cache_layout(), [&](std::span<const std::byte> bytes) {
+                                                   return model.DeserializeSnapshot(bytes);
+                                                 }));
+  const engine::PrefixCatalogue::Findings& findings = disk->findings();
+  LogInfo(fmt::format(
+      "prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} adopted={} missing={} "
+      "foreign={}",
+      options.prefix_cache_dir, disk->stats().num_states, disk->stats().num_bytes, findings.num_damaged,
+      findings.num_unfinished, findings.num_adopted, findings.num_missing, findings.num_foreign));
+  return disk;
+}
+
+// `verifier` may be null.
+int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& backend,
+          server::ServedModel& served, std::vector<std::string> api_keys, diag::Verifier* verifier) {
+  served.vocab_size = model.config().vocab_size;
+  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
+  if (!disk) {
+    return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
+  }
+  server::Metrics metrics(served.id, options.version);
+  if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
+  SamplingThreads sampling_threads(*backend.context);
+  Result<engine::SpeculationOptions> speculation = ParseSpeculation(options.speculation, verifier != nullptr);
+  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
+  engine::EngineThread engine(
+      std::make_unique<engine::Engine>(
+          model,
+          engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
+                                .max_prefill_beside_decode = options.max_prefill_beside_decode,
+                                .max_sequences = options.max_sequences,
+                                .max_context = options.context,
+                                .max_state_bytes = options.state_mib << 20,
+                                .prefix_cache_bytes = options.prefix_cache_mib << 20,
+                                .checkpoint_tokens = options.prefix_cache_every,
+                                .prefix_disk = disk->get(),
+                                .watcher = verifier,
+                                .threads = &sampling_threads.pool(),
+                                .speculation = *speculation},
+          AllowedTokens(served.tokenizer, served.vocab_size)),
+      {.max_waiting = options.max_waiting},
+      [&](const engine::StepReport& report) { metrics.OnStep(report); });
+  served.context_length = engine.context_length();
+  if (served.context_length < 2) {
+    return Fail(InvalidArgument(fmt::format("--state-mib {}: too little for a sequence of two tokens",
+                                            options.state_mib)),
+                kExitBadUsage);
+  }
+  std::function<server::Verification()> verification;
+  if (verifier != nullptr) verification = [verifier] { return ToVerification(verifier->Summary()); };
+  server::Service service(served, engine, metrics,
+                          {.api_keys = std::move(api_keys),
+                           .cors_origin = options.cors_origin,
+                           .version = options.version,
+                           .default_timeout_seconds = options.timeout_seconds,
+                           .verification = std::move(verification),
+                           .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string()});
+  Result<std::unique_ptr<server::HttpServer>> http = server::HttpServer::Listen(
+      {.host = options.host,
+       .port = options.port,
+       .unix_socket = options.unix_socket,
+       .tls_certificate = options.tls_certificate,
+       .tls_key = options.tls_key,
+       .max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20,
+       .max_body_bytes_together = static_cast<uint64_t>(options.max_body_mib) << 22,
+       .client_timeout = Milliseconds(options.client_seconds),
+       .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
+       .drain_timeout = Milliseconds(options.drain_seconds)},
+      [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
+      [&](const server::HttpRequest& head) { return service.Refuse(head); },
+      [](int status, std::string_view message) { return server::OpenAiError(status, message); });
+  if (!http) {
+    return Fail(http.error(),
+                http.error().code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
+  }
+  // Scripts wait for this line: it says where, and that answers will come.
+  fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             served.context_length, options.max_sequences);
+  fmt::print(stderr, "Where a request says nothing: {}\n",
+             SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
+  std::fflush(stderr);
+  RankWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
+  (*http)->Run(/*handle_signals=*/true, [&] {
+    service.StopBeingReady();
+    fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
+               engine.stats().num_running + engine.stats().num_waiting);
+  });
+  const Status lost = watch.Stop();
+  return lost.ok() ? kExitOk : Fail(lost, kExitRunFailed);
+}
+
+}  // namespace
+
+int RunServeCommand(const ServeOptions& options) {
+  // Before a model is read.
+  if (const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0); !speculation)
+    return Fail(speculation.error(), kExitBadUsage);
+  const int64_t step_tokens =
+      options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
+  if (step_tokens < options.max_sequences) {
+    return Fail(
+        InvalidArgument(fmt::format("a step of {} tokens (--max-step-tokens, else --pass-tokens) is less "
+                                    "than --max-sequences {}: not every answer would move in a step",
+                                    step_tokens, options.max_sequences)),
+        kExitBadUsage);
+  }
+  if (options.verify_every > 0 && options.model.group != nullptr) {
+    return Fail(InvalidArgument("serve --verify: sees one rank's part only; want no --ranks"), kExitBadUsage);
+  }
+  if (options.verify_every > 0 && options.model.backend == "reference") {
+    return Fail(
+        InvalidArgument("serve --verify: the backend is the reference itself; wanted another --backend"),
+        kExitBadUsage);
+  }
+  if (!options.prefix_cache_dir.empty() && options.model.group != nullptr) {
+    return Fail(
+        InvalidArgument(
+            "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks"),
+        kExitBadUsage);
+  }
+  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == 0) {
+    return Fail(
+        InvalidArgument(
+            "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0"),
+        kExitBadUsage);
+  }
+  Result<std::vector<std::string>> api_keys = ApiKeys(options);
+  if (!api_keys) {
+    return Fail(api_keys.error(),
+                api_keys.error().message().starts_with("--api-key:") ? kExitBadUsage : kExitBadInput);
+  }
+  if (!options.tls_certificate.empty()) {
+    const Status status = server::CheckTlsFiles(options.tls_certificate, options.tls_key);
+    if (!status.ok()) return Fail(status, kExitBadInput);
+  }
+  const Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), LoadExitCode(source.error()));
+  Result<server::ServedModel> served = LoadServedModel(options, *source);
+  if (!served) return Fail(served.error(), LoadExitCode(served.error()));
+  if (const Status status = SetDefaults(options, *served); !status.ok()) return Fail(status, kExitBadUsage);
+  const Result<ops::Backend> backend = MakeBackend(options.model);
+  if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
+  Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
+  {
+    LoadBar load_bar;
+    model::MemoryRequest memory;
+    if (options.context > 0) memory.context = options.context;
+    model = LoadModel(options.model, *source, *backend, load_bar.callback(), memory);
+  }
+  if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+  if (served->tokenizer.num_ids() > (*model)->config().vocab_size) {
+    return Fail(InvalidArgument(fmt::format(
+                    "{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}", source->name(),
+                    served->tokenizer.num_ids() - 1, (*model)->config().vocab_size)),
+                kExitBadInput);
+  }
+  std::unique_ptr<diag::Verifier> verifier;
+  if (options.verify_every > 0) {
+    Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
+    if (!made) return Fail(made.error(), LoadExitCode(made.error()));
+    verifier = std::move(*made);
+  }
+  const int exit_code = Serve(options, **model, *backend, *served, std::move(*api_keys), verifier.get());
+  if (verifier == nullptr) return exit_code;
+  const diag::VerifySummary found = verifier->Summary();
+  fmt::print(stderr, "{}\n", diag::ToText(found));
+  return found.verdict() == diag::VerifyVerdict::kDrift ? kExitRunFailed : exit_code;
+}
+
+}  // namespace dsv4::apps

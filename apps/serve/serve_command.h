@@ -1,0 +1,52 @@
+// `dsv4 serve`: the HTTP API. docs/serving.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/shared/model_flags.h"
+
+namespace dsv4::apps {
+
+struct ServeOptions {
+  ModelFlags model;
+  std::string version;
+  std::string revision;  // Chat format; empty: detected.
+  // Of requests that do not say: thinking or chat; an effort as `reasoning_effort` has it, empty for the model's own.
+  std::string thinking_mode = "thinking";
+  std::string effort;
+  bool both_reasoning_fields = false;
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::string unix_socket;
+  std::string tls_certificate;  // PEM files; both or none.
+  std::string tls_key;
+  std::string name;  // Of the model; empty: its directory's.
+  std::vector<std::string> aliases;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;  // One a line.
+  std::string cors_origin;
+  int64_t context = 0;  // 0: the model's.
+  int max_sequences = 64;
+  int64_t max_waiting = 256;
+  int64_t max_step_tokens = 0;  // 0: as many as the model takes in one pass.
+  int64_t max_prefill_beside_decode = 96;
+  int64_t state_mib = 0;             // 0: no limit.
+  std::string speculation = "auto";  // ParseSpeculation
+  int64_t prefix_cache_mib = 1024;
+  int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
+  std::string prefix_cache_dir;       // Empty: nothing outlives the process.
+  int64_t prefix_cache_disk_mib = 10240;
+  double timeout_seconds = 0.0;  // Of a request; 0: none.
+  int64_t max_body_mib = 64;
+  double client_seconds = 30.0;
+  double keep_alive_seconds = 10.0;
+  double drain_seconds = 30.0;
+  int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
+};
+
+// Serves until SIGTERM or SIGINT. Returns the process exit code.
+int RunServeCommand(const ServeOptions& options);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,59 @@
+#include "apps/shared/chat_file.h"
+
+#include "base/json.h"
+#include "base/read_file.h"
+#include "io/output_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
+  return chat::ReadJson(text, path);
+}
+
+}  // namespace
+
+Result<std::vector<chat::Message>> ReadChatFile(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(path));
+  return chat::ParseMessages(json, path);
+}
+
+Result<std::vector<chat::JsonValue>> ReadToolsFile(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(path));
+  return chat::ParseTools(json, path);
+}
+
+Status WriteChatFile(const std::string& path, std::span<const chat::Message> messages) {
+  Json list = Json::array();
+  for (const chat::Message& message : messages) {
+    Json json = {{"role", chat::RoleName(message.role)}};
+    switch (message.content.kind) {
+      case chat::Content::Kind::kAbsent:
+        break;
+      case chat::Content::Kind::kNull:
+        json["content"] = nullptr;
+        break;
+      case chat::Content::Kind::kText:
+        json["content"] = message.content.text;
+        break;
+      case chat::Content::Kind::kParts:
+        json["content"] = Json::array();
+        for (const chat::ContentPart& part : message.content.parts) {
+          json["content"].push_back({{"type", part.type}, {"text", part.text}});
+        }
+        break;
+    }
+    if (!message.reasoning_content.empty()) json["reasoning_content"] = message.reasoning_content;
+    for (const chat::ToolCall& call : message.tool_calls) {
+      json["tool_calls"].push_back({{"id", call.id},
+                                    {"type", "function"},
+                                    {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    }
+    if (!message.tool_call_id.empty()) json["tool_call_id"] = message.tool_call_id;
+    list.push_back(std::move(json));
+  }
+  return io::WriteTextFile(path, list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,41 @@
+#include "apps/shared/lost_file.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <string_view>
+
+#include "apps/shared/model_flags.h"
+#include "apps/terminal/terminal.h"
+#include "io/mapped_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+void Say(std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); }
+
+void HandleBusError(int signal, siginfo_t* info, void*) {
+  const char* path = io::MappedFileAt(info->si_addr);
+  if (path ==
+      nullptr) {  // A bug, or memory that two processes share. The touch is repeated and ends the process.
+    std::signal(signal, SIG_DFL);
+    return;
+  }
+  RestoreTerminal();
+  Say("dsv4: ");
+  Say(path);
+  Say(": a part that was there cannot be read any more: the file was cut short while in use, or its disk "
+      "failed\n");
+  ::_exit(kExitBadInput);
+}
+
+}  // namespace
+
+void ReportLostFiles() {
+  struct sigaction action = {};
+  action.sa_sigaction = HandleBusError;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+}  // namespace dsv4::apps

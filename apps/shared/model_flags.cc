@@ -1,0 +1,175 @@
+#include "apps/shared/model_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "apps/shared/model_source.h"
+#include "apps/shared/numa_placement.h"
+#include "apps/terminal/printable.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/collectives/cuda_group.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/reference/reference_backend.h"
+#include "base/log.h"
+#include "comm/imagined_group.h"
+#include "comm/observed_group.h"
+
+namespace dsv4::apps {
+namespace {
+
+// Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in their file.
+Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                   const model::ModelOptions& options, const model::MemoryRequest& request,
+                   const ops::Backend& backend) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room,
+                               backend::RoomOf(backend.context->memory().device().index));
+  model::ModelOptions planned = options;
+  if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
+    planned.group =
+        comm::ImagineGroup(options.group->rank(), options.group->size(), options.placement.num_shards);
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
+                               model::PlanMemory(config, checkpoint, planned, request));
+  const model::DeviceRoom device{.name = backend.name, .free = room.free, .reserved = room.scratch};
+  LogInfo("memory plan\n" + model::MemoryTable(plan, device));
+  return model::CheckRoom(config, checkpoint, planned, plan, device);
+}
+
+}  // namespace
+
+int NumThreads(const ModelFlags& flags) {
+  if (flags.num_threads > 0) return flags.num_threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags.num_ranks_here);
+}
+
+int64_t PassTokens(const ModelFlags& flags) {
+  if (flags.pass_tokens > 0) return flags.pass_tokens;
+  return flags.backend == "cuda" ? 8192 : model::ModelOptions{}.max_chunk_tokens;
+}
+
+Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
+  const int num_threads = NumThreads(flags);
+  if (flags.backend == "cuda") return backend::MakeCudaBackend({.device = flags.device});
+  DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
+  if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
+  return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});
+}
+
+model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
+  model::ModelOptions options;
+  options.numerics = flags.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
+  options.max_layers = flags.max_layers;
+  options.max_chunk_tokens = PassTokens(flags);
+  options.clamp_shared_expert = flags.shared_expert_clamp != "off";
+  return options;
+}
+
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
+                                                const LoadCallback& progress,
+                                                const model::MemoryRequest& memory) {
+  DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, MakeBackend(flags));
+  return LoadModel(flags, source, backend, progress, memory);
+}
+
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
+                                                const ops::Backend& backend, const LoadCallback& progress,
+                                                const model::MemoryRequest& memory,
+                                                const ops::Backend* wrapped) {
+  DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
+  model::ModelOptions options = MakeModelOptions(flags);
+  // Random weights were made for the first layers only.
+  if (source.synthetic()) options.max_layers = 0;
+  int64_t bytes_placed = 0;
+  options.progress = [&](const model::LoadProgress& so_far) {
+    bytes_placed = so_far.bytes_placed;
+    if (progress) progress(so_far);
+  };
+  options.group = flags.group;
+  if (flags.group != nullptr && flags.exchange_hooks != nullptr)
+    options.group = comm::Observe(flags.group, flags.exchange_hooks);
+  options.placement = flags.placed;
+  if (flags.backend == "cuda") {
+    DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
+    if (flags.group != nullptr) {
+      const backend::CudaGroupOptions common{
+          .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
+          .peers = flags.peers,
+          .without_peers = [](const std::string& why) {
+            LogWarning("exchanges between GPUs go by NCCL, which takes longer: " + why);
+          }};
+      options.make_device_group =
+          [device = wrapped != nullptr ? *wrapped : backend, common, hooks = flags.exchange_hooks](
+              comm::Communicator& hosts,
+              model::DeviceGroupOf of) -> Result<std::unique_ptr<comm::Communicator>> {
+        backend::CudaGroupOptions of_group = common;
+        of_group.sends = of == model::DeviceGroupOf::kStages;
+        DSV4_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> group,
+                              backend::MakeCudaGroup(device, hosts, of_group));
+        return hooks == nullptr ? std::move(group) : comm::Observe(std::move(group), hooks);
+      };
+    }
+  } else {
+    DSV4_TRY(CheckPlacement(flags, *checkpoint));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  DSV4_ASSIGN_OR_RETURN(
+      std::unique_ptr<model::Model> model,
+      model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), backend, options));
+  const std::string layers = flags.max_layers == 0 ? fmt::format("{} layers", model->num_layers())
+                             : source.synthetic()
+                                 ? fmt::format("first {} layers (--max-layers)", flags.max_layers)
+                                 : fmt::format("first {} of {} layers (--max-layers)", flags.max_layers,
+                                               model->config().num_hidden_layers);
+  std::string line = fmt::format("model {}: {}, backend {}, numerics {}", source.name(), layers, backend.name,
+                                 flags.numerics);
+  if (flags.group != nullptr) {
+    const model::RankPlace& place = model->place();
+    line +=
+        fmt::format(", rank {} of {}: placement {}, layers {} to {}", place.rank, place.placement.num_ranks(),
+                    model::ToString(place.placement), place.layers.begin, place.layers.end - 1);
+  }
+  if (bytes_placed > 0) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    line += ", " + LoadSpeed(bytes_placed, seconds);
+  }
+  // A truncated model answers differently, so the run says so even when logs are quiet.
+  if (flags.max_layers > 0 && model->place().rank == 0) {
+    LogWarning(line);
+  } else {
+    LogInfo(line);
+  }
+  return model;
+}
+
+std::string LoadSpeed(int64_t num_bytes, double seconds) {
+  const double gigabytes = static_cast<double>(num_bytes) / 1e9;
+  return fmt::format("{:.1f} GB in {:.1f} s, {:.1f} GB/s", gigabytes, seconds,
+                     gigabytes / std::max(seconds, 1e-9));
+}
+
+int Fail(const Status& status, int exit_code) {
+  fmt::print(stderr, "dsv4: {}\n", Printable(status.message()));
+  return exit_code;
+}
+
+int LoadExitCode(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInternal:
+    case StatusCode::kFailedPrecondition:  // This build or machine lacks the backend.
+    case StatusCode::kResourceExhausted:
+    case StatusCode::kCancelled:
+    case StatusCode::kUnavailable:       // Another rank is gone,
+    case StatusCode::kDeadlineExceeded:  // or late.
+      return kExitRunFailed;
+    default:
+      return kExitBadInput;
+  }
+}
+
+}  // namespace dsv4::apps

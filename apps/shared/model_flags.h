@@ -1,0 +1,89 @@
+// The flags every subcommand takes, and what they resolve to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "model/placement/memory_plan.h"
+#include "model/runtime/model.h"
+
+namespace dsv4::comm {
+struct ExchangeHooks;  // comm/observed_group.h
+}
+namespace dsv4::apps {
+
+// Process exit codes (docs/commands.md).
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitRunFailed = 1;
+inline constexpr int kExitBadUsage = 2;
+inline constexpr int kExitBadInput = 3;
+
+class ModelSource;  // apps/shared/model_source.h
+
+struct ModelFlags {
+  std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
+  std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
+  std::string backend = "cpu";
+  std::string numerics = "release";
+  std::string shared_expert_clamp = "on";
+  int64_t max_layers = 0;     // 0: all.
+  int num_threads = 0;        // 0: one per core.
+  std::string numa = "auto";  // "off", "interleave" or "auto".
+  int64_t pass_tokens = 0;    // Most tokens of one pass through the layers; 0: what suits the backend.
+
+  int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
+  int device = 0;     // Of this machine, for --backend cuda: a rank's is its LOCAL_RANK.
+  bool peers = true;  // --peer-exchange
+  std::string placement = "auto";     // model::ParsePlacement
+  double rank_timeout_seconds = 120;  // For which a rank waits for another.
+  std::string rank_network = "auto";  // "tcp": on one machine too.
+  // What RankGroup::Enter made of them; null for one rank.
+  std::shared_ptr<comm::Communicator> group;
+  int num_ranks_here = 1;                               // On this machine.
+  std::shared_ptr<comm::ExchangeHooks> exchange_hooks;  // Sees the model's exchanges; may be null.
+  model::Placement placed;
+};
+
+// Called while a model loads, after each layer. May be empty.
+using LoadCallback = std::function<void(const model::LoadProgress&)>;
+
+// "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
+std::string LoadSpeed(int64_t num_bytes, double seconds);
+
+// What --threads says, at least 1; by default the cores of the machine, divided among the ranks on it.
+int NumThreads(const ModelFlags& flags);
+
+// What --pass-tokens says; by default 8192 on a device, 512 on the host.
+// More tokens read a long prompt faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
+int64_t PassTokens(const ModelFlags& flags);
+
+// The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h): call it before weights
+// are read or made. FailedPrecondition when this build lacks it.
+Result<ops::Backend> MakeBackend(const ModelFlags& flags);
+
+// What the flags say about the model, without a progress callback and for one rank.
+model::ModelOptions MakeModelOptions(const ModelFlags& flags);
+
+// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to
+// a device. On a device the memory
+// for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
+// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device.
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
+                                                const ops::Backend& backend, const LoadCallback& progress,
+                                                const model::MemoryRequest& memory = {},
+                                                const ops::Backend* wrapped = nullptr);
+// The same on the backend that --backend names.
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
+                                                const LoadCallback& progress,
+                                                const model::MemoryRequest& memory = {});
+
+// Prints "dsv4: <status>" on stderr and returns `exit_code`.
+int Fail(const Status& status, int exit_code);
+// The exit code for a status met while reading a model or an input file: kExitBadInput, except for what a healthy file could
+// not have caused (out of memory, a bug).
+int LoadExitCode(const Status& status);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,122 @@
+#include "apps/shared/model_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "model/synthetic/synthetic.h"
+#include "tokenizer/special_tokens.h"
+#include "tokenizer/tokenizer.h"
+
+namespace dsv4::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The small model lies in models/tiny of the source tree, above the build directory the binary is in.
+Result<std::string> FindSmallModel() {
+  std::error_code error;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", error);
+  if (error) return Error(NotFound("no model: give one with -m DIR or DSV4_MODEL"));
+  for (fs::path directory = binary.parent_path(); directory != directory.parent_path();
+       directory = directory.parent_path()) {
+    const fs::path candidate = directory / "models" / "tiny";
+    if (fs::exists(candidate / "config.json", error)) return candidate.string();
+  }
+  return Error(NotFound(
+      fmt::format("no model: neither -m DIR nor DSV4_MODEL is given, and there is no models/tiny above {}",
+                  binary.string())));
+}
+
+}  // namespace
+
+Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
+  std::string directory = flags.model;
+  if (directory.empty()) {
+    const char* environment = std::getenv("DSV4_MODEL");
+    if (environment == nullptr || *environment == '\0') return FindSmallModel();
+    directory = environment;
+  }
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return Error(NotFound(fmt::format("model {}: not a directory", directory)));
+  }
+  return directory;
+}
+
+Status FitTokenizer(const std::string& tokenizer_path, model::SyntheticOptions& options) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const tokenizer::Tokenizer tokenizer,
+                               tokenizer::Tokenizer::Load(tokenizer_path));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::string json, model::SyntheticConfig(options));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::ModelConfig config,
+                               model::ParseModelConfig(json, "synthetic config.json"));
+  options.vocab_size = std::max<int64_t>(config.vocab_size, tokenizer.num_ids());
+  if (const auto id = tokenizer.FindToken(tokenizer::kBeginOfSentence)) options.bos_token_id = *id;
+  if (const auto id = tokenizer.FindToken(tokenizer::kEndOfSentence)) options.eos_token_id = *id;
+  return {};
+}
+
+Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
+  ModelSource source;
+  if (flags.weights.empty()) {
+    DSV4_ASSIGN_OR_RETURN(source.name_, ResolveModelDirectory(flags));
+    source.text_directory_ = source.name_;
+    return source;
+  }
+  DSV4_ASSIGN_OR_RETURN(source.synthetic_, model::ParseSyntheticName(flags.weights));
+  source.name_ = flags.weights;
+  source.num_threads_ = NumThreads(flags);
+  if (flags.max_layers > 0) source.synthetic_->num_layers = flags.max_layers;
+  if (const Result<model::ModelConfig> config = source.Config(); !config) {
+    return Error(config.error().WithContext(source.name_));
+  }
+  // As `synth` does without --tokenizer, so that both make the same bytes.
+  const Result<std::string> other = ResolveModelDirectory(ModelFlags());
+  if (!other) {
+    source.no_text_ =
+        NotFound(fmt::format("{} has no tokenizer of its own: {}; DSV4_MODEL names a directory with one",
+                             source.name_, other.error().message()));
+    return source;
+  }
+  const std::string tokenizer = *other + "/tokenizer.json";
+  std::error_code error;
+  if (fs::is_regular_file(tokenizer, error)) {
+    DSV4_TRY(FitTokenizer(tokenizer, *source.synthetic_));
+    source.text_directory_ = *other;
+  } else {
+    source.no_text_ =
+        NotFound(fmt::format("{} has no tokenizer of its own: {}: no such file", source.name_, tokenizer));
+  }
+  return source;
+}
+
+Result<std::string> ModelSource::RequireTextDirectory() const {
+  if (text_directory_.empty() && !no_text_.ok()) return Error(no_text_);
+  return text_directory_;
+}
+
+Result<model::ModelConfig> ModelSource::Config() const {
+  if (!synthetic_) return model::LoadModelConfig(name_);
+  DSV4_ASSIGN_OR_RETURN(const std::string json, model::SyntheticConfig(*synthetic_));
+  return model::ParseModelConfig(json, name_);
+}
+
+Result<std::shared_ptr<const io::Checkpoint>> ModelSource::Checkpoint() const {
+  if (!synthetic_) {
+    std::shared_ptr<const io::Checkpoint> checkpoint = opened_.lock();
+    if (checkpoint == nullptr) {
+      DSV4_ASSIGN_OR_RETURN(checkpoint, io::Checkpoint::Open(name_));
+      opened_ = checkpoint;
+    }
+    return checkpoint;
+  }
+  if (made_ == nullptr) {
+    DSV4_ASSIGN_OR_RETURN(made_, model::MakeSyntheticCheckpoint(name_, *synthetic_, num_threads_));
+  }
+  return made_;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,85 @@
+#include "apps/shared/rank_group.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include "apps/shared/model_source.h"
+#include "backend/cuda/collectives/cuda_group.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/log.h"
+#include "comm/bootstrap.h"
+#include "comm/machine.h"
+
+namespace dsv4::apps {
+
+Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vector<std::string> arguments,
+                                                    const std::string& version) {
+  std::unique_ptr<RankGroup> ranks(new RankGroup());
+  DSV4_ASSIGN_OR_RETURN(std::optional<comm::RankEnvironment> environment, comm::ReadRankEnvironment());
+  if (environment && flags.num_ranks > 0 && flags.num_ranks != environment->size) {
+    return Error(InvalidArgument(
+        fmt::format("--ranks: got {}, WORLD_SIZE is {}", flags.num_ranks, environment->size)));
+  }
+  const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
+  DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
+  if (size == 1) return ranks;
+  size_t shared_devices = 0;  // That ranks take in turn; 0: each its own.
+  if (flags.backend == "cuda") {
+    const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);
+    const size_t devices = backend::CudaDevices().size();
+    if (devices < wanted && backend::DevicesAreShared()) shared_devices = devices;
+    if (devices < wanted && shared_devices == 0) {
+      return Error(InvalidArgument(
+          fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices{}", wanted, devices,
+                      environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
+    }
+  }
+
+  comm::JoinOptions options{
+      .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
+      .agreement = fmt::format("dsv4 {}, --backend {}, --numerics {}, --placement {}, model {}{}", version,
+                               flags.backend, flags.numerics, model::ToString(flags.placed), flags.model,
+                               flags.weights),
+      .always_tcp = flags.rank_network == "tcp",
+      .still_wanted = {}};
+  std::optional<comm::Door> door;
+  if (!environment) {
+    DSV4_ASSIGN_OR_RETURN(door, comm::Door::Open("127.0.0.1", 0));
+    environment = comm::RankEnvironment{.rank = 0, .size = size, .port = door->port()};
+    DSV4_ASSIGN_OR_RETURN(ranks->started_, comm::LocalRanks::Start(size, door->port(), arguments));
+    options.still_wanted = [&] { return ranks->started_->Check(); };
+  }
+  DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(door), options));
+  DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
+  flags.group = ranks->group_;
+  flags.device = environment->local_rank;
+  if (shared_devices > 0) {
+    flags.device %= static_cast<int>(shared_devices);
+    LogWarning("DSV4_CUDA_SHARE_DEVICES: ranks take this machine's devices in turn, and each other's time");
+  }
+  return ranks;
+}
+
+RankGroup::~RankGroup() {
+  if (group_ != nullptr) group_->Fail(Cancelled("has ended"));
+}
+
+int RunFollower(const ModelFlags& flags) {
+  // What a terminal or a supervisor says to all of us is for rank 0 to answer; we end when it does.
+  (void)std::signal(SIGINT, SIG_IGN);
+  (void)std::signal(SIGTERM, SIG_IGN);
+  const auto follow = [&]() -> Status {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ModelSource source, ModelSource::Find(flags));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<model::Model> model, LoadModel(flags, source, {}));
+    return model->Follow();
+  };
+  const Status status = follow();
+  if (status.ok()) return kExitOk;
+  LogInfo(fmt::format("rank {}: {}", flags.group->rank(), status.message()));
+  return kExitRunFailed;
+}
+
+}  // namespace dsv4::apps

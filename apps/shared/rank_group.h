@@ -1,0 +1,37 @@
+// The ranks of one command: joined as the environment says, or started here for --ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/shared/model_flags.h"
+#include "comm/local_ranks.h"
+
+namespace dsv4::apps {
+
+class RankGroup {
+ public:
+  // Makes this process a rank where RANK and WORLD_SIZE are set, starts the other ranks of --ranks where they are not, and fills
+  // flags.group and flags.placement. Does nothing else for one rank. `arguments` are those of this process; `version` is part of
+  // what all ranks must have alike. InvalidArgument for flags or an environment that do not fit; otherwise the errors of
+  // comm::JoinRanks. Call it on the main thread before others are started.
+  static Result<std::unique_ptr<RankGroup>> Enter(ModelFlags& flags, std::vector<std::string> arguments,
+                                                  const std::string& version);
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+  // Ends the group, if the model has not done so in good order, and the ranks that were started.
+  ~RankGroup();
+
+ private:
+  RankGroup() = default;
+
+  std::unique_ptr<comm::LocalRanks> started_;
+  std::shared_ptr<comm::Communicator> group_;
+};
+
+// What a rank other than 0 does instead of a command: loads its part and follows. Returns the exit code. What goes wrong is said by
+// rank 0; here it is only logged.
+int RunFollower(const ModelFlags& flags);
+
+}  // namespace dsv4::apps

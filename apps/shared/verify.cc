@@ -1,0 +1,16 @@
+#include "apps/shared/verify.h"
+
+#include <utility>
+
+namespace dsv4::apps {
+
+Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ModelFlags& flags, const ModelSource& source,
+                                                     int64_t every) {
+  ModelFlags reference_flags = flags;
+  reference_flags.backend = "reference";
+  reference_flags.num_threads = 1;  // The others are the answer's.
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> reference, LoadModel(reference_flags, source, {}));
+  return std::make_unique<diag::Verifier>(std::move(reference), diag::VerifierOptions{.every = every});
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,17 @@
+// --verify of `run` and `serve`: a reference model beside the one that answers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
+#include "diag/verifier.h"
+
+namespace dsv4::apps {
+
+// Loads the reference and samples every `every`-th decode step. Errors: those of LoadModel.
+Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ModelFlags& flags, const ModelSource& source,
+                                                     int64_t every);
+
+}  // namespace dsv4::apps

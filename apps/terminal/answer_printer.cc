@@ -1,0 +1,94 @@
+#include "apps/terminal/answer_printer.h"
+
+#include <fmt/format.h>
+
+#include "apps/terminal/printable.h"
+
+namespace dsv4::apps {
+
+AnswerPrinter::AnswerPrinter(Sink answer, Sink reasoning) : answer_(answer), reasoning_(reasoning) {}
+
+void AnswerPrinter::WriteRaw(std::string_view text) {
+  std::FILE* out = sink().file;
+  if (text.empty() || out == nullptr) return;
+  std::fwrite(text.data(), 1, text.size(), out);
+  at_line_start_ = text.back() == '\n';
+  std::fflush(out);
+}
+
+void AnswerPrinter::Write(std::string_view text) {
+  if (writer_) {
+    writer_->Write(text);
+  } else {
+    WriteRaw(text);
+  }
+}
+
+// Of the section that begins.
+std::optional<TextWriter> AnswerPrinter::MakeWriter(bool markdown) {
+  std::FILE* out = sink().file;
+  if (out == nullptr || !sink().terminal) return std::nullopt;
+  return TextWriter({.markdown = markdown && !sink().style.bold.empty(),
+                     .columns = [out] { return TerminalColumns(fileno(out)); },
+                     .write = [this](std::string_view text) { WriteRaw(text); }});
+}
+
+void AnswerPrinter::Enter(Section section) {
+  if (section_ == section) return;
+  if (writer_) writer_->Finish();
+  writer_.reset();
+  if (section_ == Section::kReasoning && sink().file != nullptr) {
+    fmt::print(sink().file, "{}", sink().style.reset);
+    std::fflush(sink().file);
+  }
+  if (section_ != Section::kNone && !at_line_start_) WriteRaw("\n");
+  section_ = section;
+  if (section == Section::kReasoning && sink().file != nullptr)
+    fmt::print(sink().file, "{}", sink().style.dim);
+  if (section == Section::kReasoning || section == Section::kContent)
+    writer_ = MakeWriter(/*markdown=*/section == Section::kContent);
+}
+
+void AnswerPrinter::Print(const chat::Delta& delta) {
+  switch (delta.kind) {
+    case chat::Delta::Kind::kReasoning:
+      Enter(Section::kReasoning);
+      Write(delta.text);
+      break;
+    case chat::Delta::Kind::kContent:
+      Enter(Section::kContent);
+      Write(delta.text);
+      break;
+    case chat::Delta::Kind::kToolCallBegin:
+      Enter(Section::kNone);
+      Enter(Section::kCall);
+      Write(fmt::format("{}call {}{} ", sink().style.bold, Printable(delta.text), sink().style.reset));
+      break;
+    case chat::Delta::Kind::kArguments:
+      Write(delta.text);
+      break;
+    case chat::Delta::Kind::kToolCallEnd:
+      Write("\n");
+      break;
+    case chat::Delta::Kind::kDone:
+      break;
+  }
+}
+
+void AnswerPrinter::EndAnswer() {
+  Enter(Section::kNone);
+  at_line_start_ = true;
+}
+
+AnswerPrinter MakeAnswerPrinter(std::string_view reasoning) {
+  const AnswerPrinter::Sink out = {
+      .file = stdout, .style = Style(StdoutIsTerminal()), .terminal = StdoutIsTerminal()};
+  const AnswerPrinter::Sink error = {
+      .file = stderr, .style = Style(StderrIsTerminal()), .terminal = StderrIsTerminal()};
+  const AnswerPrinter::Sink none;
+  if (reasoning == "hide") return {out, none};
+  if (reasoning == "only") return {none, out};
+  return {out, StdoutIsTerminal() ? out : error};
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,50 @@
+#include "apps/terminal/markdown_line.h"
+
+namespace dsv4::apps {
+namespace {
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n'; }
+
+}  // namespace
+
+std::string_view Trimmed(std::string_view text) {
+  while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);
+  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+bool IsRule(std::string_view text) {
+  if (text.empty() || std::string_view("-*_").find(text.front()) == std::string_view::npos) return false;
+  size_t count = 0;
+  for (const char c : text) {
+    if (!IsSpace(c) && c != text.front()) return false;
+    count += c == text.front() ? 1 : 0;
+  }
+  return count >= 3;
+}
+
+std::vector<std::string> TableCells(std::string_view row) {
+  row = Trimmed(row);
+  if (row.starts_with('|')) row.remove_prefix(1);
+  if (row.ends_with('|') && !row.ends_with("\\|")) row.remove_suffix(1);
+  std::vector<std::string> cells(1);
+  bool code = false;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (row[i] == '`') code = !code;
+    if (row[i] == '\\' && i + 1 < row.size() && row[i + 1] == '|') {
+      cells.back() += row[++i];
+    } else if (row[i] == '|' && !code) {
+      cells.emplace_back();
+    } else {
+      cells.back() += row[i];
+    }
+  }
+  for (std::string& cell : cells) cell = std::string(Trimmed(cell));
+  return cells;
+}
+
+bool IsDelimiterRow(std::string_view row) {
+  return row.find('-') != std::string_view::npos && row.find_first_not_of("|-: \t") == std::string_view::npos;
+}
+
+}  // namespace dsv4::apps

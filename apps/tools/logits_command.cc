@@ -1,0 +1,145 @@
+#include "apps/tools/logits_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "apps/shared/model_source.h"
+#include "apps/shared/npy.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "diag/dump.h"
+#include "diag/first_non_finite.h"
+#include "diag/statistics.h"
+
+namespace dsv4::apps {
+namespace {
+
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+
+Result<std::vector<int32_t>> ParseJsonIds(const std::string& text, const std::string& what) {
+  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(text, what));
+  std::vector<int32_t> ids;
+  for (const Json& item : json) {
+    if (!item.is_number_integer() || item < 0 || item > std::numeric_limits<int32_t>::max()) {
+      return Error(InvalidArgument(
+          fmt::format("{}: entry {}: got {}, wanted a token id", what, ids.size(), item.dump())));
+    }
+    ids.push_back(item.get<int32_t>());
+  }
+  return ids;
+}
+
+// Rows [0, prefill) in chunks, then one token at a time: the ends of the steps in order.
+std::vector<int64_t> StepEnds(int64_t num_tokens, const LogitsOptions& options) {
+  const int64_t prefill = options.decode_from >= 0 ? std::min(options.decode_from, num_tokens) : num_tokens;
+  const int64_t chunk = options.chunk > 0 ? options.chunk : std::max<int64_t>(prefill, 1);
+  std::vector<int64_t> ends;
+  for (int64_t end = 0; end < prefill;) ends.push_back(end = std::min(prefill, end + chunk));
+  for (int64_t end = prefill + 1; end <= num_tokens; ++end) ends.push_back(end);
+  return ends;
+}
+
+// Logits that no one can use are an error that says where they come from. `first` is the position of the first row.
+Status CheckFinite(model::Model& model, ops::OpContext& context, const std::vector<int32_t>& tokens,
+                   const LogitsOptions& options, std::span<const float> logits, int64_t first) {
+  if (diag::AllFinite(logits)) return {};
+  const auto vocab_size = static_cast<size_t>(model.config().vocab_size);
+  const auto bad = std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  const auto at = static_cast<size_t>(bad - logits.begin());
+  const int64_t position = first + static_cast<int64_t>(at / vocab_size);
+  std::string where;
+  if (options.model.group == nullptr) {  // An observer would see one rank's part only.
+    const auto computed = std::span(tokens).first(static_cast<size_t>(position) + 1);
+    const Result<std::string> place = diag::WhereNotFinite(model, context, computed);
+    if (place && !place->empty()) where = fmt::format("; the first NaN or infinity is in {}", *place);
+  }
+  return Internal(
+      fmt::format("logits: position {}, token {}: got {}, wanted a number{} (dsv4 diagnose checkpoint and "
+                  "residual tell more)",
+                  position, at % vocab_size, *bad, where));
+}
+
+Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vector<int32_t>& tokens,
+                   const LogitsOptions& options, model::Observer* observer) {
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  DSV4_ASSIGN_OR_RETURN_STATUS(NpyWriter writer,
+                               NpyWriter::Create(options.output_path, num_tokens, model.config().vocab_size));
+  DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
+  int64_t begin = 0;
+  for (const int64_t end : StepEnds(num_tokens, options)) {
+    const model::SequenceChunk chunk = {
+        .state = &state,
+        .tokens = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        .logits = model::LogitsRows::kAll};
+    DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput output, model.Step(std::span(&chunk, 1), observer));
+    DSV4_RETURN_IF_ERROR(CheckFinite(model, context, tokens, options, output.logits, begin));
+    DSV4_RETURN_IF_ERROR(writer.Append(output.logits));
+    begin = end;
+  }
+  return writer.Finish();
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::string& what) {
+  const size_t first = text.find_first_not_of(kWhiteSpace);
+  if (first == std::string::npos) return Error(InvalidArgument(fmt::format("{}: no token ids", what)));
+  if (text[first] == '[') return ParseJsonIds(text, what);
+
+  std::vector<int32_t> ids;
+  for (size_t begin = first; begin != std::string::npos; begin = text.find_first_not_of(kWhiteSpace, begin)) {
+    const size_t end = std::min(text.find_first_of(kWhiteSpace, begin), text.size());
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
+    if (error != std::errc() || stop != text.data() + end || id < 0) {
+      return Error(InvalidArgument(fmt::format("{}: entry {}: got '{}', wanted a token id", what, ids.size(),
+                                               text.substr(begin, std::min<size_t>(end - begin, 40)))));
+    }
+    ids.push_back(id);
+    begin = end;
+  }
+  return ids;
+}
+
+int RunLogitsCommand(const LogitsOptions& options) {
+  if (options.model.group != nullptr && !options.dump_path.empty()) {
+    return Fail(InvalidArgument("logits --dump: sees one rank's part only; want no --ranks"), kExitBadUsage);
+  }
+  const Result<std::string> text = ReadFile(options.tokens_path, FileKind::kAny);
+  if (!text) return Fail(text.error(), kExitBadInput);
+  const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);
+  if (!tokens) return Fail(tokens.error(), kExitBadInput);
+
+  const Result<ModelSource> source = ModelSource::Find(options.model);
+  if (!source) return Fail(source.error(), kExitBadInput);
+  const Result<ops::Backend> backend = MakeBackend(options.model);
+  if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
+  Result<std::unique_ptr<model::Model>> model =
+      LoadModel(options.model, *source, *backend, {},
+                {.num_sequences = 1, .context = static_cast<int64_t>(tokens->size())});
+  if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+  for (const int32_t id : *tokens) {
+    if (id >= (*model)->config().vocab_size) {
+      return Fail(InvalidArgument(fmt::format("{}: token id {}, wanted 0..{}", options.tokens_path, id,
+                                              (*model)->config().vocab_size - 1)),
+                  kExitBadInput);
+    }
+  }
+  std::unique_ptr<diag::DumpWriter> dump;
+  if (!options.dump_path.empty()) {
+    auto made = diag::DumpWriter::Create(*backend->context, options.dump_path);
+    if (!made) return Fail(made.error(), LoadExitCode(made.error()));
+    dump = std::move(*made);
+  }
+  Status status = WriteLogits(**model, *backend->context, *tokens, options, dump.get());
+  if (status.ok() && dump != nullptr) status = dump->Finish();
+  if (!status.ok()) return Fail(status, kExitRunFailed);
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

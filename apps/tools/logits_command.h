@@ -1,0 +1,27 @@
+// `dsv4 logits`: the logits of every position of a token file, for comparing with other engines.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/shared/model_flags.h"
+
+namespace dsv4::apps {
+
+struct LogitsOptions {
+  ModelFlags model;
+  std::string tokens_path;  // Whitespace-separated or JSON list of ids.
+  std::string output_path;  // .npy, float32 [num_tokens, vocab_size]
+  int64_t chunk =
+      0;  // Prefill chunk size; 0: all at once (the model splits at its own limit, with the same result).
+  std::string dump_path;     // Where to write every tensor of the run (docs/dump-format.md); empty: nowhere.
+  int64_t decode_from = -1;  // The first N tokens are prefill, the rest go one by one; -1: all are prefill.
+};
+
+// Returns the process exit code.
+int RunLogitsCommand(const LogitsOptions& options);
+
+// Ids from text: JSON ("[1, 2]") or separated by white space. `what` names the source in errors.
+Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::string& what);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,83 @@
+#include "apps/tools/synth_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
+#include "apps/terminal/terminal.h"
+#include "model/synthetic/synthetic.h"
+
+namespace dsv4::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The file to copy, or nullopt when none was asked for and the source tree has none.
+Result<std::optional<std::string>> FindTokenizer(const std::string& asked) {
+  std::error_code error;
+  if (!asked.empty()) {
+    const fs::path path =
+        fs::is_directory(asked, error) ? fs::path(asked) / "tokenizer.json" : fs::path(asked);
+    if (!fs::is_regular_file(path, error))
+      return Error(NotFound(fmt::format("tokenizer {}: no such file", path.string())));
+    return std::optional(path.string());
+  }
+  const Result<std::string> directory = ResolveModelDirectory(ModelFlags());
+  if (!directory) return std::optional<std::string>();
+  const fs::path path = fs::path(*directory) / "tokenizer.json";
+  return fs::is_regular_file(path, error) ? std::optional(path.string()) : std::nullopt;
+}
+
+}  // namespace
+
+int RunSynthCommand(const SynthOptions& options) {
+  const std::optional<model::SyntheticFormat> format = model::SyntheticFormatFromName(options.format);
+  if (!format) {
+    return Fail(InvalidArgument(fmt::format("format {}: unknown, wanted one of {}", options.format,
+                                            fmt::join(model::SyntheticFormatNames(), ", "))),
+                kExitBadUsage);
+  }
+  ProgressBar bar("writing");
+  model::SyntheticOptions synthetic;
+  synthetic.shape = options.shape;
+  if (options.num_layers > 0) synthetic.num_layers = options.num_layers;
+  synthetic.format = *format;
+  synthetic.seed = options.seed;
+  if (const Result<std::string> config = model::SyntheticConfig(synthetic); !config) {
+    return Fail(config.error(), kExitBadUsage);
+  }
+
+  const Result<std::optional<std::string>> tokenizer = FindTokenizer(options.tokenizer);
+  if (!tokenizer) return Fail(tokenizer.error(), kExitBadInput);
+  if (tokenizer->has_value()) {
+    const Status fitted = FitTokenizer(**tokenizer, synthetic);
+    if (!fitted.ok()) return Fail(fitted, kExitBadInput);
+  }
+  const Status written = model::WriteSyntheticCheckpoint(
+      options.directory, synthetic,
+      {.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); }});
+  bar.Clear();
+  if (!written.ok()) {
+    return Fail(written, written.code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
+  }
+  if (!tokenizer->has_value()) {
+    fmt::print(
+        stderr,
+        "dsv4: no tokenizer.json: none was given and there is no small model; `run` will not work on it\n");
+    return kExitOk;
+  }
+  std::error_code error;
+  if (!fs::copy_file(**tokenizer, fs::path(options.directory) / "tokenizer.json", error)) {
+    return Fail(ResourceExhausted(
+                    fmt::format("{}: cannot copy the tokenizer: {}", options.directory, error.message())),
+                kExitRunFailed);
+  }
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,63 @@
+// Which tensor of a checkpoint is which: the tensor table applied to the files' names, by headers alone.
+//
+// Resolving proves that the checkpoint holds every tensor of the table in the shape the config wants, and nothing else
+// outside the draft and vision parts. It reads no data, so it is cheap for any size; `inspect` needs no more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "io/checkpoint.h"
+#include "model/checkpoint/stored_linear.h"
+#include "model/checkpoint/tensor_table.h"
+#include "model/config/config.h"
+
+namespace dsv4::model {
+
+// One row of the table, found. `linear` for kLinear and kEmbedding rows, `tensor` for the others; empty when the layer
+// has no such tensor.
+struct ResolvedTensor {
+  StoredLinear linear;
+  const io::StoredTensor* tensor = nullptr;
+};
+
+struct ResolvedExpert {
+  StoredLinear w1;
+  StoredLinear w2;
+  StoredLinear w3;
+};
+
+struct ResolvedLayer {
+  std::array<ResolvedTensor, kNumTensorIds> tensors;
+  std::vector<ResolvedExpert> experts;
+
+  const ResolvedTensor& operator[](TensorId id) const { return tensors[static_cast<size_t>(id)]; }
+};
+
+struct ResolvedCheckpoint {
+  std::array<ResolvedTensor, kNumTensorIds> model;
+  std::vector<ResolvedLayer> layers;
+  bool head_is_tied = false;  // There is no head tensor; the embedding serves.
+
+  // Recognised and skipped, by prefix ("mtp.", "vision.", ...): number of tensors and bytes.
+  struct Skipped {
+    int64_t num_tensors = 0;
+    int64_t num_bytes = 0;
+  };
+  std::map<std::string, Skipped> skipped;
+  std::vector<const io::StoredTensor*> skipped_tensors;  // The same, in the files' order.
+  // Where quantization_config says something else than the tensors; the tensors were believed.
+  std::vector<std::string> disagreements;
+
+  const ResolvedTensor& operator[](TensorId id) const { return model[static_cast<size_t>(id)]; }
+};
+
+// InvalidArgument counts the missing, extra and misshapen tensors and names the first few of each. The result borrows
+// from the checkpoint.
+Result<ResolvedCheckpoint> ResolveCheckpoint(const io::Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace dsv4::model

@@ -1,0 +1,116 @@
+// The one list of every tensor a V4 checkpoint holds: names in all dialects, shape, kind, and which layers have it.
+//
+// A name is a pattern: "{attn|self_attn}.{wq_a|q_a_proj}" stands for every combination of one choice per group. The
+// first choices spell the release's name, the last ones transformers'; what `save_pretrained` writes is a mixture of the
+// two, so every combination is accepted. "#" stands for the expert's number. Names of layer tensors follow
+// "layers.<N>."; every name may have "model." in front. The name of a linear is the module's: its parts are found by
+// suffix (stored_linear.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config/config.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::model {
+
+enum class TensorId : uint8_t {
+  kEmbed,
+  kHead,
+  kNorm,
+  kHcHeadFn,
+  kHcHeadBase,
+  kHcHeadScale,
+  kAttnNorm,
+  kFfnNorm,
+  kHcAttnFn,
+  kHcAttnBase,
+  kHcAttnScale,
+  kHcFfnFn,
+  kHcFfnBase,
+  kHcFfnScale,
+  kAttnSink,
+  kWqA,
+  kQNorm,
+  kWqB,
+  kWkv,
+  kKvNorm,
+  kWoA,
+  kWoB,
+  kCompressorWkv,
+  kCompressorWgate,
+  kCompressorApe,
+  kCompressorNorm,
+  kIndexerWqB,
+  kIndexerWeightsProj,
+  kIndexerCompressorWkv,
+  kIndexerCompressorWgate,
+  kIndexerCompressorApe,
+  kIndexerCompressorNorm,
+  kGate,
+  kGateBias,
+  kGateTid2Eid,
+  kSharedW1,
+  kSharedW2,
+  kSharedW3,
+  kExpertW1,
+  kExpertW2,
+  kExpertW3,
+  kFusedExpertsW1W3,  // transformers' own module form: all experts in one tensor, w1's rows before w3's.
+  kFusedExpertsW2,
+  kGateBiasVision,
+};
+inline constexpr size_t kNumTensorIds = static_cast<size_t>(TensorId::kGateBiasVision) + 1;
+
+enum class TensorKind : uint8_t {
+  kLinear,     // Any stored format, with its scales beside it.
+  kEmbedding,  // A matrix read by row: F32, F16 or BF16 only.
+  kVector,     // Small numbers; F32 after loading.
+  kExpertIds,  // I64 or I32 in the file.
+  kVision,     // Recognised and skipped.
+};
+
+enum class TensorScope : uint8_t {
+  kModel,
+  kLayer,       // Every layer.
+  kCompressed,  // CSA and HCA layers.
+  kCsa,         // CSA layers.
+  kScored,  // Layers routed by score. A vision checkpoint has it in hash-routed layers too, for image tokens.
+  kHashed,  // Hash-routed layers.
+  kExpert,  // Every routed expert of every layer.
+  kFusedExperts,  // Every layer, in place of the kExpert rows.
+  kVision,        // Every layer of a vision checkpoint.
+};
+
+struct TensorRow {
+  TensorId id;
+  std::string_view names;
+  TensorKind kind;
+  TensorScope scope;
+  // Rows and columns of a linear or embedding, the dims of anything else. Experts' shapes are of one expert.
+  Shape (*shape)(const ModelConfig& config, const LayerConfig& layer);
+  // Whether release numerics round activations in front of the FP8 and MXFP4 forms of this linear.
+  bool quantised_activations = false;
+};
+
+std::span<const TensorRow> TensorTable();
+const TensorRow& RowOf(TensorId id);
+
+// Whether a layer of this configuration must have the row's tensor. Not for kModel, kFusedExperts and kVision rows.
+bool LayerHas(const TensorRow& row, const LayerConfig& layer);
+
+// The linears beside the routed experts that the release stores as FP8.
+bool IsFp8InRelease(TensorId id);
+
+// Every name of a pattern; the release's first, transformers' last.
+std::vector<std::string> ExpandNames(std::string_view pattern);
+
+// Tensors of draft modules and of the vision tower are skipped, wherever "model." stands in front.
+inline constexpr std::array<std::string_view, 4> kSkippedPrefixes = {"mtp.", "vision.", "aligner.", "image_"};
+
+}  // namespace dsv4::model

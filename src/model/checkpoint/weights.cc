@@ -1,0 +1,363 @@
+#include "model/checkpoint/weights.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "io/checkpoint.h"
+#include "io/read_ahead.h"
+#include "model/checkpoint/resolved_checkpoint.h"
+#include "model/checkpoint/small_tensors.h"
+#include "model/checkpoint/stored_linear.h"
+#include "model/checkpoint/tensor_table.h"
+#include "model/placement/stages.h"
+
+namespace dsv4::model {
+namespace {
+
+// The experts of which a shard has something.
+Range ExpertsOf(const RankPlace& place, int64_t num_experts) {
+  if (place.placement.experts == ExpertPlacement::kByColumns) return {0, num_experts};
+  return PartOf(num_experts, 1, place.shard(), place.num_shards());
+}
+
+// Where the numbers of tensors lie that are loaded together. Whole tensors: a part of most of them is wanted.
+class Numbers {
+ public:
+  explicit Numbers(const io::Checkpoint& checkpoint, const LoadOptions& options)
+      : checkpoint_(checkpoint), options_(options) {}
+  ~Numbers() {
+    if (fetched_ && options_.numbers_pass) checkpoint_.Release(ranges_);
+  }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+
+  void Add(const StoredLinear& linear) {
+    for (const auto& bytes : {linear.data, linear.scale, linear.global_scale}) ranges_.push_back(bytes);
+  }
+  void Add(const ResolvedTensor& tensor) {
+    Add(tensor.linear);
+    if (tensor.tensor != nullptr) ranges_.push_back(tensor.tensor->bytes);
+  }
+  void Add(const ResolvedLayer& layer, const RankPlace& place) {
+    for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
+    const Range mine = ExpertsOf(place, static_cast<int64_t>(layer.experts.size()));
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const ResolvedExpert& expert = layer.experts[static_cast<size_t>(i)];
+      for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) Add(*linear);
+    }
+  }
+  void Fetch() {
+    if (options_.sizes_only) return;
+    checkpoint_.Fetch(ranges_);
+    fetched_ = true;
+  }
+  std::span<const std::span<const std::byte>> ranges() const { return ranges_; }
+
+ private:
+  const io::Checkpoint& checkpoint_;
+  const LoadOptions& options_;
+  std::vector<std::span<const std::byte>> ranges_;
+  bool fetched_ = false;
+};
+
+// Fills the structs from resolved tensors. The first error sticks in status(); later loads do nothing.
+class Loader {
+ public:
+  Loader(const ModelConfig& config, const LoadOptions& options, const RankPlace& place,
+         std::vector<Buffer>& copies)
+      : config_(config), options_(options), place_(place), copies_(copies) {}
+
+  const Status& status() const { return status_; }
+
+  Weight Linear(TensorId id, const StoredLinear& stored) {
+    if (!status_.ok()) return {};
+    const auto load = options_.sizes_only ? LoadSizes : LoadLinear;
+    return Keep(load(stored, ActivationOf(RowOf(id), stored.format), copies_));
+  }
+
+  // Some rows of a linear.
+  Weight LinearRows(TensorId id, const StoredLinear& stored, const Range& rows) {
+    if (!status_.ok() || rows == Range{0, stored.rows}) return Linear(id, stored);
+    Weight none;
+    none.cols = stored.cols;
+    return rows.empty() ? none : Linear(id, Keep(stored.RowsFrom(rows.begin, rows.end, copies_)));
+  }
+
+  // One part of a linear's rows, divided evenly; how is left in *split.
+  Weight LinearPart(TensorId id, const StoredLinear& stored, int part, int num_parts, ColumnSplit* split) {
+    if (num_parts == 1) return Linear(id, stored);
+    *split = SplitColumns(stored.rows, RowUnit(stored), num_parts);
+    return LinearRows(id, stored, split->Of(part));
+  }
+
+  // Small numbers as contiguous F32 of the table's shape.
+  TensorView Vector(TensorId id, const io::StoredTensor* tensor, const LayerConfig& layer) {
+    if (!status_.ok()) return {};
+    return Keep(LoadVector(*tensor, RowOf(id).shape(config_, layer), copies_));
+  }
+
+  TensorView ExpertIds(const io::StoredTensor* tensor) {
+    if (!status_.ok()) return {};
+    return Keep(LoadExpertIds(*tensor, config_, copies_));
+  }
+
+  LayerWeights Layer(const ResolvedLayer& resolved, const LayerConfig& layer) {
+    const auto linear = [&](TensorId id) { return Linear(id, resolved[id].linear); };
+    const auto vector = [&](TensorId id) { return Vector(id, resolved[id].tensor, layer); };
+    LayerWeights out;
+    out.attn_norm = vector(TensorId::kAttnNorm);
+    out.ffn_norm = vector(TensorId::kFfnNorm);
+    out.hc_attn = {vector(TensorId::kHcAttnFn), vector(TensorId::kHcAttnBase),
+                   vector(TensorId::kHcAttnScale)};
+    out.hc_ffn = {vector(TensorId::kHcFfnFn), vector(TensorId::kHcFfnBase), vector(TensorId::kHcFfnScale)};
+
+    out.wq_a = linear(TensorId::kWqA);
+    out.q_norm = vector(TensorId::kQNorm);
+    const Range groups = PartOf(config_.o_groups, 1, part(), num_parts());
+    const int64_t group_heads = config_.num_attention_heads / config_.o_groups;
+    const auto group_rows = [&](TensorId id, int64_t rows_of_group) {
+      return LinearRows(id, resolved[id].linear, {groups.begin * rows_of_group, groups.end * rows_of_group});
+    };
+    out.wq_b = group_rows(TensorId::kWqB, group_heads * config_.head_dim);
+    out.wkv = linear(TensorId::kWkv);
+    out.kv_norm = vector(TensorId::kKvNorm);
+    out.attn_sink = vector(TensorId::kAttnSink);
+    if (status_.ok()) {
+      out.attn_sink = out.attn_sink.Rows(groups.begin * group_heads, groups.end * group_heads);
+    }
+    out.wo_a = group_rows(TensorId::kWoA, config_.o_lora_rank);
+    if (num_parts() > 1) {
+      out.splits.o_lora = SplitColumns(config_.o_groups, 1, num_parts(), config_.o_lora_rank);
+      out.splits.heads = SplitColumns(config_.o_groups, 1, num_parts(), group_heads * config_.head_dim);
+    }
+    const StoredLinear& wo_b = resolved[TensorId::kWoB].linear;
+    if (by_columns() && config_.o_lora_rank % ColumnUnit(TensorId::kWoB, wo_b) == 0) {
+      out.wo_b = LinearColumns(TensorId::kWoB, wo_b,
+                               {groups.begin * config_.o_lora_rank, groups.end * config_.o_lora_rank});
+    } else {
+      out.wo_b = LinearPart(TensorId::kWoB, wo_b, part(), num_parts(), &out.splits.attn_out);
+    }
+    if (layer.compressed()) {
+      out.compressor = CompressorWeights{linear(TensorId::kCompressorWkv), linear(TensorId::kCompressorWgate),
+                                         vector(TensorId::kCompressorApe), vector(TensorId::kCompressorNorm)};
+    }
+    if (layer.kind == LayerKind::kCsa) {
+      out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj),
+                                   CompressorWeights{linear(TensorId::kIndexerCompressorWkv),
+                                                     linear(TensorId::kIndexerCompressorWgate),
+                                                     vector(TensorId::kIndexerCompressorApe),
+                                                     vector(TensorId::kIndexerCompressorNorm)}};
+    }
+
+    out.gate = linear(TensorId::kGate);
+    if (layer.hash_routed)
+      out.tid2eid = ExpertIds(resolved[TensorId::kGateTid2Eid].tensor);
+    else
+      out.gate_bias = vector(TensorId::kGateBias);
+    LoadSharedExpert(resolved, out);
+    if (by_columns()) {
+      LoadExpertColumns(resolved.experts, out.experts);
+    } else {
+      const auto num_experts = static_cast<int64_t>(resolved.experts.size());
+      const Range mine = ExpertsOf(place_, num_experts);
+      if (place_.num_shards() > 1) out.splits.experts = SplitColumns(num_experts, 1, place_.num_shards());
+      out.experts.reserve(static_cast<size_t>(mine.size()));
+      for (int64_t i = mine.begin; i < mine.end; ++i) {
+        const ResolvedExpert& expert = resolved.experts[static_cast<size_t>(i)];
+        out.experts.push_back({Linear(TensorId::kExpertW1, expert.w1), Linear(TensorId::kExpertW2, expert.w2),
+                               Linear(TensorId::kExpertW3, expert.w3)});
+      }
+    }
+    return out;
+  }
+
+ private:
+  // Of a layer, its routed experts apart.
+  int part() const { return place_.layer_part(); }
+  int num_parts() const { return place_.placement.layer_parts(); }
+
+  // Rows that stay together when a linear is divided: whole blocks of scales, and enough for a kernel's tile.
+  static int64_t RowUnit(const StoredLinear& stored) {
+    constexpr int64_t kTile = 16;
+    return std::lcm(stored.row_unit(), kTile);
+  }
+
+  // Columns that stay together: whole blocks of scales, and of activations that are rounded together.
+  int64_t ColumnUnit(TensorId id, const StoredLinear& stored) const {
+    const bool quantised = ActivationOf(RowOf(id), stored.format) == ActivationQuant::kFp8Block;
+    return std::lcm(stored.column_unit(), quantised ? kActivationBlock : 1);
+  }
+
+  // Whether sums may be cut: each shard then has some columns of what gives a layer's outputs.
+  bool by_columns() const {
+    return place_.placement.experts == ExpertPlacement::kByColumns && place_.num_shards() > 1;
+  }
+
+  // Some columns of a linear; no rows at all where it is none.
+  Weight LinearColumns(TensorId id, const StoredLinear& stored, const Range& columns) {
+    if (!status_.ok() || columns.empty()) return {};
+    if (columns == Range{0, stored.cols}) return Linear(id, stored);
+    return Linear(id, Keep(options_.sizes_only ? stored.SizesOfColumns(columns.begin, columns.end)
+                                               : stored.Columns(columns.begin, columns.end, copies_)));
+  }
+
+  void LoadSharedExpert(const ResolvedLayer& resolved, LayerWeights& out) {
+    const StoredLinear& w1 = resolved[TensorId::kSharedW1].linear;
+    const StoredLinear& w2 = resolved[TensorId::kSharedW2].linear;
+    const StoredLinear& w3 = resolved[TensorId::kSharedW3].linear;
+    int64_t unit = std::lcm(RowUnit(w1), RowUnit(w3));
+    if (by_columns()) unit = std::lcm(unit, ColumnUnit(TensorId::kSharedW2, w2));
+    const Range hidden = PartOf(config_.moe_intermediate_size, unit, part(), num_parts());
+    out.shared_expert.w1 = LinearRows(TensorId::kSharedW1, w1, hidden);
+    out.shared_expert.w3 = LinearRows(TensorId::kSharedW3, w3, hidden);
+    out.shared_expert.w2 =
+        by_columns() ? LinearColumns(TensorId::kSharedW2, w2, hidden)
+                     : LinearPart(TensorId::kSharedW2, w2, part(), num_parts(), &out.splits.shared_out);
+    if (num_parts() > 1) {
+      out.splits.shared_hidden = SplitColumns(config_.moe_intermediate_size, unit, num_parts());
+    }
+  }
+
+  // This shard's part of every expert; none at all where the parts are fewer than the shards.
+  void LoadExpertColumns(const std::vector<ResolvedExpert>& resolved, std::vector<ExpertWeights>& out) {
+    int64_t unit = 1;
+    for (const ResolvedExpert& expert : resolved) {
+      unit = std::lcm(unit, std::lcm(RowUnit(expert.w1), RowUnit(expert.w3)));
+      unit = std::lcm(unit, ColumnUnit(TensorId::kExpertW2, expert.w2));
+    }
+    const Range hidden = PartOf(config_.moe_intermediate_size, unit, place_.shard(), place_.num_shards());
+    if (hidden.empty()) return;
+    out.reserve(resolved.size());
+    for (const ResolvedExpert& expert : resolved) {
+      if (!status_.ok()) return;
+      out.push_back({LinearRows(TensorId::kExpertW1, expert.w1, hidden),
+                     LinearColumns(TensorId::kExpertW2, expert.w2, hidden),
+                     LinearRows(TensorId::kExpertW3, expert.w3, hidden)});
+    }
+  }
+
+  // Release numerics round activations in front of the formats the release multiplies in FP8. NVFP4 takes them as they
+  // are: its checkpoints were made from the release afterwards (decisions.md 5).
+  ActivationQuant ActivationOf(const TensorRow& row, WeightFormat format) const {
+    const bool fp8_operand = format == WeightFormat::kFp8Block || format == WeightFormat::kMxFp4;
+    return options_.numerics == Numerics::kRelease && row.quantised_activations && fp8_operand
+               ? ActivationQuant::kFp8Block
+               : ActivationQuant::kNone;
+  }
+
+  template <typename T>
+  T Keep(Result<T> result) {
+    if (!result) {
+      status_ = std::move(result.error());
+      return T();
+    }
+    return *std::move(result);
+  }
+
+  const ModelConfig& config_;
+  const LoadOptions& options_;
+  const RankPlace& place_;
+  std::vector<Buffer>& copies_;
+  Status status_;
+};
+
+void LogFindings(const ResolvedCheckpoint& resolved) {
+  std::string skipped;
+  for (const auto& [what, counts] : resolved.skipped) {
+    skipped += fmt::format("{}{} {} ({:.1f} MB)", skipped.empty() ? "" : ", ", counts.num_tensors, what,
+                           static_cast<double>(counts.num_bytes) / 1e6);
+  }
+  if (!skipped.empty()) LogInfo(fmt::format("checkpoint: skipped draft and vision tensors: {}", skipped));
+  for (const std::string& disagreement : resolved.disagreements) LogWarning("checkpoint: " + disagreement);
+}
+
+Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                            const LoadOptions& options, int64_t num_layers) {
+  const Placement& placement = options.placement;
+  if (options.rank < 0 || options.rank >= placement.num_ranks() || placement.num_stages > num_layers) {
+    return Error(
+        InvalidArgument(fmt::format("placement {}: rank {} of {}, {} layers; want at least a layer a stage",
+                                    ToString(placement), options.rank, placement.num_ranks(), num_layers)));
+  }
+  RankPlace place{.placement = placement, .rank = options.rank};
+  const auto stage = static_cast<size_t>(place.stage());
+  place.layers = StageLayers(resolved, num_layers, placement.num_stages)[stage];
+  DSV4_CHECK(config.num_hidden_layers >= place.layers.end) << place.layers.end;
+  return place;
+}
+
+// All but the layers.
+Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& checkpoint,
+                   const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+  const bool first_stage = weights.place.first_stage();
+  Numbers numbers(checkpoint, options);
+  for (const TensorId id : {TensorId::kNorm, TensorId::kEmbed, TensorId::kHead, TensorId::kHcHeadFn,
+                            TensorId::kHcHeadBase, TensorId::kHcHeadScale}) {
+    if (first_stage || id == TensorId::kNorm) numbers.Add(resolved[id]);
+  }
+  numbers.Fetch();
+  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+  weights.norm = vector(TensorId::kNorm);
+  if (first_stage) {
+    weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);
+    const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
+    weights.head = loader.LinearPart(head, resolved[head].linear, weights.place.shard(),
+                                     weights.place.num_shards(), &weights.head_split);
+    weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
+                       vector(TensorId::kHcHeadScale)};
+  }
+  DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
+  return options.loaded ? options.loaded(weights) : Status();
+}
+
+}  // namespace
+
+Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
+                                 const LoadOptions& options) {
+  const int64_t num_layers = options.max_layers.value_or(config.num_hidden_layers);
+  if (num_layers < 1 || num_layers > config.num_hidden_layers) {
+    return Error(InvalidArgument(fmt::format("max_layers: {}, wanted 1 to num_hidden_layers {}", num_layers,
+                                             config.num_hidden_layers)));
+  }
+  DSV4_ASSIGN_OR_RETURN(const ResolvedCheckpoint resolved, ResolveCheckpoint(*checkpoint, config));
+  LogFindings(resolved);
+
+  ModelWeights weights;
+  DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
+  const RankPlace& place = weights.place;
+  Loader loader(config, options, place, weights.copies);
+  io::ReadAhead read_ahead;
+  const auto read_layer_ahead = [&](int64_t i) {
+    if (!options.numbers_pass || options.sizes_only || i >= place.layers.end) return;
+    Numbers numbers(*checkpoint, options);
+    numbers.Add(resolved.layers[static_cast<size_t>(i)], place);
+    read_ahead.Add(numbers.ranges());
+  };
+  read_layer_ahead(place.layers.begin);
+  DSV4_TRY(LoadOutside(resolved, *checkpoint, options, loader, weights));
+  for (int64_t i = place.layers.begin; i < place.layers.end; ++i) {
+    const auto index = static_cast<size_t>(i);
+    Numbers numbers(*checkpoint, options);
+    numbers.Add(resolved.layers[index], place);
+    numbers.Fetch();
+    read_layer_ahead(i + 1);
+    weights.layers.push_back(loader.Layer(resolved.layers[index], config.layers[index]));
+    DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
+    if (options.loaded) DSV4_TRY(options.loaded(weights));
+    if (options.progress) {
+      options.progress({.layers = i + 1 - place.layers.begin,
+                        .num_layers = place.layers.size(),
+                        .bytes_placed = weights.bytes_placed});
+    }
+  }
+  weights.checkpoint = std::move(checkpoint);
+  return weights;
+}
+
+}  // namespace dsv4::model

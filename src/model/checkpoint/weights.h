@@ -1,0 +1,148 @@
+// The weights of a model as the graph wants them, borrowed from a mapped checkpoint.
+//
+// Linear layers are `Weight`s in whatever format the file stores them; they borrow the file's bytes. Small tensors
+// (norms, hyper-connections, sinks, ape, router bias) are contiguous F32 views: the file's bytes where these are aligned
+// F32 already, a converted copy otherwise. tid2eid is I32. All views are on the host and live as long as the
+// ModelWeights object, which owns the mapping and the copies. Thread-safe after loading: nothing changes.
+//
+// Shapes use the names of ModelConfig: D hidden_size, d head_dim, I moe_intermediate_size, H hc_mult.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "formats/weight.h"
+#include "model/checkpoint/shards.h"
+#include "model/config/config.h"
+#include "model/config/numerics.h"
+#include "model/placement/placement.h"
+#include "ops/routed_experts.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::io {
+class Checkpoint;
+}
+
+namespace dsv4::model {
+
+struct HyperConnectionWeights {
+  TensorView fn;     // F32 [hc_mix, H*D]; for the head [H, H*D]
+  TensorView base;   // F32 [hc_mix]; head [H]
+  TensorView scale;  // F32 [3] pre, post, comb; head [1]
+};
+
+// width = compress_overlap * (d or index_head_dim).
+struct CompressorWeights {
+  Weight wkv;       // [width, D]
+  Weight wgate;     // [width, D]
+  TensorView ape;   // F32 [compress_ratio, width]
+  TensorView norm;  // F32 [d or index_head_dim]
+};
+
+struct IndexerWeights {
+  Weight wq_b;          // [index_n_heads * index_head_dim, q_lora_rank]
+  Weight weights_proj;  // [index_n_heads, D]
+  CompressorWeights compressor;
+};
+
+// SwiGLU: w1 gate [I, D], w3 up [I, D], w2 down [D, I].
+using ops::ExpertWeights;
+
+// Which columns the shards of a stage compute (shards.h); empty where the stage is one rank.
+struct LayerSplits {
+  ColumnSplit o_lora;    // Of the o_groups * o_lora_rank that wo_a gives.
+  ColumnSplit attn_out;  // Of the D that wo_b gives; empty where its columns are divided, as wo_a's rows are.
+  ColumnSplit heads;     // Of the num_attention_heads * d of all queries.
+  ColumnSplit shared_hidden;  // Of the I between the shared expert's linears,
+  ColumnSplit shared_out;     // and of the D that it gives; empty where w2's columns are divided.
+  ColumnSplit experts;        // kById: of the routed experts.
+};
+
+// A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b and the shared
+// expert, and of the routed experts; kByColumns: columns of wo_b and of the shared w2. A weight of which it has none has 0 rows.
+struct LayerWeights {
+  TensorView attn_norm;  // F32 [D]
+  TensorView ffn_norm;   // F32 [D]
+  HyperConnectionWeights hc_attn;
+  HyperConnectionWeights hc_ffn;
+
+  Weight wq_a;           // [q_lora_rank, D]
+  TensorView q_norm;     // F32 [q_lora_rank]
+  Weight wq_b;           // [num_attention_heads * d, q_lora_rank]
+  Weight wkv;            // [d, D]
+  TensorView kv_norm;    // F32 [d]
+  TensorView attn_sink;  // F32 [num_attention_heads]
+  Weight wo_a;           // [o_groups * o_lora_rank, o_group_dim]: group g is rows [g, g + 1) * o_lora_rank
+  Weight wo_b;           // [D, o_groups * o_lora_rank]
+  std::optional<CompressorWeights> compressor;  // kCsa and kHca layers.
+  std::optional<IndexerWeights> indexer;        // kCsa layers.
+
+  Weight gate;           // [n_routed_experts, D]
+  TensorView gate_bias;  // F32 [n_routed_experts]; null in hash-routed layers.
+  TensorView tid2eid;    // I32 [vocab_size, num_experts_per_tok], every id valid; null in scored layers.
+  std::vector<ExpertWeights>
+      experts;  // n_routed_experts, or the shard's; kByColumns: parts of all, or none at all.
+  ExpertWeights shared_expert;
+  LayerSplits splits;
+};
+
+// Only the first stage has embed, head and hc_head.
+struct ModelWeights {
+  Weight embed;     // [vocab_size, D], kPlain
+  Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
+  TensorView norm;  // F32 [D]
+  HyperConnectionWeights hc_head;
+  ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
+  // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
+  std::vector<LayerWeights> layers;
+  RankPlace place;
+
+  std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
+  std::vector<Buffer> copies;                        // Converted or realigned tensors.
+
+  // What PlaceLoaded (place_weights.h) has done so far.
+  bool outside_placed = false;
+  size_t num_layers_placed = 0;
+  int64_t bytes_placed = 0;  // Copied to a device's memory; 0 where the backend uses the mapping.
+  uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
+  uint64_t norm_fingerprint = 0;
+};
+
+// How far loading has come.
+struct LoadProgress {
+  int64_t layers = 0;
+  int64_t num_layers = 0;    // That will be loaded.
+  int64_t bytes_placed = 0;  // ModelWeights::bytes_placed.
+};
+
+struct LoadOptions {
+  Numerics numerics = Numerics::kRelease;
+  // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is InvalidArgument.
+  std::optional<int64_t> max_layers;
+  // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
+  Placement placement;
+  int rank = 0;
+  // Called with what has been loaded so far when all but the layers is there, and after every layer. May be empty.
+  std::function<Status(ModelWeights&)> loaded;
+  // Whether `loaded` reads the numbers, which are not read again: the next layer's are then brought from disk meanwhile (io/read_ahead.h),
+  // and a checkpoint may drop them after (Checkpoint::Release).
+  bool numbers_pass = false;
+  // No number is fetched, read or checked; what would be copied has its size and no numbers.
+  bool sizes_only = false;
+  // Called on the loading thread after each layer. May be empty.
+  std::function<void(const LoadProgress&)> progress;
+};
+
+// Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the
+// structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
+// Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
+// compressors, the router and the head; otherwise kNone. InvalidArgument also for more stages than layers.
+Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
+                                 const LoadOptions& options);
+
+}  // namespace dsv4::model

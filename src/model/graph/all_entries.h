@@ -1,0 +1,23 @@
+// The compressed entries or indexer keys of some of a pass's sequences where shards divide them, brought together: for many tokens,
+// beside whose work they are few bytes.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kv/cache_layout.h"
+#include "model/graph/step_context.h"
+
+namespace dsv4::model {
+
+struct AllEntries {
+  std::vector<PagedRows> sequences;  // Of each sequence, in order.
+  std::vector<void*> pages;          // To which `sequences` point: one a sequence, in the arena.
+};
+
+// Of this layer, those that this pass completes included; all shards call it.
+Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind,
+                                 std::span<const PassSequence> sequences);
+
+}  // namespace dsv4::model

@@ -1,0 +1,350 @@
+#include "model/graph/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "comm/imagined_group.h"
+#include "model/graph/all_entries.h"
+#include "model/graph/compressor.h"
+#include "model/graph/indexer.h"
+
+namespace dsv4::model {
+namespace {
+
+// What is made of attention's input alone.
+struct Projections {
+  TensorView q_lora;  // [n, q_lora_rank], normed.
+  TensorView kv;      // [n, head_dim]
+  CompressorRows compressor;
+  IndexerProjections indexer;
+};
+
+// Products of the same tokens follow each other, so that a backend can do them at once.
+Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+  Projections p;
+  DSV4_ASSIGN_OR_RETURN(p.q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
+  DSV4_ASSIGN_OR_RETURN(p.kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
+  if (weights.indexer.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(p.indexer, ProjectIndexer(step, *weights.indexer, u));
+  }
+  if (weights.compressor.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(p.compressor, ProjectRows(step, CompressorPart::kMain, *weights.compressor, u));
+  }
+  DSV4_TRY(step.RmsNorm("attn.q_lora", p.q_lora, weights.q_norm));
+  return p;
+}
+
+// Queries [n, the heads of this shard, d], which are up-projected already, are normed and rotated in place.
+Status FinishQueries(const LayerStep& step, const TensorView& q) {
+  const auto eps = static_cast<float>(step.config().rms_norm_eps);
+  DSV4_RETURN_IF_ERROR(step.Run("attn.q_norm", step.ops().head_rms_norm, {.x = q, .y = q, .eps = eps}));
+  step.Observe("attn.q_norm", q);
+  DSV4_RETURN_IF_ERROR(step.Rope("attn.q", q, step.plan().positions, /*inverse=*/false));
+  step.Observe("attn.q", q);
+  return {};
+}
+
+// Where the window rows of every sequence of the pass are while it runs: its own ring, or one of the arena's where that has no room
+// for so many tokens, with the rows before them that they see.
+using Windows = std::vector<RingRows>;
+
+Result<Windows> MakeWindows(const LayerStep& step) {
+  Windows windows;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    windows.push_back(sequence.state->Ring(step.state_layer(), kv::RingKind::kWindow));
+    if (sequence.state->WindowFits()) continue;
+    const RingRows own = windows.back();
+    RingRows& window = windows.back();
+    const int64_t first_seen =
+        std::max<int64_t>(0, sequence.first_position - (step.config().sliding_window - 1));
+    window.capacity = sequence.first_position + sequence.num_tokens - first_seen;
+    DSV4_ASSIGN_OR_RETURN(const TensorView rows, step.NewTensor(own.dtype, {window.capacity, own.width}));
+    window.data = rows.data;
+    // The rows that are in both.
+    std::vector<RowRun> runs;
+    for (int64_t p = first_seen; p < sequence.first_position;) {
+      const int64_t slot = p % own.capacity;
+      const int64_t end = std::min(sequence.first_position, p + own.capacity - slot);
+      kv::AppendRingRuns(window, p, end, slot, &runs);
+      p = end;
+    }
+    const TensorView source =
+        TensorView::Contiguous(own.data, own.dtype, {own.capacity, own.width}, rows.device);
+    DSV4_TRY(step.StoreRows("attn.window", source, runs));
+  }
+  return windows;
+}
+
+// The window rows kv [n, head_dim] of this pass: normed, rotated, rounded, and stored.
+Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& kv,
+                   const Windows& windows) {
+  const ModelConfig& config = step.config();
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.kv_norm", kv, weights.kv_norm));
+  DSV4_RETURN_IF_ERROR(step.Rope("attn.kv", kv.Reshaped({kv.shape[0], 1, config.head_dim}),
+                                 step.plan().positions,
+                                 /*inverse=*/false));
+  if (step.context().simulate()) {
+    DSV4_RETURN_IF_ERROR(
+        step.Run("attn.kv", step.ops().simulate_fp8, {.x = kv, .num_columns = config.nope_head_dim()}));
+  }
+  step.Observe("attn.kv", kv);
+  std::vector<RowRun> runs;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const PassSequence& sequence = step.plan().sequences[i];
+    sequence.state->WindowRuns(step.state_layer(), sequence.token_begin, &runs);
+    if (sequence.state->WindowFits()) continue;
+    const int64_t end = sequence.first_position + sequence.num_tokens;
+    kv::AppendRingRuns(windows[i], sequence.first_position, end, sequence.token_begin, &runs);
+  }
+  return step.StoreRows("attn.kv", kv, runs);
+}
+
+std::vector<ops::AttentionSequence> Sequences(const LayerStep& step, const Windows& windows) {
+  std::vector<ops::AttentionSequence> sequences;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const PassSequence& sequence = step.plan().sequences[i];
+    sequences.push_back({.token_begin = sequence.token_begin,
+                         .num_tokens = sequence.num_tokens,
+                         .first_position = sequence.first_position,
+                         .window = windows[i],
+                         .entries = {}});
+    if (step.layer_config().compressed()) {
+      sequences.back().entries = sequence.state->Pages(step.state_layer(), kv::PageKind::kEntries);
+    }
+  }
+  return sequences;
+}
+
+float SoftmaxScale(const ModelConfig& config) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+}
+
+// Attention over a part of what the queries q see: of the entries that this shard has, whose rows are in `sequences`, and of one shard, in
+// turn by layers, with the window.
+Status AttendToPart(const LayerStep& step, const TensorView& q, const TensorView& selected,
+                    std::span<const ops::AttentionSequence> sequences, const TensorView& part) {
+  const EntryShard& shard = step.context().shards.entries;
+  const bool window = step.layer() % shard.count == shard.index;
+  return step.Run("attn.part", step.ops().attention_part,
+                  {.q = q,
+                   .selected = selected,
+                   .part = part.Reshaped({q.shape[0], q.shape[1], q.shape[2] + 2}),
+                   .softmax_scale = SoftmaxScale(step.config()),
+                   .window_size = window ? step.config().sliding_window : 0,
+                   .ratio = step.layer_config().compress_ratio,
+                   .shard = shard,
+                   .sequences = sequences});
+}
+
+// Queries go to the entries: this shard attends with all heads to its part, and gets what all found for its own heads,
+// parts [shards, n, heads, d + 2].
+Status SendQueries(const LayerStep& step, const ColumnSplit& heads, const TensorView& q,
+                   const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                   const TensorView& parts) {
+  const ModelConfig& config = step.config();
+  const Arena::Scope scope(step.context().arena);
+  const int64_t n = q.shape[0];
+  const int64_t width = config.head_dim + 2;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const TensorView all_q,
+      GatherColumns(step, "attn.q", q.Reshaped({n, q.shape[1] * config.head_dim}), heads));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mine,
+                               step.NewTensor(DType::kF32, {n, config.num_attention_heads * width}));
+  DSV4_RETURN_IF_ERROR(AttendToPart(step, all_q.Reshaped({n, config.num_attention_heads, config.head_dim}),
+                                    selected, sequences, mine));
+  ColumnSplit split = heads;
+  for (int64_t& begin : split.begins) begin = begin / config.head_dim * width;
+  return ScatterColumns(step, mine, split, parts);
+}
+
+// Softmax over the visible set of every query, with entries where `sequences` say.
+Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                   const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                   const TensorView& o) {
+  if (q.shape[1] == 0) return {};
+  return step.Run("attn.o", step.ops().attention,
+                  {.q = q,
+                   .sink = weights.attn_sink,
+                   .selected = selected,
+                   .o = o,
+                   .softmax_scale = SoftmaxScale(step.config()),
+                   .window_size = step.config().sliding_window,
+                   .ratio = step.layer_config().compress_ratio,
+                   .sequences = sequences});
+}
+
+// Entries come to the queries: this shard gets all shards' entries and attends to all of them with its own heads, with one rank's numbers.
+// `rows`: the same sequences in the plan.
+Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                    const TensorView& selected, std::span<const PassSequence> rows,
+                    std::span<const ops::AttentionSequence> sequences, const TensorView& o) {
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const AllEntries all,
+                               GatherEntries(step, "attn.entries", kv::PageKind::kEntries, rows));
+  std::vector<ops::AttentionSequence> gathered(sequences.begin(), sequences.end());
+  for (size_t i = 0; i < gathered.size(); ++i) gathered[i].entries = all.sequences[i];
+  return AttendAlone(step, weights, q, selected, gathered, o);
+}
+
+// Whether a sequence's entries come to its queries: where these are many, and more bytes with what else would be sent. All shards decide
+// alike, and for each sequence alone, so that its numbers do not depend on the others of the pass. With few queries it is exchanges and
+// launches that count.
+bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence) {
+  constexpr int64_t kFewQueries = 16;
+  const ModelConfig& config = step.config();
+  const int64_t element = ElementBytes(step.dtype());
+  const int64_t query = config.num_attention_heads *
+                        (config.head_dim * element + (config.head_dim + 2) * ElementBytes(DType::kF32));
+  const int64_t num_entries =
+      (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  return sequence.num_tokens > kFewQueries &&
+         num_entries * config.head_dim * element < sequence.num_tokens * query;
+}
+
+// Where shards divide the entries and keep them: every shard gets what is found in each one's part for its own heads.
+Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                      const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                      const TensorView& o) {
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView parts,
+                               step.NewTensor(DType::kF32, {step.context().shards.entries.count, q.shape[0],
+                                                            q.shape[1], step.config().head_dim + 2}));
+  DSV4_RETURN_IF_ERROR(SendQueries(step, weights.splits.heads, q, selected, sequences, parts));
+  if (q.shape[1] == 0) return {};
+  return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
+}
+
+// Where shards divide the entries: sequences one after the other that go the same way are attended to at once, of those that send queries
+// some tokens at a time, which bounds the arena: each has 200 KB of queries and parts.
+Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                     const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
+                     const TensorView& o) {
+  constexpr int64_t kMostSentTokens = 512;
+  const std::span<const PassSequence> plan = step.plan().sequences;
+  const auto of = [](const Range& rows, const TensorView& all) {
+    return all.is_null() ? all : all.Rows(rows.begin, rows.end);
+  };
+  const auto send = [&](int64_t begin, int64_t end) -> Status {
+    for (; begin < end; begin += kMostSentTokens) {
+      const Range rows{begin, std::min(end, begin + kMostSentTokens)};
+      DSV4_RETURN_IF_ERROR(AttendTogether(step, weights, of(rows, q), of(rows, selected),
+                                          SequencesOf(rows, sequences), of(rows, o)));
+    }
+    return {};
+  };
+  for (size_t first = 0, end = 0; first < sequences.size(); first = end) {
+    const bool travel = EntriesTravel(step, sequences[first]);
+    end = first + 1;
+    while (end < sequences.size() && EntriesTravel(step, sequences[end]) == travel) ++end;
+    const Range rows{sequences[first].token_begin,
+                     sequences[end - 1].token_begin + sequences[end - 1].num_tokens};
+    if (travel) {
+      DSV4_RETURN_IF_ERROR(FetchEntries(step, weights, of(rows, q), of(rows, selected),
+                                        plan.subspan(first, end - first), SequencesOf(rows, sequences),
+                                        of(rows, o)));
+    }
+    // A plan counts what either way takes.
+    if (!travel || comm::IsImagined(*step.context().shards.hosts)) {
+      DSV4_RETURN_IF_ERROR(send(rows.begin, rows.end));
+    }
+  }
+  return {};
+}
+
+// Whether the indexer of this layer has to choose: no query of the pass may see more entries than it takes, and then all are taken.
+// One rank asks its backend all the same, which sees that for itself; several would have to exchange what they would choose.
+bool MustSelect(const LayerStep& step) {
+  if (!step.context().shards.divide_entries()) return true;
+  return std::ranges::any_of(step.plan().sequences, [&](const PassSequence& sequence) {
+    return (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio >
+           step.config().index_topk;
+  });
+}
+
+// Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
+Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
+                          const TensorView& selected, const Windows& windows) {
+  const std::vector<ops::AttentionSequence> sequences = Sequences(step, windows);
+  DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
+  const bool divided = step.context().shards.divide_entries() && step.layer_config().compressed();
+  DSV4_TRY(divided ? AttendDivided(step, weights, q, selected, sequences, o)
+                   : AttendAlone(step, weights, q, selected, sequences, o));
+  if (q.shape[1] == 0) return o;
+  step.Observe("attn.o", o);
+  // Keys are values and carry their rotation; undoing the query's leaves the relative one.
+  DSV4_TRY(step.Rope("attn.o_unrotated", o, step.plan().positions, /*inverse=*/true));
+  step.Observe("attn.o_unrotated", o);
+  return o;
+}
+
+// [n, the shard's groups * o_lora_rank]; a shard may have none.
+Result<TensorView> LowRankOutput(const LayerStep& step, const LayerWeights& weights, const TensorView& o) {
+  const ModelConfig& config = step.config();
+  const int64_t n = o.shape[0];
+  const int64_t num_groups = weights.wo_a.rows / config.o_lora_rank;
+  DSV4_ASSIGN_OR_RETURN(const TensorView o_lora,
+                        step.NewTensor(step.dtype(), {n, num_groups, config.o_lora_rank}));
+  if (num_groups == 0) return o_lora.Reshaped({n, 0});
+  DSV4_TRY(step.Run(
+      "attn.o_lora", step.ops().grouped_linear,
+      {.x = o.Reshaped({n, num_groups, config.o_group_dim()}), .weight = &weights.wo_a, .y = o_lora}));
+  step.Observe("attn.o_lora", o_lora);
+  return o_lora.Reshaped({n, weights.wo_a.rows});
+}
+
+}  // namespace
+
+Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+  const ModelConfig& config = step.config();
+  const int64_t n = u.shape[0];
+  // A shard may have no output group, and then no heads; its part of the output projection it has all the same.
+  const int64_t num_heads = weights.wq_b.rows / config.head_dim;
+  DSV4_ASSIGN_OR_RETURN(const TensorView q, step.NewTensor(step.dtype(), {n, num_heads, config.head_dim}));
+  TensorView selected;
+  const bool selects = weights.indexer.has_value() && MustSelect(step);
+  if (selects) {
+    DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
+  }
+  DSV4_ASSIGN_OR_RETURN(const Windows windows, MakeWindows(step));
+  {
+    const Arena::Scope scope(step.context().arena);
+    DSV4_ASSIGN_OR_RETURN(const Projections p, Project(step, weights, u));
+    if (num_heads > 0) {
+      const TensorView flat = q.Reshaped({n, weights.wq_b.rows});
+      DSV4_TRY(step.Run("attn.q_b", step.ops().linear, {.x = p.q_lora, .weight = &weights.wq_b, .y = flat}));
+      step.Observe("attn.q_b", flat);
+    }
+    TensorView indexer_queries;
+    if (selects) {
+      const Range rows = IndexerRows(step);
+      DSV4_ASSIGN_OR_RETURN(indexer_queries, ProjectIndexerQueries(step, *weights.indexer,
+                                                                   p.q_lora.Rows(rows.begin, rows.end)));
+    }
+    // Entries first: a pool that is a launch of its own comes in front of the rows that are one.
+    if (weights.compressor.has_value()) {
+      DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
+    }
+    if (weights.indexer.has_value()) DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
+    DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
+    if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
+    if (selects) DSV4_TRY(SelectEntries(step, p.indexer, indexer_queries, selected));
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
+  DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));
+  if (!step.context().shards.alone() && weights.splits.attn_out.total() == 0) {
+    DSV4_ASSIGN_OR_RETURN(const TensorView y, step.NewTensor(step.dtype(), {step.context().own_rows().size(),
+                                                                            config.hidden_size}));
+    DSV4_ASSIGN_OR_RETURN(const TensorView part,
+                          PartOfSum(step, "attn.out", o_lora, weights.wo_b, config.hidden_size));
+    DSV4_TRY(SumShards(step, "attn.out", part, y));
+    return y;
+  }
+  DSV4_ASSIGN_OR_RETURN(o_lora, GatherColumns(step, "attn.o_lora", o_lora, weights.splits.o_lora));
+  DSV4_ASSIGN_OR_RETURN(const TensorView part, step.Linear("attn.out", o_lora, weights.wo_b, step.dtype()));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, GatherColumns(step, "attn.out", part, weights.splits.attn_out));
+  const Range rows = step.context().own_rows();
+  return y.Rows(rows.begin, rows.end);
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,14 @@
+// Attention of one layer: low-rank queries of many heads over one shared key-value row per token, through the sliding
+// window and, in compressed layers, the compressed entries; then the grouped low-rank output projection
+// (model.md 5).
+#pragma once
+
+#include "model/checkpoint/weights.h"
+#include "model/graph/step_context.h"
+
+namespace dsv4::model {
+
+// u [n, D], normed, gives [n, D], or what of it belongs to streams that are here (StepContext::own_rows). Appends this pass's rows to the sequences.
+Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u);
+
+}  // namespace dsv4::model

@@ -1,0 +1,96 @@
+#include "model/graph/compressor.h"
+
+#include <string>
+#include <vector>
+
+namespace dsv4::model {
+namespace {
+
+using kv::PageKind;
+using kv::RingKind;
+
+// Pools this pass's raw rows, and those in the rings before them, to the completed entries of all sequences.
+Result<TensorView> Pool(const LayerStep& step, const std::string& name, bool indexer,
+                        const CompressorWeights& weights, const TensorView& values,
+                        const TensorView& scores) {
+  std::vector<ops::CompressorSequence> sequences;
+  int64_t num_entries = 0;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    const kv::SequenceState& state = *sequence.state;
+    sequences.push_back(
+        {.token_begin = sequence.token_begin,
+         .num_tokens = sequence.num_tokens,
+         .first_position = sequence.first_position,
+         .value_history =
+             state.Ring(step.state_layer(), indexer ? RingKind::kIndexerValues : RingKind::kCompressorValues),
+         .score_history = state.Ring(step.state_layer(),
+                                     indexer ? RingKind::kIndexerScores : RingKind::kCompressorScores)});
+    num_entries += state.NumNewEntries(step.state_layer());
+  }
+  const LayerConfig& layer = step.layer_config();
+  DSV4_ASSIGN_OR_RETURN(
+      const TensorView pooled,
+      step.NewTensor(step.dtype(), {num_entries, weights.wkv.rows / layer.compress_overlap()}));
+  DSV4_TRY(step.Run(name, step.ops().compressor_pool,
+                    {.values = values,
+                     .scores = scores,
+                     .ape = weights.ape,
+                     .pooled = pooled,
+                     .ratio = layer.compress_ratio,
+                     .overlap = layer.compress_overlap() == 2,
+                     .sequences = sequences}));
+  step.Observe(name, pooled);
+  return pooled;
+}
+
+std::string NameOf(CompressorPart part) {
+  return part == CompressorPart::kIndexer ? "attn.indexer.compressor" : "attn.compressor";
+}
+
+}  // namespace
+
+Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
+                                   const CompressorWeights& weights, const TensorView& u) {
+  CompressorRows rows;
+  DSV4_ASSIGN_OR_RETURN(rows.values, step.Linear(NameOf(part) + ".values", u, weights.wkv, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN(rows.scores, step.Linear(NameOf(part) + ".scores", u, weights.wgate, DType::kF32));
+  return rows;
+}
+
+Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
+                const CompressorRows& rows) {
+  const bool indexer = part == CompressorPart::kIndexer;
+  const std::string compressor = NameOf(part);
+  const std::string compressed = indexer ? "attn.indexer.compressed" : "attn.compressed";
+
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView entries, Pool(step, compressor + ".pooled", indexer, weights,
+                                                              rows.values, rows.scores));
+
+  DSV4_RETURN_IF_ERROR(step.RmsNorm(compressor + ".norm", entries, weights.norm));
+  const int64_t num_entries = entries.shape[0];
+  const int64_t width = entries.shape[1];
+  // An entry is rotated as its first token.
+  const TensorView& positions = step.plan().EntryPositions(step.layer_config().compress_ratio);
+  DSV4_RETURN_IF_ERROR(
+      step.Rope(compressed, entries.Reshaped({num_entries, 1, width}), positions, /*inverse=*/false));
+  if (step.context().simulate()) {
+    if (indexer) {
+      DSV4_RETURN_IF_ERROR(step.Run(compressed, step.ops().hadamard_fp4, {.x = entries}));
+    } else {
+      DSV4_RETURN_IF_ERROR(step.Run(compressed, step.ops().simulate_fp8,
+                                    {.x = entries, .num_columns = step.config().nope_head_dim()}));
+    }
+  }
+  step.Observe(compressed, entries);
+
+  std::vector<RowRun> runs;
+  int64_t begin = 0;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    sequence.state->EntryRuns(step.state_layer(), indexer ? PageKind::kIndexerKeys : PageKind::kEntries,
+                              begin, &runs);
+    begin += sequence.state->NumNewEntries(step.state_layer());
+  }
+  return step.StoreRows(compressed, entries, runs);
+}
+
+}  // namespace dsv4::model

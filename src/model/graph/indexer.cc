@@ -1,0 +1,193 @@
+#include "model/graph/indexer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "model/graph/all_entries.h"
+
+namespace dsv4::model {
+namespace {
+
+// Rotated and rounded, in place: [n, heads, width].
+Result<TensorView> Queries(const LayerStep& step, const TensorView& flat) {
+  const ModelConfig& config = step.config();
+  const Range rows = IndexerRows(step);
+  const int64_t n = flat.shape[0];
+  const TensorView q = flat.Reshaped({n, config.index_n_heads, config.index_head_dim});
+  DSV4_TRY(step.Rope("attn.indexer.q", q, step.plan().positions.Rows(rows.begin, rows.end),
+                     /*inverse=*/false));
+  if (step.context().simulate()) {
+    DSV4_TRY(step.Run("attn.indexer.q", step.ops().hadamard_fp4,
+                      {.x = q.Reshaped({n * config.index_n_heads, config.index_head_dim})}));
+  }
+  step.Observe("attn.indexer.q", q);
+  return q;
+}
+
+// Scaled for the dot products' width and for the number of heads, in place.
+Status ScaleHeadWeights(const LayerStep& step, const TensorView& w) {
+  const ModelConfig& config = step.config();
+  const double factor =
+      1.0 / std::sqrt(static_cast<double>(config.index_head_dim) * static_cast<double>(config.index_n_heads));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.weights", step.ops().scale,
+                                {.x = w, .y = w, .factor = static_cast<float>(factor)}));
+  step.Observe("attn.indexer.weights", w);
+  return {};
+}
+
+// Every shard scores the keys that it keeps and names its best; all choose from the best of all.
+Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
+                      std::span<const ops::IndexerSequence> sequences, const TensorView& selected) {
+  const Shards& shards = step.context().shards;
+  const int64_t n = selected.shape[0];
+  const int64_t top_k = selected.shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView candidates, step.NewTensor(DType::kI64, {n, top_k}));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.candidates", step.ops().indexer_candidates,
+                                {.q = q,
+                                 .weights = head_weights,
+                                 .candidates = candidates,
+                                 .ratio = step.layer_config().compress_ratio,
+                                 .shard = shards.entries,
+                                 .sequences = sequences}));
+  const ColumnSplit split =
+      SplitColumns(shards.entries.count * top_k, top_k, static_cast<int>(shards.entries.count));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
+                               GatherColumns(step, "attn.indexer.candidates", candidates, split));
+  return step.Run("attn.indexer.selected", step.ops().merge_candidates,
+                  {.candidates = all, .selected = selected});
+}
+
+std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
+  std::vector<ops::IndexerSequence> sequences;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    sequences.push_back({.token_begin = sequence.token_begin,
+                         .num_tokens = sequence.num_tokens,
+                         .first_position = sequence.first_position,
+                         .keys = sequence.state->Pages(step.state_layer(), kv::PageKind::kIndexerKeys)});
+  }
+  return sequences;
+}
+
+// Whether shards divide the tokens of the pass, not the keys: so many that a shard's keep a device busy, and keys are not many more bytes
+// than the candidates that would be exchanged. All decide alike.
+bool DividesTokens(const LayerStep& step) {
+  constexpr int64_t kMinTokens = 512;
+  constexpr int64_t kMostKeyBytes = 8;  // Of a byte of candidates.
+  const ModelConfig& config = step.config();
+  const int64_t n = step.plan().num_tokens;
+  if (!step.context().shards.divide_entries() || n < kMinTokens) return false;
+  int64_t num_keys = 0;
+  for (const PassSequence& sequence : step.plan().sequences)
+    num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  return num_keys * config.index_head_dim * ElementBytes(step.dtype()) <=
+         kMostKeyBytes * n * config.index_topk * ElementBytes(DType::kI64);
+}
+
+// How many consecutive tokens of a long pass each shard chooses for, in order: as even as can be by what they cost. Later ones see more keys.
+std::vector<int64_t> TokensOfShards(const LayerStep& step) {
+  constexpr int64_t kUnit = 16;  // Tokens that stay together.
+  constexpr int64_t kTokenCost =
+      700;  // Of a token's queries and choice, in keys that it scores; seen on an H200.
+  const int64_t num_shards = step.context().shards.entries.count;
+  std::vector<std::pair<int64_t, int64_t>> units;  // Tokens, and what those up to here cost.
+  int64_t cost = 0;
+  for (const PassSequence& sequence : step.plan().sequences) {
+    for (int64_t i = 0; i < sequence.num_tokens; i += kUnit) {
+      const int64_t tokens = std::min(kUnit, sequence.num_tokens - i);
+      cost += tokens * (kTokenCost + (sequence.first_position + i) / step.layer_config().compress_ratio);
+      units.emplace_back(tokens, cost);
+    }
+  }
+  std::vector<int64_t> num_tokens(static_cast<size_t>(num_shards));
+  int64_t shard = 0;
+  auto units_left = static_cast<int64_t>(units.size());
+  for (const auto& [tokens, cost_to_here] : units) {
+    num_tokens[static_cast<size_t>(shard)] += tokens;
+    --units_left;
+    // Every shard has some, however dear the last ones are.
+    const bool has_its_part = cost_to_here * num_shards >= cost * (shard + 1);
+    if (shard + 1 < num_shards && (has_its_part || units_left == num_shards - shard - 1)) ++shard;
+  }
+  return num_tokens;
+}
+
+// Every shard chooses for some tokens among all keys.
+Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
+                    const TensorView& selected) {
+  const Range rows = IndexerRows(step);
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const AllEntries all,
+      GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys, step.plan().sequences));
+  std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  for (size_t i = 0; i < sequences.size(); ++i) sequences[i].keys = all.sequences[i];
+  const std::vector<ops::IndexerSequence> mine =
+      SequencesOf(rows, std::span<const ops::IndexerSequence>(sequences));
+  const int64_t top_k = selected.shape[1];
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView chosen, step.NewTensor(DType::kI32, {rows.size(), top_k}));
+  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
+                                {.q = q,
+                                 .weights = head_weights,
+                                 .selected = chosen,
+                                 .ratio = step.layer_config().compress_ratio,
+                                 .sequences = mine}));
+  std::vector<int64_t> piece_bytes;
+  for (const int64_t num_rows : TokensOfShards(step))
+    piece_bytes.push_back(num_rows * top_k * ElementBytes(DType::kI32));
+  return step.context().shards.group->AllGather(Bytes(chosen), 1, piece_bytes, Bytes(selected));
+}
+
+}  // namespace
+
+Range IndexerRows(const LayerStep& step) {
+  if (!DividesTokens(step)) return {0, step.plan().num_tokens};
+  return PartOf(TokensOfShards(step), static_cast<int>(step.context().shards.entries.index));
+}
+
+Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,
+                                          const TensorView& u) {
+  const Range rows = IndexerRows(step);
+  IndexerProjections projections;
+  DSV4_ASSIGN_OR_RETURN(projections.rows, ProjectRows(step, CompressorPart::kIndexer, weights.compressor, u));
+  DSV4_ASSIGN_OR_RETURN(projections.head_weights,
+                        step.NewTensor(step.dtype(), {rows.size(), step.config().index_n_heads}));
+  DSV4_TRY(step.Run(
+      "attn.indexer.weights", step.ops().linear,
+      {.x = u.Rows(rows.begin, rows.end), .weight = &weights.weights_proj, .y = projections.head_weights}));
+  return projections;
+}
+
+Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWeights& weights,
+                                         const TensorView& q_lora) {
+  return step.Linear("attn.indexer.q_b", q_lora, weights.wq_b, step.dtype());
+}
+
+Status StoreIndexerKeys(const LayerStep& step, const IndexerWeights& weights,
+                        const IndexerProjections& projections) {
+  return Compress(step, CompressorPart::kIndexer, weights.compressor, projections.rows);
+}
+
+Status SelectEntries(const LayerStep& step, const IndexerProjections& projections, const TensorView& queries,
+                     const TensorView& selected) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
+  DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, projections.head_weights));
+
+  const std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  if (DividesTokens(step)) {
+    DSV4_RETURN_IF_ERROR(SelectByRows(step, q, projections.head_weights, selected));
+  } else if (step.context().shards.divide_entries()) {
+    DSV4_RETURN_IF_ERROR(SelectTogether(step, q, projections.head_weights, sequences, selected));
+  } else {
+    DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
+                                  {.q = q,
+                                   .weights = projections.head_weights,
+                                   .selected = selected,
+                                   .ratio = step.layer_config().compress_ratio,
+                                   .sequences = sequences}));
+  }
+  step.Observe("attn.indexer.selected", selected);
+  return {};
+}
+
+}  // namespace dsv4::model

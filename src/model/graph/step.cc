@@ -1,0 +1,399 @@
+#include "model/graph/step.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "model/graph/attention.h"
+#include "model/graph/hyper_connection.h"
+#include "model/graph/moe.h"
+#include "model/graph/routed.h"
+
+namespace dsv4::model {
+namespace {
+
+// Rows of logits computed at a time, which bounds the arena: a row of 129280 floats is half a megabyte.
+constexpr int64_t kMaxHeadRows = 128;
+
+// Lists of numbers that a pass begins with, on their way to the backend's memory in one copy.
+class PassNumbers {
+ public:
+  void Add(std::span<const int32_t> list) {
+    // Each begins where a tensor of its own could.
+    constexpr size_t kAlignment = 64 / sizeof(int32_t);
+    values_.resize((values_.size() + kAlignment - 1) / kAlignment * kAlignment);
+    lists_.emplace_back(values_.size(), values_.size() + list.size());
+    values_.insert(values_.end(), list.begin(), list.end());
+  }
+
+  // The lists, in order.
+  Result<std::vector<TensorView>> Upload(const ops::Backend& backend, Arena& arena) const {
+    DSV4_ASSIGN_OR_RETURN(const TensorView all,
+                          arena.Allocate(DType::kI32, {static_cast<int64_t>(values_.size())}));
+    ops::OpContext& context = *backend.context;
+    DSV4_TRY(context.memory().CopyFromHost(all.data, values_.data(), values_.size() * sizeof(int32_t),
+                                           context.stream()));
+    std::vector<TensorView> views;
+    for (const auto& [begin, end] : lists_) {
+      views.push_back(all.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end)));
+    }
+    return views;
+  }
+
+ private:
+  std::vector<int32_t> values_;
+  std::vector<std::pair<size_t, size_t>> lists_;
+};
+
+// The positions at which the entries of `ratio` completed in this pass are rotated.
+std::vector<int32_t> EntryPositions(const PassPlan& plan, int64_t ratio) {
+  std::vector<int32_t> positions;
+  for (const PassSequence& sequence : plan.sequences) {
+    const int64_t end = (sequence.first_position + sequence.num_tokens) / ratio;
+    for (int64_t j = sequence.first_position / ratio; j < end; ++j) {
+      positions.push_back(static_cast<int32_t>(j * ratio));
+    }
+  }
+  return positions;
+}
+
+// The ids of tokens of which some were chosen by the pass before. `ids`: of the others, with room for all.
+Result<TensorView> TakeChosen(const Graph& graph, std::span<const PassChunk> chunks,
+                              const TensorView& previous, const TensorView& ids) {
+  bool all_in_order = true;
+  std::vector<RowRun> runs;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    all_in_order = all_in_order && chunks[i].follows == row;
+    if (chunks[i].follows < 0) continue;
+    const bool continues =
+        !runs.empty() && chunks[i - 1].follows >= 0 && chunks[i].follows == chunks[i - 1].follows + 1;
+    if (continues) {
+      ++runs.back().num_rows;
+    } else {
+      runs.push_back({chunks[i].follows, 1, ids.Rows(row, row + 1).data});
+    }
+  }
+  if (all_in_order) return previous.Rows(0, static_cast<int64_t>(chunks.size()));
+  if (runs.empty()) return ids;
+  const TensorView source = previous.Reshaped({previous.shape[0], 1});
+  DSV4_TRY(graph.backend.table.store_rows(*graph.backend.context, {.source = source, .runs = runs})
+               .WithContext("chosen tokens"));
+  return ids;
+}
+
+Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+                          const ChosenTokens* chosen) {
+  PassPlan plan;
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> positions;
+  for (const PassChunk& chunk : chunks) {
+    const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
+    plan.sequences.push_back({.state = chunk.state,
+                              .token_begin = plan.num_tokens,
+                              .num_tokens = num_tokens,
+                              .first_position = chunk.state->length()});
+    plan.num_tokens += num_tokens;
+    token_ids.insert(token_ids.end(), chunk.tokens.begin(), chunk.tokens.end());
+    for (int64_t i = 0; i < num_tokens; ++i)
+      positions.push_back(static_cast<int32_t>(chunk.state->length() + i));
+  }
+  if (chunks.empty()) return plan;
+  PassNumbers numbers;
+  numbers.Add(token_ids);
+  numbers.Add(positions);
+  for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
+    const int64_t ratio =
+        graph.config.layers[static_cast<size_t>(graph.weights.place.layers.begin) + i].compress_ratio;
+    const auto planned = [&](const auto& entry) { return entry.first == ratio; };
+    if (ratio == 0 || std::ranges::any_of(plan.entry_positions, planned)) continue;
+    plan.entry_positions.emplace_back(ratio, TensorView());
+    numbers.Add(EntryPositions(plan, ratio));
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<TensorView> views, numbers.Upload(graph.backend, arena));
+  plan.token_ids = views[0];
+  if (chosen != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(plan.token_ids, TakeChosen(graph, chunks, chosen->previous, views[0]));
+  }
+  plan.positions = views[1];
+  for (size_t i = 0; i < plan.entry_positions.size(); ++i) plan.entry_positions[i].second = views[2 + i];
+  return plan;
+}
+
+void ObservePlan(const LayerStep& step, std::span<const PassChunk> chunks) {
+  step.Observe("pass.token_ids", step.plan().token_ids);
+  step.Observe("pass.positions", step.plan().positions);
+  std::vector<int32_t> rows;
+  for (const PassChunk& chunk : chunks) rows.insert(rows.end(), chunk.tokens.size(), chunk.chunk);
+  step.Observe("pass.chunks",
+               TensorView::Contiguous(rows.data(), DType::kI32, {static_cast<int64_t>(rows.size())}));
+}
+
+Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
+  const ModelConfig& config = step.config();
+  const Range rows = step.context().own_rows();
+  DSV4_ASSIGN_OR_RETURN(const TensorView streams,
+                        step.NewTensor(step.dtype(), {rows.size(), config.hc_mult, config.hidden_size}));
+  if (rows.empty()) return streams;
+  DSV4_TRY(step.Run("embed", step.ops().embed,
+                    {.token_ids = step.plan().token_ids.Rows(rows.begin, rows.end),
+                     .table = embed.data,
+                     .streams = streams}));
+  step.Observe("embed", streams);
+  return streams;
+}
+
+// What a sub-layer reads of all rows, from the streams of those that are here.
+Result<TensorView> NormedInput(const LayerStep& step, std::string_view name, const HcMix& mix,
+                               const TensorView& weight) {
+  DSV4_TRY(step.RmsNorm(name, mix.u, weight));
+  if (!step.context().divide_streams()) return mix.u;
+  return GatherRows(step, mix.u, step.context().stream_rows);
+}
+
+// Both sub-layers, each wrapped by its hyper-connection; updates the streams in place.
+Status RunLayer(const LayerStep& step, const LayerWeights& weights, const TensorView& streams) {
+  if (step.plan().num_tokens == 0) return ServeExperts(step, weights);
+  {
+    const Arena::Scope scope(step.context().arena);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, streams));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "attn.norm", mix, weights.attn_norm));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, u));
+    DSV4_RETURN_IF_ERROR(HcPost(step, "attn", mix, y, streams));
+  }
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "ffn", weights.hc_ffn, streams));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "ffn.norm", mix, weights.ffn_norm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, MixtureOfExperts(step, weights, u));
+  return HcPost(step, "ffn", mix, y, streams);
+}
+
+// Rows of the pass whose logits go to `destination`.
+struct HeadRow {
+  int64_t row = 0;  // Of the shard at `place`, where sequences or streams are divided.
+  int place = 0;
+  float* destination = nullptr;
+};
+
+std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassChunk> chunks) {
+  const int64_t vocab_size = context.config.vocab_size;
+  std::vector<HeadRow> rows;
+  int64_t end = 0;
+  int place = 0;
+  for (const PassChunk& chunk : chunks) {
+    if (place != std::exchange(place, chunk.state->home().place)) end = 0;
+    end += static_cast<int64_t>(chunk.tokens.size());
+    for (int64_t i = 0; i < chunk.num_logits_rows; ++i) {
+      float* const destination = chunk.logits == nullptr ? nullptr : chunk.logits + i * vocab_size;
+      rows.push_back({end - chunk.num_logits_rows + i, place, destination});
+    }
+  }
+  if (!context.divide_streams()) return rows;
+  // They ascend, as the shards' rows do.
+  const std::vector<int64_t>& num_rows = context.stream_rows;
+  int64_t begin = 0;
+  int shard = 0;
+  for (HeadRow& row : rows) {
+    while (row.row >= begin + num_rows[static_cast<size_t>(shard)])
+      begin += num_rows[static_cast<size_t>(shard++)];
+    row.row -= begin;
+    row.place = shard;
+  }
+  return rows;
+}
+
+// Gathers a few rows of the streams: [rows, H * D]. Of several stages the last has them, and the first gets them from it.
+Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TensorView& streams,
+                               std::span<const HeadRow> rows) {
+  const ModelConfig& config = step.config();
+  const RankPlace& place = graph.weights.place;
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hc_dim()});
+  const TensorView flat = streams.Reshaped({streams.shape[0], config.hc_dim()});
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
+  const int first = place.shard();
+  const int last = first + (place.placement.num_stages - 1) * place.num_shards();
+  if (place.last_stage()) {
+    std::vector<RowRun> runs;
+    for (int64_t i = 0; i < num_rows; ++i) {
+      runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
+    }
+    DSV4_TRY(step.StoreRows("head.streams", flat, runs));
+    if (!place.first_stage()) DSV4_TRY(graph.group->Send(Bytes(gathered), first));
+  } else if (place.first_stage()) {
+    DSV4_TRY(graph.group->Recv(Bytes(gathered), last));
+  }
+  return gathered;
+}
+
+// To the host. Rows whose places follow each other are one copy.
+Status BringLogits(const LayerStep& step, const TensorView& logits, std::span<const HeadRow> rows) {
+  ops::OpContext& context = *step.context().backend.context;
+  const int64_t vocab_size = step.config().vocab_size;
+  for (size_t begin = 0, end = 1; begin < rows.size(); begin = end++) {
+    while (end < rows.size() && rows[end].destination == rows[end - 1].destination + vocab_size) ++end;
+    const TensorView run = logits.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end));
+    DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(rows[begin].destination, run.data,
+                                                     static_cast<size_t>(run.num_bytes()), context.stream()));
+  }
+  return {};
+}
+
+// `chunks`: those of the rows, the first of which is row `begin` of `chosen`.
+Status ChooseTokens(const LayerStep& step, const TensorView& logits, std::span<const PassChunk> chunks,
+                    const ChosenTokens& chosen, int64_t begin) {
+  std::vector<sampling::ChoiceParams> choices;
+  for (const PassChunk& chunk : chunks) choices.push_back(chunk.choice);
+  const int64_t end = begin + static_cast<int64_t>(chunks.size());
+  const auto part = [&](int64_t row) {
+    return chosen.numbers.Rows(row, row + 1).Reshaped({chosen.numbers.shape[1]}).Rows(begin, end);
+  };
+  return step.Run("sample", step.ops().sample,
+                  {.logits = logits,
+                   .allowed = chosen.allowed,
+                   .choices = choices,
+                   .tokens = part(0),
+                   .faults = part(1)});
+}
+
+// Brings what rank 0 has chosen to all. A small gather takes as long as a broadcast, and is one that groups of devices have a kernel for.
+Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
+  const Shards& shards = step.context().shards;
+  if (shards.alone()) return {};
+  const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
+                                         chosen.numbers.num_bytes());
+  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.everybodys))
+      .WithContext("chosen tokens");
+}
+
+// What the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but in the first stage.
+Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+                           std::span<const HeadRow> rows) {
+  const ModelConfig& config = step.config();
+  const ModelWeights& weights = graph.weights;
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, streams, rows));
+  if (!weights.place.first_stage()) return TensorView();
+  if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hidden_size});
+  const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
+  step.Observe("head.streams", head_streams);
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, HcHead(step, weights.hc_head, head_streams));
+  DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
+  return y;
+}
+
+// Mixes, norms and projects a few rows. Their logits, which only rank 0 has: [rows, vocab_size], elsewhere null.
+Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+                           std::span<const HeadRow> rows) {
+  const ModelWeights& weights = graph.weights;
+  TensorView y;
+  if (step.context().divide_sequences() || step.context().divide_streams()) {
+    // Rows of a place are together, and places in order.
+    std::vector<int64_t> num_rows(static_cast<size_t>(weights.place.num_shards()));
+    for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
+    const Range mine = PartOf(num_rows, weights.place.shard());
+    DSV4_ASSIGN_OR_RETURN(
+        y, MixHead(step, graph, streams,
+                   rows.subspan(static_cast<size_t>(mine.begin), static_cast<size_t>(mine.size()))));
+    if (y.is_null()) return y;
+    DSV4_ASSIGN_OR_RETURN(y, GatherRows(step, y, num_rows));
+  } else {
+    DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, streams, rows));
+    if (y.is_null()) return y;
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
+  DSV4_ASSIGN_OR_RETURN(const TensorView logits, GatherColumns(step, "logits", part, weights.head_split));
+  return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
+}
+
+// How many rows of a pass each shard keeps the streams of; empty where all keep all. Where sums are cut, what is added up by rows need not
+// come to all before it is normed; for fewer tokens an exchange takes as long as what it saves.
+std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
+  constexpr int64_t kMinTokens = 512;
+  const Placement& placement = graph.weights.place.placement;
+  if (placement.experts != ExpertPlacement::kByColumns || placement.num_shards == 1 ||
+      num_tokens < kMinTokens) {
+    return {};
+  }
+  return EvenRows(num_tokens, placement.num_shards);
+}
+
+// The residual streams in front of this stage's first layer.
+Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
+  const RankPlace& place = graph.weights.place;
+  if (place.first_stage()) return Embed(step, graph.weights.embed);
+  const ModelConfig& config = step.config();
+  DSV4_ASSIGN_OR_RETURN(
+      const TensorView streams,
+      step.NewTensor(step.dtype(), {step.context().own_rows().size(), config.hc_mult, config.hidden_size}));
+  if (streams.shape[0] > 0) {
+    DSV4_TRY(graph.group->Recv(Bytes(streams), place.rank - place.num_shards()));
+  }
+  return streams;
+}
+
+}  // namespace
+
+void SortByPlace(std::vector<PassChunk>& chunks) {
+  std::ranges::stable_sort(chunks, {}, [](const PassChunk& chunk) {
+    return chunk.state == nullptr ? 0 : chunk.state->home().place;
+  });
+}
+
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+               const ChosenTokens* chosen, Observer* observer) {
+  DSV4_RETURN_IF_ERROR(arena.Recycle());
+  const Arena::Scope scope(arena);
+  const RankPlace& place = graph.weights.place;
+  const bool divided = place.placement.divide_sequences;
+  std::vector<PassChunk> mine;
+  std::vector<int64_t> shard_tokens(divided ? static_cast<size_t>(place.num_shards()) : 0);
+  for (const PassChunk& chunk : chunks) {
+    const kv::StateHome& home = chunk.state->home();
+    if (divided) shard_tokens[static_cast<size_t>(home.place)] += static_cast<int64_t>(chunk.tokens.size());
+    if (home.here) mine.push_back(chunk);
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, mine, chosen));
+  const StepContext context = {.config = graph.config,
+                               .backend = graph.backend,
+                               .rope = graph.rope,
+                               .numerics = graph.numerics,
+                               .clamp_shared_expert = graph.clamp_shared_expert,
+                               .arena = arena,
+                               .plan = plan,
+                               .observer = observer,
+                               .shards = divided ? Shards() : graph.shards,
+                               .expert_shards = graph.shards,
+                               .shard_tokens = shard_tokens,
+                               .stream_rows = StreamRows(graph, plan.num_tokens),
+                               .first_layer = static_cast<int>(graph.weights.place.layers.begin)};
+  const LayerStep outside(context, -1);
+  if (observer != nullptr) ObservePlan(outside, mine);
+
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, EnterStage(outside, graph));
+  for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
+    const LayerStep step(context, context.first_layer + static_cast<int>(i));
+    DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
+  }
+  if (!place.last_stage() && streams.shape[0] > 0) {
+    DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
+  }
+  // The head is divided by vocabulary, whatever divides the layers.
+  StepContext together = context;
+  together.shards = context.expert_shards;
+  const LayerStep head_step(together, -1);
+  const std::vector<HeadRow> rows = HeadRows(context, chunks);
+  for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
+    const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
+    const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);
+    const Arena::Scope head(arena);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, streams, some));
+    if (logits.is_null()) continue;
+    DSV4_RETURN_IF_ERROR(chosen == nullptr ? BringLogits(head_step, logits, some)
+                                           : ChooseTokens(head_step, logits, chunks.subspan(begin, count),
+                                                          *chosen, static_cast<int64_t>(begin)));
+  }
+  return chosen == nullptr ? Status() : ShareChosen(head_step, *chosen);
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,65 @@
+// One pass of tokens through all layers: a ragged batch of prefill chunks and decode tokens. Token-wise ops run over all
+// rows at once; attention, compressors and indexer work per sequence.
+//
+// Every op computes a row from that row and its own sequence alone, so a result does not depend on how tokens are cut into
+// chunks or on the neighbours in the batch; on the reference backend it is the same bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/checkpoint/weights.h"
+#include "model/graph/step_context.h"
+#include "sampling/choice.h"
+
+namespace dsv4::model {
+
+// A model ready to run; borrowed.
+struct Graph {
+  const ModelConfig& config;
+  const ModelWeights& weights;  // As the backend wants them.
+  const ops::Backend& backend;
+  RopeTables rope;
+  Numerics numerics = Numerics::kRelease;
+  bool clamp_shared_expert = true;
+  // For tensors of the backend; null where the model is on one rank.
+  comm::Communicator* group = nullptr;
+  Shards shards;  // Of the stage.
+};
+
+struct PassChunk {
+  kv::SequenceState* state = nullptr;  // Between BeginAppend(tokens.size()) and CommitAppend.
+  std::span<const int32_t> tokens;     // Of a chosen one, which `follows`, any number.
+  int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
+  int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
+  float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
+  // In a pass with ChosenTokens all chunks are one token, whose logits stay on the device: row i of ChosenTokens is chunk i's.
+  int64_t follows = -1;                // >= 0: the token is what this row of the pass before has chosen.
+  sampling::ChoiceParams choice = {};  // Of the next token.
+};
+
+// Where a pass chooses the tokens that come next (op `sample`), in the backend's memory, and finds what the pass before has chosen.
+struct ChosenTokens {
+  TensorView allowed;   // [vocab_size] U8, or null.
+  TensorView previous;  // [rows of the pass before] I32, or null.
+  TensorView
+      numbers;  // [2, chunks] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
+  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, chunks] I32, of which rank 0's count.
+  TensorView everybodys;
+};
+
+// The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
+void SortByPlace(std::vector<PassChunk>& chunks);
+
+// Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
+// the first, which has the head.
+// Where shards divide the sequences, all are given all chunks in one order, those of a place together and places in order, and each runs
+// those whose rows it has.
+// Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
+// `chosen` may be null: then nothing is chosen.
+Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
+               const ChosenTokens* chosen, Observer* observer);
+
+}  // namespace dsv4::model

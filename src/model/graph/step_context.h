@@ -1,0 +1,149 @@
+// What the sub-layers of one pass share: the configuration, the backend, the arena and the plan of the pass; and the few
+// phrases they are written in (a linear, a norm, a rotation), each of which allocates its output, runs its op, names
+// itself in errors ("layer 3, attn.q_a: ...") and shows its result to the observer.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kv/sequence_state.h"
+#include "model/checkpoint/shards.h"
+#include "model/config/config.h"
+#include "model/config/numerics.h"
+#include "model/graph/observer.h"
+#include "ops/op_table.h"
+#include "tensor/arena.h"
+
+namespace dsv4::model {
+
+// One sequence's part of a pass: rows token_begin .. token_begin + num_tokens of every token-wise tensor.
+struct PassSequence {
+  kv::SequenceState* state = nullptr;  // Between BeginAppend and CommitAppend.
+  int64_t token_begin = 0;
+  int64_t num_tokens = 0;
+  int64_t first_position = 0;
+};
+
+// What a pass computes, made once and uploaded once. All tensors are in the arena.
+struct PassPlan {
+  int64_t num_tokens = 0;  // None, where other shards have all sequences of the pass.
+  std::vector<PassSequence> sequences;
+  TensorView token_ids;  // [num_tokens] I32
+  TensorView positions;  // [num_tokens] I32
+  // By compress ratio: the rotary positions (the first token's) of the entries that the pass completes, [entries] I32.
+  std::vector<std::pair<int64_t, TensorView>> entry_positions;
+
+  const TensorView& EntryPositions(int64_t ratio) const;
+};
+
+// The rotary frequencies on the device, F32 [qk_rope_head_dim / 2].
+struct RopeTables {
+  TensorView plain;     // kSwa layers.
+  TensorView compress;  // Everything in kCsa and kHca layers.
+};
+
+struct StepContext {
+  const ModelConfig& config;
+  const ops::Backend& backend;
+  const RopeTables& rope;
+  Numerics numerics = Numerics::kRelease;
+  bool clamp_shared_expert = true;
+  Arena& arena;
+  const PassPlan& plan;
+  Observer* observer = nullptr;
+  Shards shards;  // That divide a layer, its routed experts apart.
+  Shards
+      expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.
+  // Where sequences are: how many tokens of the pass each of expert_shards has, this one's being the plan's.
+  std::vector<int64_t> shard_tokens = {};
+  // Where shards that cut sums divide the residual streams of a long pass: how many rows each keeps, in order. Hyper-connections and norms
+  // are then of those rows, and sub-layers get all shards'.
+  std::vector<int64_t> stream_rows = {};
+  int first_layer = 0;  // Of this stage: the sequence states' layer 0.
+
+  bool divide_sequences() const { return !shard_tokens.empty(); }
+  bool divide_streams() const { return !stream_rows.empty(); }
+  // The rows of the pass whose streams are here.
+  Range own_rows() const {
+    return divide_streams() ? PartOf(stream_rows, shards.group->rank()) : Range{0, plan.num_tokens};
+  }
+  // Of the pass, on all shards where these divide the sequences.
+  int64_t num_tokens_of_all() const {
+    return divide_sequences() ? std::accumulate(shard_tokens.begin(), shard_tokens.end(), int64_t{0})
+                              : plan.num_tokens;
+  }
+  bool simulate() const { return numerics == Numerics::kRelease; }
+  DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
+};
+
+// What of the sequences is among `rows` of the pass, as if these were all: of ops::AttentionSequence or ops::IndexerSequence.
+template <typename Sequence>
+std::vector<Sequence> SequencesOf(const Range& rows, std::span<const Sequence> sequences) {
+  std::vector<Sequence> some;
+  for (Sequence sequence : sequences) {
+    const int64_t begin = std::max(rows.begin, sequence.token_begin);
+    const int64_t end = std::min(rows.end, sequence.token_begin + sequence.num_tokens);
+    if (begin >= end) continue;
+    sequence.first_position += begin - sequence.token_begin;
+    sequence.token_begin = begin - rows.begin;
+    sequence.num_tokens = end - begin;
+    some.push_back(sequence);
+  }
+  return some;
+}
+
+// A StepContext inside one layer; layer -1 is what lies before and after the layers.
+class LayerStep {
+ public:
+  LayerStep(const StepContext& context, int layer) : context_(context), layer_(layer) {}
+
+  const StepContext& context() const { return context_; }
+  const ModelConfig& config() const { return context_.config; }
+  const PassPlan& plan() const { return context_.plan; }
+  const ops::OpTable& ops() const { return context_.backend.table; }
+  int layer() const { return layer_; }
+  // The layer as the sequence states count.
+  int state_layer() const { return layer_ - context_.first_layer; }
+  DType dtype() const { return context_.activation_dtype(); }
+  const LayerConfig& layer_config() const { return config().layers[static_cast<size_t>(layer_)]; }
+
+  Result<TensorView> NewTensor(DType dtype, Shape shape) const {
+    return context_.arena.Allocate(dtype, shape);
+  }
+
+  // Of a tensor that nothing writes.
+  Status Clear(const TensorView& tensor) const;
+
+  void Observe(std::string_view name, const TensorView& tensor) const {
+    if (context_.observer != nullptr) context_.observer->OnTensor(layer_, name, tensor);
+  }
+
+  template <typename Args>
+  Status Run(std::string_view name, ops::OpFunction<Args> op, const Args& args) const {
+    const Status status = op(*context_.backend.context, args);
+    return status.ok() ? status : WithPlace(name, status);
+  }
+
+  // W x, [n, out_features] of `out`.
+  Result<TensorView> Linear(std::string_view name, const TensorView& x, const Weight& weight,
+                            DType out) const;
+  // In place.
+  Status RmsNorm(std::string_view name, const TensorView& x, const TensorView& weight) const;
+  // In place, [rows, heads, width] with this layer's table; `positions` is [rows].
+  Status Rope(std::string_view name, const TensorView& x, const TensorView& positions, bool inverse) const;
+  // Copies rows of `source` to the given places.
+  Status StoreRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs) const;
+
+ private:
+  Status WithPlace(std::string_view name, const Status& status) const;
+
+  const StepContext& context_;
+  int layer_;
+};
+
+}  // namespace dsv4::model

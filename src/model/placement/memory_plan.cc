@@ -1,0 +1,198 @@
+#include "model/placement/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "model/config/cache_geometry.h"
+#include "model/graph/routed.h"
+
+namespace dsv4::model {
+namespace {
+
+// Gives out addresses that must not be read, and counts their bytes.
+class CountingMemory final : public Memory {
+ public:
+  Device device() const override { return {DeviceType::kCuda, 0}; }
+  Result<Buffer> Allocate(size_t num_bytes) override {
+    *used_ += static_cast<int64_t>(num_bytes);
+    auto* address =
+        reinterpret_cast<void*>(next_.fetch_add((num_bytes + kAlignment) / kAlignment * kAlignment));
+    const auto release = [used = used_, num_bytes](void*) { *used -= static_cast<int64_t>(num_bytes); };
+    return Buffer(std::shared_ptr<void>(address, release), num_bytes, device());
+  }
+  Status Copy(void*, const void*, size_t, Stream) override { return {}; }
+  Status CopyFromHost(void*, const void*, size_t, Stream) override { return {}; }
+  Status CopyToHost(void*, const void*, size_t, Stream) override { return {}; }
+
+  int64_t used() const { return *used_; }
+
+ private:
+  static constexpr uintptr_t kAlignment = 4096;
+  // Shared with the buffers, which may outlive this.
+  std::shared_ptr<std::atomic<int64_t>> used_ = std::make_shared<std::atomic<int64_t>>(0);
+  std::atomic<uintptr_t> next_ = kAlignment;
+};
+
+class CountingContext final : public ops::OpContext {
+ public:
+  CountingMemory& memory() override { return memory_; }
+  ThreadPool& threads() override { return threads_; }
+  Stream stream() override { return nullptr; }
+
+ private:
+  CountingMemory memory_;
+  ThreadPool threads_{1};
+};
+
+// Every op does nothing.
+template <typename Args>
+Status Skip(ops::OpContext&, const Args&) {
+  return {};
+}
+
+Status CountWeight(ops::OpContext& context, const ops::PrepareWeightArgs& args) {
+  const Weight& source = *args.source;
+  const int64_t num_bytes = source.data.num_bytes() + (source.scale.is_null() ? 0 : source.scale.num_bytes());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Buffer counted,
+                               context.memory().Allocate(static_cast<size_t>(num_bytes)));
+  *args.prepared = source;
+  args.prepared->owner = counted;
+  return {};
+}
+
+ops::Backend CountingBackend(const std::shared_ptr<CountingContext>& context) {
+  ops::Backend backend{.name = "memory plan", .table = {}, .context = context};
+#define DSV4_SKIP_OP(name, Args) backend.table.name = Skip<ops::Args>;
+  DSV4_FOR_EACH_OP(DSV4_SKIP_OP)
+  DSV4_FOR_EACH_SHARD_OP(DSV4_SKIP_OP)
+#undef DSV4_SKIP_OP
+  backend.table.prepare_weight = CountWeight;
+  return backend;
+}
+
+std::string Gigabytes(int64_t bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); }
+
+// The largest value of [1, most] for which `fits` holds, `fits` being true of all smaller ones; 0 if of none.
+template <typename Fits>
+int64_t Largest(int64_t most, Fits fits) {
+  int64_t low = 0;
+  for (int64_t high = most; low < high;) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+Result<MemoryPlan> PlanMemory(const ModelConfig& config,
+                              const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                              const ModelOptions& options, const MemoryRequest& request) {
+  if (request.num_sequences < 1 || request.context < 1) {
+    return Error(
+        InvalidArgument(fmt::format("memory plan: got {} sequences of {} tokens, want at least 1 of 1",
+                                    request.num_sequences, request.context)));
+  }
+  const auto context = std::make_shared<CountingContext>();
+  ModelOptions quiet = options;
+  quiet.progress = {};
+  quiet.sizes_only = true;
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                        Model::FromCheckpoint(config, checkpoint, CountingBackend(context), quiet));
+  MemoryPlan plan{.num_layers = model->num_layers(),
+                  .place = model->place(),
+                  .num_sequences = request.num_sequences,
+                  .context = std::min(request.context, config.max_position_embeddings)};
+  plan.weights = context->memory().used();
+  plan.sequence = kv::StateBytes(model->cache_layout(), plan.context);
+  plan.per_token = kv::BytesPerToken(model->cache_layout());
+
+  // Passes of the most tokens whose terms shards gather, which may take more memory, and of most tokens. Of each two: the arena of the
+  // first is in pieces, which the second joins.
+  DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model->NewSequence());
+  const std::vector<int32_t> tokens(
+      static_cast<size_t>(std::min(options.max_chunk_tokens, config.max_position_embeddings)));
+  const Placement& placement = options.placement;
+  size_t few = 0;
+  if (placement.num_shards > 1 && placement.experts == ExpertPlacement::kById) {
+    few = static_cast<size_t>(
+        MostGatheredTokens(config, options.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32,
+                           placement.num_shards, options.max_gathered_terms));
+  }
+  for (const size_t count : {few, few, tokens.size(), tokens.size()}) {
+    if (count == 0 || count > tokens.size()) continue;
+    state.Reset();
+    // At the end of a sequence, whose entries shards may bring together.
+    while (state.length() + static_cast<int64_t>(2 * count) <= plan.context) {
+      DSV4_TRY(state.BeginAppend(static_cast<int64_t>(count)));
+      state.CommitAppend();
+    }
+    const SequenceChunk chunk{
+        .state = &state, .tokens = std::span(tokens).first(count), .logits = LogitsRows::kLast};
+    DSV4_ASSIGN_OR_RETURN(const StepOutput ignored, model->Step({&chunk, 1}));
+    static_cast<void>(ignored);
+  }
+  plan.step = context->memory().used() - plan.weights - kv::StateBytes(model->cache_layout(), state.length());
+  return plan;
+}
+
+std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room) {
+  std::string table;
+  const auto line = [&](std::string_view name, int64_t bytes) {
+    table += fmt::format("  {:<44}{:>12}\n", name, Gigabytes(bytes));
+  };
+  line(fmt::format("weights, {} layers", plan.num_layers), plan.weights);
+  line("one step", plan.step);
+  line(fmt::format("{} of {} tokens",
+                   plan.num_sequences == 1 ? "one sequence" : fmt::format("{} sequences", plan.num_sequences),
+                   plan.context),
+       plan.num_sequences * plan.sequence);
+  line("scratch of the ops", room.reserved);
+  line("together", plan.total() + room.reserved);
+  line(fmt::format("free on {}", room.name), room.free);
+  return table;
+}
+
+Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                 const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room) {
+  const int64_t usable = room.free - room.reserved;
+  if (plan.total() <= usable) return {};
+  const kv::CacheLayout layout = CacheGeometry(config, {0, plan.num_layers}, options.numerics,
+                                               options.max_chunk_tokens, options.max_rewind_tokens);
+  const int64_t tokens = Largest(plan.context, [&](int64_t context) {
+    return plan.weights + plan.step + plan.num_sequences * kv::StateBytes(layout, context) <= usable;
+  });
+  std::string advice;
+  if (tokens > 0) {
+    advice = fmt::format("sequences of {} tokens fit", tokens);
+  } else {
+    ModelOptions fewer = options;
+    const int64_t layers = Largest(plan.num_layers - 1, [&](int64_t num_layers) {
+      fewer.max_layers = num_layers;
+      const Result<MemoryPlan> truncated =
+          PlanMemory(config, checkpoint, fewer, {plan.num_sequences, plan.context});
+      return truncated.has_value() && truncated->total() <= usable;
+    });
+    advice =
+        fmt::format("the whole needs {} such devices at least; for measurements --max-layers {} fits",
+                    (plan.total() + std::max<int64_t>(usable, 1) - 1) / std::max<int64_t>(usable, 1), layers);
+    if (layers == 0) advice = "not even one layer fits";
+  }
+  return {StatusCode::kResourceExhausted,
+          fmt::format("the model does not fit {}: {} are wanted, {} are free\n{}{}", room.name,
+                      Gigabytes(plan.total() + room.reserved), Gigabytes(room.free), MemoryTable(plan, room),
+                      advice)};
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,55 @@
+// MemoryPlan: what a model, its sequences and a step occupy on a device that everything is copied to, known before anything
+// is copied.
+//
+// Nothing is estimated: the model is made, and runs its largest pass, on a backend that computes nothing and only counts what
+// is asked of it. What the ops of a backend allocate for themselves is not in the plan; the backend knows it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "model/runtime/model.h"
+
+namespace dsv4::model {
+
+struct MemoryRequest {
+  int64_t num_sequences = 1;
+  int64_t context = 4096;  // Tokens of each; more than the model's positions count as those.
+};
+
+struct MemoryPlan {
+  int64_t num_layers = 0;
+  RankPlace place;  // In a group: what follows is this rank's.
+  int64_t num_sequences = 0;
+  int64_t context = 0;
+  // Bytes.
+  int64_t weights = 0;   // With rotary tables and everything small.
+  int64_t step = 0;      // Of one pass of ModelOptions::max_chunk_tokens with logits of its last row.
+  int64_t sequence = 0;  // Of one sequence of `context` tokens.
+  double per_token = 0;  // By which a sequence grows.
+
+  int64_t total() const { return weights + step + num_sequences * sequence; }
+};
+
+// Errors: those of Model::FromCheckpoint; InvalidArgument for a request that asks for less than one.
+Result<MemoryPlan> PlanMemory(const ModelConfig& config,
+                              const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                              const ModelOptions& options, const MemoryRequest& request);
+
+// A device as the plan sees it.
+struct DeviceRoom {
+  std::string name;
+  int64_t free = 0;      // Bytes that can be allocated now.
+  int64_t reserved = 0;  // Bytes of them that the backend's ops take.
+};
+
+// The table of a plan beside a device's room, one line a part.
+std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room);
+
+// ResourceExhausted when the plan does not fit: the table, and what would fit (fewer tokens, fewer layers, several devices).
+Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                 const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room);
+
+}  // namespace dsv4::model

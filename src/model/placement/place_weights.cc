@@ -1,0 +1,150 @@
+#include "model/placement/place_weights.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace dsv4::model {
+namespace {
+
+// Calls visit(name, tensor) for every small tensor and visit(name, weight) for every linear weight, naming each after its
+// place in the structs. The embedding is a table for rows, not a linear weight.
+template <typename Weights, typename Visit>
+Status VisitHyperConnection(const std::string& name, Weights& hc, Visit& visit) {
+  DSV4_RETURN_IF_ERROR(visit(name + ".fn", hc.fn));
+  DSV4_RETURN_IF_ERROR(visit(name + ".base", hc.base));
+  return visit(name + ".scale", hc.scale);
+}
+
+template <typename Weights, typename Visit>
+Status VisitCompressor(const std::string& name, Weights& compressor, Visit& visit) {
+  DSV4_RETURN_IF_ERROR(visit(name + ".wkv", compressor.wkv));
+  DSV4_RETURN_IF_ERROR(visit(name + ".wgate", compressor.wgate));
+  DSV4_RETURN_IF_ERROR(visit(name + ".ape", compressor.ape));
+  return visit(name + ".norm", compressor.norm);
+}
+
+template <typename Weights, typename Visit>
+Status VisitExpert(const std::string& name, Weights& expert, Visit& visit) {
+  DSV4_RETURN_IF_ERROR(visit(name + ".w1", expert.w1));
+  DSV4_RETURN_IF_ERROR(visit(name + ".w2", expert.w2));
+  return visit(name + ".w3", expert.w3);
+}
+
+template <typename Weights, typename Visit>
+Status VisitAttention(const std::string& name, Weights& layer, Visit& visit) {
+  DSV4_RETURN_IF_ERROR(visit(name + ".wq_a", layer.wq_a));
+  DSV4_RETURN_IF_ERROR(visit(name + ".q_norm", layer.q_norm));
+  DSV4_RETURN_IF_ERROR(visit(name + ".wq_b", layer.wq_b));
+  DSV4_RETURN_IF_ERROR(visit(name + ".wkv", layer.wkv));
+  DSV4_RETURN_IF_ERROR(visit(name + ".kv_norm", layer.kv_norm));
+  DSV4_RETURN_IF_ERROR(visit(name + ".attn_sink", layer.attn_sink));
+  DSV4_RETURN_IF_ERROR(visit(name + ".wo_a", layer.wo_a));
+  DSV4_RETURN_IF_ERROR(visit(name + ".wo_b", layer.wo_b));
+  if (layer.compressor.has_value()) {
+    DSV4_RETURN_IF_ERROR(VisitCompressor(name + ".compressor", *layer.compressor, visit));
+  }
+  if (!layer.indexer.has_value()) return {};
+  DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wq_b", layer.indexer->wq_b));
+  DSV4_RETURN_IF_ERROR(visit(name + ".indexer.weights_proj", layer.indexer->weights_proj));
+  return VisitCompressor(name + ".indexer.compressor", layer.indexer->compressor, visit);
+}
+
+template <typename Weights, typename Visit>
+Status VisitLayer(const std::string& name, Weights& layer, Visit& visit) {
+  DSV4_RETURN_IF_ERROR(visit(name + ".attn_norm", layer.attn_norm));
+  DSV4_RETURN_IF_ERROR(visit(name + ".ffn_norm", layer.ffn_norm));
+  DSV4_RETURN_IF_ERROR(VisitHyperConnection(name + ".hc_attn", layer.hc_attn, visit));
+  DSV4_RETURN_IF_ERROR(VisitHyperConnection(name + ".hc_ffn", layer.hc_ffn, visit));
+  DSV4_RETURN_IF_ERROR(VisitAttention(name + ".attn", layer, visit));
+  DSV4_RETURN_IF_ERROR(visit(name + ".ffn.gate", layer.gate));
+  DSV4_RETURN_IF_ERROR(visit(name + ".ffn.gate.bias", layer.gate_bias));
+  DSV4_RETURN_IF_ERROR(visit(name + ".ffn.gate.tid2eid", layer.tid2eid));
+  for (size_t e = 0; e < layer.experts.size(); ++e) {
+    DSV4_RETURN_IF_ERROR(VisitExpert(fmt::format("{}.ffn.experts.{}", name, e), layer.experts[e], visit));
+  }
+  return VisitExpert(name + ".ffn.shared_experts", layer.shared_expert, visit);
+}
+
+template <typename Weights, typename Visit>
+Status VisitOutside(Weights& weights, Visit visit) {
+  DSV4_RETURN_IF_ERROR(visit("embed", weights.embed.data));
+  DSV4_RETURN_IF_ERROR(visit("head", weights.head));
+  DSV4_RETURN_IF_ERROR(visit("norm", weights.norm));
+  return VisitHyperConnection("hc_head", weights.hc_head, visit);
+}
+
+struct Placer {
+  const ops::Backend& backend;
+  std::vector<Buffer>& copies;
+  int64_t& bytes_placed;
+
+  Status operator()(const std::string& name, Weight& weight) const {
+    if (weight.rows == 0) return {};  // Another rank has it.
+    Weight prepared;
+    DSV4_RETURN_IF_ERROR(
+        backend.table.prepare_weight(*backend.context, {.source = &weight, .prepared = &prepared})
+            .WithContext(name));
+    if (prepared.data.device.type != DeviceType::kHost) {
+      bytes_placed += weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
+    }
+    weight = std::move(prepared);
+    return {};
+  }
+  Status operator()(const std::string& name, TensorView& tensor) const {
+    Memory& memory = backend.context->memory();
+    if (tensor.is_null() || tensor.device == memory.device()) return {};
+    const auto num_bytes = static_cast<size_t>(tensor.num_bytes());
+    Result<Buffer> buffer = memory.Allocate(num_bytes);
+    if (!buffer.has_value()) return buffer.error().WithContext(name);
+    DSV4_RETURN_IF_ERROR(
+        memory.CopyFromHost(buffer->data(), tensor.data, num_bytes, backend.context->stream())
+            .WithContext(name));
+    tensor = TensorView::Contiguous(buffer->data(), tensor.dtype, tensor.shape, memory.device());
+    copies.push_back(std::move(*buffer));
+    bytes_placed += static_cast<int64_t>(num_bytes);
+    return {};
+  }
+};
+
+// On host memory. Touching every large weight would page in a whole checkpoint.
+struct Fingerprinter {
+  uint64_t& hash;
+
+  Status operator()(const std::string&, const Weight&) const { return {}; }
+  Status operator()(const std::string&, const TensorView& tensor) const {
+    constexpr int64_t kMaxBytes = 4096;
+    if (tensor.is_null()) return {};
+    const auto num_bytes = static_cast<size_t>(std::min(kMaxBytes, tensor.num_bytes()));
+    hash = XXH3_64bits_withSeed(tensor.data, num_bytes, hash);
+    return {};
+  }
+};
+
+}  // namespace
+
+Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights) {
+  const Fingerprinter fingerprint{weights.fingerprint};
+  const Placer place{backend, weights.copies, weights.bytes_placed};
+  if (!std::exchange(weights.outside_placed, true)) {
+    DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
+    weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));
+    DSV4_RETURN_IF_ERROR(VisitOutside(weights, place));
+  }
+  for (; weights.num_layers_placed < weights.layers.size(); ++weights.num_layers_placed) {
+    const std::string name = fmt::format("layers.{}", weights.num_layers_placed);
+    LayerWeights& layer = weights.layers[weights.num_layers_placed];
+    DSV4_RETURN_IF_ERROR(VisitLayer(name, std::as_const(layer), fingerprint));
+    DSV4_RETURN_IF_ERROR(VisitLayer(name, layer, place));
+  }
+  // On a device everything is a copy; the host's memory is better used otherwise.
+  if (backend.context->memory().device().type != DeviceType::kHost) {
+    std::erase_if(weights.copies,
+                  [](const Buffer& buffer) { return buffer.device().type == DeviceType::kHost; });
+  }
+  return {};
+}
+
+}  // namespace dsv4::model

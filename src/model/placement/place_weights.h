@@ -1,0 +1,15 @@
+// PlaceLoaded: hands weights to a backend as they are loaded. Linear weights go through its PrepareWeight op; small tensors move to its
+// memory (on the host they stay where they are).
+#pragma once
+
+#include "model/checkpoint/weights.h"
+#include "ops/op_table.h"
+
+namespace dsv4::model {
+
+// What has been loaded since the last call, in place; where the backend's memory is a device's, copies on the host end with it. Before a
+// tensor goes anywhere ModelWeights::fingerprint takes note of it, so that rows computed by another model of the same shape are
+// recognised. Errors name the weight.
+Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights);
+
+}  // namespace dsv4::model

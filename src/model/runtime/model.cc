@@ -1,0 +1,408 @@
+#include "model/runtime/model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "comm/collectives.h"
+#include "comm/imagined_group.h"
+#include "io/checkpoint.h"
+#include "model/config/cache_geometry.h"
+#include "model/config/rope_table.h"
+#include "model/graph/step.h"
+#include "model/placement/place_weights.h"
+#include "model/runtime/step_message.h"
+
+namespace dsv4::model {
+namespace {
+
+Status CheckOps(const ops::Backend& backend) {
+  const std::vector<std::string> missing = ops::MissingOps(backend.table);
+  if (missing.empty()) return {};
+  return {StatusCode::kUnimplemented, fmt::format("backend {} lacks ops that the model needs: {}",
+                                                  backend.name, fmt::join(missing, ", "))};
+}
+
+Status CheckShardOps(const ops::Backend& backend, const Placement& placement) {
+  const std::vector<std::string> missing = ops::MissingShardOps(backend.table);
+  if (placement.num_shards == 1 || missing.empty()) return {};
+  return Unimplemented(fmt::format("backend {} lacks ops that placement {} needs: {}", backend.name,
+                                   ToString(placement), fmt::join(missing, ", ")));
+}
+
+Status CheckPositive(std::string_view name, int64_t value) {
+  if (value > 0) return {};
+  return InvalidArgument(fmt::format("model options, {}: got {}, want at least 1", name, value));
+}
+
+// What the graph can run of what a configuration may say.
+Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckPositive("max_chunk_tokens", options.max_chunk_tokens));
+  if (options.max_rewind_tokens < 0) {
+    return InvalidArgument(
+        fmt::format("model options, max_rewind_tokens: got {}, want 0 or more", options.max_rewind_tokens));
+  }
+  if (options.max_gathered_terms < 0) {
+    return InvalidArgument(
+        fmt::format("model options, max_gathered_terms: got {}, want 0 or more", options.max_gathered_terms));
+  }
+  if (options.max_layers < 0 || options.max_layers > config.num_hidden_layers) {
+    return InvalidArgument(fmt::format("model options, max_layers: got {}, want 1 to {}, or 0 for all",
+                                       options.max_layers, config.num_hidden_layers));
+  }
+  if (config.hc_mult > ops::kMaxHcMult) {
+    return {StatusCode::kUnimplemented,
+            fmt::format("config, hc_mult: got {}, want at most {}", config.hc_mult, ops::kMaxHcMult)};
+  }
+  if (options.numerics == Numerics::kPlain) return {};
+  // Release numerics round cache rows in groups; the groups must fit.
+  const int64_t group = ops::SimulateFp8Args{}.group;
+  if (config.nope_head_dim() % group != 0) {
+    return InvalidArgument(
+        fmt::format("config, head_dim - qk_rope_head_dim: got {}, release numerics want a multiple of {}; "
+                    "run it with plain numerics",
+                    config.nope_head_dim(), group));
+  }
+  const auto dim = static_cast<uint64_t>(config.index_head_dim);
+  if (dim != 0 && (!std::has_single_bit(dim) || dim % ops::kIndexerFp4Group != 0)) {
+    return InvalidArgument(
+        fmt::format("config, index_head_dim: got {}, release numerics want a power of two and a multiple "
+                    "of {}; run it with plain numerics",
+                    dim, ops::kIndexerFp4Group));
+  }
+  return {};
+}
+
+Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
+  const int size = options.group == nullptr ? 1 : options.group->size();
+  if (options.placement.num_ranks() != size) {
+    return InvalidArgument(fmt::format("placement {}: for {} ranks, want {}", ToString(options.placement),
+                                       options.placement.num_ranks(), size));
+  }
+  const bool reaches_memory = size == 1 || comm::IsImagined(*options.group) ||
+                              options.make_device_group != nullptr ||
+                              backend.context->memory().device().type == DeviceType::kHost;
+  if (reaches_memory) return {};
+  return Unimplemented(fmt::format("backend {}: runs on one rank, got {}", backend.name, size));
+}
+
+// What changes the rows that a sequence keeps, weights apart.
+std::string Facts(const ModelConfig& config, const ModelOptions& options) {
+  const auto rope = [](const RopeConfig& r) {
+    return fmt::format("{} {} {} {} {} {}", r.theta, r.yarn, r.factor, r.original_max_position_embeddings,
+                       r.beta_fast, r.beta_slow);
+  };
+  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}", options.numerics == Numerics::kRelease,
+                     options.clamp_shared_expert, config.num_attention_heads, config.qk_rope_head_dim,
+                     config.index_n_heads, config.index_topk, config.num_experts_per_tok,
+                     config.routed_scaling_factor, config.swiglu_limit, config.hc_eps, config.rms_norm_eps,
+                     rope(config.rope), rope(config.compress_rope));
+}
+
+// The producer of rows that a sequence keeps: what changes them changes this.
+uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
+                          const ModelOptions& options) {
+  const std::string facts =
+      fmt::format("{:016x}|{}|{}", weights.fingerprint, weights.layers.size(), Facts(config, options));
+  return XXH3_64bits(facts.data(), facts.size());
+}
+
+// The same on all ranks that run one model in one way, whatever part of it they have.
+uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
+                          const ModelOptions& options) {
+  const std::string facts = fmt::format(
+      "{}|{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
+      options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement), config.vocab_size);
+  return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
+}
+
+std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config, const ModelWeights& weights,
+                                                       const ModelOptions& options) {
+  auto layout = std::make_shared<kv::CacheLayout>(CacheGeometry(
+      config, weights.place.layers, options.numerics, options.max_chunk_tokens, options.max_rewind_tokens));
+  layout->shard = weights.place.entries();
+  if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
+  layout->model_fingerprint = ModelFingerprint(config, weights, options);
+  return layout;
+}
+
+int64_t NumLogitsRows(const SequenceChunk& chunk) {
+  switch (chunk.logits) {
+    case LogitsRows::kNone:
+      return 0;
+    case LogitsRows::kLast:
+      return 1;
+    case LogitsRows::kAll:
+      return static_cast<int64_t>(chunk.tokens.size());
+  }
+  return 0;
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend,
+             const ModelOptions& options)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      backend_(backend),
+      options_(options),
+      arena_(backend.context->memory()) {}
+
+Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const ops::Backend& backend,
+                                           const ModelOptions& options) {
+  DSV4_TRY(CheckOps(backend));
+  DSV4_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
+  DSV4_TRY(CheckSupported(config, options));
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, io::Checkpoint::Open(directory));
+  return FromCheckpoint(std::move(config), std::move(checkpoint), backend, options);
+}
+
+Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
+                                               std::shared_ptr<const io::Checkpoint> checkpoint,
+                                               const ops::Backend& backend, const ModelOptions& options) {
+  DSV4_TRY(CheckOps(backend));
+  DSV4_TRY(CheckSupported(config, options));
+  DSV4_TRY(CheckGroup(backend, options));
+  DSV4_TRY(CheckShardOps(backend, options.placement));
+  LoadOptions load{.numerics = options.numerics,
+                   .max_layers = std::nullopt,
+                   .placement = options.placement,
+                   .rank = options.group == nullptr ? 0 : options.group->rank(),
+                   .loaded = [&](ModelWeights& weights) { return PlaceLoaded(backend, weights); },
+                   .numbers_pass = backend.context->memory().device().type != DeviceType::kHost,
+                   .sizes_only = options.sizes_only,
+                   .progress = options.progress};
+  if (options.max_layers > 0) load.max_layers = options.max_layers;
+  DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(std::move(checkpoint), config, load));
+  std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
+  DSV4_TRY(model->Prepare());
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
+                                                     std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                     const ops::Backend& backend,
+                                                     const ModelOptions& options) {
+  auto model = MakePart(std::move(config), std::move(checkpoint), backend, options);
+  if (options.group == nullptr) return model;
+  // Reading weights takes as long as it takes; then one that failed fails all.
+  DSV4_TRY(options.group->Barrier(comm::Wait::kForever));
+  DSV4_TRY(comm::Agree(*options.group, model ? Status() : model.error()));
+  if (model) DSV4_TRY((*model)->EnterGroup());
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeights weights,
+                                                  const ops::Backend& backend, const ModelOptions& options) {
+  DSV4_TRY(CheckOps(backend));
+  DSV4_TRY(CheckSupported(config, options));
+  if (options.group != nullptr)
+    return Error(Unimplemented("weights in memory: in a group, want a checkpoint"));
+  const auto num_layers = static_cast<int64_t>(weights.layers.size());
+  weights.place.layers = {0, num_layers};
+  if (options.max_layers != 0 || num_layers != config.num_hidden_layers) {
+    return Error(
+        InvalidArgument(fmt::format("weights in memory: got {} layers and max_layers {}, want {} and 0",
+                                    num_layers, options.max_layers, config.num_hidden_layers)));
+  }
+  DSV4_TRY(PlaceLoaded(backend, weights));
+  std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
+  DSV4_TRY(model->Prepare());
+  return model;
+}
+
+Model::~Model() {
+  if (!in_group_ || journal_ == nullptr) return;
+  // An error here means that the others know by themselves.
+  std::vector<std::byte> message = Encode({.leave = true, .queued = false, .events = {}, .chunks = {}});
+  if (comm::BroadcastBytes(*options_.group, message, 0).ok()) (void)options_.group->Barrier();
+}
+
+Status Model::Prepare() {
+  num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
+  layout_ = MakeCacheLayout(config_, weights_, options_);
+  if (options_.group != nullptr) {
+    fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_);
+  }
+  DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
+  DSV4_RETURN_IF_ERROR(UploadRopeTables());
+  if (backend_.context->memory().device().type != DeviceType::kHost) weights_.checkpoint.reset();
+  return {};
+}
+
+Status Model::UploadRopeTables() {
+  Memory& memory = backend_.context->memory();
+  std::vector<float> tables = RopeFrequencies(config_.rope, config_.qk_rope_head_dim);
+  const auto count = static_cast<int64_t>(tables.size());
+  const std::vector<float> compress = RopeFrequencies(config_.compress_rope, config_.qk_rope_head_dim);
+  tables.insert(tables.end(), compress.begin(), compress.end());
+  const size_t num_bytes = tables.size() * sizeof(float);
+  DSV4_ASSIGN_OR_RETURN_STATUS(rope_buffer_, memory.Allocate(num_bytes));
+  DSV4_RETURN_IF_ERROR(
+      memory.CopyFromHost(rope_buffer_.data(), tables.data(), num_bytes, backend_.context->stream()));
+  const TensorView both =
+      TensorView::Contiguous(rope_buffer_.data(), DType::kF32, {2 * count}, memory.device());
+  rope_plain_ = both.Rows(0, count);
+  rope_compress_ = both.Rows(count, 2 * count);
+  return {};
+}
+
+Result<kv::SequenceState> Model::NewSequence() const {
+  // A plan has all sequences.
+  return NewSequenceAt(journal_ == nullptr ? place().shard() : journal_->FreestPlace());
+}
+
+Result<kv::SequenceState> Model::NewSequenceAt(int64_t place) const {
+  const kv::StateHome home = layout_->num_places == 1
+                                 ? kv::StateHome()
+                                 : kv::StateHome{static_cast<int>(place), place == this->place().shard()};
+  return kv::SequenceState::Create(layout_, backend_.context->memory(), backend_.context->stream(), journal_,
+                                   home);
+}
+
+Result<kv::Snapshot> Model::DeserializeSnapshot(std::span<const std::byte> bytes) const {
+  if (in_group_) return Error(Unimplemented("snapshot: this rank of several has a part of the state only"));
+  return kv::Snapshot::Deserialize(bytes, layout_, backend_.context->memory(), backend_.context->stream());
+}
+
+Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
+  if (chunks.empty()) return InvalidArgument("step: got no chunks, want at least one");
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const SequenceChunk& chunk = chunks[i];
+    const std::string where = fmt::format("step, chunk {}", i);
+    if (chunk.state == nullptr) return InvalidArgument(where + ": the sequence state is null");
+    if (&chunk.state->layout() != layout_.get()) {
+      return InvalidArgument(where + ": the sequence state was made by another model");
+    }
+    for (size_t k = 0; k < i; ++k) {
+      if (chunks[k].state == chunk.state) {
+        return InvalidArgument(fmt::format("{}: the sequence state is already in chunk {}", where, k));
+      }
+    }
+    DSV4_RETURN_IF_ERROR(
+        chunk.state->CheckAppend(static_cast<int64_t>(chunk.tokens.size())).WithContext(where));
+    for (size_t t = 0; t < chunk.tokens.size(); ++t) {
+      const int32_t token = chunk.tokens[t];
+      if (token < 0 || token >= config_.vocab_size) {
+        return InvalidArgument(
+            fmt::format("{}, token {}: got id {}, want 0 to {}", where, t, token, config_.vocab_size - 1));
+      }
+    }
+  }
+  return {};
+}
+
+bool Model::can_queue() const {
+  return options_.placement.num_stages == 1 && config_.vocab_size <= sampling::kMaxChoices;
+}
+
+Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
+  DSV4_TRY(CheckChunks(chunks));
+  if (in_group_) DSV4_TRY(Announce(chunks));
+  return RunStep(chunks, {}, observer);
+}
+
+Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const Status& ready,
+                                  Observer* observer) {
+  StepOutput output;
+  output.vocab_size = config_.vocab_size;
+  std::vector<int64_t> lengths;
+  int64_t num_rows = 0;
+  for (const SequenceChunk& chunk : chunks) {
+    lengths.push_back(chunk.state == nullptr ? 0 : chunk.state->length());
+    output.row_begin.push_back(num_rows);
+    num_rows += NumLogitsRows(chunk);
+  }
+  output.row_begin.push_back(num_rows);
+  Status status = ready;
+  if (place().rank == 0 && num_rows > 0 && status.ok()) {  // Rank 0 samples.
+    const auto count = static_cast<size_t>(num_rows * config_.vocab_size);
+    Result<Buffer> owner = backend_.context->memory().AllocateOnHost(count * sizeof(float));
+    if (owner) {
+      output.owner = std::move(*owner);
+      output.logits = {static_cast<const float*>(output.owner.data()), count};
+    } else {
+      status = owner.error();  // Of which the other ranks hear before they begin.
+    }
+  }
+
+  status = RunPasses(chunks, status, output, observer);
+  if (status.ok()) return output;
+  std::vector<size_t> poisoned;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].state == nullptr) continue;
+    chunks[i].state->RollBack(lengths[i]);
+    if (chunks[i].state->poisoned()) poisoned.push_back(i);
+  }
+  if (poisoned.empty()) return Error(std::move(status));
+  return Error(
+      Status(status.code(), fmt::format("{} (the sequences of chunks {} lost history and must be reset)",
+                                        status.message(), fmt::join(poisoned, ", "))));
+}
+
+Graph Model::MakeGraph() const {
+  return {.config = config_,
+          .weights = weights_,
+          .backend = backend_,
+          .rope = {.plain = rope_plain_, .compress = rope_compress_},
+          .numerics = options_.numerics,
+          .clamp_shared_expert = options_.clamp_shared_expert,
+          .group = device_group_ != nullptr ? device_group_.get() : options_.group.get(),
+          .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
+                     .hosts = shards_.get(),
+                     .entries = place().entries(),
+                     .max_gathered_terms = options_.max_gathered_terms}};
+}
+
+Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
+                        Observer* observer) {
+  const Graph graph = MakeGraph();
+  std::vector<size_t> done(chunks.size(), 0);
+  for (;;) {
+    // Fills a pass with the tokens that are left, in order of the chunks.
+    std::vector<PassChunk> pass;
+    auto room = static_cast<size_t>(options_.max_chunk_tokens);
+    Status status = ready;
+    for (size_t i = 0; i < chunks.size() && room > 0 && status.ok(); ++i) {
+      const SequenceChunk& chunk = chunks[i];
+      const size_t begin = done[i];
+      const size_t count = std::min(room, chunk.tokens.size() - begin);
+      if (count == 0) continue;
+      status =
+          chunk.state->BeginAppend(static_cast<int64_t>(count)).WithContext(fmt::format("step, chunk {}", i));
+      done[i] += count;
+      room -= count;
+      // Logits are wanted of the chunk's last rows, and of those the ones that fall into this pass.
+      const int64_t num_wanted = NumLogitsRows(chunk);
+      const auto first_wanted = static_cast<int64_t>(chunk.tokens.size()) - num_wanted;
+      const int64_t first_here = std::max(first_wanted, static_cast<int64_t>(begin));
+      const int64_t num_here = std::max<int64_t>(0, static_cast<int64_t>(done[i]) - first_here);
+      const int64_t output_row = output.row_begin[i] + first_here - first_wanted;
+      pass.push_back({.state = chunk.state,
+                      .tokens = chunk.tokens.subspan(begin, count),
+                      .chunk = static_cast<int32_t>(i),
+                      .num_logits_rows = num_here,
+                      .logits = output.logits.empty() ? nullptr
+                                                      : static_cast<float*>(output.owner.data()) +
+                                                            output_row * config_.vocab_size});
+    }
+    if (status.ok() && pass.empty()) return {};
+    SortByPlace(pass);
+    // Memory is asked for before anything is computed, so a rank without it loses no work.
+    if (in_group_) status = comm::Agree(*options_.group, status);
+    DSV4_RETURN_IF_ERROR(status);
+    status = RunPass(graph, arena_, pass, nullptr, observer);
+    const bool has_waited = std::ranges::any_of(
+        pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
+    // A host that has read logits has waited for the device.
+    if (status.ok()) status = has_waited ? CheckDeviceGroups() : EndOnDevice();
+    if (!status.ok() && in_group_) return EndGroup(status);
+    DSV4_RETURN_IF_ERROR(status);
+    for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
+  }
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,228 @@
+// Model: a loaded DeepSeek-V4 checkpoint on a backend. Token ids and sequence states in, logits out; no text, no requests,
+// no sampling.
+//
+// A Step takes a ragged batch: any mix of prefill chunks and single decode tokens of different sequences. Results do not
+// depend on how a sequence's tokens are cut into chunks or on its neighbours in the batch (step.h).
+//
+// Ownership: a Model owns its weights and keeps its backend's context alive; sequence states must not outlive the model.
+// Threads: one Step at a time per model; the const functions from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "kv/sequence_state.h"
+#include "kv/snapshot.h"
+#include "model/checkpoint/weights.h"
+#include "model/config/config.h"
+#include "model/config/numerics.h"
+#include "model/graph/observer.h"
+#include "model/runtime/queued_step.h"
+#include "ops/op_table.h"
+#include "tensor/arena.h"
+
+namespace dsv4::model {
+
+struct ChosenTokens;
+struct ChunkMessage;
+struct Graph;
+struct PassChunk;
+
+// Whose data a group on devices moves: that of a stage's shards, which exchange, all at once, or that of stages, which send to each other.
+enum class DeviceGroupOf : uint8_t { kShards, kStages };
+
+struct ModelOptions {
+  Numerics numerics = Numerics::kRelease;
+  int64_t max_layers = 0;  // Runs only the first layers; 0: all.
+  // The first release revision and transformers parity turn it off.
+  bool clamp_shared_expert = true;
+  int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
+  int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
+  // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
+  // places, whichever ranks have their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
+  // ranks, 64 of Pro.
+  int64_t max_gathered_terms = int64_t{48} << 20;
+  // The backend looks at no number, so none is loaded.
+  bool sizes_only = false;
+  // Called while loading, after each layer. May be empty.
+  std::function<void(const LoadProgress&)> progress;
+  // The ranks that run the model together, each with its part; null: this process runs it alone.
+  std::shared_ptr<comm::Communicator> group;
+  Placement placement;  // Of as many ranks as the group has.
+  // Makes of ranks that have met on their hosts a group whose data lies in the backend's memory, and which does not outlive theirs; all
+  // of them call it together. Empty: the group reaches that memory itself.
+  std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts, DeviceGroupOf of)>
+      make_device_group;
+};
+
+// Which rows of a chunk want logits.
+enum class LogitsRows : uint8_t { kNone, kLast, kAll };
+
+struct SequenceChunk {
+  kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
+  std::span<const int32_t> tokens;     // They follow the state's length.
+  LogitsRows logits = LogitsRows::kLast;
+};
+
+struct StepOutput {
+  int64_t vocab_size = 0;
+  std::span<const float> logits;  // [rows, vocab_size]: chunk after chunk
+  Buffer owner;                   // Of the logits.
+  std::vector<int64_t>
+      row_begin;  // One a chunk, and the total: chunk i has rows row_begin[i] .. row_begin[i + 1].
+
+  int64_t num_rows(size_t chunk) const { return row_begin[chunk + 1] - row_begin[chunk]; }
+  std::span<const float> Row(size_t chunk, int64_t row) const {
+    return logits.subspan(static_cast<size_t>((row_begin[chunk] + row) * vocab_size),
+                          static_cast<size_t>(vocab_size));
+  }
+};
+
+// With ModelOptions::group, rank 0 is the model as callers know it, and the other ranks call Follow: they are told what
+// happens to the sequences and run their part of every step. Loading, too, all ranks do together.
+class Model {
+ public:
+  // Reads `directory` (config.json and safetensors). Unimplemented names the ops that the backend lacks, before a weight is
+  // read; otherwise the errors of LoadModelConfig, io::Checkpoint and LoadWeights, and InvalidArgument for options or a
+  // configuration that the graph cannot run.
+  static Result<std::unique_ptr<Model>> Load(const std::string& directory, const ops::Backend& backend,
+                                             const ModelOptions& options);
+  // The same from a checkpoint that is open; `config` is its configuration.
+  static Result<std::unique_ptr<Model>> FromCheckpoint(ModelConfig config,
+                                                       std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                       const ops::Backend& backend,
+                                                       const ModelOptions& options);
+  // The same from weights in memory; options.max_layers must be 0.
+  static Result<std::unique_ptr<Model>> FromWeights(ModelConfig config, ModelWeights weights,
+                                                    const ops::Backend& backend, const ModelOptions& options);
+
+  // Rank 0 tells the others to leave.
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  // Layers that run: config().num_hidden_layers, or fewer with ModelOptions::max_layers.
+  int64_t num_layers() const { return num_layers_; }
+  // Which part of the model this rank has.
+  const RankPlace& place() const { return weights_.place; }
+  // What a sequence keeps on this rank; StateBytes gives its size.
+  const kv::CacheLayout& cache_layout() const { return *layout_; }
+
+  // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
+  Result<kv::SequenceState> NewSequence() const;
+  // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
+  // Unimplemented in a group, whose ranks have a part of a state each.
+  Result<kv::Snapshot> DeserializeSnapshot(std::span<const std::byte> bytes) const;
+
+  // Runs all tokens of all chunks and moves each sequence on by its tokens.
+  // Wrong arguments change nothing: InvalidArgument for an empty batch or chunk, a null, foreign, poisoned or repeated
+  // state, or a token id outside the vocabulary; OutOfRange past max_position_embeddings.
+  // Any later error names the op and layer; each sequence is then back at its old length, or poisoned
+  // (SequenceState::poisoned) if more tokens had been written than its rings keep.
+  // In a group a rank that has no memory for the step is such an error, named; an error in the midst of a pass, or a rank that is
+  // gone, ends the group: this step and all later ones return what ended it. An observer sees this rank's part.
+  Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
+
+  // Whether QueueDecode works: the model is one stage, and its vocabulary is one that op `sample` takes.
+  bool can_queue() const;
+  // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
+  Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
+  // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token. Where the
+  // backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one has been waited for.
+  // Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than max_chunk_tokens
+  // chunks or a chunk to follow that the step queued last has not. What only the device can tell, Wait does; in a group also what ended it.
+  // `allowed`: of UploadAllowedTokens, or none, which allows all.
+  Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
+  // Whether the backend works while the host goes on.
+  bool asynchronous() const { return backend_.context->memory().asynchronous(); }
+
+  // Ranks other than 0: runs the steps of rank 0 until its model is gone. Otherwise returns what ended the group.
+  Status Follow();
+
+ private:
+  Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend, const ModelOptions& options);
+
+  static Result<std::unique_ptr<Model>> MakePart(ModelConfig config,
+                                                 std::shared_ptr<const io::Checkpoint> checkpoint,
+                                                 const ops::Backend& backend, const ModelOptions& options);
+  Status Prepare();
+  Status EnterGroup();
+  Status MakeDeviceGroups();
+  // What a device exchanged with ranks that are gone is worth nothing.
+  Status CheckDeviceGroups();
+  // After a pass whose ranks exchange in the device's order: waits for the device, and says whether the groups are whole.
+  Status EndOnDevice();
+  // A device fails where another rank ended a moment ago, which is then what the group is to hear: waits a little for that.
+  void AwaitCause();
+  Status UploadRopeTables();
+  Status CheckChunks(std::span<const SequenceChunk> chunks) const;
+  Status CheckDecode(std::span<const DecodeChunk> chunks) const;
+  // What passes run on; of members of this model.
+  Graph MakeGraph() const;
+  // Tells the other ranks what comes.
+  Status Announce(std::span<const SequenceChunk> chunks);
+  Status AnnounceQueued(std::span<const PassChunk> chunks);
+  Result<kv::SequenceState> NewSequenceAt(int64_t place) const;
+  Status FollowEvents(std::span<const kv::StateEvent> events);
+  Status FollowStep(std::span<const ChunkMessage> messages, const Status& events);
+  Status FollowQueued(std::span<const ChunkMessage> messages, const Status& events);
+  // This rank's copy of a state; FailedPrecondition where it is not as long as rank 0's, ResourceExhausted without memory.
+  Result<kv::SequenceState*> CopyOf(const ChunkMessage& message);
+  // Ends the group, which this rank cannot go on with: what the others then hear.
+  Status EndGroup(const Status& why);
+  // Memory for the tokens that `count` chunks choose, and where the pass finds those before.
+  Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
+  // Begins the appends, runs the pass and ends them; `ready`: why this rank cannot, which then no rank does. An error changes nothing,
+  // or has ended the group.
+  Result<std::unique_ptr<QueuedStep>> RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
+                                                const Status& ready);
+  // `ready`: why this rank cannot run the step, which then no rank does.
+  Result<StepOutput> RunStep(std::span<const SequenceChunk> chunks, const Status& ready, Observer* observer);
+  Status RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
+                   Observer* observer);
+
+  ModelConfig config_;
+  ModelWeights weights_;
+  ops::Backend backend_;
+  ModelOptions options_;
+  std::shared_ptr<const kv::CacheLayout> layout_;
+  Buffer rope_buffer_;
+  TensorView rope_plain_;
+  TensorView rope_compress_;
+  Arena arena_;
+  int64_t num_layers_ = 0;
+  uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
+
+  // Of queued steps.
+  Buffer
+      chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then all ranks'.
+  int64_t num_chosen_ = 0;           // Its chunks.
+  std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
+
+  // In a group.
+  std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.
+  // On the device, where that has groups of its own: of this stage, and of all ranks where there are several stages.
+  std::unique_ptr<comm::Communicator> device_shards_;
+  std::unique_ptr<comm::Communicator> device_group_;
+  std::shared_ptr<kv::StateJournal> journal_;  // Rank 0's.
+  bool in_group_ = false;                      // All ranks have loaded.
+  std::unique_ptr<QueuedStep> followed_;       // The step that a rank other than 0 has queued last.
+  struct StateCopy {
+    int64_t place = 0;
+    std::optional<kv::SequenceState> state =
+        {};  // Made when it is used, or with its source: then there may be memory.
+  };
+  // The other ranks' copies of the states, by their numbers.
+  std::map<uint64_t, StateCopy> copies_;
+};
+
+}  // namespace dsv4::model

@@ -1,0 +1,186 @@
+#include "model/runtime/queued_step.h"
+
+#include <fmt/format.h>
+
+#include "comm/collectives.h"
+#include "model/graph/step.h"
+#include "model/runtime/model.h"
+#include "model/runtime/step_message.h"
+
+namespace dsv4::model {
+
+Result<std::vector<ChosenToken>> QueuedStep::Wait() {
+  const Status copied = copy_->Wait();
+  if (check_) DSV4_TRY(check_());  // Names what made it fail.
+  DSV4_TRY(copied);
+  const auto* const numbers = static_cast<const int32_t*>(host_.data());
+  std::vector<ChosenToken> tokens;
+  for (const size_t row : rows_) tokens.push_back({numbers[row], numbers[rows_.size() + row]});
+  return tokens;
+}
+
+Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) const {
+  if (static_cast<int64_t>(allowed.size()) != config_.vocab_size) {
+    return Error(
+        InvalidArgument(fmt::format("allowed tokens: got {}, want {}", allowed.size(), config_.vocab_size)));
+  }
+  ops::OpContext& context = *backend_.context;
+  DSV4_ASSIGN_OR_RETURN(Buffer buffer, context.memory().Allocate(allowed.size()));
+  DSV4_TRY(context.memory().CopyFromHost(buffer.data(), allowed.data(), allowed.size(), context.stream()));
+  return buffer;
+}
+
+Status Model::CheckDecode(std::span<const DecodeChunk> chunks) const {
+  if (!can_queue()) {
+    return Unimplemented(fmt::format("queued step: want one stage and up to {} tokens in the vocabulary",
+                                     sampling::kMaxChoices));
+  }
+  if (static_cast<int64_t>(chunks.size()) > options_.max_chunk_tokens) {
+    return InvalidArgument(fmt::format("queued step: got {} chunks, want at most max_chunk_tokens {}",
+                                       chunks.size(), options_.max_chunk_tokens));
+  }
+  std::vector<SequenceChunk> sequences;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const DecodeChunk& chunk = chunks[i];
+    if (chunk.follows >= num_chosen_) {
+      return InvalidArgument(fmt::format("queued step, chunk {}: follows chunk {}, the step before had {}", i,
+                                         chunk.follows, num_chosen_));
+    }
+    static constexpr int32_t kAny = 0;
+    sequences.push_back({.state = chunk.state, .tokens = {chunk.follows < 0 ? &chunk.token : &kAny, 1}});
+  }
+  return CheckChunks(sequences);
+}
+
+Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) {
+  Memory& memory = backend_.context->memory();
+  const int64_t most = 2 * options_.max_chunk_tokens;
+  const int64_t num_ranks = in_group_ ? options_.group->size() : 0;
+  if (!chosen_) {
+    const std::vector<int32_t> zeros(static_cast<size_t>((1 + num_ranks) * most));
+    const size_t num_bytes = zeros.size() * sizeof(int32_t);
+    DSV4_ASSIGN_OR_RETURN(chosen_, memory.Allocate(num_bytes));
+    DSV4_TRY(memory.CopyFromHost(chosen_.data(), zeros.data(), num_bytes, backend_.context->stream()));
+  }
+  const auto view = [&](int64_t begin, Shape shape) {
+    return TensorView::Contiguous(static_cast<int32_t*>(chosen_.data()) + begin, DType::kI32, shape,
+                                  chosen_.device());
+  };
+  // Rank 0's numbers are the first of all ranks'.
+  ChosenTokens chosen = {.allowed = {},
+                         .previous = view(in_group_ ? most : 0, {num_chosen_}),
+                         .numbers = view(0, {2, count}),
+                         .everybodys = view(in_group_ ? most : 0, {num_ranks, 2, count})};
+  if (allowed) {
+    chosen.allowed =
+        TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
+  }
+  return chosen;
+}
+
+Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
+  StepMessage message{.leave = false, .queued = true, .events = journal_->Take(), .chunks = {}};
+  for (const PassChunk& chunk : chunks) {
+    message.chunks.push_back({.state = chunk.state->number(),
+                              .length = chunk.state->length(),
+                              .logits = static_cast<uint8_t>(LogitsRows::kLast),
+                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
+                              .follows = chunk.follows});
+  }
+  std::vector<std::byte> bytes = Encode(message);
+  return comm::BroadcastBytes(*options_.group, bytes, 0);
+}
+
+Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
+                                                     const Status& ready) {
+  Memory& memory = backend_.context->memory();
+  Status status = ready;
+  for (size_t i = 0; i < pass.size() && status.ok(); ++i) {
+    status = pass[i].state->BeginAppend(1).WithContext(fmt::format("queued step, chunk {}", i));
+  }
+  const size_t num_bytes = 2 * pass.size() * sizeof(int32_t);
+  Result<Buffer> host = memory.AllocateOnHost(num_bytes);
+  if (status.ok() && !host) status = host.error();
+  if (in_group_) status = comm::Agree(*options_.group, status);
+  const bool begun = status.ok();
+  std::unique_ptr<PendingCopy> copy;
+  if (begun) {
+    num_chosen_ = 0;  // Tokens of a step that was begun may be partly written.
+    status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
+  }
+  if (status.ok()) {
+    auto started =
+        memory.StartCopyToHost(host->data(), chosen_.data(), num_bytes, backend_.context->stream());
+    if (started) {
+      copy = std::move(*started);
+    } else {
+      status = started.error();
+    }
+  }
+  if (!status.ok()) {
+    for (const PassChunk& chunk : pass) {
+      if (chunk.state != nullptr) chunk.state->RollBack(chunk.state->length());
+    }
+    return Error(begun && in_group_ ? EndGroup(status) : status);
+  }
+  for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
+  num_chosen_ = static_cast<int64_t>(pass.size());
+  std::function<Status()> check;
+  if (device_shards_ != nullptr) {
+    check = [this] {
+      const Status whole = CheckDeviceGroups();
+      return whole.ok() ? whole : EndGroup(whole);
+    };
+  }
+  std::vector<size_t> rows(pass.size());
+  for (size_t i = 0; i < pass.size(); ++i) rows[static_cast<size_t>(pass[i].chunk)] = i;
+  chosen_rows_ = rows;
+  return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
+}
+
+Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status& events) {
+  Status ready = events;
+  std::vector<PassChunk> pass;
+  for (const ChunkMessage& message : messages) {
+    const Result<kv::SequenceState*> copy = CopyOf(message);
+    if (!copy && ready.ok()) ready = copy.error();
+    pass.push_back({.state = copy ? *copy : nullptr,
+                    .tokens = message.tokens,
+                    .chunk = static_cast<int32_t>(pass.size()),
+                    .num_logits_rows = 1,
+                    .follows = message.follows});
+  }
+  Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(pass.size()), {});
+  if (!chosen && ready.ok()) ready = chosen.error();
+  Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
+  // What no rank has done, rank 0 reports; the group goes on.
+  if (!step) return options_.group->Check();
+  // As far ahead as rank 0, which queues a step and then waits for the one in front of it.
+  const std::unique_ptr<QueuedStep> before = std::exchange(followed_, std::move(*step));
+  if (before == nullptr) return {};
+  const auto tokens = before->Wait();
+  return tokens ? Status() : EndGroup(tokens.error());
+}
+
+Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
+                                                       const Buffer& allowed) {
+  DSV4_TRY(CheckDecode(chunks));
+  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen,
+                        ReserveChosen(static_cast<int64_t>(chunks.size()), allowed));
+  std::vector<PassChunk> pass;
+  for (const DecodeChunk& chunk : chunks) {
+    pass.push_back({.state = chunk.state,
+                    .tokens = {&chunk.token, 1},
+                    .chunk = static_cast<int32_t>(pass.size()),
+                    .num_logits_rows = 1,
+                    .follows = chunk.follows < 0
+                                   ? -1
+                                   : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
+                    .choice = chunk.choice});
+  }
+  SortByPlace(pass);
+  if (in_group_) DSV4_TRY(AnnounceQueued(pass));
+  return RunQueued(pass, chosen, {});
+}
+
+}  // namespace dsv4::model
