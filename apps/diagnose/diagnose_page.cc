@@ -54,12 +54,11 @@ Status WritePage(const DiagnoseSession& session, const std::vector<diag::CheckRe
   return io::WriteTextFile(options.html_path, diag::ToHtml(head, reports)).WithContext("--html");
 }
 
-std::string CommandLine(int argc, const char* const* argv) {
+std::string CommandLine(const std::vector<std::string>& words) {
   std::string line;
-  for (int i = 0; i < argc; ++i) {
-    if (i > 0) line += " ";
+  for (const std::string& word : words) {
     // The program's place stays private.
-    line += Quoted(i == 0 ? fs::path(argv[0]).filename().string() : argv[i]);
+    line += line.empty() ? Quoted(fs::path(word).filename().string()) : " " + Quoted(word);
   }
   return line;
 }

@@ -17,6 +17,6 @@ Status CheckPagePath(const std::string& path);
 Status WritePage(const DiagnoseSession& session, const std::vector<diag::CheckReport>& reports);
 
 // The arguments as they would be typed into a shell.
-std::string CommandLine(int argc, const char* const* argv);
+std::string CommandLine(const std::vector<std::string>& words);
 
 }  // namespace dsv4::apps

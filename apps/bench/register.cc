@@ -1,0 +1,103 @@
+// `dsv4 bench` on the command line.
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "apps/bench/bench_command.h"
+#include "apps/bench/bench_runs.h"
+#include "apps/bench/bench_server.h"
+#include "apps/command_line/command.h"
+#include "apps/command_line/shared_flags.h"
+
+namespace dsv4::apps {
+namespace {
+
+// What is only for `bench --server`.
+void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
+  CLI::Option* server =
+      bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
+  for (const char* other :
+       {"--prefill", "--depth", "--batch", "--isa", "--repeat", "--rounds", "--profile"}) {
+    server->excludes(bench.get_option(other));
+  }
+  bench.add_option("--api-key", options.api_key, "Of the server")->needs(server);
+  bench.add_option("--prompts", options.prompts_path, "One object with 'messages' a line (default: a mix)")
+      ->needs(server);
+  bench
+      .add_option("--streams", options.num_streams,
+                  "Closed loop: clients that ask one request after the other")
+      ->check(CLI::Range(1, 1000))
+      ->needs(server)
+      ->capture_default_str();
+  bench.add_option("--rate", options.rate, "Open loop: requests a second")->check(Positive())->needs(server);
+  bench.add_option("--seconds", options.seconds, "New requests are made for so long")
+      ->check(Positive())
+      ->needs(server)
+      ->capture_default_str();
+  bench.add_option("--output-tokens", options.output_tokens, "Of every answer")
+      ->check(Positive())
+      ->needs(server)
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void RegisterBench(Commands& commands) {
+  const auto kept = std::make_shared<BenchOptions>();
+  const auto server = std::make_shared<ServerBenchOptions>();
+  BenchOptions& options = *kept;
+  CLI::App& bench = commands.AddOverRanks(
+      "bench", "Time prefills and decode steps against the machine's bounds",
+      [kept, server](const Invocation& invocation) {
+        if (!server->url.empty()) {
+          server->seed = kept->seed;
+          server->check = kept->check;
+          server->json = kept->json;
+          return RunServerBench(*server);
+        }
+        kept->model = invocation.model;
+        return RunBenchCommand(*kept);
+      },
+      [server] { return server->url.empty(); });
+  const auto list = [](int64_t min) {
+    return CLI::Validator(
+        [min](const std::string& text) {
+          const auto parsed = ParseBenchList(text, min);
+          return parsed ? std::string() : parsed.error().message();
+        },
+        "N,N,...|none");
+  };
+  bench.add_option("--prefill", options.prefill, "Prompt lengths")->check(list(1))->capture_default_str();
+  bench.add_option("--depth", options.depth, "Tokens that sequences hold when they decode")
+      ->check(list(0))
+      ->capture_default_str();
+  bench.add_option("--batch", options.batch, "Sequences that decode together")
+      ->check(list(1))
+      ->capture_default_str();
+  bench
+      .add_option("--isa", options.tiers,
+                  "Instruction sets of the cpu backend, each run in turn (default: the machine's best)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("ISA,ISA,...");
+  bench.add_option("--repeat", options.repeat, "Timed runs of a row at least")
+      ->check(CLI::Range(1, kMaxRepeat))
+      ->capture_default_str();
+  bench.add_option("--rounds", options.rounds, "Run all rows N times in turn and merge their steps")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  bench.add_option("--seed", options.seed, "Of the random tokens and rows")->capture_default_str();
+  bench
+      .add_option_function<std::string>(
+          "--check", [&options](const std::string& value) { options.check = value == "on"; },
+          "off: time an unchecked output, and say so")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str("on");
+  bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");
+  bench.add_flag("--json", options.json, "One JSON document on standard output");
+  AddServerBench(bench, *server);
+  AddRankFlags(bench, commands.model());
+}
+
+}  // namespace dsv4::apps

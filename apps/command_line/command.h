@@ -1,0 +1,65 @@
+// The subcommands of dsv4. Each stands in its own folder and registers itself: its options, and what runs it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/shared/model_flags.h"
+
+namespace dsv4::apps {
+
+// What a command is told when it runs, beside its own options.
+struct Invocation {
+  ModelFlags model;
+  std::vector<std::string> words;  // The command line as typed, the program's name first.
+};
+
+class Commands {
+ public:
+  using Run = std::function<int(const Invocation&)>;  // Returns the process exit code.
+  using Predicate = std::function<bool()>;
+
+  // `app` and `model`, which AddModelFlags has tied to it, must outlive the commands.
+  Commands(CLI::App& app, ModelFlags& model) : app_(app), model_(model) {}
+
+  // A new subcommand. Its options belong into a shared_ptr that `run` keeps.
+  CLI::App& Add(const std::string& name, const std::string& help, Run run);
+  // The same for one that runs a model over ranks: it takes their options too, and enters their group first where
+  // `over_ranks` says so after parsing; empty: always.
+  CLI::App& AddOverRanks(const std::string& name, const std::string& help, Run run,
+                         Predicate over_ranks = {});
+
+  // Runs the command that was parsed, or this rank's part of it.
+  int Dispatch(int argc, char** argv) const;
+
+  CLI::App& app() { return app_; }
+  ModelFlags& model() { return model_; }
+
+ private:
+  struct Command {
+    CLI::App* flags;
+    Run run;
+    bool ranks;
+    Predicate over_ranks;
+  };
+
+  CLI::App& app_;
+  ModelFlags& model_;
+  std::vector<Command> commands_;
+};
+
+// One for each folder of commands, in the order of the help text.
+void RegisterRun(Commands& commands);       // apps/run
+void RegisterServe(Commands& commands);     // apps/serve
+void RegisterDiagnose(Commands& commands);  // apps/diagnose
+void RegisterLogits(Commands& commands);    // apps/tools
+void RegisterInspect(Commands& commands);   // apps/inspect
+void RegisterSynth(Commands& commands);     // apps/tools
+void RegisterConvert(Commands& commands);   // apps/tools
+void RegisterBench(Commands& commands);     // apps/bench
+void RegisterText(Commands& commands);      // apps/tools: encode, parse, tokenize
+void RegisterShell(Commands& commands);     // apps/command_line: completion, man
+
+}  // namespace dsv4::apps

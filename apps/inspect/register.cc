@@ -1,0 +1,46 @@
+// `dsv4 inspect` on the command line.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "apps/command_line/command.h"
+#include "apps/command_line/shared_flags.h"
+#include "apps/inspect/inspect_command.h"
+#include "comm/shared_memory.h"
+
+namespace dsv4::apps {
+
+void RegisterInspect(Commands& commands) {
+  ModelFlags& model = commands.model();
+  const auto kept = std::make_shared<InspectOptions>();
+  InspectOptions& options = *kept;
+  CLI::App& inspect =
+      commands.Add("inspect", "Shapes, formats, layer kinds, tokenizer and memory plan of a model",
+                   [kept](const Invocation& invocation) {
+                     kept->model = invocation.model;
+                     return RunInspectCommand(*kept);
+                   });
+  inspect.add_option("-c,--context", options.context, "The memory plan is for sequences of N tokens")
+      ->check(Positive())
+      ->capture_default_str();
+  inspect.add_option("--batch", options.batch, "and for N of them at a time")
+      ->check(Positive())
+      ->capture_default_str();
+  inspect.add_option("--ranks", model.num_ranks, "and for each of N ranks")
+      ->check(CLI::Range(0, comm::kMaxSharedMemoryRanks))
+      ->capture_default_str();
+  AddPlacementFlag(inspect, model);
+  inspect
+      .add_option("--rank-memory", options.rank_memory,
+                  "GB of a rank; 0: this machine's, divided by the ranks")
+      ->check(NonNegative())
+      ->capture_default_str();
+  inspect.add_option("--rank-bandwidth", options.rank_bandwidth, "GB/s at which a rank reads")
+      ->check(Positive())
+      ->capture_default_str();
+  inspect.add_option("--rank-wait", options.rank_wait, "Microseconds that an exchange among ranks takes")
+      ->check(NonNegative())
+      ->capture_default_str();
+  inspect.add_flag("--json", options.json, "One JSON document on standard output");
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,52 @@
+// `dsv4 run` on the command line.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "apps/command_line/command.h"
+#include "apps/command_line/shared_flags.h"
+#include "apps/run/run_command.h"
+#include "apps/shared/speculation_flag.h"
+
+namespace dsv4::apps {
+
+void RegisterRun(Commands& commands) {
+  const auto kept = std::make_shared<RunOptions>();
+  RunOptions& options = *kept;
+  CLI::App& run = commands.AddOverRanks("run", "Answer a prompt, or chat on the terminal without one",
+                                        [kept](const Invocation& invocation) {
+                                          kept->model = invocation.model;
+                                          return RunRunCommand(*kept);
+                                        });
+  run.add_option(
+      "PROMPT,-p,--prompt", options.prompt,
+      "The question; what comes through a pipe is added to it; '-': only that; none starts a chat");
+  run.add_option("--reasoning", options.reasoning,
+                 "show: beside the answer on a terminal, else on standard error; hide; only: no answer")
+      ->check(CLI::IsMember({"show", "hide", "only"}))
+      ->capture_default_str();
+  run.add_flag("-i,--interactive", options.interactive, "A chat; PROMPT is its first message");
+  run.add_flag("-q,--quiet", options.quiet, "Nothing but the answer: no progress, no speed");
+  run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
+  AddConversationFlags(run, options);
+  run.add_option("-n,--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
+      ->check(Positive())
+      ->capture_default_str();
+  run.add_option("--stop", options.stop, "End the answer before this text; may be repeated")
+      ->allow_extra_args(false);
+  CLI::Option* schema = run.add_option("--json-schema", options.json_schema_path,
+                                       "The answer is JSON that satisfies the schema in this file");
+  run.add_flag("--json-object", options.json_object, "The answer is a JSON object")->excludes(schema);
+  run.add_option("--logprobs", options.num_logprobs,
+                 "With --json: log-probabilities and the N most probable tokens")
+      ->check(CLI::Range(0, 20));
+  run.add_option("--verify", options.verify_every,
+                 "Compute every N-th decode token again on the reference backend and report drift (0: none)")
+      ->check(NonNegative())
+      ->capture_default_str();
+  run.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
+  run.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
+  AddSamplingFlags(run, options);
+  AddRankFlags(run, commands.model());
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,101 @@
+// `dsv4 serve` on the command line.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "apps/command_line/command.h"
+#include "apps/command_line/shared_flags.h"
+#include "apps/serve/serve_command.h"
+#include "apps/shared/speculation_flag.h"
+
+namespace dsv4::apps {
+
+void RegisterServe(Commands& commands) {
+  const auto kept = std::make_shared<ServeOptions>();
+  ServeOptions& options = *kept;
+  CLI::App& serve = commands.AddOverRanks("serve", "Answer HTTP as OpenAI's and Anthropic's APIs do",
+                                          [kept](const Invocation& invocation) {
+                                            kept->model = invocation.model;
+                                            kept->version = DSV4_VERSION;
+                                            return RunServeCommand(*kept);
+                                          });
+  constexpr double kMaxSeconds = 1e9;  // 30 years.
+  constexpr double kMaxMib = 1 << 30;
+  constexpr double kMaxCount = 1 << 30;
+  const auto bound = [](const std::string& name) {
+    return name.ends_with("-seconds")               ? kMaxSeconds
+           : name.find("-mib") != std::string::npos ? kMaxMib
+                                                    : kMaxCount;
+  };
+  const auto number = [&](const char* name, auto& value, const char* help) {
+    serve.add_option(name, value, help)->check(NonNegative(bound(name)))->capture_default_str();
+  };
+  const auto positive = [&](const char* name, auto& value, const char* help) {
+    serve.add_option(name, value, help)->check(Positive(bound(name)))->capture_default_str();
+  };
+  CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
+  CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();
+  serve.add_option("--unix-socket", options.unix_socket, "Listen here instead")
+      ->excludes(host)
+      ->excludes(port);
+  CLI::Option* certificate =
+      serve
+          .add_option("--tls-certificate", options.tls_certificate,
+                      "Speak TLS and show this PEM file: the certificate, then those that vouch for it")
+          ->excludes(serve.get_option("--unix-socket"));
+  CLI::Option* key = serve.add_option("--tls-key", options.tls_key, "PEM file with its private key");
+  certificate->needs(key);
+  key->needs(certificate);
+  serve.add_option("--name", options.name, "Of the model (default: its directory's)");
+  serve
+      .add_option("--alias", options.aliases,
+                  "A further name that requests may use (*: any); may be repeated")
+      ->allow_extra_args(false);
+  serve.add_option("--api-key", options.api_keys, "Answer only requests with a key; may be repeated")
+      ->allow_extra_args(false);
+  serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
+  serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
+  serve
+      .add_option("--revision", options.revision,
+                  "Chat format: v4 or v4-0731 (default: detected from the model)")
+      ->check(KnownRevision());
+  serve
+      .add_option("--thinking-mode", options.thinking_mode,
+                  "Of requests that do not say: reason before answering, or answer at once")
+      ->check(CLI::IsMember({"thinking", "chat"}))
+      ->capture_default_str();
+  serve.add_option("--effort", options.effort,
+                   "Reasoning effort of requests that name none (default: the model's own)");
+  serve.add_flag("--both-reasoning-fields", options.both_reasoning_fields,
+                 "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
+  number("-c,--context", options.context,
+         "Tokens of prompt and answer together (0: as many as the model knows)");
+  positive("--max-sequences", options.max_sequences, "Answers at one time");
+  positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
+  number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
+  positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
+           "Of those for prompts while others are answering");
+  serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
+  number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");
+  number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
+  number("--prefix-cache-every", options.prefix_cache_every,
+         "Keep the state of a long prompt after so many tokens too (0: no)");
+  CLI::Option* prefix_cache_dir =
+      serve.add_option("--prefix-cache-dir", options.prefix_cache_dir,
+                       "Keep states for reuse in files here too, for after a restart");
+  positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of those files");
+  serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
+  number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
+  positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
+  positive("--client-seconds", options.client_seconds,
+           "For a client to send a request, or to take what it is sent; then the connection is closed");
+  positive("--keep-alive-seconds", options.keep_alive_seconds,
+           "A silent stream shows after so long that it lives");
+  number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
+  number("--verify", options.verify_every,
+         "Compute every N-th decode token again on the reference backend; /health and /metrics say what came "
+         "of it (0: none)");
+  AddRankFlags(serve, commands.model());
+}
+
+}  // namespace dsv4::apps
