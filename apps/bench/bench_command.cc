@@ -17,6 +17,7 @@
 #include "apps/shared/model_source.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
+#include "backend/cuda/cuda_backend.h"
 #include "comm/observed_group.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/forecast.h"
@@ -230,6 +231,12 @@ Status Bench::Run() {
   for (int round = 0; round < options_.rounds; ++round) DSV4_RETURN_IF_ERROR(RunRound());
   const int64_t peak = PeakMemory();
   report_.memory.peak_bytes = peak - (read_memory_ && peak > 0 ? read_memory_->num_bytes() : 0);
+  if (options_.explain) {
+    for (const backend::CudaChoice& choice : backend::ChoicesOf(targets_.front().backend->inner())) {
+      report_.kernels.push_back({choice.op, choice.kernel, choice.reason, choice.count});
+    }
+    Print("\n" + KernelsText(report_));
+  }
   Print("\n" + FooterText(report_));
   return {};
 }
@@ -239,6 +246,10 @@ Result<Plan> ReadPlan(const BenchOptions& options) {
   DSV4_ASSIGN_OR_RETURN(plan.prefill, ParseBenchList(options.prefill, 1));
   DSV4_ASSIGN_OR_RETURN(plan.depths, ParseBenchList(options.depth, 0));
   DSV4_ASSIGN_OR_RETURN(plan.batches, ParseBenchList(options.batch, 1));
+  if (options.explain && options.model.backend != "cuda") {
+    return Error(InvalidArgument(fmt::format(
+        "--explain: got --backend {}; only the cuda backend chooses among kernels", options.model.backend)));
+  }
   if (options.model.group != nullptr) {
     if (!options.tiers.empty()) return Error(InvalidArgument("--isa: several models; want no --ranks"));
   }

@@ -21,6 +21,7 @@ struct BenchOptions {
   uint64_t seed = 0;
   bool check = true;
   bool profile = false;
+  bool explain = false;  // Of --backend cuda.
   bool json = false;
 };
 

@@ -191,6 +191,15 @@ std::string ProfileText(const BenchRow& row) {
   return text;
 }
 
+std::string KernelsText(const BenchReport& report) {
+  std::string text = "calls  op and shapes: kernel (why)\n";
+  for (const BenchKernel& k : report.kernels) {
+    text += k.kernel.empty() ? fmt::format("{:>5}  {}: fused ({})\n", k.count, k.op, k.reason)
+                             : fmt::format("{:>5}  {}: {} ({})\n", k.count, k.op, k.kernel, k.reason);
+  }
+  return text;
+}
+
 std::string FooterText(const BenchReport& report) {
   std::string text;
   for (const BenchSummary& line : Summarize(report)) {
@@ -226,6 +235,14 @@ Json ToJson(const BenchReport& report) {
   }
   json["rows"] = Json::array();
   for (const BenchRow& row : report.rows) json["rows"].push_back(RowJson(row));
+  if (!report.kernels.empty()) json["kernels"] = Json::array();
+  for (const BenchKernel& k : report.kernels) {
+    json["kernels"].push_back({{"op", k.op},
+                               {"kernel", k.kernel},
+                               {"fused", k.kernel.empty()},
+                               {"reason", k.reason},
+                               {"calls", k.count}});
+  }
   json["summary"] = Json::array();
   for (const BenchSummary& line : Summarize(report)) {
     json["summary"].push_back({{"what", line.what},

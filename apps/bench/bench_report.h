@@ -27,6 +27,14 @@ struct BenchMemory {
   int64_t states_bytes = 0;   // Of the sequences of the largest row.
 };
 
+// What an op of some shape became (--explain).
+struct BenchKernel {
+  std::string op;
+  std::string kernel;  // Empty: part of the launch in front.
+  std::string reason;
+  int64_t count = 0;
+};
+
 struct BenchReport {
   std::string model;
   std::string numerics;
@@ -36,6 +44,7 @@ struct BenchReport {
   std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;
   BenchMemory memory;
+  std::vector<BenchKernel> kernels;  // Empty unless asked for.
 };
 
 // A ratio of two rows, or a row's percentage of its bound. Only those whose rows were run.
@@ -52,6 +61,7 @@ std::string HeaderText(const BenchReport& report);
 std::string RowHeading();
 std::string RowText(const BenchRow& row);
 std::string ProfileText(const BenchRow& row);
+std::string KernelsText(const BenchReport& report);
 std::string FooterText(const BenchReport& report);
 Json ToJson(const BenchReport& report);
 

@@ -18,7 +18,7 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
   CLI::Option* server =
       bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
   for (const char* other :
-       {"--prefill", "--depth", "--batch", "--isa", "--repeat", "--rounds", "--profile"}) {
+       {"--prefill", "--depth", "--batch", "--isa", "--repeat", "--rounds", "--profile", "--explain"}) {
     server->excludes(bench.get_option(other));
   }
   bench.add_option("--api-key", options.api_key, "Of the server")->needs(server);
@@ -57,6 +57,7 @@ void RegisterBench(Commands& commands) {
           return RunServerBench(*server);
         }
         kept->model = invocation.model;
+        kept->model.explain = kept->explain;
         return RunBenchCommand(*kept);
       },
       [server] { return server->url.empty(); });
@@ -95,6 +96,8 @@ void RegisterBench(Commands& commands) {
       ->check(CLI::IsMember({"on", "off"}))
       ->default_str("on");
   bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");
+  bench.add_flag("--explain", options.explain,
+                 "With --backend cuda: the kernel of every op and shape, and why");
   bench.add_flag("--json", options.json, "One JSON document on standard output");
   AddServerBench(bench, *server);
   AddRankFlags(bench, commands.model());

@@ -54,7 +54,8 @@ int64_t PassTokens(const ModelFlags& flags) {
 
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   const int num_threads = NumThreads(flags);
-  if (flags.backend == "cuda") return backend::MakeCudaBackend({.device = flags.device});
+  if (flags.backend == "cuda")
+    return backend::MakeCudaBackend({.device = flags.device, .explain = flags.explain});
   DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
   return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});

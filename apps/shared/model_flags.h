@@ -35,6 +35,8 @@ struct ModelFlags {
   int64_t pass_tokens = 0;    // Most tokens of one pass through the layers; 0: what suits the backend.
 
   int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
+  bool explain =
+      false;          // --backend cuda keeps which kernels it chose (backend/cuda/cuda_backend.h, ChoicesOf).
   int device = 0;     // Of this machine, for --backend cuda: a rank's is its LOCAL_RANK.
   bool peers = true;  // --peer-exchange
   std::string placement = "auto";     // model::ParsePlacement

@@ -18,6 +18,8 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend&, c
   return Error(FailedPrecondition("backend cuda: not in this build, so it has no groups of devices"));
 }
 
+std::vector<CudaChoice> ChoicesOf(const ops::Backend&) { return {}; }
+
 Result<CudaRoom> RoomOf(int) {
   return Error(
       FailedPrecondition("backend cuda: not in this build, so the memory of its device cannot be read"));

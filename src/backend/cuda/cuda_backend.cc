@@ -209,7 +209,10 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);
-  backend.context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled, fp8_products);
+  auto context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled, fp8_products);
+  const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
+  if (options.explain || to_log) context->Explain(to_log);
+  backend.context = std::move(context);
   using namespace cuda;  // NOLINT: the table reads as a table.
   backend.table = {
       .prepare_weight = PrepareWeightEntry,
@@ -264,6 +267,15 @@ CudaCounters CountersOf(const ops::Backend& backend) {
   const cuda::LaunchCounters counters = context.queue().counters();
   return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured,
           context.num_inexact_experts()};
+}
+
+std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend) {
+  const cuda::Explanations* const explanations = static_cast<cuda::CudaContext&>(*backend.context).explain();
+  std::vector<CudaChoice> choices;
+  if (explanations == nullptr) return choices;
+  for (const cuda::Explanation& line : explanations->lines())
+    choices.push_back({line.op, line.kernel, line.reason, line.count});
+  return choices;
 }
 
 }  // namespace dsv4::backend

@@ -33,6 +33,19 @@ struct CudaOptions {
   // Products in FP8 on Hopper's matrix unit. Where it is kOff DSV4_CUDA_FP8_PRODUCTS=many or all sets it from outside. A device of
   // another compute capability than 9.0 is refused with it.
   cuda::Fp8Products fp8_products = cuda::Fp8Products::kOff;
+  // Keeps which kernel every op and shape takes, and why, for ChoicesOf. DSV4_CUDA_EXPLAIN=1 does, and writes each to the log when it
+  // first comes.
+  bool explain = false;
+};
+
+// What an op of some shape became.
+struct CudaChoice {
+  std::string op;  // With its shapes.
+  std::string
+      kernel;  // Its file below src/backend/cuda/kernels; empty: the op became part of the launch in front.
+  std::string
+      reason;         // The rule: of docs/cuda/kernels.md, or where `kernel` is empty of docs/cuda/fusion.md.
+  int64_t count = 0;  // Calls.
 };
 
 // What a backend of MakeCudaBackend has launched since it was made; launches that are still collected do not count.
@@ -77,5 +90,8 @@ Result<CudaRoom> RoomOf(int device);
 
 // Of a backend that MakeCudaBackend made.
 CudaCounters CountersOf(const ops::Backend& backend);
+
+// In the order in which they first came; empty unless the backend explains (CudaOptions).
+std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend);
 
 }  // namespace dsv4::backend

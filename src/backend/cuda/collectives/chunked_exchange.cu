@@ -306,7 +306,7 @@ __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uin
 
 template <typename Unit, bool kSum>
 __global__ void __launch_bounds__(kStreamThreads, 1)
-    PeerStreamKernel(const __grid_constant__ StreamParams p) {
+    ChunkedExchangeKernel(const __grid_constant__ StreamParams p) {
   __shared__ Progress progress;
   __shared__ int broken;
   BeginKernel();
@@ -362,13 +362,13 @@ StreamParams PlanStream(const ExchangeParams& exchange, int64_t most, int num_bl
 StreamKernel StreamKernelFor(int unit, bool sum) {
   switch (unit) {
     case 16:
-      return sum ? PeerStreamKernel<uint4, true> : PeerStreamKernel<uint4, false>;
+      return sum ? ChunkedExchangeKernel<uint4, true> : ChunkedExchangeKernel<uint4, false>;
     case 8:
-      return sum ? PeerStreamKernel<uint32_t, true> : PeerStreamKernel<uint2, false>;
+      return sum ? ChunkedExchangeKernel<uint32_t, true> : ChunkedExchangeKernel<uint2, false>;
     case 4:
-      return sum ? PeerStreamKernel<uint32_t, true> : PeerStreamKernel<uint32_t, false>;
+      return sum ? ChunkedExchangeKernel<uint32_t, true> : ChunkedExchangeKernel<uint32_t, false>;
     default:
-      return PeerStreamKernel<uint8_t, false>;
+      return ChunkedExchangeKernel<uint8_t, false>;
   }
 }
 

@@ -75,7 +75,7 @@ __device__ void Sum(const ExchangeParams& p, uint64_t round, Share share) {
 
 template <typename Unit, bool kSum>
 __global__ void __launch_bounds__(kExchangeThreads)
-    PeerExchangeKernel(const __grid_constant__ ExchangeParams p) {
+    LlExchangeStreamKernel(const __grid_constant__ ExchangeParams p) {
   __shared__ int stopped;
   BeginKernel();
   const int t = static_cast<int>(threadIdx.x);
@@ -145,7 +145,7 @@ __device__ void StoreWords(std::byte* to, uint2 words) {
 
 template <typename Unit>
 __global__ void __launch_bounds__(kExchangeThreads)
-    PackedExchangeKernel(const __grid_constant__ ExchangeParams p) {
+    LlExchangeKernel(const __grid_constant__ ExchangeParams p) {
   BeginKernel();
   const uint64_t round = p.state->round + 1;
   if (__syncthreads_or(p.state->broken) != 0) return;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
 
 // A float a thread.
 constexpr int kSumThreads = 256;
-__global__ void __launch_bounds__(kSumThreads) PackedSumKernel(const __grid_constant__ PackedSum p) {
+__global__ void __launch_bounds__(kSumThreads) LlExchangeSumKernel(const __grid_constant__ PackedSum p) {
   BeginKernel();
   SumOverRanks ranks(p.links);
   const int64_t i = blockIdx.x * int64_t{kSumThreads} + threadIdx.x;
@@ -218,23 +218,23 @@ __global__ void __launch_bounds__(kSumThreads) PackedSumKernel(const __grid_cons
 ExchangeKernel ExchangeKernelFor(int unit, bool sum) {
   switch (unit) {
     case 16:
-      return sum ? PeerExchangeKernel<uint4, true> : PeerExchangeKernel<uint4, false>;
+      return sum ? LlExchangeStreamKernel<uint4, true> : LlExchangeStreamKernel<uint4, false>;
     case 8:
-      return sum ? PeerExchangeKernel<uint32_t, true> : PeerExchangeKernel<uint2, false>;
+      return sum ? LlExchangeStreamKernel<uint32_t, true> : LlExchangeStreamKernel<uint2, false>;
     case 4:
-      return sum ? PeerExchangeKernel<uint32_t, true> : PeerExchangeKernel<uint32_t, false>;
+      return sum ? LlExchangeStreamKernel<uint32_t, true> : LlExchangeStreamKernel<uint32_t, false>;
     default:
-      return PeerExchangeKernel<uint8_t, false>;
+      return LlExchangeStreamKernel<uint8_t, false>;
   }
 }
 
 ExchangeKernel PackedKernelFor(int unit) {
-  return unit >= kPackedUnit ? PackedExchangeKernel<uint2> : PackedExchangeKernel<uint8_t>;
+  return unit >= kPackedUnit ? LlExchangeKernel<uint2> : LlExchangeKernel<uint8_t>;
 }
 
 uint64_t LaunchPackedSum(DeviceQueue& queue, uint64_t before, const PackedSum& sum) {
   const auto blocks = static_cast<unsigned>((sum.count + kSumThreads - 1) / kSumThreads);
-  return queue.LaunchInPlaceOf(before, PackedSumKernel, blocks, kSumThreads, 0, sum);
+  return queue.LaunchInPlaceOf(before, LlExchangeSumKernel, blocks, kSumThreads, 0, sum);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -16,7 +16,7 @@ __global__ void SumPartsKernel(const float* parts, int num_parts, int64_t count,
   }
 }
 
-__global__ void MarkKernel(volatile uint64_t* word, uint64_t number) {
+__global__ void SumPartsMarkKernel(volatile uint64_t* word, uint64_t number) {
   *word = number;
   __threadfence_system();
 }
@@ -32,7 +32,7 @@ cudaError_t LaunchSumParts(cudaStream_t stream, const float* parts, int num_part
 }
 
 cudaError_t LaunchMark(cudaStream_t stream, uint64_t* word, uint64_t number) {
-  MarkKernel<<<1, 1, 0, stream>>>(word, number);
+  SumPartsMarkKernel<<<1, 1, 0, stream>>>(word, number);
   return cudaGetLastError();
 }
 

@@ -2,12 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/log.h"
+
 namespace dsv4::backend::cuda {
+namespace {
+
+int64_t WidestOf(const OpRecord& record) {
+  int64_t widest = 0;
+  for (const Shape& shape : record.shapes) {
+    for (int i = 1; i < shape.rank(); ++i) widest = std::max(widest, shape[i]);
+  }
+  return widest;
+}
+
+}  // namespace
 
 Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& operand) const {
   if (operand.num_elements() == 0 || operand.device == queue_->device()) return {};
   return InvalidArgument(fmt::format("op {}: operands are not in the memory of CUDA device {}", record.name,
                                      queue_->device().index));
+}
+
+void CudaContext::NoteChoice(const char* kernel, const char* reason, RuleKind kind) {
+  if (record_ == nullptr) return;
+  if (explain_ != nullptr) explain_->Add(record_->ToString(), kernel, reason);
+  // Small models take such kernels by rights: their sizes are nobody's fast path.
+  constexpr int64_t kReleaseWidth = 1024;
+  if (kind == RuleKind::kAny && WidestOf(*record_) >= kReleaseWidth && missed_.insert(record_->name).second) {
+    LogInfo(fmt::format("backend cuda: op {}: no fast kernel takes it; it runs as {} ({})",
+                        record_->ToString(), kernel, reason));
+  }
 }
 
 Result<GridBarrier*> CudaContext::GridBarriers() {

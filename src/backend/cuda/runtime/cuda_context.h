@@ -4,13 +4,16 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 
-#include "backend/cuda/block_scaled_mode.h"
 #include "backend/cuda/device/numeric/device_array.h"
 #include "backend/cuda/device/sync/grid_barrier.h"
-#include "backend/cuda/fp8_products.h"
+#include "backend/cuda/lowering/explain.h"
+#include "backend/cuda/lowering/fusion_rules.h"
+#include "backend/cuda/lowering/rule.h"
 #include "backend/cuda/runtime/device_memory.h"
 #include "backend/cuda/weights/expert_tables.h"
 #include "ops/op_context.h"
@@ -38,8 +41,11 @@ class CudaContext final : public ops::OpContext {
         memory_(queue_),
         scratch_(memory_),
         expert_tables_(memory_),
-        block_scaled_(block_scaled),
-        fp8_products_(fp8_products) {}
+        limits_{.compute_capability = queue_->compute_capability(),
+                .num_sms = queue_->num_processors(),
+                .shared_bytes = queue_->shared_bytes(),
+                .block_scaled = block_scaled,
+                .fp8_products = fp8_products} {}
 
   Memory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
@@ -49,13 +55,9 @@ class CudaContext final : public ops::OpContext {
   // For those that may outlive the context.
   const std::shared_ptr<DeviceQueue>& shared_queue() const { return queue_; }
   Fault* fault() const { return queue_->fault(); }
-  // Whether there is Hopper's matrix unit: kernels on it are machine code for that generation alone.
-  bool has_wgmma() const { return queue_->compute_capability() == 90; }
-  // Not kOff only on a device of compute capability 10.0.
-  BlockScaledMode block_scaled() const { return block_scaled_; }
-  // Not kOff only where there is has_wgmma().
-  Fp8Products fp8_products() const { return fp8_products_; }
-  // Layers' experts that fp8_products() would have taken and that are not e4m3 exactly (CudaCounters).
+  // What kernels are chosen by.
+  const DeviceLimits& limits() const { return limits_; }
+  // Layers' experts that limits().fp8_products would have taken and that are not e4m3 exactly (CudaCounters).
   int64_t num_inexact_experts() const { return num_inexact_experts_; }
   void CountInexactExperts() { ++num_inexact_experts_; }
 
@@ -72,10 +74,26 @@ class CudaContext final : public ops::OpContext {
     DSV4_RETURN_IF_ERROR(scratch_.Recycle());
     DSV4_RETURN_IF_ERROR(queue_->BeginOp(record));
     const Arena::Scope scope(scratch_);
+    record_ = &record;
     const Status status = body();
+    record_ = nullptr;
     const Status ended = queue_->EndOp();
     return status.ok() ? ended : status;
   }
+
+  // Notes which kernel the op that runs now takes, and why: for explain(), and in the log where an op of the release's size
+  // ends at the kernel for all the rest.
+  template <typename Kernel>
+  void Chose(const Plan<Kernel>& plan) {
+    if (explain_ != nullptr || plan.kind == RuleKind::kAny) NoteChoice(plan.file, plan.reason, plan.kind);
+  }
+  // Notes that the op that runs now became part of the launch in front, by that rule.
+  void Fused(FusionRule rule) {
+    if (explain_ != nullptr) NoteChoice("", RowOf(rule).name, RuleKind::kFast);
+  }
+  // Null unless the backend was made to explain.
+  Explanations* explain() { return explain_.get(); }
+  void Explain(bool log) { explain_ = std::make_unique<Explanations>(log); }
 
   // Memory for the op that runs now; contents unspecified.
   Result<void*> Scratch(size_t num_bytes);
@@ -113,15 +131,19 @@ class CudaContext final : public ops::OpContext {
  private:
   Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
 
+  void NoteChoice(const char* kernel, const char* reason, RuleKind kind);
+
   std::shared_ptr<DeviceQueue> queue_;
   DeviceMemory memory_;
   ThreadPool threads_{1};
   Arena scratch_;
   Buffer grid_barriers_;
   ExpertTables expert_tables_;
-  const BlockScaledMode block_scaled_;
-  const Fp8Products fp8_products_;
+  const DeviceLimits limits_;
   int64_t num_inexact_experts_ = 0;
+  const OpRecord* record_ = nullptr;  // Of the op that runs now.
+  std::unique_ptr<Explanations> explain_;
+  std::set<std::string> missed_;  // Ops that the log has told of.
   std::shared_ptr<OpenAttention> open_attention_;
   std::shared_ptr<OpenCombine> open_combine_;
   std::shared_ptr<OpenExperts> open_experts_;

@@ -92,6 +92,11 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
   DSV4_TRY(queue->Check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device),
                         "cudaDeviceGetAttribute"));
   queue->compute_capability_ = 10 * major + minor;
+  int shared_bytes = 0;
+  DSV4_TRY(queue->Check(
+      cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, options.device),
+      "cudaDeviceGetAttribute"));
+  queue->shared_bytes_ = static_cast<size_t>(shared_bytes);
   DSV4_TRY(
       queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
   // A pool of our own that keeps what it is given back: a step then allocates without asking the driver.

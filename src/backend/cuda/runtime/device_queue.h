@@ -63,6 +63,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   cudaStream_t stream() const { return stream_; }
   int num_processors() const { return num_processors_; }
   int compute_capability() const { return compute_capability_; }  // 90 is 9.0.
+  size_t shared_bytes() const { return shared_bytes_; }           // Shared memory that a block may have.
   // Where kernels report wrong data; device memory.
   Fault* fault() const { return device_fault_; }
 
@@ -176,6 +177,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   const QueueOptions options_;
   int num_processors_ = 0;
   int compute_capability_ = 0;
+  size_t shared_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   Fault* device_fault_ = nullptr;

@@ -12,8 +12,8 @@ static_assert(kActivationPadding % kGroup == 0);
 
 // One warp a group of 128 columns of a row; columns past the end are zero.
 template <typename In>
-__global__ void PackKernel(const In* x, int64_t stride, uint16_t* packed, int64_t num_rows, int64_t cols,
-                           int64_t padded_cols, bool quantize) {
+__global__ void ActivationsPackKernel(const In* x, int64_t stride, uint16_t* packed, int64_t num_rows,
+                                      int64_t cols, int64_t padded_cols, bool quantize) {
   BeginKernel();
   const int64_t groups = padded_cols / kGroup;
   const int64_t index = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
@@ -52,7 +52,7 @@ Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, D
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(num_rows * padded));
   const int64_t groups = num_rows * (padded / kGroup);
   WithElement(dtype, [&]<typename In>(In*) {
-    context.Launch(PackKernel<In>, static_cast<unsigned>(CeilDiv(groups, kWarps)), 32 * kWarps, 0,
+    context.Launch(ActivationsPackKernel<In>, static_cast<unsigned>(CeilDiv(groups, kWarps)), 32 * kWarps, 0,
                    static_cast<const In*>(x), stride, packed, num_rows, cols, padded, quantize);
   });
   return ActivationRows{packed, padded, DType::kBF16};

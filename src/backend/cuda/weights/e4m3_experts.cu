@@ -17,8 +17,8 @@ constexpr int kSmallestScale =
 
 // Grid: rows by kWarps, matrices. A warp a row; `inexact` counts rows.
 __global__ void __launch_bounds__(32 * kWarps)
-    LargestScalesKernel(const DeviceWeight* weights, uint8_t* largest_scales, int64_t max_rows,
-                        int* inexact) {
+    E4m3ExpertsLargestScalesKernel(const DeviceWeight* weights, uint8_t* largest_scales, int64_t max_rows,
+                                   int* inexact) {
   BeginKernel();
   const DeviceWeight& weight = weights[blockIdx.y];
   const int64_t row = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
@@ -60,7 +60,7 @@ Result<const E4m3Experts*> FindE4m3Experts(CudaContext& context, const ExpertTab
   found->largest_scales = scales;
   const dim3 grid(static_cast<unsigned>(CeilDiv(found->max_rows, kWarps)),
                   static_cast<unsigned>(num_experts * kMatrices));
-  context.Launch(LargestScalesKernel, grid, 32 * kWarps, 0, table.weights, scales, found->max_rows,
+  context.Launch(E4m3ExpertsLargestScalesKernel, grid, 32 * kWarps, 0, table.weights, scales, found->max_rows,
                  reinterpret_cast<int*>(scales + count_at));
   int inexact = 0;
   DSV4_TRY(context.memory().CopyToHost(&inexact, scales + count_at, sizeof(inexact), nullptr));

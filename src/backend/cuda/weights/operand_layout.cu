@@ -110,7 +110,7 @@ enum class RowKind : uint8_t { kTokens, kGateAndUp, kWeights };
 
 template <MatmulKind kKind, typename T, RowKind kRow>
 __global__ void __launch_bounds__(32 * kWarps)
-    PackKernel(const RowSource source, uint16_t* packed, int64_t packed_rows, bool quantize) {
+    OperandLayoutPackKernel(const RowSource source, uint16_t* packed, int64_t packed_rows, bool quantize) {
   constexpr int kValues = Unpack<kKind>::kValues;
   constexpr int kUnit = 4 * kValues;
   __shared__ __align__(16) uint32_t shared[2 * kWarps][kGroup / 2];
@@ -174,14 +174,11 @@ void Launch(CudaContext& context, const RowSource& source, uint16_t* packed, int
             int64_t cols, bool quantize) {
   const dim3 grid(static_cast<unsigned>(CeilDiv(source.num_rows, kRowsPerBlock)),
                   static_cast<unsigned>(cols / kGroup));
-  context.Launch(PackKernel<kKind, T, kRow>, grid, 32 * kWarps, 0, source, packed, packed_rows, quantize);
+  context.Launch(OperandLayoutPackKernel<kKind, T, kRow>, grid, 32 * kWarps, 0, source, packed, packed_rows,
+                 quantize);
 }
 
 }  // namespace
-
-bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols) {
-  return cols % kGroup == 0 && stride % 8 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
-}
 
 // What PackTokens gave last.
 struct OpenPack {
@@ -227,6 +224,7 @@ Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int
       open->packed.num_rows == rows && open->source.x == source.x && open->source.dtype == source.dtype &&
       open->source.stride == source.stride && open->source.num_rows == source.num_rows &&
       open->cols == cols && open->quantize == quantize && open->kind == kind) {
+    context.Fused(FusionRule::kPackedTokens);
     return open->packed;
   }
   LaunchPack(context, source, packed, rows, cols, quantize, kind);
@@ -241,11 +239,6 @@ void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y
   const int64_t x_bytes = source.num_rows * source.stride * ElementBytes(source.dtype);
   const int64_t y_bytes = y.shape[0] * y_stride * ElementBytes(y.dtype);
   open->launch = BytesOverlap(source.x, x_bytes, y.data, y_bytes) ? 0 : launch;
-}
-
-bool CanPackWeight(const DeviceWeight& weight) {
-  return (weight.kind == MatmulKind::kMmaBf16 || weight.kind == MatmulKind::kMmaFp8) &&
-         weight.cols % kGroup == 0 && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
 }
 
 Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows) {

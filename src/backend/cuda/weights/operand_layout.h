@@ -4,6 +4,7 @@
 // So many rows of 64 columns are one piece of memory, which the copy engine brings at once.
 #pragma once
 
+#include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/weights/device_weight.h"
 
@@ -51,9 +52,6 @@ void WithMmaKind(MatmulKind kind, F&& f) {
   }
 }
 
-// Whether Pack takes rows of these: whole groups of 128 columns, aligned for loads of eight.
-bool CanPack(const void* x, DType dtype, int64_t stride, int64_t cols);
-
 // Scratch of the op that runs. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
@@ -65,10 +63,6 @@ Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int
 // The op's last launch, of that number, reads them and writes y, of rows y_stride elements apart.
 void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y, int64_t y_stride);
 
-// Weights in the same layout, as wgmma's A operand: BF16, or FP8 widened to bf16 without its scales (a NaN stays one). Of each 16 rows
-// the even ones come first, so that a thread, which holds rows r and r + 8 of a result, holds neighbours. Scratch of the op that runs,
-// of `num_rows` rows at least, of which those past the weight's are unspecified.
-bool CanPackWeight(const DeviceWeight& weight);
 Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
 
 }  // namespace dsv4::backend::cuda

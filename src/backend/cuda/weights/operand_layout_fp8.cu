@@ -63,7 +63,7 @@ __device__ __forceinline__ uint32_t FourCodes(float a, float b, float c, float d
 // Grid: rows by kRowsPerBlock, blocks of columns. kGateAndUp: rows of RowSource::row_weights.
 template <typename T, bool kGateAndUp>
 __global__ void __launch_bounds__(kThreads)
-    PackKernel(const RowSource source, uint8_t* codes, float* scales, int64_t packed_rows) {
+    OperandLayoutFp8PackKernel(const RowSource source, uint8_t* codes, float* scales, int64_t packed_rows) {
   BeginKernel();
   const int half_warp = static_cast<int>(threadIdx.x) / 16;
   const int lane = static_cast<int>(threadIdx.x) % 16;
@@ -130,7 +130,8 @@ __device__ __forceinline__ int64_t PlaceOfWeightRow(int64_t row) {
 
 // Grid: rows by kWeightRowsPerBlock, blocks of columns.
 __global__ void __launch_bounds__(kThreads)
-    PackWeightKernel(const uint8_t* data, int64_t rows, int64_t cols, uint8_t* codes, int64_t packed_rows) {
+    OperandLayoutFp8PackWeightKernel(const uint8_t* data, int64_t rows, int64_t cols, uint8_t* codes,
+                                     int64_t packed_rows) {
   BeginKernel();
   const int piece = static_cast<int>(threadIdx.x) % kPiecesOfRow;
   const int64_t first = blockIdx.x * int64_t{kWeightRowsPerBlock} + threadIdx.x / kPiecesOfRow;
@@ -166,24 +167,19 @@ Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t
                    rows);
   };
   if (source.row_weights != nullptr) {
-    launch(PackKernel<Bf16, true>);
+    launch(OperandLayoutFp8PackKernel<Bf16, true>);
   } else {
-    WithElement(source.dtype, [&]<typename T>(T*) { launch(PackKernel<T, false>); });
+    WithElement(source.dtype, [&]<typename T>(T*) { launch(OperandLayoutFp8PackKernel<T, false>); });
   }
   return PackedFp8{codes, scales, rows};
-}
-
-bool CanPackFp8Weight(const DeviceWeight& weight) {
-  return weight.kind == MatmulKind::kMmaFp8 && weight.cols % kCols == 0 &&
-         reinterpret_cast<uintptr_t>(weight.data) % kPiece == 0;
 }
 
 Result<PackedFp8> PackFp8Weight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows) {
   constexpr int64_t kRowsTogether = 32;
   const int64_t rows = CeilDiv(std::max(num_rows, weight.rows), kRowsTogether) * kRowsTogether;
   DSV4_ASSIGN_OR_RETURN(uint8_t* const codes, context.Scratch<uint8_t>(rows * weight.cols));
-  context.Launch(PackWeightKernel, Grid(weight.rows, kWeightRowsPerBlock, weight.cols), kThreads, 0,
-                 weight.data, weight.rows, weight.cols, codes, rows);
+  context.Launch(OperandLayoutFp8PackWeightKernel, Grid(weight.rows, kWeightRowsPerBlock, weight.cols),
+                 kThreads, 0, weight.data, weight.rows, weight.cols, codes, rows);
   return PackedFp8{codes, nullptr, rows};
 }
 

@@ -24,9 +24,6 @@ struct PackedFp8 {
 Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t cols,
                           int64_t row_multiple = kPackedRows);
 
-// FP8 weights as they are stored. Of each 32 rows, row 8 l + 2 j + e lies at place 8 j + 2 l + e: a thread, which holds columns 8 j + 2 l and
-// the next of a product's columns, holds eight neighbours. Scratch of the op that runs, of `num_rows` rows at least.
-bool CanPackFp8Weight(const DeviceWeight& weight);
 Result<PackedFp8> PackFp8Weight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
 
 }  // namespace dsv4::backend::cuda

@@ -29,7 +29,7 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   auto* const base = static_cast<std::byte*>(buffer.data());
   DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
   Weight prepared = source;
-  if (WantsE2m1Order(source, context.block_scaled())) {
+  if (WantsE2m1Order(source, context.limits().block_scaled)) {
     DSV4_RETURN_IF_ERROR(context.queue().CallOnStream(
         "order of FP4 codes", [&](cudaStream_t on) { return LaunchE2m1Order(on, base, data_bytes); }));
     prepared.repacked = true;

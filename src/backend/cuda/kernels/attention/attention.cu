@@ -8,9 +8,11 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/attention_mma.h"
+#include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
 #include "backend/cuda/kernels/attention/hopper_two_pass.h"
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/open_launches.h"
 
 namespace dsv4::backend::cuda {
@@ -22,9 +24,10 @@ constexpr int kSortThreads = 256;
 
 // One block a token: checks the list, drops its holes and sorts it (bitonic, in shared memory). Results then do not depend
 // on the order of the list.
-__global__ void SortEntriesKernel(const __grid_constant__ SequenceTable table, const int32_t* all_selected,
-                                  int32_t* all_entries, int32_t* num_entries, int64_t top_k, int64_t ratio,
-                                  int padded, Fault* fault) {
+__global__ void AttentionSortEntriesKernel(const __grid_constant__ SequenceTable table,
+                                           const int32_t* all_selected, int32_t* all_entries,
+                                           int32_t* num_entries, int64_t top_k, int64_t ratio, int padded,
+                                           Fault* fault) {
   BeginKernel();
   extern __shared__ int32_t list[];
   const int64_t token = blockIdx.x;
@@ -88,7 +91,7 @@ Status SortEntries(CudaContext& context, const SequenceTable& table, const ops::
   DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
   int padded = 2;
   while (padded < top_k) padded *= 2;
-  context.Launch(SortEntriesKernel, static_cast<unsigned>(num_tokens), kSortThreads,
+  context.Launch(AttentionSortEntriesKernel, static_cast<unsigned>(num_tokens), kSortThreads,
                  static_cast<size_t>(padded) * sizeof(int32_t), table, args.selected.as<const int32_t>(),
                  entries, counts, top_k, args.ratio, padded, context.fault());
   params.entries = entries;
@@ -209,19 +212,38 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
                             .num_heads = static_cast<int>(args.q.shape[1]),
                             .head_dim = static_cast<int>(head_dim)};
   if (IsIndexersList(context, args)) {
+    context.Fused(FusionRule::kIndexerList);
     params.entries = args.selected.as<const int32_t>();
     params.top_k = args.selected.shape[1];
   } else if (!args.selected.is_null()) {
     DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
   }
-  // All three copy queries by 16 bytes.
-  if (context.has_wgmma() && reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0) {
-    if (HasAttentionColumns(context, args.q.dtype, params, max_keys))
-      return AttentionColumns(context, table, params);
-    if (HasAttentionOnce(args.q.dtype, params, max_keys)) return AttentionOnce(context, table, params);
-    if (HasAttentionWgmma(args.q.dtype, num_tokens, head_dim)) return AttentionWgmma(context, table, params);
+  const AttentionShape shape = {
+      .dtype = args.q.dtype,
+      .num_tokens = num_tokens,
+      .num_heads = params.num_heads,
+      .head_dim = head_dim,
+      .max_keys = max_keys,
+      .q = args.q.data,
+      .o = args.o.data,
+      .column_clusters = [&](int blocks) { return ColumnClusters(context, blocks); }};
+  const Plan<AttentionPath> plan = ChooseAttention(shape, context.limits());
+  context.Chose(plan);
+  switch (plan.kernel) {
+    case AttentionPath::kHopperClusterColumns:
+      return HopperClusterColumns(context, table, params, BlocksOfColumns(shape));
+    case AttentionPath::kHopperInRegisters:
+      return HopperInRegisters(context, table, params);
+    case AttentionPath::kHopperTwoPass:
+      return HopperTwoPass(context, table, params);
+    case AttentionPath::kDecodeCluster:
+      DecodeCluster(context, table, params, max_keys);
+      return {};
+    case AttentionPath::kMma:
+      return AttentionMma(context, table, params, max_keys);
+    case AttentionPath::kAny:
+      break;
   }
-  if (HasAttentionMma(args.q.dtype, head_dim)) return AttentionMma(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {
     context.Launch(AttentionKernel<T>, grid, kThreads, static_cast<size_t>(head_dim) * sizeof(float), table,

@@ -8,7 +8,6 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_mma.h"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
-#include "backend/cuda/kernels/attention/decode_cluster.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -25,8 +24,9 @@ __device__ float HeadMax(const float* maxima, int num_tiles) {
 
 // Grid: tiles, groups of heads, tokens. First for maxima only, then for the values.
 template <int kDim, bool kMaximaOnly>
-__global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant__ SequenceTable table,
-                                                          const AttentionParams p, const PartialResults out) {
+__global__ void __launch_bounds__(kThreads, 2)
+    AttentionMmaTileKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                           const PartialResults out) {
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<TileMemory<kDim>*>(raw);
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kThreads, 2) TileKernel(const __grid_constant_
 
 // One block a head of a token. The sink is one more logit without value.
 template <int kDim>
-__global__ void JoinKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
-                           const PartialResults in) {
+__global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                                       const PartialResults in) {
   BeginKernel();
   const int64_t local_token = blockIdx.x;
   const int64_t token = in.first_token + local_token;
@@ -101,25 +101,17 @@ Status Run(CudaContext& context, const SequenceTable& table, const AttentionPara
       context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
         const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
                          static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
-        context.Launch(TileKernel<kDim, true>, tiles, kThreads, kSharedBytes, table, p, partial);
-        context.Launch(TileKernel<kDim, false>, tiles, kThreads, kSharedBytes, table, p, partial);
+        context.Launch(AttentionMmaTileKernel<kDim, true>, tiles, kThreads, kSharedBytes, table, p, partial);
+        context.Launch(AttentionMmaTileKernel<kDim, false>, tiles, kThreads, kSharedBytes, table, p, partial);
         const dim3 heads(count, static_cast<unsigned>(p.num_heads));
-        context.Launch(JoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
+        context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
       });
 }
 
 }  // namespace
 
-bool HasAttentionMma(DType dtype, int64_t head_dim) {
-  return dtype == DType::kBF16 && (head_dim == 128 || head_dim == 512);
-}
-
 Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
                     int64_t max_keys) {
-  if (HasAttentionCluster(params, max_keys)) {
-    AttentionCluster(context, table, params, max_keys);
-    return {};
-  }
   return params.head_dim == 512 ? Run<512>(context, table, params, max_keys)
                                 : Run<128>(context, table, params, max_keys);
 }

@@ -8,8 +8,6 @@
 
 namespace dsv4::backend::cuda {
 
-bool HasAttentionMma(DType dtype, int64_t head_dim);
-
 // max_keys: the most keys that any query of the step may see.
 Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
                     int64_t max_keys);

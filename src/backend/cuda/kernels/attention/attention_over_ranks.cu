@@ -5,10 +5,10 @@
 namespace dsv4::backend::cuda {
 namespace {
 
+using over_ranks::AttentionOverRanksKernel;
 using over_ranks::kBlocks;
 using over_ranks::kMaxTiles;
 using over_ranks::Memory;
-using over_ranks::OverRanksKernel;
 using over_ranks::TileResults;
 
 using Kernel = void (*)(AttentionOverRanks);
@@ -16,11 +16,11 @@ template <int kDim>
 Kernel KernelFor(int num_ranks) {
   switch (num_ranks) {
     case 2:
-      return OverRanksKernel<kDim, 2>;
+      return AttentionOverRanksKernel<kDim, 2>;
     case 4:
-      return OverRanksKernel<kDim, 4>;
+      return AttentionOverRanksKernel<kDim, 4>;
     case 8:
-      return OverRanksKernel<kDim, 8>;
+      return AttentionOverRanksKernel<kDim, 8>;
     default:
       return nullptr;
   }
@@ -42,6 +42,7 @@ bool Launch(CudaContext& context, uint64_t before, const AttentionOverRanks& par
   const uint64_t number =
       params.part.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
   if (number == 0) return false;
+  if (before != 0) context.Fused(FusionRule::kAttentionOverRanks);
   context.open_attention() = std::make_shared<OpenAttention>(OpenAttention{
       .launch = number, .table = {}, .over_ranks = std::make_shared<AttentionOverRanks>(params)});
   return true;

@@ -283,7 +283,7 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const Jo
 // mark comes again before two thousand million rounds.
 template <int kDim, int kRanks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
-    OverRanksKernel(const __grid_constant__ AttentionOverRanks p) {
+    AttentionOverRanksKernel(const __grid_constant__ AttentionOverRanks p) {
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<Memory<kDim>*>(raw);

@@ -26,9 +26,9 @@ constexpr int kListThreads = 256;
 
 // One block a token: checks the list and keeps the rows of those entries that are here, in order. Wrong lists are reported as
 // attention's.
-__global__ void RowsHereKernel(const __grid_constant__ SequenceTable table, const PartParams p,
-                               const int32_t* all_selected, int32_t* all_rows, int32_t* num_rows,
-                               const int padded, Fault* fault) {
+__global__ void AttentionPartRowsKernel(const __grid_constant__ SequenceTable table, const PartParams p,
+                                        const int32_t* all_selected, int32_t* all_rows, int32_t* num_rows,
+                                        const int padded, Fault* fault) {
   extern __shared__ int32_t list[];
   __shared__ int count;
   __shared__ int in_warp[kListThreads / 32];
@@ -82,7 +82,7 @@ constexpr int kMaxDimsPerThread = 8;
 
 // One head of one token a block, in two passes over the keys.
 template <typename T>
-__global__ void PlainPartKernel(const __grid_constant__ SequenceTable table, const PartParams p) {
+__global__ void AttentionPartPlainKernel(const __grid_constant__ SequenceTable table, const PartParams p) {
   extern __shared__ float q[];
   __shared__ const T* rows[kPlainTile];
   __shared__ float logits[kPlainTile];
@@ -151,8 +151,9 @@ constexpr int kThreads = kAttentionThreads;
 
 // Grid: tiles, groups of heads, tokens.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 2) PartTileKernel(const __grid_constant__ SequenceTable table,
-                                                              const PartParams p, const PartialResults out) {
+__global__ void __launch_bounds__(kThreads, 2)
+    AttentionPartTileKernel(const __grid_constant__ SequenceTable table, const PartParams p,
+                            const PartialResults out) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<TileMemory<kDim>*>(raw);
   BeginKernel();
@@ -203,8 +204,8 @@ __global__ void __launch_bounds__(kThreads, 2) PartTileKernel(const __grid_const
 
 // One block a head of a token.
 template <int kDim>
-__global__ void JoinTilesKernel(const __grid_constant__ SequenceTable table, const PartParams p,
-                                const PartialResults in) {
+__global__ void AttentionPartJoinKernel(const __grid_constant__ SequenceTable table, const PartParams p,
+                                        const PartialResults in) {
   BeginKernel();
   const int64_t token = in.first_token + blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
@@ -237,10 +238,11 @@ Status RunParts(CudaContext& context, const SequenceTable& table, const PartPara
       context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
         const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
                          static_cast<unsigned>(CeilDiv(p.num_heads, kHeads)), count);
-        context.Launch(PartTileKernel<kDim>, tiles, kThreads, sizeof(TileMemory<kDim>), table, p, partial);
+        context.Launch(AttentionPartTileKernel<kDim>, tiles, kThreads, sizeof(TileMemory<kDim>), table, p,
+                       partial);
         if (partial.max_tiles == 1) return;
         const dim3 heads(count, static_cast<unsigned>(p.num_heads));
-        context.Launch(JoinTilesKernel<kDim>, heads, kThreads, 0, table, p, partial);
+        context.Launch(AttentionPartJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
       });
 }
 
@@ -251,8 +253,8 @@ constexpr int kMergeWarps = 4;
 // One row, a head of a token, a warp. The factors are taken in double, as on the CPU, each by one lane.
 template <typename T>
 __global__ void __launch_bounds__(32 * kMergeWarps)
-    MergeKernel(const float* parts, const float* sink, T* o, int64_t num_rows, int num_parts, int num_heads,
-                int dim) {
+    AttentionPartMergeKernel(const float* parts, const float* sink, T* o, int64_t num_rows, int num_parts,
+                             int num_heads, int dim) {
   extern __shared__ double all_factors[];  // Of a row's parts, 0 where one has no keys; then the sink's.
   BeginKernel();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -347,10 +349,10 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
     const int padded = BitonicSize(top_k);
     const auto launch = [&](uint64_t before) {
-      return context.queue().LaunchInPlaceOf(before, RowsHereKernel, static_cast<unsigned>(num_tokens),
-                                             kListThreads, static_cast<size_t>(padded) * sizeof(int32_t),
-                                             table, params, args.selected.as<const int32_t>(), rows, counts,
-                                             padded, context.fault());
+      return context.queue().LaunchInPlaceOf(
+          before, AttentionPartRowsKernel, static_cast<unsigned>(num_tokens), kListThreads,
+          static_cast<size_t>(padded) * sizeof(int32_t), table, params, args.selected.as<const int32_t>(),
+          rows, counts, padded, context.fault());
     };
     if (over_ranks == nullptr || launch(before) == 0) {
       over_ranks = nullptr;
@@ -366,8 +368,8 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
   if (args.q.dtype == DType::kBF16 && head_dim == 128) return RunParts<128>(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
   WithElement(args.q.dtype, [&]<typename T>(T*) {
-    context.Launch(PlainPartKernel<T>, grid, kPlainThreads, static_cast<size_t>(head_dim) * sizeof(float),
-                   table, params);
+    context.Launch(AttentionPartPlainKernel<T>, grid, kPlainThreads,
+                   static_cast<size_t>(head_dim) * sizeof(float), table, params);
   });
   return {};
 }
@@ -378,10 +380,10 @@ Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args)
   const int64_t num_rows = args.o.shape[0] * args.o.shape[1];
   const size_t factors = kMergeWarps * static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
   WithElement(args.o.dtype, [&]<typename T>(T*) {
-    context.Launch(MergeKernel<T>, static_cast<unsigned>(CeilDiv(num_rows, kMergeWarps)), 32 * kMergeWarps,
-                   factors, args.parts.as<const float>(), args.sink.as<const float>(), args.o.as<T>(),
-                   num_rows, static_cast<int>(args.parts.shape[0]), static_cast<int>(args.o.shape[1]),
-                   static_cast<int>(args.o.shape[2]));
+    context.Launch(AttentionPartMergeKernel<T>, static_cast<unsigned>(CeilDiv(num_rows, kMergeWarps)),
+                   32 * kMergeWarps, factors, args.parts.as<const float>(), args.sink.as<const float>(),
+                   args.o.as<T>(), num_rows, static_cast<int>(args.parts.shape[0]),
+                   static_cast<int>(args.o.shape[1]), static_cast<int>(args.o.shape[2]));
   });
   return {};
 }

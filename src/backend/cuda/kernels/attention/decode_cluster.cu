@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
 #include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/open_attention.h"
 #include "backend/cuda/runtime/open_launches.h"
 
@@ -18,8 +19,7 @@ namespace cg = cooperative_groups;
 // block that has two tiles takes twice as long.
 constexpr int kFewBlocks = 8;
 constexpr int kManyBlocks = 16;
-constexpr int kMaxTiles = 32;  // Of a cluster: what its shared memory holds.
-constexpr int64_t kMaxTokens = 8;
+constexpr int kMaxTiles = static_cast<int>(kMaxDecodeClusterTiles);
 
 // What a tile gave. Its logits lie where its values come.
 template <int kDim>
@@ -46,8 +46,8 @@ constexpr size_t SharedBytes(int64_t tiles_of_block) {
 // Grid: blocks of a cluster, groups of heads, tokens.
 template <int kDim, int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
-    ClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
-                  const OutputRotation rotation) {
+    DecodeClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                        const OutputRotation rotation) {
   constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
@@ -172,7 +172,7 @@ template <int kDim>
 bool HasManyBlocks(CudaContext& context, const AttentionParams& p) {
   const dim3 grid = Grid(p, kManyBlocks);
   const int most = context.queue().MostClusters(
-      reinterpret_cast<const void*>(ClusterKernel<kDim, kManyBlocks>), kManyBlocks, kAttentionThreads,
+      reinterpret_cast<const void*>(DecodeClusterKernel<kDim, kManyBlocks>), kManyBlocks, kAttentionThreads,
       SharedBytes<kDim>(kMaxTiles / kManyBlocks));
   return static_cast<int64_t>(grid.y) * grid.z <= most;
 }
@@ -184,7 +184,7 @@ uint64_t Launch(CudaContext& context, const OpenAttention& attention, const Outp
   const int64_t tiles = attention.num_tiles;
   const auto launch_with = [&]<int kDim, int kBlocks>() {
     return context.queue().LaunchInPlaceOf(
-        before, ClusterKernel<kDim, kBlocks>, Grid(p, kBlocks), kAttentionThreads,
+        before, DecodeClusterKernel<kDim, kBlocks>, Grid(p, kBlocks), kAttentionThreads,
         SharedBytes<kDim>(CeilDiv(tiles, int64_t{kBlocks})), attention.table, p, rotation);
   };
   const auto launch = [&]<int kDim>() {
@@ -197,12 +197,8 @@ uint64_t Launch(CudaContext& context, const OpenAttention& attention, const Outp
 
 }  // namespace
 
-bool HasAttentionCluster(const AttentionParams& params, int64_t max_keys) {
-  return params.num_tokens <= kMaxTokens && InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys})) <= kMaxTiles;
-}
-
-void AttentionCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
-                      int64_t max_keys) {
+void DecodeCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                   int64_t max_keys) {
   // In steps, so that the launches of one step after another are alike.
   const int64_t num_tiles = InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys}));
   OpenAttention open = {.table = table, .params = params, .num_tiles = num_tiles, .over_ranks = nullptr};
@@ -230,6 +226,7 @@ bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args) {
                                    .inverse = args.inverse};
   if (Launch(context, *open, rotation, open->launch) == 0) return false;
   context.open_attention() = nullptr;
+  context.Fused(FusionRule::kAttentionRope);
   return true;
 }
 

@@ -8,10 +8,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Few tokens, and no more keys than a cluster holds results of. Of what HasAttentionMma takes.
-bool HasAttentionCluster(const AttentionParams& params, int64_t max_keys);
-void AttentionCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
-                      int64_t max_keys);
+void DecodeCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                   int64_t max_keys);
 
 // Whether a rotation of attention's output has become part of its launch, which is the last.
 bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args);

@@ -18,6 +18,7 @@
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/attention_sums.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
+#include "backend/cuda/lowering/select/attention.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 constexpr int kDim = 512;
 constexpr int kHeads = 64;
 constexpr int kKeys = 64;
-constexpr int kMostTiles = 20;
+constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
 constexpr int kConsumers = 256;
 constexpr int kProducers = 128;
 constexpr int kConsumerRegisters = 224;
@@ -391,8 +392,8 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
 // Grid: blocks of a cluster, groups of heads, tokens.
 template <int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
-    AttentionColumnsKernel(const __grid_constant__ SequenceTable table,
-                           const __grid_constant__ AttentionParams p) {
+    HopperClusterColumnsKernel(const __grid_constant__ SequenceTable table,
+                               const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& m = *reinterpret_cast<Shared<kBlocks>*>(raw);
   const int thread = static_cast<int>(threadIdx.x);
@@ -456,39 +457,28 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
   WaitForCluster();
 }
 
-template <int kBlocks>
-bool RunsAtOnce(CudaContext& context, int64_t num_items) {
-  return num_items <=
-         context.queue().MostClusters(reinterpret_cast<const void*>(AttentionColumnsKernel<kBlocks>), kBlocks,
-                                      kThreads, sizeof(Shared<kBlocks>));
-}
-
 int64_t NumHeadGroups(const AttentionParams& p) { return CeilDiv(p.num_heads, kHeads); }
-
-// As many blocks a token as the device has room for, which fills it where one block each would leave most of it idle: of 64 heads eight up
-// to some 16 tokens, four up to some 32, two up to 66. 0: there are more tokens than that.
-int NumBlocks(CudaContext& context, const AttentionParams& p) {
-  const int64_t items = p.num_tokens * NumHeadGroups(p);
-  if (RunsAtOnce<8>(context, items)) return 8;
-  if (RunsAtOnce<4>(context, items)) return 4;
-  return RunsAtOnce<2>(context, items) ? 2 : 0;
-}
 
 }  // namespace
 
-bool HasAttentionColumns(CudaContext& context, DType dtype, const AttentionParams& params, int64_t max_keys) {
-  constexpr int kMinTokens = 9;  // Fewer have a kernel that rotates what comes out, too.
-  return dtype == DType::kBF16 && params.head_dim == kDim && params.num_tokens >= kMinTokens &&
-         max_keys <= kMostTiles * kKeys && NumBlocks(context, params) > 0;
+int64_t ColumnClusters(CudaContext& context, int blocks) {
+  const auto most = [&]<int kBlocks>() {
+    return context.queue().MostClusters(reinterpret_cast<const void*>(HopperClusterColumnsKernel<kBlocks>),
+                                        kBlocks, kThreads, sizeof(Shared<kBlocks>));
+  };
+  if (blocks == 8) return most.template operator()<8>();
+  return blocks == 4 ? most.template operator()<4>() : most.template operator()<2>();
 }
 
-Status AttentionColumns(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+Status HopperClusterColumns(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                            int num_blocks) {
   const auto launch = [&]<int kBlocks>() {
     const dim3 grid(kBlocks, static_cast<unsigned>(NumHeadGroups(params)),
                     static_cast<unsigned>(params.num_tokens));
-    context.Launch(AttentionColumnsKernel<kBlocks>, grid, kThreads, sizeof(Shared<kBlocks>), table, params);
+    context.Launch(HopperClusterColumnsKernel<kBlocks>, grid, kThreads, sizeof(Shared<kBlocks>), table,
+                   params);
   };
-  switch (NumBlocks(context, params)) {
+  switch (num_blocks) {
     case 8:
       launch.template operator()<8>();
       break;

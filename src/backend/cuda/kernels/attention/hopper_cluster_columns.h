@@ -7,8 +7,11 @@
 
 namespace dsv4::backend::cuda {
 
-// max_keys: of any token.
-bool HasAttentionColumns(CudaContext& context, DType dtype, const AttentionParams& params, int64_t max_keys);
-Status AttentionColumns(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
+// Clusters of 8, 4 or 2 blocks that the device runs at once.
+int64_t ColumnClusters(CudaContext& context, int blocks);
+
+// With clusters of `num_blocks` (BlocksOfColumns).
+Status HopperClusterColumns(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                            int num_blocks);
 
 }  // namespace dsv4::backend::cuda

@@ -14,6 +14,7 @@
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/attention_sums.cuh"
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
+#include "backend/cuda/lowering/select/attention.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 constexpr int kDim = 512;
 constexpr int kHeads = 64;
 constexpr int kKeys = 64;
-constexpr int kMostTiles = 10;
+constexpr int kMostTiles = static_cast<int>(kMaxInRegistersTiles);
 constexpr int kConsumers = 256;
 constexpr int kProducers = 128;
 constexpr int kConsumerRegisters = 224;
@@ -351,8 +352,8 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 }
 
 __global__ void __launch_bounds__(kConsumers + kProducers, 1)
-    AttentionOnceKernel(const __grid_constant__ SequenceTable table,
-                        const __grid_constant__ AttentionParams p) {
+    HopperInRegistersKernel(const __grid_constant__ SequenceTable table,
+                            const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& m = *reinterpret_cast<Shared*>(raw);
   BeginKernel();
@@ -377,16 +378,10 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
 
 }  // namespace
 
-bool HasAttentionOnce(DType dtype, const AttentionParams& params, int64_t max_keys) {
-  constexpr int64_t kMinTokens = 65;
-  return dtype == DType::kBF16 && params.head_dim == kDim && params.num_tokens >= kMinTokens &&
-         max_keys <= kMostTiles * kKeys && reinterpret_cast<uintptr_t>(params.o) % 16 == 0;
-}
-
-Status AttentionOnce(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+Status HopperInRegisters(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
   const int64_t items = params.num_tokens * CeilDiv(params.num_heads, kHeads);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.queue().num_processors()));
-  context.Launch(AttentionOnceKernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);
+  context.Launch(HopperInRegistersKernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);
   return {};
 }
 

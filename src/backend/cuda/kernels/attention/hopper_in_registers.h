@@ -7,8 +7,6 @@
 
 namespace dsv4::backend::cuda {
 
-// max_keys: of any token. q is at a multiple of 16 bytes.
-bool HasAttentionOnce(DType dtype, const AttentionParams& params, int64_t max_keys);
-Status AttentionOnce(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
+Status HopperInRegisters(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
 
 }  // namespace dsv4::backend::cuda

@@ -49,7 +49,7 @@ __device__ __forceinline__ void CopyRow(Rows& rows, const uint16_t* row, const v
 
 // Grid: tokens, groups of heads.
 __global__ void __launch_bounds__(kThreads, 1)
-    AttentionTokensKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
+    HopperTwoPassKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
   BeginKernel();
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& m = *reinterpret_cast<Shared*>(raw);
@@ -220,15 +220,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool HasAttentionWgmma(DType dtype, int64_t num_tokens, int64_t head_dim) {
-  constexpr int64_t kMinTokens = 40;  // A block a token: fewer leave most of the device idle.
-  return dtype == DType::kBF16 && head_dim == kDim && num_tokens >= kMinTokens;
-}
-
-Status AttentionWgmma(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+Status HopperTwoPass(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
   const dim3 grid(static_cast<unsigned>(params.num_tokens),
                   static_cast<unsigned>(CeilDiv(params.num_heads, kHeads)));
-  context.Launch(AttentionTokensKernel, grid, kThreads, sizeof(Shared), table, params);
+  context.Launch(HopperTwoPassKernel, grid, kThreads, sizeof(Shared), table, params);
   return {};
 }
 

@@ -6,7 +6,6 @@
 
 namespace dsv4::backend::cuda {
 
-bool HasAttentionWgmma(DType dtype, int64_t num_tokens, int64_t head_dim);
-Status AttentionWgmma(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
+Status HopperTwoPass(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
 
 }  // namespace dsv4::backend::cuda

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "tensor/rows.h"
 
@@ -52,13 +53,6 @@ struct SequenceTable {
   }
 #endif
 };
-
-// `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so
-// that a sequence's next step is launched as the one before it, and runs as the same graph.
-inline int64_t InSteps(int64_t count) {
-  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
-  return power >= 4 && count <= power / 4 * 3 ? power / 4 * 3 : power;
-}
 
 // Collects descriptors on the host, then stages them. Sequences without tokens are left out.
 class SequenceTableBuilder {

@@ -17,7 +17,8 @@ __global__ void CopyBytesKernel(const uint8_t* source, uint8_t* destination, int
 constexpr int kUploadBlocks = 4;
 constexpr int kUploadThreads = 512;
 
-__global__ void __launch_bounds__(kUploadThreads) UploadKernel(const uint4* from, uint4* to, int64_t count) {
+__global__ void __launch_bounds__(kUploadThreads)
+    CopyBytesUploadKernel(const uint4* from, uint4* to, int64_t count) {
   BeginKernel();
 #pragma unroll 4
   for (int64_t i = blockIdx.x * int64_t{kUploadThreads} + threadIdx.x; i < count;
@@ -26,8 +27,8 @@ __global__ void __launch_bounds__(kUploadThreads) UploadKernel(const uint4* from
 }
 
 __global__ void __launch_bounds__(kThreads)
-    CopyToHostKernel(const uint8_t* source, uint8_t* destination, int64_t num_bytes, const Fault* fault,
-                     Fault* host_fault) {
+    CopyBytesToHostKernel(const uint8_t* source, uint8_t* destination, int64_t num_bytes, const Fault* fault,
+                          Fault* host_fault) {
   BeginKernel();
   const int64_t thread = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   const int64_t num_threads = gridDim.x * int64_t{kThreads};
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void BeginUpload(LaunchList& list) {
-  list.BeginLaunch(reinterpret_cast<const void*>(UploadKernel), kUploadBlocks, kUploadThreads, 0, false);
+  list.BeginLaunch(reinterpret_cast<const void*>(CopyBytesUploadKernel), kUploadBlocks, kUploadThreads, 0,
+                   false);
   list.AddArgument(static_cast<const uint4*>(nullptr));
   list.AddArgument(static_cast<uint4*>(nullptr));
   list.AddArgument(int64_t{0});
@@ -64,7 +66,7 @@ void LaunchCopyToHost(DeviceQueue& queue, void* destination, const void* source,
   constexpr size_t kBytesPerBlock = 4 * kThreads * sizeof(uint4);
   const auto blocks =
       static_cast<unsigned>(std::clamp<size_t>((num_bytes + kBytesPerBlock - 1) / kBytesPerBlock, 1, 64));
-  queue.Launch(CopyToHostKernel, blocks, kThreads, 0, static_cast<const uint8_t*>(source),
+  queue.Launch(CopyBytesToHostKernel, blocks, kThreads, 0, static_cast<const uint8_t*>(source),
                static_cast<uint8_t*>(destination), static_cast<int64_t>(num_bytes),
                static_cast<const Fault*>(queue.fault()), host_fault);
 }

@@ -6,6 +6,7 @@
 #include "backend/cuda/device/numeric/wide_bf16.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/runtime/open_launches.h"
 
 namespace dsv4::backend::cuda {
@@ -17,29 +18,27 @@ unsigned Blocks(int64_t count) { return static_cast<unsigned>(CeilDiv(count, kTh
 __device__ __forceinline__ int64_t ElementIndex() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
 
 template <typename T>
-__global__ void ScaleKernel(const T* x, T* y, int64_t count, float factor) {
+__global__ void ElementwiseScaleKernel(const T* x, T* y, int64_t count, float factor) {
   BeginKernel();
   const int64_t i = ElementIndex();
   if (i < count) y[i] = FromFloat<T>(ToFloat(x[i]) * factor);
 }
 
 template <typename T>
-__global__ void SwigluKernel(const T* gate, const T* up, const float* row_weights, T* y, int64_t count,
-                             int64_t width, float limit) {
+__global__ void ElementwiseSwigluKernel(const T* gate, const T* up, const float* row_weights, T* y,
+                                        int64_t count, int64_t width, float limit) {
   BeginKernel();
   SwigluElement(gate, up, row_weights, y, ElementIndex(), count, width, limit);
 }
 
 template <typename T>
-__global__ void MoeCombineKernel(const float* routed, const T* shared, T* y, int64_t count) {
+__global__ void ElementwiseMoeCombineKernel(const float* routed, const T* shared, T* y, int64_t count) {
   BeginKernel();
   const int64_t i = ElementIndex();
   if (i < count) Store(y, i, (shared == nullptr ? 0.0F : Load(shared, i)) + Load(routed, i));
 }
 
 // The same for so many elements that bytes under way count: some fours a thread, all asked for at once. A sum of two fp32 is rounded alike
-// in fp32 and by way of double.
-constexpr int64_t kManyElements = int64_t{1} << 20;
 constexpr int kAtOnce = 4;
 
 __device__ __forceinline__ float4 ReadFour(const float* data) {
@@ -59,7 +58,7 @@ __device__ __forceinline__ void WriteFour(Bf16* data, float4 four) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    ManyCombinesKernel(const float* routed, const T* shared, T* y, int64_t count) {
+    ElementwiseManyCombinesKernel(const float* routed, const T* shared, T* y, int64_t count) {
   BeginKernel();
   const int64_t first = (blockIdx.x * int64_t{kAtOnce * kThreads} + threadIdx.x) * 4;
   float4 a[kAtOnce];
@@ -78,18 +77,10 @@ __global__ void __launch_bounds__(kThreads)
     WriteFour(y + at, make_float4(b[i].x + a[i].x, b[i].y + a[i].y, b[i].z + a[i].z, b[i].w + a[i].w));
   }
 }
-bool InFours(const ops::MoeCombineArgs& args) {
-  return args.routed.num_elements() >= kManyElements && args.routed.num_elements() % 4 == 0 &&
-         (reinterpret_cast<uintptr_t>(args.routed.data) | reinterpret_cast<uintptr_t>(args.shared.data) |
-          reinterpret_cast<uintptr_t>(args.y.data)) %
-                 16 ==
-             0;
-}
-
-// Eight columns a thread, with the bits of SwigluKernel.
+// Eight columns a thread, with the bits of ElementwiseSwigluKernel.
 __global__ void __launch_bounds__(kThreads)
-    ManySwiglusKernel(const uint16_t* gate, const uint16_t* up, const float* row_weights, uint16_t* y,
-                      int64_t count, int64_t width, float limit) {
+    ElementwiseManySwiglusKernel(const uint16_t* gate, const uint16_t* up, const float* row_weights,
+                                 uint16_t* y, int64_t count, int64_t width, float limit) {
   BeginKernel();
   const int64_t at = ElementIndex() * 8;
   if (at >= count) return;
@@ -99,13 +90,27 @@ __global__ void __launch_bounds__(kThreads)
   const uint4 words = SwigluWords(gates, ups, limit, weight);
   StorePairs(y + at, words.x, words.y, words.z, words.w);
 }
-bool InEights(const ops::SwigluArgs& args) {
-  return args.gate.dtype == DType::kBF16 && args.gate.num_elements() >= kManyElements &&
-         args.gate.shape[1] % 8 == 0 &&
-         (reinterpret_cast<uintptr_t>(args.gate.data) | reinterpret_cast<uintptr_t>(args.up.data) |
-          reinterpret_cast<uintptr_t>(args.y.data)) %
-                 16 ==
-             0;
+Plan<ElementsPath> Choose(CudaContext& context, const ops::MoeCombineArgs& args) {
+  const ElementsShape shape = {.dtype = args.y.dtype,
+                               .count = args.routed.num_elements(),
+                               .width = args.routed.shape[1],
+                               .a = args.routed.data,
+                               .b = args.shared.data,
+                               .y = args.y.data};
+  const Plan<ElementsPath> plan = FirstFit(MoeCombineRules(), shape, context.limits());
+  context.Chose(plan);
+  return plan;
+}
+Plan<ElementsPath> Choose(CudaContext& context, const ops::SwigluArgs& args) {
+  const ElementsShape shape = {.dtype = args.gate.dtype,
+                               .count = args.gate.num_elements(),
+                               .width = args.gate.shape[1],
+                               .a = args.gate.data,
+                               .b = args.up.data,
+                               .y = args.y.data};
+  const Plan<ElementsPath> plan = FirstFit(SwigluRules(), shape, context.limits());
+  context.Chose(plan);
+  return plan;
 }
 
 }  // namespace
@@ -128,8 +133,8 @@ Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
                       {.kind = RowStepKind::kScale, .factor = args.factor});
   }
   WithElement(args.x.dtype, [&]<typename T>(T*) {
-    context.Launch(ScaleKernel<T>, Blocks(count), kThreads, 0, args.x.as<const T>(), args.y.as<T>(), count,
-                   args.factor);
+    context.Launch(ElementwiseScaleKernel<T>, Blocks(count), kThreads, 0, args.x.as<const T>(),
+                   args.y.as<T>(), count, args.factor);
   });
   return {};
 }
@@ -145,16 +150,18 @@ Status Swiglu(CudaContext& context, const ops::SwigluArgs& args) {
                      .width = args.gate.shape[1],
                      .limit = args.limit,
                      .dtype = args.gate.dtype};
-  if (InEights(args)) {
-    context.Launch(ManySwiglusKernel, Blocks(count / 8), kThreads, 0, args.gate.as<const uint16_t>(),
-                   args.up.as<const uint16_t>(), args.row_weights.as<const float>(), args.y.as<uint16_t>(),
-                   count, args.gate.shape[1], args.limit);
+  if (Choose(context, args).kernel == ElementsPath::kSeveral) {
+    context.Launch(ElementwiseManySwiglusKernel, Blocks(count / 8), kThreads, 0,
+                   args.gate.as<const uint16_t>(), args.up.as<const uint16_t>(),
+                   args.row_weights.as<const float>(), args.y.as<uint16_t>(), count, args.gate.shape[1],
+                   args.limit);
     return {};
   }
   WithElement(args.gate.dtype, [&]<typename T>(T*) {
-    open.launch = context.queue().Launch(SwigluKernel<T>, Blocks(count), kThreads, 0, args.gate.as<const T>(),
-                                         args.up.as<const T>(), args.row_weights.as<const float>(),
-                                         args.y.as<T>(), count, args.gate.shape[1], args.limit);
+    open.launch = context.queue().Launch(ElementwiseSwigluKernel<T>, Blocks(count), kThreads, 0,
+                                         args.gate.as<const T>(), args.up.as<const T>(),
+                                         args.row_weights.as<const float>(), args.y.as<T>(), count,
+                                         args.gate.shape[1], args.limit);
   });
   context.open_swiglu() = std::make_shared<OpenSwiglu>(open);
   return {};
@@ -189,11 +196,11 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
     }
   }
   WithElement(args.y.dtype, [&]<typename T>(T*) {
-    const bool fours = InFours(args);
-    open.launch = context.queue().Launch(fours ? ManyCombinesKernel<T> : MoeCombineKernel<T>,
-                                         Blocks(fours ? CeilDiv(count, 4 * kAtOnce) : count), kThreads, 0,
-                                         args.routed.as<const float>(), args.shared.as<const T>(),
-                                         args.y.as<T>(), count);
+    const bool fours = Choose(context, args).kernel == ElementsPath::kSeveral;
+    open.launch = context.queue().Launch(
+        fours ? ElementwiseManyCombinesKernel<T> : ElementwiseMoeCombineKernel<T>,
+        Blocks(fours ? CeilDiv(count, 4 * kAtOnce) : count), kThreads, 0, args.routed.as<const float>(),
+        args.shared.as<const T>(), args.y.as<T>(), count);
   });
   context.open_combine() = std::make_shared<OpenCombine>(open);
   return {};

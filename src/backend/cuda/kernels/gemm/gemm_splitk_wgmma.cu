@@ -1,25 +1,29 @@
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "backend/cuda/kernels/gemm/gemm_splitk_wgmma.h"
 #include "backend/cuda/kernels/gemm/splitk_kernel.cuh"
 #include "backend/cuda/kernels/gemm/splitk_params.cuh"
+#include "backend/cuda/lowering/splitk_shape.h"
 #include "backend/cuda/runtime/memory_range.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-using slice_kernel::kChunk;
+using slice_kernel::GemmSplitKKernel;
 using slice_kernel::kGroups;
-using slice_kernel::kMaxColumns;
 using slice_kernel::kMaxMatrices;
 using slice_kernel::kRows;
 using slice_kernel::kThreads;
 using slice_kernel::Matrix;
 using slice_kernel::Params;
 using slice_kernel::SharedBytes;
-using slice_kernel::SliceKernel;
+
+static_assert(kRows == kSplitKRows && slice_kernel::kChunk == kSplitKChunk &&
+              slice_kernel::kMaxColumns == kSplitKMaxColumns);
 
 using Kernel = void (*)(Params);
 
@@ -27,11 +31,11 @@ template <int kTokens, bool kWhole>
 Kernel KernelOf(StreamKind kind) {
   switch (kind) {
     case StreamKind::kFp8:
-      return SliceKernel<kTokens, kWhole, StreamKind::kFp8>;
+      return GemmSplitKKernel<kTokens, kWhole, StreamKind::kFp8>;
     case StreamKind::kFp8Plain:
-      return SliceKernel<kTokens, kWhole, StreamKind::kFp8Plain>;
+      return GemmSplitKKernel<kTokens, kWhole, StreamKind::kFp8Plain>;
     default:
-      return SliceKernel<kTokens, kWhole, StreamKind::kBf16>;
+      return GemmSplitKKernel<kTokens, kWhole, StreamKind::kBf16>;
   }
 }
 
@@ -46,42 +50,13 @@ Kernel KernelOf(const Params& params) {
     fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
   }
   if (alike) return KernelOf<kTokens, kWhole>(params.matrices[0].shape.kind);
-  return fp8_or_bf16 ? static_cast<Kernel>(SliceKernel<kTokens, kWhole, StreamKind::kFp8, StreamKind::kBf16>)
-                     : nullptr;
+  return fp8_or_bf16
+             ? static_cast<Kernel>(GemmSplitKKernel<kTokens, kWhole, StreamKind::kFp8, StreamKind::kBf16>)
+             : nullptr;
 }
 Kernel KernelOf(const Params& params, int tokens) {
   if (tokens == 64) return params.slices == 1 ? KernelOf<64, true>(params) : KernelOf<64, false>(params);
   return params.slices == 1 ? KernelOf<32, true>(params) : KernelOf<32, false>(params);
-}
-
-// How the columns of a weight are cut, and for how many tokens a block keeps them.
-struct Slices {
-  int count = 0;  // 0: not for this kernel.
-  int chunks = 0;
-  int tokens = 0;  // Of a block.
-
-  friend bool operator==(const Slices&, const Slices&) = default;
-};
-
-int ChunkUnits(const StreamShape& shape) { return shape.kind == StreamKind::kBf16 ? 2 : 1; }
-
-Slices SlicesOf(const StreamShape& shape, int64_t num_tokens) {
-  const int chunk_units = ChunkUnits(shape);
-  if (shape.units % chunk_units != 0 || shape.segment_units % chunk_units != 0) return {};
-  const int num_chunks = shape.units / chunk_units;
-  const int segment_chunks = shape.segment_units / chunk_units;
-  Slices slices = {.count = 1, .chunks = num_chunks};
-  if (num_chunks * kChunk > kMaxColumns) slices = {.count = shape.num_segments, .chunks = segment_chunks};
-  // Chunks are taken by twos, which share their scales; a segment of all columns is two of them.
-  if (num_chunks % 2 != 0 || slices.chunks % 2 != 0 || (slices.count == 1 && segment_chunks != 2)) return {};
-  if (shape.kind != StreamKind::kBf16 && shape.block_units_log2 < 1) return {};
-  for (const int tokens : {64, 32}) {
-    if ((tokens == 32 || num_tokens > 32) && slices.chunks * kChunk * tokens <= kMaxColumns * 64) {
-      slices.tokens = tokens;
-      return slices;
-    }
-  }
-  return {};
 }
 
 int64_t NumTiles(const Params& params) {
@@ -127,7 +102,7 @@ int64_t DealTiles(Params& params, int num_processors) {
   return first_block;
 }
 
-void AddMatrix(Params& params, const LinearWgmmaArgs& args) {
+void AddMatrix(Params& params, const GemmArgs& args) {
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
   Matrix& matrix = params.matrices[params.num_matrices++];
   matrix.shape = ShapeOf(args.weight);
@@ -175,7 +150,7 @@ struct OpenSlices {
 namespace {
 
 // Whether this linear has become part of the last launch, which was one of the same activations.
-Result<bool> Joins(CudaContext& context, const LinearWgmmaArgs& args, const Slices& slices) {
+Result<bool> Joins(CudaContext& context, const GemmArgs& args, const Slices& slices) {
   const std::shared_ptr<OpenSlices> open = context.open_slices();
   if (open == nullptr || args.num_groups != 1 || !context.queue().IsLastLaunch(open->launch)) return false;
   const Params& before = open->params;
@@ -188,11 +163,15 @@ Result<bool> Joins(CudaContext& context, const LinearWgmmaArgs& args, const Slic
   // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
   const MemoryRange y =
       RangeOfRows(args.y.data, args.y_stride, args.weight.rows, args.y.dtype == DType::kBF16, num_tokens);
-  if (Overlap(y, RangeOfRows(args.x.data, args.x_stride, args.weight.cols, true, num_tokens))) return false;
+  const MemoryRange x = RangeOfRows(args.x.data, args.x_stride, args.weight.cols, true, num_tokens);
+  std::array<MemoryRange, kMaxMatrices> written;
   for (int i = 0; i < before.num_matrices; ++i) {
     const Matrix& m = before.matrices[i];
-    if (Overlap(y, RangeOfRows(m.y.data, m.y.stride, m.rows_per_group, m.y.is_bf16, num_tokens)))
-      return false;
+    written[i] = RangeOfRows(m.y.data, m.y.stride, m.rows_per_group, m.y.is_bf16, num_tokens);
+  }
+  if (!MayRunTogether({.reads = {&x, 1}, .writes = std::span(written).first(before.num_matrices)},
+                      {.reads = {}, .writes = {&y, 1}})) {
+    return false;
   }
   Params params = before;
   AddMatrix(params, args);
@@ -200,35 +179,13 @@ Result<bool> Joins(CudaContext& context, const LinearWgmmaArgs& args, const Slic
   DSV4_ASSIGN_OR_RETURN(const uint64_t launch, Launch(context, params, slices.tokens, open->launch));
   if (launch == 0) return false;
   *open = {launch, slices, params};
+  context.Fused(FusionRule::kLinearsSplitK);
   return true;
 }
 
 }  // namespace
 
-bool HasLinearSlices(CudaContext& context, const LinearWgmmaArgs& args) {
-  const DeviceWeight& weight = args.weight;
-  const int64_t num_tokens = args.x.shape[0];
-  const int64_t rows_per_group = weight.rows / args.num_groups;
-  if (!context.has_wgmma() || num_tokens > kMaxSliceTokens || !CanStreamWeight(weight, kTileRows))
-    return false;
-  const StreamShape shape = ShapeOf(weight);
-  if (IsFp4(shape.kind) || reinterpret_cast<uintptr_t>(weight.data) % 16 != 0 ||
-      args.x.dtype != DType::kBF16 || reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0 ||
-      args.x_stride % 8 != 0) {
-    return false;
-  }
-  // A row tile's rows share their scales.
-  if (shape.kind != StreamKind::kBf16 &&
-      (weight.block_rows % kRows != 0 || (args.num_groups > 1 && rows_per_group % kRows != 0))) {
-    return false;
-  }
-  const Slices slices = SlicesOf(shape, num_tokens);
-  if (slices.count == 0) return false;
-  const int64_t tiles = CeilDiv(rows_per_group, kRows) * args.num_groups * CeilDiv(num_tokens, slices.tokens);
-  return slices.count == 1 || tiles <= kNumGridBarriers * kArrivalsOfBarrier;
-}
-
-Status LinearSlices(CudaContext& context, const LinearWgmmaArgs& args) {
+Status GemmSplitK(CudaContext& context, const GemmArgs& args) {
   const StreamShape shape = ShapeOf(args.weight);
   const Slices slices = SlicesOf(shape, args.x.shape[0]);
   DSV4_ASSIGN_OR_RETURN_STATUS(const bool joins, Joins(context, args, slices));

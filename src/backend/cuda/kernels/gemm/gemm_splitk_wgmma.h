@@ -7,11 +7,6 @@
 
 namespace dsv4::backend::cuda {
 
-// The most tokens that these kernels take; a few are for others (gemv_stream.h).
-inline constexpr int64_t kMaxSliceTokens = 64;
-
-// BF16 and FP8 weights whose segments of columns fit.
-bool HasLinearSlices(CudaContext& context, const LinearWgmmaArgs& args);
-Status LinearSlices(CudaContext& context, const LinearWgmmaArgs& args);
+Status GemmSplitK(CudaContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -244,7 +244,7 @@ class Multiplier {
 
 template <MatmulKind kKind>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
-    LinearKernel(const __grid_constant__ Params p) {
+    GemmTmaBf16Kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *reinterpret_cast<Memory*>(raw_memory);
   const int thread = static_cast<int>(threadIdx.x);
@@ -291,7 +291,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 
 template <MatmulKind kKind>
 uint64_t Launch(CudaContext& context, const Params& params) {
-  auto* const kernel = LinearKernel<kKind>;
+  auto* const kernel = GemmTmaBf16Kernel<kKind>;
   const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
                                                                 kCluster, kThreads, sizeof(Memory)));
   const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
@@ -301,20 +301,7 @@ uint64_t Launch(CudaContext& context, const Params& params) {
 
 }  // namespace
 
-bool HasLinearPacked(const LinearWgmmaArgs& args) {
-  const DeviceWeight& weight = args.weight;
-  if (args.x.shape[0] < kMinPackedTokens || !CanPackWeight(weight) ||
-      !CanPack(args.x.data, args.x.dtype, args.x_stride, args.num_groups * weight.cols)) {
-    return false;
-  }
-  // Groups begin with tiles, whose rows are packed by sixteens.
-  if (args.num_groups > 1 && weight.rows / args.num_groups % 16 != 0) return false;
-  const int cols = static_cast<int>(weight.cols);
-  return weight.kind == MatmulKind::kMmaFp8 ? weight.block_rows % 2 == 0
-                                            : SegmentCols<MatmulKind::kMmaBf16>(cols) % kBlockCols == 0;
-}
-
-Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args) {
+Status GemmTmaBf16(CudaContext& context, const GemmArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t cols = args.weight.cols;
   const int64_t rows_per_group = args.weight.rows / args.num_groups;

@@ -6,10 +6,6 @@
 
 namespace dsv4::backend::cuda {
 
-// Tokens from which it is worth it.
-inline constexpr int64_t kMinPackedTokens = 1024;
-
-bool HasLinearPacked(const LinearWgmmaArgs& args);
-Status LinearPacked(CudaContext& context, const LinearWgmmaArgs& args);
+Status GemmTmaBf16(CudaContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

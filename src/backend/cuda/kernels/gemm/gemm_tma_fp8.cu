@@ -17,7 +17,6 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // Tokens from which it is worth its packing.
-constexpr int64_t kMinTokens = 256;
 
 constexpr int kTokens = 128;
 constexpr int kRows = 128;  // Multiplied at a time, and what shares a scale.
@@ -256,7 +255,7 @@ __device__ __forceinline__ void StoreTile(const Params& p, const Tile& tile,
 
 template <int kParts, int kCluster>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
-    LinearKernel(const __grid_constant__ Params p) {
+    GemmTmaFp8Kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *reinterpret_cast<Memory<kParts>*>(raw_memory);
   const int thread = static_cast<int>(threadIdx.x);
@@ -302,7 +301,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 template <int kParts, int kCluster>
-Status Run(CudaContext& context, const LinearWgmmaArgs& args) {
+Status Run(CudaContext& context, const GemmArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t cols = args.weight.cols;
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
@@ -335,7 +334,7 @@ Status Run(CudaContext& context, const LinearWgmmaArgs& args) {
       .token_tiles = static_cast<int>(token_tiles),
       .token_tiles_together =
           static_cast<int>(std::clamp<int64_t>(kBytesTogether / (kClusterTokens * cols), 1, 16))};
-  auto* const kernel = LinearKernel<kParts, kCluster>;
+  auto* const kernel = GemmTmaFp8Kernel<kParts, kCluster>;
   constexpr size_t kBytes = sizeof(Memory<kParts>);
   const int clusters = kCluster == 1
                            ? context.queue().num_processors()
@@ -349,18 +348,7 @@ Status Run(CudaContext& context, const LinearWgmmaArgs& args) {
 
 }  // namespace
 
-bool HasLinearFp8(Fp8Products mode, const LinearWgmmaArgs& args) {
-  const DeviceWeight& weight = args.weight;
-  const int64_t num_tokens = args.x.shape[0];
-  if (mode == Fp8Products::kOff || (mode == Fp8Products::kMany && num_tokens < kMinTokens)) return false;
-  // A part of a tile lies in one block of scales: groups begin with blocks.
-  return weight.quantized_x && CanPackFp8Weight(weight) && weight.block_rows % kRows == 0 &&
-         weight.block_cols % kE4m3Cols == 0 &&
-         (args.num_groups == 1 || weight.rows / args.num_groups % kRows == 0) &&
-         CanPack(args.x.data, args.x.dtype, args.x_stride, args.num_groups * weight.cols);
-}
-
-Status LinearFp8(CudaContext& context, const LinearWgmmaArgs& args) {
+Status GemmTmaFp8(CudaContext& context, const GemmArgs& args) {
   // Large tiles need fewer bytes a product; small ones give more processors work.
   const int64_t large_tiles = CeilDiv(args.weight.rows / args.num_groups, 2 * kRows) * args.num_groups *
                               CeilDiv(args.x.shape[0], kTokens);

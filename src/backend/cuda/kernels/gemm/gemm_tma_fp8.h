@@ -10,8 +10,6 @@
 
 namespace dsv4::backend::cuda {
 
-// As `mode` says; weights of FP8 in blocks of 128 rows and columns or multiples of that, with activations in FP8.
-bool HasLinearFp8(Fp8Products mode, const LinearWgmmaArgs& args);
-Status LinearFp8(CudaContext& context, const LinearWgmmaArgs& args);
+Status GemmTmaFp8(CudaContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -23,7 +23,7 @@ struct Params {
 constexpr int kTokenTilesTogether = 8;
 
 template <MatmulKind kKind>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kWgmmaThreads, 1) GemmWgmmaKernel(const __grid_constant__ Params p) {
   BeginKernel();
   const int row_tiles = p.row_tiles * p.num_groups;
   const auto find = [&](int64_t i, WgmmaItem& item) {
@@ -58,15 +58,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) LinearKernel(const __grid_co
 
 }  // namespace
 
-bool HasLinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
-  const int64_t row_tiles = CeilDiv(args.weight.rows / args.num_groups, kWgmmaRows) * args.num_groups;
-  const bool tall = row_tiles >= context.queue().num_processors();
-  return args.x.shape[0] >= (tall ? kMinTallWgmmaTokens : kMinWgmmaTokens) && FitsWgmma(args.weight) &&
-         (args.weight.kind != MatmulKind::kMmaFp8 || args.weight.rows % args.num_groups == 0) &&
-         CanPack(args.x.data, args.x.dtype, args.x_stride, args.num_groups * args.weight.cols);
-}
-
-Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
+Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
   const RowSource source = {
@@ -88,7 +80,7 @@ Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args) {
   const int64_t num_tiles = int64_t{params.row_tiles} * params.num_groups * params.token_tiles;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_processors()));
   WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
-    const uint64_t launch = context.queue().Launch(LinearKernel<kKind>, blocks, kWgmmaThreads,
+    const uint64_t launch = context.queue().Launch(GemmWgmmaKernel<kKind>, blocks, kWgmmaThreads,
                                                    sizeof(WgmmaMemory<kKind>), params);
     KeepPackedTokens(context, launch, args.y, args.y_stride);
   });

@@ -8,7 +8,7 @@ namespace dsv4::backend::cuda {
 
 // One matrix, or one a group of columns of x: rows [g, g + 1) * rows_per_group of the weight multiply columns
 // [g, g + 1) * weight.cols of x into columns [g, g + 1) * rows_per_group of y.
-struct LinearWgmmaArgs {
+struct GemmArgs {
   DeviceWeight weight;
   int64_t num_groups = 1;
   TensorView x;  // [num_tokens, num_groups * cols], rows x_stride apart
@@ -17,11 +17,6 @@ struct LinearWgmmaArgs {
   int64_t y_stride = 0;
 };
 
-// Tokens from which it is worth its packing, and where all processors have a tile of rows.
-inline constexpr int64_t kMinWgmmaTokens = 65;
-inline constexpr int64_t kMinTallWgmmaTokens = 33;
-
-bool HasLinearWgmma(CudaContext& context, const LinearWgmmaArgs& args);
-Status LinearWgmma(CudaContext& context, const LinearWgmmaArgs& args);
+Status GemmWgmma(CudaContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

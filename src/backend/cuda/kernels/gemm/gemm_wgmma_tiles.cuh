@@ -54,21 +54,6 @@ struct WgmmaFormat {
   static constexpr int kStages = kValues == 8 ? 2 : (kValues == 16 ? 4 : 6);
 };
 
-// Whether the kernel's steps of 64 columns fit the weight: whole stages of 128, of which no more lie ahead than a tile has, and
-// segments that end between blocks.
-inline bool FitsWgmma(const DeviceWeight& weight) {
-  if (weight.kind == MatmulKind::kGeneral || weight.cols % 128 != 0) return false;
-  if (reinterpret_cast<uintptr_t>(weight.data) % 16 != 0) return false;
-  bool fits = false;
-  WithMmaKind(weight.kind, [&]<MatmulKind kKind>() {
-    using Format = WgmmaFormat<kKind>;
-    const int cols = static_cast<int>(weight.cols);
-    fits = SegmentCols<kKind>(cols) % kPackedCols == 0 && 2 * (cols / 128) >= Format::kStages - 1 &&
-           (!Format::kHasCodes || reinterpret_cast<uintptr_t>(weight.scale) % 4 == 0);
-  });
-  return fits;
-}
-
 inline constexpr int kWgmmaBlocks = 5;  // Of 64 columns of tokens in the ring.
 inline constexpr int kWgmmaItems = 4;
 

@@ -60,7 +60,7 @@ __device__ __forceinline__ int NumItems(const Matrix& m, int block) {
 
 // Weights of kinds kFirst and kSecond. Grid: blocks of the first matrix, group by group, or more for the second.
 template <StreamKind kFirst, StreamKind kSecond>
-__global__ void __launch_bounds__(kStreamThreads, 1) PairKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid_constant__ Params p) {
   constexpr bool kAnyFp4 = IsFp4(kFirst) || IsFp4(kSecond);
   const int t = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
@@ -186,13 +186,13 @@ using Kernel = void (*)(Params);
 // The release's own, and what takes their place without quantization; null: others.
 Kernel KernelOf(StreamKind first, StreamKind second) {
   if (first == StreamKind::kFp8Plain && second == StreamKind::kFp8)
-    return PairKernel<StreamKind::kFp8Plain, StreamKind::kFp8>;
+    return GemvPairKernel<StreamKind::kFp8Plain, StreamKind::kFp8>;
   if (first == StreamKind::kBf16 && second == StreamKind::kBf16)
-    return PairKernel<StreamKind::kBf16, StreamKind::kBf16>;
+    return GemvPairKernel<StreamKind::kBf16, StreamKind::kBf16>;
   return nullptr;
 }
 
-Matrix MatrixOf(const StreamLinearArgs& args, int most_blocks) {
+Matrix MatrixOf(const GemvArgs& args, int most_blocks) {
   const auto rows = static_cast<int>(args.rows_per_group);
   const int num_blocks = std::max(1, std::min(rows / kTileRows, most_blocks));
   return {.shape = ShapeOf(args.weight),
@@ -254,8 +254,7 @@ uint64_t Launch(CudaContext& context, const OpenPair& pair) {
 
 }  // namespace
 
-bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinearArgs& groups,
-                       const StreamLinearArgs& args) {
+bool LinearJoinsGroups(CudaContext& context, uint64_t before, const GemvArgs& groups, const GemvArgs& args) {
   if (!context.queue().IsLastLaunch(before)) return false;
   const Kernel kernel = KernelOf(StreamKindOf(groups.weight), StreamKindOf(args.weight));
   if (kernel == nullptr || args.num_groups != 1 || args.num_tokens != groups.num_tokens ||
@@ -289,6 +288,7 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const StreamLinear
   open.launch = Launch(context, open);
   if (open.launch == 0) return false;
   context.open_pair() = std::make_shared<OpenPair>(open);
+  context.Fused(FusionRule::kGroupedLinearPair);
   return true;
 }
 
@@ -303,7 +303,9 @@ bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* va
     return false;
   }
   open->params.links = links;
-  return Launch(context, *open) != 0;
+  if (Launch(context, *open) == 0) return false;
+  context.Fused(FusionRule::kPairSend);
+  return true;
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -72,7 +74,7 @@ __host__ __device__ __forceinline__ int ItemsAtOnce(int num_tokens) {
 
 // Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
 template <StreamKind... kKinds>
-__global__ void __launch_bounds__(kStreamThreads, 1) StreamKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __grid_constant__ Params p) {
   constexpr bool kAnyFp4 = (IsFp4(kKinds) || ...);
   const int t = static_cast<int>(threadIdx.x);
   const int64_t group = blockIdx.y;
@@ -193,17 +195,17 @@ using Kernel = void (*)(Params);
 Kernel KernelOf(StreamKind kind) {
   switch (kind) {
     case StreamKind::kBf16:
-      return StreamKernel<StreamKind::kBf16>;
+      return GemvStreamKernel<StreamKind::kBf16>;
     case StreamKind::kFp8:
-      return StreamKernel<StreamKind::kFp8>;
+      return GemvStreamKernel<StreamKind::kFp8>;
     case StreamKind::kFp8Plain:
-      return StreamKernel<StreamKind::kFp8Plain>;
+      return GemvStreamKernel<StreamKind::kFp8Plain>;
     case StreamKind::kMxFp4:
-      return StreamKernel<StreamKind::kMxFp4>;
+      return GemvStreamKernel<StreamKind::kMxFp4>;
     case StreamKind::kNvFp4:
       break;
   }
-  return StreamKernel<StreamKind::kNvFp4>;
+  return GemvStreamKernel<StreamKind::kNvFp4>;
 }
 
 // The kernel for these matrices; null where they do not go together. The release's own mixture is FP8 and BF16.
@@ -217,11 +219,11 @@ Kernel KernelOf(const Params& params) {
     fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
   }
   if (alike) return KernelOf(first);
-  return fp8_or_bf16 ? static_cast<Kernel>(StreamKernel<StreamKind::kFp8, StreamKind::kBf16>) : nullptr;
+  return fp8_or_bf16 ? static_cast<Kernel>(GemvStreamKernel<StreamKind::kFp8, StreamKind::kBf16>) : nullptr;
 }
 
 // Adds a weight's tiles to a launch.
-void AddMatrix(Params& params, const StreamLinearArgs& args) {
+void AddMatrix(Params& params, const GemvArgs& args) {
   Matrix& matrix = params.matrices[params.num_matrices++];
   matrix.shape = ShapeOf(args.weight);
   matrix.data = args.weight.data;
@@ -243,7 +245,7 @@ void AddMatrix(Params& params, const StreamLinearArgs& args) {
 // A launch that the next linear may join: one of the same activations, or behind a grouped one that of its output.
 struct OpenLinear {
   uint64_t launch = 0;
-  StreamLinearArgs first;
+  GemvArgs first;
   Params params;
 };
 
@@ -276,7 +278,7 @@ uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64
 }
 
 // Whether this linear has become part of the last launch, which was one of the same activations.
-bool Joins(CudaContext& context, const StreamLinearArgs& args) {
+bool Joins(CudaContext& context, const GemvArgs& args) {
   const std::shared_ptr<OpenLinear> open = context.open_linear();
   if (open == nullptr || open->first.num_groups != 1 || args.num_groups != 1 ||
       !context.queue().IsLastLaunch(open->launch)) {
@@ -290,10 +292,15 @@ bool Joins(CudaContext& context, const StreamLinearArgs& args) {
   // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
   const MemoryRange y =
       RangeOfRows(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
-  if (Overlap(y, RangeOfRows(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) return false;
+  const MemoryRange x = RangeOfRows(args.x, args.x_stride, args.weight.cols, true, args.num_tokens);
+  std::array<MemoryRange, kMaxMatrices> written;
   for (int i = 0; i < before.num_matrices; ++i) {
     const Matrix& m = before.matrices[i];
-    if (Overlap(y, RangeOfRows(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens))) return false;
+    written[i] = RangeOfRows(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens);
+  }
+  if (!MayRunTogether({.reads = {&x, 1}, .writes = std::span(written).first(before.num_matrices)},
+                      {.reads = {}, .writes = {&y, 1}})) {
+    return false;
   }
   Params params = before;
   AddMatrix(params, args);
@@ -306,10 +313,11 @@ bool Joins(CudaContext& context, const StreamLinearArgs& args) {
   if (launch == 0) return false;
   open->launch = launch;
   open->params = params;
+  context.Fused(FusionRule::kLinearsGemv);
   return true;
 }
 
-bool JoinsGroups(CudaContext& context, const StreamLinearArgs& args) {
+bool JoinsGroups(CudaContext& context, const GemvArgs& args) {
   const std::shared_ptr<OpenLinear> open = context.open_linear();
   if (open == nullptr || open->first.num_groups == 1 ||
       !LinearJoinsGroups(context, open->launch, open->first, args)) {
@@ -321,13 +329,7 @@ bool JoinsGroups(CudaContext& context, const StreamLinearArgs& args) {
 
 }  // namespace
 
-bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const TensorView& x,
-                     int64_t num_tokens, int64_t x_stride) {
-  return num_tokens <= kTokensPerTile && CanStreamWeight(weight, rows_per_group) &&
-         CanStreamRows(x, weight.cols, x_stride, num_tokens);
-}
-
-void StreamLinear(CudaContext& context, const StreamLinearArgs& args) {
+void GemvStream(CudaContext& context, const GemvArgs& args) {
   if (Joins(context, args) || JoinsGroups(context, args) || LinearJoinsExperts(context, args)) return;
   Params params = {};
   params.cols = static_cast<int>(args.weight.cols);

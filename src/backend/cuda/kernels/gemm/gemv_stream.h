@@ -7,7 +7,7 @@
 namespace dsv4::backend::cuda {
 
 // Group g multiplies rows [g, g + 1) * rows_per_group of the weight with its own slice of x.
-struct StreamLinearArgs {
+struct GemvArgs {
   DeviceWeight weight;
   const uint16_t* x = nullptr;  // bf16
   int64_t x_stride = 0;         // Between tokens,
@@ -21,10 +21,7 @@ struct StreamLinearArgs {
   int64_t num_tokens = 0;
 };
 
-// Whether tokens are few enough and activations lie as these kernels want them.
-bool CanStreamLinear(const DeviceWeight& weight, int64_t rows_per_group, const TensorView& x,
-                     int64_t num_tokens, int64_t x_stride);
-
-void StreamLinear(CudaContext& context, const StreamLinearArgs& args);
+// For shapes that ChooseLinear gives to it.
+void GemvStream(CudaContext& context, const GemvArgs& args);
 
 }  // namespace dsv4::backend::cuda

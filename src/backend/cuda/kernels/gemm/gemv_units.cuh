@@ -43,10 +43,6 @@ __device__ __forceinline__ StreamMatrix MatrixOf(const DeviceWeight& weight) {
   return {weight.data, static_cast<const uint8_t*>(weight.scale), weight.global_scale};
 }
 
-__host__ __device__ constexpr bool IsFp4(StreamKind kind) {
-  return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4;
-}
-
 // The format of a kind, as Unpack names it.
 constexpr MatmulKind FormatOf(StreamKind kind) {
   switch (kind) {

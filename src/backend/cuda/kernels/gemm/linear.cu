@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"
 #include "backend/cuda/kernels/gemm/gemv_stream.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/weights/activations.h"
 
 namespace dsv4::backend::cuda {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void StoreOutput(const MatmulParams& p, int64_t place
 
 // Grid: token tiles, row tiles, groups. Blocks that share weights run side by side.
 template <MatmulKind kKind, int kTokenTiles>
-__global__ void __launch_bounds__(kMatmulThreads) MmaKernel(const __grid_constant__ MatmulParams p) {
+__global__ void __launch_bounds__(kMatmulThreads) GemmMmaKernel(const __grid_constant__ MatmulParams p) {
   BeginKernel();
   constexpr int kTokens = kTokenTiles * kTokensPerTile;
   const int64_t group = blockIdx.z;
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kMatmulThreads) MmaKernel(const __grid_constan
 }
 
 template <typename X>
-__global__ void __launch_bounds__(kMatmulThreads) GeneralKernel(const __grid_constant__ MatmulParams p) {
+__global__ void __launch_bounds__(kMatmulThreads) GemmFmaKernel(const __grid_constant__ MatmulParams p) {
   BeginKernel();
   const int64_t group = blockIdx.z;
   const int64_t row_in_group = blockIdx.y * int64_t{kGeneralRows} + threadIdx.x / 32;
@@ -76,7 +77,7 @@ void LaunchMma(CudaContext& context, const MatmulParams& params, int64_t num_gro
     const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, kTokenTiles * kTokensPerTile)),
                     static_cast<unsigned>(CeilDiv(params.rows_per_group, kTileRows)),
                     static_cast<unsigned>(num_groups));
-    context.Launch(MmaKernel<kKind, kTokenTiles>, grid, kMatmulThreads, 0, params);
+    context.Launch(GemmMmaKernel<kKind, kTokenTiles>, grid, kMatmulThreads, 0, params);
   };
   if (params.num_tokens <= kTokensPerTile) {
     launch.template operator()<1>();
@@ -104,7 +105,7 @@ void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int
                   static_cast<unsigned>(CeilDiv(params.rows_per_group, kGeneralRows)),
                   static_cast<unsigned>(num_groups));
   WithElement(x_dtype,
-              [&]<typename X>(X*) { context.Launch(GeneralKernel<X>, grid, kMatmulThreads, 0, params); });
+              [&]<typename X>(X*) { context.Launch(GemmFmaKernel<X>, grid, kMatmulThreads, 0, params); });
 }
 
 // y = x W^T, or group by group: x [num_tokens, num_groups * cols] and y [num_tokens, num_groups * rows / num_groups] with rows
@@ -117,26 +118,36 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
   const int64_t rows_per_group = weight.rows / num_groups;
   const bool y_is_bf16 = y.dtype == DType::kBF16;
   const int64_t row_stride = num_groups == 1 ? x_stride : weight.cols;
-  if (HasBlockScaled(context.block_scaled(), weight)) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        const BlockScaledRows rows,
-        RoundBlockScaled(context, weight, x.data, x.dtype, row_stride, num_tokens * num_groups));
-    MultiplyBlockScaled(context, {.weight = weight,
-                                  .x = rows,
-                                  .num_tokens = static_cast<int>(num_tokens),
-                                  .num_groups = static_cast<int>(num_groups),
-                                  .rows = static_cast<int>(rows_per_group),
-                                  .y = y.data,
-                                  .y_stride = y_stride,
-                                  .y_group_stride = rows_per_group,
-                                  .y_is_bf16 = y_is_bf16});
-    return {};
-  }
-  const LinearWgmmaArgs many = {
+  const LinearShape shape = {.weight = weight,
+                             .num_groups = num_groups,
+                             .num_tokens = num_tokens,
+                             .x = x.data,
+                             .x_dtype = x.dtype,
+                             .x_stride = x_stride};
+  const Plan<LinearPath> plan = ChooseLinear(shape, context.limits());
+  context.Chose(plan);
+  const GemmArgs many = {
       .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
-  if (HasLinearFp8(context.fp8_products(), many)) return LinearFp8(context, many);
-  if (CanStreamLinear(weight, rows_per_group, x, num_tokens, x_stride)) {
-    StreamLinear(context, {.weight = weight,
+  switch (plan.kernel) {
+    case LinearPath::kBlockScaled: {
+      DSV4_ASSIGN_OR_RETURN_STATUS(
+          const BlockScaledRows rows,
+          RoundBlockScaled(context, weight, x.data, x.dtype, row_stride, num_tokens * num_groups));
+      MultiplyBlockScaled(context, {.weight = weight,
+                                    .x = rows,
+                                    .num_tokens = static_cast<int>(num_tokens),
+                                    .num_groups = static_cast<int>(num_groups),
+                                    .rows = static_cast<int>(rows_per_group),
+                                    .y = y.data,
+                                    .y_stride = y_stride,
+                                    .y_group_stride = rows_per_group,
+                                    .y_is_bf16 = y_is_bf16});
+      return {};
+    }
+    case LinearPath::kGemmTmaFp8:
+      return GemmTmaFp8(context, many);
+    case LinearPath::kGemvStream:
+      GemvStream(context, {.weight = weight,
                            .x = x.as<const uint16_t>(),
                            .x_stride = x_stride,
                            .x_group_stride = weight.cols,
@@ -147,11 +158,17 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
                            .rows_per_group = rows_per_group,
                            .num_groups = num_groups,
                            .num_tokens = num_tokens});
-    return {};
+      return {};
+    case LinearPath::kGemmSplitK:
+      return GemmSplitK(context, many);
+    case LinearPath::kGemmTmaBf16:
+      return GemmTmaBf16(context, many);
+    case LinearPath::kGemmWgmma:
+      return GemmWgmma(context, many);
+    case LinearPath::kGemmMma:
+    case LinearPath::kGemmFma:
+      break;
   }
-  if (HasLinearSlices(context, many)) return LinearSlices(context, many);
-  if (context.has_wgmma() && HasLinearPacked(many)) return LinearPacked(context, many);
-  if (context.has_wgmma() && HasLinearWgmma(context, many)) return LinearWgmma(context, many);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const ActivationRows rows,
       PrepareActivations(context, x.data, x.dtype, row_stride, num_tokens * num_groups, weight.cols,

@@ -17,7 +17,6 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int64_t kMaxTokens = 8;
 constexpr int kWideBlocks = kWideRowThreads / 32;
 constexpr int kNarrowBlocks = kNarrowRowThreads / 32;
 
@@ -288,7 +287,7 @@ KernelChoice Choice(bool over_ranks) {
 }
 
 // Rows a warp as many as its registers hold with all their runs.
-constexpr int64_t kMaxDim = int64_t{16} * kWideBlocks * kHcRunColumns;
+static_assert(kMaxHcClusterDim == int64_t{16} * kWideBlocks * kHcRunColumns);
 KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
   if (dim <= kMaxNarrowRow) return Choice<kNarrowBlocks, 3, 8>(over_ranks);
   return dim <= int64_t{8} * kWideBlocks * kHcRunColumns ? Choice<kWideBlocks, 3, 8>(over_ranks)
@@ -310,12 +309,8 @@ uint64_t Launch(CudaContext& context, const HcStep& step, uint64_t before) {
 
 }  // namespace
 
-bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args) {
-  if (args.streams.dtype != DType::kBF16 || args.streams.shape[0] > kMaxTokens ||
-      args.streams.shape[2] > kMaxDim || !HasHcRuns(args.streams, args.fn)) {
-    return false;
-  }
-  const KernelChoice choice = ChoiceOf(args.streams.shape[2], false);
+bool FitsHcCluster(CudaContext& context, int64_t dim) {
+  const KernelChoice choice = ChoiceOf(dim, false);
   return context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks,
                                     choice.threads, choice.shared_bytes);
 }
@@ -327,7 +322,11 @@ Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args) {
     step.before = *before;
     step.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
     open->launch = Launch(context, step, before->launch);
-    if (open->launch == 0) step.before = {};
+    if (open->launch == 0) {
+      step.before = {};
+    } else {
+      context.Fused(before->links.size > 0 ? FusionRule::kSumOverRanks : FusionRule::kPostPre);
+    }
   }
   if (open->launch == 0) open->launch = Launch(context, step, 0);
   return {};

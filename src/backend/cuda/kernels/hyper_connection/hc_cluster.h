@@ -6,8 +6,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Whether HcPreInCluster takes these operands on this device.
-bool HasHcCluster(CudaContext& context, const ops::HcPreArgs& args);
+// Whether the device has room for a cluster of streams so wide, which are at most kMaxHcClusterDim.
+bool FitsHcCluster(CudaContext& context, int64_t dim);
 
 // hc_pre; hc_post is done by the same launch if its own was the last and made these streams (OpenHcPost).
 Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args);

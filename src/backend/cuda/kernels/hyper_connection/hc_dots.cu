@@ -24,7 +24,6 @@ constexpr int kLaneGroups = 8;  // Of four lanes.
 constexpr int kGroupColumns = 16;  // Of a run.
 constexpr int kRows = 8;           // Of the matrix, a step.
 constexpr int kBuffers = 3;
-constexpr size_t kMostShared = 227 * 1024;
 
 // Sums of a thread: rows of the matrix, four doubles a step, then squares.
 template <int kTiles, bool kSquares>
@@ -68,10 +67,11 @@ constexpr size_t SharedBytes(int tiles, int runs) {
   const size_t exchange = size_t{2} * 32 * static_cast<size_t>(tiles + 1) * 4 * sizeof(double);
   return matrix + tokens + exchange;
 }
+static_assert(SharedBytes(1, 8) == HcDotsSharedBytes(1, 8) && SharedBytes(3, 2) == HcDotsSharedBytes(3, 2));
 
 // Grid: tokens by tokens_per_block, parts, rows by Kind::kTiles * kRows, which are one block's where runs are known.
 template <typename Kind>
-__global__ void __launch_bounds__(Kind::kThreads, 1) DotsKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_constant__ Params p) {
   constexpr int kThreads = Kind::kThreads;
   constexpr int kTiles = Kind::kTiles;
   constexpr int kRuns = Kind::kRuns;
@@ -302,18 +302,12 @@ void Launch(CudaContext& context, const Params& params) {
   p.tokens_per_block = static_cast<int>(CeilDiv(CeilDiv(params.num_tokens, wanted), kTokens) * kTokens);
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, p.tokens_per_block)),
                   static_cast<unsigned>(params.num_parts), static_cast<unsigned>(row_blocks));
-  context.Launch(DotsKernel<Kind>, grid, Kind::kThreads, SharedBytes(Kind::kTiles, params.runs), p);
+  context.Launch(HcDotsKernel<Kind>, grid, Kind::kThreads, SharedBytes(Kind::kTiles, params.runs), p);
 }
 
 int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColumns)); }
 
 }  // namespace
-
-bool HasHcDotsMma(const TensorView& streams, const TensorView& fn) {
-  const int runs = Runs(streams.shape[2]);
-  return streams.dtype == DType::kBF16 && HasHcRuns(streams, fn) && runs % 2 == 0 &&
-         SharedBytes(1, runs) <= kMostShared;
-}
 
 void LaunchHcDotsMma(CudaContext& context, const TensorView& streams, const TensorView& fn, double* dots) {
   const int64_t dim = streams.shape[2];
@@ -326,7 +320,8 @@ void LaunchHcDotsMma(CudaContext& context, const TensorView& streams, const Tens
                          .runs = Runs(dim),
                          .num_tokens = static_cast<int>(streams.shape[0]),
                          .tokens_per_block = 0};
-  if (params.num_rows <= kRows || SharedBytes(ThreeTiles::kTiles, params.runs) > kMostShared) {
+  if (params.num_rows <= kRows ||
+      SharedBytes(ThreeTiles::kTiles, params.runs) > context.limits().shared_bytes) {
     Launch<OneTile>(context, params);
   } else if (params.runs == Flash::kRuns && params.num_rows <= Flash::kTiles * kRows) {
     Launch<Flash>(context, params);

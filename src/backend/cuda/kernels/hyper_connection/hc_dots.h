@@ -5,8 +5,6 @@
 
 namespace dsv4::backend::cuda {
 
-// Streams [num_tokens, 4, dim] of bf16 and fn [num_rows, 4 * dim], in runs (HasHcRuns).
-bool HasHcDotsMma(const TensorView& streams, const TensorView& fn);
 // dots: [num_tokens, num_rows + 1, HcParts(dim)], as hyper_connection.cu's other kernels give them, bit for bit.
 void LaunchHcDotsMma(CudaContext& context, const TensorView& streams, const TensorView& fn, double* dots);
 

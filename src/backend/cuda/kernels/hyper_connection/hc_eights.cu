@@ -24,7 +24,6 @@ constexpr int kTokens = 8;       // At a time.
 constexpr int kWarps = kTokens;  // A warp has a token, then fours of columns.
 constexpr int kThreads = 32 * kWarps;
 static_assert(kWarps == kFours);
-constexpr size_t kMostShared = 227 * 1024;
 
 // Shared memory of a block: the matrix, [stream][run][row] of 128 bytes each; bf16 streams, [stream][token] of TokenColumns, and in their
 // place what warps tell each other; factors of hc_post.
@@ -42,6 +41,8 @@ __host__ __device__ constexpr size_t StreamsBytes(int runs) {
 constexpr size_t SharedBytes(int runs) {
   return MatrixBytes(runs) + StreamsBytes(runs) + size_t{kTokens} * kFactors * sizeof(double);
 }
+
+static_assert(SharedBytes(8) == HcEightsSharedBytes(8) && SharedBytes(1) == HcEightsSharedBytes(1));
 
 // Eight columns as they are read, two a word.
 using Words = uint32_t[kEightColumns / 2];
@@ -133,7 +134,7 @@ struct Columns {
 
 // kRuns: of a part; 0: any number. Grid: parts, blocks that share the tokens.
 template <int kRuns>
-__global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_constant__ HcStep p) {
+__global__ void __launch_bounds__(kThreads, 2) HcEightsPostAndDotsKernel(const __grid_constant__ HcStep p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -277,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, 2) PostAndDotsKernel(const __grid_co
 // Threads as the norm of such a row has them. Grid: blocks for post and comb if they are asked for, then tokens.
 template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
-    MixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
+    HcEightsMixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ double dots[kHcMult + 1];
   __shared__ double pre[kHcMult];
@@ -354,8 +355,8 @@ uint64_t LaunchPostAndDots(CudaContext& context, const HcStep& step, uint64_t be
       static_cast<unsigned>(num_parts),
       static_cast<unsigned>(std::clamp(context.queue().num_processors() / num_parts, 1, num_groups)));
   return context.queue().LaunchInPlaceOf(
-      before, runs == kFlashRuns ? PostAndDotsKernel<kFlashRuns> : PostAndDotsKernel<0>, grid, kThreads,
-      SharedBytes(runs), step);
+      before, runs == kFlashRuns ? HcEightsPostAndDotsKernel<kFlashRuns> : HcEightsPostAndDotsKernel<0>, grid,
+      kThreads, SharedBytes(runs), step);
 }
 
 // OpenHcPre::relaunch.
@@ -364,17 +365,13 @@ uint64_t LaunchMixAndNorm(CudaContext& context, const HcStep& step, uint64_t bef
   const int mix_blocks = step.with_mix ? MixBlocks(step.num_tokens) : 0;
   const bool narrow = dim <= kMaxNarrowRow;
   return context.queue().LaunchInPlaceOf(
-      before, narrow ? MixAndNormKernel<kNarrowRowThreads> : MixAndNormKernel<kWideRowThreads>,
+      before,
+      narrow ? HcEightsMixAndNormKernel<kNarrowRowThreads> : HcEightsMixAndNormKernel<kWideRowThreads>,
       static_cast<unsigned>(mix_blocks + step.num_tokens), narrow ? kNarrowRowThreads : kWideRowThreads,
       std::max(static_cast<size_t>(dim) * sizeof(float), sizeof(MixesMemory)), step, mix_blocks);
 }
 
 }  // namespace
-
-bool HasHcEights(const ops::HcPreArgs& args) {
-  return args.streams.dtype == DType::kBF16 && args.streams.shape[0] <= kMaxHcStepTokens &&
-         HasHcRuns(args.streams, args.fn) && SharedBytes(Runs(args.streams.shape[2])) <= kMostShared;
-}
 
 Status HcPreInEights(CudaContext& context, const ops::HcPreArgs& args) {
   const auto num_parts = static_cast<int>(HcParts(args.streams.shape[2]));
@@ -387,7 +384,11 @@ Status HcPreInEights(CudaContext& context, const ops::HcPreArgs& args) {
     first.before = *before;
     first.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
     launch = LaunchPostAndDots(context, first, before->launch);
-    if (launch == 0) first.before = {};
+    if (launch == 0) {
+      first.before = {};
+    } else {
+      context.Fused(FusionRule::kPostPre);
+    }
   }
   if (launch == 0) LaunchPostAndDots(context, first, 0);
   open->launch = LaunchMixAndNorm(context, open->step, 0);

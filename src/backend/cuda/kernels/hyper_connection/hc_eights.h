@@ -6,9 +6,6 @@
 
 namespace dsv4::backend::cuda {
 
-// Whether HcPreInEights takes these operands.
-bool HasHcEights(const ops::HcPreArgs& args);
-
 // hc_pre; hc_post is done by the first launch if its own was the last and made these streams (OpenHcPost).
 Status HcPreInEights(CudaContext& context, const ops::HcPreArgs& args);
 

@@ -29,7 +29,7 @@ __device__ __forceinline__ double Element(const uint4& eight, int k) {
 
 // post, comb and pre, of some tokens a block; of 8192 tokens all blocks at once.
 __global__ void __launch_bounds__(kMixesThreads, 8)
-    MixesKernel(const HcPreParams p, int num_tokens, double* pre) {
+    HcManyMixesKernel(const HcPreParams p, int num_tokens, double* pre) {
   BeginKernel();
   __shared__ MixesMemory memory;
   const auto block = static_cast<int>(blockIdx.x);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kMixesThreads, 8)
 
 // u. Grid: tokens, pieces of u.
 __global__ void __launch_bounds__(kThreads)
-    ManyMixKernel(const uint16_t* streams, uint16_t* u, const double* all_pre, int64_t dim) {
+    HcManyMixKernel(const uint16_t* streams, uint16_t* u, const double* all_pre, int64_t dim) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int64_t d = (blockIdx.y * int64_t{kThreads} + threadIdx.x) * kEightColumns;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Grid: tokens, pieces of y.
 template <bool kCombines>
-__global__ void __launch_bounds__(kThreads, 3) ManyPostsKernel(const __grid_constant__ ManyPosts p) {
+__global__ void __launch_bounds__(kThreads, 3) HcManyPostsKernel(const __grid_constant__ ManyPosts p) {
   constexpr int kFactors = (1 + kHcMult) * kHcMult;
   // [finite][stream of out][post, then comb by stream], and one so that two are read at once.
   __shared__ __align__(16) double factors[2][kHcMult][1 + kHcMult + 1];
@@ -173,27 +173,20 @@ unsigned Pieces(int64_t dim) { return static_cast<unsigned>(CeilDiv(dim, kThread
 
 }  // namespace
 
-bool HasManyMixes(const ops::HcPreArgs& args) {
-  return args.streams.shape[1] == kHcMult && args.streams.shape[2] % kEightColumns == 0 &&
-         args.streams.dtype == DType::kBF16 && args.u.dtype == DType::kBF16 &&
-         (reinterpret_cast<uintptr_t>(args.streams.data) | reinterpret_cast<uintptr_t>(args.u.data)) % 16 ==
-             0;
-}
-
 void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
                      double* pre) {
   const auto num_tokens = static_cast<int>(args.streams.shape[0]);
-  context.Launch(MixesKernel, static_cast<unsigned>(MixBlocks(num_tokens)), kMixesThreads, 0, params,
+  context.Launch(HcManyMixesKernel, static_cast<unsigned>(MixBlocks(num_tokens)), kMixesThreads, 0, params,
                  num_tokens, pre);
   const dim3 grid(static_cast<unsigned>(num_tokens), Pieces(params.dim));
-  context.Launch(ManyMixKernel, grid, kThreads, 0, args.streams.as<const uint16_t>(), args.u.as<uint16_t>(),
+  context.Launch(HcManyMixKernel, grid, kThreads, 0, args.streams.as<const uint16_t>(), args.u.as<uint16_t>(),
                  static_cast<const double*>(pre), params.dim);
 }
 
 uint64_t LaunchManyPosts(CudaContext& context, const ManyPosts& posts, uint64_t before) {
   const dim3 grid(static_cast<unsigned>(posts.num_tokens), Pieces(posts.dim));
   return context.queue().LaunchInPlaceOf(
-      before, posts.routed != nullptr ? ManyPostsKernel<true> : ManyPostsKernel<false>, grid, kThreads, 0,
+      before, posts.routed != nullptr ? HcManyPostsKernel<true> : HcManyPostsKernel<false>, grid, kThreads, 0,
       posts);
 }
 

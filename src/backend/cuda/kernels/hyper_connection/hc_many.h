@@ -9,8 +9,6 @@
 
 namespace dsv4::backend::cuda {
 
-// hc_pre's post, comb and u from params.dots. pre: scratch [num_tokens, 4].
-bool HasManyMixes(const ops::HcPreArgs& args);
 void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
                      double* pre);
 
@@ -26,7 +24,6 @@ struct ManyPosts {
   int64_t num_tokens;
   int64_t dim;  // A multiple of eight; all of it lies in sixteens of bytes.
 };
-inline constexpr int64_t kManyPosts = 257;  // Tokens.
 // Puts it in place of launch `before`, or adds it (0): its number, 0 if that is too late.
 uint64_t LaunchManyPosts(CudaContext& context, const ManyPosts& posts, uint64_t before);
 

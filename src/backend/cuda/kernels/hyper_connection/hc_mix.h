@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "ops/hyper_connection.h"
 #include "ops/rms_norm.h"
@@ -26,22 +27,7 @@ struct HcPreParams {
   int sinkhorn_iters;
 };
 
-// The release's streams, and rows of fn for them: pre, post, comb.
-inline constexpr int kHcMult = 4;
-inline constexpr int kHcMixRows = (2 + kHcMult) * kHcMult;
-inline constexpr int kHcRunColumns = 32;
-
-// How dot products are cut for four streams of many widths (hyper_connection.cu): columns come in runs of 32, dealt out in turn to as
-// many parts as the norm of such a row has warps.
-inline int64_t HcParts(int64_t dim) {
-  return (dim <= kMaxNarrowRow ? kNarrowRowThreads : kWideRowThreads) / 32;
-}
-// Whether the streams are so, and can be read in fours.
-inline bool HasHcRuns(const TensorView& streams, const TensorView& fn) {
-  const int64_t dim = streams.shape[2];
-  return streams.shape[1] == kHcMult && dim % (kHcRunColumns * HcParts(dim)) == 0 &&
-         (reinterpret_cast<uintptr_t>(streams.data) | reinterpret_cast<uintptr_t>(fn.data)) % 16 == 0;
-}
+HcPreShape ShapeOf(const TensorView& streams, const TensorView& fn, const void* u);
 
 HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts);
 

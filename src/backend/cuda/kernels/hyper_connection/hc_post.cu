@@ -155,16 +155,20 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   constexpr int kThreads = 128;
   const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
                   static_cast<unsigned>(CeilDiv(dim, kThreads)));
-  const bool eights = args.residual.shape[1] == 4 && dim % kEightColumns == 0 &&
-                      (reinterpret_cast<uintptr_t>(args.y.data) | reinterpret_cast<uintptr_t>(args.out.data) |
-                       reinterpret_cast<uintptr_t>(args.residual.data)) %
-                              16 ==
-                          0;
+  const Plan<HcPostPath> plan = ChooseHcPost({.dtype = args.residual.dtype,
+                                              .num_tokens = args.residual.shape[0],
+                                              .mult = args.residual.shape[1],
+                                              .dim = dim,
+                                              .y = args.y.data,
+                                              .out = args.out.data,
+                                              .residual = args.residual.data},
+                                             context.limits());
+  context.Chose(plan);
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
-    if (eights) {
+    if (plan.kernel != HcPostPath::kAny) {
       const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kEightColumns)));
       const int64_t num_tokens = args.residual.shape[0];
-      const bool many = args.residual.dtype == DType::kBF16 && num_tokens >= kManyPosts;
+      const bool many = plan.kernel == HcPostPath::kManyTokens;
       const auto launch = [&](auto kernel, uint64_t before, const Combined& combined) {
         if (many && combined.links.size == 0) {
           return LaunchManyPosts(context,
@@ -200,6 +204,7 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
           post.shared = open->shared;
           post.links = open->links;
           post.sum = open->sum;
+          context.Fused(open->links.size > 0 ? FusionRule::kSumOverRanks : FusionRule::kCombinePost);
         }
       }
       if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, Before::kNothing>, 0, {});

@@ -97,6 +97,7 @@ bool NormJoinsHcPre(CudaContext& context, const ops::RmsNormArgs& args) {
   if (launch == 0) return false;
   open->launch = launch;
   open->step = step;
+  context.Fused(FusionRule::kPreNorm);
   return true;
 }
 
@@ -107,6 +108,7 @@ std::optional<HcMixWork> TakeHcMix(CudaContext& context) {
   const uint64_t launch = open->relaunch(context, open->step, open->launch);
   open->launch = 0;
   if (launch == 0) return std::nullopt;
+  context.Fused(FusionRule::kCombIntoLinear);
   return HcMixWork{open->step.params, open->step.num_tokens};
 }
 

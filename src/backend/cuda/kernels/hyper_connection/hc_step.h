@@ -11,9 +11,6 @@
 
 namespace dsv4::backend::cuda {
 
-// Up to so many tokens run so (hc_cluster.h, hc_eights.h).
-inline constexpr int64_t kMaxHcStepTokens = 256;
-
 // Of four bf16 streams in runs (HasHcRuns). What is null is not asked for.
 struct HcStep {
   OpenHcPost before;  // out null: the streams are there.

@@ -54,7 +54,8 @@ __device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
 // dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part. Grid: tokens, rows.
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads)
-    AnyDotsKernel(const T* streams, const float* fn, double* dots, int64_t width, int num_rows) {
+    HyperConnectionAnyDotsKernel(const T* streams, const float* fn, double* dots, int64_t width,
+                                 int num_rows) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int k = static_cast<int>(blockIdx.y);
@@ -90,8 +91,8 @@ constexpr int kPartsOfBlock = 4;
 
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads, 1)
-    DotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows, int64_t num_tokens,
-               int64_t tokens_per_block) {
+    HyperConnectionDotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows,
+                              int64_t num_tokens, int64_t tokens_per_block) {
   constexpr int kValues = kRowsAtOnce * kTokensAtOnce;
   static_assert(kValues == 32);
   BeginKernel();
@@ -162,7 +163,6 @@ __global__ void __launch_bounds__(kDotThreads, 1)
 // long as products do, and tokens' are then shared by eight rows. A warp takes eight tokens at a time.
 // Grid: tokens by tokens_per_block, rows by eight, parts.
 constexpr int kManyRowsAtOnce = 8;
-constexpr int64_t kManyDotsTokens = 256;  // Up to so many, blocks of the kernel above fill the device better.
 
 constexpr size_t ManyDotsBytes(int64_t runs) {
   return static_cast<size_t>(runs * kManyRowsAtOnce * kHcRunColumns * 4) * sizeof(double);
@@ -170,8 +170,8 @@ constexpr size_t ManyDotsBytes(int64_t runs) {
 
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads, 1)
-    ManyDotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows, int64_t num_tokens,
-                   int64_t tokens_per_block) {
+    HyperConnectionManyDotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows,
+                                  int64_t num_tokens, int64_t tokens_per_block) {
   constexpr int kWarps = kDotThreads / 32;
   BeginKernel();
   const int thread = static_cast<int>(threadIdx.x);
@@ -290,7 +290,8 @@ constexpr int64_t kMixColumns = 1024;
 
 // Grid: tokens, and in y first the small outputs, whose iterations take longest, then pieces of u.
 template <typename T>
-__global__ void __launch_bounds__(kMixThreads) HcPreKernel(const T* streams, T* u, const HcPreParams p) {
+__global__ void __launch_bounds__(kMixThreads)
+    HyperConnectionPreKernel(const T* streams, T* u, const HcPreParams p) {
   __shared__ double pre[ops::kMaxHcMult];
   BeginKernel();
   const int64_t token = blockIdx.x;
@@ -310,8 +311,8 @@ __global__ void __launch_bounds__(kMixThreads) HcPreKernel(const T* streams, T* 
 // Grid: tokens, pieces of y.
 template <typename T>
 __global__ void __launch_bounds__(kMixThreads)
-    HcHeadKernel(const T* streams, const double* all_dots, int num_parts, const float* scale,
-                 const float* base, T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
+    HyperConnectionHeadKernel(const T* streams, const double* all_dots, int num_parts, const float* scale,
+                              const float* base, T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
   __shared__ double pre[ops::kMaxHcMult];
   BeginKernel();
   const int64_t token = blockIdx.x;
@@ -328,9 +329,6 @@ __global__ void __launch_bounds__(kMixThreads)
              min(dim, begin + kMixColumns));
 }
 
-// Up to so many, one launch for all that comes behind the dot products takes less (hc_many.h).
-constexpr int64_t kManyMixTokens = 1024;
-
 // Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products, and of four numbers a token.
 struct MixDots {
   const double* data;
@@ -341,19 +339,22 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
   const int64_t num_tokens = streams.shape[0];
   const int64_t num_rows = fn.shape[0];
   const int64_t dim = streams.shape[2];
-  const bool in_parts = HasHcRuns(streams, fn);
+  const HcPreShape shape = ShapeOf(streams, fn, nullptr);
+  const Plan<HcDotsPath> plan = ChooseHcDots(shape, context.limits());
+  context.Chose(plan);
+  const bool in_parts = plan.kernel != HcDotsPath::kAny;
   const int64_t num_parts = in_parts ? HcParts(dim) : 1;
   const int64_t count = num_tokens * (num_rows + 1) * num_parts;
   const int64_t first_pre = CeilDiv(count, 2) * 2;  // Read two at once.
   DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(first_pre + num_tokens * kHcMult));
   const MixDots result = {dots, static_cast<int>(num_parts), dots + first_pre};
-  if (num_tokens > kManyDotsTokens && HasHcDotsMma(streams, fn)) {
+  if (plan.kernel == HcDotsPath::kMma) {
     LaunchHcDotsMma(context, streams, fn, dots);
     return result;
   }
   WithElement(streams.dtype, [&]<typename T>(T*) {
     const int64_t runs = dim / (num_parts * kHcRunColumns);
-    if (in_parts && num_tokens > kManyDotsTokens) {
+    if (plan.kernel == HcDotsPath::kManyTokens) {
       // As many blocks as there are processors, or that many again.
       const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;
       const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_processors() / others);
@@ -362,9 +363,9 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
       const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
                         static_cast<unsigned>(CeilDiv(num_rows, kManyRowsAtOnce)),
                         static_cast<unsigned>(num_parts));
-      context.Launch(ManyDotsKernel<T>, blocks, kDotThreads, ManyDotsBytes(runs), streams.as<const T>(),
-                     fn.as<const float>(), dots, static_cast<int>(dim), static_cast<int>(num_rows),
-                     num_tokens, tokens_per_block);
+      context.Launch(HyperConnectionManyDotsKernel<T>, blocks, kDotThreads, ManyDotsBytes(runs),
+                     streams.as<const T>(), fn.as<const float>(), dots, static_cast<int>(dim),
+                     static_cast<int>(num_rows), num_tokens, tokens_per_block);
       return;
     }
     if (in_parts) {
@@ -373,18 +374,31 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
       const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
                         static_cast<unsigned>(CeilDiv(num_rows + 1, kRowsAtOnce)),
                         static_cast<unsigned>(num_parts / kPartsOfBlock));
-      context.Launch(DotsKernel<T>, blocks, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
-                     static_cast<int>(dim), static_cast<int>(num_rows), num_tokens, tokens_per_block);
+      context.Launch(HyperConnectionDotsKernel<T>, blocks, kDotThreads, 0, streams.as<const T>(),
+                     fn.as<const float>(), dots, static_cast<int>(dim), static_cast<int>(num_rows),
+                     num_tokens, tokens_per_block);
       return;
     }
     const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_rows + 1));
-    context.Launch(AnyDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(), fn.as<const float>(), dots,
-                   fn.shape[1], static_cast<int>(num_rows));
+    context.Launch(HyperConnectionAnyDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(),
+                   fn.as<const float>(), dots, fn.shape[1], static_cast<int>(num_rows));
   });
   return result;
 }
 
 }  // namespace
+
+HcPreShape ShapeOf(const TensorView& streams, const TensorView& fn, const void* u) {
+  return {.dtype = streams.dtype,
+          .num_tokens = streams.shape[0],
+          .mult = streams.shape[1],
+          .dim = streams.shape[2],
+          .num_rows = fn.shape[0],
+          .streams = streams.data,
+          .fn = fn.data,
+          .u = u,
+          .cluster_fits = {}};
+}
 
 HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
   return {.dots = dots,
@@ -402,11 +416,15 @@ HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_par
 
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   if (args.streams.num_elements() == 0) return {};
-  if (HasHcCluster(context, args)) return HcPreInCluster(context, args);
-  if (HasHcEights(args)) return HcPreInEights(context, args);
+  HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
+  shape.cluster_fits = [&] { return FitsHcCluster(context, args.streams.shape[2]); };
+  const Plan<HcPrePath> plan = ChooseHcPre(shape, context.limits());
+  context.Chose(plan);
+  if (plan.kernel == HcPrePath::kCluster) return HcPreInCluster(context, args);
+  if (plan.kernel == HcPrePath::kEights) return HcPreInEights(context, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
-  if (args.streams.shape[0] > kManyMixTokens && HasManyMixes(args)) {
+  if (ChooseHcMix(shape, context.limits()).kernel == HcMixPath::kManyTokens) {
     LaunchManyMixes(context, args, params, dots.pre);
     return {};
   }
@@ -414,7 +432,8 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
                   static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), args.u.as<T>(), params);
+    context.Launch(HyperConnectionPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(),
+                   args.u.as<T>(), params);
   });
   return {};
 }
@@ -425,7 +444,7 @@ Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HcHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots.data,
+    context.Launch(HyperConnectionHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots.data,
                    dots.num_parts, args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
                    static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
                    args.hc_eps);

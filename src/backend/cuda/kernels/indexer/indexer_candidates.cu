@@ -39,7 +39,7 @@ struct CandidateParams {
 constexpr int kParts = 8;
 constexpr int kLanes = 8;  // Threads that count for one candidate.
 __global__ void __launch_bounds__(kThreads)
-    CandidatesKernel(const __grid_constant__ SequenceTable table, const CandidateParams p) {
+    IndexerCandidatesKernel(const __grid_constant__ SequenceTable table, const CandidateParams p) {
   extern __shared__ __align__(16) uint64_t list[];  // Of an even length.
   __shared__ int count;
   BeginKernel();
@@ -104,8 +104,8 @@ constexpr int64_t kWindow = int64_t{kWords} * 32;
 
 // One block a token. A candidate is chosen if fewer than top_k are greater: those before it in its own list, and of the others'.
 __global__ void __launch_bounds__(kMergeThreads)
-    MergeCandidatesKernel(const uint64_t* candidates, int32_t* all_selected, const int num_lists,
-                          const int top_k) {
+    IndexerCandidatesMergeKernel(const uint64_t* candidates, int32_t* all_selected, const int num_lists,
+                                 const int top_k) {
   extern __shared__ __align__(16) uint64_t lists[];  // [num_lists, top_k], then bits and those chosen
   __shared__ int in_warp[kMergeThreads / 32];
   __shared__ int num_chosen;
@@ -207,7 +207,7 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
           ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))))
           : top_k;
   const size_t shared_bytes = static_cast<size_t>(top_k + top_k % 2) * sizeof(uint64_t);
-  if (!CanScore(num_heads, width, max_visible) || shared_bytes > kMaxSharedBytes) {
+  if (!CanScore(context.limits(), num_heads, width, max_visible) || shared_bytes > kMaxSharedBytes) {
     return Unimplemented(
         "op indexer_candidates: q: " + args.q.shape.ToString() + ", " + std::to_string(max_visible) +
         " entries and the best " + std::to_string(top_k) +
@@ -261,7 +261,7 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
                                     .ratio = args.ratio,
                                     .shard_index = shard.index,
                                     .shard_count = shard.count};
-    context.Launch(CandidatesKernel, dim3(kParts, count), kThreads, shared_bytes, table, params);
+    context.Launch(IndexerCandidatesKernel, dim3(kParts, count), kThreads, shared_bytes, table, params);
   }
   return {};
 }
@@ -277,7 +277,7 @@ Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& arg
     return Unimplemented("op merge_candidates: candidates: " + args.candidates.shape.ToString() +
                          ", this backend takes as many as fit into 200 KB with those chosen");
   }
-  context.Launch(MergeCandidatesKernel, static_cast<unsigned>(num_tokens), kMergeThreads, shared_bytes,
+  context.Launch(IndexerCandidatesMergeKernel, static_cast<unsigned>(num_tokens), kMergeThreads, shared_bytes,
                  args.candidates.as<const uint64_t>(), args.selected.as<int32_t>(),
                  static_cast<int>(num_candidates / top_k), static_cast<int>(top_k));
   return {};

@@ -49,13 +49,9 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kIndexerThrea
 
 }  // namespace
 
-bool HasIndexerCluster(CudaContext& context, const ScoreParams& params, DType dtype, int64_t num_tokens) {
-  if (!ScoresOnTensorCores(dtype, params.num_heads, params.width) || params.max_visible <= params.top_k ||
-      params.max_visible > kIndexerMaxEntries) {
-    return false;
-  }
-  return num_tokens <= context.queue().MostClusters(reinterpret_cast<const void*>(IndexerClusterKernel),
-                                                    kIndexerBlocks, kIndexerThreads, sizeof(ClusterMemory));
+int64_t IndexerClusters(CudaContext& context) {
+  return context.queue().MostClusters(reinterpret_cast<const void*>(IndexerClusterKernel), kIndexerBlocks,
+                                      kIndexerThreads, sizeof(ClusterMemory));
 }
 
 uint64_t SelectInCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,

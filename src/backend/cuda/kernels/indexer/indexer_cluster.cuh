@@ -8,13 +8,14 @@
 #include "backend/cuda/device/sync/cluster_barrier.cuh"
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
 #include "backend/cuda/kernels/indexer/top_k.cuh"
+#include "backend/cuda/lowering/select/indexer.h"
 
 namespace dsv4::backend::cuda {
 
 inline constexpr int kIndexerBlocks = 16;  // Of a cluster.
 inline constexpr int kIndexerThreads = 256;
 inline constexpr int kIndexerWarps = kIndexerThreads / 32;
-inline constexpr int kIndexerMaxEntries = 4096;  // More want more than a cluster to score them.
+inline constexpr int kIndexerMaxEntries = static_cast<int>(kIndexerClusterEntries);
 inline constexpr int kIndexerMaxPiece = kIndexerMaxEntries / kIndexerBlocks;
 
 using IndexerKey = uint16_t;  // The high bits of an ordered score, which is a bf16 number.

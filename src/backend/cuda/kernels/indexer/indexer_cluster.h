@@ -7,8 +7,9 @@
 
 namespace dsv4::backend::cuda {
 
-// Whether it takes them, which may be asked in any case.
-bool HasIndexerCluster(CudaContext& context, const ScoreParams& params, DType dtype, int64_t num_tokens);
+// Clusters that the device runs at once: tokens of a launch at most.
+int64_t IndexerClusters(CudaContext& context);
+
 // `selected`: [all tokens, top_k]; params.scores is not used. The number of its launch.
 uint64_t SelectInCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
                          int32_t* selected, int64_t num_tokens);

@@ -397,6 +397,7 @@ bool Launch(CudaContext& context, uint64_t before, const IndexerOverRanks& param
   open.launch = params.score.scores == nullptr ? launch.template operator()<kIndexerMaxEntries>()
                                                : launch.template operator()<kMaxScoredRows>();
   if (open.launch == 0) return false;
+  if (before != 0) context.Fused(FusionRule::kCandidatesOverRanks);
   open.selected = params.selected;
   open.over_ranks = std::make_shared<IndexerOverRanks>(params);
   context.open_selection() = std::make_shared<OpenSelection>(std::move(open));

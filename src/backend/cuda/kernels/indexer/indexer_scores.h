@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequences.h"
+#include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
@@ -19,14 +20,8 @@ struct ScoreParams {
   int tiles_per_block = 1;  // Of keys; the tensor-core kernels', set by those who launch them.
 };
 
-inline constexpr int kScoreWidth = 128;    // What the tensor-core kernels take,
-inline constexpr int kScoreMaxHeads = 64;  // and so many heads.
-inline bool ScoresOnTensorCores(DType dtype, int64_t num_heads, int64_t width) {
-  return dtype == DType::kBF16 && width == kScoreWidth && num_heads % 16 == 0 && num_heads <= kScoreMaxHeads;
-}
-
 // Whether the kernels take such queries and so many entries.
-bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible);
+bool CanScore(const DeviceLimits& device, int64_t num_heads, int64_t width, int64_t max_visible);
 
 // Scores of `num_tokens` tokens from params.first_token on. What a query sees are the first NumVisible(...) rows of its sequence.
 void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,

@@ -23,7 +23,7 @@ constexpr int kScoreThreads = kKeysPerBlock * kHeadGroups;
 // 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs over the width
 // in one order, the heads' terms are added in double.
 template <typename T>
-__global__ void ScoreKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
+__global__ void IndexerSelectScoreKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
   BeginKernel();
   extern __shared__ float shared[];
   float* const q = shared;                        // [num_heads, width]
@@ -77,11 +77,11 @@ constexpr int kMmaWarps = 4;
 constexpr int kMmaKeys = 16 * kMmaWarps;
 
 // As many blocks as run at once; and tiles enough for a query to be worth fetching.
-constexpr int64_t kScoreBlocks = 132 * 4;
+constexpr int64_t kScoreBlocksOfSm = 4;
 constexpr int64_t kMaxTilesPerBlock = 16;
 
 __global__ void __launch_bounds__(32 * kMmaWarps)
-    ScoreMmaKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
+    IndexerSelectScoreMmaKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
   extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kScoreRow]
   __shared__ __align__(16) uint16_t keys[kMmaKeys][kScoreRow];
   __shared__ uint32_t head_weights[kScoreMaxHeads];  // Each twice, for two keys.
@@ -146,29 +146,37 @@ size_t SharedBytes(int64_t num_heads, int64_t width) {
 
 }  // namespace
 
-bool CanScore(int64_t num_heads, int64_t width, int64_t max_visible) {
-  constexpr size_t kMaxSharedBytes = 227 * 1024;
+bool CanScore(const DeviceLimits& device, int64_t num_heads, int64_t width, int64_t max_visible) {
   constexpr int64_t kMaxVisible = int64_t{65535} * kKeysPerBlock;  // The grid's second dimension.
-  return SharedBytes(num_heads, width) <= kMaxSharedBytes && max_visible <= kMaxVisible;
+  return SharedBytes(num_heads, width) <= device.shared_bytes && max_visible <= kMaxVisible;
 }
 
 void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
                   unsigned num_tokens) {
-  if (context.has_wgmma() && HasScoresWgmma(table, params, dtype, num_tokens))
-    return ScoreEntriesWgmma(context, table, params, num_tokens);
-  if (ScoresOnTensorCores(dtype, params.num_heads, params.width)) {
+  const IndexerShape shape = {.dtype = dtype,
+                              .num_tokens = num_tokens,
+                              .num_sequences = table.sequences.size,
+                              .num_heads = params.num_heads,
+                              .width = params.width,
+                              .max_visible = params.max_visible,
+                              .top_k = params.top_k,
+                              .clusters = {}};
+  const Plan<IndexerPath> plan = ChooseScores(shape, context.limits());
+  context.Chose(plan);
+  if (plan.kernel == IndexerPath::kWgmma) return ScoreEntriesWgmma(context, table, params, num_tokens);
+  if (plan.kernel == IndexerPath::kMma) {
     const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
-    params.tiles_per_block = static_cast<int>(
-        std::clamp<int64_t>(CeilDiv(num_tokens * num_tiles, kScoreBlocks), 1, kMaxTilesPerBlock));
+    params.tiles_per_block = static_cast<int>(std::clamp<int64_t>(
+        CeilDiv(num_tokens * num_tiles, kScoreBlocksOfSm * context.limits().num_sms), 1, kMaxTilesPerBlock));
     const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
-    context.Launch(ScoreMmaKernel, grid, 32 * kMmaWarps,
+    context.Launch(IndexerSelectScoreMmaKernel, grid, 32 * kMmaWarps,
                    static_cast<size_t>(params.num_heads * kScoreRow) * sizeof(uint16_t), table, params);
     return;
   }
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_visible, kKeysPerBlock)));
   WithElement(dtype, [&]<typename T>(T*) {
-    context.Launch(ScoreKernel<T>, grid, kScoreThreads, SharedBytes(params.num_heads, params.width), table,
-                   params);
+    context.Launch(IndexerSelectScoreKernel<T>, grid, kScoreThreads,
+                   SharedBytes(params.num_heads, params.width), table, params);
   });
 }
 
@@ -224,7 +232,7 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
           : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
   DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
 
-  if (!CanScore(num_heads, width, max_visible)) {
+  if (!CanScore(context.limits(), num_heads, width, max_visible)) {
     return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +
                          std::to_string(max_visible) +
                          " entries, this backend takes up to 50000 elements a token and 2097120 entries");
@@ -239,7 +247,17 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                        .num_heads = static_cast<int>(num_heads),
                        .width = static_cast<int>(width)};
   uint64_t launch = 0;
-  if (HasIndexerCluster(context, score, args.q.dtype, num_tokens)) {
+  const IndexerShape shape = {.dtype = args.q.dtype,
+                              .num_tokens = num_tokens,
+                              .num_sequences = table.sequences.size,
+                              .num_heads = num_heads,
+                              .width = width,
+                              .max_visible = max_visible,
+                              .top_k = top_k,
+                              .clusters = [&] { return IndexerClusters(context); }};
+  const Plan<IndexerPath> plan = ChooseIndexer(shape, context.limits());
+  if (plan.kernel == IndexerPath::kCluster) {
+    context.Chose(plan);
     launch = SelectInCluster(context, table, score, args.selected.as<int32_t>(), num_tokens);
   } else {
     DSV4_ASSIGN_OR_RETURN_STATUS(launch, ScoreAndSelect(context, table, score, args));

@@ -88,8 +88,8 @@ __device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kHeads / 
 }
 
 // Grid: tokens by fours, tiles.
-__global__ void __launch_bounds__(kThreads, 2) ScoreTokensKernel(const __grid_constant__ SequenceTable table,
-                                                                 const ScoreParams p, const int num_tokens) {
+__global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_constant__ SequenceTable table,
+                                                                  const ScoreParams p, const int num_tokens) {
   BeginKernel();
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& m = *reinterpret_cast<Shared*>(raw);
@@ -248,27 +248,18 @@ __global__ void __launch_bounds__(kThreads, 2) ScoreTokensKernel(const __grid_co
 
 }  // namespace
 
-bool HasScoresWgmma(const SequenceTable& table, const ScoreParams& params, DType dtype, int64_t num_tokens) {
-  // Tokens by fours are mostly of one sequence; fewer, or with fewer entries, are too few blocks to be worth four queries' fetching.
-  constexpr int64_t kMinTokensOfSequence = 8;
-  constexpr int64_t kMinScores = int64_t{1} << 17;
-  return dtype == DType::kBF16 && params.width == kScoreWidth && params.num_heads == kHeads &&
-         num_tokens >= kMinTokensOfSequence * table.sequences.size &&
-         num_tokens * params.max_visible >= kMinScores;
-}
-
 void ScoreEntriesWgmma(CudaContext& context, const SequenceTable& table, ScoreParams params,
                        int64_t num_tokens) {
   // Blocks enough for all processors, two at a time, to end at about the same time; tiles enough for queries to be worth fetching.
-  constexpr int64_t kBlocks = int64_t{132} * 2 * 8;
+  const int64_t num_blocks = int64_t{context.limits().num_sms} * 2 * 8;
   const int64_t num_fours = CeilDiv(num_tokens, kTokens);
   const int64_t num_tiles = CeilDiv(params.max_visible, kKeys);
   const int64_t tiles =
-      std::clamp<int64_t>(CeilDiv(num_fours * num_tiles, kBlocks), 2 * kGroups, 32 * kGroups);
+      std::clamp<int64_t>(CeilDiv(num_fours * num_tiles, num_blocks), 2 * kGroups, 32 * kGroups);
   params.tiles_per_block = static_cast<int>(CeilDiv(tiles, kGroups) * kGroups);
   const dim3 grid(static_cast<unsigned>(num_fours),
                   static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
-  context.Launch(ScoreTokensKernel, grid, kThreads, sizeof(Shared), table, params,
+  context.Launch(IndexerWgmmaKernel, grid, kThreads, sizeof(Shared), table, params,
                  static_cast<int>(num_tokens));
 }
 

@@ -6,7 +6,6 @@
 
 namespace dsv4::backend::cuda {
 
-bool HasScoresWgmma(const SequenceTable& table, const ScoreParams& params, DType dtype, int64_t num_tokens);
 // As ScoreEntries, and with its bits.
 void ScoreEntriesWgmma(CudaContext& context, const SequenceTable& table, ScoreParams params,
                        int64_t num_tokens);

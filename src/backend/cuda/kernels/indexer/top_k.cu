@@ -5,6 +5,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/top_k.cuh"
 #include "backend/cuda/kernels/indexer/top_k.h"
+#include "backend/cuda/lowering/select/indexer.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -14,13 +15,11 @@ namespace cg = cooperative_groups;
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kClusterBlocks = 8;
-// Fewer entries are faster on one block.
-constexpr int64_t kClusterFrom = 4096;
 
 // One block a token. Keys of bf16 scores are their 16 high bits, here and below.
 template <typename Key>
 __global__ void __launch_bounds__(kThreads)
-    BlockTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p) {
+    TopKBlockKernel(const __grid_constant__ SequenceTable table, const TopKParams p) {
   constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
   __shared__ int histogram[kTopKBuckets];
   __shared__ Threshold shared_threshold;
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 // of a piece lie in shared memory, the others are made again whenever they are wanted.
 template <typename Key>
 __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
-    ClusterTopKKernel(const __grid_constant__ SequenceTable table, const TopKParams p, const int held) {
+    TopKClusterKernel(const __grid_constant__ SequenceTable table, const TopKParams p, const int held) {
   constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
   extern __shared__ __align__(16) unsigned char shared_keys[];
   __shared__ int histograms[kTopKHistograms]
@@ -142,7 +141,7 @@ uint64_t LaunchCluster(CudaContext& context, const SequenceTable& table, const T
   constexpr int64_t kMaxSharedBytes = 128 * 1024;
   const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
   const int64_t held = std::min(piece, kMaxSharedBytes / static_cast<int64_t>(sizeof(Key)));
-  return context.queue().Launch(ClusterTopKKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks),
+  return context.queue().Launch(TopKClusterKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks),
                                 kThreads, static_cast<size_t>(held) * sizeof(Key), table, p,
                                 static_cast<int>(held));
 }
@@ -151,8 +150,8 @@ uint64_t LaunchCluster(CudaContext& context, const SequenceTable& table, const T
 
 uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p,
                     int64_t num_tokens) {
-  if (p.scores == nullptr || p.max_visible < kClusterFrom) {
-    const auto kernel = p.rounded ? BlockTopKKernel<uint16_t> : BlockTopKKernel<uint32_t>;
+  if (ChooseTopK(p.scores != nullptr, p.max_visible) == TopKPath::kBlock) {
+    const auto kernel = p.rounded ? TopKBlockKernel<uint16_t> : TopKBlockKernel<uint32_t>;
     return context.queue().Launch(kernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
   }
   if (p.rounded) return LaunchCluster<uint16_t>(context, table, p, num_tokens);

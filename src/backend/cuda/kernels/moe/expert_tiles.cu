@@ -22,8 +22,8 @@ __device__ __forceinline__ int RowsOf(int count) {
 
 // One block an expert.
 __global__ void __launch_bounds__(kGroupThreads)
-    CountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, FaultKind wrong_index,
-                Fault* fault) {
+    ExpertTilesCountKernel(const int32_t* indices, int top_k, const ExpertGrouping g, FaultKind wrong_index,
+                           Fault* fault) {
   BeginKernel();
   const int expert = static_cast<int>(blockIdx.x);
   int mine = 0;
@@ -58,7 +58,8 @@ struct Step {
 
 // One block an expert: finds its place behind the experts before it, its assignments in order, and cuts them into tiles of
 // about equal size. Each warp has a stretch of the assignments, which it counts first.
-__global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indices, const ExpertGrouping g) {
+__global__ void __launch_bounds__(kGroupThreads)
+    ExpertTilesPlaceKernel(const int32_t* indices, const ExpertGrouping g) {
   BeginKernel();
   constexpr int kWarps = kGroupThreads / 32;
   __shared__ int warp_counts[kWarps];
@@ -112,12 +113,6 @@ __global__ void __launch_bounds__(kGroupThreads) PlaceKernel(const int32_t* indi
 
 }  // namespace
 
-bool CanGroupAndPack(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
-  return table.alike && args.x.dtype == DType::kBF16 && args.indices.num_elements() < int64_t{1} << 24 &&
-         reinterpret_cast<uintptr_t>(args.terms.data) % 16 == 0 &&
-         CanPack(args.x.data, args.x.dtype, args.x.shape[1], args.x.shape[1]);
-}
-
 Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t num_assignments = args.indices.num_elements();
@@ -137,9 +132,9 @@ Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work
   DSV4_ASSIGN_OR_RETURN(g.num_tiles, context.Scratch<int32_t>(1));
   const auto blocks = static_cast<unsigned>(num_here);
   const auto* const indices = args.indices.as<const int32_t>();
-  context.Launch(CountKernel, blocks, kGroupThreads, 0, indices, static_cast<int>(args.indices.shape[1]), g,
-                 work.wrong_index, context.fault());
-  context.Launch(PlaceKernel, blocks, kGroupThreads, 0, indices, g);
+  context.Launch(ExpertTilesCountKernel, blocks, kGroupThreads, 0, indices,
+                 static_cast<int>(args.indices.shape[1]), g, work.wrong_index, context.fault());
+  context.Launch(ExpertTilesPlaceKernel, blocks, kGroupThreads, 0, indices, g);
   return g;
 }
 

@@ -27,10 +27,6 @@ struct ExpertGrouping {
   int tokens_per_tile;  // At most.
 };
 
-// What every kernel for packed tokens of experts wants: experts of one format, activations that can be packed, terms that it can write
-// several at once, and no more assignments than its numbers hold.
-bool CanGroupAndPack(const ExpertTable& table, const ops::ExpertTermsArgs& args);
-
 // Scratch of the op that runs.
 Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work, int tokens_per_tile);
 

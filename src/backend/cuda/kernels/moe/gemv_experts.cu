@@ -4,13 +4,9 @@
 #include "backend/cuda/kernels/gemm/gemv_tiles.cuh"
 #include "backend/cuda/kernels/moe/chosen_experts.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
-#include "backend/cuda/kernels/moe/gemv_joint.h"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-// Tokens rarely share experts as long as they are few; beyond this, grouping pays.
-constexpr int64_t kMaxTokens = 8;
 
 // 36 KB of weights that a block has under way, of three a processor: widening four bits wants many warps.
 constexpr int kStages = 2;
@@ -50,7 +46,8 @@ __device__ __forceinline__ void PrefetchShare(const uint8_t* data, uint32_t num_
 
 // Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks, tokens.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kMatmulThreads, kBlocks)
+    GemvExpertsGateUpKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
@@ -114,7 +111,8 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __
 
 // A row tile of all of a token's experts in ascending order, and their sum. Grid: blocks, tokens.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kMatmulThreads, kBlocks)
+    GemvExpertsDownKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   auto* const shared_x = reinterpret_cast<uint16_t*>(shared + sizeof(ring));
@@ -165,13 +163,13 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __gr
 template <StreamKind kKind>
 void LaunchGateUp(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
   const uint64_t launch =
-      context.queue().Launch(GateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+      context.queue().Launch(GemvExpertsGateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
   context.queue().NoteReader(launch, {});
 }
 template <StreamKind kKind>
 void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
   const uint64_t launch =
-      context.queue().Launch(DownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+      context.queue().Launch(GemvExpertsDownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
   context.queue().NoteReader(launch, {});
 }
 
@@ -186,20 +184,10 @@ size_t ScaleBytes(const StreamShape& shape) { return static_cast<size_t>(shape.s
 
 }  // namespace
 
-bool CanStreamExperts(const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
-  const int64_t top_k = args.indices.shape[1];
-  return table.alike && CanStreamWeight(table.w1, table.w1.rows) &&
-         CanStreamWeight(table.w2, table.w2.rows) && args.x.shape[0] <= kMaxTokens &&
-         CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) &&
-         CanStreamRows(args.x, table.w2.cols, table.w2.cols, top_k);
-}
-
-Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+Status GemvExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t top_k = args.indices.shape[1];
   const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool joined, JoinedExperts(context, table, args));
-  if (joined) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
   constexpr size_t kRingBytes = sizeof(StreamRing<kStages>);
   // Down's weights, as far as the cache holds them beside what passes through it.

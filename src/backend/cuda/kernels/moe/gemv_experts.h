@@ -9,8 +9,6 @@ namespace dsv4::backend::cuda {
 // Choices a token may have.
 inline constexpr int kMaxTopK = 64;
 
-// Few tokens, and experts that are stored alike.
-bool CanStreamExperts(const ExpertTable& table, const ops::RoutedExpertsArgs& args);
-Status StreamExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+Status GemvExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/moe/chosen_experts.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
 #include "backend/cuda/kernels/moe/gemv_joint.h"
+#include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/runtime/memory_range.h"
 
 namespace dsv4::backend::cuda {
@@ -18,8 +19,8 @@ namespace {
 
 // One block a processor.
 constexpr int kMostStages = 8;
-constexpr int kMostOfBatch = 32;  // A lane asks for an item,
-constexpr int kMostOfTopK = 32;   // and has a slot.
+constexpr int kMostOfBatch = 32;                              // A lane asks for an item,
+constexpr int kMostOfTopK = static_cast<int>(kMaxJointTopK);  // and has a slot.
 // What a block may have beside what the kernel has by name.
 constexpr size_t kSharedBytes = size_t{223} * 1024;
 // Row tiles whose sums are added at once.
@@ -203,7 +204,7 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
 
 // Experts of kKind, a linear of that kind or FP8. Grid: blocks of a token, tokens.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __grid_constant__ Params p) {
   const int block = static_cast<int>(blockIdx.x);
   const int num_blocks = static_cast<int>(gridDim.x);
   const int64_t token = blockIdx.y;
@@ -361,7 +362,8 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) ExpertsKernel(const __gr
 
 using Kernel = void (*)(Params);
 Kernel KernelOf(StreamKind kind) {
-  return kind == StreamKind::kNvFp4 ? ExpertsKernel<StreamKind::kNvFp4> : ExpertsKernel<StreamKind::kMxFp4>;
+  return kind == StreamKind::kNvFp4 ? GemvJointKernel<StreamKind::kNvFp4>
+                                    : GemvJointKernel<StreamKind::kMxFp4>;
 }
 
 // How the items of each part are divided into batches and rounds, and how many batches fit beside all else.
@@ -428,16 +430,10 @@ struct OpenExperts {
   Params params;
 };
 
-Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
-                           const ops::RoutedExpertsArgs& args) {
+Result<bool> GemvJoint(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   context.open_experts() = nullptr;
-  const StreamKind kind = StreamKindOf(table.w1);
   const auto num_tokens = static_cast<int>(args.x.shape[0]);
   const auto top_k = static_cast<int>(args.indices.shape[1]);
-  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind || num_tokens > kNumGridBarriers ||
-      top_k > kMostOfTopK || !table.copied_in_bulk) {
-    return false;
-  }
   DSV4_ASSIGN_OR_RETURN(GridBarrier* const barriers, context.GridBarriers());
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
@@ -479,7 +475,7 @@ Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
   return launch != 0;
 }
 
-bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
+bool LinearJoinsExperts(CudaContext& context, const GemvArgs& args) {
   const std::shared_ptr<OpenExperts> open = std::move(context.open_experts());
   context.open_experts() = nullptr;
   if (open == nullptr || args.num_groups != 1 || args.num_tokens != 1 ||
@@ -499,14 +495,12 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
   const MemoryRange y = bytes(args.y, args.rows_per_group * (args.y_is_bf16 ? 2 : 4));
   const MemoryRange hidden = bytes(params.hidden, int64_t{params.top_k} * params.width * 2);
   const MemoryRange sum = bytes(params.y, int64_t{params.dim} * 4);
-  for (const MemoryRange& written : {hidden, sum}) {
-    if (Overlap(x, written) || Overlap(y, written)) return false;
-  }
-  for (const MemoryRange& read :
-       {bytes(params.x, int64_t{params.dim} * 2), bytes(params.indices, params.top_k * 4),
-        bytes(params.routing, params.top_k * 4)}) {
-    if (Overlap(y, read)) return false;
-  }
+  const MemoryRange read[] = {bytes(params.x, int64_t{params.dim} * 2),
+                              bytes(params.indices, params.top_k * 4),
+                              bytes(params.routing, params.top_k * 4)};
+  const MemoryRange written[] = {hidden, sum};
+  if (!MayRunTogether({.reads = read, .writes = written}, {.reads = {&x, 1}, .writes = {&y, 1}}))
+    return false;
   params.parts[kLinear] = {.shape = ShapeOf(args.weight),
                            .form = FormOf(args.weight),
                            .tiles = static_cast<int>(args.rows_per_group) / kTileRows,
@@ -520,7 +514,9 @@ bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args) {
                    .y = args.y,
                    .global_scale = args.weight.global_scale,
                    .y_is_bf16 = args.y_is_bf16};
-  return Launch(context, params, 1, open->launch) != 0;
+  if (Launch(context, params, 1, open->launch) == 0) return false;
+  context.Fused(FusionRule::kExpertsAndLinear);
+  return true;
 }
 
 }  // namespace dsv4::backend::cuda

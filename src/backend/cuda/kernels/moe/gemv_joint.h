@@ -6,13 +6,11 @@
 
 namespace dsv4::backend::cuda {
 
-// For experts that CanStreamExperts takes. False: other formats, more than 32 experts a token, weights where the copy engine does not take
-// them from, or a device without room for all blocks at once or for two tiles in a block.
-Result<bool> JoinedExperts(CudaContext& context, const ExpertTable& table,
-                           const ops::RoutedExpertsArgs& args);
+// False: a device without room for all blocks at once or for two tiles in a block.
+Result<bool> GemvJoint(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args);
 
-// Whether this linear of one token has become part of the last launch, which was one of JoinedExperts: it is multiplied before the
+// Whether this linear of one token has become part of the last launch, which was one of GemvJoint: it is multiplied before the
 // experts' weights are there.
-bool LinearJoinsExperts(CudaContext& context, const StreamLinearArgs& args);
+bool LinearJoinsExperts(CudaContext& context, const GemvArgs& args);
 
 }  // namespace dsv4::backend::cuda

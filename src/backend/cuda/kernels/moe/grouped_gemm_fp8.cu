@@ -16,9 +16,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Tokens of an expert, on average, from which it is worth it.
-constexpr int64_t kMinTokensOfExpert = 128;
-
 constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 constexpr int kRows = 64;
 constexpr int kTokens = 256;
@@ -411,7 +408,7 @@ __device__ __forceinline__ void Consume(Memory& memory, const Params& p) {
 }
 
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
-    ExpertsKernel(const __grid_constant__ Params p) {
+    GroupedGemmFp8Kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *reinterpret_cast<Memory*>(raw_memory);
   BeginKernel();
@@ -448,33 +445,16 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 void Launch(CudaContext& context, const Params& params) {
-  const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(ExpertsKernel),
-                                                                kCluster, kThreads, sizeof(Memory)));
-  context.Launch(ExpertsKernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory), params);
-}
-
-bool Fits(const DeviceWeight& weight) {
-  return weight.kind == MatmulKind::kMmaMxFp4 && weight.quantized_x &&
-         weight.rows % (kCluster * kRows) == 0 && weight.cols % kE4m3Cols == 0 &&
-         weight.scale_cols == weight.cols / kMxFp4Block &&
-         reinterpret_cast<uintptr_t>(weight.data) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(weight.scale) % 4 == 0;
+  const int clusters =
+      std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(GroupedGemmFp8Kernel), kCluster,
+                                               kThreads, sizeof(Memory)));
+  context.Launch(GroupedGemmFp8Kernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory),
+                 params);
 }
 
 }  // namespace
 
-Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::ExpertTermsArgs& args) {
-  const Fp8Products mode = context.fp8_products();
-  if (mode == Fp8Products::kOff) return false;
-  if (mode == Fp8Products::kMany && args.indices.num_elements() < kMinTokensOfExpert * args.num_experts)
-    return false;
-  if (!Fits(table.w1) || !Fits(table.w2) || !CanGroupAndPack(table, args)) return false;
-  DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts,
-                        FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
-  return experts->exact;
-}
-
-Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+Status GroupedGemmFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;

@@ -11,10 +11,7 @@
 
 namespace dsv4::backend::cuda {
 
-// As `context`'s mode says, and experts of MXFP4, stored alike and exact in e4m3; the first call for a table waits for the device.
-Result<bool> HasExpertsFp8(CudaContext& context, const ExpertTable& table, const ops::ExpertTermsArgs& args);
-
 // The terms, which are bf16.
-Status ExpertsFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+Status GroupedGemmFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -52,7 +52,8 @@ __device__ __forceinline__ void NoteAssignments(const Params& p, const WgmmaItem
 
 // y: [packed rows, rows of a matrix], the activation of gate and up with the routing weight.
 template <MatmulKind kKind>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) GateUpKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    GroupedGemmWgmmaGateUpKernel(const __grid_constant__ Params p) {
   BeginKernel();
   constexpr int kRowsOfBoth = kWgmmaRows / 2;
   const auto store = [&]<int kTokens>(const WgmmaItem& item, const WgmmaTokenNotes& notes,
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) GateUpKernel(const __grid_co
 
 // y: [num_assignments, rows of a matrix].
 template <MatmulKind kKind>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) DownKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    GroupedGemmWgmmaDownKernel(const __grid_constant__ Params p) {
   BeginKernel();
   const auto store = [&]<int kTokens>(const WgmmaItem& item, const WgmmaTokenNotes& notes,
                                       float(&sums)[kTokens / 2], float4*) {
@@ -124,21 +126,18 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) DownKernel(const __grid_cons
 
 template <MatmulKind kKind>
 void LaunchGateUp(CudaContext& context, const Params& params, unsigned blocks) {
-  context.Launch(GateUpKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
+  context.Launch(GroupedGemmWgmmaGateUpKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>),
+                 params);
 }
 template <MatmulKind kKind>
 void LaunchDown(CudaContext& context, const Params& params, unsigned blocks) {
-  context.Launch(DownKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
+  context.Launch(GroupedGemmWgmmaDownKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>),
+                 params);
 }
 
 }  // namespace
 
-bool HasExpertsWgmma(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
-  return args.x.shape[0] >= kMinWgmmaTokens && FitsWgmma(table.w1) && FitsWgmma(table.w2) &&
-         table.w1.rows % (kWgmmaRows / 2) == 0 && table.w2.rows % 2 == 0 && CanGroupAndPack(table, args);
-}
-
-Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;

@@ -7,10 +7,7 @@
 
 namespace dsv4::backend::cuda {
 
-// Many tokens, and experts that are stored alike in a form the matrix unit takes.
-bool HasExpertsWgmma(const ExpertTable& table, const ops::ExpertTermsArgs& args);
-
 // The terms, which are bf16.
-Status ExpertsWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -22,9 +22,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Tokens of an expert, on average, from which it was measured to be worth it.
-constexpr int64_t kMinTokensOfExpert = 12;
-
 constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 constexpr int kRows = 128;
 constexpr int kTokens = 128;
@@ -392,7 +389,7 @@ class Consumer {
 
 template <MatmulKind kKind>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
-    ExpertsKernel(const __grid_constant__ Params p) {
+    GroupedGemmWideKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *KeptShared(reinterpret_cast<Memory*>(raw_memory));
   BeginKernel();
@@ -429,30 +426,15 @@ void Launch(CudaContext& context, const Params& params) {
     context.Launch(kernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory), params);
   };
   if (params.shape.kind == MatmulKind::kMmaNvFp4) {
-    launch(ExpertsKernel<MatmulKind::kMmaNvFp4>);
+    launch(GroupedGemmWideKernel<MatmulKind::kMmaNvFp4>);
   } else {
-    launch(ExpertsKernel<MatmulKind::kMmaMxFp4>);
+    launch(GroupedGemmWideKernel<MatmulKind::kMmaMxFp4>);
   }
-}
-
-bool Fits(const DeviceWeight& weight) {
-  const bool nvfp4 = weight.kind == MatmulKind::kMmaNvFp4;
-  return (nvfp4 || weight.kind == MatmulKind::kMmaMxFp4) && weight.rows % (kCluster * kRows) == 0 &&
-         weight.cols % kStageCols == 0 &&
-         weight.scale_cols == weight.cols / (nvfp4 ? kNvFp4Block : kMxFp4Block) &&
-         reinterpret_cast<uintptr_t>(weight.data) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(weight.scale) % (nvfp4 ? 2 : 1) == 0;
 }
 
 }  // namespace
 
-bool HasExpertsWide(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
-  const int64_t num_assignments = args.indices.num_elements();
-  return num_assignments >= kMinTokensOfExpert * args.num_experts && Fits(table.w1) && Fits(table.w2) &&
-         CanGroupAndPack(table, args);
-}
-
-Status ExpertsWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+Status GroupedGemmWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;

@@ -6,10 +6,7 @@
 
 namespace dsv4::backend::cuda {
 
-// So many tokens, and experts that are stored alike in FP4.
-bool HasExpertsWide(const ExpertTable& table, const ops::ExpertTermsArgs& args);
-
 // The terms, which are bf16.
-Status ExpertsWide(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+Status GroupedGemmWide(CudaContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

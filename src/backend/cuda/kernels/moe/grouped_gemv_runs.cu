@@ -11,14 +11,13 @@
 #include "backend/cuda/kernels/gemm/gemv_tma_tiles.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
+#include "backend/cuda/lowering/select/linear.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kStages = 3;      // Of warps that ask for themselves.
 constexpr int kMostItems = 16;  // That a block has under way where they come whole.
-constexpr int kMaxTokensPerTile = kTokensPerTile;
-constexpr size_t kMaxRowsBytes = size_t{68} * 1024;  // Activations of a tile.
 // What a block may have beside what the kernel has by name.
 constexpr size_t kSharedBytes = size_t{224} * 1024;
 
@@ -32,7 +31,7 @@ struct Items {
   static constexpr size_t kSumsBytes =
       size_t{kWhole ? 16 : 24} * 1024;  // Of segments, until they are added; twice.
   // At a time, of each half of the warps.
-  static_assert(kSumsBytes >= kItemStep * kMaxTokensPerTile * kSegments * kCount * sizeof(SegmentSums));
+  static_assert(kSumsBytes >= kItemStep * kMaxGemvTokens * kSegments * kCount * sizeof(SegmentSums));
 };
 
 struct Params {
@@ -59,8 +58,8 @@ struct alignas(16) Span {
   int first_item;  // Of the block's.
   int first_row;
   int count;  // Of assignments.
-  int assignments[kMaxTokensPerTile];
-  float routing[kMaxTokensPerTile];
+  int assignments[kMaxGemvTokens];
+  float routing[kMaxGemvTokens];
 };
 
 // Tiles that have assignments: those in front.
@@ -145,7 +144,8 @@ __host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape) {
 
 // kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
 template <StreamKind kKind, int kMatrices, int kTiles>
-__global__ void __launch_bounds__(Items<kTiles>::kThreads, 1) RunKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
+    GroupedGemvRunsKernel(const __grid_constant__ Params p) {
   static_assert(kMatrices == 1 || kTiles <= 1);  // In which order sums lie.
   using Of = Items<kTiles>;
   constexpr bool kWhole = Of::kWhole;
@@ -276,9 +276,9 @@ void Launch(CudaContext& context, bool whole, Params& params) {
            other_bytes;
   };
   const auto launch = [&]<int kTiles>(size_t weights_bytes) {
-    const uint64_t number =
-        context.queue().Launch(RunKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
-                               weights_bytes + others_of.template operator()<kTiles>(), params);
+    const uint64_t number = context.queue().Launch(
+        GroupedGemvRunsKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
+        weights_bytes + others_of.template operator()<kTiles>(), params);
     context.queue().NoteReader(number, {});
   };
   // Whether so many row tiles at a time have room.
@@ -310,17 +310,8 @@ void LaunchBoth(CudaContext& context, bool whole, Params& gate_up, Params& down)
 
 }  // namespace
 
-int RunTokensPerTile(const ExpertTable& table) {
-  const StreamKind kind = StreamKindOf(table.w1);
-  if (!IsFp4(kind) || StreamKindOf(table.w2) != kind) return 0;
-  for (int tokens = kMaxTokensPerTile; tokens > 0; tokens /= 2) {
-    if (StreamRowsBytes(std::max(table.w1.cols, table.w2.cols), tokens) <= kMaxRowsBytes) return tokens;
-  }
-  return 0;
-}
-
-Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                         const ops::ExpertTermsArgs& args) {
+Status GroupedGemvRuns(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                       const ops::ExpertTermsArgs& args) {
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden,
                                context.Scratch<uint16_t>(args.indices.num_elements() * width));

@@ -7,11 +7,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Assignments that a tile takes; 0: not for these kernels.
-int RunTokensPerTile(const ExpertTable& table);
-
-// StreamGroupedExperts for experts that RunTokensPerTile takes.
-Status RunGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                         const ops::ExpertTermsArgs& args);
+// GroupedGemvStream for experts that RunTokensPerTile takes.
+Status GroupedGemvRuns(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                       const ops::ExpertTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

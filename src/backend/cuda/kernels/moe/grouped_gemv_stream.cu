@@ -4,20 +4,14 @@
 #include "backend/cuda/kernels/gemm/gemv_tiles.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
+#include "backend/cuda/lowering/select/experts.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int64_t kMaxTokens = 64;  // Of a call,
-// or so many assignments of FP4 experts: a rank that has some of the experts gets a row for each.
-constexpr int64_t kMaxAssignments = 512;
-constexpr int kMaxTokensPerTile = 4;  // More would leave room for one block a processor.
-
 // 36 KB of weights that a block has under way, of two a processor.
 constexpr int kStages = 2;
 constexpr int kBlocks = 2;
-// Of a block's activations: what two blocks leave beside rings and sums.
-constexpr size_t kMaxRowsBytes = size_t{36} * 1024;
 // Row tiles that a block goes through at most: enough that a few microseconds at its beginning do not matter, and few enough that
 // blocks end at about one time.
 constexpr int64_t kMaxPairRounds = 16;
@@ -87,7 +81,7 @@ __device__ void Prepare(const Params& p, const Block& block, const int* assignme
 // Matrices [first, first + kCount) of the tile's expert, and its assignments, for all threads of the block.
 template <int kCount>
 __device__ void FindExpert(const Params& p, const ExpertTile& tile, int first,
-                           StreamMatrix (&matrices)[kCount], int (&assignments)[kMaxTokensPerTile]) {
+                           StreamMatrix (&matrices)[kCount], int (&assignments)[kMaxGemvTokensOfExpert]) {
   const int t = static_cast<int>(threadIdx.x);
   if (t < kCount) matrices[t] = MatrixOf(p.weights[tile.expert * 3 + first + t]);
   if (t >= 32 && t < 32 + tile.count) assignments[t - 32] = p.groups.order[tile.begin + t - 32];
@@ -97,11 +91,12 @@ __device__ void FindExpert(const Params& p, const ExpertTile& tile, int first,
 // Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks that share a tile's rows,
 // tiles.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kMatmulThreads, kBlocks)
+    GroupedGemvStreamGateUpKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   __shared__ StreamMatrix matrices[2];
-  __shared__ int assignments[kMaxTokensPerTile];
+  __shared__ int assignments[kMaxGemvTokensOfExpert];
   WaitForKernelsBefore();
   const Block block(p, shared + sizeof(ring), true);
   if (block.rounds <= 0) return;
@@ -133,11 +128,12 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks) GateUpKernel(const __
 
 // Grid: blocks that share a tile's rows, tiles.
 template <StreamKind kKind>
-__global__ void __launch_bounds__(kMatmulThreads, kBlocks) DownKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kMatmulThreads, kBlocks)
+    GroupedGemvStreamDownKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& ring = *reinterpret_cast<StreamRing<kStages>*>(shared);
   __shared__ StreamMatrix matrices[1];
-  __shared__ int assignments[kMaxTokensPerTile];
+  __shared__ int assignments[kMaxGemvTokensOfExpert];
   WaitForKernelsBefore();
   const Block block(p, shared + sizeof(ring), false);
   if (block.rounds <= 0) return;
@@ -171,28 +167,8 @@ void Launch(CudaContext& context, Kernel kernel, const Params& params, size_t sh
 
 }  // namespace
 
-int GroupedTokensPerTile(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
-  const int64_t num_assignments = args.indices.num_elements();
-  // If every expert is chosen as often as another.
-  const int64_t num_here = num_assignments * static_cast<int64_t>(args.experts.size()) / args.num_experts;
-  const bool few =
-      args.x.shape[0] <= kMaxTokens || (num_here <= kMaxAssignments && RunTokensPerTile(table) > 0);
-  if (!table.alike || !few || num_assignments > kMaxTokensPerTile * args.num_experts ||
-      !CanStreamWeight(table.w1, table.w1.rows) || !CanStreamWeight(table.w2, table.w2.rows) ||
-      !CanStreamRows(args.x, table.w1.cols, args.x.shape[1], 1) ||
-      !CanStreamRows(args.x, table.w2.cols, table.w2.cols, 1)) {
-    return 0;
-  }
-  if (const int tokens = RunTokensPerTile(table); tokens > 0) return tokens;
-  for (int tokens = kMaxTokensPerTile; tokens > 0; tokens /= 2) {
-    if (StreamRowsBytes(std::max(table.w1.cols, table.w2.cols), tokens) <= kMaxRowsBytes) return tokens;
-  }
-  return 1;
-}
-
-Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                            const ops::ExpertTermsArgs& args) {
-  if (RunTokensPerTile(table) > 0) return RunGroupedExperts(context, table, groups, args);
+Status GroupedGemvStream(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                         const ops::ExpertTermsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
   const int64_t num_chosen = std::min(num_assignments, static_cast<int64_t>(args.experts.size()));
   const int64_t width = table.w1.rows;
@@ -211,7 +187,7 @@ Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, cons
                    .y = hidden,
                    .limit = args.limit};
   ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
-    Launch(context, GateUpKernel<kKind>, params, SharedBytes(params, 2, true));
+    Launch(context, GroupedGemvStreamGateUpKernel<kKind>, params, SharedBytes(params, 2, true));
   });
   params.shape = ShapeOf(table.w2);
   params.forms = FormsOf(table.w2);
@@ -224,7 +200,7 @@ Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, cons
   params.x_divisor = 1;
   params.y = args.terms.as<uint16_t>();
   ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
-    Launch(context, DownKernel<kKind>, params, SharedBytes(params, 1, false));
+    Launch(context, GroupedGemvStreamDownKernel<kKind>, params, SharedBytes(params, 1, false));
   });
   return {};
 }

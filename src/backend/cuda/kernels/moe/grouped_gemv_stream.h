@@ -8,10 +8,6 @@
 
 namespace dsv4::backend::cuda {
 
-// Assignments that a tile takes; 0: not for these kernels. Too many tokens for those that read an expert for each token, too few
-// for the matrix unit, experts that are stored alike and are chosen by few tokens each.
-int GroupedTokensPerTile(const ExpertTable& table, const ops::ExpertTermsArgs& args);
-
 // The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no assignments come last.
 struct ExpertGroups {
   const ExpertTile* tiles = nullptr;
@@ -21,7 +17,7 @@ struct ExpertGroups {
 };
 
 // The terms of grouped assignments, which are bf16.
-Status StreamGroupedExperts(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
-                            const ops::ExpertTermsArgs& args);
+Status GroupedGemvStream(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+                         const ops::ExpertTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

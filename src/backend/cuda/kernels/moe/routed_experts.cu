@@ -10,12 +10,16 @@
 #include "backend/cuda/kernels/gemm/gemm_fma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
+#include "backend/cuda/kernels/moe/gemv_joint.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_fp8.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_wgmma.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
+#include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/weights/activations.h"
+#include "backend/cuda/weights/e4m3_experts.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -66,9 +70,9 @@ struct ExpertsHere {
 
 // One block. `order` receives the assignments of experts that are here, token * top_k + slot, by expert and then in their own order.
 __global__ void __launch_bounds__(kGroupThreads)
-    GroupKernel(const int32_t* indices, int num_assignments, int top_k, const ExpertsHere here,
-                int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles, FaultKind wrong_index,
-                Fault* fault) {
+    RoutedExpertsGroupKernel(const int32_t* indices, int num_assignments, int top_k, const ExpertsHere here,
+                             int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles,
+                             FaultKind wrong_index, Fault* fault) {
   BeginKernel();
   const int num_experts = here.count;
   extern __shared__ int32_t shared[];
@@ -166,7 +170,7 @@ __device__ __forceinline__ void StoreHeld(const ExpertMatmulParams& p, int assig
 
 // Grid: tiles, row tiles, matrices.
 template <MatmulKind kKind, int kTokenTiles>
-__global__ void __launch_bounds__(kMatmulThreads) ExpertMmaKernel(const ExpertMatmulParams p) {
+__global__ void __launch_bounds__(kMatmulThreads) RoutedExpertsMmaKernel(const ExpertMatmulParams p) {
   BeginKernel();
   const Tile tile = p.tiles[blockIdx.x];
   if (tile.count == 0) return;
@@ -181,7 +185,7 @@ __global__ void __launch_bounds__(kMatmulThreads) ExpertMmaKernel(const ExpertMa
 }
 
 template <typename X>
-__global__ void __launch_bounds__(kMatmulThreads) ExpertGeneralKernel(const ExpertMatmulParams p) {
+__global__ void __launch_bounds__(kMatmulThreads) RoutedExpertsFmaKernel(const ExpertMatmulParams p) {
   BeginKernel();
   const Tile tile = p.tiles[blockIdx.x];
   if (tile.count == 0) return;
@@ -203,8 +207,9 @@ __global__ void __launch_bounds__(kMatmulThreads) ExpertGeneralKernel(const Expe
 // gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row. Rows of experts that are
 // elsewhere, which nothing has written, become zeros.
 template <typename T>
-__global__ void ExpertSwigluKernel(const T* gate, const int32_t* indices, const ExpertsHere here,
-                                   const float* weights, T* y, int64_t count, int64_t width, float limit) {
+__global__ void RoutedExpertsSwigluKernel(const T* gate, const int32_t* indices, const ExpertsHere here,
+                                          const float* weights, T* y, int64_t count, int64_t width,
+                                          float limit) {
   BeginKernel();
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= count) return;
@@ -219,7 +224,7 @@ __global__ void ExpertSwigluKernel(const T* gate, const int32_t* indices, const 
 
 // --- The op ----------------------------------------------------------------------------------------------------------
 
-struct Plan {
+struct TilePlan {
   const ExpertTable* table = nullptr;
   bool block_scaled = false;
   int token_tiles = 1;
@@ -233,28 +238,32 @@ void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams
                  dim3 grid) {
   switch (kind) {
     case MatmulKind::kMmaBf16:
-      context.Launch(ExpertMmaKernel<MatmulKind::kMmaBf16, kTokenTiles>, grid, kMatmulThreads, 0, params);
+      context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaBf16, kTokenTiles>, grid, kMatmulThreads, 0,
+                     params);
       return;
     case MatmulKind::kMmaFp8:
-      context.Launch(ExpertMmaKernel<MatmulKind::kMmaFp8, kTokenTiles>, grid, kMatmulThreads, 0, params);
+      context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaFp8, kTokenTiles>, grid, kMatmulThreads, 0,
+                     params);
       return;
     case MatmulKind::kMmaMxFp4:
-      context.Launch(ExpertMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles>, grid, kMatmulThreads, 0, params);
+      context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles>, grid, kMatmulThreads, 0,
+                     params);
       return;
     case MatmulKind::kMmaNvFp4:
-      context.Launch(ExpertMmaKernel<MatmulKind::kMmaNvFp4, kTokenTiles>, grid, kMatmulThreads, 0, params);
+      context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaNvFp4, kTokenTiles>, grid, kMatmulThreads, 0,
+                     params);
       return;
     case MatmulKind::kGeneral:
       WithElement(x_dtype, [&]<typename X>(X*) {
-        context.Launch(ExpertGeneralKernel<X>, grid, kMatmulThreads, 0, params);
+        context.Launch(RoutedExpertsFmaKernel<X>, grid, kMatmulThreads, 0, params);
       });
   }
 }
 
 // MultiplyExperts on the block-scaled unit, for experts that are alike.
-Status MultiplyBlockScaledExperts(CudaContext& context, const Plan& plan, int first_matrix, int num_matrices,
-                                  const void* x, DType dtype, int64_t num_rows, int x_divisor, void* y,
-                                  int64_t num_assignments) {
+Status MultiplyBlockScaledExperts(CudaContext& context, const TilePlan& plan, int first_matrix,
+                                  int num_matrices, const void* x, DType dtype, int64_t num_rows,
+                                  int x_divisor, void* y, int64_t num_assignments) {
   const DeviceWeight& weight = first_matrix == kDown ? plan.table->w2 : plan.table->w1;
   DSV4_ASSIGN_OR_RETURN_STATUS(const BlockScaledRows rows,
                                RoundBlockScaled(context, weight, x, dtype, weight.cols, num_rows));
@@ -276,7 +285,7 @@ Status MultiplyBlockScaledExperts(CudaContext& context, const Plan& plan, int fi
 }
 
 // x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
-Status MultiplyExperts(CudaContext& context, const Plan& plan, std::span<const ExpertVariant> variants,
+Status MultiplyExperts(CudaContext& context, const TilePlan& plan, std::span<const ExpertVariant> variants,
                        int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
                        int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {
   if (plan.block_scaled) {
@@ -326,18 +335,18 @@ Result<ExpertGroups> Group(CudaContext& context, const TermsWork& work, int toke
       static_cast<int>(num_assignments / tokens_per_tile + std::min(num_assignments, num_here));
   DSV4_ASSIGN_OR_RETURN(int32_t* const order, context.Scratch<int32_t>(num_assignments));
   DSV4_ASSIGN_OR_RETURN(Tile* const tiles, context.Scratch<Tile>(groups.max_tiles));
-  context.Launch(GroupKernel, 1, kGroupThreads, static_cast<size_t>(2 * num_here) * sizeof(int32_t),
-                 args.indices.as<const int32_t>(), static_cast<int>(num_assignments),
-                 static_cast<int>(args.indices.shape[1]), HereOf(args), tokens_per_tile, groups.max_tiles,
-                 order, tiles, work.wrong_index, context.fault());
+  context.Launch(RoutedExpertsGroupKernel, 1, kGroupThreads,
+                 static_cast<size_t>(2 * num_here) * sizeof(int32_t), args.indices.as<const int32_t>(),
+                 static_cast<int>(num_assignments), static_cast<int>(args.indices.shape[1]), HereOf(args),
+                 tokens_per_tile, groups.max_tiles, order, tiles, work.wrong_index, context.fault());
   groups.order = order;
   groups.tiles = tiles;
   return groups;
 }
 
-Result<Plan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
-                      const TermsWork& work) {
-  Plan plan;
+Result<TilePlan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
+                          const TermsWork& work) {
+  TilePlan plan;
   plan.table = &table;
   plan.block_scaled = block_scaled;
   plan.token_tiles = work.args.indices.num_elements() > 8 * work.args.num_experts ? 4 : 1;
@@ -357,7 +366,7 @@ Status TermsOfPlan(CudaContext& context, const ExpertTable& table, bool block_sc
   const int64_t num_assignments = args.indices.num_elements();
   const DType dtype = args.x.dtype;
   const int64_t element = ElementBytes(dtype);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan plan, MakePlan(context, table, block_scaled, work));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TilePlan plan, MakePlan(context, table, block_scaled, work));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
   DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,
@@ -368,7 +377,7 @@ Status TermsOfPlan(CudaContext& context, const ExpertTable& table, bool block_sc
   constexpr int kThreads = 256;
   const int64_t count = num_assignments * inter_dim;
   WithElement(dtype, [&]<typename T>(T*) {
-    context.Launch(ExpertSwigluKernel<T>, static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0,
+    context.Launch(RoutedExpertsSwigluKernel<T>, static_cast<unsigned>(CeilDiv(count, kThreads)), kThreads, 0,
                    static_cast<const T*>(gate_up), args.indices.as<const int32_t>(), HereOf(args),
                    args.weights.as<const float>(), static_cast<T*>(hidden), count, inter_dim, args.limit);
   });
@@ -376,24 +385,54 @@ Status TermsOfPlan(CudaContext& context, const ExpertTable& table, bool block_sc
                          1, args.terms.data, num_assignments, dim);
 }
 
-bool IsBlockScaled(CudaContext& context, const ExpertTable& table) {
-  return table.alike && HasBlockScaled(context.block_scaled(), table.w1) &&
-         HasBlockScaled(context.block_scaled(), table.w2);
+ExpertsShape ShapeOf(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
+  return {.alike = table.alike,
+          .bulk_aligned = table.copied_in_bulk,
+          .w1 = table.w1,
+          .w2 = table.w2,
+          .num_tokens = args.x.shape[0],
+          .top_k = args.indices.shape[1],
+          .num_here = static_cast<int64_t>(args.experts.size()),
+          .num_experts = args.num_experts,
+          .x = args.x.data,
+          .x_dtype = args.x.dtype,
+          .terms = args.terms.data};
 }
 
-// By the kernels for so many tokens and such experts. All of them give a term the same bits, but for those of FP8 and block scales,
-// which their modes ask for.
-Status ComputeTerms(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
-  const ops::ExpertTermsArgs& args = work.args;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fp8, HasExpertsFp8(context, table, args));
-  if (fp8) return ExpertsFp8(context, table, work);
-  if (IsBlockScaled(context, table)) return TermsOfPlan(context, table, true, work);
-  if (const int tokens_per_tile = GroupedTokensPerTile(table, args); tokens_per_tile > 0) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, Group(context, work, tokens_per_tile));
-    return StreamGroupedExperts(context, table, groups, args);
+Result<Plan<ExpertsPath>> Choose(CudaContext& context, const ExpertTable& table, ExpertsShape shape) {
+  if (WantsE4m3(shape, context.limits())) {
+    DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts, FindE4m3Experts(context, table, shape.num_here));
+    shape.exact_in_e4m3 = experts->exact;
   }
-  if (context.has_wgmma() && HasExpertsWide(table, args)) return ExpertsWide(context, table, work);
-  if (context.has_wgmma() && HasExpertsWgmma(table, args)) return ExpertsWgmma(context, table, work);
+  return ChooseExperts(shape, context.limits());
+}
+
+// All kernels give a term the same bits, but for those of FP8 and block scales, which their modes ask for.
+Status ComputeTerms(CudaContext& context, const ExpertTable& table, const TermsWork& work,
+                    ExpertsPath kernel) {
+  const auto group = [&](int tokens_per_tile) { return Group(context, work, tokens_per_tile); };
+  switch (kernel) {
+    case ExpertsPath::kGroupedGemmFp8:
+      return GroupedGemmFp8(context, table, work);
+    case ExpertsPath::kBlockScaled:
+      return TermsOfPlan(context, table, true, work);
+    case ExpertsPath::kGroupedGemvRuns: {
+      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, group(RunTokensPerTile(table.w1, table.w2)));
+      return GroupedGemvRuns(context, table, groups, work.args);
+    }
+    case ExpertsPath::kGroupedGemvStream: {
+      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, group(StreamTokensPerTile(table.w1, table.w2)));
+      return GroupedGemvStream(context, table, groups, work.args);
+    }
+    case ExpertsPath::kGroupedGemmWide:
+      return GroupedGemmWide(context, table, work);
+    case ExpertsPath::kGroupedGemmWgmma:
+      return GroupedGemmWgmma(context, table, work);
+    case ExpertsPath::kGemvJoint:
+    case ExpertsPath::kGemvExperts:  // They sum: not for terms (ExpertsShape::sums).
+    case ExpertsPath::kRoutedExperts:
+      break;
+  }
   return TermsOfPlan(context, table, false, work);
 }
 
@@ -412,7 +451,9 @@ Status ExpertTerms(CudaContext& context, const ops::ExpertTermsArgs& args) {
   DSV4_RETURN_IF_ERROR(CheckSizes("expert_terms", args.indices, args.experts.size()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
                                context.expert_tables().Find(args.experts, args.x.dtype));
-  return ComputeTerms(context, *table, {args, FaultKind::kTermIndex});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, ShapeOf(*table, args)));
+  context.Chose(plan);
+  return ComputeTerms(context, *table, {args, FaultKind::kTermIndex}, plan.kernel);
 }
 
 Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
@@ -428,14 +469,20 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
                               .num_experts = static_cast<int64_t>(args.experts.size()),
                               .limit = args.limit,
                               .terms = {}};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fp8, HasExpertsFp8(context, *table, all));
-  if (!fp8 && !IsBlockScaled(context, *table) && CanStreamExperts(*table, args))
-    return StreamExperts(context, *table, args);
+  ExpertsShape expert_shape = ShapeOf(*table, all);
+  expert_shape.sums = true;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, expert_shape));
+  context.Chose(plan);
+  if (plan.kernel == ExpertsPath::kGemvJoint) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const bool joined, GemvJoint(context, *table, args));
+    return joined ? Status() : GemvExperts(context, *table, args);
+  }
+  if (plan.kernel == ExpertsPath::kGemvExperts) return GemvExperts(context, *table, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const terms,
       context.Scratch(static_cast<size_t>(shape.num_elements() * ElementBytes(args.x.dtype))));
   all.terms = TensorView::Contiguous(terms, args.x.dtype, shape, args.x.device);
-  DSV4_RETURN_IF_ERROR(ComputeTerms(context, *table, {all, FaultKind::kExpertIndex}));
+  DSV4_RETURN_IF_ERROR(ComputeTerms(context, *table, {all, FaultKind::kExpertIndex}, plan.kernel));
   const int64_t begins[] = {0, all.num_experts};
   return SumTerms(context, {.parts = all.terms.Reshaped({1, shape[0], shape[1], shape[2]}),
                             .indices = args.indices,

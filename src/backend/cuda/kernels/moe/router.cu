@@ -4,6 +4,7 @@
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/runtime/open_launches.h"
 
 namespace dsv4::backend::cuda {
@@ -216,23 +217,25 @@ __global__ void __launch_bounds__(kThreads)
 
 // The swiglu in front, if all that either reads the other does not write.
 const OpenSwiglu* SwigluBefore(CudaContext& context, const ops::RouterArgs& args) {
-  constexpr int64_t kMaxTokens = 8;  // Many fill the device without.
   const OpenSwiglu* const open = context.open_swiglu().get();
-  if (open == nullptr || args.logits.shape[0] > kMaxTokens) return nullptr;
+  if (open == nullptr || args.logits.shape[0] > kMaxRouterAndSwigluTokens) return nullptr;
   const int64_t bytes = open->count * ElementBytes(open->dtype);
   const int64_t rows = open->count / open->width;
-  for (const TensorView* const written : {&args.indices, &args.weights}) {
-    if (BytesOverlap(written->data, written->num_bytes(), open->gate, bytes) ||
-        BytesOverlap(written->data, written->num_bytes(), open->up, bytes) ||
-        BytesOverlap(written->data, written->num_bytes(), open->y, bytes) ||
-        (open->row_weights != nullptr &&
-         BytesOverlap(written->data, written->num_bytes(), open->row_weights, rows * 4))) {
-      return nullptr;
-    }
-  }
-  for (const TensorView* const read : {&args.logits, &args.bias, &args.hash_table, &args.token_ids}) {
-    if (!read->is_null() && BytesOverlap(read->data, read->num_bytes(), open->y, bytes)) return nullptr;
-  }
+  const auto range = [](const TensorView& t) {
+    return MemoryRange{t.data, t.is_null() ? 0 : static_cast<size_t>(t.num_bytes())};
+  };
+  const auto bytes_at = [](const void* data, int64_t num_bytes) {
+    return MemoryRange{data, data == nullptr ? 0 : static_cast<size_t>(num_bytes)};
+  };
+  const MemoryRange swiglu_reads[] = {bytes_at(open->gate, bytes), bytes_at(open->up, bytes),
+                                      bytes_at(open->row_weights, rows * 4)};
+  const MemoryRange swiglu_writes[] = {bytes_at(open->y, bytes)};
+  const MemoryRange router_reads[] = {range(args.logits), range(args.bias), range(args.hash_table),
+                                      range(args.token_ids)};
+  const MemoryRange router_writes[] = {range(args.indices), range(args.weights)};
+  if (!MayRunTogether({.reads = swiglu_reads, .writes = swiglu_writes},
+                      {.reads = router_reads, .writes = router_writes}))
+    return nullptr;
   return open;
 }
 
@@ -269,7 +272,10 @@ Status Router(CudaContext& context, const ops::RouterArgs& args) {
                                                shared_bytes, params, context.fault(), swiglu,
                                                static_cast<int>(num_tokens));
     });
-    if (launch != 0) return {};
+    if (launch != 0) {
+      context.Fused(FusionRule::kSwigluRouter);
+      return {};
+    }
   }
   context.Launch(RouterKernel, static_cast<unsigned>(num_tokens), kThreads, shared_bytes, params,
                  context.fault());

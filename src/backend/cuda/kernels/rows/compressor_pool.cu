@@ -31,7 +31,8 @@ constexpr int kTokensAtOnce = kTokens * kThreads / kChannels;
 
 // Some channels of an entry. Threads weigh tokens side by side; then one thread a sum adds them up in order.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) PoolKernel(const Sequences sequences, const Params p, T* pooled) {
+__global__ void __launch_bounds__(kThreads)
+    CompressorPoolKernel(const Sequences sequences, const Params p, T* pooled) {
   LetNextKernelStart();
   __shared__ float largest[kThreads / 32][kChannels];
   __shared__ double terms[2][kTokensAtOnce][kChannels];  // weight * value, weight
@@ -170,7 +171,7 @@ Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args)
     const dim3 grid(static_cast<unsigned>(num_entries),
                     static_cast<unsigned>(CeilDiv(params.pooled_width, kChannels)));
     WithElement(args.pooled.dtype, [&]<typename T>(T*) {
-      context.Launch(PoolKernel<T>, grid, kThreads, 0, sequences, params, args.pooled.as<T>());
+      context.Launch(CompressorPoolKernel<T>, grid, kThreads, 0, sequences, params, args.pooled.as<T>());
     });
   }
   // Only now, unless they are other rows of the rings than those that this step's entries read.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/runtime/device_queue.h"
 
@@ -30,8 +31,6 @@ struct HeadRows {
 
 inline constexpr int kRotatedColumns = 64;
 inline constexpr int kHeadRowsOfWarp = 4;
-// Rows from which it is worth a launch.
-inline constexpr int64_t kManyHeadRows = 1024;
 // Rows of this width, in memory of this form.
 bool FitsHeadRows(int64_t width, const void* in, int64_t in_stride, const void* out, int64_t out_stride);
 

@@ -8,8 +8,6 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int64_t kMinTokens = 257;
-constexpr int64_t kMinHeads = 8;
 
 __device__ __forceinline__ uint16_t ToBits(float rounded) {
   return static_cast<uint16_t>(__float_as_uint(rounded) >> 16);
@@ -21,7 +19,7 @@ __device__ __forceinline__ uint16_t ToBits(float rounded) {
 constexpr int kRowsOfWarp = 4;
 template <int kWidth>
 __global__ void __launch_bounds__(32 * kWarps)
-    HeadRmsNormKernel(const uint16_t* x, uint16_t* y, int64_t num_rows, float eps) {
+    ManyHeadsRmsNormKernel(const uint16_t* x, uint16_t* y, int64_t num_rows, float eps) {
   constexpr int kPieces = kWidth / kNarrowRowThreads;
   static_assert(kNarrowRowThreads == 128 && kWidth % kNarrowRowThreads == 0);
   BeginKernel();
@@ -79,7 +77,7 @@ struct RopeParams {
   bool inverse;
   Fault* fault;
 };
-__global__ void __launch_bounds__(32 * kWarps) RopeKernel(const RopeParams p) {
+__global__ void __launch_bounds__(32 * kWarps) ManyHeadsRopeKernel(const RopeParams p) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int32_t position = p.positions[token];
@@ -114,24 +112,15 @@ __global__ void __launch_bounds__(32 * kWarps) RopeKernel(const RopeParams p) {
 
 }  // namespace
 
-bool HasManyHeads(const ops::HeadRmsNormArgs& args) {
-  return args.x.dtype == DType::kBF16 && args.y.dtype == DType::kBF16 && args.x.shape[0] >= kMinTokens &&
-         args.x.shape[1] >= kMinHeads && (args.x.shape[2] == 512 || args.x.shape[2] == 128) &&
-         (reinterpret_cast<uintptr_t>(args.x.data) | reinterpret_cast<uintptr_t>(args.y.data)) % 8 == 0;
-}
 Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args) {
   const int64_t num_rows = args.x.shape[0] * args.x.shape[1];
   const auto blocks = static_cast<unsigned>(CeilDiv(num_rows, kWarps * kRowsOfWarp));
-  const auto kernel = args.x.shape[2] == 512 ? HeadRmsNormKernel<512> : HeadRmsNormKernel<128>;
+  const auto kernel = args.x.shape[2] == 512 ? ManyHeadsRmsNormKernel<512> : ManyHeadsRmsNormKernel<128>;
   context.Launch(kernel, blocks, 32 * kWarps, 0, args.x.as<const uint16_t>(), args.y.as<uint16_t>(), num_rows,
                  args.eps);
   return {};
 }
 
-bool HasManyHeads(const ops::RopeArgs& args) {
-  return args.x.dtype == DType::kBF16 && args.x.shape[0] >= kMinTokens && args.x.shape[1] >= kMinHeads &&
-         args.x.shape[2] % 2 == 0 && reinterpret_cast<uintptr_t>(args.x.data) % 4 == 0;
-}
 Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args) {
   const RopeParams params = {.x = args.x.as<uint16_t>(),
                              .positions = args.positions.as<const int32_t>(),
@@ -141,7 +130,7 @@ Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args) {
                              .num_frequencies = static_cast<int>(args.frequencies.shape[0]),
                              .inverse = args.inverse,
                              .fault = context.fault()};
-  context.Launch(RopeKernel, static_cast<unsigned>(args.x.shape[0]), 32 * kWarps, 0, params);
+  context.Launch(ManyHeadsRopeKernel, static_cast<unsigned>(args.x.shape[0]), 32 * kWarps, 0, params);
   return {};
 }
 

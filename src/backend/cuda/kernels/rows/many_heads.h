@@ -7,11 +7,8 @@
 
 namespace dsv4::backend::cuda {
 
-// bf16, 257 tokens or more of eight heads or more. The bits are those of the row steps.
-bool HasManyHeads(const ops::HeadRmsNormArgs& args);
 Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args);
 
-bool HasManyHeads(const ops::RopeArgs& args);
 Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -152,7 +152,7 @@ __device__ __forceinline__ int64_t FirstRow(int rows_of_warp) {
 
 template <int kWidth>
 __global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
-    ManyNormsKernel(const __grid_constant__ ManyRows p) {
+    ManyRowsNormKernel(const __grid_constant__ ManyRows p) {
   BeginKernel();
   WarpRows<kWidth> rows;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
 
 // The same, then rope, simulate_fp8 and store_rows, as RegisterRow does them.
 constexpr int kStoredWidth = 512;
-__global__ void __launch_bounds__(32 * kWarps, 4) NormAndStoreKernel(const __grid_constant__ ManyRows p) {
+__global__ void __launch_bounds__(32 * kWarps, 4)
+    ManyRowsNormAndStoreKernel(const __grid_constant__ ManyRows p) {
   LetNextKernelStart();
   using Rows = WarpRows<kStoredWidth>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -263,9 +264,9 @@ uint64_t Launch(CudaContext& context, const ManyRows& rows, uint64_t before) {
   const auto kernel = [&] {
     if constexpr (kWidth == kStoredWidth) {
       if (rows.positions != nullptr || rows.num_simulated > 0 || rows.runs.size > 0)
-        return NormAndStoreKernel;
+        return ManyRowsNormAndStoreKernel;
     }
-    return ManyNormsKernel<kWidth>;
+    return ManyRowsNormKernel<kWidth>;
   }();
   const auto blocks = static_cast<unsigned>(CeilDiv(rows.num_rows, kWarps * WarpRows<kWidth>::kRows));
   return context.queue().LaunchInPlaceOf(before, kernel, blocks, 32 * kWarps, 0, rows);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
@@ -29,8 +30,6 @@ struct ManyRows {
   Fault* fault;
 };
 
-// Rows from which it is worth it.
-inline constexpr int64_t kManyRows = 257;
 inline constexpr int kManyRowsRotated = 64;
 inline constexpr int kManyRowsGroup = 64;
 // Whether all of it is something that there is a kernel for.

@@ -186,7 +186,7 @@ __device__ void StepsInSharedMemory(const RowTracks& p, const RowTrack& track, i
 
 // One block a row.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads) RowsKernel(const __grid_constant__ RowTracks p) {
+__global__ void __launch_bounds__(kThreads) RowTracksKernel(const __grid_constant__ RowTracks p) {
   LetNextKernelStart();
   const int block = static_cast<int>(blockIdx.x);
   int number = 0;
@@ -267,10 +267,10 @@ uint64_t LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t 
                                  width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
   const auto grid = static_cast<unsigned>(num_rows);
   if (tracks.max_width <= kMaxNarrowRow) {
-    return context.queue().LaunchInPlaceOf(before, RowsKernel<kNarrowRowThreads>, grid, kNarrowRowThreads,
-                                           shared_bytes, tracks);
+    return context.queue().LaunchInPlaceOf(before, RowTracksKernel<kNarrowRowThreads>, grid,
+                                           kNarrowRowThreads, shared_bytes, tracks);
   }
-  return context.queue().LaunchInPlaceOf(before, RowsKernel<kWideRowThreads>, grid, kWideRowThreads,
+  return context.queue().LaunchInPlaceOf(before, RowTracksKernel<kWideRowThreads>, grid, kWideRowThreads,
                                          shared_bytes, tracks);
 }
 

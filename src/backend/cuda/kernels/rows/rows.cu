@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/rows/many_rows.h"
 #include "backend/cuda/kernels/rows/row_tracks.h"
 #include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/select/rows.h"
 
 namespace dsv4::backend::cuda {
 
@@ -24,6 +25,16 @@ struct OpenRows {
 };
 
 namespace {
+
+HeadsShape HeadsOf(const TensorView& x, const TensorView& y) {
+  return {.x_dtype = x.dtype,
+          .y_dtype = y.dtype,
+          .num_tokens = x.shape[0],
+          .num_heads = x.shape[1],
+          .width = x.shape[2],
+          .x = x.data,
+          .y = y.data};
+}
 
 // Whether `next` goes on with what `track` leaves.
 bool GoesOn(const RowsOperand& track, const RowsOperand& next) {
@@ -197,6 +208,7 @@ Status AddRowStep(CudaContext& context, const RowsOperand& rows, const RowStep& 
       joined->launch = Launch(context, *joined, open->launch);
       if (joined->launch != 0) {
         open = std::move(joined);
+        context.Fused(FusionRule::kRowSteps);
         return {};
       }
     }
@@ -254,7 +266,9 @@ Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
 
 Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
   if (args.x.num_elements() == 0) return {};
-  if (HasManyHeads(args)) return HeadRmsNormOfMany(context, args);
+  const Plan<HeadsPath> plan = FirstFit(HeadNormRules(), HeadsOf(args.x, args.y), context.limits());
+  context.Chose(plan);
+  if (plan.kernel == HeadsPath::kManyHeads) return HeadRmsNormOfMany(context, args);
   RowsOperand rows = InPlace(args.x, args.x.shape[2]);
   rows.out = args.y.data;
   return AddRowStep(context, rows, {.kind = RowStepKind::kHeadRmsNorm, .factor = args.eps});
@@ -263,7 +277,9 @@ Status HeadRmsNorm(CudaContext& context, const ops::HeadRmsNormArgs& args) {
 Status Rope(CudaContext& context, const ops::RopeArgs& args) {
   if (args.x.num_elements() == 0 || args.frequencies.shape[0] == 0) return {};
   if (RopeJoinsAttention(context, args)) return {};
-  if (HasManyHeads(args)) return RopeOfMany(context, args);
+  const Plan<HeadsPath> plan = FirstFit(RopeRules(), HeadsOf(args.x, args.x), context.limits());
+  context.Chose(plan);
+  if (plan.kernel == HeadsPath::kManyHeads) return RopeOfMany(context, args);
   return AddRowStep(context, InPlace(args.x, args.x.shape[2]),
                     {.kind = RowStepKind::kRope,
                      .inverse = args.inverse,

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "backend/cuda/device/numeric/device_array.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/runtime/memory_range.h"
 
@@ -79,11 +80,6 @@ struct RowsOperand {
 
 // Rows of up to so many elements.
 inline constexpr int64_t kMaxRowWidth = 16384;
-
-// Threads of a block that holds a row, by its width: with them goes the order of sums.
-inline constexpr int64_t kMaxNarrowRow = 1024;
-inline constexpr int kNarrowRowThreads = 128;
-inline constexpr int kWideRowThreads = 512;
 
 // Of a step that stores: a block looks through them at once.
 inline constexpr size_t kMaxJoinedRuns = 64;

@@ -4,6 +4,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/sm100/block_scaled.cuh"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/lowering/select/linear.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -15,8 +16,8 @@ constexpr int kRoundWarps = 4;
 // One warp a group of 128 columns of a row, four columns a lane. A group has one scale, which is written for every 32 columns.
 template <typename T>
 __global__ void __launch_bounds__(32 * kRoundWarps)
-    RoundToFp8Kernel(const T* x, int64_t stride, int64_t num_rows, int64_t cols, uint32_t* codes,
-                     uint32_t* scales) {
+    BlockScaledRoundToFp8Kernel(const T* x, int64_t stride, int64_t num_rows, int64_t cols, uint32_t* codes,
+                                uint32_t* scales) {
   BeginKernel();
   constexpr int kGroup = static_cast<int>(kActivationBlock);
   const int64_t groups = cols / kGroup;
@@ -50,8 +51,8 @@ constexpr int kNvFp4Threads = 256;
 // One block a row. Per 16 columns: scale = e4m3(max / (6 factor)), codes = e2m1(x / (scale factor)); factor = max of the row / 2688.
 template <typename T>
 __global__ void __launch_bounds__(kNvFp4Threads)
-    RoundToNvFp4Kernel(const T* x, int64_t stride, int64_t cols, uint64_t* codes, uint8_t* scales,
-                       float* factors) {
+    BlockScaledRoundToNvFp4Kernel(const T* x, int64_t stride, int64_t cols, uint64_t* codes, uint8_t* scales,
+                                  float* factors) {
   BeginKernel();
   __shared__ float warp_max[kNvFp4Threads / 32];
   constexpr int kBlock = static_cast<int>(kNvFp4Block);
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kNvFp4Threads)
 // Grid: tiles of activations, tiles of rows, groups. Blocks that share weights run side by side.
 template <BlockScaledStep kStep>
 __global__ void __launch_bounds__(kBlockScaledThreads, 2)
-    ProductKernel(const __grid_constant__ BlockScaledProduct p) {
+    BlockScaledProductKernel(const __grid_constant__ BlockScaledProduct p) {
   BeginKernel();
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *reinterpret_cast<BlockScaledMemory<kStep>*>(raw_memory);
@@ -157,14 +158,8 @@ void LaunchProduct(CudaContext& context, const BlockScaledProduct& product) {
   const dim3 grid(static_cast<unsigned>(token_tiles),
                   static_cast<unsigned>(CeilDiv(product.rows, kBlockScaledRows)),
                   static_cast<unsigned>(product.num_groups));
-  context.Launch(ProductKernel<kStep>, grid, kBlockScaledThreads, sizeof(BlockScaledMemory<kStep>), product);
-}
-
-bool Aligned(const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
-
-// Whole stages of columns, and activations that nobody rounds otherwise.
-bool TakesNvFp4(BlockScaledMode mode, int64_t cols, bool quantized_x) {
-  return mode == BlockScaledMode::kFp4 && !quantized_x && cols % 256 == 0;
+  context.Launch(BlockScaledProductKernel<kStep>, grid, kBlockScaledThreads, sizeof(BlockScaledMemory<kStep>),
+                 product);
 }
 
 }  // namespace
@@ -172,25 +167,6 @@ bool TakesNvFp4(BlockScaledMode mode, int64_t cols, bool quantized_x) {
 bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight) {
   return weight.format == WeightFormat::kNvFp4 &&
          TakesNvFp4(mode, weight.cols, weight.activation == ActivationQuant::kFp8Block);
-}
-
-bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& weight) {
-  if (mode == BlockScaledMode::kOff || !Aligned(weight.data, 16)) return false;
-  if (weight.format == WeightFormat::kNvFp4)
-    return !weight.repacked && weight.exact_x && TakesNvFp4(mode, weight.cols, weight.quantized_x) &&
-           Aligned(weight.scale, 4);
-  switch (weight.kind) {
-    case MatmulKind::kMmaFp8:
-      return weight.quantized_x && weight.scale_dtype == DType::kF8E8M0 && weight.cols % 128 == 0 &&
-             weight.block_cols % 128 == 0;
-    case MatmulKind::kMmaMxFp4:
-      return weight.quantized_x && weight.cols % 128 == 0 && Aligned(weight.scale, 4);
-    case MatmulKind::kMmaBf16:
-    case MatmulKind::kMmaNvFp4:
-    case MatmulKind::kGeneral:
-      return false;
-  }
-  return false;
 }
 
 Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeight& weight, const void* x,
@@ -203,7 +179,7 @@ Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeigh
                           context.Scratch<uint32_t>(num_rows * cols / kActivationBlock));
     const int64_t groups = num_rows * (cols / kActivationBlock);
     WithElement(dtype, [&]<typename T>(T*) {
-      context.Launch(RoundToFp8Kernel<T>, static_cast<unsigned>(CeilDiv(groups, kRoundWarps)),
+      context.Launch(BlockScaledRoundToFp8Kernel<T>, static_cast<unsigned>(CeilDiv(groups, kRoundWarps)),
                      32 * kRoundWarps, 0, static_cast<const T*>(x), stride, num_rows, cols, codes, scales);
     });
     rows.codes = reinterpret_cast<const uint8_t*>(codes);
@@ -214,7 +190,7 @@ Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeigh
   DSV4_ASSIGN_OR_RETURN(uint8_t* const scales, context.Scratch<uint8_t>(num_rows * cols / kNvFp4Block));
   DSV4_ASSIGN_OR_RETURN(float* const factors, context.Scratch<float>(num_rows));
   WithElement(dtype, [&]<typename T>(T*) {
-    context.Launch(RoundToNvFp4Kernel<T>, static_cast<unsigned>(num_rows), kNvFp4Threads, 0,
+    context.Launch(BlockScaledRoundToNvFp4Kernel<T>, static_cast<unsigned>(num_rows), kNvFp4Threads, 0,
                    static_cast<const T*>(x), stride, cols, codes, scales, factors);
   });
   rows.codes = reinterpret_cast<const uint8_t*>(codes);

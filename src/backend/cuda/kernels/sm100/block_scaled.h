@@ -55,9 +55,6 @@ struct BlockScaledProduct {
 // slowly (MatmulKind::kGeneral).
 bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight);
 
-// Whether the mode has a kernel for such a weight: whole stages of columns, scales that can be copied.
-bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& weight);
-
 // x: [num_rows, cols] of bf16 or f32, rows `stride` elements apart, rounded as `weight` wants it.
 Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeight& weight, const void* x,
                                          DType dtype, int64_t stride, int64_t num_rows);

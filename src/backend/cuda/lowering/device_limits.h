@@ -1,0 +1,23 @@
+// What kernels are chosen by beside an op's shape: the device, and the modes that change numerics. Host code, in every build.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/block_scaled_mode.h"
+#include "backend/cuda/fp8_products.h"
+
+namespace dsv4::backend::cuda {
+
+struct DeviceLimits {
+  int compute_capability = 90;  // 90 is 9.0.
+  int num_sms = 132;
+  size_t shared_bytes = size_t{227} * 1024;  // Shared memory that one block may have.
+  BlockScaledMode block_scaled = BlockScaledMode::kOff;
+  Fp8Products fp8_products = Fp8Products::kOff;
+
+  // wgmma is machine code of that generation alone.
+  bool has_wgmma() const { return compute_capability == 90; }
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,176 @@
+// The shapes that the kernels for few tokens (GEMV and split-K) take, and how they cut a matrix. Host code, in every build.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/weights/device_weight.h"
+
+namespace dsv4::backend::cuda {
+
+// --- Activations -----------------------------------------------------------------------------------------------------
+
+// Elements of a row of activations in shared memory: whole tiles of zeros behind the last column, and 16 bytes more so that
+// the rows of eight tokens lie in different banks.
+constexpr int64_t StreamRow(int64_t cols) { return (cols + 127) / 128 * 128 + 8; }
+
+constexpr size_t StreamRowsBytes(int64_t cols, int64_t num_rows) {
+  return static_cast<size_t>(num_rows * StreamRow(cols)) * sizeof(uint16_t);
+}
+
+// Beside a ring of weights.
+inline constexpr size_t kMaxStreamRowsBytes = size_t{96} * 1024;
+
+// Whether rows of x can be loaded as they are: bf16, aligned, and not too many.
+inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stride, int64_t num_rows) {
+  return dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(x) % 16 == 0 && cols % 8 == 0 &&
+         (stride % 8 == 0 || num_rows == 1) && StreamRowsBytes(cols, num_rows) <= kMaxStreamRowsBytes;
+}
+
+// How a weight is multiplied: FP8 by activations that are rounded to FP8 too, or by any.
+enum class StreamKind : uint8_t { kBf16, kFp8, kFp8Plain, kMxFp4, kNvFp4 };
+
+constexpr bool IsFp4(StreamKind kind) { return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4; }
+
+inline StreamKind StreamKindOf(const DeviceWeight& weight) {
+  switch (weight.kind) {
+    case MatmulKind::kMmaFp8:
+      return weight.quantized_x ? StreamKind::kFp8 : StreamKind::kFp8Plain;
+    case MatmulKind::kMmaMxFp4:
+      return StreamKind::kMxFp4;
+    case MatmulKind::kMmaNvFp4:
+      return StreamKind::kNvFp4;
+    default:
+      return StreamKind::kBf16;
+  }
+}
+
+// Calls f<kKind>() for `kind`.
+template <typename F>
+void ForStreamKind(StreamKind kind, F&& f) {
+  switch (kind) {
+    case StreamKind::kBf16:
+      return f.template operator()<StreamKind::kBf16>();
+    case StreamKind::kFp8:
+      return f.template operator()<StreamKind::kFp8>();
+    case StreamKind::kFp8Plain:
+      return f.template operator()<StreamKind::kFp8Plain>();
+    case StreamKind::kMxFp4:
+      return f.template operator()<StreamKind::kMxFp4>();
+    case StreamKind::kNvFp4:
+      return f.template operator()<StreamKind::kNvFp4>();
+  }
+}
+
+// How a weight wants its activations.
+enum class StreamForm : uint8_t {
+  kPlain,         // As they are.
+  kTwos,          // In the order of FP8 (Unpack::kPairDistance),
+  kFours,         // of FP4.
+  kRoundedFours,  // The same, rounded to FP8.
+  kHalves,        // Rounded to FP8, as halves beside their scales.
+};
+
+// The forms that a launch needs.
+struct StreamForms {
+  static constexpr int kMax = 5;
+  int count = 0;
+  StreamForm forms[kMax] = {};
+
+  // The number of a form, which is added if it is not there.
+  int Add(StreamForm form) {
+    for (int i = 0; i < count; ++i) {
+      if (forms[i] == form) return i;
+    }
+    forms[count] = form;
+    return count++;
+  }
+};
+
+inline StreamForm FormOf(const DeviceWeight& weight) {
+  switch (StreamKindOf(weight)) {
+    case StreamKind::kFp8:
+      return StreamForm::kHalves;
+    case StreamKind::kFp8Plain:
+      return StreamForm::kTwos;
+    case StreamKind::kMxFp4:
+    case StreamKind::kNvFp4:
+      return weight.quantized_x ? StreamForm::kRoundedFours : StreamForm::kFours;
+    default:
+      return StreamForm::kPlain;
+  }
+}
+
+inline StreamForms FormsOf(const DeviceWeight& weight) {
+  StreamForms forms;
+  forms.Add(FormOf(weight));
+  return forms;
+}
+
+// Groups of 128 columns that share a scale of activations.
+constexpr int64_t StreamGroups(int64_t cols) { return (cols + 127) / 128; }
+constexpr size_t StreamScalesBytes(int64_t cols, int64_t num_rows) {
+  return static_cast<size_t>(StreamGroups(cols) * num_rows) * sizeof(float);
+}
+
+// --- Weights ---------------------------------------------------------------------------------------------------------
+
+// A matrix but for where it lies.
+struct StreamShape {
+  int row_bytes;        // Of the elements, whole units.
+  int units;            // Of 64 bytes.
+  int segment_units;    // In a segment of columns; the last may have fewer.
+  int num_segments;     // At most kSegments.
+  int scale_row_bytes;  // FP4: between rows of scales.
+  int scale_cols;       // FP8: the blocks,
+  int block_rows_log2;
+  int block_units_log2;
+  DType scale_dtype;
+  StreamKind kind;
+  bool global_scale_divides;
+};
+
+// Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows), scales of FP8
+// that a tile shares.
+inline constexpr int64_t kGemvTileRows = 16;
+inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) {
+  constexpr int64_t kMaxRowBytes = int64_t{1} << 20;
+  if (rows_per_group % kGemvTileRows != 0 || weight.cols * 2 > kMaxRowBytes) return false;
+  switch (weight.kind) {
+    case MatmulKind::kMmaBf16:
+      return weight.cols % 32 == 0 && !weight.quantized_x;
+    case MatmulKind::kMmaFp8:
+      return weight.cols % 64 == 0 && weight.block_rows % kGemvTileRows == 0;
+    case MatmulKind::kMmaMxFp4:
+    case MatmulKind::kMmaNvFp4:
+      return weight.cols % 128 == 0;
+    case MatmulKind::kGeneral:
+      return false;
+  }
+  return false;
+}
+
+// Of a weight that CanStreamWeight takes.
+inline StreamShape ShapeOf(const DeviceWeight& weight) {
+  constexpr int kSegments = 8;
+  constexpr int kUnitBytes = 64;
+  const bool fp4 = weight.kind == MatmulKind::kMmaMxFp4 || weight.kind == MatmulKind::kMmaNvFp4;
+  const bool fp8 = weight.kind == MatmulKind::kMmaFp8;
+  const auto row_bytes = static_cast<int>(fp4 ? weight.cols / 2 : weight.cols * (fp8 ? 1 : 2));
+  const int units = row_bytes / kUnitBytes;
+  const int segment_units = (units + kSegments - 1) / kSegments;
+  return {.row_bytes = row_bytes,
+          .units = units,
+          .segment_units = segment_units,
+          .num_segments = (units + segment_units - 1) / segment_units,
+          .scale_row_bytes = fp4 ? static_cast<int>(weight.scale_cols) : 0,
+          .scale_cols = fp8 ? static_cast<int>(weight.scale_cols) : 0,
+          .block_rows_log2 = fp8 ? weight.block_rows_log2 : 0,
+          .block_units_log2 = fp8 ? weight.block_cols_log2 - 6 : 0,
+          .scale_dtype = weight.scale_dtype,
+          .kind = StreamKindOf(weight),
+          .global_scale_divides = weight.global_scale_divides};
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,47 @@
+#include "backend/cuda/lowering/kernel_table.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/lowering/select/experts.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
+#include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/lowering/select/linear.h"
+#include "backend/cuda/lowering/select/rows.h"
+
+namespace dsv4::backend::cuda {
+
+std::vector<KernelRow> KernelTable() {
+  std::vector<KernelRow> table;
+  const auto add = [&](const char* op, auto rules) {
+    for (const auto& rule : rules) table.push_back({op, rule.file, rule.when, rule.kind});
+  };
+  add("linear, grouped_linear", LinearRules());
+  add("routed_experts, expert_terms", ExpertsRules());
+  add("attention", AttentionRules());
+  add("indexer_select", IndexerRules());
+  add("hc_pre", HcPreRules());
+  add("hc_pre, hc_head: dot products", HcDotsRules());
+  add("hc_pre: mix", HcMixRules());
+  add("hc_post", HcPostRules());
+  add("head_rms_norm", HeadNormRules());
+  add("rope", RopeRules());
+  add("steps on rows", RowsRules());
+  add("swiglu", SwigluRules());
+  add("moe_combine", MoeCombineRules());
+  return table;
+}
+
+std::string KernelTableMarkdown() {
+  std::string text = "| Op | Kernel | When |\n|---|---|---|\n";
+  std::string_view before;
+  for (const KernelRow& row : KernelTable()) {
+    text += fmt::format("| {} | `{}` | {} |\n", row.op == before ? "" : row.op, row.file, row.when);
+    before = row.op;
+  }
+  return text;
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,73 @@
+#include "backend/cuda/lowering/select/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int64_t kHeadsOfGroup = 64;
+constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Queries are copied by 16 bytes.
+bool FitsHopper(const AttentionShape& s, const DeviceLimits& d) {
+  return d.has_wgmma() && IsAligned(s.q, 16) && s.dtype == DType::kBF16 && s.head_dim == 512;
+}
+
+bool FitsColumns(const AttentionShape& s, const DeviceLimits& d) {
+  return FitsHopper(s, d) && s.num_tokens >= kMinColumnsTokens &&
+         s.max_keys <= kMaxColumnsTiles * kAttentionTileKeys && BlocksOfColumns(s) > 0;
+}
+
+bool FitsInRegisters(const AttentionShape& s, const DeviceLimits& d) {
+  return FitsHopper(s, d) && s.num_tokens >= kMinInRegistersTokens &&
+         s.max_keys <= kMaxInRegistersTiles * kAttentionTileKeys && IsAligned(s.o, 16);
+}
+
+bool FitsTwoPass(const AttentionShape& s, const DeviceLimits& d) {
+  return FitsHopper(s, d) && s.num_tokens >= kMinTwoPassTokens;
+}
+
+bool FitsMma(const AttentionShape& s, const DeviceLimits&) {
+  return s.dtype == DType::kBF16 && (s.head_dim == 128 || s.head_dim == 512);
+}
+
+bool FitsDecodeCluster(const AttentionShape& s, const DeviceLimits& d) {
+  return FitsMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
+         InSteps(CeilOf(s.max_keys, kAttentionTileKeys)) <= kMaxDecodeClusterTiles;
+}
+
+bool FitsAll(const AttentionShape&, const DeviceLimits&) { return true; }
+
+constexpr std::array<Rule<AttentionPath, AttentionShape>, 6> kRules = {{
+    {AttentionPath::kHopperClusterColumns, "attention/hopper_cluster_columns",
+     "from 9 tokens, up to 1280 keys, head width 512, as long as all clusters are resident", FitsColumns},
+    {AttentionPath::kHopperInRegisters, "attention/hopper_in_registers",
+     "from 65 tokens, up to 640 keys, head width 512", FitsInRegisters},
+    {AttentionPath::kHopperTwoPass, "attention/hopper_two_pass", "from 40 tokens, head width 512",
+     FitsTwoPass},
+    {AttentionPath::kDecodeCluster, "attention/decode_cluster",
+     "up to 8 tokens, up to 2048 keys, head width 128 or 512", FitsDecodeCluster},
+    {AttentionPath::kMma, "attention/attention_mma", "bf16 of head width 128 or 512", FitsMma},
+    {AttentionPath::kAny, "attention/attention", "the rest", FitsAll, RuleKind::kAny},
+}};
+
+}  // namespace
+
+std::span<const Rule<AttentionPath, AttentionShape>> AttentionRules() { return kRules; }
+
+int BlocksOfColumns(const AttentionShape& s) {
+  const int64_t clusters = s.num_tokens * CeilOf(s.num_heads, kHeadsOfGroup);
+  for (const int blocks : {8, 4, 2}) {
+    if (s.column_clusters && clusters <= s.column_clusters(blocks)) return blocks;
+  }
+  return 0;
+}
+
+int64_t InSteps(int64_t count) {
+  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
+  return power >= 4 && count <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,56 @@
+// Which kernel attends: attention.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "backend/cuda/lowering/rule.h"
+#include "tensor/dtype.h"
+
+namespace dsv4::backend::cuda {
+
+struct AttentionShape {
+  DType dtype = DType::kBF16;
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_keys = 0;  // Of a token: of its window and its entries.
+  const void* q = nullptr;
+  const void* o = nullptr;
+  // How many clusters of so many blocks of hopper_cluster_columns the device has room for: it is asked, since that depends on what the
+  // compiler made of the kernel.
+  std::function<int64_t(int blocks)> column_clusters;
+};
+
+enum class AttentionPath : uint8_t {
+  kHopperClusterColumns,
+  kHopperInRegisters,
+  kHopperTwoPass,
+  kDecodeCluster,
+  kMma,
+  kAny,
+};
+
+std::span<const Rule<AttentionPath, AttentionShape>> AttentionRules();
+inline Plan<AttentionPath> ChooseAttention(const AttentionShape& shape, const DeviceLimits& device) {
+  return FirstFit(AttentionRules(), shape, device);
+}
+
+// Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no room for all clusters.
+int BlocksOfColumns(const AttentionShape& shape);
+
+// `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so that a
+// sequence's next step is launched as the one before it, and runs as the same graph.
+int64_t InSteps(int64_t count);
+
+inline constexpr int64_t kMaxDecodeClusterTokens = 8;
+inline constexpr int64_t kMaxDecodeClusterTiles =
+    32;                                          // Of 64 keys: what the shared memory of a cluster holds.
+inline constexpr int64_t kMinColumnsTokens = 9;  // Fewer have decode_cluster, which rotates the output too.
+inline constexpr int64_t kMaxColumnsTiles = 20;
+inline constexpr int64_t kMinInRegistersTokens = 65;
+inline constexpr int64_t kMaxInRegistersTiles = 10;
+inline constexpr int64_t kMinTwoPassTokens = 40;  // A block a token: fewer leave most of the device idle.
+inline constexpr int64_t kAttentionTileKeys = 64;
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,85 @@
+#include "backend/cuda/lowering/select/hyper_connection.h"
+
+#include <array>
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int64_t kColumnsOfThread = 8;
+
+bool FitsCluster(const HcPreShape& s, const DeviceLimits&) {
+  return s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcClusterTokens && s.dim <= kMaxHcClusterDim &&
+         HasHcRuns(s) && s.cluster_fits && s.cluster_fits();
+}
+bool FitsEights(const HcPreShape& s, const DeviceLimits& d) {
+  return s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcStepTokens && HasHcRuns(s) &&
+         HcEightsSharedBytes(HcRuns(s.dim)) <= d.shared_bytes;
+}
+template <typename Shape>
+bool FitsAll(const Shape&, const DeviceLimits&) {
+  return true;
+}
+
+bool FitsDotsMma(const HcPreShape& s, const DeviceLimits& d) {
+  return s.num_tokens > kMaxHcDotsTokens && s.dtype == DType::kBF16 && HasHcRuns(s) &&
+         HcRuns(s.dim) % 2 == 0 && HcDotsSharedBytes(1, HcRuns(s.dim)) <= d.shared_bytes;
+}
+bool FitsManyDots(const HcPreShape& s, const DeviceLimits&) {
+  return s.num_tokens > kMaxHcDotsTokens && HasHcRuns(s);
+}
+bool FitsDotsOfRuns(const HcPreShape& s, const DeviceLimits&) { return HasHcRuns(s); }
+
+bool FitsManyMixes(const HcPreShape& s, const DeviceLimits&) {
+  return s.num_tokens > kMaxHcMixTokens && s.mult == kHcMult && s.dim % kColumnsOfThread == 0 &&
+         s.dtype == DType::kBF16 && IsAligned(s.streams, 16) && IsAligned(s.u, 16);
+}
+
+bool FitsPostOfFour(const HcPostShape& s, const DeviceLimits&) {
+  return s.mult == kHcMult && s.dim % kColumnsOfThread == 0 && IsAligned(s.y, 16) && IsAligned(s.out, 16) &&
+         IsAligned(s.residual, 16);
+}
+bool FitsManyPosts(const HcPostShape& s, const DeviceLimits& d) {
+  return FitsPostOfFour(s, d) && s.dtype == DType::kBF16 && s.num_tokens >= kMinManyPosts;
+}
+
+constexpr std::array<Rule<HcPrePath, HcPreShape>, 3> kPreRules = {{
+    {HcPrePath::kCluster, "hyper_connection/hc_cluster",
+     "up to 8 tokens in bf16, four streams up to 8192 wide, as long as a cluster fits an SM cluster",
+     FitsCluster},
+    {HcPrePath::kEights, "hyper_connection/hc_eights", "up to 256 tokens in bf16, four streams", FitsEights},
+    {HcPrePath::kDotsThenMix, "hyper_connection/hyper_connection", "the rest: dot products, then the mix",
+     FitsAll<HcPreShape>},
+}};
+constexpr std::array<Rule<HcDotsPath, HcPreShape>, 4> kDotsRules = {{
+    {HcDotsPath::kMma, "hyper_connection/hc_dots", "from 257 tokens in bf16, four streams: FP64 tensor cores",
+     FitsDotsMma},
+    {HcDotsPath::kManyTokens, "hyper_connection/hyper_connection", "from 257 tokens, four streams",
+     FitsManyDots},
+    {HcDotsPath::kRuns, "hyper_connection/hyper_connection", "four streams", FitsDotsOfRuns},
+    {HcDotsPath::kAny, "hyper_connection/hyper_connection", "the rest", FitsAll<HcPreShape>, RuleKind::kAny},
+}};
+constexpr std::array<Rule<HcMixPath, HcPreShape>, 2> kMixRules = {{
+    {HcMixPath::kManyTokens, "hyper_connection/hc_many", "from 1025 tokens in bf16, four streams",
+     FitsManyMixes},
+    {HcMixPath::kToken, "hyper_connection/hyper_connection", "the rest", FitsAll<HcPreShape>},
+}};
+constexpr std::array<Rule<HcPostPath, HcPostShape>, 3> kPostRules = {{
+    {HcPostPath::kManyTokens, "hyper_connection/hc_many",
+     "from 257 tokens in bf16, four streams; not with a sum over ranks", FitsManyPosts},
+    {HcPostPath::kOfFour, "hyper_connection/hc_post", "four streams, columns by 8", FitsPostOfFour},
+    {HcPostPath::kAny, "hyper_connection/hc_post", "the rest", FitsAll<HcPostShape>, RuleKind::kAny},
+}};
+
+}  // namespace
+
+bool HasHcRuns(const HcPreShape& s) {
+  return s.mult == kHcMult && s.dim % (kHcRunColumns * HcParts(s.dim)) == 0 && IsAligned(s.streams, 16) &&
+         IsAligned(s.fn, 16);
+}
+
+std::span<const Rule<HcPrePath, HcPreShape>> HcPreRules() { return kPreRules; }
+std::span<const Rule<HcDotsPath, HcPreShape>> HcDotsRules() { return kDotsRules; }
+std::span<const Rule<HcMixPath, HcPreShape>> HcMixRules() { return kMixRules; }
+std::span<const Rule<HcPostPath, HcPostShape>> HcPostRules() { return kPostRules; }
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,127 @@
+#include "backend/cuda/lowering/select/linear.h"
+
+#include <array>
+
+#include "backend/cuda/device/sync/grid_barrier.h"
+#include "backend/cuda/lowering/splitk_shape.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool FitsBlockScaled(const LinearShape& s, const DeviceLimits& d) {
+  return HasBlockScaled(d.block_scaled, s.weight);
+}
+
+// A part of a tile lies in one block of scales, so groups begin with blocks.
+bool FitsTmaFp8(const LinearShape& s, const DeviceLimits& d) {
+  const DeviceWeight& w = s.weight;
+  if (d.fp8_products == Fp8Products::kOff) return false;
+  if (d.fp8_products == Fp8Products::kMany && s.num_tokens < kMinFp8Tokens) return false;
+  return w.quantized_x && CanPackFp8Weight(w) && w.block_rows % kGemmRows == 0 && w.block_cols % 128 == 0 &&
+         (s.num_groups == 1 || s.rows_per_group() % kGemmRows == 0) &&
+         CanPack(s.x, s.x_stride, s.num_groups * w.cols);
+}
+
+bool FitsGemvStream(const LinearShape& s, const DeviceLimits&) {
+  return s.num_tokens <= kMaxGemvTokens && CanStreamWeight(s.weight, s.rows_per_group()) &&
+         CanStreamRows(s.x_dtype, s.x, s.weight.cols, s.x_stride, s.num_tokens);
+}
+
+bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
+  const DeviceWeight& w = s.weight;
+  if (!d.has_wgmma() || s.num_tokens > kMaxSplitKTokens || !CanStreamWeight(w, kGemvTileRows)) return false;
+  const StreamShape shape = ShapeOf(w);
+  if (IsFp4(shape.kind) || !IsAligned(w.data, 16) || s.x_dtype != DType::kBF16 || !IsAligned(s.x, 16) ||
+      s.x_stride % 8 != 0) {
+    return false;
+  }
+  // The rows of a tile share their scales.
+  if (shape.kind != StreamKind::kBf16 &&
+      (w.block_rows % kSplitKRows != 0 || (s.num_groups > 1 && s.rows_per_group() % kSplitKRows != 0))) {
+    return false;
+  }
+  const Slices slices = SlicesOf(shape, s.num_tokens);
+  if (slices.count == 0) return false;
+  const int64_t tiles =
+      CeilOf(s.rows_per_group(), kSplitKRows) * s.num_groups * CeilOf(s.num_tokens, slices.tokens);
+  return slices.count == 1 || tiles <= kNumGridBarriers * kArrivalsOfBarrier;
+}
+
+bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
+  const DeviceWeight& w = s.weight;
+  if (!d.has_wgmma() || s.num_tokens < kMinTmaTokens || !CanPackWeight(w) ||
+      !CanPack(s.x, s.x_stride, s.num_groups * w.cols)) {
+    return false;
+  }
+  // Groups begin with tiles, whose rows are packed by sixteens.
+  if (s.num_groups > 1 && s.rows_per_group() % 16 != 0) return false;
+  return w.kind == MatmulKind::kMmaFp8 ? w.block_rows % 2 == 0
+                                       : SegmentColsOf(MatmulKind::kMmaBf16, w.cols) % kSplitKChunk == 0;
+}
+
+bool FitsGemmWgmma(const LinearShape& s, const DeviceLimits& d) {
+  const int64_t row_tiles = CeilOf(s.rows_per_group(), kGemmRows) * s.num_groups;
+  const bool tall = row_tiles >= d.num_sms;
+  return d.has_wgmma() && s.num_tokens >= (tall ? kMinTallWgmmaTokens : kMinWgmmaTokens) &&
+         FitsWgmma(s.weight) && (s.weight.kind != MatmulKind::kMmaFp8 || s.weight.rows % s.num_groups == 0) &&
+         CanPack(s.x, s.x_stride, s.num_groups * s.weight.cols);
+}
+
+bool FitsMma(const LinearShape& s, const DeviceLimits&) { return s.weight.kind != MatmulKind::kGeneral; }
+
+bool FitsAll(const LinearShape&, const DeviceLimits&) { return true; }
+
+constexpr std::array<Rule<LinearPath, LinearShape>, 8> kRules = {{
+    {LinearPath::kBlockScaled, "sm100/block_scaled",
+     "compute capability 10.0, DSV4_CUDA_BLOCK_SCALED, weights it takes", FitsBlockScaled},
+    {LinearPath::kGemmTmaFp8, "gemm/gemm_tma_fp8",
+     "DSV4_CUDA_FP8_PRODUCTS=all, or =many from 256 tokens; FP8 in blocks of 128", FitsTmaFp8},
+    {LinearPath::kGemvStream, "gemm/gemv_stream", "up to 8 tokens in bf16, rows in tiles of 16",
+     FitsGemvStream},
+    {LinearPath::kGemmSplitK, "gemm/gemm_splitk_wgmma", "up to 64 tokens in bf16, BF16 or FP8 weights",
+     FitsSplitK},
+    {LinearPath::kGemmTmaBf16, "gemm/gemm_tma_bf16", "from 1024 tokens, BF16 or FP8 weights", FitsTmaBf16},
+    {LinearPath::kGemmWgmma, "gemm/gemm_wgmma",
+     "from 65 tokens; from 33 with a tile of 128 rows for every SM; columns by 128", FitsGemmWgmma},
+    {LinearPath::kGemmMma, "gemm/gemm_mma", "the rest that is exact in bf16", FitsMma, RuleKind::kAny},
+    {LinearPath::kGemmFma, "gemm/gemm_fma", "the rest: fp32", FitsAll, RuleKind::kAny},
+}};
+
+}  // namespace
+
+std::span<const Rule<LinearPath, LinearShape>> LinearRules() { return kRules; }
+
+bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {
+  if (mode == BlockScaledMode::kOff || !IsAligned(w.data, 16)) return false;
+  if (w.format == WeightFormat::kNvFp4)
+    return !w.repacked && w.exact_x && TakesNvFp4(mode, w.cols, w.quantized_x) && IsAligned(w.scale, 4);
+  switch (w.kind) {
+    case MatmulKind::kMmaFp8:
+      return w.quantized_x && w.scale_dtype == DType::kF8E8M0 && w.cols % 128 == 0 && w.block_cols % 128 == 0;
+    case MatmulKind::kMmaMxFp4:
+      return w.quantized_x && w.cols % 128 == 0 && IsAligned(w.scale, 4);
+    case MatmulKind::kMmaBf16:
+    case MatmulKind::kMmaNvFp4:
+    case MatmulKind::kGeneral:
+      return false;
+  }
+  return false;
+}
+
+int SegmentColsOf(MatmulKind kind, int64_t cols) {
+  constexpr int64_t kSegments = 8;
+  const int64_t unit = kind == MatmulKind::kMmaBf16 ? 32 : (kind == MatmulKind::kMmaFp8 ? 64 : 128);
+  return static_cast<int>(CeilOf(CeilOf(cols, unit), kSegments) * unit);
+}
+
+bool FitsWgmma(const DeviceWeight& w) {
+  if (w.kind == MatmulKind::kGeneral || w.cols % 128 != 0 || !IsAligned(w.data, 16)) return false;
+  const bool fp4 = w.kind == MatmulKind::kMmaMxFp4 || w.kind == MatmulKind::kMmaNvFp4;
+  const int64_t stages = w.kind == MatmulKind::kMmaBf16 ? 2 : (fp4 ? 6 : 4);
+  return SegmentColsOf(w.kind, w.cols) % 64 == 0 && 2 * (w.cols / 128) >= stages - 1 &&
+         (!fp4 || IsAligned(w.scale, 4));
+}
+
+}  // namespace dsv4::backend::cuda

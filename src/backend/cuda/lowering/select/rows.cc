@@ -1,0 +1,74 @@
+#include "backend/cuda/lowering/select/rows.h"
+
+#include <array>
+
+namespace dsv4::backend::cuda {
+namespace {
+
+template <typename Shape>
+bool FitsAll(const Shape&, const DeviceLimits&) {
+  return true;
+}
+
+bool AreManyHeads(const HeadsShape& s) {
+  return s.x_dtype == DType::kBF16 && s.num_tokens >= kMinManyHeadsTokens && s.num_heads >= kMinManyHeads;
+}
+bool FitsManyNorms(const HeadsShape& s, const DeviceLimits&) {
+  return AreManyHeads(s) && s.y_dtype == DType::kBF16 && (s.width == 512 || s.width == 128) &&
+         IsAligned(s.x, 8) && IsAligned(s.y, 8);
+}
+bool FitsManyRopes(const HeadsShape& s, const DeviceLimits&) {
+  return AreManyHeads(s) && s.width % 2 == 0 && IsAligned(s.x, 4);
+}
+
+bool FitsHeadRows(const RowsShape& s, const DeviceLimits&) {
+  return s.one_track && s.of_heads && s.is_bf16 && s.num_rows >= kManyHeadRows;
+}
+bool FitsManyRows(const RowsShape& s, const DeviceLimits&) {
+  return s.one_track && s.norm_first && s.is_bf16 && s.num_rows >= kManyRows;
+}
+
+bool FitsSwigluBySeveral(const ElementsShape& s, const DeviceLimits&) {
+  return s.dtype == DType::kBF16 && s.count >= kManyElements && s.width % 8 == 0 && IsAligned(s.a, 16) &&
+         IsAligned(s.b, 16) && IsAligned(s.y, 16);
+}
+bool FitsCombineBySeveral(const ElementsShape& s, const DeviceLimits&) {
+  return s.count >= kManyElements && s.count % 4 == 0 && IsAligned(s.a, 16) && IsAligned(s.b, 16) &&
+         IsAligned(s.y, 16);
+}
+
+constexpr std::array<Rule<HeadsPath, HeadsShape>, 2> kHeadNormRules = {{
+    {HeadsPath::kManyHeads, "rows/many_heads", "from 257 tokens of 8 heads in bf16, width 128 or 512",
+     FitsManyNorms},
+    {HeadsPath::kRows, "rows/rows", "the rest: a step on rows", FitsAll<HeadsShape>},
+}};
+constexpr std::array<Rule<HeadsPath, HeadsShape>, 2> kRopeRules = {{
+    {HeadsPath::kManyHeads, "rows/many_heads", "from 257 tokens of 8 heads in bf16", FitsManyRopes},
+    {HeadsPath::kRows, "rows/rows", "the rest: a step on rows", FitsAll<HeadsShape>},
+}};
+constexpr std::array<Rule<RowsPath, RowsShape>, 3> kRowsRules = {{
+    {RowsPath::kHeadRows, "rows/head_rows", "steps on the heads of 1024 rows or more in bf16", FitsHeadRows},
+    {RowsPath::kManyRows, "rows/many_rows", "rms_norm and what follows on the same 257 rows or more in bf16",
+     FitsManyRows},
+    {RowsPath::kRowTracks, "rows/row_tracks", "all other steps on rows", FitsAll<RowsShape>},
+}};
+constexpr std::array<Rule<ElementsPath, ElementsShape>, 2> kSwigluRules = {{
+    {ElementsPath::kSeveral, "elementwise/elementwise", "from 2^20 elements in bf16: eight a thread",
+     FitsSwigluBySeveral},
+    {ElementsPath::kEach, "elementwise/elementwise", "the rest: one a thread", FitsAll<ElementsShape>},
+}};
+constexpr std::array<Rule<ElementsPath, ElementsShape>, 2> kCombineRules = {{
+    {ElementsPath::kSeveral, "elementwise/elementwise", "from 2^20 elements: four a thread",
+     FitsCombineBySeveral},
+    {ElementsPath::kEach, "elementwise/elementwise", "the rest: one a thread", FitsAll<ElementsShape>},
+}};
+
+}  // namespace
+
+std::span<const Rule<HeadsPath, HeadsShape>> HeadNormRules() { return kHeadNormRules; }
+std::span<const Rule<HeadsPath, HeadsShape>> RopeRules() { return kRopeRules; }
+std::span<const Rule<RowsPath, RowsShape>> RowsRules() { return kRowsRules; }
+std::span<const Rule<ElementsPath, ElementsShape>> SwigluRules() { return kSwigluRules; }
+std::span<const Rule<ElementsPath, ElementsShape>> MoeCombineRules() { return kCombineRules; }
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,474 @@
+// Which kernel each size takes: every threshold from both sides, on a device that is described, not present.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/lowering/fusion_rules.h"
+#include "backend/cuda/lowering/kernel_table.h"
+#include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/lowering/select/experts.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
+#include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/lowering/select/linear.h"
+#include "backend/cuda/lowering/select/rows.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+const void* At(uintptr_t address) {
+  return reinterpret_cast<const void*>(address);
+}  // NOLINT: only its alignment counts.
+
+constexpr DeviceLimits kH200;
+DeviceLimits Blackwell(BlockScaledMode mode = BlockScaledMode::kOff) {
+  return {.compute_capability = 100, .num_sms = 148, .block_scaled = mode};
+}
+DeviceLimits WithFp8(Fp8Products mode) { return {.fp8_products = mode}; }
+
+DeviceWeight Fp8(int64_t rows, int64_t cols) {
+  return {.data = static_cast<const uint8_t*>(At(4096)),
+          .scale = At(8192),
+          .rows = rows,
+          .cols = cols,
+          .block_rows = 128,
+          .block_cols = 128,
+          .scale_cols = cols / 128,
+          .block_rows_log2 = 7,
+          .block_cols_log2 = 7,
+          .format = WeightFormat::kFp8Block,
+          .data_dtype = DType::kF8E4M3,
+          .scale_dtype = DType::kF8E8M0,
+          .kind = MatmulKind::kMmaFp8,
+          .quantized_x = true,
+          .exact_x = true};
+}
+DeviceWeight Bf16(int64_t rows, int64_t cols) {
+  return {.data = static_cast<const uint8_t*>(At(4096)),
+          .rows = rows,
+          .cols = cols,
+          .kind = MatmulKind::kMmaBf16,
+          .exact_x = true};
+}
+DeviceWeight Fp4(int64_t rows, int64_t cols, bool nvfp4) {
+  return {.data = static_cast<const uint8_t*>(At(4096)),
+          .scale = At(8192),
+          .rows = rows,
+          .cols = cols,
+          .scale_cols = cols / (nvfp4 ? 16 : 32),
+          .format = nvfp4 ? WeightFormat::kNvFp4 : WeightFormat::kMxFp4,
+          .kind = nvfp4 ? MatmulKind::kMmaNvFp4 : MatmulKind::kMmaMxFp4,
+          .quantized_x = !nvfp4,
+          .exact_x = true,
+          .repacked = nvfp4};
+}
+DeviceWeight General(int64_t rows, int64_t cols) {
+  return {.data = static_cast<const uint8_t*>(At(4096)), .rows = rows, .cols = cols};
+}
+
+LinearShape Linear(const DeviceWeight& weight, int64_t num_tokens, int64_t num_groups = 1) {
+  return {.weight = weight,
+          .num_groups = num_groups,
+          .num_tokens = num_tokens,
+          .x = At(16384),
+          .x_dtype = DType::kBF16,
+          .x_stride = weight.cols * num_groups};
+}
+
+TEST(ChooseLinear, ByTokensAndWeight) {
+  struct Case {
+    const char* what;
+    LinearShape shape;
+    DeviceLimits device;
+    LinearPath wanted;
+  };
+  const DeviceWeight fp8 = Fp8(4096, 4096);
+  const DeviceWeight tall = Fp8(132 * 128, 4096);
+  LinearShape crooked = Linear(fp8, 1);
+  crooked.x = At(16384 + 2);
+  LinearShape wide_stride = Linear(fp8, 9);
+  wide_stride.x_stride = 4097;
+  LinearShape fp32 = Linear(fp8, 8);
+  fp32.x_dtype = DType::kF32;
+  const std::vector<Case> cases = {
+      {"one token", Linear(fp8, 1), kH200, LinearPath::kGemvStream},
+      {"the last of the GEMV", Linear(fp8, 8), kH200, LinearPath::kGemvStream},
+      {"the first of split-K", Linear(fp8, 9), kH200, LinearPath::kGemmSplitK},
+      {"the last of split-K", Linear(fp8, 64), kH200, LinearPath::kGemmSplitK},
+      {"the first of wgmma", Linear(fp8, 65), kH200, LinearPath::kGemmWgmma},
+      {"the last of wgmma", Linear(fp8, 1023), kH200, LinearPath::kGemmWgmma},
+      {"the first of TMA", Linear(fp8, 1024), kH200, LinearPath::kGemmTmaBf16},
+      {"bf16, TMA", Linear(Bf16(4096, 4096), 1024), kH200, LinearPath::kGemmTmaBf16},
+      {"bf16, split-K", Linear(Bf16(4096, 4096), 33), kH200, LinearPath::kGemmSplitK},
+      {"a tall matrix stays in split-K", Linear(tall, 64), kH200, LinearPath::kGemmSplitK},
+      {"FP4 has no split-K: 9", Linear(Fp4(4096, 4096, true), 9), kH200, LinearPath::kGemmMma},
+      {"FP4, 64", Linear(Fp4(4096, 4096, true), 64), kH200, LinearPath::kGemmMma},
+      {"FP4, 65", Linear(Fp4(4096, 4096, true), 65), kH200, LinearPath::kGemmWgmma},
+      {"FP4 never takes TMA", Linear(Fp4(4096, 4096, true), 4096), kH200, LinearPath::kGemmWgmma},
+      {"tall FP4, 32", Linear(Fp4(132 * 128, 4096, true), 32), kH200, LinearPath::kGemmMma},
+      {"tall FP4, 33", Linear(Fp4(132 * 128, 4096, true), 33), kH200, LinearPath::kGemmWgmma},
+      {"one tile short of the SMs", Linear(Fp4(131 * 128, 4096, true), 33), kH200, LinearPath::kGemmMma},
+      {"tall for a smaller device",
+       Linear(Fp4(114 * 128, 4096, true), 33),
+       {.num_sms = 114},
+       LinearPath::kGemmWgmma},
+      {"x that no 16 bytes begin at", crooked, kH200, LinearPath::kGemmMma},
+      {"rows of x that lie crookedly", wide_stride, kH200, LinearPath::kGemmMma},
+      {"fp32 activations", fp32, kH200, LinearPath::kGemmMma},
+      {"rows that are no tiles of 16", Linear(Fp8(4096 + 8, 4096), 1), kH200, LinearPath::kGemmSplitK},
+      {"columns that are no units", Linear(Bf16(64, 48), 1), kH200, LinearPath::kGemmMma},
+      {"what no tensor core takes", Linear(General(64, 64), 1), kH200, LinearPath::kGemmFma},
+      {"groups, few", Linear(Fp8(8192, 1024), 4, 8), kH200, LinearPath::kGemvStream},
+      {"groups of odd tiles, TMA", Linear(Bf16(8 * 24, 1024), 2048, 8), kH200, LinearPath::kGemmWgmma},
+      {"no wgmma: 9", Linear(fp8, 9), Blackwell(), LinearPath::kGemmMma},
+      {"no wgmma: 2048", Linear(fp8, 2048), Blackwell(), LinearPath::kGemmMma},
+      {"no wgmma: GEMV", Linear(fp8, 8), Blackwell(), LinearPath::kGemvStream},
+      {"FP8 products, many: 255", Linear(fp8, 255), WithFp8(Fp8Products::kMany), LinearPath::kGemmWgmma},
+      {"FP8 products, many: 256", Linear(fp8, 256), WithFp8(Fp8Products::kMany), LinearPath::kGemmTmaFp8},
+      {"FP8 products, all: 1", Linear(fp8, 1), WithFp8(Fp8Products::kAll), LinearPath::kGemmTmaFp8},
+      {"FP8 products want FP8", Linear(Bf16(4096, 4096), 2048), WithFp8(Fp8Products::kAll),
+       LinearPath::kGemmTmaBf16},
+      {"block scales, FP8", Linear(fp8, 1), Blackwell(BlockScaledMode::kFp8), LinearPath::kBlockScaled},
+      {"block scales, bf16", Linear(Bf16(4096, 4096), 1), Blackwell(BlockScaledMode::kFp8),
+       LinearPath::kGemvStream},
+  };
+  for (const Case& c : cases) EXPECT_EQ(ChooseLinear(c.shape, c.device).kernel, c.wanted) << c.what;
+}
+
+ExpertsShape Experts(int64_t num_tokens, bool nvfp4, bool sums) {
+  return {.alike = true,
+          .bulk_aligned = true,
+          .w1 = Fp4(2048, 4096, nvfp4),
+          .w2 = Fp4(4096, 2048, nvfp4),
+          .num_tokens = num_tokens,
+          .top_k = 6,
+          .num_here = 256,
+          .num_experts = 256,
+          .x = At(16384),
+          .x_dtype = DType::kBF16,
+          .terms = At(65536),
+          .sums = sums};
+}
+
+TEST(ChooseExperts, ByTokensAndFormat) {
+  struct Case {
+    const char* what;
+    ExpertsShape shape;
+    DeviceLimits device;
+    ExpertsPath wanted;
+  };
+  const auto with = [](ExpertsShape shape, auto&& change) {
+    change(shape);
+    return shape;
+  };
+  const auto narrow = [](ExpertsShape shape) {
+    shape.w1 = Fp4(512, 1024, true);
+    shape.w2 = Fp4(1024, 512, true);
+    return shape;
+  };
+  const auto stored = [&](ExpertsShape shape, DeviceWeight (*make)(int64_t, int64_t)) {
+    shape.w1 = make(2048, 4096);
+    shape.w2 = make(4096, 2048);
+    return shape;
+  };
+  const std::vector<Case> cases = {
+      {"one token", Experts(1, true, true), kH200, ExpertsPath::kGemvJoint},
+      {"eight", Experts(8, true, true), kH200, ExpertsPath::kGemvJoint},
+      {"eight, terms", Experts(8, true, false), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"nine", Experts(9, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"33 choices a token", with(narrow(Experts(1, true, true)), [](auto& s) { s.top_k = 33; }), kH200,
+       ExpertsPath::kGemvExperts},
+      {"32 choices a token", with(narrow(Experts(1, true, true)), [](auto& s) { s.top_k = 32; }), kH200,
+       ExpertsPath::kGemvJoint},
+      {"choices whose rows fit no block", with(Experts(1, true, true), [](auto& s) { s.top_k = 24; }), kH200,
+       ExpertsPath::kGroupedGemvRuns},
+      {"not bulk aligned", with(Experts(1, true, true), [](auto& s) { s.bulk_aligned = false; }), kH200,
+       ExpertsPath::kGemvExperts},
+      {"mixed formats", with(Experts(1, true, true), [](auto& s) { s.alike = false; }), kH200,
+       ExpertsPath::kRoutedExperts},
+      {"FP8, few", stored(Experts(8, true, true), Fp8), kH200, ExpertsPath::kGemvExperts},
+      {"FP8, some", stored(Experts(64, true, true), Fp8), kH200, ExpertsPath::kGroupedGemvStream},
+      {"FP8, 65", stored(Experts(65, true, true), Fp8), kH200, ExpertsPath::kGroupedGemmWgmma},
+      {"64 tokens", Experts(64, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"65 tokens, 390 assignments", Experts(65, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"85 tokens, 510 assignments", Experts(85, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"86 tokens, 516 assignments", Experts(86, true, true), kH200, ExpertsPath::kGroupedGemmWgmma},
+      {"86 tokens, half of the experts here",
+       with(Experts(86, true, true), [](auto& s) { s.num_here = 128; }), kH200,
+       ExpertsPath::kGroupedGemvRuns},
+      {"few experts: more than 4 tokens each",
+       with(Experts(64, true, true), [](auto& s) { s.num_here = s.num_experts = 64; }), kH200,
+       ExpertsPath::kRoutedExperts},
+      {"511 tokens, 11.98 each", Experts(511, true, true), kH200, ExpertsPath::kGroupedGemmWgmma},
+      {"512 tokens, 12 each", Experts(512, true, true), kH200, ExpertsPath::kGroupedGemmWide},
+      {"MXFP4 wide", Experts(512, false, true), kH200, ExpertsPath::kGroupedGemmWide},
+      {"no wgmma", Experts(512, true, true), Blackwell(), ExpertsPath::kRoutedExperts},
+      {"FP8 products, not exact", Experts(8192, false, true), WithFp8(Fp8Products::kMany),
+       ExpertsPath::kGroupedGemmWide},
+      {"FP8 products, exact", with(Experts(8192, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+       WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
+      {"FP8 products, 127 each", with(Experts(5461, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+       WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmWide},
+      {"FP8 products, 128 each", with(Experts(5462, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+       WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
+      {"FP8 products of NVFP4", with(Experts(8192, true, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+       WithFp8(Fp8Products::kAll), ExpertsPath::kGroupedGemmWide},
+      {"FP8 products, all, one token", with(Experts(1, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+       WithFp8(Fp8Products::kAll), ExpertsPath::kGroupedGemmFp8},
+      {"block scales", Experts(1, false, true), Blackwell(BlockScaledMode::kFp8), ExpertsPath::kBlockScaled},
+  };
+  for (const Case& c : cases) EXPECT_EQ(ChooseExperts(c.shape, c.device).kernel, c.wanted) << c.what;
+}
+
+TEST(ChooseExperts, TilesFitBesideTheRing) {
+  EXPECT_EQ(RunTokensPerTile(Fp4(2048, 4096, true), Fp4(4096, 2048, true)), 8);
+  EXPECT_EQ(RunTokensPerTile(Fp4(3072, 7168, true), Fp4(7168, 3072, true)), 4);
+  EXPECT_EQ(RunTokensPerTile(Fp8(2048, 4096), Fp8(4096, 2048)), 0);
+  EXPECT_EQ(RunTokensPerTile(Fp4(2048, 4096, true), Fp4(4096, 2048, false)), 0);
+  EXPECT_EQ(StreamTokensPerTile(Fp8(2048, 4096), Fp8(4096, 2048)), 4);
+  EXPECT_EQ(StreamTokensPerTile(Fp8(2048, 65536), Fp8(65536, 2048)), 1);
+}
+
+AttentionShape Attention(int64_t num_tokens, int64_t max_keys, int64_t head_dim = 512) {
+  return {.dtype = DType::kBF16,
+          .num_tokens = num_tokens,
+          .num_heads = 64,
+          .head_dim = head_dim,
+          .max_keys = max_keys,
+          .q = At(4096),
+          .o = At(8192),
+          .column_clusters = [](int blocks) { return int64_t{132 / blocks}; }};
+}
+
+TEST(ChooseAttention, ByTokensAndKeys) {
+  struct Case {
+    const char* what;
+    AttentionShape shape;
+    AttentionPath wanted;
+  };
+  AttentionShape crooked = Attention(65, 640);
+  crooked.o = At(8192 + 8);
+  AttentionShape crooked_q = Attention(2048, 4096);
+  crooked_q.q = At(4096 + 2);
+  AttentionShape fp32 = Attention(1, 128);
+  fp32.dtype = DType::kF32;
+  const std::vector<Case> cases = {
+      {"one token", Attention(1, 640), AttentionPath::kDecodeCluster},
+      {"8 tokens, the most keys", Attention(8, 2048), AttentionPath::kDecodeCluster},
+      {"a key more", Attention(8, 2049), AttentionPath::kMma},
+      {"9 tokens", Attention(9, 640), AttentionPath::kHopperClusterColumns},
+      {"9 tokens, the most keys", Attention(9, 1280), AttentionPath::kHopperClusterColumns},
+      {"9 tokens, a key more", Attention(9, 1281), AttentionPath::kMma},
+      {"39 tokens, a key more", Attention(39, 1281), AttentionPath::kMma},
+      {"40 tokens, a key more", Attention(40, 1281), AttentionPath::kHopperTwoPass},
+      {"clusters of two fit", Attention(66, 640), AttentionPath::kHopperClusterColumns},
+      {"clusters do not fit", Attention(67, 640), AttentionPath::kHopperInRegisters},
+      {"many keys", Attention(67, 641), AttentionPath::kHopperTwoPass},
+      {"crooked output", crooked, AttentionPath::kHopperClusterColumns},
+      {"crooked queries", crooked_q, AttentionPath::kMma},
+      {"another width", Attention(2048, 640, 128), AttentionPath::kMma},
+      {"an odd width", Attention(1, 640, 64), AttentionPath::kAny},
+      {"fp32", fp32, AttentionPath::kAny},
+  };
+  for (const Case& c : cases) EXPECT_EQ(ChooseAttention(c.shape, kH200).kernel, c.wanted) << c.what;
+  EXPECT_EQ(ChooseAttention(Attention(2048, 640), Blackwell()).kernel, AttentionPath::kMma);
+  EXPECT_EQ(BlocksOfColumns(Attention(16, 640)), 8);
+  EXPECT_EQ(BlocksOfColumns(Attention(17, 640)), 4);
+  EXPECT_EQ(BlocksOfColumns(Attention(33, 640)), 4);
+  EXPECT_EQ(BlocksOfColumns(Attention(34, 640)), 2);
+  EXPECT_EQ(BlocksOfColumns(Attention(67, 640)), 0);
+}
+
+TEST(ChooseAttention, SizesGoInSteps) {
+  const std::map<int64_t, int64_t> steps = {{0, 1}, {1, 1}, {2, 2},  {3, 3},   {4, 4},
+                                            {5, 6}, {7, 8}, {9, 12}, {13, 16}, {25, 32}};
+  for (const auto& [count, wanted] : steps) EXPECT_EQ(InSteps(count), wanted) << count;
+}
+
+IndexerShape Indexer(int64_t num_tokens, int64_t max_visible, int64_t num_sequences = 1) {
+  return {.dtype = DType::kBF16,
+          .num_tokens = num_tokens,
+          .num_sequences = num_sequences,
+          .num_heads = 64,
+          .width = 128,
+          .max_visible = max_visible,
+          .top_k = 512,
+          .clusters = [] { return int64_t{8}; }};
+}
+
+TEST(ChooseIndexer, ByTokensAndEntries) {
+  EXPECT_EQ(ChooseIndexer(Indexer(1, 1024), kH200).kernel, IndexerPath::kCluster);
+  EXPECT_EQ(ChooseIndexer(Indexer(8, 4096), kH200).kernel, IndexerPath::kCluster);
+  EXPECT_EQ(ChooseIndexer(Indexer(9, 4096), kH200).kernel, IndexerPath::kMma)
+      << "clusters do not fit, scores are few";
+  EXPECT_EQ(ChooseIndexer(Indexer(1, 8192), kH200).kernel, IndexerPath::kMma)
+      << "more entries than a cluster scores";
+  EXPECT_EQ(ChooseIndexer(Indexer(1, 512), kH200).kernel, IndexerPath::kMma) << "all are chosen";
+  EXPECT_EQ(ChooseIndexer(Indexer(32, 4096), kH200).kernel, IndexerPath::kWgmma);
+  EXPECT_EQ(ChooseIndexer(Indexer(31, 4096), kH200).kernel, IndexerPath::kMma)
+      << "one token short of 2^17 scores";
+  EXPECT_EQ(ChooseIndexer(Indexer(32, 4096, 5), kH200).kernel, IndexerPath::kMma) << "6.4 tokens a sequence";
+  EXPECT_EQ(ChooseIndexer(Indexer(32, 4096, 4), kH200).kernel, IndexerPath::kWgmma) << "8 tokens a sequence";
+  EXPECT_EQ(ChooseIndexer(Indexer(2048, 65536), Blackwell()).kernel, IndexerPath::kMma);
+  IndexerShape fp32 = Indexer(1, 1024);
+  fp32.dtype = DType::kF32;
+  EXPECT_EQ(ChooseIndexer(fp32, kH200).kernel, IndexerPath::kAny);
+  EXPECT_EQ(ChooseScores(Indexer(1, 1024), kH200).kernel, IndexerPath::kMma) << "scores alone";
+  EXPECT_EQ(ChooseTopK(true, 4095), TopKPath::kBlock);
+  EXPECT_EQ(ChooseTopK(true, 4096), TopKPath::kCluster);
+  EXPECT_EQ(ChooseTopK(false, 65536), TopKPath::kBlock) << "all are chosen";
+}
+
+HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) {
+  return {.dtype = DType::kBF16,
+          .num_tokens = num_tokens,
+          .mult = 4,
+          .dim = dim,
+          .num_rows = 24,
+          .streams = At(4096),
+          .fn = At(8192),
+          .u = At(16384),
+          .cluster_fits = [cluster] { return cluster; }};
+}
+
+TEST(ChooseHyperConnection, ByTokensAndWidth) {
+  EXPECT_EQ(ChooseHcPre(Streams(8), kH200).kernel, HcPrePath::kCluster);
+  EXPECT_EQ(ChooseHcPre(Streams(8, 4096, false), kH200).kernel, HcPrePath::kEights);
+  EXPECT_EQ(ChooseHcPre(Streams(9), kH200).kernel, HcPrePath::kEights);
+  EXPECT_EQ(ChooseHcPre(Streams(256), kH200).kernel, HcPrePath::kEights);
+  EXPECT_EQ(ChooseHcPre(Streams(257), kH200).kernel, HcPrePath::kDotsThenMix);
+  EXPECT_EQ(ChooseHcPre(Streams(1, 16384), kH200).kernel, HcPrePath::kDotsThenMix)
+      << "neither holds the matrix";
+  EXPECT_EQ(ChooseHcPre(Streams(1, 8192), kH200).kernel, HcPrePath::kCluster);
+  EXPECT_EQ(ChooseHcPre(Streams(9, 7168), kH200).kernel, HcPrePath::kEights);
+  DeviceLimits small;
+  small.shared_bytes = size_t{99} * 1024;
+  EXPECT_EQ(ChooseHcPre(Streams(9, 4096), small).kernel, HcPrePath::kDotsThenMix) << "99 KB of shared memory";
+  EXPECT_EQ(ChooseHcPre(Streams(1, 4000), kH200).kernel, HcPrePath::kDotsThenMix) << "no runs";
+  HcPreShape fp32 = Streams(1);
+  fp32.dtype = DType::kF32;
+  EXPECT_EQ(ChooseHcPre(fp32, kH200).kernel, HcPrePath::kDotsThenMix);
+
+  EXPECT_EQ(ChooseHcDots(Streams(256), kH200).kernel, HcDotsPath::kRuns);
+  EXPECT_EQ(ChooseHcDots(Streams(257), kH200).kernel, HcDotsPath::kMma);
+  fp32.num_tokens = 257;
+  EXPECT_EQ(ChooseHcDots(fp32, kH200).kernel, HcDotsPath::kManyTokens);
+  EXPECT_EQ(ChooseHcDots(Streams(257, 4000), kH200).kernel, HcDotsPath::kAny);
+  EXPECT_EQ(ChooseHcMix(Streams(1024), kH200).kernel, HcMixPath::kToken);
+  EXPECT_EQ(ChooseHcMix(Streams(1025), kH200).kernel, HcMixPath::kManyTokens);
+}
+
+TEST(ChooseHyperConnection, PostByTokens) {
+  const auto post = [](int64_t num_tokens, int64_t mult, DType dtype) {
+    return HcPostShape{.dtype = dtype,
+                       .num_tokens = num_tokens,
+                       .mult = mult,
+                       .dim = 4096,
+                       .y = At(16),
+                       .out = At(32),
+                       .residual = At(48)};
+  };
+  EXPECT_EQ(ChooseHcPost(post(256, 4, DType::kBF16), kH200).kernel, HcPostPath::kOfFour);
+  EXPECT_EQ(ChooseHcPost(post(257, 4, DType::kBF16), kH200).kernel, HcPostPath::kManyTokens);
+  EXPECT_EQ(ChooseHcPost(post(257, 4, DType::kF32), kH200).kernel, HcPostPath::kOfFour);
+  EXPECT_EQ(ChooseHcPost(post(257, 2, DType::kBF16), kH200).kernel, HcPostPath::kAny);
+  HcPostShape crooked = post(1, 4, DType::kBF16);
+  crooked.out = At(40);
+  EXPECT_EQ(ChooseHcPost(crooked, kH200).kernel, HcPostPath::kAny);
+}
+
+TEST(ChooseRows, ByRowsAndTokens) {
+  const auto heads = [](int64_t tokens, int64_t count, int64_t width) {
+    return HeadsShape{.num_tokens = tokens, .num_heads = count, .width = width, .x = At(64), .y = At(64)};
+  };
+  EXPECT_EQ(FirstFit(HeadNormRules(), heads(256, 64, 512), kH200).kernel, HeadsPath::kRows);
+  EXPECT_EQ(FirstFit(HeadNormRules(), heads(257, 64, 512), kH200).kernel, HeadsPath::kManyHeads);
+  EXPECT_EQ(FirstFit(HeadNormRules(), heads(257, 7, 512), kH200).kernel, HeadsPath::kRows);
+  EXPECT_EQ(FirstFit(HeadNormRules(), heads(257, 8, 256), kH200).kernel, HeadsPath::kRows);
+  EXPECT_EQ(FirstFit(RopeRules(), heads(257, 8, 256), kH200).kernel, HeadsPath::kManyHeads);
+  EXPECT_EQ(FirstFit(RopeRules(), heads(256, 8, 256), kH200).kernel, HeadsPath::kRows);
+  const auto rows = [](int64_t num_rows, bool norm, bool of_heads) {
+    return RowsShape{.num_rows = num_rows, .norm_first = norm, .of_heads = of_heads};
+  };
+  EXPECT_EQ(FirstFit(RowsRules(), rows(1023, false, true), kH200).kernel, RowsPath::kRowTracks);
+  EXPECT_EQ(FirstFit(RowsRules(), rows(1024, false, true), kH200).kernel, RowsPath::kHeadRows);
+  EXPECT_EQ(FirstFit(RowsRules(), rows(256, true, false), kH200).kernel, RowsPath::kRowTracks);
+  EXPECT_EQ(FirstFit(RowsRules(), rows(257, true, false), kH200).kernel, RowsPath::kManyRows);
+  const auto elements = [](int64_t count) {
+    return ElementsShape{.count = count, .width = 1024, .a = At(16), .b = At(16), .y = At(16)};
+  };
+  EXPECT_EQ(FirstFit(SwigluRules(), elements((1 << 20) - 8), kH200).kernel, ElementsPath::kEach);
+  EXPECT_EQ(FirstFit(SwigluRules(), elements(1 << 20), kH200).kernel, ElementsPath::kSeveral);
+  EXPECT_EQ(FirstFit(MoeCombineRules(), elements((1 << 20) - 4), kH200).kernel, ElementsPath::kEach);
+  EXPECT_EQ(FirstFit(MoeCombineRules(), elements(1 << 20), kH200).kernel, ElementsPath::kSeveral);
+}
+
+// The last rule takes everything, and no reason is empty.
+TEST(KernelTable, HasARowForEveryShape) {
+  EXPECT_EQ(ChooseLinear({}, kH200).kernel, LinearPath::kGemmFma);
+  EXPECT_EQ(ChooseExperts({.num_experts = 1}, kH200).kernel, ExpertsPath::kRoutedExperts);
+  for (const KernelRow& row : KernelTable()) {
+    EXPECT_NE(std::string(row.file).find('/'), std::string::npos) << row.op;
+    EXPECT_FALSE(std::string(row.when).empty()) << row.op;
+  }
+}
+
+// The part of a document between its markers; with DSV4_WRITE_DOCS=1 it is written anew.
+void ExpectInDocument(const std::string& path, const std::string& table) {
+  constexpr std::string_view kBegin = "<!-- rules: begin -->\n";
+  constexpr std::string_view kEnd = "<!-- rules: end -->";
+  std::ifstream in(path);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const size_t begin = text.find(kBegin);
+  const size_t end = text.find(kEnd);
+  ASSERT_TRUE(begin != std::string::npos && end != std::string::npos && begin < end)
+      << path << ": no markers";
+  const size_t first = begin + kBegin.size();
+  const char* const write = std::getenv("DSV4_WRITE_DOCS");
+  if (write != nullptr && std::string_view(write) == "1") {
+    text.replace(first, end - first, table);
+    std::ofstream(path) << text;
+    return;
+  }
+  EXPECT_EQ(text.substr(first, end - first), table)
+      << path << " is stale: DSV4_WRITE_DOCS=1 kernel_choice_test";
+}
+
+TEST(KernelTable, TheDocumentsHaveIt) {
+  ExpectInDocument("docs/cuda/kernels.md", KernelTableMarkdown());
+  ExpectInDocument("docs/cuda/fusion.md", FusionTableMarkdown());
+}
+
+TEST(FusionRules, RowsStandInTheOrderOfTheirNames) {
+  for (size_t i = 0; i < FusionRows().size(); ++i) EXPECT_EQ(static_cast<size_t>(FusionRows()[i].rule), i);
+  EXPECT_EQ(FusionRows().size(), static_cast<size_t>(FusionRule::kAttentionOverRanks) + 1);
+}
+
+TEST(FusionRules, TwoOpsRunTogetherUnlessOneWritesWhatTheOtherTouches) {
+  const MemoryRange a = {At(1000), 100};
+  const MemoryRange b = {At(1100), 100};
+  const MemoryRange end_of_a = {At(1099), 1};
+  const MemoryRange nothing = {};
+  const auto one = [](const MemoryRange& range) { return std::span(&range, 1); };
+  EXPECT_TRUE(MayRunTogether({.reads = one(a), .writes = {}}, {.reads = one(a), .writes = {}}))
+      << "both read";
+  EXPECT_TRUE(MayRunTogether({.reads = one(a), .writes = one(b)}, {.reads = one(a), .writes = {}}));
+  EXPECT_FALSE(MayRunTogether({.reads = {}, .writes = one(a)}, {.reads = one(end_of_a), .writes = {}}))
+      << "read after write";
+  EXPECT_FALSE(MayRunTogether({.reads = one(end_of_a), .writes = {}}, {.reads = {}, .writes = one(a)}))
+      << "write after read";
+  EXPECT_FALSE(MayRunTogether({.reads = {}, .writes = one(a)}, {.reads = {}, .writes = one(end_of_a)}))
+      << "write after write";
+  EXPECT_TRUE(MayRunTogether({.reads = {}, .writes = one(a)}, {.reads = {}, .writes = one(b)}))
+      << "side by side";
+  EXPECT_TRUE(MayRunTogether({.reads = {}, .writes = one(nothing)}, {.reads = {}, .writes = one(a)}))
+      << "nothing";
+}
+
+}  // namespace
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,44 @@
+// How gemm_splitk_wgmma cuts the columns of a weight. Host code, in every build.
+#pragma once
+
+#include "backend/cuda/lowering/gemv_shape.h"
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int kSplitKRows = 64;          // Of a tile.
+inline constexpr int kSplitKChunk = 64;         // Columns that are multiplied at a time.
+inline constexpr int kSplitKMaxColumns = 1024;  // Of a slice of 64 tokens.
+
+// How the columns of a weight are cut, and for how many tokens a block keeps them.
+struct Slices {
+  int count = 0;  // 0: not for this kernel.
+  int chunks = 0;
+  int tokens = 0;  // Of a block.
+
+  friend bool operator==(const Slices&, const Slices&) = default;
+};
+
+inline int ChunkUnits(const StreamShape& shape) { return shape.kind == StreamKind::kBf16 ? 2 : 1; }
+
+inline Slices SlicesOf(const StreamShape& shape, int64_t num_tokens) {
+  const int chunk_units = ChunkUnits(shape);
+  if (shape.units % chunk_units != 0 || shape.segment_units % chunk_units != 0) return {};
+  const int num_chunks = shape.units / chunk_units;
+  const int segment_chunks = shape.segment_units / chunk_units;
+  Slices slices = {.count = 1, .chunks = num_chunks};
+  if (num_chunks * kSplitKChunk > kSplitKMaxColumns)
+    slices = {.count = shape.num_segments, .chunks = segment_chunks};
+  // Chunks are taken by twos, which share their scales; a segment of all columns is two of them.
+  if (num_chunks % 2 != 0 || slices.chunks % 2 != 0 || (slices.count == 1 && segment_chunks != 2)) return {};
+  if (shape.kind != StreamKind::kBf16 && shape.block_units_log2 < 1) return {};
+  for (const int tokens : {64, 32}) {
+    if ((tokens == 32 || num_tokens > 32) &&
+        slices.chunks * kSplitKChunk * tokens <= kSplitKMaxColumns * 64) {
+      slices.tokens = tokens;
+      return slices;
+    }
+  }
+  return {};
+}
+
+}  // namespace dsv4::backend::cuda
