@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
 #include "model/checkpoint/resolved_checkpoint.h"

@@ -16,7 +16,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "comm/observed_group.h"
 
 namespace dsv4::apps {

@@ -33,7 +33,7 @@ class Bench {
         backend_(Must(backend::MakeCudaBackend({.fp8_products = backend::cuda::Fp8Products::kMany}))),
         bandwidth_(other.bandwidth_),
         matrix_rate_(Must(E4m3MatrixRate())) {
-    fmt::print("matrix unit {:.0f} TFLOP/s in e4m3\n", matrix_rate_ / 1e12);
+    fmt::print("tensor core {:.0f} TFLOP/s in e4m3\n", matrix_rate_ / 1e12);
   }
 
   ops::OpContext& context() { return *backend_.context; }
@@ -142,7 +142,7 @@ class Bench {
     const double us =
         Microseconds([&](int) { Must(context().memory().Copy(to.data(), from.data(), kBytes, nullptr)); });
     bandwidth_ = 2.0 * static_cast<double>(kBytes) / us;  // Bytes a microsecond.
-    fmt::print("{}: copies {:.2f} TB/s, read and written; matrix unit {:.0f} TFLOP/s in bf16\n\n",
+    fmt::print("{}: copies {:.2f} TB/s, read and written; tensor core {:.0f} TFLOP/s in bf16\n\n",
                backend_.name, bandwidth_ / 1e6, matrix_rate_ / 1e12);
     fmt::print("{:<76} {:>10} {:>9} {:>8} {:>9} {:>8}\n", "op", "us", "MB", "bound", "TFLOP/s", "of unit");
   }

@@ -1,7 +1,7 @@
 // Times the ops of a decode step on the GPU, in the Flash shape, and compares each with the time its bytes would take at the
 // copy bandwidth measured first. Weights are many times the L2 cache and taken in turn. Figures include what the host spends
 // on queueing where that is the longer part: an op is called as the model calls it. Products of many tokens come twice, as they are by
-// default and with DSV4_CUDA_FP8_PRODUCTS=many, and are compared with a loop of nothing but products on the matrix unit: in bf16, and
+// default and with DSV4_CUDA_FP8_PRODUCTS=many, and are compared with a loop of nothing but products on tensor cores: in bf16, and
 // with products in FP8 in e4m3.
 //
 //   cuda_ops_bench [SUBSTRING]   only the ops whose line contains SUBSTRING

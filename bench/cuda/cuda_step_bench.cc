@@ -1,17 +1,17 @@
 // Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, each step waited for and its logits
 // fetched, then the same by steps that choose their tokens on the device and are queued one ahead; prefill. Beside it the bytes that a
 // step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
-// of the matrix unit in bf16 and in e4m3, measured in front.
+// of tensor cores in bf16 and in e4m3, measured in front.
 //
 //   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
 //     CHUNK     tokens of one pass through the layers at most, 512 without
-//     RANKS     2, 4 or 8: what rank 0 of so many does in `tensor`, alone. The others are mirrored (comm/mirrored_group.h), so exchanges are
+//     RANKS     2, 4 or 8: what rank 0 of so many does in `tensor`, alone. the others are a loopback (comm/loopback_group.h), so exchanges are
 //               queued, written, waited for and read as ever, but cross no link and wait for nobody. The numbers are no model's, and
 //               nothing is checked. Bytes and bound are those of the rank. Of a long prompt ranks choose entries for unequal numbers of
-//               tokens, and mirrored ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
+//               tokens, and loopback ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -27,8 +27,8 @@
 #include "backend/cuda/cuda_backend.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
-#include "comm/imagined_group.h"
-#include "comm/mirrored_group.h"
+#include "comm/null_group.h"
+#include "comm/loopback_group.h"
 #include "diag/op_profile.h"
 #include "formats/number_formats.h"
 #include "model/placement/memory_plan.h"
@@ -162,7 +162,7 @@ class Bench {
         "s\n",
         device_.name, bandwidth_ / 1e12, num_layers, weights, num_bytes / 1e9,
         num_ranks > 1
-            ? fmt::format(", of which rank 0 of {} has its part (tensor), the others mirrored", num_ranks)
+            ? fmt::format(", of which rank 0 of {} has its part (tensor), the others a loopback", num_ranks)
             : "",
         Seconds(begin));
     fmt::print("{:<36} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9} {:>9}\n", "step", "us", "us/layer", "MB",
@@ -269,7 +269,7 @@ class Bench {
     const double operations = 2 * profile.total_cost().multiply_adds / Median(seconds);
     Report(fmt::format("prefill {}", length), Median(seconds), profile.total_cost().bytes(), launches, 0);
     fmt::print(
-        "  {:.0f} tok/s; {:.1f} TFLOP/s of products, {:.1f}% of the {:.0f} that the matrix unit gives in "
+        "  {:.0f} tok/s; {:.1f} TFLOP/s of products, {:.1f}% of the {:.0f} that tensor cores gives in "
         "bf16, {:.1f}% of the {:.0f} in e4m3\n",
         static_cast<double>(length) / Median(seconds), operations / 1e12, 100 * operations / rate,
         rate / 1e12, 100 * operations / fp8_rate, fp8_rate / 1e12);

@@ -78,20 +78,20 @@ template <typename Step>
 Result<double> MatrixRate() {
   constexpr int kRuns = 5;
   int device = 0;
-  int processors = 0;
+  int SMs = 0;
   float* out = nullptr;
   cudaEvent_t events[kRuns + 1] = {};
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    error = cudaDeviceGetAttribute(&SMs, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess)
-    error = cudaMalloc(&out, static_cast<size_t>(processors) * kThreads * sizeof(float));
+    error = cudaMalloc(&out, static_cast<size_t>(SMs) * kThreads * sizeof(float));
   for (cudaEvent_t& event : events) {
     if (error == cudaSuccess) error = cudaEventCreate(&event);
   }
   std::vector<double> rates;
   for (int run = 0; run <= kRuns && error == cudaSuccess; ++run) {
-    RateKernel<Step><<<static_cast<unsigned>(processors), kThreads>>>(out);
+    RateKernel<Step><<<static_cast<unsigned>(SMs), kThreads>>>(out);
     error = cudaGetLastError();
     if (error == cudaSuccess) error = cudaEventRecord(events[run]);
   }
@@ -100,14 +100,14 @@ Result<double> MatrixRate() {
     float milliseconds = 0;
     error = cudaEventElapsedTime(&milliseconds, events[run], events[run + 1]);
     constexpr double kOperations = 2.0 * kThreads / 128 * 64 * kTokens * Step::kColumns * kSteps * kRounds;
-    rates.push_back(kOperations * processors / (static_cast<double>(milliseconds) * 1e-3));
+    rates.push_back(kOperations * SMs / (static_cast<double>(milliseconds) * 1e-3));
   }
   for (cudaEvent_t event : events) {
     if (event != nullptr) cudaEventDestroy(event);
   }
   if (out != nullptr) cudaFree(out);
   if (error != cudaSuccess)
-    return Error(Internal("the matrix unit's rate: " + std::string(cudaGetErrorString(error))));
+    return Error(Internal("the tensor cores' rate: " + std::string(cudaGetErrorString(error))));
   std::nth_element(rates.begin(), rates.begin() + kRuns / 2, rates.end());
   return rates[kRuns / 2];
 }

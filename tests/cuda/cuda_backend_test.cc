@@ -80,7 +80,7 @@ TEST(CudaMemory, IsZeroedAlignedAndCopies) {
   EXPECT_EQ(back, bytes);
 }
 
-// Into memory that the device writes to itself and into any other, at both ends of what a kernel writes and what the copy engine
+// Into memory that the device writes to itself and into any other, at both ends of what a kernel writes and what TMA
 // brings, and from and to places that are no multiple of anything.
 TEST(CudaMemory, CopiesToTheHostAreWhole) {
   const ops::Backend backend = Make();

@@ -1,4 +1,4 @@
-// Products on Blackwell's block-scaled matrix unit against the reference. Never run: no such card has been at hand.
+// Products on Blackwell's block-scaled tensor cores against the reference. Never run: no such card has been at hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
   return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
 }
 
-// A sum of some thousand products in fp32 is off by about 1e-6 of itself. Hopper's matrix unit, which keeps about 13 bits of FP8
+// A sum of some thousand products in fp32 is off by about 1e-6 of itself. Hopper's tensor cores (wgmma), which keeps about 13 bits of FP8
 // sums, would be off by 1e-4.
 constexpr double kFp32Sums = 1e-5;
 

@@ -19,7 +19,7 @@ TEST(CudaFusedLinears, GroupsAndALinearOfWhatTheyGive) {
     int64_t dim;
     int64_t tokens;
   };
-  // One GPU's and a part of the release's shape; fewer tiles than processors; several tokens.
+  // One GPU's and a part of the release's shape; fewer tiles than SMs; several tokens.
   for (const auto& [groups, cols, rows, dim, tokens] :
        {GroupedShape{8, 4096, 1024, 4096, 1}, GroupedShape{4, 4096, 1024, 4096, 1},
         GroupedShape{3, 256, 128, 384, 1}, GroupedShape{2, 512, 256, 1024, 8}}) {

@@ -341,7 +341,7 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
     int64_t width;
     int64_t cols;  // Of the linear.
   };
-  // More tiles than processors, and fewer.
+  // More tiles than SMs, and fewer.
   for (const auto& [dim, width, cols] : {ExpertShape{4096, 2048, 2048}, ExpertShape{384, 256, 1152}}) {
     Device device;
     const DeviceTensor x = device.Copy(DType::kBF16, {1, dim}, Bf16s(Normals(dim, 1)));

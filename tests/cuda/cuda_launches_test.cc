@@ -1,4 +1,4 @@
-// What the host makes of a step where there is no device (imagined_runtime.cc): which of its lists of launches come again.
+// What the host makes of a step where there is no device (null_runtime.cc): which of its lists of launches come again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

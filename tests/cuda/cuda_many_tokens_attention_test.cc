@@ -97,7 +97,7 @@ TEST(CudaManyTokens, AttentionGivesTheBitsOfFewTokens) {
   ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24, 128});
 }
 
-// Tokens of one key to ten tiles, more of them than there are processors.
+// Tokens of one key to ten tiles, more of them than there are SMs.
 TEST(CudaManyTokens, AttentionFromTheBeginningGivesTheBitsOfFewTokens) {
   ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24}, 0, 1100);
 }

@@ -96,7 +96,7 @@ TEST(CudaManyTokens, GroupedLinearOfSomeTensOfTokensGivesTheBitsOfFewTokens) {
   }
 }
 
-// Weights of more row tiles than there are processors take the kernel of many tokens earlier.
+// Weights of more row tiles than there are SMs take the kernel of many tokens earlier.
 TEST(CudaManyTokens, TallLinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 8 + 32 + 33 + 57 + 64;
@@ -423,7 +423,7 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
 }
 
 // The same with tiles of each size that the kernel knows, one more and one less than it takes, and of columns fewer than are asked for ahead
-// or as many as leave the last turn one or two stages; fewer tiles than there are processors, and more.
+// or as many as leave the last turn one or two stages; fewer tiles than there are SMs, and more.
 TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kCounts[] = {1,   20,  33,  64,  65,  80,  81,  88,  89,  96,  97,  104,

@@ -1,4 +1,4 @@
-// Steps that are queued before the one in front has been waited for, on the device: copies that are under way, and an engine that runs
+// Steps that are queued before the one in front has been waited for, on the device: copies that are in flight, and an engine that runs
 // ahead beside one that does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

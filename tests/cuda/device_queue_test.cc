@@ -1,4 +1,4 @@
-// What the queue hands to the device, and when. Needs no device (imagined_runtime.cc).
+// What the queue hands to the device, and when. Needs no device (null_runtime.cc).
 #include "backend/cuda/runtime/device_queue.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Problems for products in FP8 whose sums the matrix unit holds exactly: whatever it is given that it should not be, shows.
+// Problems for products in FP8 whose sums tensor cores holds exactly: whatever it is given that it should not be, shows.
 #pragma once
 
 #include <array>

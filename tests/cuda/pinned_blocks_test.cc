@@ -1,4 +1,4 @@
-// Which memory copies to the host land in, and that it is used again. Needs no device (imagined_runtime.cc).
+// Which memory copies to the host land in, and that it is used again. Needs no device (null_runtime.cc).
 #include "backend/cuda/runtime/pinned_blocks.h"
 
 #include <gtest/gtest.h>

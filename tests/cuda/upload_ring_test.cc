@@ -1,17 +1,17 @@
-// That threads bring every byte to its place. Needs no device (imagined_runtime.cc): a copy is done when it is queued.
+// That threads bring every byte to its place. Needs no device (null_runtime.cc): a copy is done when it is queued.
 #include "backend/cuda/runtime/upload_ring.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "tests/cuda/imagined_runtime.h"
+#include "tests/cuda/null_runtime.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 TEST(UploadRing, EveryByteComesToItsPlace) {
-  imagined::max_touched_bytes = UploadRing::kPieceBytes;
+  null_runtime::max_touched_bytes = UploadRing::kPieceBytes;
   const auto queue = DeviceQueue::Create({});
   ASSERT_TRUE(queue.has_value()) << queue.error().ToString();
   for (const int num_threads : {1, 4}) {

@@ -257,7 +257,7 @@ TEST(RunAhead, ARequestThatComesMeanwhileIsAdmitted) {
   EXPECT_EQ(outcomes[late].num_cached_tokens, 0) << "admitted in the second step at the latest";
 }
 
-// An engine that is given up, and one whose last step nobody wants, with a step under way.
+// An engine that is given up, and one whose last step nobody wants, with a step in flight.
 TEST(RunAhead, AStepThatNobodyWantsDoesNoHarm) {
   {
     Engine engine(SharedModel(), {.run_ahead = true}, {});

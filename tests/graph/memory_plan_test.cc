@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "model/config/cache_geometry.h"
 #include "model/synthetic/synthetic.h"
 #include "tensor/host_memory_testing.h"

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "comm/collectives.h"
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "tensor/host_memory_testing.h"
 #include "tests/ranks/model_ranks.h"
 

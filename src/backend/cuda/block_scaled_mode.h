@@ -1,4 +1,4 @@
-// Which products go to Blackwell's block-scaled matrix unit (kernels/sm100/block_scaled.h).
+// Which products go to Blackwell's block-scaled tensor cores (kernels/sm100/block_scaled.h).
 #pragma once
 
 #include <cstdint>

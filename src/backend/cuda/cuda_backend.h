@@ -5,7 +5,7 @@
 // What only the device can see (an index outside its table) and what only the device can suffer (a launch that fails) is
 // reported by the next call that waits for it: Memory::CopyToHost, or the op itself when `synchronous` is set.
 //
-// Numerics: the contracts' rounding points, all of them; sums of matrix products and attention in fp32 (exact products for
+// Numerics: the contracts' rounding points, all of them; sums of GEMMs and attention in fp32 (exact products for
 // bf16 operands), everything else in double as the reference. A row's result depends neither on the other rows of the
 // batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other numerics.
 #pragma once
@@ -27,10 +27,10 @@ struct CudaOptions {
   bool graphs = true;
   // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=0 turns it off from outside.
   bool overlap = true;
-  // Products on Blackwell's block-scaled matrix unit (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
+  // Products on Blackwell's block-scaled tensor cores (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
   // from outside. A device of another compute capability than 10.0 is refused with it.
   cuda::BlockScaledMode block_scaled = cuda::BlockScaledMode::kOff;
-  // Products in FP8 on Hopper's matrix unit. Where it is kOff DSV4_CUDA_FP8_PRODUCTS=many or all sets it from outside. A device of
+  // Products in FP8 on Hopper's tensor cores (wgmma). Where it is kOff DSV4_CUDA_FP8_PRODUCTS=many or all sets it from outside. A device of
   // another compute capability than 9.0 is refused with it.
   cuda::Fp8Products fp8_products = cuda::Fp8Products::kOff;
   // Keeps which kernel every op and shape takes, and why, for ChoicesOf. DSV4_CUDA_EXPLAIN=1 does, and writes each to the log when it

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "model/graph/all_entries.h"
 #include "model/graph/compressor.h"
 #include "model/graph/indexer.h"
@@ -245,7 +245,7 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
                                         of(rows, o)));
     }
     // A plan counts what either way takes.
-    if (!travel || comm::IsImagined(*step.context().shards.hosts)) {
+    if (!travel || comm::IsNull(*step.context().shards.hosts)) {
       DSV4_RETURN_IF_ERROR(send(rows.begin, rows.end));
     }
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "model/graph/sequence_experts.h"
 
 namespace dsv4::model {
@@ -72,7 +72,7 @@ Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t
               const TensorView& y) {
   const Shards& shards = step.context().expert_shards;
   std::vector<int64_t> row_bytes;
-  if (!comm::IsImagined(*shards.hosts)) {  // A plan's terms are those of all ranks.
+  if (!comm::IsNull(*shards.hosts)) {  // A plan's terms are those of all ranks.
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::vector<int32_t>> lists,
                                  comm::GatherLists(*shards.hosts, targets));
     targets.clear();
@@ -95,10 +95,10 @@ Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const 
   const comm::Communicator& group = *step.context().expert_shards.hosts;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
-  const bool imagined = comm::IsImagined(group);
+  const bool dry_run = comm::IsNull(group);
   // A plan counts the worst case: all places of all tokens want this shard.
-  std::vector<Term> terms(imagined ? static_cast<size_t>(routing.indices.num_elements()) : 0);
-  if (!imagined) {
+  std::vector<Term> terms(dry_run ? static_cast<size_t>(routing.indices.num_elements()) : 0);
+  if (!dry_run) {
     DSV4_ASSIGN_OR_RETURN_STATUS(terms, TermsOf(step, experts, routing));
   }
   const auto num_terms = static_cast<int64_t>(terms.size());

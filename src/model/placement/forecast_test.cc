@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "model/placement/memory_plan.h"
 #include "model/synthetic/synthetic.h"
 

@@ -8,7 +8,7 @@
 #include <bit>
 
 #include "comm/collectives.h"
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 #include "io/checkpoint.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/rope_table.h"
@@ -82,7 +82,7 @@ Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
     return InvalidArgument(fmt::format("placement {}: for {} ranks, want {}", ToString(options.placement),
                                        options.placement.num_ranks(), size));
   }
-  const bool reaches_memory = size == 1 || comm::IsImagined(*options.group) ||
+  const bool reaches_memory = size == 1 || comm::IsNull(*options.group) ||
                               options.make_device_group != nullptr ||
                               backend.context->memory().device().type == DeviceType::kHost;
   if (reaches_memory) return {};

@@ -22,7 +22,7 @@ struct Progress {
   // By rank, how many parts of this launch its block has sent here, and taken of what is sent there.
   uint32_t there[kMaxPeers];
   uint32_t taken_there[kMaxPeers];
-  int stopped;  // A wait was ended: nobody waits on.
+  int stopped;  // A wait was ended: no further wait begins.
 };
 __device__ bool IsStopped(const Progress& progress) {
   return *const_cast<const volatile int*>(&progress.stopped) != 0;

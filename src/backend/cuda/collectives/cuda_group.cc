@@ -10,7 +10,7 @@
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/runtime/cuda_stream.h"
 #include "comm/collectives.h"
-#include "comm/mirrored_group.h"
+#include "comm/loopback_group.h"
 #include "comm/nccl_group.h"
 
 namespace dsv4::backend {
@@ -79,7 +79,7 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
   if (options.peers && !options.sends) {
     auto peers = cuda::JoinPeers(hosts, context,
                                  {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
-    if (peers || comm::IsMirrored(hosts)) return peers;  // NCCL would wait for ranks that there are not.
+    if (peers || comm::IsLoopback(hosts)) return peers;  // NCCL would wait for ranks that there are not.
     DSV4_TRY(hosts.Check());
     if (options.without_peers) options.without_peers(peers.error().message());
   }

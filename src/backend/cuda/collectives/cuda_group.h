@@ -1,5 +1,5 @@
 // A group whose data lies in the memory of CUDA devices, made of ranks that have met on their hosts: by kernels over peer memory where all
-// devices are of one machine and map each other, else by NCCL, which nobody opens who does not need it.
+// devices are of one machine and map each other, else by NCCL, which is opened only where it is needed.
 // See docs/scaling-design.md, "Exchanges between GPUs".
 #pragma once
 
@@ -19,7 +19,7 @@ struct CudaGroupOptions {
   bool sends = false;
   // Exchanges by kernels over peer memory; off: by NCCL.
   bool peers = true;
-  // The smallest of them with their round in every word, so that nobody waits for a flag (ll_exchange.h); with
+  // The smallest of them with their round in every word, so that no reader waits for a flag (ll_exchange.h); with
   // DSV4_CUDA_PACKED_EXCHANGE=0 on any rank they are like the others.
   bool packed = true;
   // Told why exchanges go by NCCL although `peers` is set. May be empty.

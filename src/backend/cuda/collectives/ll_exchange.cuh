@@ -1,4 +1,4 @@
-// What kernels do that exchange packed words with other ranks (ll_exchange.h), also as part of other work.
+// What kernels do that exchange LL words with other ranks (ll_exchange.h), also as part of other work.
 #pragma once
 
 #include "backend/cuda/collectives/ll_exchange.h"
@@ -87,7 +87,7 @@ class SumOverRanks {
                MarkOf(round_));
     }
   }
-  // The sum of everybody's.
+  // The sum of all ranks.
   __device__ float Take(int64_t i, float mine) {
     if (!active_ || !whole_) return mine;
     std::byte* const mailbox = links_.mailboxes[links_.rank];

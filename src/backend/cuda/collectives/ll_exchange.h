@@ -2,13 +2,13 @@
 // the flags in its own. A kernel like any other: collected, and replayed in graphs.
 //
 //   mailbox  one a rank, mapped by all: for every source, side by side, a flag a block, and two halves of a slot, used in
-//            turn. A rank raises the flags of round n + 1 after its kernel of round n has ended, so whoever sees them may write again
+//            turn. A rank raises the flags of round n + 1 after its kernel of round n has ended, so a rank that sees them may write again
 //            what was read in round n: one wait a round, as in shared memory on the host.
 //   round    counted in device memory, so that the kernel's arguments are the same every time
 //
-// What is small goes packed: every four bytes with their round beside them, as one number of 64 bits that arrives as a whole, so who
-// reads it needs no flag, and who writes it no fence, which would wait until everything before it had crossed the link. Packed words have
-// slots of their own, where nothing else is ever written; kernels that sum clear what they have read, others leave it, since no mark comes again. Since a packed word is also what
+// What is small takes the LL protocol: every four bytes with their round beside them, as one 64-bit store that arrives as a whole, so a
+// reader needs no flag, and a writer no fence, which would wait until everything before it had crossed the link. LL words have
+// slots of their own, where nothing else is ever written; kernels that sum clear what they have read, others leave it, since no mark comes again. Since an LL word is also what
 // says that its sender's last kernel has ended, every rank must have something for every other.
 //
 // A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (chunked_exchange.h).
@@ -41,7 +41,7 @@ struct alignas(256) MailboxFlags {
 };
 inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;  // Of a piece.
 inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
-// A source's part of a mailbox: flags, halves of its slot, and of its slot for packed words.
+// A source's part of a mailbox: flags, halves of its slot, and of its slot for LL words.
 inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
 inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
 inline constexpr int64_t kSourceBytes = kPackedBegin + 2 * kPackedSlotBytes;
@@ -93,12 +93,12 @@ static_assert(
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
 using ExchangeKernel = void (*)(ExchangeParams);
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with packed words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedBytes. Who sends with one
-// `unit` is understood by who receives with another.
+// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedBytes. A sender with one
+// `unit` is understood by a receiver with another.
 ExchangeKernel PackedKernelFor(int unit);
 
-// The packed sum, in place, of up to kMaxPackedBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
-// behind it may do it as part of their own work (open_launches.h): a float travels as 64 bits at its number, whoever sends it.
+// The LL sum, in place, of up to kMaxPackedBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
+// behind it may do it as part of their own work (open_launches.h): a float travels as 64 bits at its number, from whichever rank.
 struct PackedSum {
   PeerLinks links = {};
   const float* routed = nullptr;

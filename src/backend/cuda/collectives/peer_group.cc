@@ -22,7 +22,7 @@
 #include "base/check.h"
 #include "comm/collectives.h"
 #include "comm/machine.h"
-#include "comm/mirrored_group.h"
+#include "comm/loopback_group.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -64,12 +64,12 @@ class PeerGroup final : public comm::Communicator {
     }
     wake_.notify_all();
     if (watcher_.joinable()) watcher_.join();
-    // Whoever waits for nobody's flag is let go; a group that ended in good order has nothing queued.
+    // A rank that waits for no flag is let go; a group that ended in good order has nothing queued.
     if (words_ != nullptr) __atomic_store_n(&words_->abort, 1U, __ATOMIC_RELEASE);
     (void)queue_->OnStream("the end of a group of peers", [&](cudaStream_t stream) {
       cudaStreamSynchronize(stream);
       for (int r = 0; r < kMaxPeers; ++r) {
-        if (r != rank() && !comm::IsMirrored(hosts_) && params_.mailboxes[r] != nullptr)
+        if (r != rank() && !comm::IsLoopback(hosts_) && params_.mailboxes[r] != nullptr)
           cudaIpcCloseMemHandle(params_.mailboxes[r]);
       }
       return Status();
@@ -84,12 +84,12 @@ class PeerGroup final : public comm::Communicator {
     });
   }
 
-  // Maps everybody's mailbox. Who is not there for the others says so before anyone relies on it.
+  // Maps all mailboxes. A rank that the others cannot reach says so before any relies on it.
   Status Join() {
     struct Offer {
       cudaIpcMemHandle_t handle = {};
       char device[32] = {};  // Its bus address.
-      int num_processors = 0;
+      int num_sms = 0;
       bool packed = true;
     };
     DSV4_ASSIGN_OR_RETURN_STATUS(const int num_here, comm::CountRanksHere(hosts_));
@@ -101,7 +101,7 @@ class PeerGroup final : public comm::Communicator {
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, together));
     Offer mine;
     mine.packed = packed_;
-    mine.num_processors = queue_->num_processors();
+    mine.num_sms = queue_->num_sms();
     Status status = queue_->OnStream("memory of a group of peers", [&](cudaStream_t) {
       std::byte*& mailbox = params_.mailboxes[rank()];
       DSV4_RETURN_IF_ERROR(
@@ -119,7 +119,7 @@ class PeerGroup final : public comm::Communicator {
       DSV4_RETURN_IF_ERROR(
           ToStatus(cudaDeviceGetPCIBusId(mine.device, sizeof(mine.device), queue_->device().index),
                    "cudaDeviceGetPCIBusId"));
-      // The memsets are done before anybody writes.
+      // The memsets are done before any rank writes.
       return ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     });
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, status));
@@ -130,7 +130,7 @@ class PeerGroup final : public comm::Communicator {
     status = queue_->OnStream("mapping the memory of peers", [&](cudaStream_t) {
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
-        if (comm::IsMirrored(hosts_)) {
+        if (comm::IsLoopback(hosts_)) {
           // What is written there as this rank's comes to lie here as that one's.
           params_.mailboxes[r] = params_.mailboxes[rank()] + (r - rank()) * kSourceBytes;
           continue;
@@ -147,7 +147,7 @@ class PeerGroup final : public comm::Communicator {
     });
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, status));
     packed_ = std::ranges::all_of(offers, [](const Offer& offer) { return offer.packed; });
-    for (const Offer& offer : offers) stream_blocks_ = std::min(stream_blocks_, offer.num_processors);
+    for (const Offer& offer : offers) stream_blocks_ = std::min(stream_blocks_, offer.num_sms);
     params_.rank = rank();
     params_.size = size();
     params_.deadline_ns = std::chrono::nanoseconds(timeout_).count();
@@ -312,7 +312,7 @@ class PeerGroup final : public comm::Communicator {
     return queue_->EndOp();
   }
 
-  // By one launch, which also adds what would have been added in front of it, and which who reads the sum may take over.
+  // By one launch, which also adds what would have been added in front of it, and which the op that reads the sum may fuse.
   Status SumPacked(std::span<float> values) {
     if (ended_.load(std::memory_order_relaxed)) return Check();
     const auto count = static_cast<int64_t>(values.size());
@@ -343,7 +343,7 @@ class PeerGroup final : public comm::Communicator {
     return queue_->EndOp();
   }
 
-  // A device that has waited too long gives what it has from then on: nobody may take that for an answer.
+  // A device that has waited too long gives what it has from then on: none may take that for an answer.
   void FailIfLate() {
     const uint32_t late = __atomic_load_n(&words_->late, __ATOMIC_ACQUIRE);
     if (late == 0) return;

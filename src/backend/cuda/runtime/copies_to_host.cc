@@ -1,4 +1,4 @@
-// How bytes come from the device to the host: waited for, or under way.
+// How bytes come from the device to the host: waited for, or in flight.
 #include <cstring>
 #include <utility>
 
@@ -41,7 +41,7 @@ Status DeviceQueue::WriteToHost(void* destination, const void* source, size_t nu
   return FinishWait(kCopyToHost, lists);
 }
 
-// By the copy engine.
+// By TMA.
 Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t num_bytes) {
   uint64_t lists = 0;
   {
@@ -54,12 +54,12 @@ Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t
   return FinishWait(kCopyToHost, lists);
 }
 
-// A copy that is under way, with a fault record of its own: others may be behind it.
+// A copy that is in flight, with a fault record of its own: others may be behind it.
 class DeviceQueue::QueuedCopy final : public PendingCopy {
  public:
   QueuedCopy(std::shared_ptr<DeviceQueue> queue, Buffer fault, cudaEvent_t done, uint64_t num_recorded)
       : queue_(std::move(queue)), fault_(std::move(fault)), done_(done), num_recorded_(num_recorded) {}
-  // Nobody wants to hear of errors then; a device that is lost stays so.
+  // Errors have no reader then; a device that is lost stays so.
   ~QueuedCopy() override { static_cast<void>(Wait()); }
 
   Status Wait() override {
@@ -108,7 +108,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destinat
       return Error(recorded);
     }
     num_recorded = num_recorded_;
-    // Nobody has yet to read what was staged.
+    // No copy has yet to read what was staged.
     if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
   } else {
     // The driver pins no more memory.

@@ -28,7 +28,7 @@ Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& opera
 void CudaContext::NoteChoice(const char* kernel, const char* reason, RuleKind kind) {
   if (record_ == nullptr) return;
   if (explain_ != nullptr) explain_->Add(record_->ToString(), kernel, reason);
-  // Small models take such kernels by rights: their sizes are nobody's fast path.
+  // Small models take such kernels by rights: their sizes have no fast path.
   constexpr int64_t kReleaseWidth = 1024;
   if (kind == RuleKind::kAny && WidestOf(*record_) >= kReleaseWidth && missed_.insert(record_->name).second) {
     LogInfo(fmt::format("backend cuda: op {}: no fast kernel takes it; it runs as {} ({})",

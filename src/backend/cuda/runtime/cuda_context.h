@@ -42,7 +42,7 @@ class CudaContext final : public ops::OpContext {
         scratch_(memory_),
         expert_tables_(memory_),
         limits_{.compute_capability = queue_->compute_capability(),
-                .num_sms = queue_->num_processors(),
+                .num_sms = queue_->num_sms(),
                 .shared_bytes = queue_->shared_bytes(),
                 .block_scaled = block_scaled,
                 .fp8_products = fp8_products} {}
@@ -114,7 +114,7 @@ class CudaContext final : public ops::OpContext {
   Result<GridBarrier*> GridBarriers();
 
   ExpertTables& expert_tables() { return expert_tables_; }
-  // Launches that the next op may join (DeviceQueue::LaunchInPlaceOf); null before the first.
+  // Launches that the next op may fuse with (DeviceQueue::LaunchInPlaceOf); null before the first.
   std::shared_ptr<OpenAttention>& open_attention() { return open_attention_; }
   std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
   std::shared_ptr<OpenExperts>& open_experts() { return open_experts_; }

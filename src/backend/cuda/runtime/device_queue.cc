@@ -83,7 +83,7 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
   std::shared_ptr<DeviceQueue> queue(new DeviceQueue(options));
   DSV4_TRY(queue->Enter());
   DSV4_TRY(queue->Check(
-      cudaDeviceGetAttribute(&queue->num_processors_, cudaDevAttrMultiProcessorCount, options.device),
+      cudaDeviceGetAttribute(&queue->num_sms_, cudaDevAttrMultiProcessorCount, options.device),
       "cudaDeviceGetAttribute"));
   int major = 0;
   int minor = 0;
@@ -118,7 +118,7 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
   return queue;
 }
 
-// Nobody is left to hear of errors here, and at the end of the process the driver may already be gone.
+// Errors have no reader here, and at the end of the process the driver may already be gone.
 DeviceQueue::~DeviceQueue() {
   if (cudaSetDevice(options_.device) != cudaSuccess) return;
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
@@ -226,7 +226,7 @@ bool DeviceQueue::RunsAtOnce(const void* kernel, unsigned blocks, unsigned threa
     } else {
       cudaGetLastError();  // A no, not an error: there are other kernels.
     }
-    known = {shared_bytes, ok ? static_cast<unsigned>(of_processor * num_processors_) : 0};
+    known = {shared_bytes, ok ? static_cast<unsigned>(of_processor * num_sms_) : 0};
   }
   return blocks <= known.blocks;
 }
@@ -263,7 +263,7 @@ Status DeviceQueue::EndOp() {
   return status;
 }
 
-// Flush, and staged arrays with memory of their own go if nobody needs them any more.
+// Flush, and staged arrays with memory of their own go if no launch needs them any more.
 Status DeviceQueue::FlushOfOp() {
   Status status = Flush();
   if (num_open_ops_ == 0) {
@@ -322,7 +322,7 @@ Result<void*> DeviceQueue::AllocateLocked(size_t num_bytes) {
                                       options_.device, num_bytes, free_bytes, total_bytes)));
   }
   DSV4_TRY(Check(error, "cudaMallocFromPoolAsync"));
-  // Launches that wait in the list cannot know this memory: whoever had it before was done when it was freed.
+  // Launches that wait in the list cannot know this memory: its last user was done when it was freed.
   DSV4_TRY(Check(cudaMemsetAsync(data, 0, rounded, stream_), "cudaMemsetAsync"));
   return data;
 }
@@ -394,7 +394,7 @@ Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   return EndWait(*host_fault_);
 }
 
-// What went wrong in that for which somebody has waited.
+// What went wrong in the work that was waited for.
 Status DeviceQueue::EndWait(const Fault& fault) {
   if (fault.kind != FaultKind::kNone) {
     DSV4_RETURN_IF_ERROR(

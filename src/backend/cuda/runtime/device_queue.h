@@ -1,6 +1,6 @@
 // DeviceQueue: one stream of one device with everything that can go wrong on it.
 //
-// Launches are collected and handed to the device some hundred at a time, or when somebody wants to see what they did; a
+// Launches are collected and handed to the device some hundred at a time, or when a caller wants to see what they did; a
 // list of launches that comes again runs as a CUDA graph (graph_cache.h). Small host arrays travel along (staging.h).
 // Everything else that is queued on the stream hands over what was collected first, so that order is never lost.
 //
@@ -61,7 +61,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
 
   Device device() const { return {DeviceType::kCuda, options_.device}; }
   cudaStream_t stream() const { return stream_; }
-  int num_processors() const { return num_processors_; }
+  int num_sms() const { return num_sms_; }
   int compute_capability() const { return compute_capability_; }  // 90 is 9.0.
   size_t shared_bytes() const { return shared_bytes_; }           // Shared memory that a block may have.
   // Where kernels report wrong data; device memory.
@@ -87,7 +87,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
     (list_.AddArgument<Params>(args), ...);
     return ++num_launches_;
   }
-  // Whether anybody wants to know what launches read.
+  // Whether what launches read is of use.
   bool prefetches() const { return options_.prefetch; }
   // The launch of that number, which is the last, reads these weights (LaunchList::NoteReader).
   void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) {
@@ -157,14 +157,14 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Status TransferToHost(void* destination, const void* source, size_t num_bytes);
   Status FinishWait(std::string_view what, uint64_t lists);
 
-  // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since somebody has just
+  // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since a caller has just
   // waited for it, then as many as the host has made by the time the device has done those before.
   static constexpr size_t kFirstListLaunches = 8;
   static constexpr size_t kMaxListLaunches = 320;
   size_t MaxListLaunches() const {
     return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 6));
   }
-  // Up to so many bytes a kernel at the list's end writes to the host; more are worth the copy engine.
+  // Up to so many bytes a kernel at the list's end writes to the host; more are worth TMA.
   static constexpr size_t kMaxWrittenBytes = size_t{1} << 20;
   static constexpr size_t kJournalLength = 8;
 
@@ -175,7 +175,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   };
 
   const QueueOptions options_;
-  int num_processors_ = 0;
+  int num_sms_ = 0;
   int compute_capability_ = 0;
   size_t shared_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
@@ -190,7 +190,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Status broken_;
   std::array<OpRecord, kJournalLength> journal_;
   uint64_t num_recorded_ = 0;    // Ever,
-  uint64_t num_waited_for_ = 0;  // and how many of them somebody has waited for.
+  uint64_t num_waited_for_ = 0;  // and how many of them were waited for.
   int num_open_ops_ = 0;
 
   LaunchList list_;
@@ -199,7 +199,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   uint64_t lists_since_wait_ = 0;   // That were handed to the device.
   std::vector<OpRecord> list_ops_;  // Those with launches in list_,
   std::vector<size_t> launches_before_;  // and how many launches were in front of each.
-  Status refused_;                       // What went wrong with the list, until somebody has been told.
+  Status refused_;                       // What went wrong with the list, until a caller has been told.
   bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.
   GraphCache graphs_;
   Staging staging_;

@@ -22,7 +22,7 @@ struct OutputRotation {
 
 struct OpenAttention {
   uint64_t launch = 0;
-  // Of decode_cluster.cu, which a rotation of its output may join.
+  // Of decode_cluster.cu, which may fuse with a rotation of its output.
   SequenceTable table;
   AttentionParams params = {};
   int64_t num_tiles = 0;  // At most, of all keys.

@@ -1,5 +1,5 @@
 // Staging: small host arrays on their way to kernels. Each array gets a place in pinned memory and the same place in device
-// memory at once; the bytes travel when somebody takes them, all in one copy.
+// memory at once; the bytes travel when they are taken, all in one copy.
 //
 // Memory comes in two halves that are filled in turn. Places are given out from the beginning again after Rewind, so that
 // the same work done twice finds its arrays at the same addresses.
@@ -28,7 +28,7 @@ class Staging {
   bool Fits(size_t num_bytes) const { return used_ + num_bytes <= kHalfBytes; }
   // Copies num_bytes, which fit, and says where they will be. After AwaitHalf.
   void* Put(const void* source, size_t num_bytes);
-  // What was put since the last call: whoever takes it queues its copy. Multiples of 256 bytes.
+  // What was put since the last call: its taker queues the copy. Multiples of 256 bytes.
   struct Bytes {
     const void* host = nullptr;
     void* device = nullptr;
@@ -41,7 +41,7 @@ class Staging {
   cudaError_t SwitchHalf(cudaStream_t stream);
   // Until the device has read what this half held before.
   cudaError_t AwaitHalf();
-  // Starts over: the device has read everything, and nobody waits for a place to be read.
+  // Starts over: the device has read everything, and no writer waits for a place to be read.
   void Rewind();
 
  private:

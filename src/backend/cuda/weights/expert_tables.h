@@ -28,7 +28,7 @@ struct ExpertTable {
   const DeviceWeight* weights = nullptr;  // Device memory: w1, w3, w2 of every expert.
   // All w1 and w3, and all w2, are like these but for their data, their scales and the factor on them.
   bool alike = false;
-  bool copied_in_bulk = false;  // All lie where the copy engine takes them from (IsBulkAligned).
+  bool copied_in_bulk = false;  // All lie where TMA takes them from (IsBulkAligned).
   DeviceWeight w1;
   DeviceWeight w2;
   // What products in FP8 must know of these experts; null until they ask.

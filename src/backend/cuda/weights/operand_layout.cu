@@ -15,7 +15,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kGroup = static_cast<int>(kActivationBlock);  // Columns of half a warp, eight a lane.
 static_assert(kGroup == 8 * 16 && kGroup == 2 * kPackedCols);
-constexpr int kRounds = 4;  // Of two rows a warp, whose loads are under way together.
+constexpr int kRounds = 4;  // Of two rows a warp, whose loads are in flight together.
 constexpr int kRowsPerBlock = kWarps * kRounds * 2;
 
 // Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the half.
@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int half_warp = static_cast<int>(threadIdx.x) / 16;
   const int lane = static_cast<int>(threadIdx.x) % 16;
   const int64_t first = blockIdx.x * int64_t{kRowsPerBlock} + half_warp;
-  Eight<T> eights[kRounds];
+  Eight<T> pieces[kRounds];
   [[maybe_unused]] Eight<T> ups[kRounds];
-  [[maybe_unused]] float row_weights[kRounds];
+  [[maybe_unused]] float row_wpieces[kRounds];
   bool exists[kRounds];
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
@@ -132,20 +132,20 @@ __global__ void __launch_bounds__(32 * kWarps)
       exists[i] = of >= 0;
       if (source.divisor != 0) origin = of / source.divisor;
     }
-    eights[i] = {};
+    pieces[i] = {};
     if (!exists[i]) continue;
     const T* const from =
         static_cast<const T*>(source.x) + origin * source.stride + blockIdx.y * int64_t{kGroup} + lane * 8;
-    eights[i].Load(from);
+    pieces[i].Load(from);
     if constexpr (kRow == RowKind::kGateAndUp) {
       ups[i].Load(from + source.stride / 2);
-      row_weights[i] = source.row_weights[source.origins[row]];
+      row_wpieces[i] = source.row_wpieces[source.origins[row]];
     }
   }
   if constexpr (kRow == RowKind::kGateAndUp) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      if (exists[i]) eights[i].raw = SwigluWords(eights[i].raw, ups[i].raw, source.limit, row_weights[i]);
+      if (exists[i]) pieces[i].raw = SwigluWords(pieces[i].raw, ups[i].raw, source.limit, row_wpieces[i]);
     }
   }
   // This lane's piece of eight elements of the steps: pair `pair` of each of the four lanes of unit `unit`.
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     __syncwarp();
-    *reinterpret_cast<uint4*>(&shared[half_warp][lane * 4]) = InWeightOrder<kKind>(eights[i].Words(quantize));
+    *reinterpret_cast<uint4*>(&shared[half_warp][lane * 4]) = InWeightOrder<kKind>(pieces[i].Words(quantize));
     __syncwarp();
     const uint32_t* const words = shared[half_warp] + from;
     const uint4 piece =

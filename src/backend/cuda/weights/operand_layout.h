@@ -1,7 +1,7 @@
 // Activations, and weights, as the matrix kernels for many tokens read them (gemm_wgmma_tiles.cuh, gemm_tma_bf16.h): bf16, rounded to FP8 where the weight asks for
 // it, their columns in the order in which a format's weights are widened, in the layout of wgmma's B operand:
 //   [columns / 64][rows][64], the eight 16-byte pieces of 64 columns permuted, piece i of row r at i ^ r % 8.
-// So many rows of 64 columns are one piece of memory, which the copy engine brings at once.
+// So many rows of 64 columns are one piece of memory, which TMA brings at once.
 #pragma once
 
 #include "backend/cuda/lowering/select/linear.h"

@@ -14,7 +14,7 @@ constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kCols = static_cast<int>(kPackedFp8Cols);
 constexpr int kPiece = 16;
-constexpr int kRounds = 4;  // Whose loads are under way together.
+constexpr int kRounds = 4;  // Whose loads are in flight together.
 static_assert(kCols == kActivationBlock && kCols == kEightColumns * 16);
 
 // Where 16 bytes of a row lie.
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % 16;
   const int64_t block = blockIdx.y;
   const int64_t first = blockIdx.x * int64_t{kRowsPerBlock} + half_warp;
-  Eight<T> eights[kRounds];
+  Eight<T> pieces[kRounds];
   [[maybe_unused]] Eight<T> ups[kRounds];
-  [[maybe_unused]] float row_weights[kRounds];
+  [[maybe_unused]] float row_wpieces[kRounds];
   bool exists[kRounds];
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
@@ -83,23 +83,23 @@ __global__ void __launch_bounds__(kThreads)
       exists[i] = of >= 0;
       if (source.divisor != 0) origin = of / source.divisor;
     }
-    eights[i] = {};
+    pieces[i] = {};
     if (!exists[i]) continue;
     const T* const from = static_cast<const T*>(source.x) + origin * source.stride + block * kCols + lane * 8;
-    eights[i].Load(from);
+    pieces[i].Load(from);
     if constexpr (kGateAndUp) {
       ups[i].Load(from + source.stride / 2);
-      row_weights[i] = source.row_weights[source.origins[row]];
+      row_wpieces[i] = source.row_wpieces[source.origins[row]];
     }
   }
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     if constexpr (kGateAndUp) {
       if (exists[i])
-        eights[i].words = SwigluWords(eights[i].words, ups[i].words, source.limit, row_weights[i]);
+        pieces[i].words = SwigluWords(pieces[i].words, ups[i].words, source.limit, row_wpieces[i]);
     }
     float values[8];
-    eights[i].Widen(values);
+    pieces[i].Widen(values);
     float max = 0.0F;
 #pragma unroll
     for (const float value : values) max = fmaxf(max, fabsf(value));

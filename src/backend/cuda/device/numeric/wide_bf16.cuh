@@ -1,4 +1,4 @@
-// bf16 as doubles without conversions, of which a processor does 16 a clock, a quarter of its products: their bits are put where a double
+// bf16 as doubles without conversions, of which an SM does 16 a clock, a quarter of its products: their bits are put where a double
 // has them, and what the exponent lacks then is a factor that products take along or make up for.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Copies to shared memory that a thread has under way.
+// Copies to shared memory that a thread has in flight.
 #pragma once
 
 #include "backend/cuda/device/ptx/shared_address.cuh"

@@ -1,4 +1,4 @@
-// The matrix unit for doubles.
+// Tensor cores for doubles.
 #pragma once
 
 namespace dsv4::backend::cuda {

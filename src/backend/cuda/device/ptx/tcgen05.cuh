@@ -1,8 +1,8 @@
-// Blackwell's matrix unit (sm_100a, `tcgen05`) with scales of blocks, as block_scaled.cuh uses it. NEVER RUN: there was no such
+// Blackwell's tensor cores (sm_100a, `tcgen05`) with scales of blocks, as block_scaled.cuh uses it. NEVER RUN: there was no such
 // card; what is here was compiled, disassembled, and checked against the PTX ISA by reading.
 //
 // One thread multiplies for the whole block: D [128, N] += (A [128, K] * scales) (B [N, K] * scales)^T. A and B lie in shared
-// memory, D (a lane a row, a column of 32 bits a column) and the scales in tensor memory, 512 columns of 128 lanes a processor.
+// memory, D (a lane a row, a column of 32 bits a column) and the scales in tensor memory, 512 columns of 128 lanes an SM.
 // Steps are 32 bytes of K, and work in the order in which one thread issues them; copies of scales into tensor memory join that
 // order. Barriers and copies are wgmma_tma.cuh's.
 #pragma once
@@ -24,10 +24,10 @@ __device__ __forceinline__ void AllocateTensorMemory(uint32_t* shared) {
       "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(SharedAddress(shared)),
       "n"(kColumns)
       : "memory");
-  // Other blocks of the processor may now allocate.
+  // Other blocks of the SM may now allocate.
   asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
 }
-// By the warp that allocated, when nobody uses it any more.
+// By the warp that allocated, when no warp uses it any more.
 template <int kColumns>
 __device__ __forceinline__ void FreeTensorMemory(uint32_t address) {
   asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(kColumns)

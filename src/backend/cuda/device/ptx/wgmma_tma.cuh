@@ -1,4 +1,4 @@
-// Hopper's matrix unit and its copy engine in the forms that kernels here use. A warpgroup (four warps) multiplies 64 rows of A,
+// Hopper's tensor cores (wgmma) and its TMA in the forms that kernels here use. A warpgroup (four warps) multiplies 64 rows of A,
 // held in registers, by up to 128 rows of B in shared memory, asynchronously: registers of A and of the sums are not touched
 // between issue and wait.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace dsv4::backend::cuda {
 
-// --- Matrix unit -----------------------------------------------------------------------------------------------------
+// --- Tensor cores ----------------------------------------------------------------------------------------------------
 
 // Where B lies: rows of 128 bytes (64 columns of bf16), eight rows a kilobyte, its 16-byte pieces permuted: piece i of row r at
 // i ^ r % 8. `address` is that of the first step's columns in shared memory, a kilobyte's beginning plus 32 bytes a step.
@@ -197,7 +197,7 @@ struct SharedMatrixStep<128, kTransposed> {
 
 #undef DSV4_EIGHT
 
-// Keeps the compiler from moving what reads or writes these registers across steps that are under way.
+// Keeps the compiler from moving what reads or writes these registers across steps that are in flight.
 template <int kCount>
 __device__ __forceinline__ void FenceRegisters(float (&d)[kCount]) {
 #pragma unroll
@@ -220,7 +220,7 @@ __device__ __forceinline__ void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// --- Copy engine -----------------------------------------------------------------------------------------------------
+// --- TMA -------------------------------------------------------------------------------------------------------------
 
 // A place in a ring, and the parity of the round.
 template <int kSize>
@@ -240,7 +240,7 @@ __device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t arrivals
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals)
                : "memory");
 }
-// Barriers are seen by the copy engine; a block's threads meet behind this.
+// Barriers are seen by TMA; a block's threads meet behind this.
 __device__ __forceinline__ void PublishBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -336,7 +336,7 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, 
                : "memory");
 }
 // Arrives once all that this thread has asked for so far is there; one of the barrier's arrivals. What came are ordinary writes:
-// whoever waits publishes them to matrix steps (PublishToMatrixSteps).
+// the waiting thread publishes them to matrix steps (PublishToMatrixSteps).
 __device__ __forceinline__ void ArriveWhenCopied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier))
                : "memory");

@@ -49,7 +49,7 @@ __device__ __forceinline__ void SendTo(uint32_t* place, uint32_t value, uint64_t
       "r"(value), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
-// What lies at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of block `rank`, by the copy engine: what
+// What lies at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of block `rank`, by TMA: what
 // ordinary stores wrote is published to it before (PublishToMatrixSteps), and stays until the receiver has all.
 __device__ __forceinline__ void SendBytesTo(const void* place, uint32_t num_bytes, uint64_t* barrier,
                                             int rank) {

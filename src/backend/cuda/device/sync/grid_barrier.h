@@ -11,7 +11,7 @@ struct GridBarrier {
   uint32_t arrived;
   uint32_t left;
   uint32_t arrivals
-      [kArrivalsOfBarrier];  // For those who count blocks at other places than this one; zero between launches.
+      [kArrivalsOfBarrier];  // For kernels that count blocks at other places than this one; zero between launches.
 };
 
 // Of a context: a launch uses as many as it has groups of blocks that meet.

@@ -1,4 +1,4 @@
-// attention: the lists of chosen entries put in order, then a kernel. For the head width of the release's models in bf16: some tens of tokens
+// attention: the lists of chosen entries put in order, then a kernel. For the head width of the release's models in bf16: 9 tokens and more
 // take hopper_cluster_columns.cu, more hopper_in_registers.cu or, of many keys, hopper_two_pass.cu; all others, and other tokens of a head width of
 // 128, attention_mma.cu, which gives few tokens to decode_cluster.cu. For everything else there is the one below.
 #include "backend/cuda/cuda_ops.h"

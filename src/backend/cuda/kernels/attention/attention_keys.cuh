@@ -5,7 +5,7 @@
 
 namespace dsv4::backend::cuda {
 
-// Where the keys lie, for whoever knows how many there are.
+// Where the keys lie, for code that knows how many there are.
 struct KeyRows {
   const SequenceTable& table;
   const SequenceRows& sequence;

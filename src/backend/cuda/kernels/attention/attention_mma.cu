@@ -1,6 +1,6 @@
 // The keys of a query are cut into tiles of 64; a block takes one tile and 16 heads. A first kernel finds each tile's largest
 // logit, a second takes weights relative to the largest of all tiles, which is where the contract's formula rounds them, and
-// sums the tile's values, a third joins a head's tiles in order. The cut depends on the query's own keys alone, so a query
+// sums the tile's values, a third combines a head's tiles in order. The cut depends on the query's own keys alone, so a query
 // gives the same bits alone, in a batch and in any chunk; and a single query at a long context still fills the device.
 //
 // The second kernel computes the logits again: it needs the keys anyway, since they are the values, and no buffer of logits

@@ -1,5 +1,5 @@
 // The kernel of attention_over_ranks.h: a cluster of blocks takes 16 heads through this rank's keys, tile by tile as attention_part.cu
-// does, and joins the tiles through shared memory. Which of the two exchanges around it belong to the launch, and what follows them, its
+// does, and combines the tiles through shared memory. Which of the two exchanges around it belong to the launch, and what follows them, its
 // parameters say.
 #pragma once
 
@@ -57,7 +57,7 @@ struct Memory {
 template <int kDim>
 inline constexpr int kColumns = kDim / kAttentionThreads;
 
-// The heads that a block joins, of all this rank's keys: beside a thread's columns, maxima of logits and sums of weights.
+// The heads that a block combines, of all this rank's keys: beside a thread's columns, maxima of logits and sums of weights.
 template <int kDim>
 struct JoinedHeads {
   float maxima[kHeadsOfBlock];
@@ -101,7 +101,7 @@ __device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_gr
   }
   __syncwarp();
   cluster.sync();
-  // Who meets waits for what it has stored, in global memory too.
+  // A meeting block waits for what it has stored, in global memory too.
 #pragma unroll
   for (int i = 0; i < kWords; ++i) all[first + i * kAttentionThreads] = static_cast<uint32_t>(words[i]);
   return whole;
@@ -163,7 +163,7 @@ __device__ __forceinline__ JoinedHeads<kDim> JoinTiles(const cooperative_groups:
   return joined;
 }
 
-// Where a head's columns, its maximum and its sum lie in a row: number i of a thread's, the last two everybody's.
+// Where a head's columns, its maximum and its sum lie in a row: number i of a thread's, the last two of all threads.
 template <int kDim>
 __device__ __forceinline__ int ColumnOf(int i) {
   return i < kColumns<kDim> ? i * kAttentionThreads + static_cast<int>(threadIdx.x)
@@ -410,7 +410,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     }
   }
   __syncwarp();
-  WaitForCluster();  // Nobody leaves while its results may still be read.
+  WaitForCluster();  // No block leaves while its results may still be read.
 }
 
 }  // namespace over_ranks

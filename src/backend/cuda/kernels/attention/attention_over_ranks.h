@@ -1,6 +1,6 @@
 // Attention of one token over ranks that divide its entries, in one launch: queries to the entries, parts of what they find back to
 // their heads, merged and rotated. It does what five launches do, one after the other joining the first (attention_part, merge_attention
-// and rope between an all-gather and an all-to-all of packed words), whose bits are the same, and whose words travel as theirs: what
+// and rope between an all-gather and an all-to-all of LL words), whose bits are the same, and whose words travel as theirs: what
 // another rank has joined does not matter.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace dsv4::backend::cuda {
 
 struct AttentionOverRanks;
 
-// The launch is a packed all-gather of `num_bytes` from every rank into `all`: it may be one of a token's queries.
+// The launch is an LL all-gather of `num_bytes` from every rank into `all`: it may be one of a token's queries.
 void NoteGathered(CudaContext& context, uint64_t launch, const PeerLinks& links, const void* mine, void* all,
                   int64_t num_bytes);
 

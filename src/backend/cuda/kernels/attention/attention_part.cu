@@ -1,7 +1,7 @@
 // attention_part and merge_attention: attention over some of the keys, left open, and parts put together.
 //
 // Keys of a part are numbered window first, entries after, and cut into tiles of 64; a block takes a tile and 16 heads. Weights are
-// taken, and rounded, relative to the tile's largest logit, as the contract allows; a second kernel joins a head's tiles in order.
+// taken, and rounded, relative to the tile's largest logit, as the contract allows; a second kernel combines a head's tiles in order.
 // The cut depends on the query's own keys alone. fp32 and other head widths take a plain kernel, one block a head.
 #include <algorithm>
 

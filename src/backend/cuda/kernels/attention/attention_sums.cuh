@@ -1,4 +1,4 @@
-// What attention on the matrix unit does with a warpgroup's sums, which lie where the unit leaves them: a tile's weights are added up, and
+// What attention on tensor cores does with a warpgroup's sums, which lie where the unit leaves them: a tile's weights are added up, and
 // values divided.
 #pragma once
 
@@ -22,7 +22,7 @@ __device__ __forceinline__ void ExchangeOfFour(T (&things)[4], int place) {
 // A tile's weights added up, eight keys at a time in order, for all four lanes of a row. Element 4 j + 2 r + e of `weights` is that of key
 // 8 j + 2 (lane % 4) + e and row lane / 4 + 8 r.
 __device__ __forceinline__ float SumOfTile(const float (&weights)[32], int r, int place) {
-  float both = 0.0F;  // This lane's eights, `place` and `place` + 4.
+  float both = 0.0F;  // This lane's groups of eight, `place` and `place` + 4.
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float first[4];

@@ -90,7 +90,7 @@ __device__ __forceinline__ void LoadQueries(AttentionTile<kDim>& m, const uint16
   }
 }
 
-// Keys [first_key, first_key + num_keys) of the query; rows past them are zero. Nobody may be reading the tile's keys.
+// Keys [first_key, first_key + num_keys) of the query; rows past them are zero. No warp may be reading the tile's keys.
 template <int kDim>
 __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& keys, int64_t first_key,
                                          int num_keys) {

@@ -48,7 +48,7 @@ template <int kDim, int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     DecodeClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                         const OutputRotation rotation) {
-  constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it joins.
+  constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it combines.
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
@@ -159,7 +159,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[h][i]);
   }
-  cluster.sync();  // Nobody leaves while its results may still be read.
+  cluster.sync();  // No block leaves while its results may still be read.
 }
 
 dim3 Grid(const AttentionParams& p, int blocks) {

@@ -1,11 +1,11 @@
 // The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
 // tile's values summed by themselves, tiles added in order. Here a token has a cluster of blocks. Each computes the logits of every
-// so-manieth tile and keeps them in registers; all tell each other their largest, then their tiles' weights; then each goes through all
+// n-th tile and keeps them in registers; all tell each other their largest, then their tiles' weights; then each goes through all
 // tiles for its share of the columns, so that nothing need be joined.
 //
 // Every key is read twice from beyond shared memory, once whole and once in pieces, and queries once a block. Three things keep copies
-// under way all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
-// barriers, and nobody who asks waits for what comes; and where all rows lie is looked up in the beginning, by those who wait for the first.
+// in flight all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
+// barriers, and no thread that asks waits for what comes; and where all rows lie is looked up in the beginning, by the threads that wait for the first.
 //
 // Two warpgroups have every other tile of the block's, then half of its columns each; the third brings everything.
 #include <algorithm>
@@ -273,7 +273,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
     }
   }
 
-  // Whoever has all largest logits knows that all have used their queries and keys: weights may come to their place.
+  // A block that has all largest logits knows that all have used their queries and keys: weights may come to their place.
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     for (int offset = 2; offset > 0; offset /= 2)
@@ -452,7 +452,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
     TakeRegisters<kConsumerRegisters>();
     Consume(m, p, item);
   }
-  // Nobody leaves whose weights are still on their way to others.
+  // No block leaves while its weights are still on their way to others.
   __syncwarp();
   WaitForCluster();
 }

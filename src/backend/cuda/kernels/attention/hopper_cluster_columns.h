@@ -1,4 +1,4 @@
-// attention for some tens of tokens and the release's head width, on the matrix unit: a cluster's blocks divide the tiles of 64 heads of a
+// attention for 9 to 64 tokens and the release's head width, on tensor cores: a cluster's blocks divide the tiles of 64 heads of a
 // token where logits are computed, and the columns where values are.
 #pragma once
 

@@ -50,7 +50,7 @@ struct Shared {
   uint64_t keys_full[2];
   uint64_t keys_empty[2];
   uint64_t q_full;
-  uint64_t q_empty[kBlocks];  // Nobody reads queries, or weights, where this block of queries lies.
+  uint64_t q_empty[kBlocks];  // No warp reads queries, or weights, where this block of queries lies.
 };
 
 __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
@@ -207,7 +207,7 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
     float maxima[2] = {-INFINITY, -INFINITY};
     // Set, although they are overwritten: what is written under a condition would be kept from token to token.
     float logits[kMostTiles / 2][kLogits] = {};
-    // The logit of a sum, which lies where the matrix unit leaves it.
+    // The logit of a sum, which lies where tensor cores leaves it.
     const auto scaled = [&](int i, int k, float sum) {
       const int key = (2 * i + half) * kKeys + k / 4 * 8 + place * 2 + k % 2;
       return key < num_keys ? sum * p.softmax_scale : -INFINITY;
@@ -251,7 +251,7 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(m.maxima[0][row + 8 * r], m.maxima[1][row + 8 * r]);
 
-    // Nobody reads the queries any more. Where no weights come to lie, the next token's may.
+    // No warp reads the queries any more. Where no weights come to lie, the next token's may.
     if (thread >= num_tiles && thread < kBlocks) ArriveTimes(&m.q_empty[thread], kConsumers / 32);
 #pragma unroll
     for (int i = 0; i < kMostTiles / 2; ++i) {
@@ -342,10 +342,10 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
                         half * (kDim / 2) + place * 8;
 #pragma unroll
       for (int i = 0; i < 32; i += 4) {
-        uint32_t eights[4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
-        ExchangeOfFour(eights, place);
+        uint32_t words_of_eight[4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
+        ExchangeOfFour(words_of_eight, place);
         if (head < num_heads)
-          *reinterpret_cast<uint4*>(out + i * 8) = make_uint4(eights[0], eights[1], eights[2], eights[3]);
+          *reinterpret_cast<uint4*>(out + i * 8) = make_uint4(words_of_eight[0], words_of_eight[1], words_of_eight[2], words_of_eight[3]);
       }
     }
   }
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
 
 Status HopperInRegisters(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
   const int64_t items = params.num_tokens * CeilDiv(params.num_heads, kHeads);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.queue().num_processors()));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.queue().num_sms()));
   context.Launch(HopperInRegistersKernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);
   return {};
 }

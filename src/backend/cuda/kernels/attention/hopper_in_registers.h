@@ -1,4 +1,4 @@
-// attention for many tokens of up to 640 visible keys and the release's head width, on the matrix unit: logits are computed once and
+// attention for many tokens of up to 640 visible keys and the release's head width, on tensor cores: logits are computed once and
 // stay in registers until the largest is known.
 #pragma once
 

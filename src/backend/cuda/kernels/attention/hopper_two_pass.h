@@ -1,4 +1,4 @@
-// attention for many tokens and the release's head width, on the matrix unit: a block takes 64 heads of a token.
+// attention for many tokens and the release's head width, on tensor cores: a block takes 64 heads of a token.
 #pragma once
 
 #include "backend/cuda/kernels/attention/attention_params.h"

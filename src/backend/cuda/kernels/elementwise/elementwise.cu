@@ -38,7 +38,7 @@ __global__ void ElementwiseMoeCombineKernel(const float* routed, const T* shared
   if (i < count) Store(y, i, (shared == nullptr ? 0.0F : Load(shared, i)) + Load(routed, i));
 }
 
-// The same for so many elements that bytes under way count: some fours a thread, all asked for at once. A sum of two fp32 is rounded alike
+// The same for so many elements that bytes in flight count: several groups of four a thread, all asked for at once. A sum of two fp32 is rounded alike
 constexpr int kAtOnce = 4;
 
 __device__ __forceinline__ float4 ReadFour(const float* data) {
@@ -196,10 +196,10 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
     }
   }
   WithElement(args.y.dtype, [&]<typename T>(T*) {
-    const bool fours = Choose(context, args).kernel == ElementsPath::kSeveral;
+    const bool several = Choose(context, args).kernel == ElementsPath::kSeveral;
     open.launch = context.queue().Launch(
-        fours ? ElementwiseManyCombinesKernel<T> : ElementwiseMoeCombineKernel<T>,
-        Blocks(fours ? CeilDiv(count, 4 * kAtOnce) : count), kThreads, 0, args.routed.as<const float>(),
+        several ? ElementwiseManyCombinesKernel<T> : ElementwiseMoeCombineKernel<T>,
+        Blocks(several ? CeilDiv(count, 4 * kAtOnce) : count), kThreads, 0, args.routed.as<const float>(),
         args.shared.as<const T>(), args.y.as<T>(), count);
   });
   context.open_combine() = std::make_shared<OpenCombine>(open);

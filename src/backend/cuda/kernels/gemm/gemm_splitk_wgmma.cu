@@ -70,7 +70,7 @@ bool HasArrivals(const Params& params) {
 }
 
 // Deals the row tiles out, in as few rounds of the warpgroups as can be.
-int64_t DealTiles(Params& params, int num_processors) {
+int64_t DealTiles(Params& params, int num_sms) {
   constexpr int64_t kRoundsOfBeginning = 2;  // What a block does beside its tiles takes about so long.
   const int64_t columns = int64_t{params.num_groups} * params.slices * params.token_tiles;
   int most_tiles = 0;
@@ -84,7 +84,7 @@ int64_t DealTiles(Params& params, int num_processors) {
   };
   int64_t least = 0;
   for (int tiles = kGroups; tiles < most_tiles + kGroups; tiles += kGroups) {
-    const int64_t rounds = CeilDiv(blocks_of(tiles), num_processors) * (tiles / kGroups + kRoundsOfBeginning);
+    const int64_t rounds = CeilDiv(blocks_of(tiles), num_sms) * (tiles / kGroups + kRoundsOfBeginning);
     if (least != 0 && rounds >= least) continue;
     least = rounds;
     params.tiles_per_block = tiles;
@@ -115,7 +115,7 @@ void AddMatrix(Params& params, const GemmArgs& args) {
 
 // Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
 Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64_t before) {
-  const int64_t blocks = DealTiles(params, context.queue().num_processors() - params.mix_blocks);
+  const int64_t blocks = DealTiles(params, context.queue().num_sms() - params.mix_blocks);
   if (params.slices > 1) {
     DSV4_ASSIGN_OR_RETURN(params.sums, context.Scratch<float4>(NumTiles(params) * params.token_tiles *
                                                                params.slices * kRows * tokens / 4));
@@ -140,7 +140,7 @@ Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64
 
 }  // namespace
 
-// A launch that the next linear of the same activations may join.
+// A launch that may fuse with the next linear of the same activations.
 struct OpenSlices {
   uint64_t launch = 0;
   Slices slices;
@@ -150,7 +150,7 @@ struct OpenSlices {
 namespace {
 
 // Whether this linear has become part of the last launch, which was one of the same activations.
-Result<bool> Joins(CudaContext& context, const GemmArgs& args, const Slices& slices) {
+Result<bool> FusesWithLast(CudaContext& context, const GemmArgs& args, const Slices& slices) {
   const std::shared_ptr<OpenSlices> open = context.open_slices();
   if (open == nullptr || args.num_groups != 1 || !context.queue().IsLastLaunch(open->launch)) return false;
   const Params& before = open->params;
@@ -188,8 +188,8 @@ Result<bool> Joins(CudaContext& context, const GemmArgs& args, const Slices& sli
 Status GemmSplitK(CudaContext& context, const GemmArgs& args) {
   const StreamShape shape = ShapeOf(args.weight);
   const Slices slices = SlicesOf(shape, args.x.shape[0]);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool joins, Joins(context, args, slices));
-  if (joins) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fused, FusesWithLast(context, args, slices));
+  if (fused) return {};
   Params params = {};
   params.x = args.x.as<const uint16_t>();
   params.x_stride = args.x_stride;

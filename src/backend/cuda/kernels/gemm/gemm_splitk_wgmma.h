@@ -1,4 +1,4 @@
-// linear and grouped_linear for some tens of tokens, on Hopper's matrix unit, at the speed of reading weights: a block keeps a slice of
+// linear and grouped_linear for 9 to 64 tokens, on Hopper's tensor cores (wgmma), at the speed of reading weights: a block keeps a slice of
 // the activations' columns in shared memory and has row tiles of the weight go by.
 #pragma once
 

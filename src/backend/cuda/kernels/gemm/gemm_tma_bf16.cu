@@ -188,7 +188,7 @@ class Multiplier {
     }
     CommitMatrixSteps();
   }
-  // Nobody in this warp reads the slot any more; all blocks that write it are told.
+  // No thread of this warp reads the slot any more; all blocks that write it are told.
   __device__ __forceinline__ void Release(int slot) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane < kCluster) ArriveInCluster(&empty_[slot], static_cast<uint32_t>(lane));
@@ -285,7 +285,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     }
   }
   __syncwarp();
-  // Nobody leaves while others may still arrive at its barriers, or write into its tiles.
+  // No block leaves while others may still arrive at its barriers, or write into its tiles.
   MeetInCluster();
 }
 

@@ -2,7 +2,7 @@
 // columns of both brought into a ring; two warpgroups multiply, 64 tokens each, 128 rows at a time.
 //
 // Tokens are the A operand, so that a thread's sums are of two tokens and share two scales. The sums of 128 columns and 128 rows are 64
-// registers of a thread, the totals 64 or 128: while one warpgroup adds the former to the latter, the matrix unit has the other's
+// registers of a thread, the totals 64 or 128: while one warpgroup adds the former to the latter, tensor cores has the other's
 // products, which therefore take turns.
 #include <algorithm>
 
@@ -187,7 +187,7 @@ __device__ __forceinline__ void MultiplyTile(Memory<kParts>& memory, const Devic
       WaitForMatrixSteps<0>();
       FenceRegisters(sums);
       if (part == kParts - 1) {
-        // Nobody in this warp reads the slot any more; all blocks that write it are told.
+        // No thread of this warp reads the slot any more; all blocks that write it are told.
         if constexpr (kCluster == 1) {
           __syncwarp();
           if (lane == 0) Arrive(&memory.empty[place.i]);
@@ -296,7 +296,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     }
   }
   __syncwarp();
-  // Nobody leaves while others may still arrive at its barriers, or write into its tiles.
+  // No block leaves while others may still arrive at its barriers, or write into its tiles.
   MeetInCluster();
 }
 
@@ -337,7 +337,7 @@ Status Run(CudaContext& context, const GemmArgs& args) {
   auto* const kernel = GemmTmaFp8Kernel<kParts, kCluster>;
   constexpr size_t kBytes = sizeof(Memory<kParts>);
   const int clusters = kCluster == 1
-                           ? context.queue().num_processors()
+                           ? context.queue().num_sms()
                            : std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
                                                                       kCluster, kThreads, kBytes));
   const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
@@ -349,10 +349,10 @@ Status Run(CudaContext& context, const GemmArgs& args) {
 }  // namespace
 
 Status GemmTmaFp8(CudaContext& context, const GemmArgs& args) {
-  // Large tiles need fewer bytes a product; small ones give more processors work.
+  // Large tiles need fewer bytes a product; small ones give more SMs work.
   const int64_t large_tiles = CeilDiv(args.weight.rows / args.num_groups, 2 * kRows) * args.num_groups *
                               CeilDiv(args.x.shape[0], kTokens);
-  if (large_tiles >= context.queue().num_processors()) return Run<2, 2>(context, args);
+  if (large_tiles >= context.queue().num_sms()) return Run<2, 2>(context, args);
   return Run<1, 1>(context, args);
 }
 

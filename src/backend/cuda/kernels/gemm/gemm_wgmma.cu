@@ -78,7 +78,7 @@ Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
                          .tokens_per_tile = static_cast<int>(tokens_per_tile),
                          .token_tiles = static_cast<int>(CeilDiv(num_tokens, tokens_per_tile))};
   const int64_t num_tiles = int64_t{params.row_tiles} * params.num_groups * params.token_tiles;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_processors()));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_sms()));
   WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
     const uint64_t launch = context.queue().Launch(GemmWgmmaKernel<kKind>, blocks, kWgmmaThreads,
                                                    sizeof(WgmmaMemory<kKind>), params);

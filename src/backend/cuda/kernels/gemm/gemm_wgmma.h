@@ -1,4 +1,4 @@
-// linear and grouped_linear for many tokens, on the matrix unit (gemm_wgmma_tiles.cuh).
+// linear and grouped_linear for many tokens, on tensor cores (gemm_wgmma_tiles.cuh).
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

@@ -1,9 +1,9 @@
-// W x for many tokens, on Hopper's matrix unit: tiles of 128 rows of weights and up to 128 tokens, worked off by as many blocks
-// as there are processors.
+// W x for many tokens, on Hopper's tensor cores (wgmma): tiles of 128 rows of weights and up to 128 tokens, worked off by as many blocks
+// as there are SMs.
 //
 // Weights are the A operand and stay in registers: two warpgroups take 64 rows each, every thread copies the bytes that it will
 // itself widen through shared memory, some stages ahead. Tokens are the B operand, packed beforehand (operand_layout.h): a warp of
-// its own looks for work and has blocks of 64 columns brought by the copy engine, into a ring that both warpgroups read.
+// its own looks for work and has blocks of 64 columns brought by TMA, into a ring that both warpgroups read.
 //
 // The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh, and wgmma adds the
 // products of a step as mma.sync does, bit for bit (cuda_many_tokens_test compares them): a token's result is the same bits in either.
@@ -63,7 +63,7 @@ struct WgmmaMemory {
   float4 totals[kWgmmaTokens / 8][kWgmmaConsumers];
   uint8_t weights[WgmmaFormat<kKind>::kStages][WgmmaFormat<kKind>::kStageBytes];
   WgmmaItem items[kWgmmaItems];
-  int32_t labels[kWgmmaItems][kWgmmaTokens];  // Of an item's tokens, for who stores its sums.
+  int32_t labels[kWgmmaItems][kWgmmaTokens];  // Of an item's tokens, for the warp that stores its sums.
   float factors[kWgmmaItems][kWgmmaTokens];
   uint64_t x_full[kWgmmaBlocks];
   uint64_t x_empty[kWgmmaBlocks];
@@ -344,7 +344,7 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
     sums[i] = Unpack<kKind>::Finish(shape.global_scale_divides, item.global_scale[i / 2 % 2], sums[i]);
 }
 
-// What is known of an item's tokens when its sums are stored: shared memory, so that nobody waits for it then.
+// What is known of an item's tokens when its sums are stored: shared memory, so that no thread waits for it then.
 struct WgmmaTokenNotes {
   int32_t* labels;  // [num_tokens]
   float* factors;   // [num_tokens]

@@ -15,7 +15,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kStages = 4;            // 128 KB of weights that a block has under way.
+constexpr int kStages = 4;            // 128 KB of weights that a block has in flight.
 constexpr int kSumsBytes = 8 * 1024;  // Of segments, until they are added.
 constexpr uint32_t kRingBytes = kStreamWarps * kStages * 4 * 32 * 16;
 constexpr uint32_t kPrefetchedBytes =
@@ -46,7 +46,7 @@ struct Params {
   int num_groups;
   int num_tokens;
   GridBarrier* barrier;
-  PeerLinks links;  // To whom the second's results go beside y.
+  PeerLinks links;  // Where the second's results go beside y.
 };
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
 
@@ -227,7 +227,7 @@ size_t SharedBytes(const Params& p) {
 
 }  // namespace
 
-// A launch that the exchange of its results may join.
+// A launch that may fuse with the exchange of its results.
 struct OpenPair {
   uint64_t launch = 0;
   Kernel kernel = nullptr;
@@ -270,10 +270,10 @@ bool LinearJoinsGroups(CudaContext& context, uint64_t before, const GemvArgs& gr
   }
   const Result<GridBarrier*> barriers = context.GridBarriers();
   if (!barriers.has_value()) return false;
-  const int processors = context.queue().num_processors();
+  const int SMs = context.queue().num_sms();
   const auto num_groups = static_cast<int>(groups.num_groups);
-  const Params params = {.first = MatrixOf(groups, processors / num_groups),
-                         .second = MatrixOf(args, processors),
+  const Params params = {.first = MatrixOf(groups, SMs / num_groups),
+                         .second = MatrixOf(args, SMs),
                          .num_groups = num_groups,
                          .num_tokens = static_cast<int>(args.num_tokens),
                          .barrier = *barriers,

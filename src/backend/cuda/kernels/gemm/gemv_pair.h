@@ -7,11 +7,11 @@
 namespace dsv4::backend::cuda {
 
 // Whether this linear has become part of launch `before`, the grouped linear of `groups` alone, whose output is its activations: all
-// blocks meet in between (grid_barrier.cuh), with the second's weights under way.
+// blocks meet in between (grid_barrier.cuh), with the second's weights in flight.
 bool LinearJoinsGroups(CudaContext& context, uint64_t before, const GemvArgs& groups, const GemvArgs& args);
 
 // Whether such a launch, if it is the last, now also sends what its second linear gives, `count` floats at `values`, to all ranks of
-// `links`: this rank's part of a packed sum, which need not send it then (PeerLinks::pushed) and finds the others' sooner.
+// `links`: this rank's part of a LL sum, which need not send it then (PeerLinks::pushed) and finds the others' sooner.
 bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count);
 
 }  // namespace dsv4::backend::cuda

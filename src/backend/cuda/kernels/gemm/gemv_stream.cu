@@ -20,8 +20,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// One block a processor.
-constexpr int kStages = 3;                        // 96 KB of weights that a block has under way.
+// One block an SM.
+constexpr int kStages = 3;                        // 96 KB of weights that a block has in flight.
 constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
 constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
 constexpr int kMaxMatrices = 8;                   // Of a launch.
@@ -242,7 +242,7 @@ void AddMatrix(Params& params, const GemvArgs& args) {
 
 }  // namespace
 
-// A launch that the next linear may join: one of the same activations, or behind a grouped one that of its output.
+// A launch that may fuse with the next linear: one of the same activations, or behind a grouped one that of its output.
 struct OpenLinear {
   uint64_t launch = 0;
   GemvArgs first;
@@ -254,7 +254,7 @@ namespace {
 // Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
 uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64_t before) {
   const int64_t max_blocks =
-      std::max<int64_t>(1, context.queue().num_processors() / num_groups - params.mix_tokens);
+      std::max<int64_t>(1, context.queue().num_sms() / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
@@ -278,7 +278,7 @@ uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64
 }
 
 // Whether this linear has become part of the last launch, which was one of the same activations.
-bool Joins(CudaContext& context, const GemvArgs& args) {
+bool FusesWithLast(CudaContext& context, const GemvArgs& args) {
   const std::shared_ptr<OpenLinear> open = context.open_linear();
   if (open == nullptr || open->first.num_groups != 1 || args.num_groups != 1 ||
       !context.queue().IsLastLaunch(open->launch)) {
@@ -330,7 +330,7 @@ bool JoinsGroups(CudaContext& context, const GemvArgs& args) {
 }  // namespace
 
 void GemvStream(CudaContext& context, const GemvArgs& args) {
-  if (Joins(context, args) || JoinsGroups(context, args) || LinearJoinsExperts(context, args)) return;
+  if (FusesWithLast(context, args) || JoinsGroups(context, args) || LinearJoinsExperts(context, args)) return;
   Params params = {};
   params.cols = static_cast<int>(args.weight.cols);
   params.num_tokens = static_cast<int>(args.num_tokens);

@@ -1,6 +1,6 @@
 // W x for a few tokens at the speed of reading W. A block works through row tiles of one or more matrices; every thread copies
 // the weights that it will multiply into shared memory of its own, many pieces ahead, so that no registers wait for memory
-// and nobody waits for another thread's copy. The first pieces are asked for before the kernels in front have ended.
+// and no thread waits for another's copy. The first pieces are asked for before the kernels in front have ended.
 // Activations lie in shared memory too.
 //
 // The products, their order and the order of all sums are those of gemm_mma.cuh, so a token's result is the same bits in
@@ -16,7 +16,7 @@
 
 namespace dsv4::backend::cuda {
 
-// What the threads of a block have under way.
+// What the threads of a block have in flight.
 template <int kStages>
 struct StreamRing {
   uint4 data[kStages][4][kMatmulThreads];  // Both units of a thread's first row, then of its second.
@@ -97,7 +97,7 @@ struct StreamTokens {
 };
 
 // Works through items 0 to num_items - 1, item(i) each, of kind kKind. prepare() is called once, by all threads, when the
-// first weights are under way: it waits for the kernels before and fills shared memory, that of LoadFp8Scales included. emit(i, item, token, row, sum) is called for
+// first weights are in flight: it waits for the kernels before and fills shared memory, that of LoadFp8Scales included. emit(i, item, token, row, sum) is called for
 // every result. Results of items_in_order items that follow each other, counted from the first, are the same thread's for a
 // token and row of a tile, in order. A kernel behind this one is let start when the last weights have been asked for.
 template <int kStages, StreamKind kKind, typename Item, typename Prepare, typename Emit>

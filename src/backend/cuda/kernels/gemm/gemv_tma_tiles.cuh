@@ -1,6 +1,6 @@
-// W x for a few tokens whose row tiles come whole: the copy engine brings 16 rows or some times as many, and of FP4 their scales, as they lie in memory, into
+// W x for a few tokens whose row tiles come whole: TMA brings 16 rows or some times as many, and of FP4 their scales, as they lie in memory, into
 // shared memory, and eight warps have a segment of their columns each. Beside gemv_warps.cuh, whose threads each ask for what
-// they multiply, nobody is held up by asking: requests of 16 bytes a thread went out for 9 us of an expert launch, by which time all
+// they multiply, no warp is held up by asking: requests of 16 bytes a thread went out for 9 us of an expert launch, by which time all
 // of its weights could have been there.
 //
 // Products, their order and that of all sums are those of gemm_mma.cuh.
@@ -31,7 +31,7 @@ struct StagePlace {
 };
 
 // Where tiles come in shared memory begins a line of it, and so does every tile with a multiple of 256 columns: 16 bytes are enough for the
-// copy engine, which then writes slower.
+// TMA, which then writes slower.
 inline constexpr int kTileAlignment = 128;
 
 // Of so many rows, one row tile or more: their elements, row by row, then their scales.

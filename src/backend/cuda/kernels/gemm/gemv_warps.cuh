@@ -19,7 +19,7 @@ inline constexpr int kStreamWarps = 16;
 inline constexpr int kStreamThreads = 32 * kStreamWarps;
 inline constexpr int kItemStep = kStreamWarps / kSegments;  // From an item of a warp to its next.
 
-// What a warp has under way: stages of two units.
+// What a warp has in flight: stages of two units.
 template <int kStages>
 struct WarpRing {
   uint4 data[kStages][4][32];              // Both units of a lane's first row, then of its second.

@@ -257,7 +257,7 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
     }
   }
   if constexpr (kWhole) return;
-  // What all threads of the group have stored is seen by who comes last to a tile.
+  // What all threads of the group have stored is seen by the group that comes last to a tile.
   MeetInGroup();
 #pragma unroll 1
   for (int tile = group; tile < block.num_tiles; tile += kGroups) {

@@ -102,7 +102,7 @@ __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, u
   }
 }
 
-// What the threads of a block have under way: stages of two chunks of columns.
+// What the threads of a block have in flight: stages of two chunks of columns.
 template <StreamKind kKind>
 struct Format {
   static constexpr int kPieces =

@@ -265,7 +265,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     Store(p.u, token * dim + run * kStep + first_column + lane, values[i]);
   }
   if constexpr (kOverRanks) ranks.EndRound(left_before);
-  // Nobody reads the old post and comb any more.
+  // No thread reads the old post and comb any more.
   if (p.with_mix && rank == 0) {
     __syncthreads();
     HcMixOfToken<kWarps * 32>(p.params, token);

@@ -1,4 +1,4 @@
-// hc_pre's dot products of many tokens on the matrix unit for doubles.
+// hc_pre's dot products of many tokens on tensor cores for doubles.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

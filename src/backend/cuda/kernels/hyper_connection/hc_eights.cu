@@ -1,5 +1,5 @@
-// hc_pre of some tens of tokens. In the first launch a block has a part of the columns of all streams (hc_mix.h) and takes eight tokens at
-// a time: their hc_post, then dot products on the matrix unit for doubles, whose steps m16n8k8 add eight products one by one as a lane of
+// hc_pre of 9 to 64 tokens. In the first launch a block has a part of the columns of all streams (hc_mix.h) and takes eight tokens at
+// a time: their hc_post, then dot products on tensor cores for doubles, whose steps m16n8k8 add eight products one by one as a lane of
 // hyper_connection.cu's kernels does (hc_dots.cu). Rows of the matrix are the first operand's, tokens the second's; the first has eight rows
 // to spare, which are the tokens once more, so that their squares are a diagonal. In the second launch a block has a token: it adds up the
 // parts, mixes the streams and norms what comes out. Sums are made in the order of the kernels for fewer tokens and for more.
@@ -21,7 +21,7 @@ constexpr int kFactors = kHcMult + kHcMult * kHcMult;  // post and comb of a tok
 constexpr int kFours =
     kHcRunColumns / 4;           // A lane of hyper_connection.cu's has four columns of a run and stream.
 constexpr int kTokens = 8;       // At a time.
-constexpr int kWarps = kTokens;  // A warp has a token, then fours of columns.
+constexpr int kWarps = kTokens;  // A warp has a token, then groups of four columns.
 constexpr int kThreads = 32 * kWarps;
 static_assert(kWarps == kFours);
 
@@ -353,7 +353,7 @@ uint64_t LaunchPostAndDots(CudaContext& context, const HcStep& step, uint64_t be
   const int num_groups = (step.num_tokens + kTokens - 1) / kTokens;
   const dim3 grid(
       static_cast<unsigned>(num_parts),
-      static_cast<unsigned>(std::clamp(context.queue().num_processors() / num_parts, 1, num_groups)));
+      static_cast<unsigned>(std::clamp(context.queue().num_sms() / num_parts, 1, num_groups)));
   return context.queue().LaunchInPlaceOf(
       before, runs == kFlashRuns ? HcEightsPostAndDotsKernel<kFlashRuns> : HcEightsPostAndDotsKernel<0>, grid,
       kThreads, SharedBytes(runs), step);

@@ -1,4 +1,4 @@
-// hc_pre of some tens of tokens in two launches, the first with hc_post in front of it, the second with the norm behind it.
+// hc_pre of 9 to 64 tokens in two launches, the first with hc_post in front of it, the second with the norm behind it.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

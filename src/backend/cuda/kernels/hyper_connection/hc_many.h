@@ -22,7 +22,7 @@ struct ManyPosts {
   const float* post;
   const float* comb;
   int64_t num_tokens;
-  int64_t dim;  // A multiple of eight; all of it lies in sixteens of bytes.
+  int64_t dim;  // A multiple of eight; all of it aligned to 16 bytes.
 };
 // Puts it in place of launch `before`, or adds it (0): its number, 0 if that is too late.
 uint64_t LaunchManyPosts(CudaContext& context, const ManyPosts& posts, uint64_t before);

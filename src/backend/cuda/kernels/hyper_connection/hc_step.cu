@@ -6,7 +6,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// [data, data + num_bytes) is what a block reads and writes of its own columns, or nobody else's.
+// [data, data + num_bytes) is what a block reads and writes of its own columns, or no other block's.
 bool SameOrApart(const TensorView& written, const void* read, int64_t read_bytes) {
   return written.data == read || !BytesOverlap(written.data, written.num_bytes(), read, read_bytes);
 }

@@ -28,7 +28,7 @@ struct HcStep {
 // Launches `step`, or puts it in place of `before` unless that is 0: the launch's number, 0 if it is too late.
 using LaunchHcStep = uint64_t(CudaContext& context, const HcStep& step, uint64_t before);
 
-// The last launch of hc_pre, which a norm of u may join.
+// The last launch of hc_pre, which may fuse with a norm of u.
 struct OpenHcPre {
   uint64_t launch = 0;  // 0: nothing may.
   TensorView u;
@@ -37,7 +37,7 @@ struct OpenHcPre {
   Buffer dots;  // Of kMaxHcStepTokens: the launch that takes post and comb over belongs to another op.
 };
 
-// The step of hc_pre alone, which nothing may join before it has been launched.
+// The step of hc_pre alone, which fuses with nothing before it has been launched.
 Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args, int num_parts,
                                 LaunchHcStep* relaunch);
 

@@ -83,7 +83,7 @@ __device__ __forceinline__ void SumOverLanes(double (&sums)[32]) {
 }
 
 // The same in parts (HasHcRuns), which hc_cluster.cu's blocks sum too. A warp has a part: of each of its runs a lane has four columns of
-// one stream. A block keeps four rows of the matrix in its first-level cache while tokens go by, eight at a time, two eights beside each
+// one stream. A block keeps four rows of the matrix in its first-level cache while tokens go by, eight at a time, two groups of eight beside each
 // other. Grid: tokens by tokens_per_block, rows by four, parts by four.
 constexpr int kRowsAtOnce = 4;
 constexpr int kTokensAtOnce = 8;
@@ -355,9 +355,9 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
   WithElement(streams.dtype, [&]<typename T>(T*) {
     const int64_t runs = dim / (num_parts * kHcRunColumns);
     if (plan.kernel == HcDotsPath::kManyTokens) {
-      // As many blocks as there are processors, or that many again.
+      // As many blocks as there are SMs, or that many again.
       const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;
-      const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_processors() / others);
+      const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_sms() / others);
       constexpr int64_t kTogether = kDotThreads / 32 * kTokensAtOnce;
       const int64_t tokens_per_block = CeilDiv(CeilDiv(num_tokens, wanted), kTogether) * kTogether;
       const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),

@@ -33,7 +33,7 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kIndexerThrea
   }
   ScoreInCluster(m.scoring, m.all, table, sequence, p, token, visible);
 
-  // Everybody finds the threshold, and writes what is chosen of its piece.
+  // Every block finds the threshold, and writes what is chosen of its piece.
   const auto key_at = [&](int j) { return uint32_t{m.all[j]}; };
   const Threshold threshold = FindThreshold(m.histograms, key_at, visible, top_k);
   const IndexerPiece piece(visible, block);

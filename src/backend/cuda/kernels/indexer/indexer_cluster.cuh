@@ -1,5 +1,5 @@
 // What a cluster of blocks does that chooses among a few thousand entries of one token: it scores them, a piece a block, and sends
-// everybody the scores; then every block finds the k-th highest of all by itself.
+// every block the scores; then every block finds the k-th highest of all by itself.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -78,7 +78,7 @@ __device__ __forceinline__ void ScoreInCluster(IndexerScoring& m, IndexerKey* al
   }
   __syncthreads();
 
-  // Two keys at a time; behind an odd number stands one that nobody looks at.
+  // Two keys at a time; behind an odd number stands one that no thread reads.
   WaitForCluster();
   const auto* const words = reinterpret_cast<const uint32_t*>(m.mine);
   const int num_words = (piece.count + 1) / 2;

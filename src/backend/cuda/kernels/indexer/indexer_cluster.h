@@ -1,5 +1,5 @@
 // Scores and selection of a few tokens with a few thousand entries in one launch: a cluster of blocks scores the entries, a piece
-// each, sends everybody its scores and selects from all of them. Scores and choice are those of indexer_scores.h and top_k.h.
+// each, sends its scores to every block and selects from all of them. Scores and choice are those of indexer_scores.h and top_k.h.
 #pragma once
 
 #include "backend/cuda/kernels/indexer/indexer_scores.h"

@@ -418,7 +418,7 @@ const OpenSelection* OpenOverRanks(CudaContext& context) {
   return is_open ? open : nullptr;
 }
 
-// Room for rows, kept from call to call: who reads them is another op.
+// Room for rows, kept from call to call: another op reads them.
 Result<Buffer> RowsMemory(CudaContext& context, int64_t top_k) {
   const OpenSelection* const open = context.open_selection().get();
   const auto num_bytes = static_cast<size_t>(1 + top_k) * sizeof(int32_t);

@@ -1,5 +1,5 @@
-// indexer_candidates of one token that has something to choose from, in one launch of a cluster, which what follows it may join: the
-// all-gather of candidates by packed words, merge_candidates, and the list of those chosen that lie here, which attention_part would make.
+// indexer_candidates of one token that has something to choose from, in one launch of a cluster, which what follows it may fuse with: the
+// all-gather of candidates by LL words, merge_candidates, and the list of those chosen that lie here, which attention_part would make.
 // It does what six launches do, one after the other, whose bits are the same, and whose words travel as theirs: what another rank has
 // joined does not matter. Where a rank has more entries than a cluster scores, they are scored by a launch in front.
 #pragma once

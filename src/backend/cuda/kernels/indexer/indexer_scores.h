@@ -1,4 +1,4 @@
-// The indexer's scores of a step's queries, for those who choose from them.
+// The indexer's scores of a step's queries, for the kernels that choose from them.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequences.h"
@@ -17,7 +17,7 @@ struct ScoreParams {
   int64_t ratio;
   int num_heads;
   int width;
-  int tiles_per_block = 1;  // Of keys; the tensor-core kernels', set by those who launch them.
+  int tiles_per_block = 1;  // Of keys; the tensor-core kernels', set where they are launched.
 };
 
 // Whether the kernels take such queries and so many entries.

@@ -1,10 +1,10 @@
 // The scores are those of ScoreSixteenKeys (indexer_keys.cuh), bit for bit. A block keeps the queries of four neighbouring tokens in
 // shared memory. Its warpgroups go through tiles of 64 keys, each through its own, with a tile as A operand in registers while it is
-// multiplied by one query after the other; the tile after it is on its way meanwhile. Warpgroups of a processor take turns: one's dot
-// products are on the matrix unit while others sum theirs up.
+// multiplied by one query after the other; the tile after it is on its way meanwhile. Warpgroups of an SM take turns: one's dot
+// products are on tensor cores while others sum theirs up.
 //
 // Keys are rows of the result and heads its columns, so a head's term is made in the register where its dot product lies, two heads at
-// a time. Terms, pairs in bf16, then lie as the matrix unit takes an A operand, which sums them in fp32: the score, and, by the signs
+// a time. Terms, pairs in bf16, then lie as tensor cores takes an A operand, which sums them in fp32: the score, and, by the signs
 // of the weights, the sum of magnitudes beside it. That tells how far off the score may be; where this leaves a doubt about its
 // rounding, the terms, which are still there, are added in double in the order of ScoreSixteenKeys.
 #include <algorithm>
@@ -53,7 +53,7 @@ __device__ __forceinline__ uint32_t PositivePair(float low, float high) {
   return pair;
 }
 
-// The bound on how far `sum` is off, for terms of these magnitudes. The matrix unit adds 16 terms, their products by 1 or -1, as integers
+// The bound on how far `sum` is off, for terms of these magnitudes. Tensor cores adds 16 terms, their products by 1 or -1, as integers
 // whose unit is 2^-23 of the largest or less, and cuts off what lies below: 2^-23 of the magnitudes for each of 16 and for the result,
 // even if it adds eight at a time two more. Four such sums are added in fp32: 2^-23 in all. 20 * 2^-23 is less than:
 constexpr float kDoubt = 0x1p-18F;
@@ -70,7 +70,7 @@ __device__ __forceinline__ bool RoundsClearly(float sum, float magnitudes, float
 }
 
 // The score of a key whose terms four lanes have, [j]: of heads 8 j + 2 place and the next. As ScoreSixteenKeys adds them: those of heads
-// that differ by eights in order, then sums whose heads differ by 4, by 2 and by 1.
+// that differ by 8 in order, then sums whose heads differ by 4, by 2 and by 1.
 __device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kHeads / 8]) {
   double even = 0.0;
   double odd = 0.0;
@@ -87,7 +87,7 @@ __device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kHeads / 
   return RoundToBf16(static_cast<float>(even + odd));
 }
 
-// Grid: tokens by fours, tiles.
+// Grid: tokens by 4, tiles.
 __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_constant__ SequenceTable table,
                                                                   const ScoreParams p, const int num_tokens) {
   BeginKernel();
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
 
 void ScoreEntriesWgmma(CudaContext& context, const SequenceTable& table, ScoreParams params,
                        int64_t num_tokens) {
-  // Blocks enough for all processors, two at a time, to end at about the same time; tiles enough for queries to be worth fetching.
+  // Blocks enough for all SMs, two at a time, to end at about the same time; tiles enough for queries to be worth fetching.
   const int64_t num_blocks = int64_t{context.limits().num_sms} * 2 * 8;
   const int64_t num_fours = CeilDiv(num_tokens, kTokens);
   const int64_t num_tiles = CeilDiv(params.max_visible, kKeys);

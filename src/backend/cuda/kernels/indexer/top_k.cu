@@ -112,7 +112,7 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
       for (int i = 0; i < kTopKHistograms; ++i) sum += histograms[i][t];
       mine[pass][t] = sum;
     }
-    // Who comes out of this has written its histogram of the pass and has read all of the pass before.
+    // A block that comes out of this has written its histogram of the pass and has read all of the pass before.
     cluster.sync();
     if (t < kTopKBuckets) {
       int sum = 0;
@@ -132,7 +132,7 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   Counts first_counts = before.warps;
   for (int r = 0; r < rank; ++r) first_counts = first_counts + *cluster.map_shared_rank(&my_counts, r);
   WriteChosen(key_at, share.x, share.y, first, threshold, first_counts, selected);
-  cluster.sync();  // Nobody leaves while its counts may still be read.
+  cluster.sync();  // No block leaves while its counts may still be read.
 }
 
 template <typename Key>

@@ -8,7 +8,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// 36 KB of weights that a block has under way, of three a processor: widening four bits wants many warps.
+// 36 KB of weights that a block has in flight, of three an SM: widening four bits wants many warps.
 constexpr int kStages = 2;
 constexpr int kBlocks = 3;
 
@@ -175,7 +175,7 @@ void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t sh
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
 dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens) {
-  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_processors() * kBlocks / num_tokens);
+  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() * kBlocks / num_tokens);
   return {static_cast<unsigned>(CeilDiv(pieces, CeilDiv(pieces, max_blocks))),
           static_cast<unsigned>(num_tokens)};
 }

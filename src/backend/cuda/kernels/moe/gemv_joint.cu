@@ -17,7 +17,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// One block a processor.
+// One block an SM.
 constexpr int kMostStages = 8;
 constexpr int kMostOfBatch = 32;                              // A lane asks for an item,
 constexpr int kMostOfTopK = static_cast<int>(kMaxJointTopK);  // and has a slot.
@@ -63,7 +63,7 @@ struct Params {
   int num_experts;
   int top_k;
   float limit;
-  int stages;  // Batches that a block has under way,
+  int stages;  // Batches that a block has in flight,
   int stage_bytes;
   int items_of_sums;      // that a round has at most.
   int items_at;           // In shared memory.
@@ -129,7 +129,7 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
   const int64_t token = blockIdx.y;
   const uint64_t policy = EvictFirst();
   float weight = 0.0F;
-  // What is wanted first where gate and up are added up: once, when the first weights are under way, and before a stage is waited
+  // What is wanted first where gate and up are added up: once, when the first weights are in flight, and before a stage is waited
   // for that is free only behind that sum.
   const auto list = [&] {
     if (lane < p.top_k) {
@@ -407,7 +407,7 @@ size_t Divide(Params& p, int num_blocks) {
 uint64_t Launch(CudaContext& context, Params& params, int num_tokens, uint64_t before) {
   int tiles = 0;
   for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
-  const int num_blocks = std::min(std::max(1, context.queue().num_processors() / num_tokens), tiles);
+  const int num_blocks = std::min(std::max(1, context.queue().num_sms() / num_tokens), tiles);
   const size_t shared_bytes = Divide(params, num_blocks);
   if (params.stages < kItemStep) return 0;
   const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(num_tokens));
@@ -424,7 +424,7 @@ uint64_t Launch(CudaContext& context, Params& params, int num_tokens, uint64_t b
 
 }  // namespace
 
-// A launch that the next linear may join.
+// A launch that may fuse with the next linear.
 struct OpenExperts {
   uint64_t launch = 0;
   Params params;

@@ -1,8 +1,8 @@
 // Tiles of 64 rows of weights and up to 256 tokens of an expert. Two warpgroups turn weights into e4m3 in a ring of blocks of 128 columns
-// and have the tokens brought there by the copy engine, which gives them to both blocks of a cluster: those take the same tokens and
+// and have the tokens brought there by TMA, which gives them to both blocks of a cluster: those take the same tokens and
 // neighbouring rows. Two warps fill a slot, one slot of the ring and no other, so that four blocks of columns are in the making at a time
 // and a thread has four pieces of each: one after the other, a piece a thread, they would wait for themselves. Two warpgroups multiply, each with half of the tokens, and take turns, so that one adds up while the other's
-// products are on the matrix unit.
+// products are on tensor cores.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -440,7 +440,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     Consume(memory, p);
   }
   __syncwarp();
-  // Nobody leaves while others may still arrive at its barriers.
+  // No block leaves while others may still arrive at its barriers.
   MeetInCluster();
 }
 

@@ -1,5 +1,5 @@
 // routed_experts in FP8 (Fp8Products): MXFP4 weights are e4m3 but for a power of two a row (e4m3_experts.h), exactly, and multiply
-// activations in FP8 as they are, on the matrix unit's FP8.
+// activations in FP8 as they are, on FP8 tensor cores.
 //
 // Result of a product: 2^r times the sum over blocks of 128 columns, in order, of fp32 fma(unit, xs, total), where `unit` is the matrix
 // unit's sum of the block's exact products of codes (e4m3_steps.cuh), xs the scale of the token's group and 2^r the row's. So a token's

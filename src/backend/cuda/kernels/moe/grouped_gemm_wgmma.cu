@@ -142,7 +142,7 @@ Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const Te
   const int64_t dim = args.x.shape[1];
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kWgmmaTokens));
-  const auto blocks = static_cast<unsigned>(context.queue().num_processors());
+  const auto blocks = static_cast<unsigned>(context.queue().num_sms());
 
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(grouping.max_rows * width));
   const RowSource tokens = {.x = args.x.data,

@@ -1,4 +1,4 @@
-// routed_experts for many tokens, on the matrix unit (gemm_wgmma_tiles.cuh): assignments are grouped by expert, their rows of x
+// routed_experts for many tokens, on tensor cores (gemm_wgmma_tiles.cuh): assignments are grouped by expert, their rows of x
 // packed; gate, up and their activation are one launch, down is another.
 #pragma once
 

@@ -1,8 +1,8 @@
-// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are processors.
+// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are SMs.
 //
 // Weights are the A operand and never leave registers: two warpgroups take 64 rows each, every thread loads the bytes that it will itself
-// widen, some stages ahead and past the end of its item; one warpgroup widens while the other one's steps are under way. Tokens are the B
-// operand, packed beforehand (operand_layout.h): a thread has them brought by the copy engine into a ring that both warpgroups read, and
+// widen, some stages ahead and past the end of its item; one warpgroup widens while the other one's steps are in flight. Tokens are the B
+// operand, packed beforehand (operand_layout.h): a thread has them brought by TMA into a ring that both warpgroups read, and
 // another looks for work. The blocks of a cluster take the same tokens and neighbouring rows: each brings its share to all.
 //
 // The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
@@ -139,7 +139,7 @@ __device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
-// Read once by this processor, in whole lines by memory.
+// Read once by this SM, in whole lines by memory.
 __device__ __forceinline__ uint4 LoadWeights(const uint8_t* p) {
   uint4 words;
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -294,7 +294,7 @@ class Consumer {
   // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its second block is still being
   // multiplied.
   //
-  // Each block is waited for before the next: with steps under way from one to the next the compiler gives every size of tile registers of
+  // Each block is waited for before the next: with steps in flight from one to the next the compiler gives every size of tile registers of
   // its own for `a`, and serializes all steps for want of registers (ptxas of CUDA 13). The other warpgroup's steps fill the gap.
   template <int kMost, int kPlace>
   __device__ __forceinline__ bool MultiplyStage(Tile<kMost>& tile) {
@@ -415,7 +415,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     Consumer<kKind>(memory, p).Run();
   }
   __syncwarp();
-  // Nobody leaves while others may still arrive at its barriers.
+  // No block leaves while others may still arrive at its barriers.
   MeetInCluster();
 }
 

@@ -1,6 +1,6 @@
 // Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one expert behind the other,
-// are cut into as many runs as there are processors, so that all blocks end at about one time and begin once. Warps go through a run
-// on their own; weights of the next expert are under way while the last one's tiles are multiplied. One warp more asks for whole tiles
+// are cut into as many runs as there are SMs, so that all blocks end at about one time and begin once. Warps go through a run
+// on their own; weights of the next expert are in flight while the last one's tiles are multiplied. One warp more asks for whole tiles
 // (gemv_tma_tiles.cuh), of down two at a time if there is room, or where three of them do not fit each warp for its segments (gemv_warps.cuh).
 #include <algorithm>
 
@@ -17,7 +17,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kStages = 3;      // Of warps that ask for themselves.
-constexpr int kMostItems = 16;  // That a block has under way where they come whole.
+constexpr int kMostItems = 16;  // That a block has in flight where they come whole.
 // What a block may have beside what the kernel has by name.
 constexpr size_t kSharedBytes = size_t{224} * 1024;
 
@@ -40,7 +40,7 @@ struct Params {
   int rows;
   int cols;
   int max_spans;
-  int stages;                   // Whole items under way; 0: they do not come whole.
+  int stages;                   // Whole items in flight; 0: they do not come whole.
   const DeviceWeight* weights;  // w1, w3, w2 of every expert.
   ExpertGroups groups;
   const float* routing;  // [num_assignments]
@@ -142,7 +142,7 @@ __host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape) {
   return kTiles == 1 && NeedsSpread(shape) ? kStreamWarps : 0;
 }
 
-// kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are processors.
+// kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are SMs.
 template <StreamKind kKind, int kMatrices, int kTiles>
 __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
     GroupedGemvRunsKernel(const __grid_constant__ Params p) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
     }
     if (t < 32) PublishBarriers();
   }
-  // Down begins with weights while gate and up are not done. Who was grouped with whom a kernel in front of those wrote, and all of
+  // Down begins with weights while gate and up are not done. The groups of tokens were written two launches ago, and all of
   // their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
 
 template <StreamKind kKind, int kMatrices>
 void Launch(CudaContext& context, bool whole, Params& params) {
-  const auto blocks = static_cast<unsigned>(context.queue().num_processors());
+  const auto blocks = static_cast<unsigned>(context.queue().num_sms());
   params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
   const size_t other_bytes = static_cast<size_t>(params.max_spans) * sizeof(Span<kMatrices>) +
                              StreamRowsBytes(params.cols, params.groups.tokens_per_tile);

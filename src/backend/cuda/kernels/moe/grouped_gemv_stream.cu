@@ -9,7 +9,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// 36 KB of weights that a block has under way, of two a processor.
+// 36 KB of weights that a block has in flight, of two an SM.
 constexpr int kStages = 2;
 constexpr int kBlocks = 2;
 // Row tiles that a block goes through at most: enough that a few microseconds at its beginning do not matter, and few enough that
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
 // Row tiles of a block, so that there are some blocks for every place on the device.
 int64_t Rounds(CudaContext& context, int64_t num_tiles, int64_t num_experts, int64_t most) {
   constexpr int64_t kBlocksAPlace = 4;
-  const int64_t places = context.queue().num_processors() * int64_t{kBlocks} * kBlocksAPlace;
+  const int64_t places = context.queue().num_sms() * int64_t{kBlocks} * kBlocksAPlace;
   return std::clamp<int64_t>(num_tiles * num_experts / places, std::min<int64_t>(4, most), most);
 }
 

@@ -1,5 +1,5 @@
 // expert_terms: the assignments (token, slot) of the experts that are here are grouped by expert on the device; gate and up,
-// activation and down follow, each one launch for all experts. The host never learns who chose whom: it launches as many tiles as
+// activation and down follow, each one launch for all experts. The host never learns which experts were chosen: it launches as many tiles as
 // there could be, and those left over end at once. routed_experts is expert_terms of all experts, and sum_terms.
 #include <span>
 
@@ -47,7 +47,7 @@ __device__ RunningTotal BlockScan(int32_t value, int32_t (&warp_totals)[kGroupTh
     return sum;
   };
   value = scan(value);
-  __syncthreads();  // Nobody reads the totals of a scan before.
+  __syncthreads();  // No warp still reads the totals of the scan before.
   if (lane == 31) warp_totals[warp] = value;
   __syncthreads();
   const int32_t totals = scan(warp_totals[lane]);
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   for (int t = tiles_before + thread; t < max_tiles; t += kGroupThreads) tiles[t] = {0, 0, 0};
   __syncthreads();
   if (thread >= 32) return;
-  // One warp gives the assignments their places, 32 at a time; loads run ahead.
+  // One warp gives the assignments their places, 32 at a time; loads are prefetched.
   constexpr int kAhead = 4;
   int32_t next[kAhead];
   const auto load = [&](int i) { return i < num_assignments ? here.PlaceOf(indices[i]) : -1; };
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   }
 }
 
-// --- Matrix products -------------------------------------------------------------------------------------------------
+// --- GEMMs -------------------------------------------------------------------------------------------------
 
 // Per expert: w1 (gate), w3 (up), w2 (down), as in an ExpertTable.
 constexpr int kMatrices = 3;

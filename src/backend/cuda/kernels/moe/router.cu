@@ -163,7 +163,7 @@ __device__ void RouteToken(const Params& p, int64_t token, Fault* fault) {
 
 #pragma unroll 1
   for (int e = t; e < p.num_experts; e += kThreads) {
-    // Both loads under way before the long way from a logit to its affinity.
+    // Both loads in flight before the long way from a logit to its affinity.
     const float logit = logits[e];
     const double bias = p.bias == nullptr ? 0.0 : static_cast<double>(p.bias[e]);
     const double affinity = Affinity(logit);

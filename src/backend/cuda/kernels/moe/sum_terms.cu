@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 128;
 static_assert(kThreads >= kMaxTopK);
-// Rows of which a thread's columns are under way at once.
+// Rows of which a thread's columns are in flight at once.
 constexpr int kRowsAhead = 8;
 
 template <typename T>

@@ -16,7 +16,7 @@
 
 namespace dsv4::backend::cuda {
 
-// The last launch of row steps, which another may join.
+// The last launch of row steps, which may fuse with another.
 struct OpenRows {
   uint64_t launch = 0;
   int64_t num_blocks = 0;

@@ -42,7 +42,7 @@ struct BlockScaledMemory {
 };
 
 // Columns of tensor memory: sums, then the scales of each stage, which are so never overwritten while a step reads them. Two
-// blocks share a processor's 512.
+// blocks share an SM's 512.
 inline constexpr int kTensorColumns = 256;
 inline constexpr int kTensorScales = kBlockScaledColumns;  // 16 columns of A's and 16 of B's a stage.
 static_assert(kTensorScales + kBlockScaledStages * 32 <= kTensorColumns);
@@ -126,7 +126,7 @@ class BlockScaledCopier {
     const uint32_t place = static_cast<uint32_t>(row % 32 * 16 + row / 32 * 4);
     if constexpr (SharesScales()) {
       *reinterpret_cast<uint32_t*>(&memory_.a_scales[slot][0][place]) = shared_scale_;
-      shared_scale_ = LoadSharedScale(stage + 1);  // Under way while this stage is multiplied.
+      shared_scale_ = LoadSharedScale(stage + 1);  // In flight while this stage is multiplied.
     } else {
       const bool exists = tile_.first_row + row < tile_.row_end;
       const uint8_t* const from = tile_.scale +
@@ -212,7 +212,7 @@ __device__ void MultiplyBlockScaledTile(BlockScaledMemory<kStep>& memory, const 
     __syncwarp();
   } else {
     BlockScaledCopier<kStep> copier(memory, shape, tile, x_codes, x_scales);
-    // A stage is told when the copies of the one behind it are under way and its own have come.
+    // A stage is told when the copies of the one behind it are in flight and its own have come.
     const auto tell = [&](int stage) {
       PublishToMatrixSteps();
       Arrive(&memory.full[stage % kStages]);

@@ -1,4 +1,4 @@
-// linear, grouped_linear and routed_experts on Blackwell's matrix unit, which takes FP4 and FP8 weights as they are stored and
+// linear, grouped_linear and routed_experts on Blackwell's tensor cores, which takes FP4 and FP8 weights as they are stored and
 // applies their block scales itself (tcgen05.cuh). NEVER RUN: compiled for sm_100a and read, no more; off unless
 // CudaOptions::block_scaled asks for it on a device of compute capability 10.0.
 //

@@ -55,7 +55,7 @@ bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
       !CanPack(s.x, s.x_stride, s.num_groups * w.cols)) {
     return false;
   }
-  // Groups begin with tiles, whose rows are packed by sixteens.
+  // Groups begin with tiles, whose rows are packed in groups of 16.
   if (s.num_groups > 1 && s.rows_per_group() % 16 != 0) return false;
   return w.kind == MatmulKind::kMmaFp8 ? w.block_rows % 2 == 0
                                        : SegmentColsOf(MatmulKind::kMmaBf16, w.cols) % kSplitKChunk == 0;

@@ -13,6 +13,6 @@ namespace dsv4::comm {
 std::unique_ptr<Communicator> MirrorGroup(int size);
 
 // Whether MirrorGroup made it: there is no other rank whose memory could be mapped.
-bool IsMirrored(const Communicator& group);
+bool IsLoopback(const Communicator& group);
 
 }  // namespace dsv4::comm

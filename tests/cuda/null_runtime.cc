@@ -1,6 +1,6 @@
 // A CUDA runtime of no device, in place of NVIDIA's: memory is the host's, copies copy, and kernels do nothing. What the host does
 // for a step can so be counted where there is no GPU: which launches it makes, how many of them are replayed.
-#include "tests/cuda/imagined_runtime.h"
+#include "tests/cuda/null_runtime.h"
 
 #include <cuda_runtime_api.h>
 
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-std::atomic<size_t> dsv4::imagined::max_touched_bytes = size_t{64} << 10;
+std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 
 namespace {
 
@@ -69,7 +69,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
-  std::strcpy(properties->name, "imagined");
+  std::strcpy(properties->name, "null");
   properties->major = 9;
   properties->totalGlobalMem = kDeviceBytes;
   return cudaSuccess;
@@ -121,7 +121,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { re
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind, cudaStream_t) {
-  if (num_bytes <= dsv4::imagined::max_touched_bytes) std::memcpy(to, from, num_bytes);
+  if (num_bytes <= dsv4::null_runtime::max_touched_bytes) std::memcpy(to, from, num_bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
@@ -133,7 +133,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t num_bytes, cudaStream_t) {
-  if (num_bytes <= dsv4::imagined::max_touched_bytes) std::memset(data, value, num_bytes);
+  if (num_bytes <= dsv4::null_runtime::max_touched_bytes) std::memset(data, value, num_bytes);
   return cudaSuccess;
 }
 
@@ -162,7 +162,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t* config) {
-  constexpr int kGroups = 8;  // Of processors that a cluster does not leave.
+  constexpr int kGroups = 8;  // Of SMs that a cluster does not leave.
   constexpr int kProcessors = 16;
   *count = kGroups * (kProcessors / static_cast<int>(config->gridDim.x));
   return cudaSuccess;

@@ -1,11 +1,11 @@
-#include "comm/imagined_group.h"
+#include "comm/null_group.h"
 
 namespace dsv4::comm {
 namespace {
 
-class ImaginedGroup final : public Communicator {
+class NullGroup final : public Communicator {
  public:
-  ImaginedGroup(int rank, int size, int part_size) : rank_(rank), size_(size), part_size_(part_size) {}
+  NullGroup(int rank, int size, int part_size) : rank_(rank), size_(size), part_size_(part_size) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -40,9 +40,9 @@ class ImaginedGroup final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> ImagineGroup(int rank, int size, int part_size) {
-  return std::make_unique<ImaginedGroup>(rank, size, part_size);
+  return std::make_unique<NullGroup>(rank, size, part_size);
 }
 
-bool IsImagined(const Communicator& group) { return dynamic_cast<const ImaginedGroup*>(&group) != nullptr; }
+bool IsNull(const Communicator& group) { return dynamic_cast<const NullGroup*>(&group) != nullptr; }
 
 }  // namespace dsv4::comm

@@ -1,4 +1,4 @@
-#include "comm/mirrored_group.h"
+#include "comm/loopback_group.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,9 @@
 namespace dsv4::comm {
 namespace {
 
-class MirroredGroup final : public Communicator {
+class LoopbackGroup final : public Communicator {
  public:
-  explicit MirroredGroup(int size) : size_(size) {}
+  explicit LoopbackGroup(int size) : size_(size) {}
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
@@ -75,7 +75,7 @@ class MirroredGroup final : public Communicator {
   Result<std::unique_ptr<Communicator>> Split(int) override { return MirrorGroup(size_); }
 
  private:
-  static Status DoesNotSend() { return Unimplemented("a mirrored group: exchanges only"); }
+  static Status DoesNotSend() { return Unimplemented("a loopback group: exchanges only"); }
   static void CopyRow(const std::byte* from, int64_t from_bytes, std::byte* to, int64_t to_bytes) {
     const auto count = static_cast<size_t>(std::min(from_bytes, to_bytes));
     const size_t rest = static_cast<size_t>(to_bytes) - count;
@@ -101,9 +101,9 @@ class MirroredGroup final : public Communicator {
 
 std::unique_ptr<Communicator> MirrorGroup(int size) {
   DSV4_CHECK(size >= 1) << size;
-  return std::make_unique<MirroredGroup>(size);
+  return std::make_unique<LoopbackGroup>(size);
 }
 
-bool IsMirrored(const Communicator& group) { return dynamic_cast<const MirroredGroup*>(&group) != nullptr; }
+bool IsLoopback(const Communicator& group) { return dynamic_cast<const LoopbackGroup*>(&group) != nullptr; }
 
 }  // namespace dsv4::comm

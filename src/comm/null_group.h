@@ -12,6 +12,6 @@ namespace dsv4::comm {
 std::unique_ptr<Communicator> ImagineGroup(int rank, int size, int part_size);
 
 // Whether ImagineGroup made it: what it is given need not be readable memory.
-bool IsImagined(const Communicator& group);
+bool IsNull(const Communicator& group);
 
 }  // namespace dsv4::comm

@@ -1,5 +1,5 @@
 // What others bring that do what this rank does.
-#include "comm/mirrored_group.h"
+#include "comm/loopback_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using Bytes = std::vector<uint8_t>;
 std::span<const std::byte> Read(const Bytes& bytes) { return std::as_bytes(std::span(bytes)); }
 std::span<std::byte> Write(Bytes& bytes) { return std::as_writable_bytes(std::span(bytes)); }
 
-TEST(MirroredGroup, GathersThisRanksPieces) {
+TEST(LoopbackGroup, GathersThisRanksPieces) {
   const auto group = MirrorGroup(3);
   // Two rows; the others' pieces are as long, longer and shorter.
   const std::vector<int64_t> row_bytes{2, 3, 1};
@@ -31,14 +31,14 @@ TEST(MirroredGroup, GathersThisRanksPieces) {
   EXPECT_THAT(own, ElementsAre(5, 6, 5, 6));
 }
 
-TEST(MirroredGroup, GetsFromARankWhatItSendsToIt) {
+TEST(LoopbackGroup, GetsFromARankWhatItSendsToIt) {
   const std::vector<int64_t> row_bytes{2, 1};
   Bytes parts(8, 9);
   ASSERT_TRUE(MirrorGroup(2)->AllToAll(Read({1, 2, 3, 4, 5, 6}), 2, row_bytes, Write(parts)).ok());
   EXPECT_THAT(parts, ElementsAre(1, 2, 4, 5, 3, 0, 6, 0));
 }
 
-TEST(MirroredGroup, SumsAreMultiples) {
+TEST(LoopbackGroup, SumsAreMultiples) {
   const auto group = MirrorGroup(4);
   std::vector<float> values{1.0F, -2.5F};
   ASSERT_TRUE(group->AllReduceSum(values).ok());
@@ -49,10 +49,10 @@ TEST(MirroredGroup, SumsAreMultiples) {
   EXPECT_THAT(mine, ElementsAre(16.0F));
 }
 
-TEST(MirroredGroup, AgreesAndFails) {
+TEST(LoopbackGroup, AgreesAndFails) {
   const auto group = MirrorGroup(2);
-  EXPECT_TRUE(IsMirrored(*group));
-  EXPECT_TRUE(IsMirrored(**group->Split(0)));
+  EXPECT_TRUE(IsLoopback(*group));
+  EXPECT_TRUE(IsLoopback(**group->Split(0)));
   EXPECT_TRUE(Agree(*group, {}).ok());
   EXPECT_FALSE(Agree(*group, Status(StatusCode::kUnavailable, "gone")).ok());
   std::vector<std::byte> data(1);
