@@ -82,10 +82,8 @@ Result<double> MatrixRate() {
   float* out = nullptr;
   cudaEvent_t events[kRuns + 1] = {};
   cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&SMs, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess)
-    error = cudaMalloc(&out, static_cast<size_t>(SMs) * kThreads * sizeof(float));
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&SMs, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) error = cudaMalloc(&out, static_cast<size_t>(SMs) * kThreads * sizeof(float));
   for (cudaEvent_t& event : events) {
     if (error == cudaSuccess) error = cudaEventCreate(&event);
   }

@@ -21,8 +21,8 @@
 #include "backend/cuda/runtime/open_launches.h"
 #include "base/check.h"
 #include "comm/collectives.h"
-#include "comm/machine.h"
 #include "comm/loopback_group.h"
+#include "comm/machine.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -82,9 +82,9 @@ std::string OpRecord::ToString() const {
 Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& options) {
   std::shared_ptr<DeviceQueue> queue(new DeviceQueue(options));
   DSV4_TRY(queue->Enter());
-  DSV4_TRY(queue->Check(
-      cudaDeviceGetAttribute(&queue->num_sms_, cudaDevAttrMultiProcessorCount, options.device),
-      "cudaDeviceGetAttribute"));
+  DSV4_TRY(
+      queue->Check(cudaDeviceGetAttribute(&queue->num_sms_, cudaDevAttrMultiProcessorCount, options.device),
+                   "cudaDeviceGetAttribute"));
   int major = 0;
   int minor = 0;
   DSV4_TRY(queue->Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device),

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int64_t first = blockIdx.x * int64_t{kRowsPerBlock} + half_warp;
   Eight<T> pieces[kRounds];
   [[maybe_unused]] Eight<T> ups[kRounds];
-  [[maybe_unused]] float row_wpieces[kRounds];
+  [[maybe_unused]] float row_weights[kRounds];
   bool exists[kRounds];
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
@@ -139,13 +139,13 @@ __global__ void __launch_bounds__(32 * kWarps)
     pieces[i].Load(from);
     if constexpr (kRow == RowKind::kGateAndUp) {
       ups[i].Load(from + source.stride / 2);
-      row_wpieces[i] = source.row_wpieces[source.origins[row]];
+      row_weights[i] = source.row_weights[source.origins[row]];
     }
   }
   if constexpr (kRow == RowKind::kGateAndUp) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      if (exists[i]) pieces[i].raw = SwigluWords(pieces[i].raw, ups[i].raw, source.limit, row_wpieces[i]);
+      if (exists[i]) pieces[i].raw = SwigluWords(pieces[i].raw, ups[i].raw, source.limit, row_weights[i]);
     }
   }
   // This lane's piece of eight elements of the steps: pair `pair` of each of the four lanes of unit `unit`.

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = blockIdx.x * int64_t{kRowsPerBlock} + half_warp;
   Eight<T> pieces[kRounds];
   [[maybe_unused]] Eight<T> ups[kRounds];
-  [[maybe_unused]] float row_wpieces[kRounds];
+  [[maybe_unused]] float row_weights[kRounds];
   bool exists[kRounds];
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(kThreads)
     pieces[i].Load(from);
     if constexpr (kGateAndUp) {
       ups[i].Load(from + source.stride / 2);
-      row_wpieces[i] = source.row_wpieces[source.origins[row]];
+      row_weights[i] = source.row_weights[source.origins[row]];
     }
   }
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     if constexpr (kGateAndUp) {
       if (exists[i])
-        pieces[i].words = SwigluWords(pieces[i].words, ups[i].words, source.limit, row_wpieces[i]);
+        pieces[i].words = SwigluWords(pieces[i].words, ups[i].words, source.limit, row_weights[i]);
     }
     float values[8];
     pieces[i].Widen(values);

@@ -345,7 +345,8 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
         uint32_t words_of_eight[4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
         ExchangeOfFour(words_of_eight, place);
         if (head < num_heads)
-          *reinterpret_cast<uint4*>(out + i * 8) = make_uint4(words_of_eight[0], words_of_eight[1], words_of_eight[2], words_of_eight[3]);
+          *reinterpret_cast<uint4*>(out + i * 8) =
+              make_uint4(words_of_eight[0], words_of_eight[1], words_of_eight[2], words_of_eight[3]);
       }
     }
   }

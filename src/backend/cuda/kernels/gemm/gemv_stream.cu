@@ -253,8 +253,7 @@ namespace {
 
 // Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
 uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64_t before) {
-  const int64_t max_blocks =
-      std::max<int64_t>(1, context.queue().num_sms() / num_groups - params.mix_tokens);
+  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),

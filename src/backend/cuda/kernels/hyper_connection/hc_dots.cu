@@ -296,8 +296,7 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_c
 template <typename Kind>
 void Launch(CudaContext& context, const Params& params) {
   const auto row_blocks = static_cast<int64_t>(CeilDiv(params.num_rows, Kind::kTiles * kRows));
-  const int64_t wanted =
-      std::max<int64_t>(1, context.queue().num_sms() / (params.num_parts * row_blocks));
+  const int64_t wanted = std::max<int64_t>(1, context.queue().num_sms() / (params.num_parts * row_blocks));
   Params p = params;
   p.tokens_per_block = static_cast<int>(CeilDiv(CeilDiv(params.num_tokens, wanted), kTokens) * kTokens);
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, p.tokens_per_block)),

@@ -351,9 +351,8 @@ uint64_t LaunchPostAndDots(CudaContext& context, const HcStep& step, uint64_t be
   const auto num_parts = static_cast<int>(HcParts(step.params.dim));
   const int runs = Runs(step.params.dim);
   const int num_groups = (step.num_tokens + kTokens - 1) / kTokens;
-  const dim3 grid(
-      static_cast<unsigned>(num_parts),
-      static_cast<unsigned>(std::clamp(context.queue().num_sms() / num_parts, 1, num_groups)));
+  const dim3 grid(static_cast<unsigned>(num_parts),
+                  static_cast<unsigned>(std::clamp(context.queue().num_sms() / num_parts, 1, num_groups)));
   return context.queue().LaunchInPlaceOf(
       before, runs == kFlashRuns ? HcEightsPostAndDotsKernel<kFlashRuns> : HcEightsPostAndDotsKernel<0>, grid,
       kThreads, SharedBytes(runs), step);
