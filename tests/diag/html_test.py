@@ -3,10 +3,12 @@
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import TINY, dsv4
+from dsv4_process import BINARY, TINY, dsv4
 from html_pages import CHECKS, Page, make_page
 
 
@@ -83,11 +85,14 @@ class Html(unittest.TestCase):
     def test_a_page_is_written_whole_or_not_at_all(self):
         page = self.directory / "page.html"
         page.write_text("the page of yesterday", encoding="utf-8")
-        (self.directory / "page.html.partial").mkdir()
-        process = dsv4("diagnose", "stop-set", "--html", page)
-        self.assertEqual(process.returncode, 1)
-        self.assertIn("page.html.partial", process.stderr)
+        # No file may grow beyond 1 kB, as on a disk that is full.
+        process = subprocess.run(["prlimit", "--fsize=1024", BINARY, "diagnose", "stop-set", "--html", str(page)],
+                                 capture_output=True, text=True, timeout=600, check=False,
+                                 preexec_fn=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn(f"{page}: cannot write: File too large", process.stderr)
         self.assertEqual(page.read_text(encoding="utf-8"), "the page of yesterday")
+        self.assertEqual([path.name for path in self.directory.iterdir()], ["page.html"])
         for wrong in (self.directory / "absent" / "page.html", self.directory):
             process = dsv4("diagnose", "all", "--html", wrong)
             self.assertEqual((process.returncode, process.stdout), (3, ""))  # Before the first check.

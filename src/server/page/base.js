@@ -13,6 +13,7 @@ let conversations = [];   // {id, title, turns, settings, changed, version, dele
 let settings = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, thinking: true, ...read("dsv4.settings", {}) };
 let current = null;   // One of the conversations.
 let running = null;   // {controller, conversation} while an answer comes.
+let unsaved = null;   // The conversation whose last words may not be stored yet.
 let leaving = false;  // The page is being closed or loaded again.
 let database = null;
 const channel = new BroadcastChannel("dsv4");  // Other tabs: {changed: id}, {ask: id}, {alive: id}.

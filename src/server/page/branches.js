@@ -67,12 +67,12 @@ async function regenerate(turn = current?.turns.at(-1)) {
   await answer(conversation, next);
 }
 
-// Goes on with an answer that was cut. Where the reasoning was cut, it is closed and the answer begins.
-async function goOn() {
+// Goes on with an answer that was cut, in its reasoning or behind it. `closing`: the reasoning ends and the answer begins.
+async function goOn(closing = false) {
   const conversation = current;
   const turn = conversation?.turns.at(-1);
   if (!canGoOn(turn) || !await isFree(conversation)) return;
   delete turn.edited;
-  await answer(conversation, turn);
+  await answer(conversation, turn, closing);
 }
 const canGoOn = turn => Boolean(turn?.role === "assistant" && !turn.active && !turn.calls.length && (turn.error || turn.edited) && (turn.content || turn.reasoning));

@@ -8,7 +8,7 @@ for (const id of ["close-menu", "shade"]) $(id).addEventListener("click", () => 
 $("notice-close").addEventListener("click", () => { $("notice").hidden = true; });
 addEventListener("pagehide", () => {
   leaving = true;
-  if (running) write(`dsv4.rest.${running.conversation.id}`, running.conversation);
+  if (unsaved) write(`dsv4.rest.${unsaved.id}`, unsaved);
 });
 addEventListener("pageshow", () => { leaving = false; });
 document.addEventListener("keydown", event => {

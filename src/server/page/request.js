@@ -9,8 +9,8 @@ function fileText({ name, text }) {
 }
 const questionText = turn => (turn.files ?? []).map(fileText).join("") + turn.content;
 
-// The last turn is the one that the answer goes into: empty, or begun and to be continued.
-function requestBody(conversation) {
+// The last turn is the one that the answer goes into: empty, or begun and to be continued. `closing`: reasoning that was cut ends at once.
+function requestBody(conversation, closing = false) {
   const last = conversation.turns.at(-1);
   const unfinished = Boolean(last.content || last.reasoning);
   const turns = conversation.turns.slice(0, unfinished ? undefined : -1);
@@ -28,7 +28,8 @@ function requestBody(conversation) {
   if (set.system) messages.unshift({ role: "system", content: set.system });
   const thinking = unfinished ? Boolean(last.reasoning) : set.thinking;
   const body = { messages, stream: true, stream_options: { include_usage: true }, thinking };
-  if (thinking && set.budget) body.thinking = { type: "enabled", budget_tokens: Number(set.budget) };
+  // A budget counts what this request adds, and 0 would be none.
+  if (thinking && (closing || set.budget)) body.thinking = { type: "enabled", budget_tokens: closing ? 1 : Number(set.budget) };
   if (thinking && set.effort) body.reasoning_effort = set.effort;
   for (const name of ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"]) {
     if (set[name] !== undefined && set[name] !== "") body[name] = Number(set[name]);
@@ -117,23 +118,24 @@ function addChunk(turn, chunk, times) {
 }
 
 // Asks, and writes the answer into `turn`, the last of the conversation: a new one, or one to be continued.
-async function answer(conversation, turn = null) {
+async function answer(conversation, turn = null, closing = false) {
   if (running) return;
   if (!turn) {
     turn = newAnswer();
     conversation.turns.push(turn);
   }
   running = { controller: new AbortController(), conversation, pieces: 0, seconds: 0 };
+  unsaved = conversation;
   const times = { started: performance.now(), first: 0, thinking: 0, answering: 0 };
   const refresh = makeRefresh(conversation, turn);
   let saving = null;
   const saveSoon = () => { saving ??= setTimeout(() => keep(conversation).then(() => { saving = null; }), 300); };
   try {
-    const body = requestBody(conversation);
+    const body = requestBody(conversation, closing);
     delete turn.error;
     turn.active = true;
     turn.effort ||= body.reasoning_effort;
-    turn.budget ||= body.thinking.budget_tokens;
+    if (!closing) turn.budget ||= body.thinking.budget_tokens;
     show();
     keep(conversation);
     const response = await fetch("v1/chat/completions",
@@ -152,4 +154,5 @@ async function answer(conversation, turn = null) {
   running = null;
   show(false);
   await keep(conversation);
+  if (running?.conversation !== conversation) unsaved = null;
 }

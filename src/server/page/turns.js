@@ -48,7 +48,8 @@ function drawFoot(turn, startEdit) {
     }
     if (turn.role === "assistant") {
       if (canGoOn(turn) && last) {
-        foot.append(button(turn.content ? "Continue" : "Answer now", goOn, { title: turn.content ? "Go on where it was cut" : "Close the reasoning and answer" }));
+        foot.append(button("Continue", () => goOn(), { title: "Go on where it was cut" }));
+        if (!turn.content) foot.append(button("Answer now", () => goOn(true), { title: "Close the reasoning and answer" }));
       }
       foot.append(button("Again", () => regenerate(turn), { title: last ? "Another answer (Ctrl+Shift+R)" : "Another answer" }));
       if (turn.calls.length && last) foot.append(button("Send results", sendResults));
