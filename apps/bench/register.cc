@@ -7,6 +7,7 @@
 #include "apps/bench/bench_command.h"
 #include "apps/bench/bench_runs.h"
 #include "apps/bench/bench_server.h"
+#include "apps/bench/bench_speculation.h"
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
 
@@ -22,8 +23,6 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
     server->excludes(bench.get_option(other));
   }
   bench.add_option("--api-key", options.api_key, "Of the server")->needs(server);
-  bench.add_option("--prompts", options.prompts_path, "One object with 'messages' a line (default: a mix)")
-      ->needs(server);
   bench
       .add_option("--streams", options.num_streams,
                   "Closed loop: clients that ask one request after the other")
@@ -35,10 +34,30 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
       ->check(Positive())
       ->needs(server)
       ->capture_default_str();
-  bench.add_option("--output-tokens", options.output_tokens, "Of every answer")
+  bench.add_option("--output-tokens", options.output_tokens, "Of every answer; with --speculation at most")
       ->check(Positive())
-      ->needs(server)
       ->capture_default_str();
+}
+
+// What is only for `bench --speculation`, and the prompts that it and `bench --server` read.
+void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, ServerBenchOptions& server) {
+  CLI::Option* speculation = bench.add_option(
+      "--speculation", options.drafter, "Answer --prompts with and without drafts: auto, suffix or suffix:K");
+  for (const char* other : {"--prefill", "--depth", "--batch", "--isa", "--rounds", "--profile", "--explain",
+                            "--server", "--check", "--seed"}) {
+    speculation->excludes(bench.get_option(other));
+  }
+  bench
+      .add_option_function<std::string>(
+          "--prompts", [&](const std::string& path) { options.prompts_path = server.prompts_path = path; },
+          "For --server and --speculation: one object with 'messages' a line (default of --server: a mix)")
+      ->type_name("FILE");
+  bench.callback([&bench, speculation] {
+    const bool prompts = bench.get_option("--prompts")->count() > 0;
+    if (speculation->count() > 0 && !prompts) throw CLI::RequiresError("--speculation", "--prompts");
+    if (prompts && speculation->count() == 0 && bench.get_option("--server")->count() == 0)
+      throw CLI::RequiresError("--prompts", "--server or --speculation");
+  });
 }
 
 }  // namespace
@@ -46,10 +65,17 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
 void RegisterBench(Commands& commands) {
   const auto kept = std::make_shared<BenchOptions>();
   const auto server = std::make_shared<ServerBenchOptions>();
+  const auto speculation = std::make_shared<SpeculationBenchOptions>();
   BenchOptions& options = *kept;
   CLI::App& bench = commands.AddOverRanks(
       "bench", "Time prefills and decode steps against the machine's bounds",
-      [kept, server](const Invocation& invocation) {
+      [kept, server, speculation](const Invocation& invocation) {
+        if (!speculation->drafter.empty()) {
+          speculation->repeat = kept->repeat;
+          speculation->output_tokens = server->output_tokens;
+          speculation->json = kept->json;
+          return RunSpeculationBench(*speculation, invocation.model);
+        }
         if (!server->url.empty()) {
           server->seed = kept->seed;
           server->check = kept->check;
@@ -60,7 +86,7 @@ void RegisterBench(Commands& commands) {
         kept->model.explain = kept->explain;
         return RunBenchCommand(*kept);
       },
-      [server] { return server->url.empty(); });
+      [server, speculation] { return server->url.empty() && speculation->drafter.empty(); });
   const auto list = [](int64_t min) {
     return CLI::Validator(
         [min](const std::string& text) {
@@ -100,6 +126,7 @@ void RegisterBench(Commands& commands) {
                  "With --backend cuda: the kernel of every op and shape, and why");
   bench.add_flag("--json", options.json, "One JSON document on standard output");
   AddServerBench(bench, *server);
+  AddSpeculationBench(bench, *speculation, *server);
   AddRankFlags(bench, commands.model());
 }
 

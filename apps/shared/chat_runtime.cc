@@ -127,6 +127,7 @@ engine::Request ChatRuntime::MakeRequest(std::vector<int32_t> prompt, const Ask&
   request.sampling = ask.sampling;
   request.max_tokens = ask.max_tokens;
   request.num_logprobs = ask.num_logprobs;
+  request.speculate = ask.speculate;
   for (const tokenizer::StopSet::Entry& entry : stop_set_.entries()) request.stop_tokens.insert(entry.id);
   return request;
 }
@@ -179,6 +180,7 @@ Result<ChatRuntime::Answer> ChatRuntime::Respond(std::span<const chat::Message> 
   if (ask.schema) {
     DSV4_ASSIGN_OR_RETURN(request.constraint, MakeConstraint(ask, prompt.ends_in_reasoning));
   }
+  if (ask.make_constraint) request.constraint = ask.make_constraint();
   Answer answer;
   answer.starts_in_reasoning = prompt.ends_in_reasoning;
   DSV4_ASSIGN_OR_RETURN(answer.generation, Run(std::move(request), ask, [&](std::string_view text) {

@@ -57,6 +57,10 @@ class ChatRuntime {
     int num_logprobs = -1;
     std::vector<std::string> stop;
     std::optional<std::string> schema;  // A JSON schema of the content, behind the reasoning.
+    // Makes what limits every token, in place of a schema. May be empty.
+    std::function<std::unique_ptr<sampling::TokenConstraint>()> make_constraint;
+    bool speculate =
+        true;  // Whether drafts of this answer are verified, where Options::speculation makes any.
     std::function<void(int64_t, int64_t)> on_prefill;
     std::function<void(const chat::Delta&)> on_delta;  // In raw mode everything is content.
     std::function<bool()> interrupted;
@@ -75,6 +79,7 @@ class ChatRuntime {
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const model::Model& model() const { return *model_; }
+  engine::EngineStats stats() const { return engine_->stats(); }
   // Null in raw mode.
   const chat::ChatProfile* profile() const { return profile_; }
   // InvalidArgument names the levels that the model's revision knows. Empty and raw mode: ok.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace dsv4::speculation {
 namespace {
@@ -13,11 +14,19 @@ constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.4
                                                            0.65, 0.7,  0.75, 0.8,  0.85, 0.9};
 constexpr double kPriorWeight = 4.0;
 
+// A sequence's drafts are watched, which costs nothing, before the first is verified, but for repeats so long that they are no accident.
+constexpr int kLeastSeen = 5;
+constexpr int kCertainEvidence = 7;
+constexpr double kForgetTrust = 0.95;
+constexpr double kTrustWeight = 0.5;
+
 // A row more costs this part of a row alone until it was measured. Too little rather than too much: what is tried is measured.
 constexpr double kUnknownRow = 0.15;
 constexpr double kNewStep = 0.2;  // Weight of the newest step.
 // A price that has not been seen for a while is doubted: a single slow step must not end drafts for ever.
-constexpr double kDoubt = 0.002;
+constexpr double kDoubt = 0.001;
+// The newest step weighs more, the longer ago the one before was.
+constexpr double kWeightOfAge = 0.01;
 constexpr double kCheapestRow = 0.02;
 
 }  // namespace
@@ -46,20 +55,43 @@ void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
   }
   // A step that something else held up says little.
   const double before = cost;
-  cost += kNewStep * (std::clamp(seconds, cost / 2, cost * 2) - cost);
+  int64_t& age = age_[static_cast<size_t>(rows)];
+  const double weight = std::min(1.0, kNewStep + kWeightOfAge * static_cast<double>(std::exchange(age, 0)));
+  cost += weight * (std::clamp(seconds, cost / 2, cost * 2) - cost);
   if (rows != base_rows) return;
   // Whatever makes steps slower (a longer context) makes all of them slower.
   for (size_t i = 1; i < cost_.size(); ++i) {
     if (static_cast<int64_t>(i) == rows || cost_[i] == 0.0) continue;
     cost_[i] *= cost / before;
+    ++age_[i];
     const auto more = static_cast<double>(static_cast<int64_t>(i) - rows);
     if (more > 0) cost_[i] = std::max(cost_[i] * (1.0 - kDoubt), cost * (1.0 + kCheapestRow * more));
   }
 }
 
 void DraftPolicy::SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
+  record.Expected(Prior(evidence, 0), accepted > 0);
   record.Saw(evidence, verified, accepted);
   record_.Saw(evidence, verified, accepted);
+}
+
+void AcceptanceRecord::Expected(double probability, bool right) {
+  trusted_.right = trusted_.right * kForgetTrust + (right ? 1.0 : 0.0);
+  trusted_.seen = trusted_.seen * kForgetTrust + probability;
+  ++num_expected_;
+}
+
+double AcceptanceRecord::Trust() const {
+  if (num_expected_ < kLeastSeen) return 0.0;
+  return std::min(1.0, (trusted_.right + kTrustWeight) / (trusted_.seen + kTrustWeight));
+}
+
+double DraftPolicy::Prior(int evidence, int64_t place) const {
+  double prior = kFirstGuess[static_cast<size_t>(evidence)];
+  // What holds for one place is the first guess for the one behind it.
+  for (int64_t i = 0; i <= std::min<int64_t>(place, 3); ++i)
+    prior = record_.Probability(evidence, i, prior, kPriorWeight);
+  return prior;
 }
 
 double DraftPolicy::RelativeCost(int64_t rows) const {
@@ -89,13 +121,8 @@ std::vector<int64_t> DraftPolicy::Lengths(std::span<const Candidate> candidates,
   };
   const auto probability = [&](const Candidate& candidate, int64_t place) {
     const int evidence = candidate.draft->evidence;
-    double prior = kFirstGuess[static_cast<size_t>(evidence)];
-    // What holds for one place is the first guess for the one behind it.
-    for (int64_t i = 0;; ++i) {
-      prior = record_.Probability(evidence, i, prior, kPriorWeight);
-      if (i >= place || i >= 3) break;
-    }
-    return candidate.record->Probability(evidence, place, prior, kPriorWeight);
+    const double trust = place == 0 && evidence < kCertainEvidence ? candidate.record->Trust() : 1.0;
+    return trust * candidate.record->Probability(evidence, place, Prior(evidence, place), kPriorWeight);
   };
   std::vector<int64_t> lengths(candidates.size(), 0);
   std::vector<int64_t> best = lengths;

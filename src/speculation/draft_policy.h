@@ -21,6 +21,12 @@ class AcceptanceRecord {
   // Of token `place` (from 0), where those before it were right; `prior` counts as much as `weight` observations.
   double Probability(int evidence, int64_t place, double prior, double weight) const;
 
+  // A draft's first token was expected to be right with `probability`.
+  void Expected(double probability, bool right);
+  // How much oftener first tokens were right than expected, over all evidence: what other texts have taught may not hold for this one. At
+  // most 1, and 0 until enough was seen.
+  double Trust() const;
+
  private:
   static constexpr int kPlaces = 4;  // 0, 1, 2, and all further ones.
   struct Count {
@@ -28,6 +34,8 @@ class AcceptanceRecord {
     double seen = 0.0;
   };
   std::array<std::array<Count, kPlaces>, kMostEvidence> counts_ = {};
+  Count trusted_;  // Right, and expected to be right.
+  int num_expected_ = 0;
 };
 
 struct Candidate {
@@ -39,6 +47,7 @@ class DraftPolicy {
  public:
   // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
   void SawStep(int64_t rows, int64_t base_rows, double seconds);
+  // The same of a draft that was not verified: 1, and whether the token that came was its first.
   void SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
 
   // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
@@ -51,8 +60,12 @@ class DraftPolicy {
  private:
   static constexpr int64_t kMostKnownRows = 256;
 
+  // That token `place` of a draft is right, as all sequences have it.
+  double Prior(int evidence, int64_t place) const;
+
   AcceptanceRecord record_;                           // Of all sequences.
   std::array<double, kMostKnownRows + 1> cost_ = {};  // Seconds by rows; 0: not seen.
+  std::array<int64_t, kMostKnownRows + 1> age_ = {};  // Steps without drafts since.
 };
 
 }  // namespace dsv4::speculation

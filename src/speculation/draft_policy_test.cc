@@ -63,14 +63,39 @@ TEST(DraftPolicy, GivesRowsToTheSurerSequence) {
   AcceptanceRecord sure;
   AcceptanceRecord unsure;
   for (int i = 0; i < 100; ++i) {
-    sure.Saw(3, 4, 4);
-    unsure.Saw(3, 4, 0);
+    policy.SawDraft(sure, 3, 4, 4);
+    policy.SawDraft(unsure, 3, 4, 0);
   }
   const Draft draft = {.tokens = {1, 2, 3, 4}, .evidence = 3};
   const std::vector<Candidate> candidates = {{&draft, &unsure}, {&draft, &sure}};
   const std::vector<int64_t> lengths = policy.Lengths(candidates, 2, 18);
   EXPECT_EQ(lengths[0], 0);
   EXPECT_EQ(lengths[1], 4);
+}
+
+TEST(DraftPolicy, WhatOtherTextsTaughtIsWatchedFirst) {
+  DraftPolicy policy = PolicyOf(0.3);
+  AcceptanceRecord other;
+  for (int i = 0; i < 100; ++i) policy.SawDraft(other, 3, kMost, kMost);
+  AcceptanceRecord record;
+  EXPECT_EQ(LengthsOf(policy, record, 1, 3), std::vector<int64_t>{0});
+  AcceptanceRecord alike;
+  for (int i = 0; i < 10; ++i) policy.SawDraft(alike, 3, 1, 1);
+  EXPECT_EQ(LengthsOf(policy, alike, 1, 3), std::vector<int64_t>{kMost});
+  // Drafts of other evidence count too.
+  for (int i = 0; i < 10; ++i) policy.SawDraft(record, 1, 1, 0);
+  EXPECT_LT(record.Trust(), 0.5);
+  // A long repeat is no accident.
+  AcceptanceRecord fresh;
+  EXPECT_GT(LengthsOf(policy, fresh, 1, 9).front(), 0);
+}
+
+TEST(DraftPolicy, APriceThatIsDoubtedIsSetRightByOneStep) {
+  DraftPolicy policy = PolicyOf(0.5);
+  for (int i = 0; i < 3000; ++i) policy.SawStep(1, 1, 1.0);
+  EXPECT_LT(policy.RelativeCost(2), 1.1);
+  policy.SawStep(2, 1, 1.5);
+  EXPECT_NEAR(policy.RelativeCost(2), 1.5, 0.05);
 }
 
 TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
@@ -88,7 +113,7 @@ TEST(DraftPolicy, DoubtsAPriceThatItHasNotSeenForLong) {
   policy.SawStep(1, 1, 1.0);
   policy.SawStep(4, 1, 100.0);  // Once, by accident.
   EXPECT_GT(policy.RelativeCost(4), 50.0);
-  for (int i = 0; i < 3000; ++i) policy.SawStep(1, 1, 1.0);
+  for (int i = 0; i < 6000; ++i) policy.SawStep(1, 1, 1.0);
   EXPECT_LT(policy.RelativeCost(4), 1.5);
 }
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import statistics
+import tempfile
 import unittest
 
 from dsv4_process import TINY, dsv4, dsv4_json
@@ -121,6 +122,33 @@ class Bench(unittest.TestCase):
         self.assertEqual(process.returncode, 2)
         self.assertEqual(process.stdout, "")
         self.assertIn(f"the model has {limit} positions", process.stderr)
+
+    def test_speculation_gives_the_same_answers_and_says_what_it_gained(self):
+        text = "the quick brown fox jumps over the lazy dog and runs into the dark wood " * 3
+        with tempfile.TemporaryDirectory() as directory:
+            prompts = pathlib.Path(directory) / "prompts.jsonl"
+            lines = [{"kind": "quote", "messages": [{"role": "user", "content": f"Quote: {text}"}], "answer": text},
+                     {"messages": [{"role": "user", "content": "What is the capital of France?"}]}]
+            prompts.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+            report = dsv4_json("bench", "--speculation", "suffix:4", "--prompts", prompts, "--repeat", "2", "--json")
+            quote, other = report["rows"]
+            self.assertEqual((quote["kind"], quote["given_answers"], other["kind"], other["given_answers"]), ("quote", True, "prompts", False))
+            self.assertGreater(quote["tokens_a_step"], 2)
+            self.assertLess(quote["steps"], quote["tokens"])
+            self.assertGreater(quote["drafted"], 0)
+            self.assertAlmostEqual(quote["ratio"], quote["serial_seconds"] / quote["drafted_seconds"])
+            process = dsv4("bench", "--speculation", "auto", "--prompts", prompts, "--repeat", "1")
+            self.assertEqual(process.returncode, 0, process.stderr)
+            self.assertIn("All answers are the same", process.stdout)
+            for wrong, said in (('{"messages": [], "x": 1}', "'x'"), ("{}", "no messages"), ("[]", "object"), ("", "no prompt"),
+                                ('{"messages": [{"role": "user", "content": "a"}], "answer": "a"}', "two tokens")):
+                prompts.write_text(wrong, encoding="utf-8")
+                process = dsv4("bench", "--speculation", "auto", "--prompts", prompts)
+                self.assertEqual(process.returncode, 3, wrong)
+                self.assertIn(said, process.stderr)
+        for arguments in (("--speculation", "auto"), ("--speculation", "off", "--prompts", "x"), ("--speculation", "mtp", "--prompts", "x"),
+                          ("--prompts", "x"), ("--speculation", "auto", "--prompts", "x", "--depth", "0")):
+            self.assertEqual(dsv4("bench", *arguments).returncode, 2, arguments)
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ class Page(page_testing.PageTest):
         self.settings(temperature=0)
         self.do("""window.seen = []; new MutationObserver(() => seen.push(document.getElementById('meter-text').innerText))
             .observe(document.getElementById('meter-text'), { childList: true })""")
-        self.ask("What is the capital of France?")
+        self.ask("Tell me a story.")  # Long enough to be drawn while it comes.
         turn = json.loads(self.wait_for_answer())
         read, written = map(int, re.match(r"(\d+) tokens read \(\d+ reused\), (\d+) written", turn["note"]).groups())
         self.assertEqual(turn["tokens"], read + written)

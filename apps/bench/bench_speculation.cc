@@ -1,0 +1,283 @@
+#include "apps/bench/bench_speculation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "apps/shared/chat_file.h"
+#include "apps/shared/chat_runtime.h"
+#include "apps/shared/load_bar.h"
+#include "apps/shared/speculation_flag.h"
+#include "apps/terminal/printable.h"
+#include "apps/terminal/terminal.h"
+#include "base/json.h"
+#include "base/read_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+struct Prompt {
+  std::string kind;
+  std::vector<chat::Message> messages;
+  std::vector<int32_t> answer;  // Given; empty: the model's own.
+};
+
+// Of all prompts of a kind.
+struct Row {
+  std::string kind;
+  bool given = false;
+  int64_t num_prompts = 0;
+  int64_t num_tokens = 0;     // Of answers,
+  int64_t num_steps = 0;      // and the steps that gave them with drafts,
+  int64_t num_drafted = 0;    // which verified so many tokens of drafts.
+  double serial_seconds = 0;  // The fastest of each prompt's answers, summed up.
+  double drafted_seconds = 0;
+  double slowest = std::numeric_limits<double>::infinity();  // The least ratio of a prompt.
+
+  double Ratio() const { return serial_seconds / drafted_seconds; }
+  double DraftedAStep() const { return static_cast<double>(num_drafted) / static_cast<double>(num_steps); }
+  double TokensAStep() const { return static_cast<double>(num_tokens) / static_cast<double>(num_steps); }
+};
+
+// The answer is what was given, whatever the model would say: every token costs its step all the same.
+class GivenAnswer final : public sampling::TokenConstraint {
+ public:
+  GivenAnswer(std::vector<int32_t> answer, int64_t vocab_size)
+      : answer_(std::move(answer)), mask_(static_cast<size_t>((vocab_size + 63) / 64)) {
+    Set(true);
+  }
+
+  std::span<const uint64_t> Allowed() override { return mask_; }
+  void Accept(int32_t /*token*/) override {
+    Set(false);
+    ++next_;
+    Set(true);
+  }
+
+ private:
+  void Set(bool on) {
+    if (next_ >= answer_.size()) return;
+    const auto id = static_cast<size_t>(answer_[next_]);
+    const uint64_t bit = uint64_t{1} << (id % 64);
+    mask_[id / 64] = on ? bit : 0;
+  }
+
+  std::vector<int32_t> answer_;
+  std::vector<uint64_t> mask_;
+  size_t next_ = 0;
+};
+
+Result<Prompt> ReadPrompt(const std::string& line, const std::string& where,
+                          const tokenizer::Tokenizer& tokenizer) {
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue object, chat::ReadJson(line, where));
+  if (!object.is_object()) return Error(InvalidArgument(where + ": wanted an object"));
+  Prompt prompt{.kind = "prompts", .messages = {}, .answer = {}};
+  const chat::JsonValue* messages = nullptr;
+  const chat::JsonValue* answer = nullptr;
+  for (const auto& [name, value] : object.members()) {
+    if (name == "messages") {
+      messages = &value;
+    } else if (name != "kind" && name != "answer") {
+      return Error(InvalidArgument(
+          fmt::format("{}: got a field '{}', wanted messages, kind or answer", where, Printable(name))));
+    } else if (!value.is_string()) {
+      return Error(InvalidArgument(fmt::format("{}, {}: wanted a text", where, name)));
+    } else if (name == "kind") {
+      prompt.kind = value.text();
+    } else {
+      answer = &value;
+    }
+  }
+  if (messages == nullptr) return Error(InvalidArgument(where + ": no messages"));
+  DSV4_ASSIGN_OR_RETURN(prompt.messages, chat::ParseMessages(*messages, where));
+  if (answer != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(prompt.answer, tokenizer.Encode(answer->text()));
+    if (prompt.answer.size() < 2)
+      return Error(InvalidArgument(where + ", answer: wanted two tokens or more"));
+  }
+  return prompt;
+}
+
+Result<std::vector<Prompt>> ReadPrompts(const std::string& path, const tokenizer::Tokenizer& tokenizer) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
+  std::istringstream lines(text);
+  std::vector<Prompt> prompts;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    DSV4_ASSIGN_OR_RETURN(
+        Prompt prompt, ReadPrompt(line, fmt::format("{}, prompt {}", path, prompts.size() + 1), tokenizer));
+    prompts.push_back(std::move(prompt));
+  }
+  if (prompts.empty()) return Error(InvalidArgument(path + ": no prompt in it"));
+  return prompts;
+}
+
+std::vector<int32_t> Ids(const Generation& generation) {
+  std::vector<int32_t> ids;
+  for (const sampling::SampledToken& token : generation.tokens) ids.push_back(token.id);
+  return ids;
+}
+
+class SpeculationBench {
+ public:
+  SpeculationBench(const SpeculationBenchOptions& options, ChatRuntime& runtime)
+      : options_(options), runtime_(runtime) {}
+
+  Status Run(const Prompt& prompt) {
+    double fastest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+    std::vector<int32_t> serial;
+    int64_t num_steps = 0;
+    int64_t num_drafted = 0;
+    for (int round = 0; round < 2 * options_.repeat; ++round) {
+      // Off, on, on, off, ...: what was first the last time is second now.
+      const bool drafted = ((round + 1) / 2) % 2 == 1;
+      const int64_t before = NumDrafted();
+      DSV4_ASSIGN_OR_RETURN_STATUS(const Generation generation, Answer(prompt, drafted));
+      std::vector<int32_t> ids = Ids(generation);
+      if (round == 0) serial = ids;
+      if (ids != serial) {
+        const auto [at, other] = std::ranges::mismatch(serial, ids);
+        return Internal(fmt::format("prompt {} ({}): with {} drafts token {} of the answer is another one",
+                                    num_prompts_ + 1, prompt.kind, drafted ? "these" : "no",
+                                    at - serial.begin()));
+      }
+      if (drafted && generation.decode_seconds < fastest[1]) {
+        num_steps = generation.num_steps;
+        num_drafted = NumDrafted() - before;
+      }
+      fastest[drafted ? 1 : 0] = std::min(fastest[drafted ? 1 : 0], generation.decode_seconds);
+    }
+    ++num_prompts_;
+    Row& row = RowOf(prompt);
+    ++row.num_prompts;
+    row.num_tokens += static_cast<int64_t>(serial.size());
+    row.num_steps += num_steps;
+    row.num_drafted += num_drafted;
+    row.serial_seconds += fastest[0];
+    row.drafted_seconds += fastest[1];
+    row.slowest = std::min(row.slowest, fastest[0] / fastest[1]);
+    return {};
+  }
+
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  int64_t NumDrafted() const {
+    const auto counts = runtime_.stats().num_draft_tokens;
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  }
+
+  Result<Generation> Answer(const Prompt& prompt, bool drafted) {
+    ChatRuntime::Ask ask;
+    ask.mode = chat::ThinkingMode::kChat;
+    ask.sampling.temperature = 0;
+    ask.max_tokens = options_.output_tokens;
+    ask.speculate = drafted;
+    if (!prompt.answer.empty()) {
+      ask.max_tokens = static_cast<int64_t>(prompt.answer.size());
+      ask.make_constraint = [&] {
+        return std::make_unique<GivenAnswer>(prompt.answer, runtime_.model().config().vocab_size);
+      };
+    }
+    DSV4_ASSIGN_OR_RETURN(ChatRuntime::Answer answer, runtime_.Respond(prompt.messages, ask));
+    if (!prompt.answer.empty() && Ids(answer.generation) != prompt.answer)
+      return Error(Internal(fmt::format("prompt {}: the answer is not the one given", num_prompts_ + 1)));
+    return std::move(answer.generation);
+  }
+
+  Row& RowOf(const Prompt& prompt) {
+    const bool given = !prompt.answer.empty();
+    const auto found = std::ranges::find_if(
+        rows_, [&](const Row& row) { return row.kind == prompt.kind && row.given == given; });
+    if (found != rows_.end()) return *found;
+    rows_.push_back({.kind = prompt.kind, .given = given});
+    return rows_.back();
+  }
+
+  const SpeculationBenchOptions& options_;
+  ChatRuntime& runtime_;
+  std::vector<Row> rows_;
+  int64_t num_prompts_ = 0;
+};
+
+void PrintTable(const std::vector<Row>& rows) {
+  fmt::print("{:16} {:>7} {:>7} {:>11} {:>11} {:>7} {:>8} {:>7} {:>8}\n", "kind", "prompts", "tokens",
+             "off tok/s", "on tok/s", "ratio", "at most", "worst", "drafted");
+  bool given = false;
+  for (const Row& row : rows) {
+    const auto tokens = static_cast<double>(row.num_tokens);
+    given = given || row.given;
+    fmt::print("{:16} {:>7} {:>7} {:>11.1f} {:>11.1f} {:>7.2f} {:>8.2f} {:>7.2f} {:>8.2f}\n",
+               Printable(row.kind) + (row.given ? " *" : ""), row.num_prompts, row.num_tokens,
+               tokens / row.serial_seconds, tokens / row.drafted_seconds, row.Ratio(), row.TokensAStep(),
+               row.slowest, row.DraftedAStep());
+  }
+  fmt::print(
+      "All answers are the same with and without. ratio: on / off. at most: tokens a step, the ratio if "
+      "further rows of a "
+      "step cost nothing. worst: the least ratio of one prompt. drafted: tokens that a step verified.\n");
+  if (given) fmt::print("* The answer is given, and the model made to say it.\n");
+}
+
+void PrintJson(const SpeculationBenchOptions& options, const std::vector<Row>& rows) {
+  Json document = {{"drafter", options.drafter}, {"repeat", options.repeat}, {"rows", Json::array()}};
+  for (const Row& row : rows) {
+    document["rows"].push_back({{"kind", row.kind},
+                                {"given_answers", row.given},
+                                {"prompts", row.num_prompts},
+                                {"tokens", row.num_tokens},
+                                {"steps", row.num_steps},
+                                {"drafted", row.num_drafted},
+                                {"serial_seconds", row.serial_seconds},
+                                {"drafted_seconds", row.drafted_seconds},
+                                {"ratio", row.Ratio()},
+                                {"tokens_a_step", row.TokensAStep()},
+                                {"worst_ratio", row.slowest}});
+  }
+  fmt::print("{}\n", document.dump(2));
+}
+
+}  // namespace
+
+int RunSpeculationBench(const SpeculationBenchOptions& options, const ModelFlags& model) {
+  auto speculation = ParseSpeculation(options.drafter, /*verifies=*/false);
+  if (speculation && speculation->make_drafter == nullptr)
+    speculation =
+        Error(InvalidArgument("bench --speculation off: wanted a drafter, which is compared with off"));
+  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
+  LoadBar bar;
+  ChatRuntime::Options runtime_options;
+  runtime_options.model = model;
+  runtime_options.speculation = *speculation;
+  auto runtime = ChatRuntime::Load(runtime_options, bar.callback());
+  bar.Clear();
+  if (!runtime) return Fail(runtime.error(), kExitBadInput);
+  const auto prompts = ReadPrompts(options.prompts_path, (*runtime)->tokenizer());
+  if (!prompts) return Fail(prompts.error(), kExitBadInput);
+  SpeculationBench bench(options, **runtime);
+  ProgressBar progress("Answering");
+  int64_t done = 0;
+  for (const Prompt& prompt : *prompts) {
+    progress.Update(done++, static_cast<int64_t>(prompts->size()));
+    if (const Status status = bench.Run(prompt); !status.ok()) {
+      progress.Clear();
+      return Fail(status, kExitRunFailed);
+    }
+  }
+  progress.Clear();
+  if (options.json) {
+    PrintJson(options, bench.rows());
+  } else {
+    PrintTable(bench.rows());
+  }
+  return kExitOk;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,24 @@
+// `dsv4 bench --speculation DRAFTER --prompts FILE`: answers with and without drafts, in turns, and whether they are the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/shared/model_flags.h"
+
+namespace dsv4::apps {
+
+struct SpeculationBenchOptions {
+  std::string drafter;  // As --speculation of `run`; not off. Empty: another bench.
+  // One object a line: "messages", "kind" (a row of the table; default "prompts"), and for an answer that the model is made to give,
+  // "answer". The model's own answers are greedy.
+  std::string prompts_path;
+  int repeat = 5;               // Answers of each prompt, each way; the fastest counts.
+  int64_t output_tokens = 256;  // Of an answer of the model's own at most.
+  bool json = false;
+};
+
+// Returns the process exit code: kExitRunFailed when an answer with drafts is not the one without.
+int RunSpeculationBench(const SpeculationBenchOptions& options, const ModelFlags& model);
+
+}  // namespace dsv4::apps
