@@ -158,6 +158,8 @@ class Engine {
   // Decides which drafts the next step verifies, besides one row of each running sequence; whether there are any.
   bool ChooseDrafts();
   void Learn(Sequence& sequence);
+  // Up to `most` tokens that may follow: what the constraint forces, or the drafter's as far as the constraint allows them.
+  static speculation::Draft Propose(Sequence& sequence, int64_t most);
   // What a step of decode rows alone took.
   void SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin);
 

@@ -24,6 +24,18 @@ void Engine::Learn(Sequence& sequence) {
   sequence.drafter->Read(sequence.tokens);
 }
 
+speculation::Draft Engine::Propose(Sequence& sequence, int64_t most) {
+  speculation::Draft draft = sequence.drafter->Propose(most);
+  sampling::TokenConstraint* constraint = sequence.request.constraint.get();
+  if (constraint == nullptr) return draft;
+  draft.tokens.resize(constraint->CountAllowed(draft.tokens));
+  std::vector<int32_t> forced = constraint->Forced(static_cast<size_t>(most));
+  if (forced.empty()) return draft;
+  // A draft of the same text in other tokens has been written so before.
+  if (draft.tokens.size() >= forced.size()) return {std::move(draft.tokens), speculation::kForcedEvidence};
+  return {std::move(forced), speculation::kForcedEvidence};
+}
+
 bool Engine::ChooseDrafts() {
   const SpeculationOptions& options = options_.speculation;
   for (const auto& sequence : running_) sequence->num_verified = 0;
@@ -43,7 +55,7 @@ bool Engine::ChooseDrafts() {
     const int64_t most = std::min({options.most_tokens, model_.cache_layout().max_rewind_tokens,
                                    sequence->max_tokens - sequence->num_output_tokens() - 1});
     const auto num_known = static_cast<int64_t>(sequence->tokens.size());
-    sequence->draft = most > 0 ? sequence->drafter->Propose(most) : speculation::Draft();
+    sequence->draft = most > 0 ? Propose(*sequence, most) : speculation::Draft();
     sequence->draft_at = num_known;
     if (sequence->draft.tokens.empty()) continue;
     candidates.push_back({&sequence->draft, &sequence->acceptance});

@@ -20,4 +20,10 @@ void GrammarConstraint::Accept(int32_t token) {
   DSV4_CHECK(status.ok()) << status.ToString();
 }
 
+size_t GrammarConstraint::CountAllowed(std::span<const int32_t> draft) {
+  return matcher_.CountAllowed(draft);
+}
+
+std::vector<int32_t> GrammarConstraint::Forced(size_t most) { return matcher_.ForcedTokens(most); }
+
 }  // namespace dsv4::grammar

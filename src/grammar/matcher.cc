@@ -239,6 +239,27 @@ std::string Matcher::ForcedBytes() {
   return forced;
 }
 
+std::vector<TokenId> Matcher::ForcedTokens(size_t most) {
+  std::vector<TokenId> tokens;
+  if (finished_ || most == 0) return tokens;
+  const std::string forced = ForcedBytes();
+  std::string_view rest = forced;
+  while (!rest.empty() && tokens.size() < most) {
+    const TokenId id = trie_->LongestPrefix(rest);
+    if (id < 0) break;
+    tokens.push_back(id);
+    rest.remove_prefix(trie_->BytesOf(id).size());
+  }
+  return tokens;
+}
+
+size_t Matcher::CountAllowed(std::span<const TokenId> tokens) const {
+  Matcher ahead = *this;
+  size_t count = 0;
+  while (count < tokens.size() && ahead.Accept(tokens[count]).ok()) ++count;
+  return count;
+}
+
 void Matcher::DropFrames() {
   if (frames_.size() <= kMaxFrames) return;
   const std::vector<Frame> old = std::move(frames_);

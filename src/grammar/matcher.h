@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,10 @@ class Matcher {
   // What must come next, whatever is sampled; maybe cut. Not accepted yet. Tokens that cross its end are excluded by writing it:
   // a caller that skips ahead decides that.
   std::string ForcedBytes();
+  // The same as tokens, up to `most`: the longest that fit, one after the other. Sampled ones may differ, and spell the same.
+  std::vector<TokenId> ForcedTokens(size_t most);
+  // How many of the first tokens could be accepted, one after the other. None is.
+  size_t CountAllowed(std::span<const TokenId> tokens) const;
 
   static constexpr size_t kMaxThreads = 1024;
   static constexpr int64_t kMaxSteps = 1'000'000;

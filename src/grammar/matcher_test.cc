@@ -125,6 +125,20 @@ TEST(Matcher, ForcedBytesAreWhatMustCome) {
   EXPECT_EQ(matcher.ForcedBytes(), "city\":");
   ASSERT_TRUE(matcher.AcceptBytes("city\":\"").ok());
   EXPECT_EQ(matcher.ForcedBytes(), "Rome\"");
+  std::string spelled;
+  for (const TokenId id : matcher.ForcedTokens(100)) {
+    const auto bytes = ToyTrie()->BytesOf(id);
+    spelled.append(bytes.begin(), bytes.end());
+  }
+  EXPECT_EQ(spelled, "Rome\"");
+  const std::vector<TokenId> forced = matcher.ForcedTokens(100);
+  EXPECT_EQ(matcher.ForcedTokens(1), std::vector<TokenId>{forced.front()});
+  EXPECT_TRUE(matcher.ForcedTokens(0).empty());
+  EXPECT_EQ(matcher.CountAllowed(forced), forced.size());
+  std::vector<TokenId> wrong = forced;
+  wrong.insert(wrong.begin() + 1, kStop);
+  EXPECT_EQ(matcher.CountAllowed(wrong), 1U);
+  EXPECT_EQ(matcher.ForcedBytes(), "Rome\"");  // Nothing was accepted.
   ASSERT_TRUE(matcher.AcceptBytes("Rome\"}").ok());
   EXPECT_EQ(matcher.ForcedBytes(), "");
 }

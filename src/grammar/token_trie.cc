@@ -286,4 +286,18 @@ std::shared_ptr<const TokenTrie::Fit> TokenTrie::FitOf(const Dfa& dfa, uint32_t 
   return fit;
 }
 
+TokenId TokenTrie::LongestPrefix(std::string_view bytes) const {
+  TokenId longest = -1;
+  uint32_t node = 0;
+  for (const char byte : bytes) {
+    uint32_t child = node + 1;
+    const uint32_t end = nodes_[node].subtree_end;
+    while (child < end && nodes_[child].byte != static_cast<uint8_t>(byte)) child = nodes_[child].subtree_end;
+    if (child >= end) break;
+    node = child;
+    if (!TokensOf(node).empty()) longest = TokensOf(node).front();
+  }
+  return longest;
+}
+
 }  // namespace dsv4::grammar

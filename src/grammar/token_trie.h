@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,8 @@ class TokenTrie {
   }
   std::span<const uint8_t> BytesOf(TokenId id) const;
   int64_t num_ids() const { return static_cast<int64_t>(bytes_.size()); }
+  // The longest token that `bytes` begin with; -1: none.
+  TokenId LongestPrefix(std::string_view bytes) const;
 
   // What the tokens do to a terminal in some state.
   struct Fit {

@@ -2,8 +2,10 @@
 // calls those of different sequences from several threads at one time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace dsv4::sampling {
 
@@ -17,6 +19,12 @@ class TokenConstraint {
 
   // `token` was sampled; a stop token ends the sequence and is not told.
   virtual void Accept(int32_t token) = 0;
+
+  // For drafts of what comes next (engine/speculate.cc); neither accepts anything, and neither changes what Allowed() says.
+  // How many of the first tokens of `draft` may come, one after the other: it is cut there.
+  virtual size_t CountAllowed(std::span<const int32_t> draft) { return draft.size(); }
+  // Up to `most` tokens that spell the text that must come here, whatever is sampled. It may come in other tokens.
+  virtual std::vector<int32_t> Forced(size_t /*most*/) { return {}; }
 };
 
 }  // namespace dsv4::sampling

@@ -45,6 +45,22 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     DSV4_CHECK(status.ok()) << status.ToString();
   }
 
+  size_t CountAllowed(std::span<const int32_t> draft) override {
+    size_t count = answer_ ? answer_->CountAllowed(draft) : draft.size();
+    if (!in_reasoning_) return count;
+    // A budget that ends within the draft.
+    const auto marker = std::ranges::find(draft, think_end_) - draft.begin();
+    if (marker > reasoning_left_)
+      count = std::min(count, static_cast<size_t>(std::max<int64_t>(0, reasoning_left_)));
+    return count;
+  }
+
+  std::vector<int32_t> Forced(size_t most) override {
+    if (in_reasoning_ && reasoning_left_ <= 0)
+      return most > 0 ? std::vector<int32_t>{think_end_} : std::vector<int32_t>();
+    return answer_ ? answer_->ForcedTokens(most) : std::vector<int32_t>();
+  }
+
  private:
   bool in_reasoning_;
   int64_t reasoning_left_;

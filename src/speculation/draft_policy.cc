@@ -10,8 +10,8 @@ namespace {
 // Of what was seen long ago.
 constexpr double kForget = 0.97;
 // Before anything was seen: that the first token is right, by evidence.
-constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5,  0.6,
-                                                           0.65, 0.7,  0.75, 0.8,  0.85, 0.9};
+constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5, 0.6, 0.65,
+                                                           0.7,  0.75, 0.8,  0.85, 0.9, 0.95};
 constexpr double kPriorWeight = 4.0;
 
 // A sequence's drafts are watched, which costs nothing, before the first is verified, but for repeats so long that they are no accident.

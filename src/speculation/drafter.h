@@ -14,7 +14,9 @@ struct Draft {
   // How sure the drafter is, on a scale of its own that only grows: 0 to kMostEvidence - 1 (draft_policy.h learns what it is worth).
   int evidence = 0;
 };
-inline constexpr int kMostEvidence = 12;
+inline constexpr int kMostEvidence = 13;
+// Of text that a constraint leaves no choice about.
+inline constexpr int kForcedEvidence = kMostEvidence - 1;
 
 // One per sequence; one thread at a time.
 class Drafter {

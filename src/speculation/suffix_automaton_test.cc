@@ -85,10 +85,10 @@ TEST(SuffixDrafter, IsSurerOfLongerRepeats) {
     const auto drafter = MakeSuffixDrafter();
     drafter->Read(text);
     const int evidence = drafter->Propose(1).evidence;
-    EXPECT_TRUE(evidence > before || evidence == kMostEvidence - 1) << length;
+    EXPECT_TRUE(evidence > before || evidence == kForcedEvidence - 1) << length;
     before = evidence;
   }
-  EXPECT_EQ(before, kMostEvidence - 1);
+  EXPECT_EQ(before, kForcedEvidence - 1);
 }
 
 }  // namespace

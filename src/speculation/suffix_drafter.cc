@@ -12,7 +12,7 @@ int EvidenceOf(int64_t length) {
   if (length <= 3) return static_cast<int>(std::max<int64_t>(length, 1)) - 1;
   const auto log2 = static_cast<int>(std::bit_width(static_cast<uint64_t>(length))) - 1;
   const bool upper_half = (length >> (log2 - 1) & 1) != 0;
-  return std::min(kMostEvidence - 1, 3 + 2 * (log2 - 2) + (upper_half ? 1 : 0));
+  return std::min(kForcedEvidence - 1, 3 + 2 * (log2 - 2) + (upper_half ? 1 : 0));
 }
 
 class SuffixDrafter final : public Drafter {

@@ -78,6 +78,17 @@ class EveryOther final : public sampling::TokenConstraint {
     ++num_accepted;
     odd_ = token % 3 == 0;
   }
+  size_t CountAllowed(std::span<const int32_t> draft) override {
+    bool odd = odd_;
+    size_t count = 0;
+    for (; count < draft.size() && (draft[count] % 2 != 0) == odd; ++count) odd = draft[count] % 3 == 0;
+    return count;
+  }
+  // Sometimes, and mostly not what comes: text may be spelled in other tokens.
+  std::vector<int32_t> Forced(size_t most) override {
+    if (num_accepted % 3 != 0) return {};
+    return std::vector<int32_t>(std::min<size_t>(most, 2), odd_ ? 1 : 4);
+  }
   int num_accepted = 0;
 
  private:
