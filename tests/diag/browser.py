@@ -89,7 +89,7 @@ class Browser:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in result:
             raise AssertionError(result["exceptionDetails"])
-        return result["result"]["value"]
+        return result["result"].get("value")
 
     def evaluate_as_person(self, expression):
         """Likewise, as if a person had just pressed something: what the browser forbids otherwise is allowed."""
