@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "server/anthropic_messages.h"
+#include "server/known_fields.h"
 
 namespace dsv4::server {
 namespace {
@@ -328,6 +329,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   fields.ReadList("tools", &tools);
   const chat::JsonValue* system = fields.Find("system");
   fields.Expect({"model", "thinking", "metadata"});
+  RefuseUnsupported(fields);
   DSV4_TRY(fields.status());
   if (system != nullptr) {
     DSV4_ASSIGN_OR_RETURN(std::string text, ReadSystem(*system));

@@ -7,6 +7,7 @@
 
 #include "server/api_error.h"
 #include "server/json_text.h"
+#include "server/known_fields.h"
 #include "server/openai_json.h"
 #include "server/random_id.h"
 
@@ -237,6 +238,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   if (fields.ReadObject("response_format", &format)) call.conversation.response_format = *format;
   fields.Expect({"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort",
                  "reasoning", "tools"});
+  RefuseUnsupported(fields);
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
   if (const chat::JsonValue* tools = fields.Find("tools")) {

@@ -6,6 +6,7 @@
 
 #include "server/api_error.h"
 #include "server/json_text.h"
+#include "server/known_fields.h"
 #include "server/openai_json.h"
 #include "server/random_id.h"
 
@@ -212,7 +213,10 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
     fields.Fail("best_of",
                 fmt::format("got {}, wanted n ({}): answers are not ranked", best_of, sampling.num_choices));
   }
+  if (request.echo && sampling.num_logprobs >= 0)
+    fields.Fail("echo", "the log-probabilities of a prompt are not computed, wanted no logprobs beside it");
   fields.Expect({"model"});
+  RefuseUnsupported(fields);
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(request.prompts, ReadPrompts(model, *prompt));
   fields.LogUnknown("completions");

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "server/known_fields.h"
 #include "server/openai_json.h"
 #include "server/openai_responses.h"
 
@@ -229,6 +230,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   keep("reasoning", request.reasoning);
   fields.Expect({"model", "store", "truncation", "include", "user", "thinking", "think", "enable_thinking",
                  "chat_template_kwargs", "reasoning_effort"});
+  RefuseUnsupported(fields);
   DSV4_TRY(fields.status());
 
   InputReader reader;

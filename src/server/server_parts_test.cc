@@ -1,4 +1,5 @@
 // Pieces of the server that HTTP tests reach only by chance: bounds of memory, constraints token by token, fields.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -16,6 +17,7 @@
 #include "server/call_memory.h"
 #include "server/fields.h"
 #include "server/http.h"
+#include "server/known_fields.h"
 #include "server/served_model_testing.h"
 
 namespace dsv4::server {
@@ -220,6 +222,40 @@ TEST(Fields, TheFirstMistakeIsKeptAndNamesTheField) {
   EXPECT_EQ(FieldOf(fields.status()), "outer.c");
   EXPECT_EQ(number, 1);
   EXPECT_THAT(fields.Unknown(), ElementsAre("e"));
+}
+
+TEST(KnownFields, AreRefusedByNameUnlessTheyAskForNothing) {
+  std::string_view before;
+  for (const KnownField& field : UnsupportedFields()) {
+    EXPECT_LT(before, field.name) << "by name";
+    before = field.name;
+    const auto refused = [&](std::string_view value) {
+      const auto json = *chat::ReadJson(fmt::format(R"({{"{}": {}}})", field.name, value), "test");
+      Fields fields(json);
+      RefuseUnsupported(fields);
+      return fields.status();
+    };
+    for (const char* nothing : {"null", "\"\"", "[]"}) EXPECT_TRUE(refused(nothing).ok()) << field.name;
+    EXPECT_EQ(refused("false").ok(), field.neutral != "true") << field.name;
+    if (!field.neutral.empty()) {
+      EXPECT_TRUE(refused(field.neutral).ok()) << field.name;
+    }
+    for (const char* something : {"\"x\"", "[7]", "0.5"}) {
+      EXPECT_EQ(FieldOf(refused(something)), field.name) << something;
+    }
+    // What was asked for is not refused.
+    const auto json = *chat::ReadJson(fmt::format(R"({{"{}": 0.5}})", field.name), "test");
+    Fields fields(json);
+    fields.Find(field.name);
+    RefuseUnsupported(fields);
+    EXPECT_TRUE(fields.status().ok());
+  }
+  for (const char* number : {R"({"typical_p": 1.0})", R"({"length_penalty": 1})"}) {
+    const auto json = *chat::ReadJson(number, "test");
+    Fields fields(json);
+    RefuseUnsupported(fields);
+    EXPECT_TRUE(fields.status().ok()) << number;
+  }
 }
 
 TEST(ApiError, TheFieldOfAMessage) {

@@ -165,7 +165,9 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
       {"POST", "/detokenize", &Service::Detokenize},
   };
   Admission admission;
-  const std::string_view path = request.path;
+  std::string_view path = request.path;
+  // Clients that join a base address and a path often write one slash too many.
+  if (path.size() > 1 && path.ends_with('/') && path != "/page/") path.remove_suffix(1);
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& candidate) {
     return candidate.path == path ||
            (candidate.path.size() > 1 && candidate.path.ends_with('/') && path.starts_with(candidate.path));
@@ -248,7 +250,7 @@ std::unique_ptr<Reply> Service::Models(const HttpRequest& request, const Caller&
                       {"owned_by", "dsv4"},
                       {"max_model_len", engine_.context_length()}};
   constexpr std::string_view kList = "/v1/models";
-  if (request.path == kList)
+  if (request.path == kList || request.path == "/v1/models/")
     return MakeReply({}, JsonText({{"object", "list"}, {"data", Json::array({entry})}}));
   const std::string name = request.path.substr(kList.size() + 1);
   if (name == model_.id) return MakeReply({}, JsonText(entry));

@@ -184,11 +184,26 @@ class Answers(SharedServer):
         self.assertEqual(reply["choices"][0]["text"], run["text"])
         self.assertEqual(reply["choices"][0]["finish_reason"], run["finish_reason"])
         ids = self.server.post("/tokenize", {"prompt": request["prompt"]})["tokens"]
-        both = self.server.post("/v1/completions", {**request, "prompt": [ids, ids], "echo": True, "logprobs": 2})
+        both = self.server.post("/v1/completions", {**request, "prompt": [ids, ids], "echo": True})
         self.assertEqual([choice["text"] for choice in both["choices"]], [request["prompt"] + run["text"]] * 2)
-        self.assertEqual("".join(both["choices"][0]["logprobs"]["tokens"]), run["text"])
+        reply = self.server.post("/v1/completions", {**request, "logprobs": 2})
+        self.assertEqual("".join(reply["choices"][0]["logprobs"]["tokens"]), run["text"])
+        # A harness that scores a prompt this way must not take the answer's figures for the prompt's.
+        status, _, reply = self.server.request("POST", "/v1/completions", {**request, "echo": True, "logprobs": 1})
+        self.assertEqual((status, reply["error"]["param"]), (400, "echo"))
         events = self.server.stream("/v1/completions", request)
         self.assertEqual("".join(chunk["choices"][0]["text"] for _, chunk in events[:-1]), run["text"])
+
+    def test_no_field_that_changes_an_answer_is_ignored(self):
+        for path, rest in ((CHAT, {"messages": QUESTION}), ("/v1/completions", {"prompt": "a"}),
+                           ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": QUESTION})):
+            for field, value in (("guided_json", {"type": "object"}), ("grammar", "root ::= x"), ("min_tokens", 5), ("bad_words", ["x"]),
+                                 ("prompt_logprobs", 1), ("use_beam_search", True), ("mirostat", 2)):
+                status, _, reply = self.server.request("POST", path, {**rest, "max_tokens": 1, field: value})
+                self.assertEqual(status, 400, (path, field))
+                self.assertIn(field, reply["error"]["message"])
+            self.server.post(path, {**rest, "max_tokens": 1, "min_tokens": 0, "use_beam_search": False, "length_penalty": 1.0, "user": "me"})
+            self.server.post(path + "/", {**rest, "max_tokens": 1})  # A slash too many.
 
     def test_tokens_there_and_back(self):
         text = "Grüße, 世界! <｜User｜>"
