@@ -29,7 +29,11 @@ Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource
   chat::RenderOptions render = {
       .mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking,
       .null_is_empty = true};
-  if (!options.effort.empty()) render.effort = options.effort;
+  if (!options.effort.empty()) {
+    render.effort = options.effort;
+  } else if (!profile->default_effort.empty()) {
+    render.effort = profile->default_effort;
+  }
   DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt prompt, chat::RenderPrompt(*profile, messages, render));
   std::vector<tokenizer::TextSpan> spans;
   for (const chat::Span& span : prompt.spans) spans.push_back({span.text, span.is_template});

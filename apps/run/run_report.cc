@@ -117,7 +117,11 @@ std::string SettingsLine(const chat::ChatProfile* profile, chat::ThinkingMode mo
     if (mode == chat::ThinkingMode::kChat) {
       line += "no reasoning";
     } else {
-      line += effort ? fmt::format("effort {}", *effort) : "effort: the model's own";
+      if (effort || !profile->default_effort.empty()) {
+        line += fmt::format("effort {}", effort ? *effort : std::string(profile->default_effort));
+      } else {
+        line += "effort: the model's own";
+      }
     }
   }
   if (sampling.temperature == 0.0F) {

@@ -129,6 +129,8 @@ Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
   served.both_reasoning_fields = options.both_reasoning_fields;
   served.default_thinking.mode =
       options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
+  if (!served.profile->default_effort.empty())
+    served.default_thinking.effort = served.profile->default_effort;
   if (options.effort.empty()) return {};
   const chat::JsonValue asks =
       chat::JsonValue::Object({{"reasoning_effort", chat::JsonValue::String(options.effort)}});

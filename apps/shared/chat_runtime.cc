@@ -156,7 +156,8 @@ Result<Generation> ChatRuntime::Run(engine::Request request, const Ask& ask,
 }
 
 Result<ChatRuntime::Answer> ChatRuntime::Respond(std::span<const chat::Message> messages, const Ask& ask) {
-  const chat::RenderOptions render = {.mode = ask.mode, .effort = ask.effort, .null_is_empty = true};
+  chat::RenderOptions render = {.mode = ask.mode, .effort = ask.effort, .null_is_empty = true};
+  if (!render.effort && !profile_->default_effort.empty()) render.effort = profile_->default_effort;
   DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt prompt, chat::RenderPrompt(*profile_, messages, render));
   std::vector<tokenizer::TextSpan> spans;
   for (const chat::Span& span : prompt.spans) spans.push_back({span.text, span.is_template});

@@ -60,6 +60,8 @@ Status Render(const dsv4_model& model, const char* request_json, dsv4_prompt& pr
           fmt::format("request: got \"{}\", wanted messages, tools, thinking_mode or effort", name));
     }
   }
+  if (!options.effort && !model.profile->default_effort.empty())
+    options.effort = model.profile->default_effort;
   DSV4_ASSIGN_OR_RETURN_STATUS(const chat::RenderedPrompt rendered,
                                chat::RenderPrompt(*model.profile, messages, options));
   std::vector<dsv4::tokenizer::TextSpan> spans;

@@ -189,9 +189,10 @@ TEST(ResolveThinking, TheFirstSwitchThatIsPresentWins) {
 }
 
 TEST(ResolveThinking, EffortsAreMappedByRevision) {
-  const std::string_view efforts[] = {"minimal", "low", "medium", "high", "xhigh", "max", "none"};
-  const std::string_view v4[] = {"on", "on", "on", "on high", "on max", "on max", "off"};
-  const std::string_view v4_0731[] = {"on low", "on low", "on low", "on high", "on max", "on max", "off"};
+  const std::string_view efforts[] = {"minimal", "low", "medium", "high", "xhigh", "max", "ultra", "none"};
+  const std::string_view v4[] = {"on", "on", "on", "on high", "on max", "on max", "on max", "off"};
+  const std::string_view v4_0731[] = {"on low",  "on low", "on high", "on high",
+                                      "on high", "on max", "on max",  "off"};
   for (size_t i = 0; i < std::size(efforts); ++i) {
     const std::string request = "{\"reasoning_effort\": \"" + std::string(efforts[i]) + "\"}";
     EXPECT_EQ(Thinking(request, "v4"), v4[i]) << request;
@@ -212,8 +213,9 @@ TEST(ResolveThinking, DefaultsHoldWhereARequestSaysNothing) {
 }
 
 TEST(ResolveThinking, UnknownValuesAreNamed) {
-  EXPECT_EQ(Thinking(R"({"reasoning_effort": "huge"})"),
-            "reasoning_effort: got \"huge\", wanted one of none, minimal, low, medium, high, xhigh, max");
+  EXPECT_EQ(
+      Thinking(R"({"reasoning_effort": "huge"})"),
+      "reasoning_effort: got \"huge\", wanted one of none, minimal, low, medium, high, xhigh, max, ultra");
   EXPECT_EQ(Thinking(R"({"thinking": {"type": "maybe"}})"),
             "thinking.type: got 'maybe', wanted enabled, adaptive or disabled");
   EXPECT_EQ(Thinking(R"({"think": "yes"})"), "think: got string, wanted a boolean");

@@ -42,14 +42,21 @@ constexpr std::array<EffortLevel, 3> kEffortsV40731 = {
     {{"low", ""}, {"high", kAbsoluteMaximum}, {"max", kBeyondMaximum}}};
 
 // Our own mapping of what clients send (chat-encoding.md 5.1); anything else is refused, never mapped silently.
-constexpr std::array<ApiEffort, 6> kApiEffortsV4 = {
-    {{"minimal", ""}, {"low", ""}, {"medium", ""}, {"high", "high"}, {"xhigh", "max"}, {"max", "max"}}};
-constexpr std::array<ApiEffort, 6> kApiEffortsV40731 = {{{"minimal", "low"},
+constexpr std::array<ApiEffort, 7> kApiEffortsV4 = {{{"minimal", ""},
+                                                     {"low", ""},
+                                                     {"medium", ""},
+                                                     {"high", "high"},
+                                                     {"xhigh", "max"},
+                                                     {"max", "max"},
+                                                     {"ultra", "max"}}};
+// That of DeepSeek's own converter (its package deepseek-recipe).
+constexpr std::array<ApiEffort, 7> kApiEffortsV40731 = {{{"minimal", "low"},
                                                          {"low", "low"},
-                                                         {"medium", "low"},
+                                                         {"medium", "high"},
                                                          {"high", "high"},
-                                                         {"xhigh", "max"},
-                                                         {"max", "max"}}};
+                                                         {"xhigh", "high"},
+                                                         {"max", "max"},
+                                                         {"ultra", "max"}}};
 
 constexpr ChatProfile kV4 = {
     .revision = "v4",
@@ -72,15 +79,16 @@ constexpr ChatProfile kV4 = {
 
 constexpr ChatProfile WithEfforts(ChatProfile profile, std::string_view revision,
                                   std::span<const EffortLevel> efforts,
-                                  std::span<const ApiEffort> api_efforts) {
+                                  std::span<const ApiEffort> api_efforts, std::string_view default_effort) {
   profile.revision = revision;
   profile.efforts = efforts;
   profile.api_efforts = api_efforts;
+  profile.default_effort = default_effort;
   return profile;
 }
 
 constexpr std::array<ChatProfile, 2> kProfiles = {
-    kV4, WithEfforts(kV4, "v4-0731", kEffortsV40731, kApiEffortsV40731)};
+    kV4, WithEfforts(kV4, "v4-0731", kEffortsV40731, kApiEffortsV40731, "high")};
 
 // The later revision's encoder is the only one that writes this marker.
 constexpr std::string_view kV41Revision = "v4.1";

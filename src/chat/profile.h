@@ -53,6 +53,8 @@ struct ChatProfile {
   std::span<const TaskToken> tasks;
   std::span<const EffortLevel> efforts;
   std::span<const ApiEffort> api_efforts;
+  std::string_view default_effort =
+      {};  // Level where none is named, as DeepSeek's own service has it; empty: none.
 
   // "<" + dsml + name and "</" + dsml + name, without the closing ">".
   std::string OpenTag(std::string_view name) const;
