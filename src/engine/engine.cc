@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/scheduler.h"
 #include "engine/sequence.h"
 
 namespace dsv4::engine {
@@ -19,6 +18,9 @@ constexpr int64_t kWorthWaitingFor = 64;
 constexpr int kMaxLoads = 3;
 // How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
 constexpr std::chrono::milliseconds kLoadTick(10);
+
+// Logits of a prompt's rows in one step: a row of them is half a megabyte.
+constexpr int64_t kMostScoredRows = 128;
 
 // The longest context whose state fits in the budget.
 int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
@@ -64,14 +66,15 @@ Status Engine::Check(const Request& request) const {
       return InvalidArgument(fmt::format("prompt: token id {}, wanted 0..{}", token, config.vocab_size - 1));
     }
   }
-  if (prompt_tokens >= context_length_) {
+  // A prompt that is only read may fill the context.
+  if (prompt_tokens >= context_length_ + (request.max_tokens == 0 ? 1 : 0)) {
     // Clients look for these words, OpenAI's and Anthropic's, to shorten a conversation by themselves.
     return OutOfRange(fmt::format(
         "prompt is too long: {} tokens > {} maximum (this model's maximum context length is {} tokens)",
         prompt_tokens, context_length_ - 1, context_length_));
   }
-  if (request.max_tokens <= 0) {
-    return InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", request.max_tokens));
+  if (request.max_tokens < 0) {
+    return InvalidArgument(fmt::format("max_tokens: got {}, wanted 0 or more", request.max_tokens));
   }
   return sampling::ValidateSamplingParams(request.sampling, config.vocab_size);
 }
@@ -178,7 +181,7 @@ int64_t Engine::RunningBytes() const {
 }
 
 bool Engine::WaitsForAnother(Sequence& sequence) {
-  if (!store_.enabled()) return false;
+  if (!store_.enabled() || sequence.wants_scores()) return false;
   if (sequence.waits_for == 0) {
     const std::span<const int32_t> prompt = sequence.tokens;
     int64_t longest = store_.SharedLength(sequence.request.cache_salt, prompt);
@@ -207,7 +210,7 @@ bool Engine::WaitsForAnother(Sequence& sequence) {
 
 bool Engine::WaitsForDisk(Sequence& sequence) {
   PrefixDisk* disk = options_.prefix_disk;
-  if (disk == nullptr) return false;
+  if (disk == nullptr || sequence.wants_scores()) return false;
   const uint64_t salt = sequence.request.cache_salt;
   for (; sequence.num_loads < kMaxLoads; ++sequence.num_loads) {
     if (sequence.load == nullptr) {
@@ -233,15 +236,19 @@ bool Engine::WaitsForDisk(Sequence& sequence) {
 size_t Engine::ChooseWaiting() {
   size_t best = waiting_.size();
   int64_t best_running = 0;
+  int64_t best_priority = 0;
   for (size_t i = 0; i < waiting_.size(); ++i) {
+    const int64_t priority = waiting_[i]->request.priority;
+    if (best != waiting_.size() && priority > best_priority) continue;
     const uint64_t owner = waiting_[i]->request.owner;
     const int64_t num_running = std::count_if(running_.begin(), running_.end(), [&](const auto& sequence) {
       return sequence->request.owner == owner;
     });
-    if (best != waiting_.size() && num_running >= best_running) continue;
+    if (best != waiting_.size() && priority == best_priority && num_running >= best_running) continue;
     if (WaitsForAnother(*waiting_[i]) || WaitsForDisk(*waiting_[i])) continue;
     best = i;
     best_running = num_running;
+    best_priority = priority;
   }
   return best;
 }
@@ -256,7 +263,7 @@ void Engine::Admit(std::vector<Event>& events) {
       return;  // No smaller one passes it, or it might never run.
     }
     const uint64_t salt = next.request.cache_salt;
-    next.state = store_.Find(salt, next.tokens);
+    if (!next.wants_scores()) next.state = store_.Find(salt, next.tokens);
     if (!next.state) {
       Result<kv::SequenceState> state = model_.NewSequence();
       if (!state) {
@@ -335,6 +342,31 @@ void Engine::AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& token
     Finish(sequence, FinishReason::kLength, {}, -1, events);
 }
 
+StepBudget Engine::Budget(std::span<const Pending> pending) const {
+  StepBudget budget = {.max_tokens = options_.max_step_tokens,
+                       .max_prefill_beside_decode = options_.max_prefill_beside_decode};
+  if (options_.max_gap <= 0.0) return budget;
+  const std::optional<int64_t> within = step_price_.PrefillWithin(options_.max_gap);
+  if (!within) return budget;
+  const bool any_overdue = std::ranges::any_of(pending, [](const Pending& prompt) { return prompt.overdue; });
+  budget.max_prefill_beside_decode =
+      any_overdue ? *within : std::min(*within, budget.max_prefill_beside_decode);
+  return budget;
+}
+
+void Engine::Score(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
+  // Row 0 is that of the first token that this step has read, and foretells the one behind it.
+  const int64_t begin = sequence.length() - output.num_rows(chunk);
+  for (int64_t row = 0; row < output.num_rows(chunk); ++row) {
+    const int64_t position = begin + row + 1;
+    if (position < sequence.num_scored || position >= sequence.num_prompt_tokens) continue;
+    sequence.scored.push_back(sampling::ScoreToken(output.Row(chunk, row),
+                                                   sequence.tokens[static_cast<size_t>(position)],
+                                                   sequence.request.num_prompt_logprobs));
+  }
+  sequence.num_scored += static_cast<int64_t>(sequence.scored.size());
+}
+
 std::vector<Event> Engine::Step() {
   std::vector<Event> events;
   if (options_.prefix_disk != nullptr) options_.prefix_disk->Tidy();
@@ -359,12 +391,18 @@ std::vector<Event> Engine::Step() {
   std::vector<Pending> pending;
   for (const auto& sequence : running_) {
     const int64_t next_kept = sequence->NextKept();
+    int64_t max_chunk = next_kept > 0 ? next_kept - sequence->length() : 0;
+    if (sequence->wants_scores())
+      max_chunk = max_chunk > 0 ? std::min(max_chunk, kMostScoredRows) : kMostScoredRows;
+    const Clock::duration age = Clock::now() - sequence->arrival;
     pending.push_back({.num_tokens = sequence->num_pending(),
-                       .max_chunk = next_kept > 0 ? next_kept - sequence->length() : 0});
+                       .max_chunk = max_chunk,
+                       .arrival = sequence->id,
+                       .priority = sequence->request.priority,
+                       .overdue = options_.first_token_target > 0.0 && sequence->num_output_tokens() == 0 &&
+                                  std::chrono::duration<double>(age).count() > options_.first_token_target});
   }
-  const std::vector<ScheduledChunk> schedule =
-      ScheduleStep(pending, {.max_tokens = options_.max_step_tokens,
-                             .max_prefill_beside_decode = options_.max_prefill_beside_decode});
+  const std::vector<ScheduledChunk> schedule = ScheduleStep(pending, Budget(pending));
   if (schedule.empty()) return events;
 
   std::vector<model::SequenceChunk> batch;
@@ -385,9 +423,10 @@ std::vector<Event> Engine::Step() {
     num_rows += static_cast<int64_t>(tokens.size());
     batch.push_back({.state = &*sequence.state,
                      .tokens = tokens,
-                     .logits = verifies || options_.observer != nullptr ? model::LogitsRows::kAll
-                               : last                                   ? model::LogitsRows::kLast
-                                                                        : model::LogitsRows::kNone});
+                     .logits = verifies || sequence.wants_scores() || options_.observer != nullptr
+                                   ? model::LogitsRows::kAll
+                               : last ? model::LogitsRows::kLast
+                                      : model::LogitsRows::kNone});
     if (options_.watcher != nullptr && IsDecode(batch.back())) {
       options_.watcher->BeforeDecode(sequence.id, *sequence.state, batch.back().tokens[0]);
     }
@@ -408,7 +447,9 @@ std::vector<Event> Engine::Step() {
   };
   const auto sample = [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      if (knows_no_more(i)) Sample(*running_[schedule[i].sequence], *output, i);
+      Sequence& sequence = *running_[schedule[i].sequence];
+      if (sequence.wants_scores()) Score(sequence, *output, i);
+      if (knows_no_more(i) && sequence.max_tokens > 0) Sample(sequence, *output, i);
     }
   };
   const auto num_chunks = static_cast<int64_t>(schedule.size());
@@ -419,6 +460,12 @@ std::vector<Event> Engine::Step() {
   }
   const bool decodes_alone = std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens == 1; });
   if (output && decodes_alone) SawDecodeStep(num_rows, num_chunks, began);
+  if (output) {
+    const int64_t num_decode = std::ranges::count_if(
+        schedule, [&](const ScheduledChunk& chunk) { return pending[chunk.sequence].num_tokens == 1; });
+    const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
+    step_price_.SawStep(num_decode, decodes_alone ? 0 : num_rows - num_decode, seconds);
+  }
   for (size_t i = 0; i < schedule.size(); ++i) {
     Sequence& sequence = *running_[schedule[i].sequence];
     if (!output) {
@@ -436,7 +483,16 @@ std::vector<Event> Engine::Step() {
     } else if (sequence.IsCheckpoint(sequence.length())) {
       store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
     }
-    if (knows_no_more(i)) Advance(sequence, events);
+    if (!sequence.scored.empty()) {
+      events.push_back({.request = sequence.id,
+                        .kind = Event::Kind::kPromptScored,
+                        .scored = std::exchange(sequence.scored, {})});
+    }
+    if (!knows_no_more(i)) continue;
+    if (sequence.max_tokens > 0)
+      Advance(sequence, events);
+    else
+      Finish(sequence, FinishReason::kLength, {}, -1, events);
   }
   std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
   return events;

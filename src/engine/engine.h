@@ -21,6 +21,7 @@
 #include "engine/prefix_disk.h"
 #include "engine/prefix_store.h"
 #include "engine/request.h"
+#include "engine/scheduler.h"
 #include "engine/step_watcher.h"
 #include "model/runtime/model.h"
 #include "speculation/draft_policy.h"
@@ -43,6 +44,12 @@ struct EngineOptions {
   int64_t max_step_tokens = 0;
   // Prefill tokens of a batch that also decodes; prompts then read slower and answers run smoother.
   int64_t max_prefill_beside_decode = 512;
+  // Seconds from a request's arrival to its first token that are aimed at: a prompt that is older gets what prompts may have before
+  // younger ones. 0: no aim.
+  double first_token_target = 0.0;
+  // Seconds that a step with answers may take: prompts get as many tokens beside them as keep to it, as far as former steps tell, and no
+  // more than max_prefill_beside_decode unless a prompt is overdue. 0: no bound.
+  double max_gap = 0.0;
   int max_sequences = 16;   // Sequences with a state at one time; further requests wait.
   int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
   // Of the states of running sequences. When they outgrow it, the youngest is preempted: it gives its state up, waits, and is
@@ -163,6 +170,10 @@ class Engine {
   // What a step of decode rows alone took.
   void SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin);
 
+  // What the next step may do.
+  StepBudget Budget(std::span<const Pending> pending) const;
+  // The prompt's tokens behind those of the chunk, into sequence.scored.
+  static void Score(Sequence& sequence, const model::StepOutput& output, size_t chunk);
   // Samples into sequence.sampled, from the chunk's last rows: one, and one for every draft that was right. For different sequences
   // from several threads.
   static void Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk);
@@ -183,6 +194,7 @@ class Engine {
   Buffer allowed_on_backend_;  // Of allowed_tokens_, once a step was queued.
   std::unique_ptr<StepUnderWay> under_way_;
   speculation::DraftPolicy draft_policy_;
+  StepPrice step_price_;
   std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.
 };
 

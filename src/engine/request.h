@@ -20,9 +20,11 @@ using RequestId = uint64_t;
 struct Request {
   std::vector<int32_t> prompt;  // At least one token.
   sampling::SamplingParams sampling = {};
-  int64_t max_tokens = 0;              // Output tokens at most; > 0.
+  int64_t max_tokens = 0;              // Output tokens at most; 0: the prompt is read, and that is all.
   std::set<int32_t> stop_tokens = {};  // Ends the answer; the token itself is not part of it.
   int num_logprobs = -1;               // < 0: none; otherwise that many of the most probable per token.
+  // The same for the prompt's tokens (kPromptScored). Such a prompt is read from its beginning: kept states hold no logits.
+  int num_prompt_logprobs = -1;
   // Limits every output token; may be null. Stop tokens included: a constraint that forbids them all never lets the answer end.
   std::unique_ptr<sampling::TokenConstraint> constraint = nullptr;
   // The request ends with kError and DeadlineExceeded at the first step after this.
@@ -36,19 +38,23 @@ struct Request {
   bool speculate = true;
   // Waiting requests of the owner with the fewest running ones go first.
   uint64_t owner = 0;
+  // Of a lower number is started and read before those of a higher one; answers that are being made are not touched.
+  int64_t priority = 0;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 
 // One event about one request, in order.
 struct Event {
-  enum class Kind : uint8_t { kAdmitted, kPrefill, kToken, kFinished };
+  enum class Kind : uint8_t { kAdmitted, kPrefill, kPromptScored, kToken, kFinished };
   RequestId request = 0;
   Kind kind = Kind::kToken;
   // kAdmitted, once: prompt tokens that a kept state has read already.
   int64_t num_cached_tokens = 0;
   // kPrefill: prompt tokens in the state so far.
   int64_t num_prompt_tokens_done = 0;
+  // kPromptScored: of prompt tokens, in order and without gaps, beginning with the second: nothing stands in front of the first.
+  std::vector<sampling::ScoredToken> scored = {};
   // kToken.
   sampling::SampledToken token = {};
   // kFinished. `status` says why for kError. stop_token is the token that ended the answer, -1 otherwise.

@@ -15,6 +15,8 @@
 namespace dsv4::engine {
 
 bool Engine::MayGoOn() const {
+  if (!std::ranges::all_of(running_, [](const auto& sequence) { return sequence->GoesOn(); })) return false;
+
   if (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) return false;
   const auto now = std::chrono::steady_clock::now();
   const auto is_to_end = [&](const auto& sequence) {
@@ -35,8 +37,8 @@ bool Engine::RunAhead() {
   const int64_t most = std::min(options_.max_step_tokens, model_.options().max_chunk_tokens);
   if (running_.empty() || static_cast<int64_t>(running_.size()) > most || !MayGoOn()) return false;
   const bool all_may = std::ranges::all_of(running_, [](const auto& sequence) {
-    return sequence->num_pending() == 1 && sequence->num_output_tokens() > 0 &&
-           sequence->request.constraint == nullptr && sequence->sampler.by_logits_alone();
+    return sequence->num_pending() == 1 && sequence->num_output_tokens() > 0 && sequence->GoesOn() &&
+           sequence->sampler.by_logits_alone();
   });
   if (!all_may || ChooseDrafts()) return false;
   if (!allowed_tokens_.empty() && !allowed_on_backend_) {
@@ -94,8 +96,15 @@ bool Engine::GoOn(std::vector<Event>& events) {
   if (under_way_ != nullptr) settled_ = Clock::now();
   if (under_way_ != nullptr) {
     for (Sequence*& sequence : under_way_->sequences) {
-      if (sequence->finished) sequence = nullptr;
+      if (sequence->finished || !sequence->GoesOn()) sequence = nullptr;
     }
+  }
+  // A token has ended the waiting of a constraint. The step behind has chosen without it: its token is not taken, and read again is what
+  // it was chosen from.
+  for (const auto& sequence : running_) {
+    if (sequence->finished || sequence->GoesOn() || sequence->num_pending() > 0) continue;
+    if (const Status status = sequence->state->Rewind(1); !status.ok())
+      Finish(*sequence, FinishReason::kError, status, -1, events);
   }
   std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
   if (under_way_ == nullptr) DropEnded(events);
@@ -114,6 +123,8 @@ void Engine::Settle(StepUnderWay& step, std::vector<Event>& events) {
     const model::ChosenToken& token = (*tokens)[i];
     if (token.fault == ops::kNoFault) {
       sequence.sampler.Record(token.id);
+      if (sequence.request.constraint != nullptr && !sequence.request.stop_tokens.contains(token.id))
+        sequence.request.constraint->Accept(token.id);
       sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
     } else if (token.fault == model_.config().vocab_size) {
       sequence.sampled.emplace_back(Error(sequence.sampler.NoChoice()));

@@ -3,6 +3,50 @@
 #include <algorithm>
 
 namespace dsv4::engine {
+namespace {
+
+// Of a new measurement: steps of a kind differ by what they read, and a machine by what else it does.
+constexpr double kNews = 0.2;
+
+void Learn(double seen, double& known) { known = known == 0.0 ? seen : known + kNews * (seen - known); }
+
+// Shares tokens among prompts of one priority.
+class Grants {
+ public:
+  Grants(std::span<const Pending> pending, int64_t room)
+      : pending_(pending), granted_(pending.size()), room_(room) {}
+
+  void Share(std::vector<size_t> prompts) {
+    const auto by = [&](auto key) {
+      std::ranges::stable_sort(prompts,
+                               [&](size_t a, size_t b) { return key(pending_[a]) < key(pending_[b]); });
+    };
+    const bool late = std::ranges::any_of(prompts, [&](size_t i) { return pending_[i].overdue; });
+    int64_t for_old = late ? room_ : (room_ + 1) / 2;
+    by([](const Pending& prompt) { return prompt.arrival; });
+    for (const size_t i : prompts) for_old -= Grant(i, for_old);
+    by([](const Pending& prompt) { return prompt.num_tokens; });
+    for (const size_t i : prompts) Grant(i, room_);
+  }
+
+  int64_t of(size_t i) const { return granted_[i]; }
+
+ private:
+  int64_t Grant(size_t i, int64_t most) {
+    int64_t wanted = pending_[i].num_tokens;
+    if (pending_[i].max_chunk > 0) wanted = std::min(wanted, pending_[i].max_chunk);
+    const int64_t more = std::min({wanted - granted_[i], most, room_});
+    granted_[i] += more;
+    room_ -= more;
+    return more;
+  }
+
+  std::span<const Pending> pending_;
+  std::vector<int64_t> granted_;
+  int64_t room_;
+};
+
+}  // namespace
 
 std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const StepBudget& budget) {
   std::vector<ScheduledChunk> chunks;
@@ -17,22 +61,35 @@ std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const
   if (prefills.empty()) return chunks;
   if (!chunks.empty()) room = std::min(room, std::max<int64_t>(budget.max_prefill_beside_decode, 1));
 
-  std::vector<int64_t> granted(pending.size());
-  const auto grant = [&](size_t i, int64_t most) {
-    int64_t wanted = pending[i].num_tokens;
-    if (pending[i].max_chunk > 0) wanted = std::min(wanted, pending[i].max_chunk);
-    const int64_t more = std::min({wanted - granted[i], most, room});
-    granted[i] += more;
-    room -= more;
-  };
-  grant(prefills[0], std::max<int64_t>(room / 4, 1));
-  std::stable_sort(prefills.begin(), prefills.end(),
-                   [&](size_t a, size_t b) { return pending[a].num_tokens < pending[b].num_tokens; });
-  for (const size_t i : prefills) grant(i, room);
+  Grants grants(pending, room);
+  std::ranges::stable_sort(prefills,
+                           [&](size_t a, size_t b) { return pending[a].priority < pending[b].priority; });
+  for (auto begin = prefills.begin(); begin != prefills.end();) {
+    const auto end = std::find_if(begin, prefills.end(),
+                                  [&](size_t i) { return pending[i].priority != pending[*begin].priority; });
+    grants.Share({begin, end});
+    begin = end;
+  }
   for (size_t i = 0; i < pending.size(); ++i) {
-    if (granted[i] > 0) chunks.push_back({i, granted[i]});
+    if (grants.of(i) > 0) chunks.push_back({i, grants.of(i)});
   }
   return chunks;
+}
+
+void StepPrice::SawStep(int64_t num_decode, int64_t num_prefill, double seconds) {
+  if (num_prefill == 0) {
+    if (num_decode > 0) Learn(seconds, decode_seconds_);
+    return;
+  }
+  const double for_prefill = num_decode > 0 ? std::max(seconds - decode_seconds_, 0.0) : seconds;
+  Learn(for_prefill / static_cast<double>(num_prefill), seconds_per_prefill_token_);
+}
+
+std::optional<int64_t> StepPrice::PrefillWithin(double seconds) const {
+  if (seconds_per_prefill_token_ <= 0.0) return std::nullopt;
+  const double tokens = (seconds - decode_seconds_) / seconds_per_prefill_token_;
+  if (tokens <= static_cast<double>(kLeastPrefill)) return kLeastPrefill;
+  return static_cast<int64_t>(std::min(tokens, 1e9));
 }
 
 }  // namespace dsv4::engine

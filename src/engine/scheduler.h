@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,9 @@ namespace dsv4::engine {
 struct Pending {
   int64_t num_tokens = 0;  // Tokens not yet in the state: 1 while decoding, more during prefill.
   int64_t max_chunk = 0;   // A chunk may not be longer (the state is wanted there); 0: no limit.
+  uint64_t arrival = 0;    // Ascending with the time of arrival.
+  int64_t priority = 0;    // Prompts of a lower number are read first.
+  bool overdue = false;    // A prompt whose first token should have come already.
 };
 
 struct ScheduledChunk {
@@ -23,9 +27,25 @@ struct StepBudget {
   int64_t max_prefill_beside_decode = 512;
 };
 
-// `pending` is in order of admission. Decoding sequences (one pending token) come first, each gets its token, so that no prefill
-// stops them. Of what is left, the oldest prefill gets a quarter and the others follow by how little they lack, shortest
-// first: a short prompt passes a long one, and a long one always moves. At least one token is scheduled when any is pending.
+// Decoding sequences (one pending token) come first, each gets its token, so that no prefill stops them. Of what is left, prompts of the
+// lowest priority number get all that they want, then those of the next. Among prompts of one number half goes by age, the oldest first,
+// and half by how little they lack, the shortest first: a short prompt passes a long one, and a long one is as fast as
+// half a machine that serves in order of arrival. Once one of them is overdue, all goes by age. At least one token is scheduled when any
+// is pending. Chunks come in the order of `pending`, decoding ones first.
 std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const StepBudget& budget);
+
+// What a step takes, learned from those that ran: so much for the answers, and so much more for each token of a prompt.
+class StepPrice {
+ public:
+  void SawStep(int64_t num_decode, int64_t num_prefill, double seconds);
+  // Prefill tokens with which a step that also decodes takes at most `seconds`, and kLeastPrefill at least, so that prompts
+  // move; none as long as nothing is known.
+  std::optional<int64_t> PrefillWithin(double seconds) const;
+  static constexpr int64_t kLeastPrefill = 8;
+
+ private:
+  double decode_seconds_ = 0.0;
+  double seconds_per_prefill_token_ = 0.0;
+};
 
 }  // namespace dsv4::engine

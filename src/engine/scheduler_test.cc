@@ -25,12 +25,49 @@ TEST(ScheduleStep, APrefillBesideDecodesHasItsOwnLimit) {
 }
 
 TEST(ScheduleStep, AShortPromptPassesALongOneWhichStillMoves) {
-  EXPECT_EQ(Schedule({{1000}, {20}}, {.max_tokens = 24}), "0:6 1:18 ");
-  EXPECT_EQ(Schedule({{1000}, {20}}, {.max_tokens = 40}), "0:20 1:20 ");
+  EXPECT_EQ(Schedule({{1000}, {20}}, {.max_tokens = 24}), "0:12 1:12 ");
+  EXPECT_EQ(Schedule({{1000}, {5}}, {.max_tokens = 40}), "0:35 1:5 ");
 }
 
 TEST(ScheduleStep, TheShortestGoesFirstAndEarlierOnesOnTies) {
-  EXPECT_EQ(Schedule({{90}, {30}, {9}, {9}}, {.max_tokens = 20}), "0:5 2:9 3:6 ");
+  EXPECT_EQ(Schedule({{90}, {30}, {9}, {9}}, {.max_tokens = 20}), "0:10 2:9 3:1 ");
+}
+
+TEST(ScheduleStep, HalfGoesByAge) {
+  const Pending old{.num_tokens = 90, .arrival = 1};
+  const Pending next{.num_tokens = 90, .arrival = 2};
+  const Pending young{.num_tokens = 20, .arrival = 3};
+  EXPECT_EQ(Schedule({young, old, next}, {.max_tokens = 20}), "0:10 1:10 ");
+  // What the oldest does not take is for the next.
+  const Pending nearly{.num_tokens = 4, .arrival = 0};
+  EXPECT_EQ(Schedule({young, old, nearly}, {.max_tokens = 20}), "0:10 1:6 2:4 ");
+}
+
+TEST(ScheduleStep, OnceOneIsOverdueAllGoesByAge) {
+  const Pending old{.num_tokens = 90, .arrival = 1, .overdue = true};
+  const Pending young{.num_tokens = 20, .arrival = 3};
+  EXPECT_EQ(Schedule({young, old}, {.max_tokens = 50}), "1:50 ");
+}
+
+TEST(ScheduleStep, ALowerPriorityNumberIsReadFirst) {
+  const Pending low{.num_tokens = 5, .arrival = 1, .priority = 1, .overdue = true};
+  const Pending high{.num_tokens = 30, .arrival = 2, .priority = -1};
+  EXPECT_EQ(Schedule({low, high}, {.max_tokens = 20}), "1:20 ");
+  EXPECT_EQ(Schedule({low, high}, {.max_tokens = 33}), "0:3 1:30 ");
+}
+
+TEST(StepPrice, SaysHowManyPromptTokensFit) {
+  StepPrice price;
+  EXPECT_FALSE(price.PrefillWithin(1.0).has_value());
+  for (int i = 0; i < 50; ++i) {
+    price.SawStep(4, 0, 0.010);
+    price.SawStep(4, 100, 0.030);  // 0.2 ms a token.
+  }
+  EXPECT_NEAR(static_cast<double>(*price.PrefillWithin(0.050)), 200.0, 1.0);
+  EXPECT_EQ(*price.PrefillWithin(0.010), StepPrice::kLeastPrefill);
+  // A machine that has become slower is noticed.
+  for (int i = 0; i < 50; ++i) price.SawStep(4, 100, 0.090);
+  EXPECT_NEAR(static_cast<double>(*price.PrefillWithin(0.050)), 50.0, 1.0);
 }
 
 TEST(ScheduleStep, AChunkEndsWhereItsStateIsWanted) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,8 +23,11 @@ struct Engine::Sequence {
   int64_t num_prompt_tokens = 0;
   int64_t max_tokens = 0;
   sampling::Sampler sampler;
+  std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   std::vector<Result<sampling::SampledToken>> sampled = {};  // Of the step that runs.
-  std::unique_ptr<speculation::Drafter> drafter = nullptr;   // Made when it is first asked.
+  std::vector<sampling::ScoredToken> scored = {};            // Of the step that runs.
+  int64_t num_scored = 1;  // Prompt tokens whose log-probabilities are known, with the first, which has none.
+  std::unique_ptr<speculation::Drafter> drafter = nullptr;  // Made when it is first asked.
   speculation::AcceptanceRecord acceptance = {};
   speculation::Draft draft = {};   // What may follow the tokens that were known when it was made,
   int64_t draft_at = 0;            // so many.
@@ -44,6 +48,10 @@ struct Engine::Sequence {
   int64_t num_pending() const { return static_cast<int64_t>(tokens.size()) - length(); }
   int64_t num_output_tokens() const { return static_cast<int64_t>(tokens.size()) - num_prompt_tokens; }
   bool reading() const { return state && state->length() < num_prompt_tokens; }
+  // Its tokens may be chosen without its constraint.
+  bool GoesOn() const { return request.constraint == nullptr || request.constraint->IsWaiting(); }
+  // Rows of the prompt have to be computed for their logits.
+  bool wants_scores() const { return request.num_prompt_logprobs >= 0 && num_scored < num_prompt_tokens; }
   std::span<const int32_t> Known() const { return std::span(tokens).first(static_cast<size_t>(length())); }
   void KeepAt(int64_t position) {
     const auto place = std::lower_bound(keep_at.begin(), keep_at.end(), position);

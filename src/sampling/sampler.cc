@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -15,6 +16,17 @@ double LogSumExp(std::span<const float> logits) {
   double sum = 0.0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - highest);
   return highest + std::log(sum);
+}
+
+SampledToken WithLogprobs(std::span<const float> logits, int32_t token, int num_top) {
+  SampledToken scored{.id = token};
+  const double normaliser = LogSumExp(logits);
+  const auto logprob = [&](float logit) { return static_cast<float>(logit - normaliser); };
+  scored.logprob = logprob(logits[static_cast<size_t>(token)]);
+  Ranking ranking(logits);
+  for (size_t i = 0; i < static_cast<size_t>(num_top) && ranking.At(i) != nullptr; ++i)
+    scored.top.push_back({ranking.At(i)->id, logprob(ranking.At(i)->value)});
+  return scored;
 }
 
 bool HasPenalties(const SamplingParams& params) {
@@ -31,6 +43,12 @@ ChoiceParams Choice(const SamplingParams& params, double uniform) {
 }
 
 }  // namespace
+
+ScoredToken ScoreToken(std::span<const float> logits, int32_t token, int num_top) {
+  const float own = logits[static_cast<size_t>(token)];
+  return {.token = WithLogprobs(logits, token, num_top),
+          .rank = 1 + std::ranges::count_if(logits, [own](float logit) { return logit > own; })};
+}
 
 void PenaltyWindow::Add(int32_t token) {
   ++counts_[token];
@@ -126,16 +144,8 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<co
   const std::optional<int32_t> id = Choose(ChoiceAfter(0), scratch_);
   if (!id) return Error(NoChoice());
 
-  SampledToken sampled{.id = *id};
-  if (num_logprobs_ >= 0) {
-    const double normaliser = LogSumExp(logits);
-    const auto logprob = [&](float logit) { return static_cast<float>(logit - normaliser); };
-    sampled.logprob = logprob(logits[static_cast<size_t>(sampled.id)]);
-    Ranking ranking(logits);
-    for (size_t i = 0; i < static_cast<size_t>(num_logprobs_) && ranking.At(i) != nullptr; ++i) {
-      sampled.top.push_back({ranking.At(i)->id, logprob(ranking.At(i)->value)});
-    }
-  }
+  SampledToken sampled =
+      num_logprobs_ >= 0 ? WithLogprobs(logits, *id, num_logprobs_) : SampledToken{.id = *id};
   Record(sampled.id);
   return sampled;
 }

@@ -31,6 +31,15 @@ struct SampledToken {
   std::vector<TokenLogprob> top;  // The most probable tokens, descending, lowest id on ties.
 };
 
+// A token that was given, not chosen.
+struct ScoredToken {
+  SampledToken token;
+  int64_t rank = 1;  // 1 for the most probable; tokens that are as probable do not count.
+};
+
+// The log-probability of `token` in a row of logits, and the `num_top` most probable. NaN in a row gives NaN.
+ScoredToken ScoreToken(std::span<const float> logits, int32_t token, int num_top);
+
 // Counts of the tokens that penalties see: the last `window` of prompt and output.
 class PenaltyWindow {
  public:

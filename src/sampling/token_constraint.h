@@ -17,6 +17,10 @@ class TokenConstraint {
   // the next call. At least one bit that the sampler may use is set, else sampling fails with an error.
   virtual std::span<const uint64_t> Allowed() = 0;
 
+  // Whether Allowed() is empty until a token comes that ends this (a grammar that waits for its first marker). Tokens can then be chosen
+  // by logits alone, without asking.
+  virtual bool IsWaiting() const { return false; }
+
   // `token` was sampled; a stop token ends the sequence and is not told.
   virtual void Accept(int32_t token) = 0;
 

@@ -448,6 +448,82 @@ TEST(Engine, AConstraintDecidesWhatMayComeNext) {
   EXPECT_EQ(std::vector<int32_t>(forced.begin() + 3, forced.end()), RunAlone(MakeRequest(prompt, 5)).tokens);
 }
 
+// Of the tokens behind the first of a prompt: the log-probability that a row of one token more says.
+TEST(Engine, PromptsAreScored) {
+  const std::vector<int32_t> prompt = RandomTokens(150, 8);
+  const auto scores = [&](EngineOptions options, int64_t max_tokens, size_t others) {
+    options.prefix_cache_bytes = int64_t{1} << 30;
+    Engine engine(SharedModel(), options, {});
+    // What is kept of it has no logits.
+    engine.Submit(MakeRequest(prompt, 1)).value();
+    RunToEnd(engine);
+    Request request = MakeRequest(prompt, max_tokens);
+    request.num_prompt_logprobs = 2;
+    const RequestId id = *engine.Submit(std::move(request));
+    for (size_t i = 0; i < others; ++i) engine.Submit(MakeRequest(RandomTokens(40, 20), 9)).value();
+    std::vector<sampling::ScoredToken> scored;
+    Outcome outcome;
+    while (!engine.idle()) {
+      for (Event& event : engine.Step()) {
+        if (event.request != id) continue;
+        for (auto& token : event.scored) scored.push_back(std::move(token));
+        if (event.kind == Event::Kind::kToken) outcome.tokens.push_back(event.token.id);
+        if (event.kind == Event::Kind::kFinished) outcome.reason = event.finish_reason;
+      }
+    }
+    EXPECT_EQ(outcome.reason, FinishReason::kLength);
+    EXPECT_EQ(static_cast<int64_t>(outcome.tokens.size()), max_tokens);
+    return scored;
+  };
+  const std::vector<sampling::ScoredToken> alone = scores({}, 0, 0);
+  ASSERT_EQ(alone.size(), prompt.size() - 1);
+  for (const size_t position : {1U, 2U, 77U, 149U}) {
+    Request ahead = MakeRequest({prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(position)}, 1);
+    ahead.num_logprobs = 2;
+    const sampling::ScoredToken& scored = alone[position - 1];
+    EXPECT_EQ(scored.token.id, prompt[position]);
+    ASSERT_EQ(scored.token.top.size(), 2U);
+    const Outcome outcome = RunAlone(std::move(ahead));
+    EXPECT_EQ(scored.token.top[0].id, outcome.tokens[0]);
+    EXPECT_EQ(scored.token.top[0].logprob, outcome.logprobs[0]);
+    EXPECT_EQ(scored.token.top[1].logprob, outcome.logprobs[1]);
+    EXPECT_LE(scored.token.logprob, scored.token.top[0].logprob);
+    EXPECT_EQ(scored.rank == 1, scored.token.logprob == scored.token.top[0].logprob);
+  }
+  // Chunks, neighbours and preemption change nothing, and nothing comes twice.
+  const int64_t one = kv::StateBytes(SharedModel().cache_layout(), 160);
+  for (const auto& others :
+       {scores({.max_step_tokens = 7}, 3, 2), scores({.max_state_bytes = 2 * one}, 20, 6)}) {
+    ASSERT_EQ(others.size(), alone.size());
+    for (size_t i = 0; i < others.size(); ++i) EXPECT_EQ(others[i].token.logprob, alone[i].token.logprob);
+  }
+}
+
+TEST(Engine, APromptAloneMayFillTheContext) {
+  Engine engine(SharedModel(), {.max_context = 20}, {});
+  const RequestId id = *engine.Submit(MakeRequest(RandomTokens(20, 1), 0));
+  EXPECT_EQ(RunToEnd(engine)[id].reason, FinishReason::kLength);
+  EXPECT_FALSE(engine.Submit(MakeRequest(RandomTokens(20, 1), 1)).has_value());
+  EXPECT_FALSE(engine.Submit(MakeRequest(RandomTokens(21, 1), 0)).has_value());
+}
+
+TEST(Engine, ALowerPriorityNumberStartsFirst) {
+  Engine engine(SharedModel(), {.max_sequences = 1}, {});
+  std::vector<RequestId> ids;
+  for (const int64_t priority : {0, 5, -1, 5, -2}) {
+    Request request = MakeRequest(RandomTokens(4, 1), 2);
+    request.priority = priority;
+    ids.push_back(*engine.Submit(std::move(request)));
+  }
+  std::vector<RequestId> order;
+  while (!engine.idle()) {
+    for (const Event& event : engine.Step()) {
+      if (event.kind == Event::Kind::kAdmitted) order.push_back(event.request);
+    }
+  }
+  EXPECT_EQ(order, (std::vector<RequestId>{ids[4], ids[2], ids[0], ids[1], ids[3]}));
+}
+
 TEST(Engine, CancelEndsWaitingAndRunningRequestsAndNoOthers) {
   Engine engine(SharedModel(), {.max_sequences = 2}, {});
   const RequestId running = *engine.Submit(MakeRequest(RandomTokens(4, 1), 50));
@@ -486,7 +562,7 @@ TEST(Engine, SubmitNamesWhatIsWrong) {
   };
   EXPECT_THAT(message([](Request& r) { r.prompt.clear(); }), HasSubstr("prompt: got no tokens"));
   EXPECT_THAT(message([](Request& r) { r.prompt[1] = -1; }), HasSubstr("token id -1"));
-  EXPECT_THAT(message([](Request& r) { r.max_tokens = 0; }), HasSubstr("max_tokens: got 0"));
+  EXPECT_THAT(message([](Request& r) { r.max_tokens = -1; }), HasSubstr("max_tokens: got -1"));
   EXPECT_THAT(message([](Request& r) { r.sampling.top_p = 2.0F; }), HasSubstr("top_p"));
   const auto too_long = static_cast<size_t>(SharedModel().config().max_position_embeddings);
   EXPECT_THAT(message([&](Request& r) { r.prompt.assign(too_long, 1); }),

@@ -69,6 +69,29 @@ std::map<RequestId, Outcome> RunToEnd(Engine& engine) {
   return outcomes;
 }
 
+// Free until a token of one kind comes; then some tokens of another kind have to follow.
+class AfterATrigger final : public sampling::TokenConstraint {
+ public:
+  explicit AfterATrigger(int64_t vocab_size) : words_(static_cast<size_t>(vocab_size + 63) / 64) {
+    for (int64_t id = 0; id < vocab_size; id += 3)
+      words_[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64);
+  }
+  std::span<const uint64_t> Allowed() override { return left_ > 0 ? words_ : std::span<const uint64_t>(); }
+  bool IsWaiting() const override { return left_ == 0; }
+  void Accept(int32_t token) override {
+    if (left_ > 0) {
+      EXPECT_EQ(token % 3, 0);
+      --left_;
+    } else if (token % 7 == 1) {
+      left_ = 4;
+    }
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+  int left_ = 0;
+};
+
 // A request of a mix; with the same numbers twice, the same request.
 Request RandomRequest(std::mt19937& random) {
   Request request;
@@ -92,6 +115,8 @@ Request RandomRequest(std::mt19937& random) {
     default:
       request.sampling.temperature = 0.3F + 2 * unit();
   }
+  if (random() % 3 == 0)
+    request.constraint = std::make_unique<AfterATrigger>(SharedModel().config().vocab_size);
   // Of a vocabulary of some hundreds: most answers end by one of them.
   for (const int32_t token : RandomTokens(random() % 30, random)) request.stop_tokens.insert(token);
   return request;
