@@ -1,5 +1,6 @@
 #include "chat/completion_parser.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/check.h"
@@ -43,6 +44,7 @@ class CompletionParser::Impl {
 
   bool done() const { return state_ == State::kDone; }
   const std::string& sampled_calls() const { return sampled_calls_; }
+  bool damaged() const { return damaged_; }
 
  private:
   enum class State : unsigned char {
@@ -117,9 +119,12 @@ class CompletionParser::Impl {
 
   bool StepReasoning() {
     const MarkerSet::Scan found = markers_.reasoning.Find(rest(), at_end_ && !EndsInCutTag());
-    Emit(Delta::Kind::kReasoning, rest().substr(0, found.plain));
-    Consume(found.plain);
+    EmitText(Delta::Kind::kReasoning, found.plain);
     if (found.length == 0) return false;
+    if (const Guess guess = GuessCall(found); guess != Guess::kCall) {
+      if (guess == Guess::kText) EmitText(Delta::Kind::kReasoning, found.length);
+      return guess == Guess::kText;
+    }
     if (found.id == kThinkClose) {
       Consume(found.length);
       state_ = State::kContent;
@@ -131,15 +136,10 @@ class CompletionParser::Impl {
 
   bool StepContent() {
     const MarkerSet::Scan found = markers_.content.Find(rest(), at_end_ && !EndsInCutTag());
-    std::string content;
-    const bool stopped = stop_.Feed(rest().substr(0, found.plain), content);
-    Emit(Delta::Kind::kContent, content);
-    Consume(found.plain);
-    if (stopped) {
-      state_ = State::kDone;
-      return false;
-    }
+    if (!EmitText(Delta::Kind::kContent, found.plain)) return false;
     if (found.length == 0) return false;
+    if (const Guess guess = GuessCall(found); guess != Guess::kCall)
+      return guess == Guess::kText && EmitText(Delta::Kind::kContent, found.length);
     if (found.id == kThinkClose) {  // a stray one: dropped
       Consume(found.length);
     } else {
@@ -147,6 +147,60 @@ class CompletionParser::Impl {
       EnterMarker(found);
     }
     return true;
+  }
+
+  // Consumes so much of the text for people. False when a stop string ended it.
+  bool EmitText(Delta::Kind kind, size_t size) {
+    if (size == 0) return true;
+    const std::string_view text = rest().substr(0, size);
+    last_ = text.back();
+    if (kind == Delta::Kind::kReasoning) {
+      Emit(kind, text);
+      Consume(size);
+      return true;
+    }
+    std::string content;
+    const bool stopped = stop_.Feed(text, content);
+    Emit(kind, content);
+    Consume(size);
+    if (stopped) state_ = State::kDone;
+    return !stopped;
+  }
+
+  // What stands at the front of rest(): the beginning of a call, text that speaks of one, or too little to say.
+  enum class Guess : unsigned char { kCall, kText, kMore };
+  Guess GuessCall(const MarkerSet::Scan& found) const {
+    if (found.id != kLooseOpen && found.id != kInvokeOpen) return Guess::kCall;
+    // Nobody waits for longer.
+    constexpr size_t kMostBlanks = 64;
+    constexpr size_t kMostHeader = 512;
+    constexpr std::string_view kQuotes = "`'\"";
+    if (rest().front() == '<' && kQuotes.find(last_) != std::string_view::npos) return Guess::kText;
+    std::string_view behind = rest().substr(found.length);
+    if (found.id == kLooseOpen) {
+      const size_t blanks = std::min(behind.find_first_not_of(" \t\r\n"), behind.size());
+      if (blanks > kMostBlanks) return Guess::kText;
+      behind.remove_prefix(blanks);
+      for (const std::string& open : markers_.invoke_opens) {
+        if (behind.starts_with(open)) return Guess::kCall;
+        if (open.starts_with(behind)) return Guess::kMore;
+      }
+      return Guess::kText;
+    }
+    TagHeaderScanner header(markers_.tag_starts);
+    switch (header.Scan(behind)) {
+      case TagHeaderScanner::State::kMore:
+        return behind.size() > kMostHeader ? Guess::kText : Guess::kMore;
+      case TagHeaderScanner::State::kMalformed:
+        return Guess::kText;
+      case TagHeaderScanner::State::kComplete:
+        break;
+    }
+    const std::optional<std::string> name = FindAttribute(behind.substr(0, header.length() - 1), "name");
+    const bool known = name && (options_.tools.empty() ||
+                                std::any_of(options_.tools.begin(), options_.tools.end(),
+                                            [&](const ToolSchema& tool) { return tool.name == *name; }));
+    return known ? Guess::kCall : Guess::kText;
   }
 
   // An opener that the length limit cut in two is not text for people, unlike a lone "<" or line feed.
@@ -170,6 +224,7 @@ class CompletionParser::Impl {
       state_ = State::kDone;
       return;
     }
+    if (!in_block_ && found.id != kBlockOpen) damaged_ = true;
     in_block_ = true;
     Consume(found.length);
     state_ = State::kBlock;
@@ -324,13 +379,17 @@ class CompletionParser::Impl {
 
   void EndOfText(EndCause cause) {
     FlushContent();
+    const bool is_cut =
+        num_complete_ < num_begun_ ||
+        (in_block_ ? num_complete_ == 0 || state_ == State::kInvokeHeader : !done() && !rest().empty());
     if (in_block_ && !done()) sampled_calls_ += rest();  // what was held back, or cut
     if (options_.show_failed_block && in_block_ && num_complete_ == 0) {
       Emit(Delta::Kind::kContent, sampled_calls_);
     }
     Delta end{.kind = Delta::Kind::kDone, .text = stop_.found()};
-    end.has_cut_call = num_complete_ < num_begun_;
-    if (cause == EndCause::kLength) {
+    end.has_cut_call = is_cut;
+    // Whoever reads that an answer has ended well would take the calls for all there are.
+    if (cause == EndCause::kLength || is_cut) {
       end.finish_reason = FinishReason::kLength;
     } else if (num_complete_ > 0) {
       end.finish_reason = FinishReason::kToolCalls;
@@ -348,7 +407,9 @@ class CompletionParser::Impl {
   bool at_end_ = false;
   bool finished_ = false;
   bool in_block_ = false;  // from the first block on, for good
-  std::string text_;       // fed and not yet consumed from position_ on
+  bool damaged_ = false;
+  char last_ = '\n';  // of the text for people
+  std::string text_;  // fed and not yet consumed from position_ on
   size_t position_ = 0;
   std::string sampled_calls_;
   std::optional<ArgumentsWriter> arguments_;  // of the call that is open
@@ -368,6 +429,7 @@ std::vector<Delta> CompletionParser::Feed(std::string_view bytes) { return impl_
 std::vector<Delta> CompletionParser::Finish(EndCause cause) { return impl_->Finish(cause); }
 bool CompletionParser::done() const { return impl_->done(); }
 const std::string& CompletionParser::sampled_calls() const { return impl_->sampled_calls(); }
+bool CompletionParser::damaged() const { return impl_->damaged(); }
 
 std::vector<ToolSchema> ToolSchemas(const std::vector<JsonValue>& tools) {
   std::vector<ToolSchema> schemas;
@@ -376,9 +438,10 @@ std::vector<ToolSchema> ToolSchemas(const std::vector<JsonValue>& tools) {
     const JsonValue* name = function == nullptr ? nullptr : function->Find("name");
     const JsonValue* parameters = function == nullptr ? nullptr : function->Find("parameters");
     const JsonValue* properties = parameters == nullptr ? nullptr : parameters->Find("properties");
-    if (name == nullptr || properties == nullptr) continue;
+    if (name == nullptr) continue;
     ToolSchema& schema = schemas.emplace_back();
     schema.name = name->text();
+    if (properties == nullptr) continue;
     for (const auto& [key, value] : properties->members()) schema.properties.push_back(key);
   }
   return schemas;

@@ -24,14 +24,16 @@ struct ParserOptions {
   bool tools_active = true;
   // A tool block inside an open reasoning ends the reasoning (a known fault of the model). False: it is reasoning.
   bool promote_calls_in_reasoning = true;
-  // Also accept tags with ASCII bars or a missing bar, and an invoke without the block around it, as quantised models
-  // write them. False: they are ordinary content.
+  // Also accept tags with ASCII bars, a missing bar or a blank in front of the name, blocks of other names (toolcalls, function_calls,
+  // " calls", ...) if a call follows, and an invoke of a known tool without a block, as models in the wild write them; not
+  // right behind a quotation mark or backtick. False: they are ordinary content.
   bool accept_damaged_tags = false;
   // When a block has no complete call, return its text as content so that an agent can see the fault.
   bool show_failed_block = false;
   // Strings that end the answer. They apply to content only, after markers are taken out, and are not part of it.
   std::vector<std::string> stop_strings = {};
-  // The request's tools; they decide only whether a parameter named "arguments" or "input" is a wrapper.
+  // The request's tools. They decide whether a parameter named "arguments" or "input" is a wrapper, and which names an invoke without
+  // a block may have (none given: any).
   std::vector<ToolSchema> tools = {};
 };
 
@@ -58,6 +60,8 @@ class CompletionParser {
   // The text from the first tool block on, with the line feeds before it, exactly as fed (well-formed UTF-8 assumed):
   // content + sampled_calls() + end of sentence are the bytes the model wrote. Empty without a block.
   const std::string& sampled_calls() const;
+  // The block began in a spelling that only accept_damaged_tags takes: it is not one to show the model again.
+  bool damaged() const;
 
  private:
   class Impl;

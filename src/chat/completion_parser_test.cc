@@ -197,7 +197,7 @@ TEST(CompletionParser, CutCallsAreLeftOutAndSaid) {
   EXPECT_TRUE(at_length.has_cut_call);
   EXPECT_THAT(at_length.message.tool_calls, ElementsAre(ParsedCall{"a", "{\"x\": 1}"}));
   const CollectedCompletion at_stop = Parse(cut, {}, EndCause::kStop);
-  EXPECT_EQ(at_stop.finish_reason, FinishReason::kToolCalls);
+  EXPECT_EQ(at_stop.finish_reason, FinishReason::kLength);
   EXPECT_TRUE(at_stop.has_cut_call);
   // A closer at the length limit closes; the limit still shows.
   const CollectedCompletion closed = Parse(Block(first), {}, EndCause::kLength);
@@ -213,7 +213,15 @@ TEST(CompletionParser, TheEndOfSentenceInsideACallCutsIt) {
         Parse("\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n" + body + "<｜end▁of▁sentence｜>");
     EXPECT_THAT(parsed.message.tool_calls, IsEmpty());
     EXPECT_TRUE(parsed.has_cut_call);
-    EXPECT_EQ(parsed.finish_reason, FinishReason::kStop);
+    EXPECT_EQ(parsed.finish_reason, FinishReason::kLength);
+  }
+  // Not even begun.
+  for (const std::string text :
+       {"x\n\n<｜DSML｜tool_calls>\n", "x\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke na", "x<｜DSML｜tool"}) {
+    const CollectedCompletion parsed = Parse(text);
+    EXPECT_EQ(parsed.message.content, "x");
+    EXPECT_TRUE(parsed.has_cut_call);
+    EXPECT_EQ(parsed.finish_reason, FinishReason::kLength);
   }
 }
 
@@ -349,7 +357,8 @@ TEST(CompletionParser, ToolSchemasOfARequest) {
       R"([{"function": {"name": "f", "parameters": {"properties": {"a": {}, "b": {}}}}}, {"function": {"name": "g"}}])",
       "tools");
   const std::vector<ToolSchema> schemas = ToolSchemas(tools->items());
-  ASSERT_EQ(schemas.size(), 1u);
+  ASSERT_EQ(schemas.size(), 2u);
+  EXPECT_EQ(schemas[1].name, "g");
   EXPECT_EQ(schemas[0].name, "f");
   EXPECT_THAT(schemas[0].properties, ElementsAre("a", "b"));
 }
@@ -366,6 +375,40 @@ TEST(CompletionParser, DamagedTagsAreContentUnlessAccepted) {
     const CollectedCompletion parsed = Parse(text, {.accept_damaged_tags = true});
     EXPECT_EQ(parsed.message.content, "x");
     EXPECT_THAT(parsed.message.tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
+  }
+}
+
+TEST(CompletionParser, BlocksOfTheWildAreTakenIfACallFollows) {
+  const std::string call = Invoke("f", Parameter("k", kString, "v"));
+  const ParserOptions options = {.accept_damaged_tags = true, .tools = {{.name = "f"}}};
+  for (const std::string name : {"toolcalls", "function_calls", " calls", " tool_calls", "calls"}) {
+    const std::string text = "x\n\n<｜DSML｜" + name + ">\n" + call + "</｜DSML｜" + name + ">";
+    EXPECT_EQ(Parse(text).message.content, text);
+    const CollectedCompletion parsed = Parse(text, options);
+    EXPECT_EQ(parsed.message.content, "x");
+    EXPECT_THAT(parsed.message.tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
+    EXPECT_EQ(parsed.finish_reason, FinishReason::kToolCalls);
+    // Inside of a reasoning it ends that, as the right one does.
+    EXPECT_EQ(
+        Parse(text, {.starts_in_reasoning = true, .accept_damaged_tags = true, .tools = {{.name = "f"}}})
+            .message.tool_calls.size(),
+        1u);
+  }
+  const std::string spaced =
+      "x\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"k\" "
+      "string=\"true\">v</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  EXPECT_THAT(Parse(spaced, options).message.tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
+}
+
+TEST(CompletionParser, TextAboutCallsStaysText) {
+  const ParserOptions options = {.accept_damaged_tags = true, .tools = {{.name = "f"}}};
+  for (const std::string text :
+       {"A block is <｜DSML｜function_calls>, and that is all.", "Tags like <|DSML|tool_calls> are odd.",
+        "It wrote `<｜DSML｜invoke name=\"f\">` here.", "An <｜DSML｜invoke name=\"other\"> of no tool.",
+        "<｜DSML｜invoke without an end", "<｜DSML｜function_calls>\n\ntext"}) {
+    const CollectedCompletion parsed = Parse(text + std::string(600, '.'), options);
+    EXPECT_EQ(parsed.message.content, text + std::string(600, '.'));
+    EXPECT_EQ(parsed.finish_reason, FinishReason::kStop);
   }
 }
 

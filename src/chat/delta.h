@@ -28,8 +28,8 @@ struct Delta {
   std::string text = {};
   // kDone only:
   FinishReason finish_reason = FinishReason::kStop;
-  // A call was begun and not ended. A stream has already sent a part of it, so it should finish as kLength lest the
-  // client runs it; an answer sent at once leaves the call out and keeps finish_reason.
+  // A call was begun and not ended, or a block has none: finish_reason is then kLength, so that a client neither runs a part of a call
+  // nor takes the answer for one that ended well. A stream has already sent a part of it; an answer sent at once leaves it out.
   bool has_cut_call = false;
 
   friend bool operator==(const Delta&, const Delta&) = default;

@@ -22,6 +22,11 @@ std::vector<std::string> Spellings(std::string_view dsml, bool damaged) {
   return spellings;
 }
 
+// Names that models give the block of calls, beside its own.
+constexpr std::string_view kLooseNames[] = {"toolcalls", "function_calls", "functioncalls",
+                                            " calls",    " tool_calls",    "calls",
+                                            "tool_call", "toolcall",       "function_call"};
+
 // Up to two line feeds in front of the opener are syntax, not text.
 void AddWithLineFeeds(MarkerSet& set, const std::string& tag, int id) {
   for (const std::string_view line_feeds : {"\n\n", "\n", ""}) set.Add(std::string(line_feeds) + tag, id);
@@ -43,23 +48,39 @@ DsmlMarkers::DsmlMarkers(const ChatProfile& profile, const Options& options) {
 
     const std::string block_open = open + std::string(profile.tool_calls) + ">";
     const std::string block_close = close + std::string(profile.tool_calls) + ">";
-    const std::string invoke_open = open + std::string(profile.invoke);
-    const std::string invoke_close = close + std::string(profile.invoke) + ">";
-    AddWithLineFeeds(content, block_open, kBlockOpen);
-    if (options.promote_calls_in_reasoning) AddWithLineFeeds(reasoning, block_open, kBlockOpen);
-    if (options.accept_damaged_tags) {
-      AddWithLineFeeds(content, invoke_open, kInvokeOpen);
-      after_block.Add(invoke_open, kInvokeOpen);
-    }
+    const int opener = dsml == profile.dsml ? kBlockOpen : kLooseOpen;
+    const auto add_to_text = [&](const std::string& tag, int id) {
+      AddWithLineFeeds(content, tag, id);
+      if (options.promote_calls_in_reasoning) AddWithLineFeeds(reasoning, tag, id);
+    };
+    add_to_text(block_open, opener);
     after_block.Add(block_open, kBlockOpen);
-    for (MarkerSet* set : {&block, &body}) {
-      set->Add(invoke_open, kInvokeOpen);
-      set->Add(block_close, kBlockClose);
+    for (MarkerSet* set : {&block, &body}) set->Add(block_close, kBlockClose);
+    if (options.accept_damaged_tags) {
+      for (const std::string_view name : kLooseNames) {
+        add_to_text(open + std::string(name) + ">", kLooseOpen);
+        after_block.Add(open + std::string(name) + ">", kBlockOpen);
+        for (MarkerSet* set : {&block, &body}) set->Add(close + std::string(name) + ">", kBlockClose);
+      }
     }
-    body.Add(invoke_close, kInvokeClose);
-    body.Add(open + std::string(profile.parameter), kParameterOpen);
-    json_body.Add(invoke_close, kInvokeClose);
-    value.Add(close + std::string(profile.parameter) + ">", kParameterClose);
+    for (const std::string_view blank : {"", " "}) {
+      if (!blank.empty() && !options.accept_damaged_tags) continue;
+      const auto tag = [&](const std::string& start, std::string_view name) {
+        return start + std::string(blank) + std::string(name);
+      };
+      const std::string invoke_open = tag(open, profile.invoke);
+      const std::string invoke_close = tag(close, profile.invoke) + ">";
+      invoke_opens.push_back(invoke_open);
+      if (options.accept_damaged_tags) {
+        add_to_text(invoke_open, kInvokeOpen);
+        after_block.Add(invoke_open, kInvokeOpen);
+      }
+      for (MarkerSet* set : {&block, &body}) set->Add(invoke_open, kInvokeOpen);
+      body.Add(invoke_close, kInvokeClose);
+      body.Add(tag(open, profile.parameter), kParameterOpen);
+      json_body.Add(invoke_close, kInvokeClose);
+      value.Add(tag(close, profile.parameter) + ">", kParameterClose);
+    }
   }
 }
 

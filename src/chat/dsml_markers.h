@@ -13,6 +13,7 @@ enum MarkerId : int {
   kThinkClose,
   kEndOfSentence,
   kBlockOpen,
+  kLooseOpen,  // of a block, in a spelling of the wild: only if a call follows
   kBlockClose,
   kInvokeOpen,  // up to the tag's name: a header follows
   kInvokeClose,
@@ -29,7 +30,8 @@ struct DsmlMarkers {
   DsmlMarkers(const ChatProfile& profile, const Options& options);
 
   MarkerSet reasoning, content, block, after_block, body, json_body, value;
-  std::vector<std::string> tag_starts;  // "<" and "</" with the DSML token, in every accepted spelling
+  std::vector<std::string> invoke_opens;  // every accepted spelling, up to the tag's name
+  std::vector<std::string> tag_starts;    // "<" and "</" with the DSML token, in every accepted spelling
 };
 
 }  // namespace dsv4::chat
