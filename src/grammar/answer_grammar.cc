@@ -79,11 +79,73 @@ class ToolCompiler {
     return Members(flat, pointer);
   }
 
-  // Built from the end, twice: in front of `first` stands no parameter yet, and a call without any has an empty line.
+  // The parameters of an object. In front of the first one a call may also end, with an empty line, if none is required.
   Result<uint32_t> Members(const Json& schema, const std::string& pointer) {
     // A schema that lists the parameters means these, unless it says otherwise.
     const Json additional = schema.value("additionalProperties", Json(!schema.contains("properties")));
     const std::vector<SchemaCompiler::Member> members = SchemaCompiler::Members(schema, pointer, additional);
+    for (const SchemaCompiler::Member& member : members) {
+      if (!FitsIntoTag(member.name))
+        return Error(SchemaError(member.pointer, "a name with a quote or \"<\" cannot be written in a call"));
+    }
+    const auto num_required = static_cast<size_t>(
+        std::ranges::count_if(members, [](const SchemaCompiler::Member& member) { return member.required; }));
+    if (members.size() <= kMostUnordered || num_required <= kMostUnordered)
+      return InAnyOrder(members, additional, pointer);
+    return InOrder(members, additional, pointer);
+  }
+
+  // A place for every set of parameters that were given, of those that are counted.
+  Result<uint32_t> InAnyOrder(const std::vector<SchemaCompiler::Member>& members, const Json& additional,
+                              const std::string& pointer) {
+    const bool counts_all = members.size() <= kMostUnordered;
+    struct Option {
+      uint32_t entry;
+      uint32_t bit;  // 0: not counted.
+    };
+    std::vector<Option> options;
+    uint32_t required = 0;
+    uint32_t next_bit = 1;
+    for (const SchemaCompiler::Member& member : members) {
+      DSV4_ASSIGN_OR_RETURN(const Dfa head, Dfa::Compile(Head(Literal(member.name)), parts_.limits));
+      DSV4_ASSIGN_OR_RETURN(const uint32_t entry,
+                            Parameter(head, member.schema, member.pointer, parts_.end()));
+      const uint32_t bit = counts_all || member.required ? std::exchange(next_bit, next_bit << 1) : 0;
+      if (member.required) required |= bit;
+      options.push_back({entry, bit});
+    }
+    if (additional != false) {
+      DSV4_ASSIGN_OR_RETURN(const Dfa head, HeadOfOthers(members));
+      DSV4_ASSIGN_OR_RETURN(
+          const uint32_t other,
+          Parameter(head, additional, Below(pointer, "additionalProperties"), parts_.end()));
+      options.push_back({other, 0});
+    }
+    std::vector<uint32_t> places(next_bit);  // By the set.
+    for (uint32_t& place : places) place = parts_.builder.Split({});
+    const auto ways = [&](uint32_t given) {
+      std::vector<uint32_t> calls;
+      for (const Option& option : options) {
+        if ((given & option.bit) == 0)
+          calls.push_back(parts_.builder.Call(option.entry, places[given | option.bit]));
+      }
+      return calls;
+    };
+    for (uint32_t given = 0; given < next_bit; ++given) {
+      std::vector<uint32_t> calls = ways(given);
+      if ((given & required) == required) calls.push_back(close_);
+      parts_.builder.SetOptions(places[given], std::move(calls));
+    }
+    std::vector<uint32_t> first = ways(0);
+    if (required == 0) {
+      DSV4_ASSIGN_OR_RETURN(first.emplace_back(), parts_.Text("\n", close_));
+    }
+    return parts_.builder.Split(std::move(first));
+  }
+
+  // Built from the end, twice: in front of `first` stands no parameter yet.
+  Result<uint32_t> InOrder(const std::vector<SchemaCompiler::Member>& members, const Json& additional,
+                           const std::string& pointer) {
     DSV4_ASSIGN_OR_RETURN(uint32_t first, parts_.Text("\n", close_));
     uint32_t from = close_;
     if (additional != false) {
@@ -96,9 +158,6 @@ class ToolCompiler {
       first = parts_.builder.Split({other, first});
     }
     for (auto member = members.rbegin(); member != members.rend(); ++member) {
-      if (!FitsIntoTag(member->name))
-        return Error(
-            SchemaError(member->pointer, "a name with a quote or \"<\" cannot be written in a call"));
       DSV4_ASSIGN_OR_RETURN(const Dfa head, Dfa::Compile(Head(Literal(member->name)), parts_.limits));
       DSV4_ASSIGN_OR_RETURN(const uint32_t this_one, Parameter(head, member->schema, member->pointer, from));
       from = member->required ? this_one : parts_.builder.Split({this_one, from});
@@ -214,6 +273,9 @@ class AnswerCompiler {
       case ContentKind::kCall:
         DSV4_CHECK(calls_) << "a call needs a tool";
         return parts_.Text("\n\n" + opener, *calls_);
+      case ContentKind::kOpenCall:
+        DSV4_CHECK(calls_) << "a call needs a tool";
+        return parts_.Text(rules_.tags.tool_calls + ">", *calls_);
     }
     return Error(Internal("no such content"));
   }

@@ -5,8 +5,10 @@
 //   calls   = LF invoke+ "</M tool_calls>"             one invoke only when calls may not be parallel
 //   invoke  = "<M invoke name=" DQ name DQ ">" LF ( parameter+ | LF ) "</M invoke>" LF
 //
-// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in the order of `properties`, a string raw
-// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says. Source: chat-encoding.md 3.1 and 3.7.
+// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in any order, each once, a string raw
+// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says. Of a tool with more than
+// kMostUnordered parameters only the required ones are counted, and others may come again (of a repeated one the first counts); with more
+// than that of them, parameters come in the order of `properties`. Source: chat-encoding.md 3.1 and 3.7.
 #pragma once
 
 #include <memory>
@@ -36,10 +38,13 @@ struct CallableTool {
   bool operator==(const CallableTool&) const = default;
 };
 
+inline constexpr size_t kMostUnordered = 6;
+
 enum class ContentKind : uint8_t {
-  kText,  // Anything, and a call if there are tools.
-  kJson,  // A value of `schema`, or a call if there are tools.
-  kCall,  // A call.
+  kText,      // Anything, and a call if there are tools.
+  kJson,      // A value of `schema`, or a call if there are tools.
+  kCall,      // A call.
+  kOpenCall,  // What stands behind "<M": the rest of a call that has begun.
 };
 
 struct AnswerRules {

@@ -1,12 +1,14 @@
 // Answers as text: what a grammar of calls takes and refuses. @ stands for the marker's token.
 #include "grammar/answer_grammar.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 
+#include "grammar/forbidden_text.h"
 #include "grammar/matcher.h"
 #include "grammar/testing.h"
 
@@ -27,12 +29,15 @@ AnswerRules CallOf(std::string_view parameters, bool strict = true) {
       .tools = {{.name = "f", .parameters = std::string(parameters), .strict = strict, .label = "tools[0]"}}};
 }
 
+bool Takes(const std::shared_ptr<const Program>& program, const std::string& text) {
+  Matcher matcher(program, testing::ToyTrie(), {testing::kStop});
+  return matcher.AcceptBytes(WithMarkers(text)).ok() && matcher.IsComplete();
+}
+
 bool Takes(const AnswerRules& rules, const std::string& text) {
   const auto program = CompileAnswer(rules);
   EXPECT_TRUE(program) << program.error().ToString();
-  if (!program) return false;
-  Matcher matcher(*program, testing::ToyTrie(), {testing::kStop});
-  return matcher.AcceptBytes(WithMarkers(text)).ok() && matcher.IsComplete();
+  return program && Takes(*program, text);
 }
 
 std::string Call(std::string_view arguments) {
@@ -65,17 +70,63 @@ TEST(AnswerGrammar, StringsAreRawAndTheRestIsJson) {
   EXPECT_FALSE(Takes(rules, Call(Other("b", "[1]"))));
 }
 
-TEST(AnswerGrammar, ParametersComeInOrderAndTheRequiredOnesAllCome) {
+TEST(AnswerGrammar, ParametersComeInAnyOrderAndTheRequiredOnesAllCome) {
   const AnswerRules rules = CallOf(
       R"({"properties":{"a":{"type":"integer"},"b":{"type":"integer"},"c":{"type":"integer"}},"required":["b"]})");
   EXPECT_TRUE(Takes(rules, Call(Other("b", "1"))));
   EXPECT_TRUE(Takes(rules, Call(Other("a", "1") + Other("b", "1") + Other("c", "1"))));
   EXPECT_FALSE(Takes(rules, Call("\n")));
   EXPECT_FALSE(Takes(rules, Call(Other("a", "1"))));
-  EXPECT_FALSE(Takes(rules, Call(Other("b", "1") + Other("a", "1"))));
+  EXPECT_TRUE(Takes(rules, Call(Other("b", "1") + Other("a", "1"))));
+  EXPECT_TRUE(Takes(rules, Call(Other("c", "1") + Other("b", "1") + Other("a", "1"))));
+  EXPECT_FALSE(Takes(rules, Call(Other("b", "1") + Other("b", "1"))));
+  EXPECT_FALSE(Takes(rules, Call(Other("c", "1") + Other("a", "1"))));
   EXPECT_FALSE(Takes(rules, Call(Other("b", "1") + Other("d", "1"))));
   EXPECT_FALSE(Takes(rules, Call(Other("b", "1") + "\n")));
   EXPECT_TRUE(Takes(CallOf(R"({"properties":{"a":{}}})"), Call("\n")));
+}
+
+// Sets of parameters are too many then.
+TEST(AnswerGrammar, OfManyParametersTheRequiredOnesAreCounted) {
+  std::string properties;
+  std::string required;
+  for (int i = 0; i < 20; ++i) {
+    properties += fmt::format(R"({}"p{}":{{"type":"integer"}})", i > 0 ? "," : "", i);
+    required += fmt::format(R"({}"p{}")", i > 0 ? "," : "", i);
+  }
+  const std::string schema = R"({"properties":{)" + properties + R"(},"required":[)";
+  const AnswerRules some = CallOf(schema + R"("p7","p2"]})");
+  EXPECT_TRUE(Takes(some, Call(Other("p7", "1") + Other("p19", "1") + Other("p2", "1") + Other("p0", "1"))));
+  EXPECT_FALSE(Takes(some, Call(Other("p7", "1") + Other("p19", "1"))));
+  EXPECT_FALSE(Takes(some, Call(Other("p7", "1") + Other("p7", "1") + Other("p2", "1"))));
+  std::string in_order;
+  std::string reversed;
+  for (int i = 0; i < 20; ++i) {
+    in_order += Other(fmt::format("p{}", i), "1");
+    reversed = Other(fmt::format("p{}", i), "1") + reversed;
+  }
+  const AnswerRules all = CallOf(schema + required + "]}");
+  EXPECT_TRUE(Takes(all, Call(in_order)));
+  EXPECT_FALSE(Takes(all, Call(reversed)));
+}
+
+TEST(AnswerGrammar, ACallThatHasBegunIsWhole) {
+  AnswerRules rules = CallOf(R"({"properties":{"a":{"type":"integer"}},"required":["a"]})");
+  const std::string call = Call(Other("a", "1"));
+  rules.content = ContentKind::kOpenCall;
+  const std::string behind = call.substr(call.find('@') + 1);
+  EXPECT_TRUE(Takes(rules, behind));
+  EXPECT_FALSE(Takes(rules, " " + behind));
+  EXPECT_FALSE(Takes(rules, "tool_calls>\ntext"));
+}
+
+TEST(ForbiddenText, HasNoneOfTheWords) {
+  const auto grammar = CompileWithoutWords({"abc", "bd"});
+  ASSERT_TRUE(grammar.has_value());
+  for (const char* text : {"", "ab", "abab", "ab c", "xyz", "ABC"})
+    EXPECT_TRUE(Takes(*grammar, text)) << text;
+  for (const char* text : {"abc", "ababc", "xbd", "abd."}) EXPECT_FALSE(Takes(*grammar, text)) << text;
+  EXPECT_FALSE(CompileWithoutWords({"a", ""}).has_value());
 }
 
 TEST(AnswerGrammar, NoValueEndsItsParameter) {
