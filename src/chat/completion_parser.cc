@@ -171,7 +171,7 @@ class CompletionParser::Impl {
   enum class Guess : unsigned char { kCall, kText, kMore };
   Guess GuessCall(const MarkerSet::Scan& found) const {
     if (found.id != kLooseOpen && found.id != kInvokeOpen) return Guess::kCall;
-    // Nobody waits for longer.
+    // Text is not kept back for longer.
     constexpr size_t kMostBlanks = 64;
     constexpr size_t kMostHeader = 512;
     constexpr std::string_view kQuotes = "`'\"";
@@ -388,7 +388,7 @@ class CompletionParser::Impl {
     }
     Delta end{.kind = Delta::Kind::kDone, .text = stop_.found()};
     end.has_cut_call = is_cut;
-    // Whoever reads that an answer has ended well would take the calls for all there are.
+    // A client that reads of a good end would take the calls for all there are.
     if (cause == EndCause::kLength || is_cut) {
       end.finish_reason = FinishReason::kLength;
     } else if (num_complete_ > 0) {
