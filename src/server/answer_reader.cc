@@ -71,6 +71,7 @@ std::vector<chat::Delta> AnswerReader::Read(engine::Event event) {
       num_cached_tokens_ = event.num_cached_tokens;
       break;
     case engine::Event::Kind::kPrefill:
+    case engine::Event::Kind::kPromptScored:
       break;
     case engine::Event::Kind::kToken: {
       const std::string text = decoder_.Append(event.token.id);
