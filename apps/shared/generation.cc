@@ -40,6 +40,8 @@ class Driver {
       case engine::Event::Kind::kAdmitted:
         generation_.num_cached_tokens = event.num_cached_tokens;
         break;
+      case engine::Event::Kind::kPromptScored:
+        break;
       case engine::Event::Kind::kPrefill:
         OnPrefill(event);
         break;
