@@ -15,6 +15,7 @@
 #include "apps/bench/bench_runs.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/terminal.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
 #include "backend/cuda/cuda_backend.h"
@@ -72,6 +73,12 @@ class Bench {
   Status RunRound();
   Result<double> BytesWithoutReplication(int64_t depth);
   void Add(BenchRow row);
+  void Report(std::vector<BenchRow> measured);
+  // Over all rounds; rows "ahead" belong to the one in front of them.
+  int64_t NumRows() const {
+    const size_t rows = plan_.prefill.size() + plan_.depths.size() * plan_.batches.size();
+    return static_cast<int64_t>(rows * targets_.size()) * options_.rounds;
+  }
   void Print(const std::string& text) const {
     if (options_.json) return;
     fmt::print("{}", text);
@@ -85,6 +92,8 @@ class Bench {
   std::vector<Target> targets_;
   std::vector<std::vector<BenchRow>> measured_;  // By row, a measurement a round.
   size_t next_row_ = 0;
+  ProgressBar progress_{"Measuring"};
+  int64_t num_measured_ = 0;
   BenchReport report_;
 };
 
@@ -116,6 +125,7 @@ Status Bench::MakeBackends() {
 
 Status Bench::Check() {
   const int64_t depth = plan_.depths.empty() ? 0 : std::ranges::max(plan_.depths);
+  const ElapsedLine line("Comparing with the reference");
   for (const Target& target : targets_) {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         BenchCheck check, CheckAgainstReference(source_, options_.model, target.backend->inner(), depth));
@@ -170,8 +180,14 @@ Status Bench::Load() {
 void Bench::Add(BenchRow row) {
   if (next_row_ == measured_.size()) measured_.emplace_back();
   std::vector<BenchRow>& measured = measured_[next_row_++];
+  if (!row.ahead) ++num_measured_;
   measured.push_back(std::move(row));
-  if (measured.size() < static_cast<size_t>(options_.rounds)) return;
+  progress_.Hide();
+  if (measured.size() == static_cast<size_t>(options_.rounds)) Report(std::move(measured));
+  progress_.Update(num_measured_, NumRows(), fmt::format("row {} of {}", num_measured_, NumRows()));
+}
+
+void Bench::Report(std::vector<BenchRow> measured) {
   report_.rows.push_back(Merge(std::move(measured)));
   Print(RowText(report_.rows.back()));
   if (options_.profile) Print(ProfileText(report_.rows.back()));
@@ -228,7 +244,9 @@ Status Bench::Run() {
   ForgetPeakMemory();
   DSV4_RETURN_IF_ERROR(Load());
   Print(HeaderText(report_) + "\n" + RowHeading());
+  progress_.Update(0, NumRows(), fmt::format("row 0 of {}", NumRows()));
   for (int round = 0; round < options_.rounds; ++round) DSV4_RETURN_IF_ERROR(RunRound());
+  progress_.Clear();
   const int64_t peak = PeakMemory();
   report_.memory.peak_bytes = peak - (read_memory_ && peak > 0 ? read_memory_->num_bytes() : 0);
   if (options_.explain) {

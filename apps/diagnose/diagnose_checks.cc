@@ -9,6 +9,7 @@
 #include "apps/diagnose/diagnose_prompt.h"
 #include "apps/diagnose/diagnose_stop_set.h"
 #include "apps/shared/chat_runtime.h"
+#include "apps/terminal/terminal.h"
 #include "base/read_file.h"
 #include "diag/checkpoint_check.h"
 #include "diag/decode_prefill_check.h"
@@ -151,7 +152,12 @@ Result<std::vector<diag::CheckReport>> Diagnose(DiagnoseSession& session,
   std::vector<diag::CheckReport> reports;
   for (const NamedCheck& check : Checks()) {
     if (!all && session.options().check != check.name) continue;
-    Result<diag::CheckReport> report = check.run(session);
+    Result<diag::CheckReport> report = [&] {
+      const ElapsedLine line(
+          all ? fmt::format("{} (check {} of {})", check.name, reports.size() + 1, Checks().size())
+              : check.name);
+      return check.run(session);
+    }();
     if (!report) return Error(report.error().WithContext(check.name));
     show(*report);
     reports.push_back(std::move(*report));

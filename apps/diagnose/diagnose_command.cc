@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "apps/diagnose/diagnose_checks.h"
 #include "apps/diagnose/diagnose_compare.h"
 #include "apps/diagnose/diagnose_page.h"
@@ -18,9 +20,7 @@ int ErrorExitCode(const Status& status) {
 void Show(const diag::CheckReport& report, const DiagnoseOptions& options) {
   if (options.run.json) return;
   fmt::print("{}\n", diag::ToText(report));
-  if (options.check == "all" && report.ends_run && report.verdict == diag::Verdict::kFinding) {
-    fmt::print("stopped: the checks after {} would mean nothing\n", report.check);
-  }
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -46,7 +46,10 @@ int RunDiagnoseCommand(const DiagnoseOptions& given) {
     const Status status = WritePage(session, *reports);
     if (!status.ok()) return Fail(status, ErrorExitCode(status));
   }
-  if (options.run.json) fmt::print("{}\n", diag::ToJson(*reports));
+  if (options.run.json)
+    fmt::print("{}\n", diag::ToJson(*reports));
+  else
+    fmt::print("diagnose: {}\n", diag::Summary(*reports));
   return diag::ExitCode(*reports);
 }
 

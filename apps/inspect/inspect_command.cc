@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "apps/inspect/inspect_report.h"
+#include "apps/shared/load_bar.h"
 
 namespace dsv4::apps {
 
@@ -15,6 +16,7 @@ int RunInspectCommand(const InspectOptions& options) {
   const Result<model::Placement> placement =
       model::ParsePlacement(options.model.placement, std::max(options.model.num_ranks, 1));
   if (!placement) return Fail(placement.error(), kExitBadUsage);
+  LoadBar bar;
   const InspectRequest request = {
       .source = *source,
       .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
@@ -25,8 +27,10 @@ int RunInspectCommand(const InspectOptions& options) {
       .placement = *placement,
       .rank_kind = {.memory = options.rank_memory * 1e9,
                     .bytes_per_second = options.rank_bandwidth * 1e9,
-                    .seconds_per_exchange = options.rank_wait * 1e-6}};
+                    .seconds_per_exchange = options.rank_wait * 1e-6},
+      .progress = bar.callback()};
   const Result<InspectReport> report = Inspect(request);
+  bar.Clear();
   if (!report) return Fail(report.error(), LoadExitCode(report.error()));
   fmt::print("{}\n", options.json ? ToJson(*report).dump(2) : ToText(*report));
   return kExitOk;

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <memory>
 
+#include "apps/shared/readable.h"
 #include "comm/null_group.h"
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
@@ -30,6 +30,9 @@ using model::TensorId;
 class Counter {
  public:
   explicit Counter(InspectReport& report) : report_(report) {}
+
+  // What follows is counted as part of a layer.
+  void EnterLayers() { in_layer_ = true; }
 
   void Linear(TensorId id, const StoredLinear& linear, double active_share = 1) {
     if (!linear.found()) return;
@@ -61,11 +64,13 @@ class Counter {
     ++entry.num_tensors;
     entry.num_bytes += bytes;
     report_.memory.weights_bytes += bytes;
+    if (in_layer_) report_.memory.layer_weights_bytes += bytes;
     report_.num_parameters += parameters;
     report_.num_active_parameters += static_cast<int64_t>(static_cast<double>(parameters) * active_share);
   }
 
   InspectReport& report_;
+  bool in_layer_ = false;
 };
 
 void CountWeights(const model::ResolvedCheckpoint& resolved, InspectReport& report) {
@@ -78,6 +83,7 @@ void CountWeights(const model::ResolvedCheckpoint& resolved, InspectReport& repo
   }
   const double expert_share =
       static_cast<double>(config.num_experts_per_tok) / static_cast<double>(config.n_routed_experts);
+  counter.EnterLayers();
   for (int64_t i = 0; i < report.num_layers; ++i) {
     const model::ResolvedLayer& layer = resolved.layers[static_cast<size_t>(i)];
     for (const model::TensorRow& row : model::TensorTable()) counter.Tensor(row.id, layer[row.id]);
@@ -112,6 +118,18 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   report.memory.sequence_bytes = kv::StateBytes(layout, request.context);
   report.memory.fixed_bytes = kv::StateBytes(layout, 0);
   report.memory.growth_per_token = kv::BytesPerToken(layout);
+  report.fit_request = {.config = report.config,
+                        .checkpoint = checkpoint,
+                        .options = options,
+                        .batch = request.batch,
+                        .context = request.context,
+                        .weights = report.memory.weights_bytes,
+                        .fixed = report.memory.fixed_bytes,
+                        .per_token = report.memory.growth_per_token,
+                        .step = report.memory.step_bytes,
+                        .num_layers = report.num_layers,
+                        .layer_weights = report.memory.layer_weights_bytes};
+  DSV4_ASSIGN_OR_RETURN_STATUS(report.fit, FitMachine(report.fit_request));
   return {};
 }
 
@@ -119,7 +137,8 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
 Status ProveNumbers(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                     const InspectReport& report) {
   const Result<model::ModelWeights> weights = model::LoadWeights(
-      checkpoint, report.config, {.numerics = request.numerics, .max_layers = report.num_layers});
+      checkpoint, report.config,
+      {.numerics = request.numerics, .max_layers = report.num_layers, .progress = request.progress});
   return weights.has_value() ? Status() : weights.error();
 }
 
@@ -198,17 +217,7 @@ Result<InspectReport::TokenizerFacts> ReadTokenizer(const std::string& path) {
   return facts;
 }
 
-std::string Bytes(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KB", "MB", "GB", "TB"};
-  size_t unit = 0;
-  while (bytes >= 1000 && unit + 1 < kUnits.size()) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, kUnits[unit]);
-}
-
-std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
+std::string Bytes(auto bytes) { return ReadableBytes(bytes); }
 
 size_t UsableCpus(const NumaPlan& plan, int node_id) {
   for (const NumaNode& node : plan.nodes) {
@@ -385,6 +394,7 @@ Json ToJson(const InspectReport& report) {
   if (!report.ranks.empty()) {
     json["capacity"] = {{"sequences", report.capacity.sequences}, {"tokens", report.capacity.tokens}};
   }
+  json["machine"] = ToJson(report.fit);
   json["numa"] = {{"interleave", report.numa_plan.interleave}, {"reason", report.numa_plan.reason}};
   json["numa"]["nodes"] = Json::array();
   for (const NumaNode& node : report.numa_nodes) {
@@ -479,7 +489,7 @@ std::string ToText(const InspectReport& report) {
   }
   out += fmt::format("  {:<26}{}: {}\n", "interleaving pays", report.numa_plan.interleave ? "yes" : "no",
                      report.numa_plan.reason);
-  return out;
+  return out + ToText(report.fit, report.fit_request);
 }
 
 }  // namespace dsv4::apps

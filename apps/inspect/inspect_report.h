@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/inspect/machine_fit.h"
 #include "apps/shared/model_source.h"
 #include "base/json.h"
 #include "base/numa.h"
@@ -30,6 +31,7 @@ struct InspectRequest {
   model::Placement placement;  // Of one rank or several.
   // What ranks are like, for the planner; a memory of 0 is this machine's, divided by the ranks.
   model::RankKind rank_kind;
+  LoadCallback progress;  // While the weights are proven; may be empty.
 };
 
 struct InspectReport {
@@ -46,11 +48,12 @@ struct InspectReport {
   struct MemoryPlan {
     int64_t context = 0;
     int64_t batch = 0;
-    int64_t weights_bytes = 0;    // Of the layers that would run; mapped from the file.
-    int64_t sequence_bytes = 0;   // One sequence of `context` tokens.
-    int64_t fixed_bytes = 0;      // The part of it that does not grow with the tokens: rings.
-    double growth_per_token = 0;  // Bytes each further token of context costs.
-    int64_t step_bytes = 0;       // Activations of the largest pass.
+    int64_t weights_bytes = 0;        // Of the layers that would run; mapped from the file.
+    int64_t layer_weights_bytes = 0;  // Of them, those of layers.
+    int64_t sequence_bytes = 0;       // One sequence of `context` tokens.
+    int64_t fixed_bytes = 0;          // The part of it that does not grow with the tokens: rings.
+    double growth_per_token = 0;      // Bytes each further token of context costs.
+    int64_t step_bytes = 0;           // Activations of the largest pass.
     int64_t total_bytes() const { return weights_bytes + batch * sequence_bytes + step_bytes; }
   };
 
@@ -86,6 +89,8 @@ struct InspectReport {
   Capacity capacity;
   std::vector<NumaNode> numa_nodes;  // Of this machine.
   NumaPlan numa_plan;                // For this process.
+  MachineFitRequest fit_request;
+  MachineFit fit;  // On this machine, by one rank.
 };
 
 // Errors name the file or tensor at fault.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "apps/run/run_report.h"
+#include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/line_editor.h"
@@ -24,11 +25,13 @@ namespace {
 class Chat {
  public:
   Chat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-       std::vector<chat::JsonValue> tools, std::string_view reasoning)
+       std::vector<chat::JsonValue> tools, ToolCommands commands, std::string_view reasoning)
       : runtime_(runtime),
         ask_(std::move(ask)),
         tools_(std::move(tools)),
-        printer_(MakeAnswerPrinter(reasoning)),
+        commands_(std::move(commands)),
+        printer_(MakeAnswerPrinter(
+            reasoning, [this](std::string_view tool) { return commands_.Find(tool) != nullptr; })),
         editor_(ChatHistoryPath(), [](std::string_view line) { return Completions(line); }) {
     Reset(system);
     ask_.on_delta = [this](const chat::Delta& delta) { printer_.Print(delta); };
@@ -89,8 +92,10 @@ class Chat {
         Command{"/load", "FILE", "go on with a conversation from a file", &Chat::Load},
         Command{"/set", "[NAME VALUE]", "show or change sampling: temperature, top-p, top-k, min-p, ...",
                 &Chat::Set},
-        Command{"/tools", "[FILE|off]", "tools that the answer may call; you type their results",
+        Command{"/tools", "[FILE|off]", "tools that the answer may call; you are asked for their results",
                 &Chat::Tools},
+        Command{"/allow", "[TOOL COMMAND]", "let a command answer the calls of a tool, or show which do",
+                &Chat::Allow},
         Command{"/stats", "", "speed of the last answer, and context used", &Chat::Stats},
         Command{"/help", "", "this list", &Chat::Help},
         Command{"/exit", "", "leave (also /quit and Ctrl-D)", &Chat::Leave},
@@ -160,7 +165,7 @@ class Chat {
     std::string text;
     for (const Command& command : Commands()) {
       if (command.help.empty()) continue;
-      text += fmt::format("{:<19} {}\n", fmt::format("{} {}", command.name, command.argument), command.help);
+      text += fmt::format("{:<22} {}\n", fmt::format("{} {}", command.name, command.argument), command.help);
     }
     text +=
         "A line that ends in \\ continues on the next, and so does Alt-Enter; pasted lines are one message.\n"
@@ -267,6 +272,20 @@ class Chat {
     Say(fmt::format("{} tools. When one is called, its result is asked for here.", tools_.size()));
   }
 
+  void Allow(const std::string& text) {
+    const size_t space = text.find_first_of(" \t");
+    if (space != std::string::npos) {
+      commands_.Allow(text.substr(0, space), text.substr(text.find_first_not_of(" \t", space)));
+    } else if (!text.empty()) {
+      Say("/allow wants TOOL COMMAND, as in /allow weather ./weather.sh");
+      return;
+    }
+    if (commands_.empty()) Say("No command answers a call.");
+    for (const auto& [name, command] : commands_.all()) {
+      Say(fmt::format("{} is answered by {}", Printable(name), Printable(command)));
+    }
+  }
+
   void Set(const std::string& text) {
     sampling::SamplingParams& now = ask_.sampling;
     if (text.empty()) {
@@ -355,15 +374,9 @@ class Chat {
       fmt::print(stderr, "{}{}{}\n", dim_.dim, SpeedLine(answer->generation), dim_.reset);
       // A stopped answer stays in the history as far as it came: the reader has seen it.
       const chat::ParsedCompletion& message = answer->completion.message;
-      messages_.push_back({.role = chat::Role::kAssistant,
-                           .content = message.content,
-                           .reasoning_content = message.reasoning_content});
+      messages_.push_back(CallingMessage(message, num_calls_));
       if (message.tool_calls.empty()) return;
-      for (const chat::ParsedCall& call : message.tool_calls) {
-        messages_.back().tool_calls.push_back(
-            {.id = fmt::format("call_{}", num_calls_++), .name = call.name, .arguments = call.arguments});
-      }
-      if (answer->cancelled || !AskForResults(message.tool_calls)) {
+      if (answer->cancelled || !AnswerCalls()) {
         messages_ = before;
         Say("The call has no result, so the message is taken back.");
         return;
@@ -371,15 +384,32 @@ class Chat {
     }
   }
 
-  // False when the reader gave none.
-  bool AskForResults(const std::vector<chat::ParsedCall>& calls) {
-    const std::vector<chat::ToolCall> made = messages_.back().tool_calls;
-    for (size_t i = 0; i < calls.size(); ++i) {
-      const LineEditor::Line line = editor_.Read(fmt::format("result of {}> ", Printable(calls[i].name)));
-      if (line.kind != LineEditor::Line::Kind::kText) return false;
-      messages_.push_back({.role = chat::Role::kTool, .content = line.text, .tool_call_id = made[i].id});
+  // The results of the calls of the last message. False when one has none.
+  bool AnswerCalls() {
+    const std::vector<chat::ToolCall> calls = messages_.back().tool_calls;
+    for (const chat::ToolCall& call : calls) {
+      const std::string* command = commands_.Find(call.name);
+      const std::optional<std::string> text =
+          command != nullptr ? RunCommandFor(call, *command) : AskForResult(call);
+      if (!text) return false;
+      messages_.push_back({.role = chat::Role::kTool, .content = *text, .tool_call_id = call.id});
     }
     return true;
+  }
+
+  std::optional<std::string> RunCommandFor(const chat::ToolCall& call, const std::string& command) {
+    Say(fmt::format("{}{}: {}{}", dim_.dim, Printable(call.name), Printable(command), dim_.reset));
+    const Result<CommandResult> result = RunToolCommand(command, call.arguments, ask_.interrupted);
+    if (!result) Say(Printable(result.error().message()));
+    if (!result || result->cancelled) return std::nullopt;
+    Say(fmt::format("{}{}{}", dim_.dim, Printable(result->text), dim_.reset));
+    return result->text;
+  }
+
+  std::optional<std::string> AskForResult(const chat::ToolCall& call) {
+    const LineEditor::Line line = editor_.Read(fmt::format("result of {}> ", Printable(call.name)));
+    if (line.kind != LineEditor::Line::Kind::kText) return std::nullopt;
+    return line.text;
   }
 
   static void Say(std::string_view text) { fmt::print(stderr, "{}\n", text); }
@@ -389,6 +419,7 @@ class Chat {
   ChatRuntime& runtime_;
   ChatRuntime::Ask ask_;
   std::vector<chat::JsonValue> tools_;
+  ToolCommands commands_;
   AnswerPrinter printer_;
   const TypeAheadScope type_ahead_;  // In front of the editor, which goes back to the modes that it found.
   LineEditor editor_;
@@ -406,9 +437,9 @@ class Chat {
 }  // namespace
 
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-                       std::vector<chat::JsonValue> tools, std::string_view reasoning,
+                       std::vector<chat::JsonValue> tools, ToolCommands commands, std::string_view reasoning,
                        const std::string& first) {
-  return Chat(runtime, std::move(ask), system, std::move(tools), reasoning).Run(first);
+  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), reasoning).Run(first);
 }
 
 }  // namespace dsv4::apps

@@ -28,6 +28,14 @@ void RegisterRun(Commands& commands) {
   run.add_flag("-q,--quiet", options.quiet, "Nothing but the answer: no progress, no speed");
   run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
   AddConversationFlags(run, options);
+  run.add_option(
+         "--tool-command", options.tool_commands,
+         "NAME=COMMAND: calls of this tool are answered by COMMAND, which reads the arguments as JSON "
+         "on standard input; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=COMMAND")
+      ->needs("--tools")
+      ->group("Conversation");
   run.add_option("-n,--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
       ->check(Positive())
       ->capture_default_str();

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -13,6 +14,7 @@
 
 #include "apps/run/interactive_chat.h"
 #include "apps/run/run_report.h"
+#include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
 #include "apps/shared/load_bar.h"
@@ -27,6 +29,8 @@ namespace dsv4::apps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMaxCalls = 100;  // Of one question: a model that goes round in circles ends.
 
 }  // namespace
 
@@ -111,14 +115,45 @@ bool Drifted(const std::optional<diag::VerifySummary>& verify) {
   return verify && verify->verdict() == diag::VerifyVerdict::kDrift;
 }
 
-int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask ask, double load_seconds) {
+// Whether commands can answer all calls of an answer, and there are any.
+bool AllAllowed(const ChatRuntime::Answer& answer, const ToolCommands& commands) {
+  const std::vector<chat::ParsedCall>& calls = answer.completion.message.tool_calls;
+  return !answer.cancelled && !calls.empty() &&
+         std::all_of(calls.begin(), calls.end(),
+                     [&](const chat::ParsedCall& call) { return commands.Find(call.name) != nullptr; });
+}
+
+// Adds the answer and the results of its calls to `messages`.
+Status AnswerCalls(const ChatRuntime::Answer& answer, const ToolCommands& commands, const RunOptions& options,
+                   const ChatRuntime::Ask& ask, std::vector<chat::Message>& messages, int64_t& num_calls) {
+  messages.push_back(CallingMessage(answer.completion.message, num_calls));
+  if (num_calls > kMaxCalls) {
+    return ResourceExhausted(
+        fmt::format("--tool-command: the model made more than {} calls; the last is of {}", kMaxCalls,
+                    Printable(messages.back().tool_calls.back().name)));
+  }
+  const std::vector<chat::ToolCall> calls = messages.back().tool_calls;
+  for (const chat::ToolCall& call : calls) {
+    const std::string& command = *commands.Find(call.name);
+    if (!options.quiet) fmt::print(stderr, "{}: {}\n", Printable(call.name), Printable(command));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const CommandResult result,
+                                 RunToolCommand(command, call.arguments, ask.interrupted));
+    if (result.cancelled) return {StatusCode::kCancelled, fmt::format("{}: interrupted", command)};
+    messages.push_back({.role = chat::Role::kTool, .content = result.text, .tool_call_id = call.id});
+  }
+  return {};
+}
+
+int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands& commands,
+            ChatRuntime::Ask ask, double load_seconds) {
   Result<std::string> prompt = ReadPrompt(options);
   if (prompt && options.prompt && *options.prompt != "-") AppendPiped(*prompt);
   if (!prompt) return Fail(prompt.error(), kExitBadInput);
 
   const InterruptScope interrupts;
   ProgressBar prefill_bar("Reading");
-  AnswerPrinter printer = MakeAnswerPrinter(options.reasoning);
+  AnswerPrinter printer = MakeAnswerPrinter(
+      options.reasoning, [&](std::string_view tool) { return commands.Find(tool) != nullptr; });
   ask.on_prefill = [&](int64_t done, int64_t total) {
     if (done < total && !options.quiet)
       prefill_bar.Update(done, total);
@@ -131,9 +166,16 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, ChatRuntime::Ask as
   if (options.raw) {
     answer = runtime.Continue(*prompt, ask);
   } else {
-    const Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
+    Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
     if (!messages) return Fail(messages.error(), kExitBadInput);
     answer = runtime.Respond(*messages, ask);
+    for (int64_t num_calls = 0; answer && AllAllowed(*answer, commands);) {
+      prefill_bar.Clear();
+      printer.EndAnswer();
+      const Status answered = AnswerCalls(*answer, commands, options, ask, *messages, num_calls);
+      if (!answered.ok()) return Fail(answered, kExitRunFailed);
+      answer = runtime.Respond(*messages, ask);
+    }
   }
   prefill_bar.Clear();
   if (!answer) return Fail(answer.error(), kExitRunFailed);
@@ -200,6 +242,14 @@ int RunRunCommand(const RunOptions& options,
     tools = std::move(*read);
   }
 
+  const Result<ToolCommands> commands = ToolCommands::Parse(options.tool_commands);
+  if (!commands) return Fail(commands.error(), kExitBadUsage);
+  if (!commands->empty() && (options.json || !options.dump_path.empty())) {
+    return Fail(InvalidArgument("run --tool-command: goes on to another answer, so no --json or --dump, "
+                                "which are of one"),
+                kExitBadUsage);
+  }
+
   // Neither a dump nor --verify can see steps of several rows of one sequence.
   const Result<engine::SpeculationOptions> speculation =
       ParseSpeculation(options.speculation, options.verify_every > 0);
@@ -228,9 +278,11 @@ int RunRunCommand(const RunOptions& options,
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
   ChatRuntime::Ask ask = MakeAsk(options);
   ask.schema = std::move(*schema);
-  if (has_prompt && !options.interactive) return RunOnce(**runtime, options, std::move(ask), load_seconds);
+  if (has_prompt && !options.interactive) {
+    return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);
+  }
   const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(tools),
-                                           options.reasoning, options.prompt.value_or(""));
+                                           *commands, options.reasoning, options.prompt.value_or(""));
   const InterruptScope interrupts;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime);
   return Drifted(verify) ? kExitRunFailed : exit_code;

@@ -23,6 +23,7 @@ struct RunOptions {
   std::string system;
   std::string messages_path;  // A conversation as a JSON list of messages, in place of PROMPT and --system.
   std::string tools_path;     // A JSON list of tools, as in an API request.
+  std::vector<std::string> tool_commands;  // NAME=COMMAND: commands that may answer the calls of tools.
   std::string thinking_mode = "thinking";  // "thinking" or "chat".
   std::string effort;                      // "", "low", "high", "max": what the model's revision allows.
   std::string revision;                    // "", "v4", "v4-0731": empty is detected from the model directory.

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "apps/terminal/printable.h"
 
 namespace dsv4::apps {
 
-AnswerPrinter::AnswerPrinter(Sink answer, Sink reasoning) : answer_(answer), reasoning_(reasoning) {}
+AnswerPrinter::AnswerPrinter(Sink answer, Sink reasoning, Sink aside, IsAnswered is_answered)
+    : answer_(answer), reasoning_(reasoning), aside_(aside), is_answered_(std::move(is_answered)) {}
 
 void AnswerPrinter::WriteRaw(std::string_view text) {
   std::FILE* out = sink().file;
@@ -61,8 +64,10 @@ void AnswerPrinter::Print(const chat::Delta& delta) {
       break;
     case chat::Delta::Kind::kToolCallBegin:
       Enter(Section::kNone);
+      call_is_aside_ = is_answered_ && is_answered_(delta.text);
       Enter(Section::kCall);
       Write(fmt::format("{}call {}{} ", sink().style.bold, Printable(delta.text), sink().style.reset));
+      writer_ = MakeWriter(/*markdown=*/false);
       break;
     case chat::Delta::Kind::kArguments:
       Write(delta.text);
@@ -80,15 +85,15 @@ void AnswerPrinter::EndAnswer() {
   at_line_start_ = true;
 }
 
-AnswerPrinter MakeAnswerPrinter(std::string_view reasoning) {
+AnswerPrinter MakeAnswerPrinter(std::string_view reasoning, AnswerPrinter::IsAnswered is_answered) {
   const AnswerPrinter::Sink out = {
       .file = stdout, .style = Style(StdoutIsTerminal()), .terminal = StdoutIsTerminal()};
   const AnswerPrinter::Sink error = {
       .file = stderr, .style = Style(StderrIsTerminal()), .terminal = StderrIsTerminal()};
   const AnswerPrinter::Sink none;
-  if (reasoning == "hide") return {out, none};
-  if (reasoning == "only") return {none, out};
-  return {out, StdoutIsTerminal() ? out : error};
+  const AnswerPrinter::Sink& aside = StdoutIsTerminal() ? out : error;
+  if (reasoning == "only") return {none, out, none, {}};
+  return {out, reasoning == "hide" ? none : aside, aside, std::move(is_answered)};
 }
 
 }  // namespace dsv4::apps

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <optional>
+#include <string_view>
 
 #include "apps/terminal/terminal.h"
 #include "apps/terminal/text_writer.h"
@@ -18,7 +20,10 @@ class AnswerPrinter {
     bool terminal =
         false;  // Words wrap whole and, where there is a style, Markdown is drawn; else the text goes out as it is.
   };
-  AnswerPrinter(Sink answer, Sink reasoning);
+  // Whether a command will answer calls of this tool.
+  using IsAnswered = std::function<bool(std::string_view tool)>;
+  // `aside` gets such calls.
+  AnswerPrinter(Sink answer, Sink reasoning, Sink aside, IsAnswered is_answered);
 
   void Print(const chat::Delta& delta);
   // Ends the last line. The printer is then ready for another answer.
@@ -31,17 +36,23 @@ class AnswerPrinter {
   void WriteRaw(std::string_view text);
   std::optional<TextWriter> MakeWriter(bool markdown);
   // Of the section that is being written.
-  const Sink& sink() const { return section_ == Section::kReasoning ? reasoning_ : answer_; }
+  const Sink& sink() const {
+    if (section_ == Section::kReasoning) return reasoning_;
+    return section_ == Section::kCall && call_is_aside_ ? aside_ : answer_;
+  }
 
   Sink answer_;
   Sink reasoning_;
+  Sink aside_;
+  IsAnswered is_answered_;
+  bool call_is_aside_ = false;
   Section section_ = Section::kNone;
   std::optional<TextWriter> writer_;  // Of the section, where it goes to a terminal.
   bool at_line_start_ = true;
 };
 
 // Where the parts of an answer go. `reasoning` is "show" (beside the answer on a terminal, else on standard error), "hide" or
-// "only".
-AnswerPrinter MakeAnswerPrinter(std::string_view reasoning);
+// "only". Calls belong to the answer, but a file or a pipe gets what the model says and not how it came to it: those that commands answer go to standard error.
+AnswerPrinter MakeAnswerPrinter(std::string_view reasoning, AnswerPrinter::IsAnswered is_answered);
 
 }  // namespace dsv4::apps

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace dsv4::apps {
 namespace {
@@ -29,8 +31,11 @@ termios g_during = {};
 constexpr std::string_view kPasteOn = "\x1b[?2004h";
 constexpr std::string_view kPasteOff = "\x1b[?2004l";
 
+std::atomic<int> g_bars = 0;  // That are shown.
+
 constexpr int64_t kMinBarWidth = 5;
 constexpr int64_t kMaxBarWidth = 30;
+constexpr double kEstimateSeconds = 1;  // An estimate of less is a guess.
 
 void OpenWakeFile() {
   if (g_wake[0] < 0 && ::pipe2(g_wake, O_CLOEXEC | O_NONBLOCK) != 0) g_wake[0] = g_wake[1] = -1;
@@ -80,6 +85,13 @@ void HandleContinue(int) {
   Wake();
 }
 
+// Over the line of the cursor on stderr, as much as it has room for.
+void WriteLineOver(std::string line) {
+  line.resize(std::min<size_t>(line.size(), static_cast<size_t>(TerminalColumns(STDERR_FILENO) - 1)));
+  fmt::print(stderr, "\r\x1b[2K{}", line);
+  std::fflush(stderr);
+}
+
 void Handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
@@ -116,9 +128,30 @@ Style::Style(bool enabled) {
   reset = "\x1b[0m";
 }
 
+std::string ShortDuration(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string ProgressBar::Left(int64_t done, int64_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (first_ < 0 || done < last_) {
+    begin_ = now;
+    first_ = done;
+  }
+  last_ = done;
+  const double seconds = std::chrono::duration<double>(now - begin_).count();
+  if (done <= first_ || done >= total || seconds < kEstimateSeconds) return {};
+  return fmt::format(", {} left", ShortDuration(seconds * static_cast<double>(total - done) /
+                                                static_cast<double>(done - first_)));
+}
+
 void ProgressBar::Update(int64_t done, int64_t total, std::string_view text) {
   if (!StderrIsTerminal() || !TerminalCanMoveCursor() || total <= 0) return;
-  const std::string counts = text.empty() ? fmt::format("{}/{}", done, total) : std::string(text);
+  const std::string counts =
+      (text.empty() ? fmt::format("{}/{}", done, total) : std::string(text)) + Left(done, total);
   // A bar that wraps is no longer overwritten: it has the room that the words leave in one line, and the words are cut last.
   const int64_t room =
       TerminalColumns(STDERR_FILENO) - static_cast<int64_t>(label_.size() + counts.size()) - 5;
@@ -131,17 +164,49 @@ void ProgressBar::Update(int64_t done, int64_t total, std::string_view text) {
                             0, width);
     line = fmt::format("{} [{:#<{}}{:.<{}}] {}", label_, "", filled, "", width - filled, counts);
   }
-  line.resize(std::min<size_t>(line.size(), static_cast<size_t>(TerminalColumns(STDERR_FILENO) - 1)));
-  fmt::print(stderr, "\r\x1b[2K{}", line);
-  std::fflush(stderr);
+  WriteLineOver(line);
+  if (!visible_) ++g_bars;
   visible_ = true;
 }
 
 void ProgressBar::Clear() {
+  Restart();
+  Hide();
+}
+
+void ProgressBar::Hide() {
   if (!visible_) return;
-  fmt::print(stderr, "\r\x1b[2K");
-  std::fflush(stderr);
+  WriteLineOver({});
+  --g_bars;
   visible_ = false;
+}
+
+ElapsedLine::ElapsedLine(std::string label) : label_(std::move(label)) {
+  if (!StderrIsTerminal() || !TerminalCanMoveCursor()) return;
+  thread_ = std::thread([this] {
+    const auto begin = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    while (!ended_.wait_for(lock, std::chrono::seconds(1), [this] { return end_; })) {
+      Show(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+  });
+}
+
+ElapsedLine::~ElapsedLine() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  ended_.notify_all();
+  thread_.join();
+  if (visible_) WriteLineOver({});
+}
+
+void ElapsedLine::Show(double seconds) {
+  if (g_bars > 0) return;
+  WriteLineOver(fmt::format("{}, {}", label_, ShortDuration(seconds)));
+  visible_ = true;
 }
 
 InterruptScope::InterruptScope() {

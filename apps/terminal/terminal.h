@@ -1,9 +1,13 @@
 // What a person sees: colours only on a terminal, a one-line progress bar, and Ctrl-C as a flag.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace dsv4::apps {
 
@@ -21,20 +25,54 @@ struct Style {
   std::string_view dim, bold, reset;
 };
 
-// A bar on stderr that overwrites itself; silent when stderr is no terminal. Gone after Clear or destruction.
+// "8 s", "2 min 5 s", "1 h 2 min".
+std::string ShortDuration(double seconds);
+
+// A bar on stderr that overwrites itself; silent when stderr is no terminal. Gone after Clear or destruction. After a second it says how long the rest will
+// take at the pace so far.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string label) : label_(std::move(label)) {}
   ~ProgressBar() { Clear(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
-  // `text` stands beside the bar, "done/total" when it is empty.
+  // `text` stands beside the bar, "done/total" when it is empty. A `done` below the last one begins anew.
   void Update(int64_t done, int64_t total, std::string_view text = {});
   void Clear();
+  // Makes room for other output; the estimate goes on.
+  void Hide();
+  // What follows goes at another pace than what was.
+  void Restart() { first_ = last_ = -1; }
 
  private:
+  // ", 8 s left"; empty while too little is known.
+  std::string Left(int64_t done, int64_t total);
+
   std::string label_;
   bool visible_ = false;
+  std::chrono::steady_clock::time_point begin_;  // Of the work that first_ to total are.
+  int64_t first_ = -1;                           // -1: nothing has begun.
+  int64_t last_ = -1;
+};
+
+// For work whose end is not known: from the first second on a line on stderr says what is done and for how long. Silent when stderr is no terminal, and while
+// a ProgressBar says more. Gone after destruction.
+class ElapsedLine {
+ public:
+  explicit ElapsedLine(std::string label);
+  ~ElapsedLine();
+  ElapsedLine(const ElapsedLine&) = delete;
+  ElapsedLine& operator=(const ElapsedLine&) = delete;
+
+ private:
+  void Show(double seconds);
+
+  std::string label_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool end_ = false;      // Under mutex_.
+  bool visible_ = false;  // The thread's, until it has ended.
+  std::thread thread_;
 };
 
 // While one lives, Ctrl-C sets a flag instead of ending the process; a second Ctrl-C before the flag is taken ends it.

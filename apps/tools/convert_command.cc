@@ -34,17 +34,12 @@ convert::RequestedFormat FormatFromName(const std::string& name) {
 
 std::string Gigabytes(int64_t bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); }
 
-// "1.20 GB of 3.40 GB, 0.81 GB/s, 3 s left". The speed is this run's; what an earlier one did does not count.
+// "1.20 GB of 3.40 GB, 0.81 GB/s". The speed is this run's; what an earlier one did does not count.
 std::string ProgressText(const convert::Progress& progress, double seconds) {
   std::string text = fmt::format("{} of {}", Gigabytes(progress.done_bytes), Gigabytes(progress.total_bytes));
   const int64_t converted = progress.done_bytes - progress.resumed_bytes;
   if (converted <= 0 || seconds <= 0) return text + ", checking what is there";
-  const double rate = static_cast<double>(converted) / seconds;
-  const double left = static_cast<double>(progress.total_bytes - progress.done_bytes) / rate;
-  const auto whole = static_cast<int64_t>(left);
-  text += fmt::format(", {:.2f} GB/s, ", rate / 1e9);
-  return text + (whole >= 60 ? fmt::format("{} min {} s left", whole / 60, whole % 60)
-                             : fmt::format("{} s left", whole));
+  return text + fmt::format(", {:.2f} GB/s", static_cast<double>(converted) / seconds / 1e9);
 }
 
 Json ToJson(const convert::ModuleReport& module) {
@@ -146,8 +141,10 @@ int RunConvertCommand(const ConvertCommandOptions& options) {
   convert_options.max_shard_bytes = options.max_shard_bytes;
   convert_options.progress = [&](const convert::Progress& progress) {
     // Checking an earlier run's work is faster than working.
-    if (progress.done_bytes == progress.resumed_bytes || !conversion_begin)
+    if (progress.done_bytes == progress.resumed_bytes || !conversion_begin) {
       conversion_begin = progress.resumed_bytes > 0 ? Clock::now() : begin;
+      bar.Restart();
+    }
     bar.Update(progress.done_bytes, progress.total_bytes,
                ProgressText(progress, SecondsSince(*conversion_begin)));
     return !InterruptScope::Take();

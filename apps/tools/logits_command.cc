@@ -8,8 +8,10 @@
 #include <limits>
 #include <vector>
 
+#include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/npy.h"
+#include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/dump.h"
@@ -70,6 +72,7 @@ Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vect
   DSV4_ASSIGN_OR_RETURN_STATUS(NpyWriter writer,
                                NpyWriter::Create(options.output_path, num_tokens, model.config().vocab_size));
   DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
+  ProgressBar bar("Reading");
   int64_t begin = 0;
   for (const int64_t end : StepEnds(num_tokens, options)) {
     const model::SequenceChunk chunk = {
@@ -80,7 +83,9 @@ Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vect
     DSV4_RETURN_IF_ERROR(CheckFinite(model, context, tokens, options, output.logits, begin));
     DSV4_RETURN_IF_ERROR(writer.Append(output.logits));
     begin = end;
+    bar.Update(begin, num_tokens);
   }
+  bar.Clear();
   return writer.Finish();
 }
 
@@ -119,9 +124,11 @@ int RunLogitsCommand(const LogitsOptions& options) {
   if (!source) return Fail(source.error(), kExitBadInput);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
+  LoadBar load_bar;
   Result<std::unique_ptr<model::Model>> model =
-      LoadModel(options.model, *source, *backend, {},
+      LoadModel(options.model, *source, *backend, load_bar.callback(),
                 {.num_sequences = 1, .context = static_cast<int64_t>(tokens->size())});
+  load_bar.Clear();
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   for (const int32_t id : *tokens) {
     if (id >= (*model)->config().vocab_size) {

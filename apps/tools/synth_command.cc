@@ -5,11 +5,13 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "apps/shared/model_flags.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
+#include "io/checkpoint.h"
 #include "model/synthetic/synthetic.h"
 
 namespace dsv4::apps {
@@ -31,6 +33,19 @@ Result<std::optional<std::string>> FindTokenizer(const std::string& asked) {
   if (!directory) return std::optional<std::string>();
   const fs::path path = fs::path(*directory) / "tokenizer.json";
   return fs::is_regular_file(path, error) ? std::optional(path.string()) : std::nullopt;
+}
+
+// The last line: what there is now, as it is read back.
+int Summarize(const SynthOptions& options, bool with_tokenizer) {
+  const Result<std::shared_ptr<const io::Checkpoint>> checkpoint = io::Checkpoint::Open(options.directory);
+  if (!checkpoint) return Fail(checkpoint.error(), kExitRunFailed);
+  const size_t num_files = (*checkpoint)->files().size();
+  fmt::print("{}: random weights of shape {}, format {}, {} tensors in {} file{}, {:.3g} MB; {}\n",
+             options.directory, options.shape, options.format, (*checkpoint)->tensors().size(), num_files,
+             num_files == 1 ? "" : "s", static_cast<double>((*checkpoint)->num_bytes()) / 1e6,
+             with_tokenizer ? fmt::format("dsv4 run -m {} PROMPT runs it", options.directory)
+                            : "without a tokenizer dsv4 bench and logits run it, dsv4 run does not");
+  return kExitOk;
 }
 
 }  // namespace
@@ -66,10 +81,8 @@ int RunSynthCommand(const SynthOptions& options) {
     return Fail(written, written.code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
   }
   if (!tokenizer->has_value()) {
-    fmt::print(
-        stderr,
-        "dsv4: no tokenizer.json: none was given and there is no small model; `run` will not work on it\n");
-    return kExitOk;
+    fmt::print(stderr, "dsv4: no tokenizer.json: none was given and there is no small model\n");
+    return Summarize(options, /*with_tokenizer=*/false);
   }
   std::error_code error;
   if (!fs::copy_file(**tokenizer, fs::path(options.directory) / "tokenizer.json", error)) {
@@ -77,7 +90,7 @@ int RunSynthCommand(const SynthOptions& options) {
                     fmt::format("{}: cannot copy the tokenizer: {}", options.directory, error.message())),
                 kExitRunFailed);
   }
-  return kExitOk;
+  return Summarize(options, /*with_tokenizer=*/true);
 }
 
 }  // namespace dsv4::apps

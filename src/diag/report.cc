@@ -99,6 +99,30 @@ std::string ToText(const CheckReport& report) {
   return text;
 }
 
+std::string Summary(const std::vector<CheckReport>& reports) {
+  std::vector<std::string_view> found;
+  std::vector<std::string_view> silent;
+  const CheckReport* first = nullptr;
+  for (const CheckReport& report : reports) {
+    if (report.verdict == Verdict::kNotApplicable) silent.push_back(report.check);
+    if (report.verdict != Verdict::kFinding) continue;
+    found.push_back(report.check);
+    if (first == nullptr) first = &report;
+  }
+  const size_t passed = reports.size() - found.size() - silent.size();
+  std::string counts = fmt::format("{} check{} passed", passed, passed == 1 ? "" : "s");
+  if (!silent.empty())
+    counts += fmt::format(", {} not applicable ({})", silent.size(), fmt::join(silent, ", "));
+  if (first == nullptr) return fmt::format("nothing found: {}", counts);
+  std::string line = fmt::format("found by {}", fmt::join(found, ", "));
+  if (first->place) line += fmt::format(", first at {}", first->place->ToString());
+  line += fmt::format("; {}", counts);
+  if (reports.back().ends_run && reports.back().verdict == Verdict::kFinding)
+    line += "; the checks behind it say nothing then";
+  if (!first->next_step.empty()) line += fmt::format("; next: {}", first->next_step);
+  return line;
+}
+
 std::string ToJson(const std::vector<CheckReport>& reports) {
   Json checks = Json::array();
   for (const CheckReport& report : reports) checks.push_back(ReportJson(report));

@@ -6,7 +6,9 @@ import os
 import pathlib
 import pty
 import random
+import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -17,13 +19,17 @@ import unittest
 
 from dsv4_process import BINARY, PATIENCE, dsv4
 
+TICKET_QUESTION = "Search a ticket with tags cook, color golden, please."
+TICKET = {"type": "function", "function": {"name": "search_ticket", "description": "Search a ticket.", "parameters": {
+    "type": "object", "properties": {"tags": {"type": "array", "description": "List of tags", "items": {"type": "string"}},
+                                     "color": {"type": "string", "description": "Colour"}}, "required": ["tags", "color"]}}}
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 
 
 class Terminal:
     """The binary with a pseudo-terminal as standard input, output and error."""
 
-    def __init__(self, *arguments, env=None, columns=80):
+    def __init__(self, *arguments, env=None, columns=80, program=None):
         self.master, slave = pty.openpty()
         self.resize(columns)
 
@@ -32,7 +38,7 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
-            [BINARY, "run", *arguments], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
+            program or [BINARY, "run", *arguments], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
             env={**os.environ, "TERM": "xterm", "DSV4_HISTORY": "", **(env or {})})
         os.close(slave)
         self.screen = ""
@@ -329,6 +335,116 @@ class Typing(unittest.TestCase):
         terminal.wait_for("Unknown command")
         self.ask(terminal, "/etc/passwd is a path\r")
         self.leave(terminal)
+
+    def test_results_of_tools(self):
+        tools = self.folder / "tools.json"
+        tools.write_text(json.dumps([TICKET]))
+        terminal = self.open("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "100")
+        terminal.send(f"/tools {tools}\r")
+        terminal.wait_for("1 tools.")
+        terminal.send(f"{TICKET_QUESTION}\r")
+        terminal.wait_for("result of search_ticket> ")
+        self.ask(terminal, "zwei Karten é\r")
+        self.assertEqual([m["content"] for m in self.messages(terminal) if m["role"] == "tool"], ["zwei Karten é"])
+        # Ctrl-C instead of a result takes the message back.
+        terminal.send("/undo\r")
+        terminal.send(f"{TICKET_QUESTION}\r")
+        terminal.wait_for("result of search_ticket> ")
+        terminal.send("\x03")
+        terminal.wait_for("taken back")
+        self.assertEqual(self.messages(terminal), [])
+        # A command that was allowed answers by itself; one that does not end is stopped by Ctrl-C.
+        terminal.send("/allow search_ticket cat >/dev/null; echo drei Karten\r")
+        terminal.wait_for("search_ticket is answered by cat")
+        terminal.send(f"{TICKET_QUESTION}\r")
+        terminal.wait_for("drei Karten")
+        terminal.wait_for("drei Karten")
+        terminal.wait_for(", answer ")
+        self.assertEqual([m["content"] for m in self.messages(terminal) if m["role"] == "tool"], ["drei Karten"])
+        terminal.send("/undo\r/allow search_ticket sleep 1000 & sleep 1000\r")
+        terminal.wait_for("answered by sleep")
+        terminal.send(f"{TICKET_QUESTION}\r")
+        terminal.wait_for("search_ticket: sleep")
+        terminal.send("\x03")
+        terminal.wait_for("taken back")
+        self.leave(terminal)
+
+    def test_drawn_text_in_every_width_and_kind_of_terminal(self):
+        """Words wrap whole; Markdown is drawn where the terminal can, in every locale."""
+        seen = {}
+        for columns in (40, 200):
+            for env in ({"TERM": "xterm"}, {"TERM": "xterm", "LC_ALL": "C"}, {"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}):
+                with self.subTest(columns=columns, env=env):
+                    terminal = self.open("--temperature", "0", "--max-tokens", "120", env=env, columns=columns)
+                    terminal.wait_for("> ")
+                    terminal.send("Tell me a story.\r")
+                    shown = terminal.wait_for("prompt ", PATIENCE)
+                    self.leave(terminal)
+                    colours = "NO_COLOR" not in env and env["TERM"] != "dumb"
+                    self.assertEqual(DIM in shown, colours)
+                    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+                    lines = text.replace("\r\n", "\n").split("\n")[1:]
+                    self.assertLessEqual(max(map(len, lines)), columns)
+                    self.assertGreater(len(lines), 3 if columns == 40 else 0)
+                    # The same words, whatever the width: none was broken.
+                    seen[columns, str(env)] = " ".join(" ".join(lines).split())
+        self.assertEqual(len(set(seen.values())), 1, seen)
+
+    def test_commands_in_every_kind_of_terminal(self):
+        for columns in (40, 200):
+            for env in ({"TERM": "xterm", "LC_ALL": "C"}, {"TERM": "xterm", "LC_ALL": "C.UTF-8"}, {"TERM": "dumb", "LC_ALL": "C"}):
+                with self.subTest(columns=columns, env=env):
+                    terminal = self.open(env=env, columns=columns)
+                    terminal.send("/help\r")
+                    terminal.wait_for("/allow")
+                    self.ask(terminal, "Grüße\r")
+                    self.ask(terminal, "/regen\r")
+                    self.assertEqual(self.asked(terminal), ["Grüße"])
+                    terminal.send("/edit\r")
+                    if env["TERM"] == "dumb":
+                        terminal.wait_for("/undo takes it back")
+                        terminal.send("/undo\r")
+                        terminal.wait_for("Taken back.")
+                    else:
+                        terminal.wait_for("Grüße")
+                        self.ask(terminal, " aus Köln\r")
+                        self.assertEqual(self.asked(terminal), ["Grüße aus Köln"])
+                    terminal.send("/set temperature 0.5\r/stats\r")
+                    terminal.wait_for("temperature 0.5")
+                    terminal.wait_for("of context used")
+                    self.leave(terminal)
+
+    def test_job_control(self):
+        """Ctrl-Z in a shell's terminal and back: the shell gets its modes, and the line that was begun goes on."""
+        if not shutil.which("bash"):
+            self.skipTest("no bash")
+        shell = Terminal(program=["bash", "--norc", "--noprofile", "-i"], env={"PS1": "shell$ ", "HISTFILE": ""})
+        self.addCleanup(shell.close)
+        shell.wait_for("shell$ ")
+        shell.send(f"{BINARY} run {' '.join(QUICK)}\r")
+        shell.wait_for("/help.")
+        shell.wait_for("> ")
+        shell.send("before ")
+        shell.wait_for("before ")
+        shell.send("\x1a")
+        shell.wait_for("shell$ ")
+        shell.send("echo $((6*7))\r")
+        shell.wait_for("42")
+        shell.wait_for("shell$ ")
+        shell.send("fg\r")
+        shell.wait_for("before ")
+        self.ask(shell, "after é\r")
+        self.assertEqual(self.asked(shell), ["before after é"])
+        shell.send("/exit\r")
+        shell.wait_for("shell$ ")
+
+    def test_progress_has_an_estimate(self):
+        terminal = Terminal(program=[BINARY, "bench", "--weights", "synthetic:tiny", "--prefill", "64", "--depth", "0,64,128", "--batch", "1",
+                                     "--check", "off"])
+        self.addCleanup(terminal.close)
+        terminal.wait_for("row 2 of 4, ")
+        self.assertRegex(terminal.wait_for(" left"), r"^\d+ s$")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     def test_random_keys_lose_nothing(self):
         number = int(os.environ.get("DSV4_KEYSTROKES", "400"))

@@ -12,6 +12,10 @@ import unittest
 from dsv4_process import BINARY, FIXTURES, TINY, dsv4, dsv4_json, read_npy
 
 QUESTION = "What is the capital of France?"
+TICKET_QUESTION = "Search a ticket with tags cook, color golden, please."
+TICKET = {"type": "function", "function": {"name": "search_ticket", "description": "Search a ticket.", "parameters": {
+    "type": "object", "properties": {"tags": {"type": "array", "description": "List of tags", "items": {"type": "string"}},
+                                     "color": {"type": "string", "description": "Colour"}}, "required": ["tags", "color"]}}}
 
 
 class Arguments(unittest.TestCase):
@@ -128,6 +132,29 @@ class Arguments(unittest.TestCase):
         piped = subprocess.run([BINARY, *arguments, "Shorten:"], input="the text\n", capture_output=True, text=True, check=True)
         self.assertEqual(json.loads(piped.stdout)["prompt_token_ids"],
                          dsv4_json(*arguments, "-p", "Shorten:\n\nthe text\n")["prompt_token_ids"])
+
+    def test_commands_answer_calls(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tools = pathlib.Path(folder) / "tools.json"
+            tools.write_text(json.dumps([TICKET]))
+            seen = pathlib.Path(folder) / "seen.json"
+
+            def ask(command, *more, name="search_ticket"):
+                return dsv4("run", "--temperature", "0", "--thinking-mode", "chat", "--tools", tools,
+                            "--tool-command", f"{name}={command}", "-n", "200", *more, TICKET_QUESTION)
+            done = ask(f"cat > {seen}; echo two tickets")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(set(json.loads(seen.read_text())), {"tags", "color"})  # The arguments, on standard input.
+            self.assertNotIn("call search_ticket", done.stdout)  # The answer only;
+            self.assertIn("search_ticket: cat", done.stderr)  # how it came about stands elsewhere.
+            self.assertEqual(len(re.findall(r", answer \d+ tokens", done.stderr)), 1)
+            for command in ("exit 3", "kill -9 $$", "printf '\\377\\000'", "head -c 3000000 /dev/zero | tr '\\0' x"):
+                self.assertIn(ask(command).returncode, (0, 1))  # Too much for the context is an error with a message.
+            # Without a command for the call, the call is the answer.
+            self.assertIn("call search_ticket {", ask("true", name="other").stdout)
+            for wrong in (("--json",), ("--dump", folder + "/d")):
+                self.assertEqual(ask("true", *wrong).returncode, 2)
+            self.assertEqual(ask("").returncode, 2)
 
     def test_tokenize_a_text(self):
         document = dsv4_json("tokenize", "--json", "Crème")

@@ -117,6 +117,14 @@ function addChunk(turn, chunk, times) {
   running.seconds = (now - (times.first || now)) / 1000;
 }
 
+// For a screen reader: that an answer comes, and the whole of it when it is there. The log itself would be read letter by letter.
+function hear(text) { $("said").textContent = text; }
+function hearAnswer(turn) {
+  const calls = turn.calls.map(call => `Calls ${call.name}`);
+  const text = drawn.get(turn)?.querySelector(".text").textContent ?? turn.content;
+  hear([text.length > 2000 ? `${text.slice(0, 2000)} … the answer is longer` : text, ...calls, turn.error].filter(Boolean).join(". "));
+}
+
 // Asks, and writes the answer into `turn`, the last of the conversation: a new one, or one to be continued.
 async function answer(conversation, turn = null, closing = false) {
   if (running) return;
@@ -137,6 +145,7 @@ async function answer(conversation, turn = null, closing = false) {
     turn.effort ||= body.reasoning_effort;
     if (!closing) turn.budget ||= body.thinking.budget_tokens;
     show();
+    hear("Answering");
     keep(conversation);
     const response = await fetch("v1/chat/completions",
       { method: "POST", headers: requestHeaders(), body: JSON.stringify(body), signal: running.controller.signal });
@@ -153,6 +162,7 @@ async function answer(conversation, turn = null, closing = false) {
   delete turn.active;
   running = null;
   show(false);
+  hearAnswer(turn);
   await keep(conversation);
   if (running?.conversation !== conversation) unsaved = null;
 }

@@ -1,0 +1,13 @@
+// Figures as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace dsv4::apps {
+
+// "512 B", "1.25 KB", "33.60 GB": units of 1000.
+std::string ReadableBytes(double bytes);
+inline std::string ReadableBytes(int64_t bytes) { return ReadableBytes(static_cast<double>(bytes)); }
+
+}  // namespace dsv4::apps
