@@ -178,8 +178,23 @@ function showText(target, text) {
     offsets.push(from + at);
   }
   target.offsets = [...(target.offsets ?? []).slice(0, keeps), ...offsets];
-  patch(target, node, keeps);
-  target.classList.toggle("long", target.childNodes.length > 100);
+  patchParts(target, [...node.childNodes], keeps);
+  target.classList.toggle("long", target.childNodes.length > 3);
+}
+
+// The blocks of a text stand in parts of so many. The browser leaves out whole parts that are not seen; asked of every block, that takes longer than it saves.
+const kPart = 32;
+function patchParts(target, blocks, from) {
+  let at = from;
+  do {
+    const index = Math.floor(at / kPart);
+    const part = target.childNodes[index] ?? target.appendChild(make("div", { className: "part" }));
+    const wanted = make("div");
+    wanted.append(...blocks.splice(0, kPart - at % kPart));
+    patch(part, wanted, at % kPart);
+    at = (index + 1) * kPart;
+  } while (blocks.length);
+  while (target.childNodes.length > at / kPart) target.lastChild.remove();
 }
 
 // Makes the children of one node, from a place on, those of another. What is equal stays, and text grows in place: a selection survives.
