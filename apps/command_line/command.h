@@ -60,6 +60,8 @@ void RegisterSynth(Commands& commands);     // apps/tools
 void RegisterConvert(Commands& commands);   // apps/tools
 void RegisterBench(Commands& commands);     // apps/bench
 void RegisterText(Commands& commands);      // apps/tools: encode, parse, tokenize
+void RegisterPull(Commands& commands);      // apps/pull
+void RegisterLaunch(Commands& commands);    // apps/launch
 void RegisterShell(Commands& commands);     // apps/command_line: completion, man
 
 }  // namespace dsv4::apps

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::array kRegister = {RegisterRun,     RegisterServe, RegisterDiagnose, RegisterLogits,
                                   RegisterInspect, RegisterSynth, RegisterConvert,  RegisterBench,
-                                  RegisterText,    RegisterShell};
+                                  RegisterText,    RegisterPull,  RegisterLaunch,   RegisterShell};
 
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");

@@ -47,6 +47,14 @@ constexpr std::array kExamples = {
              "  dsv4 completion bash > dsv4.bash           (then: source dsv4.bash)\n"
              "  dsv4 completion zsh > _dsv4                (into a directory of $fpath)\n"
              "  dsv4 completion fish > dsv4.fish           (into ~/.config/fish/completions)\n"},
+    Examples{
+        "pull",
+        "  dsv4 pull deepseek-ai/DeepSeek-V4-Flash    (then: dsv4 run -m deepseek-ai/DeepSeek-V4-Flash)\n"
+        "  dsv4 pull deepseek-ai/DeepSeek-V4-Flash@main --jobs 8 --verify\n"},
+    Examples{"launch",
+             "  dsv4 launch claude\n"
+             "  dsv4 launch aider -m models/tiny -- --no-auto-commits\n"
+             "  dsv4 launch codex --print                  (the settings only)\n"},
     Examples{"man", "  dsv4 man run > dsv4-run.1                  (then: man ./dsv4-run.1)\n"},
     Examples{"tokenize", "  dsv4 tokenize \"Crème brûlée\"\n"},
 };

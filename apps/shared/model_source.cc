@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "hub/reference.h"
 #include "model/synthetic/synthetic.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
@@ -41,10 +42,16 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
     directory = environment;
   }
   std::error_code error;
-  if (!fs::is_directory(directory, error)) {
-    return Error(NotFound(fmt::format("model {}: not a directory", directory)));
+  if (fs::is_directory(directory, error)) return directory;
+  // A folder comes first, as for git and docker; nothing is fetched here.
+  if (const Result<hub::Reference> reference = hub::ParseReference(directory)) {
+    const fs::path cache = hub::SettingsFromEnvironment().cache;
+    if (const auto snapshot = hub::FindSnapshot(cache, *reference)) return snapshot->string();
+    return Error(
+        NotFound(fmt::format("model {}: neither a directory nor in the cache {}; `dsv4 pull {}` fetches it",
+                             directory, cache.string(), directory)));
   }
-  return directory;
+  return Error(NotFound(fmt::format("model {}: not a directory", directory)));
 }
 
 Status FitTokenizer(const std::string& tokenizer_path, model::SyntheticOptions& options) {

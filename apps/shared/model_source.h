@@ -12,7 +12,7 @@
 
 namespace dsv4::apps {
 
-// The directory -m names, or the default. NotFound lists what was tried.
+// The directory -m names, the snapshot of a checkpoint that `dsv4 pull` fetched (OWNER/NAME), or the default. NotFound lists what was tried.
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
 
 // Raises the vocabulary of `options` to the ids of the tokenizer file, where these are more, and takes from it what begins and ends a text.

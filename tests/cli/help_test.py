@@ -11,6 +11,7 @@ import time
 import unittest
 
 from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, dsv4
+from faulty_hub import Hub
 
 LINE = re.compile(r"^  ((?:dsv4|cat) .*?)(?:   +\(.*\))?$", re.MULTILINE)
 
@@ -39,7 +40,13 @@ class Help(unittest.TestCase):
             (folder / "models" / "tiny").symlink_to(ROOT / "models" / "tiny")
             (folder / "bin").mkdir()
             (folder / "bin" / "dsv4").symlink_to(BINARY)
-            environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+            for client in ("aider", "claude"):  # Stand-ins: what they are told is tested in launch_test.py.
+                (folder / "bin" / client).write_text("#!/bin/sh\nexit 0\n")
+                (folder / "bin" / client).chmod(0o755)
+            hub = Hub({"config.json": b"{}"}, name="deepseek-ai/DeepSeek-V4-Flash")
+            self.addCleanup(hub.close)
+            environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HF_ENDPOINT": hub.url, "HF_HOME": name,
+                           "HF_HUB_CACHE": "", "XDG_STATE_HOME": name}
             for line in dict.fromkeys(lines):
                 with self.subTest(line=line):
                     self.run_line(line, folder, environment)

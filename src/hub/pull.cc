@@ -1,0 +1,354 @@
+#include "hub/pull.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "hub/listing.h"
+#include "hub/partial_file.h"
+#include "hub/transfer.h"
+
+namespace dsv4::hub {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxListingBytes = size_t{32} << 20;
+constexpr int kMaxWrongDigests = 3;
+constexpr double kLongestWait = 30, kLongestRetryAfter = 300;  // Seconds.
+
+Clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+bool IsCancelled(const PullOptions& options) { return options.cancelled && options.cancelled(); }
+
+// How long to wait after the `failures`-th failure in a row.
+double WaitAfter(const PullOptions& options, int failures, double retry_after) {
+  if (retry_after > 0) return std::min(retry_after, kLongestRetryAfter);
+  double wait = options.retry_seconds;
+  for (int i = 1; i < failures && wait < kLongestWait; ++i) wait *= 2;
+  return std::min(wait, kLongestWait);
+}
+
+Status GivenUp(const Status& cause, int tries) {
+  return {cause.code(), fmt::format("gave up after {} tries: {}", tries, cause.message())};
+}
+
+class TextSink final : public BodySink {
+ public:
+  Status Begin(int64_t from, int64_t) override {
+    text.clear();
+    return from == 0 ? Status()
+                     : Status(StatusCode::kUnavailable, "the server sends a part that was not asked for");
+  }
+  Status Write(std::string_view bytes) override {
+    if (text.size() + bytes.size() > kMaxListingBytes)
+      return InvalidArgument(fmt::format("listing: more than {} bytes", kMaxListingBytes));
+    text += bytes;
+    return {};
+  }
+  std::string text;
+};
+
+Result<Listing> FetchListing(const PullOptions& options, Transfers& transfers) {
+  const std::string url = ListingUrl(options.settings.endpoint, options.reference);
+  for (int failures = 1;; ++failures) {
+    TextSink sink;
+    transfers.Start(0, {.url = url, .token = options.settings.token, .stall_seconds = options.stall_seconds},
+                    sink);
+    std::vector<Transfers::Finished> finished;
+    while (finished.empty()) {
+      finished = transfers.Run(0.2);
+      // The sink goes with this call, so a transfer that is still running must not outlive it: the caller drops `transfers`.
+      if (finished.empty() && IsCancelled(options)) return Error(Cancelled("pull: cancelled"));
+    }
+    const TransferOutcome& outcome = finished.front().outcome;
+    if (outcome.status.ok()) {
+      Result<Listing> listing = ParseListing(sink.text);
+      if (listing) return listing;
+      // A listing that was cut does not parse; a server whose listings never do is told apart by the tries.
+      if (failures > options.num_retries) return Error(listing.error().WithContext(url));
+    } else if (!outcome.retry || failures > options.num_retries) {
+      const Status status = outcome.retry ? GivenUp(outcome.status, failures) : outcome.status;
+      return Error(status.WithContext(url));
+    }
+    const auto until = Clock::now() + Seconds(WaitAfter(options, failures, outcome.retry_after));
+    while (Clock::now() < until) {
+      if (IsCancelled(options)) return Error(Cancelled("pull: cancelled"));
+      transfers.Run(0.1);
+    }
+  }
+}
+
+// One file of the hub, however many names it has in the snapshot.
+struct Job {
+  const RemoteFile* file = nullptr;
+  enum class State : uint8_t { kWaiting, kHashing, kRunning, kDone } state = State::kWaiting;
+  std::unique_ptr<PartialFile> partial;
+  Clock::time_point not_before;
+  int failures = 0;  // In a row.
+  int wrong_digests = 0;
+  int64_t size_before = 0;  // Of the file when the transfer began.
+  bool told_to_wait = false;
+};
+
+class Download {
+ public:
+  Download(const PullOptions& options, const Listing& listing, std::vector<const RemoteFile*> files)
+      : options_(options),
+        listing_(listing),
+        repository_(RepositoryFolder(options.settings.cache, options.reference)) {
+    std::map<std::string, size_t> by_digest;
+    for (const RemoteFile* file : files) {
+      if (by_digest.emplace(file->digest, jobs_.size()).second) {
+        jobs_.emplace_back();
+        jobs_.back().file = file;
+      }
+    }
+    // Small ones first: config.json is there, and wrong repositories show, before hours of weights.
+    std::ranges::stable_sort(jobs_, {}, [](const Job& job) { return job.file->num_bytes; });
+  }
+
+  Status Run(Transfers& transfers) {
+    DSV4_RETURN_IF_ERROR(CheckSpace());
+    while (std::ranges::any_of(jobs_, [](const Job& job) { return job.state != Job::State::kDone; })) {
+      if (IsCancelled(options_)) return Cancelled("pull: cancelled; the same command goes on from here");
+      bool hashing = false;
+      for (size_t i = 0; i < jobs_.size(); ++i) {
+        Job& job = jobs_[i];
+        const std::string& name = job.file->name;
+        if (job.state == Job::State::kWaiting && NumActive() < options_.num_transfers &&
+            Clock::now() >= job.not_before) {
+          if (Status status = Begin(job); !status.ok()) return status.WithContext(name);
+        }
+        if (job.state == Job::State::kHashing) {
+          const Result<bool> whole = job.partial->HashSome();
+          if (!whole) return whole.error().WithContext(name);
+          if (*whole) {
+            if (Status status = Fetch(static_cast<int>(i), transfers); !status.ok())
+              return status.WithContext(name);
+          } else {
+            hashing = true;
+          }
+        }
+      }
+      for (const Transfers::Finished& finished : transfers.Run(hashing ? 0 : 0.1)) {
+        Job& job = jobs_[static_cast<size_t>(finished.id)];
+        if (Status status = End(job, finished.outcome); !status.ok())
+          return status.WithContext(job.file->name);
+      }
+      Report();
+    }
+    return {};
+  }
+
+  int64_t num_bytes() const {
+    int64_t sum = 0;
+    for (const Job& job : jobs_) sum += job.file->num_bytes;
+    return sum;
+  }
+  int64_t bytes_fetched() const { return bytes_fetched_; }
+
+ private:
+  int NumActive() const {
+    return static_cast<int>(std::ranges::count_if(jobs_, [](const Job& job) {
+      return job.state == Job::State::kHashing || job.state == Job::State::kRunning;
+    }));
+  }
+
+  Status CheckSpace() const {
+    std::error_code error;
+    fs::create_directories(repository_, error);
+    if (error) {
+      return FailedPrecondition(
+          fmt::format("{}: cannot make the folder: {}", repository_.string(), error.message()));
+    }
+    int64_t missing = 0;
+    for (const Job& job : jobs_) {
+      int64_t there = 0;
+      for (const char* suffix : {"", ".incomplete"}) {
+        const auto size = fs::file_size(repository_ / "blobs" / (job.file->digest + suffix), error);
+        if (!error) there = std::max(there, static_cast<int64_t>(size));
+      }
+      missing += std::max<int64_t>(job.file->num_bytes - there, 0);
+    }
+    const fs::space_info space = fs::space(repository_, error);
+    if (!error && missing > static_cast<int64_t>(space.available)) {
+      return ResourceExhausted(fmt::format(
+          "{}: {:.1f} GB are to come, {:.1f} GB are free (HF_HOME names another place)", repository_.string(),
+          static_cast<double>(missing) / 1e9, static_cast<double>(space.available) / 1e9));
+    }
+    return {};
+  }
+
+  Status Begin(Job& job) {
+    Result<std::unique_ptr<PartialFile>> partial =
+        PartialFile::Open(repository_, *job.file, options_.verify && job.wrong_digests == 0);
+    if (!partial) return partial.error();
+    if (*partial == nullptr) {
+      if (!std::exchange(job.told_to_wait, true))
+        LogInfo(fmt::format("{}: another process fetches it; waiting", job.file->name));
+      job.not_before = Clock::now() + Seconds(0.5);
+      return {};
+    }
+    job.partial = std::move(*partial);
+    if (job.partial->was_whole()) {
+      Done(job);
+    } else {
+      job.state = Job::State::kHashing;
+    }
+    return {};
+  }
+
+  // What lay there is hashed: fetches the rest, if there is one.
+  Status Fetch(int id, Transfers& transfers) {
+    Job& job = jobs_[static_cast<size_t>(id)];
+    job.size_before = job.partial->size();
+    job.state = Job::State::kRunning;
+    if (job.size_before == job.file->num_bytes) return End(job, {});
+    transfers.Start(
+        id,
+        {.url = FileUrl(options_.settings.endpoint, options_.reference, listing_.commit, job.file->name),
+         .token = options_.settings.token,
+         .from = job.size_before,
+         .stall_seconds = options_.stall_seconds},
+        *job.partial);
+    return {};
+  }
+
+  Status End(Job& job, const TransferOutcome& outcome) {
+    const int64_t came = job.partial->size() - job.size_before;
+    if (came > 0) bytes_fetched_ += came;
+    Status status = outcome.status;
+    double retry_after = outcome.retry_after;
+    if (status.ok()) {
+      status = job.partial->Finish();
+      if (status.ok()) {
+        Done(job);
+        return {};
+      }
+      if (status.code() == StatusCode::kDataLoss) {
+        LogWarning(fmt::format("{}: {}", job.file->name, status.message()));
+        if (++job.wrong_digests >= kMaxWrongDigests) return status;
+        status = Status(StatusCode::kUnavailable, status.message());
+      }
+    }
+    if (status.code() != StatusCode::kUnavailable) return status;
+    job.failures = came > 0 ? 1 : job.failures + 1;
+    if (job.failures > options_.num_retries) return GivenUp(status, job.failures);
+    LogDebug(fmt::format("{}: try {} failed: {}", job.file->name, job.failures, status.message()));
+    job.partial.reset();
+    job.state = Job::State::kWaiting;
+    job.not_before = Clock::now() + Seconds(WaitAfter(options_, job.failures, retry_after));
+    return {};
+  }
+
+  static void Done(Job& job) {
+    job.partial.reset();
+    job.state = Job::State::kDone;
+  }
+
+  void Report() {
+    if (!options_.progress || Clock::now() < next_report_) return;
+    next_report_ = Clock::now() + Seconds(0.1);
+    PullProgress progress{.bytes_total = num_bytes(),
+                          .bytes_fetched = bytes_fetched_,
+                          .files_total = static_cast<int64_t>(jobs_.size())};
+    for (const Job& job : jobs_) {
+      if (job.state == Job::State::kDone) {
+        ++progress.files_done;
+        progress.bytes_done += job.file->num_bytes;
+      } else if (job.partial != nullptr) {
+        progress.bytes_done += job.partial->size();
+        if (job.state == Job::State::kRunning)
+          progress.bytes_fetched += std::max<int64_t>(job.partial->size() - job.size_before, 0);
+      }
+    }
+    options_.progress(progress);
+  }
+
+  const PullOptions& options_;
+  const Listing& listing_;
+  const fs::path repository_;
+  std::vector<Job> jobs_;
+  int64_t bytes_fetched_ = 0;
+  Clock::time_point next_report_;
+};
+
+// A small file, whole or not at all.
+Status WriteText(const fs::path& path, std::string_view text) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  const fs::path temporary = path.string() + fmt::format(".{}.new", getpid());
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const bool written =
+      file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (file >= 0) close(file);
+  if (written) fs::rename(temporary, path, error);
+  if (written && !error) return {};
+  return ResourceExhausted(fmt::format("{}: cannot be written", path.string()));
+}
+
+// The name of a file in the snapshot: a link to its bytes.
+Status Link(const fs::path& repository, const fs::path& snapshot, const RemoteFile& file) {
+  const fs::path link = snapshot / file.name;
+  std::error_code error;
+  fs::create_directories(link.parent_path(), error);
+  const fs::path target = fs::path(repository / "blobs" / file.digest).lexically_relative(link.parent_path());
+  if (fs::read_symlink(link, error) == target && !error) return {};
+  const fs::path temporary = link.string() + fmt::format(".{}.new", getpid());
+  fs::remove(temporary, error);
+  fs::create_symlink(target, temporary, error);
+  if (!error) fs::rename(temporary, link, error);
+  if (!error) return {};
+  return FailedPrecondition(fmt::format("{}: cannot link: {}", link.string(), error.message()));
+}
+
+}  // namespace
+
+Result<PullResult> Pull(const PullOptions& options) {
+  Result<Listing> listing = Error(Internal("pull: not begun"));
+  {
+    DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Transfers> transfers, Transfers::Make());
+    listing = FetchListing(options, *transfers);
+  }
+  if (!listing) return Error(listing.error());
+  std::vector<const RemoteFile*> files;
+  for (const RemoteFile& file : listing->files) {
+    if (options.all_files || IsNeeded(file.name)) files.push_back(&file);
+  }
+  if (files.empty()) {
+    return Error(NotFound(fmt::format("{}: none of its {} files belongs to a checkpoint",
+                                      options.reference.ToString(), listing->files.size())));
+  }
+
+  PullResult result;
+  Download download(options, *listing, files);
+  {
+    DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Transfers> transfers, Transfers::Make());
+    DSV4_TRY(download.Run(*transfers));
+  }
+  const fs::path repository = RepositoryFolder(options.settings.cache, options.reference);
+  result.snapshot = repository / "snapshots" / listing->commit;
+  for (const RemoteFile* file : files) DSV4_TRY(Link(repository, result.snapshot, *file));
+  if (options.reference.revision != listing->commit)
+    DSV4_TRY(WriteText(repository / "refs" / options.reference.revision, listing->commit));
+  result.commit = listing->commit;
+  result.num_files = static_cast<int64_t>(files.size());
+  for (const RemoteFile* file : files) result.num_bytes += file->num_bytes;
+  result.bytes_fetched = download.bytes_fetched();
+  return result;
+}
+
+}  // namespace dsv4::hub

@@ -1,0 +1,53 @@
+// Downloads a checkpoint from a hub that speaks Hugging Face's resolve API, into the cache layout of huggingface_hub (hub/reference.h).
+//
+// Several files at a time. A download that ends early goes on where it stopped, in this call or a later one. Every file's digest is
+// checked before it gets its name, so a snapshot has only whole files, and its ref is written last. Two processes that pull the same file
+// wait for each other.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "base/status.h"
+#include "hub/reference.h"
+
+namespace dsv4::hub {
+
+struct PullProgress {
+  int64_t bytes_done = 0;  // Of bytes_total; files that were there count as done.
+  int64_t bytes_total = 0;
+  int64_t bytes_fetched = 0;  // By this call.
+  int64_t files_done = 0;
+  int64_t files_total = 0;
+};
+
+struct PullOptions {
+  Reference reference;
+  Settings settings;
+  bool all_files = false;  // Else those of IsNeeded.
+  bool verify = false;     // Files that are there already are hashed again.
+  int num_transfers = 4;   // At a time.
+  int num_retries = 8;     // In a row without a byte more, before a file is given up.
+  double retry_seconds =
+      0.5;  // Before the first; doubled for each, up to 30. A server's Retry-After counts instead, up to 300.
+  double stall_seconds = 30;  // A transfer of less than one byte a second for so long is begun anew.
+  std::function<void(const PullProgress&)> progress;  // A few times a second; may be empty.
+  std::function<bool()> cancelled;                    // Asked as often; may be empty.
+};
+
+struct PullResult {
+  std::filesystem::path snapshot;
+  std::string commit;
+  int64_t num_files = 0;
+  int64_t num_bytes = 0;      // Of all files.
+  int64_t bytes_fetched = 0;  // By this call.
+};
+
+// Errors name the file and the last cause: NotFound (repository, revision or file), FailedPrecondition (the token is missing or may not),
+// ResourceExhausted (space, checked before the first byte, or a full disk), DataLoss (a digest is wrong three times), Unavailable (retries
+// are used up), Cancelled, InvalidArgument (the hub's answers make no sense). What came stays and is used by the next call.
+Result<PullResult> Pull(const PullOptions& options);
+
+}  // namespace dsv4::hub
