@@ -186,10 +186,10 @@ class SpeculationBench {
         return std::make_unique<GivenAnswer>(prompt.answer, runtime_.model().config().vocab_size);
       };
     }
-    DSV4_ASSIGN_OR_RETURN(ChatRuntime::Answer answer, runtime_.Respond(prompt.messages, ask));
-    if (!prompt.answer.empty() && Ids(answer.generation) != prompt.answer)
+    DSV4_ASSIGN_OR_RETURN(Generation answer, runtime_.Respond(prompt.messages, ask));
+    if (!prompt.answer.empty() && Ids(answer) != prompt.answer)
       return Error(Internal(fmt::format("prompt {}: the answer is not the one given", num_prompts_ + 1)));
-    return std::move(answer.generation);
+    return answer;
   }
 
   Row& RowOf(const Prompt& prompt) {

@@ -8,7 +8,6 @@
 #include "apps/diagnose/diagnose_compare.h"
 #include "apps/diagnose/diagnose_prompt.h"
 #include "apps/diagnose/diagnose_stop_set.h"
-#include "apps/shared/chat_runtime.h"
 #include "apps/terminal/terminal.h"
 #include "base/read_file.h"
 #include "diag/checkpoint_check.h"
@@ -53,7 +52,7 @@ Result<diag::CheckReport> RunSampler(DiagnoseSession& session) {
   std::vector<uint8_t> allowed;
   if (session.options().tokens_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(const TextSubject* text, session.Text());
-    allowed = AllowedTokens(text->tokenizer, vocab_size);
+    allowed = text->AllowedTokens();
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<float> logits,
                         diag::RunTokens(subject, prompt, {}, model::LogitsRows::kLast));

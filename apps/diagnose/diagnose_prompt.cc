@@ -220,11 +220,11 @@ Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::str
                                   subject.tokenizer.num_ids() - 1, subject.config.vocab_size);
   } else if (const std::vector<int64_t>& bos = subject.config.bos_token_ids;
              !bos.empty() &&
-             std::find(bos.begin(), bos.end(), subject.special.begin_of_sentence) == bos.end()) {
+             std::find(bos.begin(), bos.end(), subject.special->begin_of_sentence) == bos.end()) {
     report.verdict = diag::Verdict::kFinding;
     report.headline =
         fmt::format("config.json names {} as bos_token_id; the tokenizer's is {}, which is used",
-                    fmt::join(bos, ", "), subject.special.begin_of_sentence);
+                    fmt::join(bos, ", "), subject.special->begin_of_sentence);
   } else if (!against.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::optional<std::vector<TokenId>> ids, ReadIdList(against, what));
     if (ids) {

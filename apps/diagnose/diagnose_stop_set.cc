@@ -42,7 +42,7 @@ struct Sources {
 };
 
 std::string OriginOf(const StopSet::Entry& entry, const TextSubject& subject, const Sources& sources) {
-  std::string origin = entry.id == subject.special.end_of_sentence
+  std::string origin = entry.id == subject.special->end_of_sentence
                            ? "end of sentence, by its string in tokenizer.json"
                            : "next user turn, by its string in tokenizer.json (defensive)";
   const auto names = [&](const std::vector<int64_t>& ids) {
@@ -85,7 +85,7 @@ std::string LogComplaint(const TextSubject& subject, const StopSet& set, const s
 Result<diag::CheckReport> CheckStopSet(const TextSubject& subject, const std::string& log,
                                        const std::string& what) {
   diag::CheckReport report{.check = "stop-set"};
-  const StopSet set = StopSet::ForChat(subject.special);
+  const StopSet set = StopSet::ForChat(*subject.special);
   DSV4_ASSIGN_OR_RETURN(const std::vector<int64_t> generation, GenerationEosIds(subject.directory));
   const Sources sources = {subject.config.eos_token_ids, generation};
 
@@ -104,7 +104,7 @@ Result<diag::CheckReport> CheckStopSet(const TextSubject& subject, const std::st
       complaints.push_back(fmt::format("{} names {} {} as end token; the tokenizer's end of sentence is {}",
                                        file, id,
                                        in_range ? ShowToken(subject.tokenizer, static_cast<TokenId>(id)) : "",
-                                       subject.special.end_of_sentence));
+                                       subject.special->end_of_sentence));
     }
   };
   compare(sources.config, "config.json");

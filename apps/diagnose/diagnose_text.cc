@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "apps/shared/chat_runtime.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/printable.h"
 #include "apps/tools/logits_command.h"
 #include "base/json.h"
+#include "session/prompt.h"
 
 namespace dsv4::apps {
 
@@ -18,35 +18,21 @@ Result<std::string> RenderText(const chat::ChatProfile& profile, const std::vect
 
 Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource& source) {
   DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
-  DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
-  DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
-                        tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
-  DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
-  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
+  DSV4_ASSIGN_OR_RETURN(session::TextModel text, session::TextModel::Load(directory, options.revision));
+  TextSubject subject(std::move(text));
+  subject.directory = directory;
+  DSV4_ASSIGN_OR_RETURN(subject.config, source.Config());
+  subject.vocab_size = subject.config.vocab_size;  // A tokenizer with more ids is for CheckPrompt to report.
   DSV4_ASSIGN_OR_RETURN(const std::string question, ReadPrompt(options));
-  DSV4_ASSIGN_OR_RETURN(std::vector<chat::Message> messages, MakeMessages(options, question));
-  // As ChatRuntime::Respond renders for `run`.
-  chat::RenderOptions render = {
-      .mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking,
-      .null_is_empty = true};
-  if (!options.effort.empty()) {
-    render.effort = options.effort;
-  } else if (!profile->default_effort.empty()) {
-    render.effort = profile->default_effort;
-  }
-  DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt prompt, chat::RenderPrompt(*profile, messages, render));
-  std::vector<tokenizer::TextSpan> spans;
-  for (const chat::Span& span : prompt.spans) spans.push_back({span.text, span.is_template});
-  DSV4_ASSIGN_OR_RETURN(std::vector<tokenizer::TokenId> ids, tokenizer.Encode(spans));
-  return TextSubject{.directory = directory,
-                     .config = std::move(config),
-                     .tokenizer = std::move(tokenizer),
-                     .special = special,
-                     .profile = profile,
-                     .messages = std::move(messages),
-                     .render = render,
-                     .text = prompt.text(),
-                     .ids = std::move(ids)};
+  DSV4_ASSIGN_OR_RETURN(subject.messages, MakeMessages(options, question));
+  subject.render = session::RenderOptionsFor(
+      subject, options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking,
+      options.effort.empty() ? std::nullopt : std::optional(options.effort));
+  DSV4_ASSIGN_OR_RETURN(session::Prompt prompt,
+                        session::MakePrompt(subject, subject.messages, subject.render));
+  subject.text = prompt.rendered.text();
+  subject.ids = std::move(prompt.ids);
+  return subject;
 }
 
 Result<std::optional<std::vector<tokenizer::TokenId>>> ReadIdList(const std::string& text,

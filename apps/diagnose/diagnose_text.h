@@ -3,24 +3,21 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/run/run_command.h"
-#include "chat/profile.h"
 #include "chat/renderer.h"
 #include "model/config/config.h"
-#include "tokenizer/special_tokens.h"
-#include "tokenizer/stop_set.h"
-#include "tokenizer/tokenizer.h"
+#include "session/text_model.h"
 
 namespace dsv4::apps {
 
-struct TextSubject {
+struct TextSubject : session::TextModel {
+  explicit TextSubject(session::TextModel model) : TextModel(std::move(model)) {}
+
   std::string directory;
   model::ModelConfig config;
-  tokenizer::Tokenizer tokenizer;
-  tokenizer::SpecialTokens special;
-  const chat::ChatProfile* profile = nullptr;
   std::vector<chat::Message> messages;
   chat::RenderOptions render;
   std::string text;                     // The conversation as we render it,

@@ -187,7 +187,7 @@ class Chat {
       Say("Effort: the model's own.");
       return;
     }
-    const Status known = runtime_.CheckEffort(level);
+    const Status known = runtime_.text().CheckEffort(level);
     if (known.ok()) ask_.effort = level;
     Say(known.ok() ? fmt::format("Effort {}.", level) : Printable(known.message()));
   }
@@ -293,7 +293,7 @@ class Chat {
           "temperature {}, top-p {}, top-k {}, min-p {}, repetition-penalty {}, presence-penalty {}, "
           "frequency-penalty {}, max-tokens {}, seed {}",
           now.temperature, now.top_p, now.top_k, now.min_p, now.repetition_penalty, now.presence_penalty,
-          now.frequency_penalty, ask_.max_tokens, now.seed));
+          now.frequency_penalty, *ask_.max_tokens, now.seed));
       return;
     }
     const size_t space = text.find_first_of(" \t=");
@@ -301,7 +301,7 @@ class Chat {
     const std::string value =
         space == std::string::npos ? std::string() : text.substr(text.find_first_not_of(" \t=", space));
     sampling::SamplingParams wanted = now;
-    int64_t max_tokens = ask_.max_tokens;
+    int64_t max_tokens = *ask_.max_tokens;
     const auto read = [&](auto& field) {
       const auto result = std::from_chars(value.data(), value.data() + value.size(), field);
       return result.ec == std::errc() && result.ptr == value.data() + value.size();
@@ -358,7 +358,7 @@ class Chat {
     for (;;) {
       std::vector<chat::Message> sent = messages_;
       chat::AttachTools(sent, tools_);
-      const Result<ChatRuntime::Answer> answer = runtime_.Respond(sent, ask_);
+      const Result<Generation> answer = runtime_.Respond(sent, ask_);
       prefill_bar_.Clear();
       if (!answer) {
         messages_ = before;  // The chat goes on as if the message had not been sent.
@@ -368,15 +368,15 @@ class Chat {
       }
       failed_ = false;
       printer_.EndAnswer();
-      last_ = answer->generation;
+      last_ = *answer;
       // Every turn draws anew, or a repeated question would repeat its answer.
       ++ask_.sampling.seed;
-      fmt::print(stderr, "{}{}{}\n", dim_.dim, SpeedLine(answer->generation), dim_.reset);
+      fmt::print(stderr, "{}{}{}\n", dim_.dim, SpeedLine(*answer), dim_.reset);
       // A stopped answer stays in the history as far as it came: the reader has seen it.
       const chat::ParsedCompletion& message = answer->completion.message;
       messages_.push_back(CallingMessage(message, num_calls_));
       if (message.tool_calls.empty()) return;
-      if (answer->cancelled || !AnswerCalls()) {
+      if (answer->cancelled() || !AnswerCalls()) {
         messages_ = before;
         Say("The call has no result, so the message is taken back.");
         return;

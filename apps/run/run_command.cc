@@ -116,15 +116,15 @@ bool Drifted(const std::optional<diag::VerifySummary>& verify) {
 }
 
 // Whether commands can answer all calls of an answer, and there are any.
-bool AllAllowed(const ChatRuntime::Answer& answer, const ToolCommands& commands) {
+bool AllAllowed(const Generation& answer, const ToolCommands& commands) {
   const std::vector<chat::ParsedCall>& calls = answer.completion.message.tool_calls;
-  return !answer.cancelled && !calls.empty() &&
+  return !answer.cancelled() && !calls.empty() &&
          std::all_of(calls.begin(), calls.end(),
                      [&](const chat::ParsedCall& call) { return commands.Find(call.name) != nullptr; });
 }
 
 // Adds the answer and the results of its calls to `messages`.
-Status AnswerCalls(const ChatRuntime::Answer& answer, const ToolCommands& commands, const RunOptions& options,
+Status AnswerCalls(const Generation& answer, const ToolCommands& commands, const RunOptions& options,
                    const ChatRuntime::Ask& ask, std::vector<chat::Message>& messages, int64_t& num_calls) {
   messages.push_back(CallingMessage(answer.completion.message, num_calls));
   if (num_calls > kMaxCalls) {
@@ -162,7 +162,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   };
   if (!options.json) ask.on_delta = [&](const chat::Delta& delta) { printer.Print(delta); };
 
-  Result<ChatRuntime::Answer> answer = Error(Internal("not run"));
+  Result<Generation> answer = Error(Internal("not run"));
   if (options.raw) {
     answer = runtime.Continue(*prompt, ask);
   } else {
@@ -183,14 +183,14 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (!options.json) {
     printer.EndAnswer();
     if (!options.quiet) {
-      fmt::print(stderr, "{}\n{}, seed {}\n", SpeedLine(answer->generation),
+      fmt::print(stderr, "{}\n{}, seed {}\n", SpeedLine(*answer),
                  SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
     }
   }
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   const std::optional<diag::VerifySummary> verify = Verified(runtime);
   if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
-  return answer->cancelled || (Drifted(verify)) ? kExitRunFailed : kExitOk;
+  return answer->cancelled() || (Drifted(verify)) ? kExitRunFailed : kExitOk;
 }
 
 }  // namespace
@@ -269,7 +269,7 @@ int RunRunCommand(const RunOptions& options,
                                 load_bar.callback());
   }
   if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
-  if (const Status known = (*runtime)->CheckEffort(options.effort); !known.ok())
+  if (const Status known = (*runtime)->text().CheckEffort(options.effort); !known.ok())
     return Fail(known, kExitBadUsage);
   const double load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
 

@@ -37,9 +37,9 @@ Json LogprobsJson(const tokenizer::Tokenizer& tokenizer, const Generation& gener
   return list;
 }
 
-std::string FinishReasonText(const ChatRuntime::Answer& answer) {
-  if (answer.cancelled) return "cancelled";
-  return std::string(chat::FinishReasonName(answer.completion.finish_reason));
+std::string FinishReasonText(const Generation& generation) {
+  if (generation.cancelled()) return "cancelled";
+  return std::string(chat::FinishReasonName(generation.completion.finish_reason));
 }
 
 // Infinity and NaN have no JSON.
@@ -66,11 +66,10 @@ Json VerifyJson(const diag::VerifySummary& verify) {
 
 }  // namespace
 
-std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer& answer,
+std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
                           const ChatRuntime::Ask& ask, double load_seconds,
                           const std::optional<diag::VerifySummary>& verify) {
-  const Generation& generation = answer.generation;
-  const chat::ParsedCompletion& message = answer.completion.message;
+  const chat::ParsedCompletion& message = generation.completion.message;
   const auto num_prompt = static_cast<int64_t>(generation.prompt_token_ids.size());
   const auto num_output = static_cast<int64_t>(generation.tokens.size());
 
@@ -88,14 +87,14 @@ std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer&
       {"tool_calls", std::move(tool_calls)},
       {"token_ids", std::move(token_ids)},
       {"prompt_token_ids", generation.prompt_token_ids},
-      {"finish_reason", FinishReasonText(answer)},
+      {"finish_reason", FinishReasonText(generation)},
       {"logprobs", ask.num_logprobs >= 0 ? LogprobsJson(runtime.tokenizer(), generation) : Json(nullptr)},
       {"usage",
        {{"prompt_tokens", num_prompt},
         {"completion_tokens", num_output},
         {"total_tokens", num_prompt + num_output},
         {"prompt_tokens_details", {{"cached_tokens", generation.num_cached_tokens}}},
-        {"completion_tokens_details", {{"reasoning_tokens", runtime.NumReasoningTokens(answer)}}}}},
+        {"completion_tokens_details", {{"reasoning_tokens", generation.num_reasoning_tokens}}}}},
       {"timings",
        {{"load_seconds", load_seconds},
         {"prefill_seconds", generation.prefill_seconds},

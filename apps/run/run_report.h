@@ -10,7 +10,7 @@ namespace dsv4::apps {
 
 // {text, reasoning_content, content, tool_calls, token_ids, prompt_token_ids, finish_reason, logprobs, usage, timings, seed}, and
 // `verify` where steps were verified.
-std::string RunReportJson(const ChatRuntime& runtime, const ChatRuntime::Answer& answer,
+std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
                           const ChatRuntime::Ask& ask, double load_seconds,
                           const std::optional<diag::VerifySummary>& verify);
 

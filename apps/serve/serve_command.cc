@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "apps/run/run_report.h"
-#include "apps/shared/chat_runtime.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/sampling_threads.h"
@@ -100,28 +99,21 @@ std::string NameOf(const ServeOptions& options, const ModelSource& source) {
 // Tokenizer and chat format of the model that will be loaded.
 Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const ModelSource& source) {
   DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
-  DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
-                        tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
-  DSV4_ASSIGN_OR_RETURN(const tokenizer::SpecialTokens special, tokenizer::SpecialTokens::Resolve(tokenizer));
-  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, options.revision));
+  DSV4_ASSIGN_OR_RETURN(session::TextModel text, session::TextModel::Load(directory, options.revision));
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
-  WarnOfOtherBos(config, special);
-  Result<std::shared_ptr<const grammar::TokenTrie>> trie =
-      grammar::TokenTrie::Create(tokenizer, {.think_end = special.think_end, .dsml = special.dsml});
-  if (!trie) {
+  session::WarnOfOtherBos(config.bos_token_ids, *text.special);
+  DSV4_TRY(text.SetVocabSize(config.vocab_size, source.name()));
+  // Made now, not by the first request that needs it.
+  if (const auto trie = text.Trie(); !trie) {
     LogWarning(fmt::format("response_format, strict tools and tool_choice are not served: {}",
                            trie.error().message()));
   }
-  const size_t longest_token_bytes = tokenizer.longest_token_bytes();
-  return server::ServedModel{.id = NameOf(options, source),
-                             .aliases = options.aliases,
-                             .created = std::time(nullptr),
-                             .tokenizer = std::move(tokenizer),
-                             .special = special,
-                             .stop_set = tokenizer::StopSet::ForChat(special),
-                             .profile = profile,
-                             .trie = trie ? std::move(*trie) : nullptr,
-                             .longest_token_bytes = longest_token_bytes};
+  server::ServedModel served(std::move(text));
+  served.id = NameOf(options, source);
+  served.aliases = options.aliases;
+  served.created = std::time(nullptr);
+  served.longest_token_bytes = served.tokenizer.longest_token_bytes();
+  return served;
 }
 
 // What requests mean that do not say.
@@ -184,7 +176,6 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
 // `verifier` may be null.
 int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& backend,
           server::ServedModel& served, std::vector<std::string> api_keys, diag::Verifier* verifier) {
-  served.vocab_size = model.config().vocab_size;
   const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
@@ -208,7 +199,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .watcher = verifier,
                                 .threads = &sampling_threads.pool(),
                                 .speculation = *speculation},
-          AllowedTokens(served.tokenizer, served.vocab_size)),
+          served.AllowedTokens()),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
   served.context_length = engine.context_length();
@@ -319,12 +310,6 @@ int RunServeCommand(const ServeOptions& options) {
     model = LoadModel(options.model, *source, *backend, load_bar.callback(), memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
-  if (served->tokenizer.num_ids() > (*model)->config().vocab_size) {
-    return Fail(InvalidArgument(fmt::format(
-                    "{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}", source->name(),
-                    served->tokenizer.num_ids() - 1, (*model)->config().vocab_size)),
-                kExitBadInput);
-  }
   std::unique_ptr<diag::Verifier> verifier;
   if (options.verify_every > 0) {
     Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);

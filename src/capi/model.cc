@@ -10,37 +10,11 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
-#include "base/json.h"
-#include "base/read_file.h"
 #include "capi/objects.h"
 #include "ops/op_table.h"
 
 namespace dsv4::capi {
 namespace {
-
-// Our own field in generation_config.json; the release's files do not have it.
-constexpr const char* kRevisionKey = "dsv4_chat_revision";
-
-// `text` stays empty where there is no such file.
-Status ReadIfThere(const std::string& path, std::optional<std::string>& text) {
-  Result<std::string> read = ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes);
-  if (!read) return read.error().code() == StatusCode::kNotFound ? Status() : read.error();
-  text = std::move(*read);
-  return {};
-}
-
-Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const char* revision) {
-  chat::RevisionFacts facts;
-  if (revision != nullptr) facts.option = revision;
-  std::optional<std::string> text;
-  DSV4_TRY(ReadIfThere(directory + "/generation_config.json", text));
-  if (text) {
-    DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*text, directory + "/generation_config.json"));
-    if (json.contains(kRevisionKey) && json[kRevisionKey].is_string()) facts.metadata = json[kRevisionKey];
-  }
-  DSV4_TRY(ReadIfThere(fmt::format("{}/{}", directory, chat::kEncoderFile), facts.encoder_source));
-  return chat::DetectChatProfile(facts);
-}
 
 Result<ops::Backend> MakeBackend(std::string_view name, int threads) {
   if (name == "cpu") return backend::MakeCpuBackend({.num_threads = threads, .isa = {}, .cpus_of_nodes = {}});
@@ -62,10 +36,8 @@ Status Open(const dsv4_model_options& options, dsv4_model& opened) {
         fmt::format("dsv4_model_options.numerics: got '{}', wanted release or plain", numerics));
   }
   const std::string directory = options.path;
-  DSV4_ASSIGN_OR_RETURN_STATUS(opened.tokenizer, tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
-  DSV4_ASSIGN_OR_RETURN_STATUS(opened.special, tokenizer::SpecialTokens::Resolve(*opened.tokenizer));
-  opened.stop_set = tokenizer::StopSet::ForChat(*opened.special);
-  DSV4_ASSIGN_OR_RETURN_STATUS(opened.profile, FindProfile(directory, options.revision));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      opened.text, session::TextModel::Load(directory, options.revision != nullptr ? options.revision : ""));
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -80,13 +52,8 @@ Status Open(const dsv4_model_options& options, dsv4_model& opened) {
     };
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(opened.model, model::Model::Load(directory, backend, of_model));
-  const int64_t vocab_size = opened.model->config().vocab_size;
-  if (opened.tokenizer->num_ids() > vocab_size) {
-    return InvalidArgument(fmt::format("{}: tokenizer.json has ids up to {}, config.json a vocab_size of {}",
-                                       directory, opened.tokenizer->num_ids() - 1, vocab_size));
-  }
-  for (int64_t id = 0; id < vocab_size; ++id)
-    opened.allowed.push_back(opened.tokenizer->IsDefined(static_cast<int32_t>(id)) ? 1 : 0);
+  DSV4_RETURN_IF_ERROR(opened.text->SetVocabSize(opened.model->config().vocab_size, directory));
+  opened.allowed = opened.text->AllowedTokens();
   return {};
 }
 
@@ -168,8 +135,5 @@ int64_t dsv4_model_context_length(const dsv4_model* model) {
   return model->model->config().max_position_embeddings;
 }
 int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token) {
-  for (const auto& entry : model->stop_set.entries()) {
-    if (entry.id == token) return 1;
-  }
-  return 0;
+  return model->text->stop_set.Contains(token) ? 1 : 0;
 }

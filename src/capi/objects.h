@@ -11,18 +11,15 @@
 
 #include "base/log_sink.h"
 #include "base/status.h"
-#include "chat/completion_parser.h"
-#include "chat/profile.h"
-#include "grammar/constraint.h"
-#include "grammar/token_trie.h"
+#include "chat/delta.h"
 #include "include/dsv4.h"
 #include "kv/sequence_state.h"
 #include "model/runtime/model.h"
 #include "sampling/sampler.h"
-#include "tokenizer/special_tokens.h"
-#include "tokenizer/stop_set.h"
-#include "tokenizer/stream_decoder.h"
-#include "tokenizer/tokenizer.h"
+#include "sampling/token_constraint.h"
+#include "session/answer_reader.h"
+#include "session/prompt.h"
+#include "session/text_model.h"
 
 struct dsv4_buffer {
   std::string bytes;
@@ -52,10 +49,7 @@ struct dsv4_model {
     const dsv4_model& model_;
   };
 
-  std::optional<dsv4::tokenizer::Tokenizer> tokenizer;
-  std::optional<dsv4::tokenizer::SpecialTokens> special;
-  dsv4::tokenizer::StopSet stop_set;
-  const dsv4::chat::ChatProfile* profile = nullptr;
+  std::optional<dsv4::session::TextModel> text;
   std::unique_ptr<dsv4::model::Model> model;
   std::vector<uint8_t> allowed;
   dsv4::LogSink::Callback log;
@@ -63,20 +57,18 @@ struct dsv4_model {
   mutable std::condition_variable turn_came;
   mutable uint64_t next_ticket = 0;
   mutable uint64_t now_serving = 0;
-  std::once_flag trie_made;
-  dsv4::Result<std::shared_ptr<const dsv4::grammar::TokenTrie>> trie;
 };
 
 struct dsv4_prompt {
   std::string text;
-  std::vector<int32_t> ids;
-  bool in_reasoning = false;
+  dsv4::session::Prompt made;
   std::vector<dsv4::chat::JsonValue> tools;
 };
 
 struct dsv4_parser {
-  dsv4::tokenizer::StreamDecoder decoder;
-  dsv4::chat::CompletionParser parser;
+  dsv4::session::AnswerReader reader;
+  // kDone of an answer that its text has ended: it is delivered by dsv4_parser_finish.
+  std::optional<dsv4::chat::Delta> end;
   bool finished = false;
 };
 
@@ -89,7 +81,7 @@ struct dsv4_session {
 struct dsv4_sampler {
   dsv4_model* model = nullptr;
   dsv4::sampling::Sampler sampler;
-  std::unique_ptr<dsv4::grammar::GrammarConstraint> constraint;
+  std::unique_ptr<dsv4::sampling::TokenConstraint> constraint;
 };
 
 namespace dsv4::capi {

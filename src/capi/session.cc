@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "capi/objects.h"
-#include "grammar/answer_grammar.h"
 #include "kv/snapshot.h"
+#include "session/answer_shape.h"
 
 using dsv4::InvalidArgument;
 using dsv4::LogSink;
@@ -135,29 +135,6 @@ void dsv4_sampling_init(dsv4_sampling* sampling) {
   sampling->repetition_penalty = 1.0F;
 }
 
-namespace {
-
-dsv4::Result<std::unique_ptr<dsv4::grammar::GrammarConstraint>> MakeConstraint(dsv4_model& model,
-                                                                               const char* schema,
-                                                                               bool in_reasoning) {
-  std::call_once(model.trie_made, [&] {
-    model.trie = dsv4::grammar::TokenTrie::Create(*model.tokenizer, {.think_end = model.special->think_end});
-  });
-  if (!model.trie) return dsv4::Error(model.trie.error());
-  std::vector<int32_t> stop_ids;
-  for (const auto& entry : model.stop_set.entries()) stop_ids.push_back(entry.id);
-  DSV4_ASSIGN_OR_RETURN(auto program,
-                        dsv4::grammar::CompileAnswer({.starts_in_reasoning = in_reasoning,
-                                                      .think_end = std::string(model.profile->think_close),
-                                                      .content = dsv4::grammar::ContentKind::kJson,
-                                                      .schema = schema,
-                                                      .schema_label = "dsv4_sampling.json_schema"}));
-  return std::make_unique<dsv4::grammar::GrammarConstraint>(
-      dsv4::grammar::Matcher(std::move(program), *model.trie, std::move(stop_ids)));
-}
-
-}  // namespace
-
 dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, const dsv4_prompt* prompt,
                            dsv4_sampler** sampler, dsv4_error* error) {
   return Guard(error, [&]() -> Status {
@@ -178,16 +155,18 @@ dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, con
     params.frequency_penalty = sampling->frequency_penalty;
     params.seed = sampling->seed;
     DSV4_RETURN_IF_ERROR(dsv4::sampling::ValidateSamplingParams(params, dsv4_model_vocab_size(model)));
-    std::unique_ptr<dsv4::grammar::GrammarConstraint> constraint;
+    std::unique_ptr<dsv4::sampling::TokenConstraint> constraint;
     if (sampling->json_schema != nullptr) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(constraint, MakeConstraint(*model, sampling->json_schema,
-                                                              prompt != nullptr && prompt->in_reasoning));
+      const bool in_reasoning = prompt != nullptr && prompt->made.rendered.ends_in_reasoning;
+      DSV4_ASSIGN_OR_RETURN_STATUS(
+          constraint, dsv4::session::MakeJsonConstraint(*model->text, in_reasoning, sampling->json_schema,
+                                                        "dsv4_sampling.json_schema"));
     }
     auto made = std::make_unique<dsv4_sampler>(
         dsv4_sampler{.model = model,
                      .sampler = dsv4::sampling::Sampler(params, model->allowed, -1),
                      .constraint = std::move(constraint)});
-    if (prompt != nullptr) made->sampler.SeePrompt(prompt->ids);
+    if (prompt != nullptr) made->sampler.SeePrompt(prompt->made.ids);
     *sampler = made.release();
     return {};
   });

@@ -6,7 +6,8 @@
 #include "capi/objects.h"
 #include "chat/json_value.h"
 #include "chat/message.h"
-#include "chat/renderer.h"
+#include "session/answer_reader.h"
+#include "session/prompt.h"
 
 using dsv4::InvalidArgument;
 using dsv4::Status;
@@ -18,7 +19,7 @@ dsv4_code dsv4_tokenize(const dsv4_model* model, const char* text, size_t size, 
   return Guard(error, [&]() -> Status {
     *ids = nullptr;
     const std::vector<dsv4::tokenizer::TextSpan> spans = {{{text, size}, markers != 0}};
-    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> made, model->tokenizer->Encode(spans));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> made, model->text->tokenizer.Encode(spans));
     *ids = new dsv4_buffer{
         std::string(reinterpret_cast<const char*>(made.data()), made.size() * sizeof(int32_t))};
     return {};
@@ -29,7 +30,7 @@ dsv4_code dsv4_detokenize(const dsv4_model* model, const int32_t* ids, size_t nu
                           dsv4_error* error) {
   return Guard(error, [&]() -> Status {
     *text = nullptr;
-    *text = new dsv4_buffer{model->tokenizer->Decode({ids, num_ids})};
+    *text = new dsv4_buffer{model->text->tokenizer.Decode({ids, num_ids})};
     return {};
   });
 }
@@ -42,16 +43,17 @@ Status Render(const dsv4_model& model, const char* request_json, dsv4_prompt& pr
   if (messages_json == nullptr) return InvalidArgument("request: wanted an object with \"messages\"");
   DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<chat::Message> messages,
                                chat::ParseMessages(*messages_json, "messages"));
-  chat::RenderOptions options = {.null_is_empty = true};
+  chat::ThinkingMode mode = chat::ThinkingMode::kThinking;
+  std::optional<std::string> effort;
   for (const auto& [name, value] : request.members()) {
     if (name == "messages") continue;
     if (name == "tools") {
       DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<chat::JsonValue> tools, chat::ParseTools(value, "tools"));
       chat::AttachTools(messages, std::move(tools));
     } else if (name == "thinking_mode" && (value.text() == "thinking" || value.text() == "chat")) {
-      options.mode = value.text() == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
+      mode = value.text() == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
     } else if (name == "effort" && value.is_string()) {
-      options.effort = value.text();
+      effort = value.text();
     } else if (name == "thinking_mode" || name == "effort") {
       return InvalidArgument(fmt::format("{}: got {}, wanted {}", name, chat::WriteJson(value),
                                          name == "effort" ? "a string" : "\"thinking\" or \"chat\""));
@@ -60,15 +62,10 @@ Status Render(const dsv4_model& model, const char* request_json, dsv4_prompt& pr
           fmt::format("request: got \"{}\", wanted messages, tools, thinking_mode or effort", name));
     }
   }
-  if (!options.effort && !model.profile->default_effort.empty())
-    options.effort = model.profile->default_effort;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const chat::RenderedPrompt rendered,
-                               chat::RenderPrompt(*model.profile, messages, options));
-  std::vector<dsv4::tokenizer::TextSpan> spans;
-  for (const chat::Span& span : rendered.spans) spans.push_back({span.text, span.is_template});
-  DSV4_ASSIGN_OR_RETURN_STATUS(prompt.ids, model.tokenizer->Encode(spans));
-  prompt.text = rendered.text();
-  prompt.in_reasoning = rendered.ends_in_reasoning;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      prompt.made, dsv4::session::MakePrompt(*model.text, messages,
+                                             dsv4::session::RenderOptionsFor(*model.text, mode, effort)));
+  prompt.text = prompt.made.rendered.text();
   for (const chat::Message& message : messages)
     prompt.tools.insert(prompt.tools.end(), message.tools.begin(), message.tools.end());
   return {};
@@ -111,8 +108,8 @@ dsv4_code dsv4_render(const dsv4_model* model, const char* request_json, dsv4_pr
 
 const char* dsv4_prompt_text(const dsv4_prompt* prompt) { return prompt->text.c_str(); }
 const int32_t* dsv4_prompt_ids(const dsv4_prompt* prompt, size_t* num_ids) {
-  *num_ids = prompt->ids.size();
-  return prompt->ids.data();
+  *num_ids = prompt->made.ids.size();
+  return prompt->made.ids.data();
 }
 void dsv4_prompt_free(dsv4_prompt* prompt) { delete prompt; }
 
@@ -122,12 +119,11 @@ dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, co
     if (model == nullptr || prompt == nullptr || parser == nullptr)
       return InvalidArgument("dsv4_parser_new: got NULL for model, prompt or parser");
     *parser = nullptr;
-    chat::ParserOptions options{.starts_in_reasoning = prompt->in_reasoning,
-                                .tools_active = !prompt->tools.empty(),
-                                .tools = chat::ToolSchemas(prompt->tools)};
-    for (size_t i = 0; i < num_stops; ++i) options.stop_strings.emplace_back(stops[i]);
-    *parser = new dsv4_parser{.decoder = dsv4::tokenizer::StreamDecoder(*model->tokenizer),
-                              .parser = chat::CompletionParser(*model->profile, std::move(options))};
+    const std::vector<std::string> stop_strings(stops, stops + num_stops);
+    *parser = new dsv4_parser{
+        .reader = dsv4::session::AnswerReader(
+            *model->text, dsv4::session::ChatFormat(prompt->made, prompt->tools, stop_strings)),
+        .end = {}};
     return {};
   });
 }
@@ -136,10 +132,15 @@ dsv4_code dsv4_parser_feed(dsv4_parser* parser, const int32_t* ids, size_t num_i
                            void* user, int32_t* done, dsv4_error* error) {
   return Guard(error, [&]() -> Status {
     if (parser->finished) return dsv4::FailedPrecondition("dsv4_parser_feed: the answer is finished");
-    std::string text;
-    for (size_t i = 0; i < num_ids; ++i) text += parser->decoder.Append(ids[i]);
-    Deliver(parser->parser.Feed(text), on_delta, user);
-    if (done != nullptr) *done = parser->parser.done() ? 1 : 0;
+    for (size_t i = 0; i < num_ids; ++i) {
+      std::vector<chat::Delta> deltas = parser->reader.Feed({.id = ids[i]});
+      if (!deltas.empty() && deltas.back().kind == chat::Delta::Kind::kDone) {
+        parser->end = std::move(deltas.back());
+        deltas.pop_back();
+      }
+      Deliver(deltas, on_delta, user);
+    }
+    if (done != nullptr) *done = parser->reader.done() ? 1 : 0;
     return {};
   });
 }
@@ -149,9 +150,12 @@ dsv4_code dsv4_parser_finish(dsv4_parser* parser, int32_t cut, dsv4_on_delta on_
   return Guard(error, [&]() -> Status {
     if (parser->finished) return dsv4::FailedPrecondition("dsv4_parser_finish: the answer is finished");
     parser->finished = true;
-    Deliver(parser->parser.Feed(parser->decoder.Finish()), on_delta, user);
-    Deliver(parser->parser.Finish(cut != 0 ? chat::EndCause::kLength : chat::EndCause::kStop), on_delta,
-            user);
+    if (parser->end) {
+      Deliver({*parser->end}, on_delta, user);
+    } else {
+      Deliver(parser->reader.Finish(cut != 0 ? chat::EndCause::kLength : chat::EndCause::kStop), on_delta,
+              user);
+    }
     return {};
   });
 }

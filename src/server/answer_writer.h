@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 #include "chat/delta.h"
-#include "server/answer_reader.h"
 #include "server/http.h"
+#include "session/answer_reader.h"
 
 namespace dsv4::server {
 
@@ -28,8 +28,8 @@ class AnswerWriter {
   // Each appends to `out` what can be sent; a whole answer appends all of it in End.
   virtual void Begin(const Usage& usage, std::string& out) = 0;
   // `tokens`: those since the last Write of this choice, when log-probabilities were asked for. `reader` is the choice's.
-  virtual void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
-                     std::string& out) = 0;
+  virtual void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
+                     const session::AnswerReader& reader, std::string& out) = 0;
   virtual void End(const Usage& usage, std::string& out) = 0;
   // An error where there is no stream yet, as a whole body; else as the last event.
   virtual std::string ErrorBody(const Status& status) = 0;

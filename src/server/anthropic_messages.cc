@@ -22,7 +22,7 @@ class AnthropicWriter final : public AnswerWriter {
     Emit({{"type", "message_start"}, {"message", std::move(message)}}, out);
   }
 
-  void Write(size_t, const chat::Delta& delta, AnswerTokens, const AnswerReader& reader,
+  void Write(size_t, const chat::Delta& delta, session::AnswerTokens, const session::AnswerReader& reader,
              std::string& out) override {
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
@@ -116,7 +116,7 @@ class AnthropicWriter final : public AnswerWriter {
     open_.clear();
     Emit({{"type", "content_block_stop"}, {"index", content_.size() - 1}}, out);
   }
-  void Finish(const chat::Delta& done, const AnswerReader& reader, std::string& out) {
+  void Finish(const chat::Delta& done, const session::AnswerReader& reader, std::string& out) {
     // A call that was cut is left out of a whole answer; of a streamed one it has been sent in part.
     const bool cut = open_ == "tool_use";
     Close(out);

@@ -1,17 +1,15 @@
 #include "server/chat_call.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 
-#include "chat/renderer.h"
 #include "grammar/answer_grammar.h"
-#include "server/answer_shape.h"
 #include "server/random_id.h"
+#include "session/answer_shape.h"
+#include "session/prompt.h"
 
 namespace dsv4::server {
 namespace {
@@ -44,13 +42,7 @@ void ReadLogitBias(Fields& fields, sampling::SamplingParams& params) {
   }
 }
 
-// The prompt of a call, rendered.
-struct Prompt {
-  std::vector<int32_t> ids;
-  bool ends_in_reasoning = false;
-};
-
-Result<Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, ChatCall& call) {
+Result<session::Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, ChatCall& call) {
   if (call.tool_choice == ToolChoice::kNone) call.conversation.tools.clear();
   memory.Restore(call.conversation.messages);
   DSV4_ASSIGN_OR_RETURN(const std::vector<chat::Message> messages,
@@ -60,68 +52,18 @@ Result<Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, Ch
                                        .effort = call.thinking.effort,
                                        .null_is_empty = true,
                                        .api_rules = true};
-  DSV4_ASSIGN_OR_RETURN(const chat::RenderedPrompt rendered,
-                        chat::RenderPrompt(*model.profile, messages, options));
-  std::vector<tokenizer::TextSpan> spans;
-  size_t num_bytes = 0;
-  for (const chat::Span& span : rendered.spans) {
-    spans.push_back({span.text, span.is_template});
-    num_bytes += span.text.size();
-  }
-  DSV4_TRY(model.CheckLength(num_bytes));
-  Prompt prompt;
-  DSV4_ASSIGN_OR_RETURN(prompt.ids, model.tokenizer.Encode(spans));
-  prompt.ends_in_reasoning = rendered.ends_in_reasoning;
-  return prompt;
-}
-
-Result<engine::Request> MakeRequest(const ServedModel& model, const Caller& caller,
-                                    const std::vector<int32_t>& prompt, const SamplingCall& sampling) {
-  engine::Request request;
-  request.prompt = prompt;
-  request.sampling = sampling.params;
-  request.max_tokens = sampling.max_tokens.value_or(std::max<int64_t>(model.context_length, 1));
-  request.num_logprobs = sampling.num_logprobs;
-  for (const tokenizer::StopSet::Entry& entry : model.stop_set.entries())
-    request.stop_tokens.insert(entry.id);
-  for (const int32_t token : sampling.stop_tokens) {
-    if (token >= model.vocab_size) {
-      return Error(
-          InvalidArgument(fmt::format("stop_token_ids: got {}, wanted 0..{}", token, model.vocab_size - 1)));
-    }
-    request.stop_tokens.insert(token);
-  }
-  if (sampling.ignore_eos) {
-    for (const int32_t token : request.stop_tokens) {
-      request.sampling.logit_bias[token] = -std::numeric_limits<float>::infinity();
-    }
-  }
-  if (sampling.timeout_seconds) {
-    request.deadline =
-        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                               std::chrono::duration<double>(*sampling.timeout_seconds));
-  }
-  request.speculate = sampling.speculate;
-  request.owner = caller.owner;
-  request.cache_salt =
-      XXH3_64bits_withSeed(sampling.cache_salt.data(), sampling.cache_salt.size(), caller.owner);
-  // Where users' turns begin: after the system text, and where the conversation stood before its last turn.
-  const auto is_user = [&](int32_t token) { return token == model.special.user; };
-  const auto first = std::find_if(prompt.begin(), prompt.end(), is_user);
-  const auto last = std::find_if(prompt.rbegin(), prompt.rend(), is_user);
-  if (first != prompt.end()) {
-    request.branch_points = {first - prompt.begin() + 1, prompt.rend() - last};
-  }
-  return request;
+  return session::MakePrompt(model, messages, options,
+                             [&](size_t num_bytes) { return model.CheckLength(num_bytes); });
 }
 
 Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const Caller& caller,
                                                  const std::vector<int32_t>& prompt,
                                                  const SamplingCall& sampling) {
-  const uint64_t seed = sampling.has_seed ? sampling.params.seed : RandomSeed();
+  const uint64_t seed = sampling.has_seed ? sampling.sampling.seed : RandomSeed();
   std::vector<engine::Request> requests;
   for (int choice = 0; choice < sampling.num_choices; ++choice) {
-    DSV4_ASSIGN_OR_RETURN(engine::Request request, MakeRequest(model, caller, prompt, sampling));
+    DSV4_ASSIGN_OR_RETURN(engine::Request request,
+                          session::MakeRequest(model, prompt, sampling, caller.owner));
     request.sampling.seed = seed + static_cast<uint64_t>(choice);
     requests.push_back(std::move(request));
   }
@@ -171,21 +113,15 @@ Result<std::shared_ptr<const grammar::Program>> AnswerGrammar(const ServedModel&
   const bool named = !call.tool_names.empty() && call.tool_choice != ToolChoice::kNone;
   if (!required && !any_strict && !named && schema.is_null()) return nullptr;
   const char* field = required || named ? "tool_choice" : any_strict ? "tools" : "response_format";
-  if (model.trie == nullptr) {
+  if (!model.Trie()) {
     return Error(Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field)));
   }
   if (call.sampling.ignore_eos) {
     return Error(
         InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
   }
-  const chat::ChatProfile& profile = *model.profile;
-  grammar::AnswerRules rules = {.starts_in_reasoning = starts_in_reasoning,
-                                .think_end = std::string(profile.think_close),
-                                .tags = {.marker = std::string(profile.dsml),
-                                         .tool_calls = std::string(profile.tool_calls),
-                                         .invoke = std::string(profile.invoke),
-                                         .parameter = std::string(profile.parameter)},
-                                .parallel_calls = call.parallel_calls};
+  grammar::AnswerRules rules = session::RulesOf(model, starts_in_reasoning);
+  rules.parallel_calls = call.parallel_calls;
   DSV4_ASSIGN_OR_RETURN(rules.tools, CallableTools(call));
   if (required) {
     if (rules.tools.empty())
@@ -209,7 +145,7 @@ Result<std::shared_ptr<const grammar::Program>> AnswerGrammar(const ServedModel&
 }  // namespace
 
 void ReadSampling(Fields& fields, SamplingCall& call) {
-  sampling::SamplingParams& params = call.params;
+  sampling::SamplingParams& params = call.sampling;
   fields.Read("temperature", &params.temperature);
   fields.Read("top_p", &params.top_p);
   if (fields.Read("top_k", &params.top_k) && params.top_k == -1)
@@ -247,28 +183,26 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
 }
 
 Result<std::vector<int32_t>> ChatPrompt(const ServedModel& model, const CallMemory& memory, ChatCall call) {
-  DSV4_ASSIGN_OR_RETURN(Prompt prompt, MakePrompt(model, memory, call));
+  DSV4_ASSIGN_OR_RETURN(session::Prompt prompt, MakePrompt(model, memory, call));
   return std::move(prompt.ids);
 }
 
 Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& memory, const Caller& caller,
                                  ChatCall call) {
-  DSV4_ASSIGN_OR_RETURN(const Prompt prompt, MakePrompt(model, memory, call));
+  DSV4_ASSIGN_OR_RETURN(const session::Prompt prompt, MakePrompt(model, memory, call));
+  const bool starts_in_reasoning = prompt.rendered.ends_in_reasoning;
   PreparedCall prepared;
-  prepared.is_chat = true;
-  prepared.parallel_calls = call.parallel_calls;
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
-  prepared.parser = {.starts_in_reasoning = prompt.ends_in_reasoning,
-                     .tools_active = !call.conversation.tools.empty(),
-                     .stop_strings = call.sampling.stop,
-                     .tools = chat::ToolSchemas(call.conversation.tools)};
+  prepared.format = session::ChatFormat(prompt, call.conversation.tools, call.sampling.stop);
+  prepared.format.parallel_calls = call.parallel_calls;
+  prepared.format.wants_tokens = call.sampling.num_logprobs >= 0;
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
-  AnswerShape shape = {.starts_in_reasoning = prompt.ends_in_reasoning,
-                       .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
-  DSV4_ASSIGN_OR_RETURN(shape.grammar, AnswerGrammar(model, call, prompt.ends_in_reasoning));
+  session::AnswerShape shape = {.starts_in_reasoning = starts_in_reasoning,
+                                .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
+  DSV4_ASSIGN_OR_RETURN(shape.grammar, AnswerGrammar(model, call, starts_in_reasoning));
   for (engine::Request& request : prepared.requests) {
     shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
-    request.constraint = MakeConstraint(model, shape);
+    DSV4_ASSIGN_OR_RETURN(request.constraint, session::MakeConstraint(model, shape));
   }
   return prepared;
 }
@@ -277,7 +211,7 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
                                  const SamplingCall& sampling) {
   PreparedCall prepared;
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.size());
-  prepared.stop = sampling.stop;
+  prepared.format = {.stop = sampling.stop, .wants_tokens = sampling.num_logprobs >= 0};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
   return prepared;
 }

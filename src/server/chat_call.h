@@ -1,37 +1,26 @@
 // A request to generate, whatever dialect it came in: what every API reads its own fields into, and what becomes of it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "chat/api_policy.h"
-#include "chat/completion_parser.h"
 #include "engine/request.h"
-#include "sampling/sampling_params.h"
 #include "server/call_memory.h"
 #include "server/fields.h"
 #include "server/served_model.h"
+#include "session/answer_options.h"
+#include "session/answer_reader.h"
 
 namespace dsv4::server {
 
 // How the answer is to be sampled and ended.
-struct SamplingCall {
-  sampling::SamplingParams params;
+struct SamplingCall : session::AnswerOptions {
   bool has_seed = false;
-  std::optional<int64_t> max_tokens;  // Absent: to the end of the context.
   int num_choices = 1;
-  std::vector<std::string> stop;
-  std::vector<int32_t> stop_tokens;
-  int num_logprobs = -1;
-  std::optional<double> timeout_seconds;
-  bool speculate = true;  // engine::Request::speculate
-  std::string cache_salt;
-  bool ignore_eos = false;  // No stop token is sampled: for measurements.
 };
 
 // Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos, timeout and cache_salt:
@@ -62,10 +51,7 @@ struct ChatCall {
 // The requests of one call, and how to read what comes back.
 struct PreparedCall {
   std::vector<engine::Request> requests;  // One a choice.
-  bool is_chat = false;
-  chat::ParserOptions parser;  // Chat.
-  bool parallel_calls = true;
-  std::vector<std::string> stop;  // Otherwise.
+  session::AnswerFormat format;
   int64_t num_prompt_tokens = 0;
 };
 

@@ -71,8 +71,8 @@ void GenerationReply::ReadChoice(size_t index, ReplyOutput& out) {
       const bool takes_tokens = delta.kind == chat::Delta::Kind::kReasoning ||
                                 delta.kind == chat::Delta::Kind::kContent ||
                                 delta.kind == chat::Delta::Kind::kDone;
-      writer_->Write(index, delta, takes_tokens ? choice.reader.TakeTokens() : AnswerTokens(), choice.reader,
-                     out.body);
+      writer_->Write(index, delta, takes_tokens ? choice.reader.TakeTokens() : session::AnswerTokens(),
+                     choice.reader, out.body);
     }
     if (choice.reader.done()) break;
   }

@@ -17,7 +17,7 @@ class GenerationReply final : public Reply {
  public:
   struct Choice {
     std::unique_ptr<engine::Generation> generation;
-    AnswerReader reader;
+    session::AnswerReader reader;
     std::chrono::steady_clock::time_point last_token = {};
     int64_t num_tokens_seen = 0;
   };

@@ -46,10 +46,11 @@ class ChatWriter : public AnswerWriter {
     while (ids.size() <= static_cast<size_t>(index)) ids.push_back(RandomId("call_"));
     return ids[static_cast<size_t>(index)];
   }
-  void Remember(size_t choice, const std::vector<chat::ParsedCall>& calls, const AnswerReader& reader) {
+  void Remember(size_t choice, const std::vector<chat::ParsedCall>& calls,
+                const session::AnswerReader& reader) {
     memory_.Remember(call_ids_[choice], calls, reader.sampled_calls());
   }
-  Json LogprobsJson(const AnswerTokens& tokens) const {
+  Json LogprobsJson(const session::AnswerTokens& tokens) const {
     Json json = {{"content", OpenAiLogprobs(model_.tokenizer, tokens.content)}, {"refusal", nullptr}};
     if (!tokens.reasoning.empty())
       json["reasoning_content"] = OpenAiLogprobs(model_.tokenizer, tokens.reasoning);
@@ -83,8 +84,8 @@ class StreamedChat final : public ChatWriter {
     }
   }
 
-  void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
-             std::string& out) override {
+  void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
+             const session::AnswerReader& reader, std::string& out) override {
     collectors_[choice].Add(delta);
     const std::string logprobs = wants_logprobs_ && !(tokens.content.empty() && tokens.reasoning.empty())
                                      ? JsonText(LogprobsJson(tokens))
@@ -166,10 +167,10 @@ class WholeChat final : public ChatWriter {
   bool streamed() const override { return false; }
   void Begin(const Usage&, std::string&) override {}
 
-  void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader& reader,
-             std::string&) override {
+  void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
+             const session::AnswerReader& reader, std::string&) override {
     collectors_[choice].Add(delta);
-    AnswerTokens& all = tokens_[choice];
+    session::AnswerTokens& all = tokens_[choice];
     all.content.insert(all.content.end(), std::make_move_iterator(tokens.content.begin()),
                        std::make_move_iterator(tokens.content.end()));
     all.reasoning.insert(all.reasoning.end(), std::make_move_iterator(tokens.reasoning.begin()),
@@ -210,7 +211,7 @@ class WholeChat final : public ChatWriter {
 
  private:
   std::vector<chat::CompletionCollector> collectors_;
-  std::vector<AnswerTokens> tokens_;
+  std::vector<session::AnswerTokens> tokens_;
   std::vector<Json> choices_;
 };
 

@@ -118,8 +118,8 @@ class CompletionsWriter final : public AnswerWriter {
     }
   }
 
-  void Write(size_t choice, const chat::Delta& delta, AnswerTokens tokens, const AnswerReader&,
-             std::string& out) override {
+  void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
+             const session::AnswerReader&, std::string& out) override {
     ChoiceState& state = choices_[choice];
     const bool done = delta.kind == chat::Delta::Kind::kDone;
     const Json reason = done ? Json(chat::FinishReasonName(delta.finish_reason)) : Json(nullptr);

@@ -33,11 +33,11 @@ class ResponsesWriter final : public AnswerWriter {
         {"reasoning", request.reasoning.is_null() ? Json{{"effort", nullptr}, {"summary", nullptr}}
                                                   : FromChat(request.reasoning)},
         {"store", false},
-        {"temperature", sampling.params.temperature},
+        {"temperature", sampling.sampling.temperature},
         {"text", request.text.is_null() ? Json{{"format", {{"type", "text"}}}} : FromChat(request.text)},
         {"tool_choice", request.tool_choice.is_null() ? Json("auto") : FromChat(request.tool_choice)},
         {"tools", request.tools.is_null() ? Json::array() : FromChat(request.tools)},
-        {"top_p", sampling.params.top_p},
+        {"top_p", sampling.sampling.top_p},
         {"truncation", "disabled"},
         {"usage", nullptr},
         {"metadata", request.metadata.is_null() ? Json::object() : FromChat(request.metadata)}};
@@ -50,7 +50,7 @@ class ResponsesWriter final : public AnswerWriter {
     Emit("response.in_progress", {{"response", document_}}, out);
   }
 
-  void Write(size_t, const chat::Delta& delta, AnswerTokens, const AnswerReader& reader,
+  void Write(size_t, const chat::Delta& delta, session::AnswerTokens, const session::AnswerReader& reader,
              std::string& out) override {
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
@@ -207,7 +207,7 @@ class ResponsesWriter final : public AnswerWriter {
     Emit("response.output_item.done", {{"output_index", index()}, {"item", item()}}, out);
   }
 
-  void Finish(const chat::Delta& done, const AnswerReader& reader, std::string& out) {
+  void Finish(const chat::Delta& done, const session::AnswerReader& reader, std::string& out) {
     const bool cut = open_ == "function_call" || open_ == kCustomCall;
     const bool incomplete = done.finish_reason == chat::FinishReason::kLength || (cut && streamed_);
     Close(incomplete ? "incomplete" : "completed", out);

@@ -1,4 +1,4 @@
-// What the server knows of the model it serves, without its weights: names, tokenizer, chat format, limits. Immutable but for
+// What the server knows of the model it serves, without its weights: text, names, limits. Immutable but for
 // caches that have a lock, so that every thread may read it.
 #pragma once
 
@@ -6,30 +6,22 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "chat/api_policy.h"
-#include "chat/profile.h"
 #include "grammar/grammar_cache.h"
-#include "grammar/token_trie.h"
-#include "tokenizer/special_tokens.h"
-#include "tokenizer/stop_set.h"
-#include "tokenizer/tokenizer.h"
+#include "session/text_model.h"
 
 namespace dsv4::server {
 
-struct ServedModel {
+struct ServedModel : session::TextModel {
+  explicit ServedModel(session::TextModel text) : TextModel(std::move(text)) {}
+
   std::string id;                    // "tiny": what /v1/models lists and replies carry.
   std::vector<std::string> aliases;  // Further names that requests may use; "*" stands for any.
   int64_t created = 0;               // Seconds since 1970.
-  tokenizer::Tokenizer tokenizer;
-  tokenizer::SpecialTokens special;
-  tokenizer::StopSet stop_set;
-  const chat::ChatProfile* profile = nullptr;
-  std::shared_ptr<const grammar::TokenTrie> trie =
-      nullptr;  // Null: its tokens cannot write every text, no schemas.
   std::shared_ptr<grammar::GrammarCache> grammars = std::make_shared<grammar::GrammarCache>();
-  int64_t vocab_size = 0;
   size_t longest_token_bytes = 1;                // tokenizer.longest_token_bytes().
   int64_t context_length = 0;                    // Prompt and answer together.
   chat::ThinkingSettings default_thinking = {};  // For requests that say nothing of it.

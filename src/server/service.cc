@@ -262,11 +262,11 @@ Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
                                               std::unique_ptr<AnswerWriter> writer,
                                               const std::string& request_id) {
   std::vector<engine::Request> requests;
-  std::vector<AnswerReader> readers;
+  std::vector<session::AnswerReader> readers;
   int64_t num_prompt_tokens = 0;
   for (PreparedCall& call : calls) {
     num_prompt_tokens += call.num_prompt_tokens;
-    for (size_t i = 0; i < call.requests.size(); ++i) readers.emplace_back(model_, call);
+    for (size_t i = 0; i < call.requests.size(); ++i) readers.emplace_back(model_, call.format);
     for (engine::Request& request : call.requests) {
       if (!request.deadline && options_.default_timeout_seconds > 0.0) {
         request.deadline = std::chrono::steady_clock::now() +

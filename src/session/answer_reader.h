@@ -1,21 +1,35 @@
-// AnswerReader: one choice of a call, from engine events to what it says: deltas of text, counts of tokens, log-probabilities.
-// A whole answer and a streamed one go through the same reader, so they cannot differ.
+// AnswerReader: one answer, from its tokens to what it says: deltas of text, counts of tokens, log-probabilities. A whole answer and a
+// streamed one go through the same reader, so they cannot differ; nor can those of `run`, `serve` and the C API.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chat/completion_parser.h"
 #include "chat/delta.h"
 #include "chat/stop_filter.h"
 #include "engine/request.h"
-#include "server/chat_call.h"
-#include "server/served_model.h"
+#include "session/prompt.h"
+#include "session/text_model.h"
 #include "tokenizer/stream_decoder.h"
 
-namespace dsv4::server {
+namespace dsv4::session {
+
+// How the text of an answer is to be read.
+struct AnswerFormat {
+  bool is_chat = false;
+  chat::ParserOptions parser = {};     // Chat.
+  bool parallel_calls = true;          // Chat. False: the first call ends the answer.
+  std::vector<std::string> stop = {};  // Otherwise: strings that end it.
+  bool wants_tokens = false;           // See TakeTokens.
+};
+
+// The answer to `prompt`, a chat in which the model may call `tools`.
+AnswerFormat ChatFormat(const Prompt& prompt, const std::vector<chat::JsonValue>& tools,
+                        std::vector<std::string> stop);
 
 struct AnswerTokens {
   std::vector<sampling::SampledToken> reasoning;  // Without the marker that closes it.
@@ -24,24 +38,30 @@ struct AnswerTokens {
 
 class AnswerReader {
  public:
-  // `model` outlives this.
-  AnswerReader(const ServedModel& model, const PreparedCall& call);
+  // `text` outlives this and stays where it is.
+  AnswerReader(const TextModel& text, const AnswerFormat& format);
 
-  // What the event says. Nothing any more after done().
+  // What the next token says. Nothing any more after done().
+  std::vector<chat::Delta> Feed(sampling::SampledToken token);
+  // The engine has no more tokens: what was held back, and kDone unless it is out.
+  std::vector<chat::Delta> Finish(chat::EndCause cause);
+  // The same from the engine's events.
   std::vector<chat::Delta> Read(engine::Event event);
 
-  // The last delta (kDone) is out, or the generation failed (status()). The engine may still be at work: cancel it.
+  // The last delta (kDone) is out, or the generation failed or was cancelled (Read). The engine may still be at work: cancel it.
   bool done() const { return done_; }
+  // Why it failed. Cancelled: Unavailable.
   const Status& status() const { return status_; }
   // The text of the tool block as sampled; see CompletionParser::sampled_calls.
   const std::string& sampled_calls() const;
-  // Tokens since the last call, when log-probabilities were asked for.
+  // Tokens since the last call, where AnswerFormat::wants_tokens.
   AnswerTokens TakeTokens() { return std::exchange(tokens_, {}); }
 
   // The engine has begun with the prompt; `num_cached_tokens` of it were there already.
   bool admitted() const { return admitted_; }
   int64_t num_cached_tokens() const { return num_cached_tokens_; }
   int64_t num_output_tokens() const { return num_output_tokens_; }
+  // Of those; the marker that closes the reasoning is one.
   int64_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
 
  private:
@@ -49,7 +69,7 @@ class AnswerReader {
   void End(chat::EndCause cause, std::vector<chat::Delta>& deltas);
   void Count(sampling::SampledToken token);
 
-  const ServedModel& model_;
+  const TextModel& text_;
   tokenizer::StreamDecoder decoder_;
   std::optional<chat::CompletionParser> parser_;  // Chat.
   chat::StopFilter filter_;                       // Otherwise.
@@ -65,4 +85,4 @@ class AnswerReader {
   int64_t num_reasoning_tokens_ = 0;
 };
 
-}  // namespace dsv4::server
+}  // namespace dsv4::session

@@ -1,17 +1,26 @@
-#include "server/answer_reader.h"
+#include "session/answer_reader.h"
 
 #include <utility>
 
-namespace dsv4::server {
+namespace dsv4::session {
 
-AnswerReader::AnswerReader(const ServedModel& model, const PreparedCall& call)
-    : model_(model),
-      decoder_(model.tokenizer),
-      filter_(call.stop),
-      parallel_calls_(call.parallel_calls),
-      wants_tokens_(call.requests.front().num_logprobs >= 0),
-      in_reasoning_(call.is_chat && call.parser.starts_in_reasoning) {
-  if (call.is_chat) parser_.emplace(*model.profile, call.parser);
+AnswerFormat ChatFormat(const Prompt& prompt, const std::vector<chat::JsonValue>& tools,
+                        std::vector<std::string> stop) {
+  return {.is_chat = true,
+          .parser = {.starts_in_reasoning = prompt.rendered.ends_in_reasoning,
+                     .tools_active = !tools.empty(),
+                     .stop_strings = std::move(stop),
+                     .tools = chat::ToolSchemas(tools)}};
+}
+
+AnswerReader::AnswerReader(const TextModel& text, const AnswerFormat& format)
+    : text_(text),
+      decoder_(text.tokenizer),
+      filter_(format.stop),
+      parallel_calls_(format.parallel_calls),
+      wants_tokens_(format.wants_tokens),
+      in_reasoning_(format.is_chat && format.parser.starts_in_reasoning) {
+  if (format.is_chat) parser_.emplace(*text.profile, format.parser);
 }
 
 const std::string& AnswerReader::sampled_calls() const {
@@ -21,7 +30,7 @@ const std::string& AnswerReader::sampled_calls() const {
 
 void AnswerReader::Count(sampling::SampledToken token) {
   ++num_output_tokens_;
-  const bool closes = in_reasoning_ && token.id == model_.special.think_end;
+  const bool closes = in_reasoning_ && token.id == text_.special->think_end;
   if (in_reasoning_) ++num_reasoning_tokens_;
   if (closes) in_reasoning_ = false;
   if (wants_tokens_ && !closes)
@@ -62,39 +71,52 @@ void AnswerReader::End(chat::EndCause cause, std::vector<chat::Delta>& deltas) {
                                                                       : chat::FinishReason::kStop});
 }
 
-std::vector<chat::Delta> AnswerReader::Read(engine::Event event) {
+std::vector<chat::Delta> AnswerReader::Feed(sampling::SampledToken token) {
   std::vector<chat::Delta> deltas;
   if (done_) return deltas;
+  const std::string text = decoder_.Append(token.id);
+  Count(std::move(token));
+  ReadText(text, deltas);
+  return deltas;
+}
+
+std::vector<chat::Delta> AnswerReader::Finish(chat::EndCause cause) {
+  std::vector<chat::Delta> deltas;
+  if (done_) return deltas;
+  if (const std::string rest = decoder_.Finish(); !rest.empty()) ReadText(rest, deltas);
+  End(cause, deltas);
+  return deltas;
+}
+
+std::vector<chat::Delta> AnswerReader::Read(engine::Event event) {
+  if (done_) return {};
   switch (event.kind) {
     case engine::Event::Kind::kAdmitted:
       admitted_ = true;
       num_cached_tokens_ = event.num_cached_tokens;
-      break;
+      return {};
     case engine::Event::Kind::kPrefill:
     case engine::Event::Kind::kPromptScored:
-      break;
-    case engine::Event::Kind::kToken: {
-      const std::string text = decoder_.Append(event.token.id);
-      Count(std::move(event.token));
-      ReadText(text, deltas);
-      break;
-    }
+      return {};
+    case engine::Event::Kind::kToken:
+      return Feed(std::move(event.token));
     case engine::Event::Kind::kFinished:
-      if (event.finish_reason == engine::FinishReason::kError ||
-          event.finish_reason == engine::FinishReason::kCancelled) {
-        done_ = true;
-        status_ = event.finish_reason == engine::FinishReason::kError
-                      ? event.status
-                      : Status(StatusCode::kUnavailable, "the server is stopping");
-        break;
-      }
-      if (const std::string rest = decoder_.Finish(); !rest.empty()) ReadText(rest, deltas);
-      End(event.finish_reason == engine::FinishReason::kLength ? chat::EndCause::kLength
-                                                               : chat::EndCause::kStop,
-          deltas);
       break;
   }
-  return deltas;
+  switch (event.finish_reason) {
+    case engine::FinishReason::kStop:
+      return Finish(chat::EndCause::kStop);
+    case engine::FinishReason::kLength:
+      return Finish(chat::EndCause::kLength);
+    case engine::FinishReason::kCancelled:
+      status_ = Status(StatusCode::kUnavailable, "the server is stopping");
+      break;
+    case engine::FinishReason::kError:
+      status_ = event.status;
+      break;
+  }
+  done_ = true;
+  return {};
 }
 
-}  // namespace dsv4::server
+}  // namespace dsv4::session

@@ -1,11 +1,9 @@
-#include "apps/shared/generation.h"
+#include "session/generate.h"
 
 #include <chrono>
 #include <utility>
 
-#include "tokenizer/stream_decoder.h"
-
-namespace dsv4::apps {
+namespace dsv4::session {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -17,8 +15,9 @@ double SecondsSince(Clock::time_point start) {
 // The events of one request, turned into a Generation.
 class Driver {
  public:
-  Driver(engine::Engine& engine, const tokenizer::Tokenizer& tokenizer, const GenerationCallbacks& callbacks)
-      : engine_(engine), decoder_(tokenizer), callbacks_(callbacks) {}
+  Driver(engine::Engine& engine, const TextModel& text, const AnswerFormat& format,
+         const GenerationCallbacks& callbacks)
+      : engine_(engine), text_(text), reader_(text, format), callbacks_(callbacks) {}
 
   Result<Generation> Run(engine::Request request) {
     generation_.prompt_token_ids = request.prompt;
@@ -31,6 +30,11 @@ class Driver {
     }
     if (!status_.ok()) return Error(std::move(status_));
     generation_.decode_seconds = SecondsSince(first_token_time_);
+    std::vector<int32_t> ids;
+    for (const sampling::SampledToken& token : generation_.tokens) ids.push_back(token.id);
+    generation_.text = text_.tokenizer.Decode(ids);
+    generation_.num_reasoning_tokens = reader_.num_reasoning_tokens();
+    generation_.completion = collector_.Take();
     return std::move(generation_);
   }
 
@@ -46,9 +50,10 @@ class Driver {
         OnPrefill(event);
         break;
       case engine::Event::Kind::kToken:
-        if (stopped_) break;  // Of the step in which the text ended.
-        generation_.tokens.push_back(std::move(event.token));
-        OnText(decoder_.Append(generation_.tokens.back().id));
+        if (reader_.done()) break;  // Of the step in which the text ended.
+        generation_.tokens.push_back(event.token);
+        Deliver(reader_.Feed(std::move(event.token)));
+        if (reader_.done()) engine_.Cancel(id_);
         break;
       case engine::Event::Kind::kFinished:
         OnFinished(event);
@@ -64,37 +69,40 @@ class Driver {
     generation_.prefill_seconds = SecondsSince(start_);
   }
 
-  void OnText(const std::string& text) {
-    generation_.text += text;
-    if (stopped_ || text.empty() || callbacks_.on_text(text)) return;
-    stopped_ = true;
-    engine_.Cancel(id_);
-  }
-
   void OnFinished(engine::Event& event) {
-    OnText(decoder_.Finish());
     finished_ = true;
     status_ = event.status;
-    generation_.finish_reason = stopped_ ? engine::FinishReason::kStop : event.finish_reason;
+    generation_.finish_reason = reader_.done() ? engine::FinishReason::kStop : event.finish_reason;
+    if (!status_.ok()) return;
+    Deliver(reader_.Finish(event.finish_reason == engine::FinishReason::kLength ? chat::EndCause::kLength
+                                                                                : chat::EndCause::kStop));
+  }
+
+  void Deliver(const std::vector<chat::Delta>& deltas) {
+    for (const chat::Delta& delta : deltas) {
+      collector_.Add(delta);
+      if (callbacks_.on_delta) callbacks_.on_delta(delta);
+    }
   }
 
   engine::Engine& engine_;
-  tokenizer::StreamDecoder decoder_;
+  const TextModel& text_;
+  AnswerReader reader_;
   const GenerationCallbacks& callbacks_;
+  chat::CompletionCollector collector_;
   Generation generation_;
   engine::RequestId id_ = 0;
   Clock::time_point start_ = Clock::now();
   Clock::time_point first_token_time_ = start_;
-  bool stopped_ = false;
   bool finished_ = false;
   Status status_;
 };
 
 }  // namespace
 
-Result<Generation> Generate(engine::Engine& engine, const tokenizer::Tokenizer& tokenizer,
-                            engine::Request request, const GenerationCallbacks& callbacks) {
-  return Driver(engine, tokenizer, callbacks).Run(std::move(request));
+Result<Generation> Generate(engine::Engine& engine, const TextModel& text, engine::Request request,
+                            const AnswerFormat& format, const GenerationCallbacks& callbacks) {
+  return Driver(engine, text, format, callbacks).Run(std::move(request));
 }
 
-}  // namespace dsv4::apps
+}  // namespace dsv4::session

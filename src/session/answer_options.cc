@@ -1,0 +1,46 @@
+#include "session/answer_options.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "session/prompt.h"
+
+namespace dsv4::session {
+
+Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> prompt,
+                                    const AnswerOptions& options, uint64_t owner) {
+  engine::Request request;
+  request.branch_points = BranchPoints(text, prompt);
+  request.prompt = std::move(prompt);
+  request.sampling = options.sampling;
+  request.max_tokens = options.max_tokens.value_or(std::numeric_limits<int64_t>::max());
+  request.num_logprobs = options.num_logprobs;
+  for (const int32_t token : text.StopTokens()) request.stop_tokens.insert(token);
+  for (const int32_t token : options.stop_tokens) {
+    if (token >= text.vocab_size) {
+      return Error(
+          InvalidArgument(fmt::format("stop_token_ids: got {}, wanted 0..{}", token, text.vocab_size - 1)));
+    }
+    request.stop_tokens.insert(token);
+  }
+  if (options.ignore_eos) {
+    for (const int32_t token : request.stop_tokens) {
+      request.sampling.logit_bias[token] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  if (options.timeout_seconds) {
+    request.deadline =
+        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                               std::chrono::duration<double>(*options.timeout_seconds));
+  }
+  request.speculate = options.speculate;
+  request.owner = owner;
+  request.cache_salt = XXH3_64bits_withSeed(options.cache_salt.data(), options.cache_salt.size(), owner);
+  return request;
+}
+
+}  // namespace dsv4::session

@@ -1,0 +1,33 @@
+// How an answer is to be sampled and ended, and the engine's request that says so.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+#include "sampling/sampling_params.h"
+#include "session/text_model.h"
+
+namespace dsv4::session {
+
+struct AnswerOptions {
+  sampling::SamplingParams sampling = {};
+  std::optional<int64_t> max_tokens = {};  // Absent: to the end of the context.
+  std::vector<std::string> stop = {};      // Strings that end the answer; they apply to its content.
+  std::vector<int32_t> stop_tokens = {};   // Beside those of the model.
+  int num_logprobs = -1;                   // engine::Request::num_logprobs
+  std::optional<double> timeout_seconds = {};
+  bool speculate = true;  // engine::Request::speculate
+  std::string cache_salt = {};
+  bool ignore_eos = false;  // No stop token is sampled: for measurements.
+};
+
+// `owner` is the client, for fairness and for the separation of caches. The constraint is left to the caller (answer_shape.h).
+// InvalidArgument for a stop token that the model does not have.
+Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> prompt,
+                                    const AnswerOptions& options, uint64_t owner = 0);
+
+}  // namespace dsv4::session

@@ -1,0 +1,41 @@
+// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, and the grammar of
+// the whole of it (calls of tools, JSON of a schema). Source: chat-encoding.md 3.7 and 5.1.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/answer_grammar.h"
+#include "grammar/program.h"
+#include "sampling/token_constraint.h"
+#include "session/text_model.h"
+
+namespace dsv4::session {
+
+struct AnswerShape {
+  bool starts_in_reasoning = false;
+  // The reasoning is closed after so many tokens; its closing marker counts as one more.
+  std::optional<int64_t> max_reasoning_tokens;
+  // Of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
+  std::shared_ptr<const grammar::Program> grammar = nullptr;
+  std::vector<int32_t> stop_tokens;  // End the answer; under a grammar only where it is complete.
+};
+
+// Null when the shape constrains nothing. Errors: those of TextModel::Trie, which a grammar needs.
+Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextModel& text,
+                                                                  const AnswerShape& shape);
+
+// Rules that have the chat format's markers; content and tools are the caller's.
+grammar::AnswerRules RulesOf(const TextModel& text, bool starts_in_reasoning);
+
+// An answer whose content is JSON of `schema`; `label` is what errors call it. Errors: those of CompileAnswer and Trie.
+Result<std::unique_ptr<sampling::TokenConstraint>> MakeJsonConstraint(const TextModel& text,
+                                                                      bool starts_in_reasoning,
+                                                                      const std::string& schema,
+                                                                      const std::string& label);
+
+}  // namespace dsv4::session
