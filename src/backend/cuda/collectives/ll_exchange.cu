@@ -232,9 +232,9 @@ ExchangeKernel PackedKernelFor(int unit) {
   return unit >= kPackedUnit ? LlExchangeKernel<uint2> : LlExchangeKernel<uint8_t>;
 }
 
-uint64_t LaunchPackedSum(DeviceQueue& queue, uint64_t before, const PackedSum& sum) {
+void LaunchPackedSum(DeviceQueue& queue, const PackedSum& sum) {
   const auto blocks = static_cast<unsigned>((sum.count + kSumThreads - 1) / kSumThreads);
-  return queue.LaunchInPlaceOf(before, LlExchangeSumKernel, blocks, kSumThreads, 0, sum);
+  queue.Launch(LlExchangeSumKernel, blocks, kSumThreads, 0, sum);
 }
 
 }  // namespace dsv4::backend::cuda

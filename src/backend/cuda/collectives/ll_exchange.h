@@ -23,11 +23,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backend/cuda/collectives/peer_links.h"
+
 namespace dsv4::backend::cuda {
 
 class DeviceQueue;
 
-inline constexpr int kMaxPeers = 8;
 inline constexpr int kMaxExchangeBlocks = 128;
 inline constexpr int kExchangeThreads = 512;
 inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
@@ -39,7 +40,6 @@ struct alignas(256) MailboxFlags {
   uint64_t parts_there[kMaxExchangeBlocks] = {};
   uint64_t parts_taken[kMaxExchangeBlocks] = {};
 };
-inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;  // Of a piece.
 inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
 // A source's part of a mailbox: flags, halves of its slot, and of its slot for LL words.
 inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
@@ -60,45 +60,14 @@ struct ExchangeWords {
   uint32_t late = 0;   // The device's: 1 + the rank that was not there within the deadline.
 };
 
-// What every kernel needs that takes part in an exchange.
-struct PeerLinks {
-  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
-  ExchangeState* state = nullptr;
-  volatile ExchangeWords* words = nullptr;
-  int64_t deadline_ns = 0;
-  int rank = 0;
-  int size = 0;        // 0: there is no exchange.
-  int64_t pushed = 0;  // Not 0: a kernel in front has sent this rank's part of a sum (PairPushesSum).
-};
-
-// Rows of some bytes each; one after the other where the stride is that many bytes.
-struct ExchangePiece {
-  std::byte* data = nullptr;
-  int64_t stride = 0;
-  int64_t row_bytes = 0;
-};
-
-struct ExchangeParams : PeerLinks {
-  ExchangePiece send[kMaxPeers];     // To every rank; this one's own goes to its `receive`.
-  ExchangePiece receive[kMaxPeers];  // Not for sums.
-  float* sum = nullptr;              // Sums: of what all send to this rank, and it to itself, in rank order.
-  int64_t num_rows = 0;
-  int64_t begin = 0;  // Bytes of every piece that have gone before, a multiple of 16.
-  int64_t share = 0;  // Bytes of a piece a block, a multiple of 16.
-};
-
-static_assert(
-    std::has_unique_object_representations_v<ExchangeParams>);  // No padding (LaunchList::AddArgument).
-
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
-using ExchangeKernel = void (*)(ExchangeParams);
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
 // The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedBytes. A sender with one
 // `unit` is understood by a receiver with another.
 ExchangeKernel PackedKernelFor(int unit);
 
 // The LL sum, in place, of up to kMaxPackedBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
-// behind it may do it as part of their own work (open_launches.h): a float travels as 64 bits at its number, from whichever rank.
+// behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as 64 bits at its number, from whichever rank.
 struct PackedSum {
   PeerLinks links = {};
   const float* routed = nullptr;
@@ -108,7 +77,6 @@ struct PackedSum {
   int64_t count = 0;
 };
 static_assert(std::has_unique_object_representations_v<PackedSum>);
-// In place of `before` unless that is 0 (DeviceQueue::LaunchInPlaceOf): the launch's number, 0 if it is too late.
-uint64_t LaunchPackedSum(DeviceQueue& queue, uint64_t before, const PackedSum& sum);
+void LaunchPackedSum(DeviceQueue& queue, const PackedSum& sum);
 
 }  // namespace dsv4::backend::cuda

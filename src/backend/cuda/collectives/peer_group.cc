@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -15,10 +16,8 @@
 #include "backend/cuda/collectives/chunked_exchange.h"
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/collectives/ll_exchange.h"
-#include "backend/cuda/kernels/attention/attention_over_ranks.h"
-#include "backend/cuda/kernels/gemm/gemv_pair.h"
-#include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/lowering/record/over_ranks.h"
+#include "backend/cuda/lowering/recorded_op.h"
 #include "base/check.h"
 #include "comm/collectives.h"
 #include "comm/loopback_group.h"
@@ -47,6 +46,13 @@ int UnitOf(int64_t all_bits) {
   return 1;
 }
 int64_t Address(const void* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)); }
+
+// What another launch may do of an exchange of one row.
+struct Fusable {
+  std::optional<OpKind> kind = std::nullopt;  // kGather or kAllToAll.
+  const void* mine = nullptr;
+  void* all = nullptr;
+};
 
 class PeerGroup final : public comm::Communicator {
  public:
@@ -171,12 +177,6 @@ class PeerGroup final : public comm::Communicator {
                    std::span<std::byte> all) override {
     const int64_t all_row_bytes = Total(row_bytes);
     DSV4_CHECK(static_cast<int64_t>(all.size()) == all_row_bytes * num_rows) << all.size();
-    if (packed_ && num_rows == 1 && !ended_.load(std::memory_order_relaxed)) {
-      DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-gather", {Shape{num_rows, all_row_bytes}}}));
-      const bool joined = GatherJoinsCandidates(*context_, params_, mine.data(), all.data(), row_bytes);
-      DSV4_RETURN_IF_ERROR(queue_->EndOp());
-      if (joined) return {};
-    }
     ExchangeParams p = params_;
     p.num_rows = num_rows;
     int64_t begin = 0;
@@ -186,23 +186,13 @@ class PeerGroup final : public comm::Communicator {
       p.receive[r] = {all.data() + begin, all_row_bytes, bytes};
       begin += bytes;
     }
-    DSV4_RETURN_IF_ERROR(Launch("all-gather", p, row_bytes));
-    const bool even = std::ranges::all_of(row_bytes, [&](int64_t b) { return b == row_bytes[0]; });
-    if (packed_launch_ != 0 && num_rows == 1 && even)
-      NoteGathered(*context_, packed_launch_, params_, mine.data(), all.data(), row_bytes[0]);
-    return {};
+    return Launch("all-gather", p, row_bytes, {OpKind::kGather, mine.data(), all.data()});
   }
   Status AllToAll(std::span<const std::byte> mine, int64_t num_rows, std::span<const int64_t> row_bytes,
                   std::span<std::byte> parts) override {
     const int64_t all_row_bytes = Total(row_bytes);
     const int64_t my_bytes = row_bytes[At(rank())];
     DSV4_CHECK(static_cast<int64_t>(parts.size()) == size() * my_bytes * num_rows) << parts.size();
-    if (packed_ && num_rows == 1 && !ended_.load(std::memory_order_relaxed)) {
-      DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-to-all", {Shape{num_rows, all_row_bytes}}}));
-      const bool joined = PartsJoinPart(*context_, mine.data(), parts.data(), row_bytes);
-      DSV4_RETURN_IF_ERROR(queue_->EndOp());
-      if (joined) return {};
-    }
     ExchangeParams p = params_;
     p.num_rows = num_rows;
     int64_t begin = 0;
@@ -212,7 +202,7 @@ class PeerGroup final : public comm::Communicator {
       p.receive[r] = {parts.data() + r * my_bytes * num_rows, my_bytes, my_bytes};
       begin += bytes;
     }
-    return Launch("all-to-all", p, row_bytes);
+    return Launch("all-to-all", p, row_bytes, {OpKind::kAllToAll, mine.data(), parts.data()});
   }
   Status AllReduceSum(std::span<float> values) override {
     const auto bytes = static_cast<int64_t>(values.size_bytes());
@@ -282,9 +272,10 @@ class PeerGroup final : public comm::Communicator {
   }
 
   // `row_bytes`: of what every rank gets or gives, p.num_rows rows; ranks decide by it, and alike.
-  Status Launch(const char* name, ExchangeParams p, std::span<const int64_t> row_bytes) {
+  // `fusable`: it may be part of other launches.
+  Status Launch(const char* name, ExchangeParams p, std::span<const int64_t> row_bytes,
+                const Fusable& fusable = {}) {
     if (ended_.load(std::memory_order_relaxed)) return Check();
-    packed_launch_ = 0;
     const int64_t most = *std::ranges::max_element(row_bytes) * p.num_rows;
     if (most == 0) return {};
     int64_t bits = p.sum == nullptr ? 0 : Address(p.sum);
@@ -305,10 +296,20 @@ class PeerGroup final : public comm::Communicator {
     }
     p.share = std::max(kMinShare, (most + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);
     p.share = (p.share + 15) / 16 * 16;
-    const uint64_t launch = queue_->Launch(
-        packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
-        dim3(static_cast<unsigned>((most + p.share - 1) / p.share)), dim3(kExchangeThreads), 0, p);
-    if (packed) packed_launch_ = launch;
+    const ExchangeWork work = {
+        .params = p,
+        .kernel = packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
+        .blocks = static_cast<unsigned>((most + p.share - 1) / p.share),
+        .mine = fusable.mine,
+        .all = fusable.all,
+        .piece_bytes = row_bytes[0]};
+    const bool even = std::ranges::all_of(row_bytes, [&](int64_t bytes) { return bytes == row_bytes[0]; });
+    const bool may_fuse = packed && p.num_rows == 1 && even;
+    if (may_fuse && fusable.kind == OpKind::kGather) {
+      RecordGather(*context_, work);
+    } else if (!may_fuse || fusable.kind != OpKind::kAllToAll || !FuseAllToAll(*context_, work)) {
+      queue_->Launch(work.kernel, dim3(work.blocks), dim3(kExchangeThreads), 0, p);
+    }
     return queue_->EndOp();
   }
 
@@ -317,29 +318,7 @@ class PeerGroup final : public comm::Communicator {
     if (ended_.load(std::memory_order_relaxed)) return Check();
     const auto count = static_cast<int64_t>(values.size());
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-reduce", {Shape{count}}}));
-    PackedSum sum = {.links = params_, .routed = values.data(), .sum = values.data(), .count = count};
-    uint64_t launch = 0;
-    const OpenCombine* const open = context_->open_combine().get();
-    if (open != nullptr && open->links.size == 0 && open->y == values.data() && open->count == count &&
-        open->dtype == DType::kF32) {
-      PackedSum joined = sum;
-      joined.routed = open->routed;
-      joined.added = static_cast<const float*>(open->shared);
-      launch = LaunchPackedSum(*queue_, open->launch, joined);
-      if (launch != 0) sum = joined;
-    }
-    if (launch == 0) {
-      sum.links.pushed = PairPushesSum(*context_, params_, sum.routed, count) ? 1 : 0;
-      launch = LaunchPackedSum(*queue_, 0, sum);
-    }
-    context_->open_combine() = std::make_shared<OpenCombine>(OpenCombine{.launch = launch,
-                                                                         .routed = sum.routed,
-                                                                         .shared = sum.added,
-                                                                         .y = sum.sum,
-                                                                         .count = count,
-                                                                         .dtype = DType::kF32,
-                                                                         .links = sum.links,
-                                                                         .sum = sum.sum});
+    RecordRankSum(*context_, params_, values.data(), count);
     return queue_->EndOp();
   }
 
@@ -370,7 +349,6 @@ class PeerGroup final : public comm::Communicator {
   bool packed_;
   ExchangeParams params_;  // What all exchanges have alike.
   ExchangeWords* words_ = nullptr;
-  uint64_t packed_launch_ = 0;              // Of the exchange before, if it was packed.
   int stream_blocks_ = kMaxExchangeBlocks;  // As many as all devices run at once.
 
   std::mutex watch_mutex_;

@@ -1,15 +1,18 @@
-// Which ops become one launch: the one list of rules. An op's file asks for a rule where it can apply it (CudaContext::Fused says that
-// it did); the bits are those of the ops one by one, and DSV4_CUDA_SYNC=1 runs them one by one. docs/cuda/fusion.md is made of this list.
+// Which ops become one launch: the one table of rules. The bits are those of the ops one by one, and DSV4_CUDA_SYNC=1 runs them one by
+// one. docs/cuda/fusion.md is made of this table.
 //
-// A rule applies when the launch to replace is the last and still in the list (DeviceQueue::LaunchInPlaceOf), and no block of the fused
-// launch writes what another block reads or writes: MayRunTogether decides that from what both declare.
+// Ops are recorded in the order of calls (recorded_op.h). A rule names two kinds of op that may follow each other, and says whether these
+// two fit. Whether the blocks of one launch get in each other's way is decided in one place, from what ops declare that they read and
+// write (MayShareLaunch in accesses.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
-#include "backend/cuda/runtime/memory_range.h"
+#include "backend/cuda/lowering/recorded_op.h"
 
 namespace dsv4::backend::cuda {
 
@@ -33,12 +36,42 @@ enum class FusionRule : uint8_t {
   kAttentionOverRanks,
 };
 
+// What becomes of the next op where a rule fits.
+enum class Effect : uint8_t {
+  kJoin,      // Part of the group's launch.
+  kTell,      // A launch of its own, which is told what the group has left: OpGroup::launched.
+  kHandOver,  // A launch of its own, behind the group's; work goes from one to the other.
+};
+
+// What the rules ask of the device beside its limits (DeviceLimits): how many blocks of a kernel it runs at once depends on what the compiler made of it.
+class DeviceRoom {
+ public:
+  virtual ~DeviceRoom() = default;
+  // gemm/gemv_pair: whether there is a kernel for the two, and all its blocks run at once.
+  virtual bool HoldsPair(const LinearWork& groups, const LinearWork& linear) const = 0;
+  // moe/gemv_joint: whether all its blocks run at once, with room for tiles of all matrices.
+  virtual bool HoldsExpertsAndLinear(const JointExpertsWork& experts, const LinearWork& linear) const = 0;
+  // hyper_connection/hc_cluster.
+  virtual bool HoldsHcCluster(int64_t dim, bool over_ranks) const = 0;
+};
+
+// The group's last op and the next one.
+struct FusionPattern {
+  OpKind first = {};
+  OpKind next = {};
+  Effect effect = Effect::kJoin;
+  bool (*fits)(const OpGroup& group, const RecordedOp& next,
+               const DeviceRoom& room) = nullptr;                 // Null: no pattern.
+  void (*hand_over)(OpGroup& group, RecordedOp& next) = nullptr;  // Of kHandOver.
+};
+
 struct FusionRow {
   FusionRule rule;
   const char* name;
   const char* ops;     // In the order of calls.
   const char* launch;  // The file of the kernel that does them, below kernels/ or collectives/.
   const char* up_to;
+  std::array<FusionPattern, 5> patterns = {};
 };
 
 // One row a rule, in the order of the enum.
@@ -46,17 +79,14 @@ std::span<const FusionRow> FusionRows();
 const FusionRow& RowOf(FusionRule rule);
 std::string FusionTableMarkdown();
 
-// What an op reads and writes beside what only its own blocks touch.
-struct Accesses {
-  std::span<const MemoryRange> reads;
-  std::span<const MemoryRange> writes;
+struct Fusion {
+  FusionRule rule;
+  const FusionPattern* pattern;
 };
-
-// Whether blocks of the two ops may run in any order: neither writes what the other reads or writes.
-bool MayRunTogether(const Accesses& first, const Accesses& second);
+// The first rule that the two fit.
+std::optional<Fusion> FindFusion(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
 
 // Limits of rules that are not those of their kernels (lowering/select).
-inline constexpr int64_t kMaxFusedMatrices = 8;
 inline constexpr int64_t kMaxFusedExpertsLinearTokens = 1;
 
 }  // namespace dsv4::backend::cuda

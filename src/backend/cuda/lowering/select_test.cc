@@ -449,26 +449,5 @@ TEST(FusionRules, RowsStandInTheOrderOfTheirNames) {
   EXPECT_EQ(FusionRows().size(), static_cast<size_t>(FusionRule::kAttentionOverRanks) + 1);
 }
 
-TEST(FusionRules, TwoOpsRunTogetherUnlessOneWritesWhatTheOtherTouches) {
-  const MemoryRange a = {At(1000), 100};
-  const MemoryRange b = {At(1100), 100};
-  const MemoryRange end_of_a = {At(1099), 1};
-  const MemoryRange nothing = {};
-  const auto one = [](const MemoryRange& range) { return std::span(&range, 1); };
-  EXPECT_TRUE(MayRunTogether({.reads = one(a), .writes = {}}, {.reads = one(a), .writes = {}}))
-      << "both read";
-  EXPECT_TRUE(MayRunTogether({.reads = one(a), .writes = one(b)}, {.reads = one(a), .writes = {}}));
-  EXPECT_FALSE(MayRunTogether({.reads = {}, .writes = one(a)}, {.reads = one(end_of_a), .writes = {}}))
-      << "read after write";
-  EXPECT_FALSE(MayRunTogether({.reads = one(end_of_a), .writes = {}}, {.reads = {}, .writes = one(a)}))
-      << "write after read";
-  EXPECT_FALSE(MayRunTogether({.reads = {}, .writes = one(a)}, {.reads = {}, .writes = one(end_of_a)}))
-      << "write after write";
-  EXPECT_TRUE(MayRunTogether({.reads = {}, .writes = one(a)}, {.reads = {}, .writes = one(b)}))
-      << "side by side";
-  EXPECT_TRUE(MayRunTogether({.reads = {}, .writes = one(nothing)}, {.reads = {}, .writes = one(a)}))
-      << "nothing";
-}
-
 }  // namespace
 }  // namespace dsv4::backend::cuda

@@ -1,6 +1,7 @@
 // How gemm_splitk_wgmma cuts the columns of a weight. Host code, in every build.
 #pragma once
 
+#include "backend/cuda/device/sync/grid_barrier.h"
 #include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda {
@@ -17,6 +18,15 @@ struct Slices {
 
   friend bool operator==(const Slices&, const Slices&) = default;
 };
+
+inline int64_t SplitKTiles(int64_t rows_per_group) {
+  return (rows_per_group + kSplitKRows - 1) / kSplitKRows;
+}
+inline int64_t SplitKTokenTiles(const Slices& slices, int64_t num_tokens) {
+  return (num_tokens + slices.tokens - 1) / slices.tokens;
+}
+// Places in device memory where slices of a tile count each other.
+inline constexpr int64_t kMaxSplitKArrivals = int64_t{kNumGridBarriers} * kArrivalsOfBarrier;
 
 inline int ChunkUnits(const StreamShape& shape) { return shape.kind == StreamKind::kBf16 ? 2 : 1; }
 

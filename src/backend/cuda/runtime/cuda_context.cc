@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/lowering/lowering.h"
 #include "base/log.h"
 
 namespace dsv4::backend::cuda {
@@ -18,6 +19,21 @@ int64_t WidestOf(const OpRecord& record) {
 }
 
 }  // namespace
+
+CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled,
+                         Fp8Products fp8_products)
+    : queue_(std::move(queue)),
+      memory_(queue_),
+      scratch_(memory_),
+      expert_tables_(memory_),
+      limits_{.compute_capability = queue_->compute_capability(),
+              .num_sms = queue_->num_sms(),
+              .shared_bytes = queue_->shared_bytes(),
+              .block_scaled = block_scaled,
+              .fp8_products = fp8_products},
+      lowering_(std::make_unique<Lowering>(*this)) {}
+
+CudaContext::~CudaContext() = default;
 
 Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& operand) const {
   if (operand.num_elements() == 0 || operand.device == queue_->device()) return {};
@@ -35,6 +51,8 @@ void CudaContext::NoteChoice(const char* kernel, const char* reason, RuleKind ki
                         record_->ToString(), kernel, reason));
   }
 }
+
+void CudaContext::NoteFusion(FusionRule rule) { NoteChoice("", RowOf(rule).name, RuleKind::kFast); }
 
 Result<GridBarrier*> CudaContext::GridBarriers() {
   if (grid_barriers_.data() == nullptr) {

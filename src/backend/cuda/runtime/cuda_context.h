@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <span>
@@ -12,7 +13,6 @@
 #include "backend/cuda/device/numeric/device_array.h"
 #include "backend/cuda/device/sync/grid_barrier.h"
 #include "backend/cuda/lowering/explain.h"
-#include "backend/cuda/lowering/fusion_rules.h"
 #include "backend/cuda/lowering/rule.h"
 #include "backend/cuda/runtime/device_memory.h"
 #include "backend/cuda/weights/expert_tables.h"
@@ -21,31 +21,13 @@
 
 namespace dsv4::backend::cuda {
 
-struct OpenAttention;  // decode_cluster.cu
-struct OpenCombine;    // runtime/open_launches.h
-struct OpenExperts;    // gemv_joint.cu
-struct OpenHcPost;
-struct OpenSelection;
-struct OpenSwiglu;
-struct OpenHcPre;   // kernels/hyper_connection/hc_cluster.cu
-struct OpenLinear;  // gemv_stream.cu
-struct OpenPack;    // operand_layout.cu
-struct OpenPair;    // gemv_pair.cu
-struct OpenRows;    // kernels/rows/rows.cu
-struct OpenSlices;  // gemm_splitk_wgmma.cu
+class Lowering;
+enum class FusionRule : uint8_t;
 
 class CudaContext final : public ops::OpContext {
  public:
-  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products)
-      : queue_(std::move(queue)),
-        memory_(queue_),
-        scratch_(memory_),
-        expert_tables_(memory_),
-        limits_{.compute_capability = queue_->compute_capability(),
-                .num_sms = queue_->num_sms(),
-                .shared_bytes = queue_->shared_bytes(),
-                .block_scaled = block_scaled,
-                .fp8_products = fp8_products} {}
+  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products);
+  ~CudaContext() override;
 
   Memory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
@@ -89,13 +71,14 @@ class CudaContext final : public ops::OpContext {
   }
   // Notes that the op that runs now became part of the launch in front, by that rule.
   void Fused(FusionRule rule) {
-    if (explain_ != nullptr) NoteChoice("", RowOf(rule).name, RuleKind::kFast);
+    if (explain_ != nullptr) NoteFusion(rule);
   }
   // Null unless the backend was made to explain.
   Explanations* explain() { return explain_.get(); }
   void Explain(bool log) { explain_ = std::make_unique<Explanations>(log); }
 
-  // Memory for the op that runs now; contents unspecified.
+  // Memory for the op that runs now, or as long as this lives for what launches an op that ran before; contents unspecified.
+  Arena::Scope ScratchScope() { return Arena::Scope(scratch_); }
   Result<void*> Scratch(size_t num_bytes);
   template <typename T>
   Result<T*> Scratch(int64_t count) {
@@ -114,23 +97,12 @@ class CudaContext final : public ops::OpContext {
   Result<GridBarrier*> GridBarriers();
 
   ExpertTables& expert_tables() { return expert_tables_; }
-  // Launches that the next op may fuse with (DeviceQueue::LaunchInPlaceOf); null before the first.
-  std::shared_ptr<OpenAttention>& open_attention() { return open_attention_; }
-  std::shared_ptr<OpenCombine>& open_combine() { return open_combine_; }
-  std::shared_ptr<OpenExperts>& open_experts() { return open_experts_; }
-  std::shared_ptr<OpenSelection>& open_selection() { return open_selection_; }
-  std::shared_ptr<OpenSwiglu>& open_swiglu() { return open_swiglu_; }
-  std::shared_ptr<OpenHcPost>& open_hc_post() { return open_hc_post_; }
-  std::shared_ptr<OpenHcPre>& open_hc_pre() { return open_hc_pre_; }
-  std::shared_ptr<OpenLinear>& open_linear() { return open_linear_; }
-  std::shared_ptr<OpenPack>& open_pack() { return open_pack_; }
-  std::shared_ptr<OpenPair>& open_pair() { return open_pair_; }
-  std::shared_ptr<OpenRows>& open_rows() { return open_rows_; }
-  std::shared_ptr<OpenSlices>& open_slices() { return open_slices_; }
+  Lowering& lowering() { return *lowering_; }
 
  private:
   Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
 
+  void NoteFusion(FusionRule rule);
   void NoteChoice(const char* kernel, const char* reason, RuleKind kind);
 
   std::shared_ptr<DeviceQueue> queue_;
@@ -143,19 +115,8 @@ class CudaContext final : public ops::OpContext {
   int64_t num_inexact_experts_ = 0;
   const OpRecord* record_ = nullptr;  // Of the op that runs now.
   std::unique_ptr<Explanations> explain_;
-  std::set<std::string> missed_;  // Ops that the log has told of.
-  std::shared_ptr<OpenAttention> open_attention_;
-  std::shared_ptr<OpenCombine> open_combine_;
-  std::shared_ptr<OpenExperts> open_experts_;
-  std::shared_ptr<OpenSelection> open_selection_;
-  std::shared_ptr<OpenSwiglu> open_swiglu_;
-  std::shared_ptr<OpenHcPost> open_hc_post_;
-  std::shared_ptr<OpenHcPre> open_hc_pre_;
-  std::shared_ptr<OpenLinear> open_linear_;
-  std::shared_ptr<OpenPack> open_pack_;
-  std::shared_ptr<OpenPair> open_pair_;
-  std::shared_ptr<OpenRows> open_rows_;
-  std::shared_ptr<OpenSlices> open_slices_;
+  std::set<std::string> missed_;        // Ops that the log has told of.
+  std::unique_ptr<Lowering> lowering_;  // Last: it uses all of this.
 };
 
 }  // namespace dsv4::backend::cuda

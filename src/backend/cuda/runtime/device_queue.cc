@@ -158,8 +158,25 @@ Status DeviceQueue::BeginOp(const OpRecord& record) {
   return {};
 }
 
-void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                              bool replaces_last) {
+void DeviceQueue::SetPending(PendingLaunches* pending) {
+  const std::lock_guard lock(mutex_);
+  pending_ = pending;
+}
+
+// What goes wrong is reported with the next op, as a refused launch is.
+void DeviceQueue::LaunchPending() {
+  const std::lock_guard lock(mutex_);
+  if (pending_ == nullptr || launches_pending_) return;
+  const bool any = pending_->num_launches() > 0;
+  launches_pending_ = true;
+  const Status launched = pending_->Launch();
+  launches_pending_ = false;
+  if (!launched.ok() && refused_.ok()) refused_ = launched;
+  // An op that is open has launched nothing yet: its launches come behind these.
+  if (any && num_open_ops_ > 0 && !launches_before_.empty()) launches_before_.back() = list_.size();
+}
+
+void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
   // 48 KB are always allowed, with what a kernel declares itself counted in.
   constexpr size_t kAlwaysAllowed = 16 * 1024;
   if (shared_bytes > kAlwaysAllowed && shared_bytes > shared_limits_[kernel]) {
@@ -173,7 +190,6 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
     shared_limits_[kernel] = shared_bytes;
   }
   bool overlaps = options_.overlap && !after_copy_;
-  if (replaces_last) overlaps = list_.RemoveLast();
   if (list_.size() == 0) {
     BeginUpload(list_);
     overlaps = false;  // What it brings may be read at once.
@@ -254,7 +270,7 @@ Status DeviceQueue::EndOp() {
   {
     const std::lock_guard lock(mutex_);
     --num_open_ops_;
-    if ((!large_arrays_.empty() && num_open_ops_ == 0) || list_.size() >= MaxListLaunches()) {
+    if ((!large_arrays_.empty() && num_open_ops_ == 0) || ListSize() >= MaxListLaunches()) {
       status = FlushOfOp();
     }
     if (status.ok()) std::swap(status, refused_);
@@ -275,6 +291,7 @@ Status DeviceQueue::FlushOfOp() {
 
 Status DeviceQueue::Flush() {
   DSV4_RETURN_IF_ERROR(Enter());
+  LaunchPending();
   if (list_.size() == 0) {
     list_ops_.clear();
     launches_before_.clear();
@@ -389,7 +406,7 @@ Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   // What another thread has handed over meanwhile may still be read.
   if (lists_since_wait_ == lists) {
     lists_since_wait_ = 0;
-    if (num_open_ops_ == 0 && list_.size() == 0) staging_.Rewind();
+    if (num_open_ops_ == 0 && ListSize() == 0) staging_.Rewind();
   }
   return EndWait(*host_fault_);
 }

@@ -41,6 +41,16 @@ struct OpRecord {
   std::string ToString() const;
 };
 
+// What ops have recorded and not launched yet, because a later op may become part of it (lowering/lowering.h). It is launched in front of
+// everything else, and before a list goes to the device.
+class PendingLaunches {
+ public:
+  virtual ~PendingLaunches() = default;
+  virtual size_t num_launches() const = 0;
+  // Adds them to the queue; then nothing is pending.
+  virtual Status Launch() = 0;
+};
+
 struct QueueOptions {
   int device = 0;
   bool synchronous = false;  // Every op waits for itself.
@@ -67,23 +77,23 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   // Where kernels report wrong data; device memory.
   Fault* fault() const { return device_fault_; }
 
+  // Null: there are none. Not owned.
+  void SetPending(PendingLaunches* pending);
+  // Adds them now: what is launched next comes behind them.
+  void LaunchPending();
+  // While it lives, no other thread queues anything.
+  std::unique_lock<std::recursive_mutex> Lock() const { return std::unique_lock(mutex_); }
+
   // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
   Status BeginOp(const OpRecord& record);
   // Adds a launch of the op and gives its number. Refusals are reported by EndOp or a later call.
   template <typename... Params, typename... Args>
   uint64_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                   const Args&... args) {
-    return LaunchInPlaceOf(0, kernel, grid, block, shared_bytes, args...);
-  }
-  // The same, in place of launch `before` unless that is 0: what two ops asked for one after the other may be done at once.
-  // Does nothing and gives 0 if `before` is not the last launch, or is already on its way.
-  template <typename... Params, typename... Args>
-  uint64_t LaunchInPlaceOf(uint64_t before, void (*kernel)(Params...), dim3 grid, dim3 block,
-                           size_t shared_bytes, const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args));
     const std::lock_guard lock(mutex_);
-    if (before != 0 && (before != num_launches_ || list_.size() == 0)) return 0;  // IsLastLaunch.
-    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, before != 0);
+    LaunchPending();
+    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes);
     (list_.AddArgument<Params>(args), ...);
     return ++num_launches_;
   }
@@ -93,11 +103,6 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) {
     const std::lock_guard lock(mutex_);
     if (launch != 0 && launch == num_launches_ && list_.size() > 0) list_.NoteReader(std::move(ranges));
-  }
-  // Whether the launch of that number is the last, and LaunchInPlaceOf would replace it.
-  bool IsLastLaunch(uint64_t launch) const {
-    const std::lock_guard lock(mutex_);
-    return launch != 0 && launch == num_launches_ && list_.size() > 0;
   }
   // How many of the kernel's clusters, which may be of up to 16 blocks, the device has room for at once; and whether for one.
   int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
@@ -142,7 +147,12 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   // These want mutex_ held, except in Create.
   Status Check(cudaError_t error, std::string_view what);
   Status Enter();
-  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool replaces_last);
+  size_t NumPending() const {
+    return pending_ == nullptr || launches_pending_ ? 0 : pending_->num_launches();
+  }
+  // With what is pending.
+  size_t ListSize() const { return list_.size() + NumPending(); }
+  void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
   Result<void*> AllocateLocked(size_t num_bytes);
   Status Flush();
   Status StartWait(std::string_view what);
@@ -186,13 +196,15 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Buffer landing_;  // Where bytes for memory that is not pinned are written first.
 
   std::mutex wait_mutex_;  // One reader of host_fault_ and landing_ at a time. Taken before mutex_.
-  mutable std::mutex mutex_;
+  mutable std::recursive_mutex mutex_;
   Status broken_;
   std::array<OpRecord, kJournalLength> journal_;
   uint64_t num_recorded_ = 0;    // Ever,
   uint64_t num_waited_for_ = 0;  // and how many of them were waited for.
   int num_open_ops_ = 0;
 
+  PendingLaunches* pending_ = nullptr;
+  bool launches_pending_ = false;  // Just now.
   LaunchList list_;
   uint64_t num_launches_ = 0;       // Ever.
   int64_t num_moves_ = 0;           // Launches between host and staging memory, which counters() leaves out.

@@ -23,16 +23,6 @@ void* LaunchList::NewArgument(size_t num_bytes) {
   return bytes_.data() + arguments_.back();
 }
 
-bool LaunchList::RemoveLast() {
-  Header header;
-  std::memcpy(&header, bytes_.data() + launches_.back().header, sizeof(Header));
-  bytes_.resize(launches_.back().header);
-  arguments_.resize(launches_.back().first_argument);
-  launches_.pop_back();
-  if (!readers_.empty() && readers_.back().launch == launches_.size()) readers_.pop_back();
-  return header.overlaps != 0;
-}
-
 void LaunchList::SkipFirst() {
   launches_.erase(launches_.begin());
   for (WeightReader& reader : readers_) --reader.launch;

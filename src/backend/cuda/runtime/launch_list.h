@@ -28,7 +28,7 @@ class LaunchList {
     static_assert(alignof(T) <= kAlignment);
     // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding stands behind an array of
     // structures that have padding themselves: as far from the object's beginning as it is from the array's end. Such an array comes
-    // last, and its structure says so (kernels/rows/row_tracks.h).
+    // last, and its structure says so (lowering/work/rows.h).
     if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }
@@ -46,9 +46,6 @@ class LaunchList {
   }
   // The first launch is not made; its arguments, which stay among bytes(), say so.
   void SkipFirst();
-
-  // Takes the last launch back; whether it overlaps.
-  bool RemoveLast();
 
   size_t size() const { return launches_.size(); }
   std::span<const std::byte> bytes() const { return bytes_; }

@@ -6,7 +6,7 @@
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/weights/operand_layout.h"
 
 namespace dsv4::backend::cuda {
@@ -180,17 +180,20 @@ void Launch(CudaContext& context, const RowSource& source, uint16_t* packed, int
 
 }  // namespace
 
-// What PackTokens gave last.
-struct OpenPack {
-  uint64_t launch = 0;  // That has read it, which KeepPackedTokens says.
-  RowSource source;
-  int64_t cols;
-  bool quantize;
-  MatmulKind kind;
-  PackedRows packed;
-};
-
 namespace {
+
+PackedTokensWork PackedTokensOf(const RowSource& source, int64_t cols, bool quantize, MatmulKind kind,
+                                const PackedRows& packed) {
+  return {.x = source.x,
+          .dtype = source.dtype,
+          .stride = source.stride,
+          .num_rows = source.num_rows,
+          .cols = cols,
+          .quantize = quantize,
+          .kind = kind,
+          .packed = packed.data,
+          .packed_rows = packed.num_rows};
+}
 
 void LaunchPack(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t rows, int64_t cols,
                 bool quantize, MatmulKind kind) {
@@ -219,26 +222,22 @@ Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int
                               MatmulKind kind, int64_t row_multiple) {
   const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
-  std::shared_ptr<OpenPack>& open = context.open_pack();
-  if (open != nullptr && context.queue().IsLastLaunch(open->launch) && open->packed.data == packed &&
-      open->packed.num_rows == rows && open->source.x == source.x && open->source.dtype == source.dtype &&
-      open->source.stride == source.stride && open->source.num_rows == source.num_rows &&
-      open->cols == cols && open->quantize == quantize && open->kind == kind) {
-    context.Fused(FusionRule::kPackedTokens);
-    return open->packed;
+  const PackedRows result = {packed, rows};
+  if (!context.lowering().Fuse({.kind = OpKind::kTokensToPack,
+                                .accesses = {},
+                                .work = PackedTokensOf(source, cols, quantize, kind, result)})) {
+    LaunchPack(context, source, packed, rows, cols, quantize, kind);
   }
-  LaunchPack(context, source, packed, rows, cols, quantize, kind);
-  open = std::make_shared<OpenPack>(OpenPack{0, source, cols, quantize, kind, {packed, rows}});
-  return open->packed;
+  return result;
 }
 
-void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y, int64_t y_stride) {
-  std::shared_ptr<OpenPack>& open = context.open_pack();
-  if (open == nullptr) return;
-  const RowSource& source = open->source;
-  const int64_t x_bytes = source.num_rows * source.stride * ElementBytes(source.dtype);
-  const int64_t y_bytes = y.shape[0] * y_stride * ElementBytes(y.dtype);
-  open->launch = BytesOverlap(source.x, x_bytes, y.data, y_bytes) ? 0 : launch;
+void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                      MatmulKind kind, const PackedRows& packed, const TensorView& y, int64_t y_stride) {
+  const auto x_bytes = static_cast<size_t>(source.num_rows * source.stride * ElementBytes(source.dtype));
+  const auto y_bytes = static_cast<size_t>(y.shape[0] * y_stride * ElementBytes(y.dtype));
+  context.lowering().Note({.kind = OpKind::kPackedLinear,
+                           .accesses = {.reads = {{{source.x, x_bytes}}}, .writes = {{{y.data, y_bytes}}}},
+                           .work = PackedTokensOf(source, cols, quantize, kind, packed)});
 }
 
 Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows) {

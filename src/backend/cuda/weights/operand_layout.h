@@ -60,8 +60,9 @@ Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t c
 // where it found them, and nothing is packed: linears of the same tokens that follow each other pack them once.
 Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
                               MatmulKind kind, int64_t row_multiple = kPackedRows);
-// The op's last launch, of that number, reads them and writes y, of rows y_stride elements apart.
-void KeepPackedTokens(CudaContext& context, uint64_t launch, const TensorView& y, int64_t y_stride);
+// The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens', and what it gave.
+void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+                      MatmulKind kind, const PackedRows& packed, const TensorView& y, int64_t y_stride);
 
 Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
 

@@ -8,12 +8,12 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/attention_mma.h"
-#include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
 #include "backend/cuda/kernels/attention/hopper_two_pass.h"
+#include "backend/cuda/kernels/attention/sequences.h"
+#include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/open_launches.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -100,14 +100,16 @@ Status SortEntries(CudaContext& context, const SequenceTable& table, const ops::
   return {};
 }
 
-// Whether `selected` is what the last launch, indexer_select's for the same tokens, has just written: then its lists are in order and
-// need no checks.
+// Whether `selected` is what indexer_select has just written: then its lists are in order and need no checks.
 bool IsIndexersList(CudaContext& context, const ops::AttentionArgs& args) {
-  const OpenSelection* const open = context.open_selection().get();
-  return open != nullptr && !args.selected.is_null() && context.queue().IsLastLaunch(open->launch) &&
-         open->selected == args.selected.data && open->num_tokens == args.selected.shape[0] &&
-         open->top_k == args.selected.shape[1] && open->ratio == args.ratio &&
-         open->sequences == TokensOf(args.sequences);
+  if (args.selected.is_null()) return false;
+  return context.lowering().Fuse({.kind = OpKind::kAttentionList,
+                                  .accesses = {},
+                                  .work = EntryListWork{.selected = args.selected.data,
+                                                        .num_tokens = args.selected.shape[0],
+                                                        .top_k = args.selected.shape[1],
+                                                        .ratio = args.ratio,
+                                                        .sequences = TokensOf(args.sequences)}});
 }
 
 // --- Any shape -------------------------------------------------------------------------------------------------------
@@ -212,7 +214,6 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
                             .num_heads = static_cast<int>(args.q.shape[1]),
                             .head_dim = static_cast<int>(head_dim)};
   if (IsIndexersList(context, args)) {
-    context.Fused(FusionRule::kIndexerList);
     params.entries = args.selected.as<const int32_t>();
     params.top_k = args.selected.shape[1];
   } else if (!args.selected.is_null()) {
@@ -237,7 +238,12 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
     case AttentionPath::kHopperTwoPass:
       return HopperTwoPass(context, table, params);
     case AttentionPath::kDecodeCluster:
-      DecodeCluster(context, table, params, max_keys);
+      context.lowering().Record(
+          {.kind = OpKind::kAttention,
+           .accesses = {.reads = {},
+                        .writes = {{{args.o.data, static_cast<size_t>(args.o.num_bytes())},
+                                    Division::kHeads}}},
+           .work = AttentionWork{table, params, max_keys}});
       return {};
     case AttentionPath::kMma:
       return AttentionMma(context, table, params, max_keys);

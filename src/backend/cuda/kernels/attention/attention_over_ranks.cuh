@@ -13,28 +13,14 @@
 #include "backend/cuda/kernels/attention/attention_part.cuh"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
-#include "backend/cuda/runtime/open_attention.h"
 
 namespace dsv4::backend::cuda {
 
-struct AttentionOverRanks {
-  SequenceTable table;
-  PartParams part = {};  // Of all ranks' heads.
-  PeerLinks links = {};
-  const uint32_t* own_q = nullptr;  // This rank's heads, two elements a word,
-  uint32_t* all_q = nullptr;        // and where all ranks' are wanted: what part reads.
-  int own_heads = 0;
-  int tiles_of_block = 0;
-  float* parts = nullptr;       // [ranks, own_heads, dim + 2]; null: parts are not exchanged.
-  const float* sink = nullptr;  // Of this rank's heads,
-  uint16_t* o = nullptr;        // as is this; null: parts are not merged.
-  OutputRotation rotation = {};
-};
-
 namespace over_ranks {
 
-inline constexpr int kBlocks = 8;    // Of a cluster; tile t is block t % 8's.
-inline constexpr int kMaxTiles = 4;  // Of a block: what its shared memory holds.
+inline constexpr int kBlocks = kOverRanksBlocks;
+inline constexpr int kMaxTiles = static_cast<int>(kMaxOverRanksTiles);
+static_assert(kOverRanksHeads == kAttentionHeads);
 inline constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;
 
 template <int kDim>

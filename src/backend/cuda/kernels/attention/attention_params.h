@@ -1,9 +1,9 @@
-// An attention call as its kernels see it, without the sequences (sequences.h).
+// An attention call as its kernels see it, without the sequences (sequence_table.h).
 #pragma once
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/attention/sequences.h"
+#include "backend/cuda/kernels/attention/sequence_table.h"
 
 namespace dsv4::backend::cuda {
 

@@ -10,12 +10,10 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/attention/attention_over_ranks.h"
 #include "backend/cuda/kernels/attention/attention_part.cuh"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
 #include "backend/cuda/kernels/attention/sequences.h"
-#include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
-#include "backend/cuda/runtime/open_attention.h"
+#include "backend/cuda/lowering/record/over_ranks.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -298,6 +296,17 @@ __global__ void __launch_bounds__(32 * kMergeWarps)
 
 }  // namespace
 
+void LaunchPartRows(CudaContext& context, const SequenceTable& table, const PartParams& params,
+                    const RowsToList& list) {
+  const int padded = BitonicSize(params.top_k);
+  PartParams before = params;
+  before.rows = nullptr;  // They are what this launch writes.
+  before.num_rows = nullptr;
+  context.Launch(AttentionPartRowsKernel, static_cast<unsigned>(params.num_tokens), kListThreads,
+                 static_cast<size_t>(padded) * sizeof(int32_t), table, before, list.selected, list.rows,
+                 list.num_rows, padded, context.fault());
+}
+
 Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
   if (args.part.num_elements() == 0) return {};
   const int64_t num_tokens = args.q.shape[0];
@@ -336,34 +345,24 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
                        .softmax_scale = args.softmax_scale,
                        .num_heads = static_cast<int>(args.q.shape[1]),
                        .head_dim = static_cast<int>(head_dim)};
-  // Queries that are still to be gathered are gathered by the kernel that reads them.
-  std::shared_ptr<AttentionOverRanks> over_ranks = OpenQueries(context, params, args.q.dtype, max_keys);
-  uint64_t before = over_ranks == nullptr ? 0 : context.open_attention()->launch;
-  const RowsChosenHere chosen = FindRowsChosenHere(context, args, before);
+  AttentionPartWork work = {
+      .table = table, .params = params, .dtype = args.q.dtype, .max_keys = max_keys, .list = {}};
+  const RowsChosenHere chosen = FindRowsChosenHere(context, args);
   if (chosen.rows != nullptr) {
-    params.rows = chosen.rows;
-    params.num_rows = chosen.num_rows;
+    work.params.rows = chosen.rows;
+    work.params.num_rows = chosen.num_rows;
   } else if (!args.selected.is_null() && args.ratio > 0) {
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows,
                                  context.Scratch<int32_t>(std::max<int64_t>(num_tokens * top_k, 1)));
     DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
-    const int padded = BitonicSize(top_k);
-    const auto launch = [&](uint64_t before) {
-      return context.queue().LaunchInPlaceOf(
-          before, AttentionPartRowsKernel, static_cast<unsigned>(num_tokens), kListThreads,
-          static_cast<size_t>(padded) * sizeof(int32_t), table, params, args.selected.as<const int32_t>(),
-          rows, counts, padded, context.fault());
-    };
-    if (over_ranks == nullptr || launch(before) == 0) {
-      over_ranks = nullptr;
-      launch(0);
-    }
-    before = 0;
-    params.rows = rows;
-    params.num_rows = counts;
+    work.params.rows = rows;
+    work.params.num_rows = counts;
+    work.list = {.selected = args.selected.as<const int32_t>(), .rows = rows, .num_rows = counts};
   }
-  if (over_ranks != nullptr && PartOverRanks(context, before, *over_ranks, table, params, max_keys))
-    return {};
+  // Queries that are still to be gathered are gathered by the kernel that reads them.
+  if (FuseAttentionPart(context, work)) return {};
+  params = work.params;
+  if (work.list.selected != nullptr) LaunchPartRows(context, table, params, work.list);
   if (args.q.dtype == DType::kBF16 && head_dim == 512) return RunParts<512>(context, table, params, max_keys);
   if (args.q.dtype == DType::kBF16 && head_dim == 128) return RunParts<128>(context, table, params, max_keys);
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
@@ -376,7 +375,7 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
 
 Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
   if (args.o.num_elements() == 0) return {};
-  if (MergeJoinsParts(context, args)) return {};
+  if (FuseMergeAttention(context, args)) return {};
   const int64_t num_rows = args.o.shape[0] * args.o.shape[1];
   const size_t factors = kMergeWarps * static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
   WithElement(args.o.dtype, [&]<typename T>(T*) {

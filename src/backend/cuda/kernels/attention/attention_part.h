@@ -1,29 +1,19 @@
-// A call of attention_part without the sequences (sequences.h).
+// attention_part: its parameters, which rows are here, and its lists.
 #pragma once
 
-#include <cstdint>
+#include "backend/cuda/kernels/attention/part_params.h"
+#include "backend/cuda/lowering/work/over_ranks.h"
 
 namespace dsv4::backend::cuda {
 
-struct PartParams {
-  const void* q;
-  float* part;
-  // With a list: rows of the chosen entries that are here, ascending, [num_tokens, top_k], and how many; else null.
-  const int32_t* rows;
-  const int32_t* num_rows;
-  int64_t top_k;
-  int64_t window_size;
-  int64_t ratio;
-  int64_t shard_index;
-  int64_t shard_count;
-  int64_t num_tokens;
-  float softmax_scale;
-  int num_heads;
-  int head_dim;
-};
+class CudaContext;
 
 __host__ __device__ inline int64_t RowsHere(int64_t num_entries, int64_t shard_index, int64_t shard_count) {
   return (num_entries + shard_count - 1 - shard_index) / shard_count;
 }
+
+// The rows that are here of one token's list, and how many (RowsToList).
+void LaunchPartRows(CudaContext& context, const SequenceTable& table, const PartParams& params,
+                    const RowsToList& list);
 
 }  // namespace dsv4::backend::cuda

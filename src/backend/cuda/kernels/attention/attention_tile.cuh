@@ -9,6 +9,7 @@
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {

@@ -2,13 +2,11 @@
 
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/attention/attention_over_ranks.h"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
 #include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/open_attention.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -20,6 +18,7 @@ namespace cg = cooperative_groups;
 constexpr int kFewBlocks = 8;
 constexpr int kManyBlocks = 16;
 constexpr int kMaxTiles = static_cast<int>(kMaxDecodeClusterTiles);
+static_assert(2 * kMaxDecodeClusterFrequencies == kAttentionThreads);
 
 // What a tile gave. Its logits lie where its values come.
 template <int kDim>
@@ -177,15 +176,15 @@ bool HasManyBlocks(CudaContext& context, const AttentionParams& p) {
   return static_cast<int64_t>(grid.y) * grid.z <= most;
 }
 
-// In place of `before` unless that is 0; the launch's number, 0 if it is too late.
-uint64_t Launch(CudaContext& context, const OpenAttention& attention, const OutputRotation& rotation,
-                uint64_t before) {
-  const AttentionParams& p = attention.params;
-  const int64_t tiles = attention.num_tiles;
+}  // namespace
+
+void LaunchDecodeCluster(CudaContext& context, const AttentionWork& work, const OutputRotation& rotation) {
+  const AttentionParams& p = work.params;
+  // In steps, so that the launches of one step after another are alike.
+  const int64_t tiles = InSteps(CeilDiv(work.max_keys, int64_t{kAttentionKeys}));
   const auto launch_with = [&]<int kDim, int kBlocks>() {
-    return context.queue().LaunchInPlaceOf(
-        before, DecodeClusterKernel<kDim, kBlocks>, Grid(p, kBlocks), kAttentionThreads,
-        SharedBytes<kDim>(CeilDiv(tiles, int64_t{kBlocks})), attention.table, p, rotation);
+    context.Launch(DecodeClusterKernel<kDim, kBlocks>, Grid(p, kBlocks), kAttentionThreads,
+                   SharedBytes<kDim>(CeilDiv(tiles, int64_t{kBlocks})), work.table, p, rotation);
   };
   const auto launch = [&]<int kDim>() {
     return tiles > kFewBlocks && HasManyBlocks<kDim>(context, p)
@@ -193,41 +192,6 @@ uint64_t Launch(CudaContext& context, const OpenAttention& attention, const Outp
                : launch_with.template operator()<kDim, kFewBlocks>();
   };
   return p.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
-}
-
-}  // namespace
-
-void DecodeCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
-                   int64_t max_keys) {
-  // In steps, so that the launches of one step after another are alike.
-  const int64_t num_tiles = InSteps(CeilDiv(max_keys, int64_t{kAttentionKeys}));
-  OpenAttention open = {.table = table, .params = params, .num_tiles = num_tiles, .over_ranks = nullptr};
-  open.launch = Launch(context, open, {}, 0);
-  context.open_attention() = std::make_shared<OpenAttention>(open);
-}
-
-bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args) {
-  const OpenAttention* const open = context.open_attention().get();
-  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
-  if (open->over_ranks != nullptr) return RopeJoinsRanks(context, args);
-  const AttentionParams& p = open->params;
-  const int64_t num_frequencies = args.frequencies.shape[0];
-  if (args.x.data != p.o || args.x.dtype != DType::kBF16 ||
-      args.x.shape != Shape{p.num_tokens, p.num_heads, p.head_dim} ||
-      2 * num_frequencies > kAttentionThreads ||
-      BytesOverlap(args.x.data, args.x.num_bytes(), args.frequencies.data, args.frequencies.num_bytes()) ||
-      BytesOverlap(args.x.data, args.x.num_bytes(), args.positions.data, args.positions.num_bytes())) {
-    return false;
-  }
-  const OutputRotation rotation = {.frequencies = args.frequencies.as<const float>(),
-                                   .positions = args.positions.as<const int32_t>(),
-                                   .fault = context.fault(),
-                                   .num_frequencies = static_cast<int>(num_frequencies),
-                                   .inverse = args.inverse};
-  if (Launch(context, *open, rotation, open->launch) == 0) return false;
-  context.open_attention() = nullptr;
-  context.Fused(FusionRule::kAttentionRope);
-  return true;
 }
 
 }  // namespace dsv4::backend::cuda

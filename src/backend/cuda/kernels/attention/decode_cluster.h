@@ -2,16 +2,13 @@
 // through shared memory. Tiles, formula and the order of all sums are those of attention_mma.h, and so are the bits.
 #pragma once
 
-#include "backend/cuda/kernels/attention/attention_params.h"
-#include "backend/cuda/runtime/cuda_context.h"
-#include "ops/rope.h"
+#include "backend/cuda/lowering/work/attention.h"
 
 namespace dsv4::backend::cuda {
 
-void DecodeCluster(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
-                   int64_t max_keys);
+class CudaContext;
 
-// Whether a rotation of attention's output has become part of its launch, which is the last.
-bool RopeJoinsAttention(CudaContext& context, const ops::RopeArgs& args);
+// `rotation`: of what attention gives, if it has frequencies.
+void LaunchDecodeCluster(CudaContext& context, const AttentionWork& work, const OutputRotation& rotation);
 
 }  // namespace dsv4::backend::cuda

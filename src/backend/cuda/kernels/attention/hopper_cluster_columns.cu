@@ -80,7 +80,7 @@ struct Shared {
   uint64_t maxima_came;
   uint64_t weights_came[kMostTiles];
 };
-static_assert(sizeof(Shared<8>) <= 227 * 1024);
+static_assert(sizeof(Shared<8>) <= DeviceLimits().shared_bytes);
 
 // What a block has to do: tiles rank, rank + kBlocks, ... of a token.
 struct Item {

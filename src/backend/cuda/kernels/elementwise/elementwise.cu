@@ -5,9 +5,8 @@
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
 #include "backend/cuda/device/numeric/wide_bf16.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/rows/rows.h"
-#include "backend/cuda/lowering/select/rows.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/kernels/elementwise/elementwise.h"
+#include "backend/cuda/lowering/record/rows.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -90,28 +89,6 @@ __global__ void __launch_bounds__(kThreads)
   const uint4 words = SwigluWords(gates, ups, limit, weight);
   StorePairs(y + at, words.x, words.y, words.z, words.w);
 }
-Plan<ElementsPath> Choose(CudaContext& context, const ops::MoeCombineArgs& args) {
-  const ElementsShape shape = {.dtype = args.y.dtype,
-                               .count = args.routed.num_elements(),
-                               .width = args.routed.shape[1],
-                               .a = args.routed.data,
-                               .b = args.shared.data,
-                               .y = args.y.data};
-  const Plan<ElementsPath> plan = FirstFit(MoeCombineRules(), shape, context.limits());
-  context.Chose(plan);
-  return plan;
-}
-Plan<ElementsPath> Choose(CudaContext& context, const ops::SwigluArgs& args) {
-  const ElementsShape shape = {.dtype = args.gate.dtype,
-                               .count = args.gate.num_elements(),
-                               .width = args.gate.shape[1],
-                               .a = args.gate.data,
-                               .b = args.up.data,
-                               .y = args.y.data};
-  const Plan<ElementsPath> plan = FirstFit(SwigluRules(), shape, context.limits());
-  context.Chose(plan);
-  return plan;
-}
 
 }  // namespace
 
@@ -139,71 +116,27 @@ Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
   return {};
 }
 
-Status Swiglu(CudaContext& context, const ops::SwigluArgs& args) {
-  const int64_t count = args.gate.num_elements();
-  if (count == 0) return {};
-  OpenSwiglu open = {.gate = args.gate.data,
-                     .up = args.up.data,
-                     .row_weights = args.row_weights.as<const float>(),
-                     .y = args.y.data,
-                     .count = count,
-                     .width = args.gate.shape[1],
-                     .limit = args.limit,
-                     .dtype = args.gate.dtype};
-  if (Choose(context, args).kernel == ElementsPath::kSeveral) {
-    context.Launch(ElementwiseManySwiglusKernel, Blocks(count / 8), kThreads, 0,
-                   args.gate.as<const uint16_t>(), args.up.as<const uint16_t>(),
-                   args.row_weights.as<const float>(), args.y.as<uint16_t>(), count, args.gate.shape[1],
-                   args.limit);
-    return {};
-  }
-  WithElement(args.gate.dtype, [&]<typename T>(T*) {
-    open.launch = context.queue().Launch(ElementwiseSwigluKernel<T>, Blocks(count), kThreads, 0,
-                                         args.gate.as<const T>(), args.up.as<const T>(),
-                                         args.row_weights.as<const float>(), args.y.as<T>(), count,
-                                         args.gate.shape[1], args.limit);
+void LaunchSwiglu(CudaContext& context, const SwigluWork& work) {
+  WithElement(work.dtype, [&]<typename T>(T*) {
+    context.Launch(ElementwiseSwigluKernel<T>, Blocks(work.count), kThreads, 0,
+                   static_cast<const T*>(work.gate), static_cast<const T*>(work.up), work.row_weights,
+                   static_cast<T*>(work.y), work.count, work.width, work.limit);
   });
-  context.open_swiglu() = std::make_shared<OpenSwiglu>(open);
-  return {};
 }
 
-Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
-  const int64_t count = args.routed.num_elements();
-  if (count == 0) return {};
-  OpenCombine open = {.routed = args.routed.as<const float>(),
-                      .shared = args.shared.data,
-                      .y = args.y.data,
-                      .count = count,
-                      .dtype = args.y.dtype};
-  const OpenCombine* const sum = context.open_combine().get();
-  if (sum != nullptr && sum->links.size > 0 && sum->y == args.routed.data && sum->count == count &&
-      sum->dtype == DType::kF32 && args.shared.is_null() && args.y.dtype == DType::kBF16 &&
-      !OverlapsOperands(*sum, args.y.data, args.y.num_bytes())) {
-    // The all-reduce rounds its sum itself.
-    OpenCombine rounded = *sum;
-    rounded.y = args.y.data;
-    rounded.dtype = args.y.dtype;
-    rounded.launch = LaunchPackedSum(context.queue(), sum->launch,
-                                     {.links = sum->links,
-                                      .routed = sum->routed,
-                                      .added = static_cast<const float*>(sum->shared),
-                                      .sum = sum->sum,
-                                      .rounded = rounded.y,
-                                      .count = count});
-    if (rounded.launch != 0) {
-      context.open_combine() = std::make_shared<OpenCombine>(rounded);
-      return {};
-    }
-  }
-  WithElement(args.y.dtype, [&]<typename T>(T*) {
-    const bool several = Choose(context, args).kernel == ElementsPath::kSeveral;
-    open.launch = context.queue().Launch(
-        several ? ElementwiseManyCombinesKernel<T> : ElementwiseMoeCombineKernel<T>,
-        Blocks(several ? CeilDiv(count, 4 * kAtOnce) : count), kThreads, 0, args.routed.as<const float>(),
-        args.shared.as<const T>(), args.y.as<T>(), count);
+void LaunchManySwiglus(CudaContext& context, const SwigluWork& work) {
+  context.Launch(ElementwiseManySwiglusKernel, Blocks(work.count / 8), kThreads, 0,
+                 static_cast<const uint16_t*>(work.gate), static_cast<const uint16_t*>(work.up),
+                 work.row_weights, static_cast<uint16_t*>(work.y), work.count, work.width, work.limit);
+}
+
+void LaunchMoeCombine(CudaContext& context, const CombineWork& work) {
+  const bool several = work.path == ElementsPath::kSeveral;
+  WithElement(work.dtype, [&]<typename T>(T*) {
+    context.Launch(several ? ElementwiseManyCombinesKernel<T> : ElementwiseMoeCombineKernel<T>,
+                   Blocks(several ? CeilDiv(work.count, 4 * kAtOnce) : work.count), kThreads, 0, work.routed,
+                   static_cast<const T*>(work.shared), static_cast<T*>(work.y), work.count);
   });
-  context.open_combine() = std::make_shared<OpenCombine>(open);
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

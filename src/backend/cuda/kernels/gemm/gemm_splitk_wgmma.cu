@@ -1,14 +1,11 @@
 #include <algorithm>
-#include <array>
-#include <memory>
-#include <optional>
 #include <span>
 
 #include "backend/cuda/kernels/gemm/gemm_splitk_wgmma.h"
 #include "backend/cuda/kernels/gemm/splitk_kernel.cuh"
 #include "backend/cuda/kernels/gemm/splitk_params.cuh"
 #include "backend/cuda/lowering/splitk_shape.h"
-#include "backend/cuda/runtime/memory_range.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -22,6 +19,7 @@ using slice_kernel::Matrix;
 using slice_kernel::Params;
 using slice_kernel::SharedBytes;
 
+static_assert(kMaxMatrices == kMaxFusedMatrices);
 static_assert(kRows == kSplitKRows && slice_kernel::kChunk == kSplitKChunk &&
               slice_kernel::kMaxColumns == kSplitKMaxColumns);
 
@@ -65,9 +63,6 @@ int64_t NumTiles(const Params& params) {
     tiles += int64_t{params.num_groups} * params.matrices[i].row_tiles;
   return tiles;
 }
-bool HasArrivals(const Params& params) {
-  return params.slices == 1 || NumTiles(params) * params.token_tiles <= kNumGridBarriers * kArrivalsOfBarrier;
-}
 
 // Deals the row tiles out, in as few rounds of the warpgroups as can be.
 int64_t DealTiles(Params& params, int num_sms) {
@@ -102,26 +97,20 @@ int64_t DealTiles(Params& params, int num_sms) {
   return first_block;
 }
 
-void AddMatrix(Params& params, const GemmArgs& args) {
-  const int64_t rows_per_group = args.weight.rows / args.num_groups;
+void AddMatrix(Params& params, const LinearWork& args) {
+  TensorView y;
+  y.data = args.y;
+  y.dtype = args.y_is_bf16 ? DType::kBF16 : DType::kF32;
   Matrix& matrix = params.matrices[params.num_matrices++];
   matrix.shape = ShapeOf(args.weight);
   matrix.data = args.weight.data;
   matrix.scale = args.weight.scale;
-  matrix.y = MakeLinearOutput(args.y, args.y_stride, rows_per_group);
-  matrix.rows_per_group = static_cast<int>(rows_per_group);
-  matrix.row_tiles = static_cast<int>(CeilDiv(rows_per_group, kRows));
+  matrix.y = MakeLinearOutput(y, args.y_stride, args.rows_per_group);
+  matrix.rows_per_group = static_cast<int>(args.rows_per_group);
+  matrix.row_tiles = static_cast<int>(SplitKTiles(args.rows_per_group));
 }
 
-// Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
-Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64_t before) {
-  const int64_t blocks = DealTiles(params, context.queue().num_sms() - params.mix_blocks);
-  if (params.slices > 1) {
-    DSV4_ASSIGN_OR_RETURN(params.sums, context.Scratch<float4>(NumTiles(params) * params.token_tiles *
-                                                               params.slices * kRows * tokens / 4));
-    DSV4_ASSIGN_OR_RETURN(GridBarrier* const barriers, context.GridBarriers());
-    params.arrivals = barriers->arrivals;
-  }
+size_t SharedBytesOf(const Params& params, int tokens) {
   size_t shared_bytes = sizeof(MixesMemory);
   for (int i = 0; i < params.num_matrices; ++i) {
     const auto bytes = [&]<StreamKind kKind>() {
@@ -133,82 +122,40 @@ Result<uint64_t> Launch(CudaContext& context, Params& params, int tokens, uint64
                       : kind == StreamKind::kFp8Plain ? bytes.template operator()<StreamKind::kFp8Plain>()
                                                       : bytes.template operator()<StreamKind::kBf16>());
   }
-  return context.queue().LaunchInPlaceOf(before, KernelOf(params, tokens),
-                                         static_cast<unsigned>(params.mix_blocks + blocks), kThreads,
-                                         shared_bytes, params);
+  return shared_bytes;
 }
 
 }  // namespace
 
-// A launch that may fuse with the next linear of the same activations.
-struct OpenSlices {
-  uint64_t launch = 0;
-  Slices slices;
-  Params params;
-};
-
-namespace {
-
-// Whether this linear has become part of the last launch, which was one of the same activations.
-Result<bool> FusesWithLast(CudaContext& context, const GemmArgs& args, const Slices& slices) {
-  const std::shared_ptr<OpenSlices> open = context.open_slices();
-  if (open == nullptr || args.num_groups != 1 || !context.queue().IsLastLaunch(open->launch)) return false;
-  const Params& before = open->params;
-  const int64_t num_tokens = args.x.shape[0];
-  if (before.x != args.x.data || before.num_tokens != num_tokens ||
-      before.x_group_stride != args.weight.cols || before.x_stride != args.x_stride ||
-      open->slices != slices || before.num_matrices == kMaxMatrices) {
-    return false;
-  }
-  // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
-  const MemoryRange y =
-      RangeOfRows(args.y.data, args.y_stride, args.weight.rows, args.y.dtype == DType::kBF16, num_tokens);
-  const MemoryRange x = RangeOfRows(args.x.data, args.x_stride, args.weight.cols, true, num_tokens);
-  std::array<MemoryRange, kMaxMatrices> written;
-  for (int i = 0; i < before.num_matrices; ++i) {
-    const Matrix& m = before.matrices[i];
-    written[i] = RangeOfRows(m.y.data, m.y.stride, m.rows_per_group, m.y.is_bf16, num_tokens);
-  }
-  if (!MayRunTogether({.reads = {&x, 1}, .writes = std::span(written).first(before.num_matrices)},
-                      {.reads = {}, .writes = {&y, 1}})) {
-    return false;
-  }
-  Params params = before;
-  AddMatrix(params, args);
-  if (!HasArrivals(params) || KernelOf(params, slices.tokens) == nullptr) return false;
-  DSV4_ASSIGN_OR_RETURN(const uint64_t launch, Launch(context, params, slices.tokens, open->launch));
-  if (launch == 0) return false;
-  *open = {launch, slices, params};
-  context.Fused(FusionRule::kLinearsSplitK);
-  return true;
-}
-
-}  // namespace
-
-Status GemmSplitK(CudaContext& context, const GemmArgs& args) {
-  const StreamShape shape = ShapeOf(args.weight);
-  const Slices slices = SlicesOf(shape, args.x.shape[0]);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool fused, FusesWithLast(context, args, slices));
-  if (fused) return {};
+Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const> linears) {
+  const LinearWork& first = *linears[0];
+  const StreamShape shape = ShapeOf(first.weight);
+  const Slices slices = SlicesOf(shape, first.num_tokens);
   Params params = {};
-  params.x = args.x.as<const uint16_t>();
-  params.x_stride = args.x_stride;
-  params.x_group_stride = args.weight.cols;
-  params.num_groups = static_cast<int>(args.num_groups);
+  params.x = first.x;
+  params.x_stride = first.x_stride;
+  params.x_group_stride = first.x_group_stride;
+  params.num_groups = static_cast<int>(first.num_groups);
   params.slices = slices.count;
   params.slice_chunks = slices.chunks;
   params.num_chunks = shape.units / ChunkUnits(shape);
-  params.num_tokens = static_cast<int>(args.x.shape[0]);
-  params.token_tiles = static_cast<int>(CeilDiv(args.x.shape[0], slices.tokens));
-  AddMatrix(params, args);
-  if (const std::optional<HcMixWork> mix = TakeHcMix(context); mix.has_value()) {
-    params.mix = mix->params;
-    params.mix_tokens = mix->num_tokens;
-    params.mix_blocks = MixBlocks(mix->num_tokens);
+  params.num_tokens = static_cast<int>(first.num_tokens);
+  params.token_tiles = static_cast<int>(SplitKTokenTiles(slices, first.num_tokens));
+  for (const LinearWork* const linear : linears) AddMatrix(params, *linear);
+  if (first.mix.num_tokens > 0) {
+    params.mix = first.mix.params;
+    params.mix_tokens = first.mix.num_tokens;
+    params.mix_blocks = MixBlocks(first.mix.num_tokens);
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const uint64_t launch, Launch(context, params, slices.tokens, 0));
-  context.open_slices() =
-      args.num_groups == 1 ? std::make_shared<OpenSlices>(OpenSlices{launch, slices, params}) : nullptr;
+  const int64_t blocks = DealTiles(params, context.queue().num_sms() - params.mix_blocks);
+  if (params.slices > 1) {
+    const int64_t sums = NumTiles(params) * params.token_tiles * params.slices * kRows * slices.tokens / 4;
+    DSV4_ASSIGN_OR_RETURN_STATUS(params.sums, context.Scratch<float4>(sums));
+    DSV4_ASSIGN_OR_RETURN_STATUS(GridBarrier* const barriers, context.GridBarriers());
+    params.arrivals = barriers->arrivals;
+  }
+  context.Launch(KernelOf(params, slices.tokens), static_cast<unsigned>(params.mix_blocks + blocks), kThreads,
+                 SharedBytesOf(params, slices.tokens), params);
   return {};
 }
 

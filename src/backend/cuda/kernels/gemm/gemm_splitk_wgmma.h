@@ -2,11 +2,15 @@
 // the activations' columns in shared memory and has row tiles of the weight go by.
 #pragma once
 
-#include "backend/cuda/kernels/gemm/gemm_wgmma.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include <span>
+
+#include "backend/cuda/lowering/work/linear.h"
 
 namespace dsv4::backend::cuda {
 
-Status GemmSplitK(CudaContext& context, const GemmArgs& args);
+class CudaContext;
+
+// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsSplitK). The first may have a mix.
+Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

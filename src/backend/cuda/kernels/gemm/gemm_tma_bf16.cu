@@ -290,13 +290,13 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 template <MatmulKind kKind>
-uint64_t Launch(CudaContext& context, const Params& params) {
+void Launch(CudaContext& context, const Params& params) {
   auto* const kernel = GemmTmaBf16Kernel<kKind>;
   const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
                                                                 kCluster, kThreads, sizeof(Memory)));
   const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
-  return context.queue().Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
-                                sizeof(Memory), params);
+  context.Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
+                 sizeof(Memory), params);
 }
 
 }  // namespace
@@ -331,9 +331,9 @@ Status GemmTmaBf16(CudaContext& context, const GemmArgs& args) {
       .num_tokens = static_cast<int>(num_tokens),
       .token_tiles = static_cast<int>(token_tiles),
       .token_tiles_together = static_cast<int>(std::clamp<int64_t>(kBytesTogether / tile_bytes, 1, 16))};
-  const uint64_t launch =
-      fp8 ? Launch<MatmulKind::kMmaFp8>(context, params) : Launch<MatmulKind::kMmaBf16>(context, params);
-  KeepPackedTokens(context, launch, args.y, args.y_stride);
+  fp8 ? Launch<MatmulKind::kMmaFp8>(context, params) : Launch<MatmulKind::kMmaBf16>(context, params);
+  KeepPackedTokens(context, source, args.num_groups * cols, args.weight.quantized_x, args.weight.kind, x,
+                   args.y, args.y_stride);
   return {};
 }
 

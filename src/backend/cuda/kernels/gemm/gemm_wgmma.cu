@@ -80,10 +80,10 @@ Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
   const int64_t num_tiles = int64_t{params.row_tiles} * params.num_groups * params.token_tiles;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_sms()));
   WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
-    const uint64_t launch = context.queue().Launch(GemmWgmmaKernel<kKind>, blocks, kWgmmaThreads,
-                                                   sizeof(WgmmaMemory<kKind>), params);
-    KeepPackedTokens(context, launch, args.y, args.y_stride);
+    context.Launch(GemmWgmmaKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
   });
+  KeepPackedTokens(context, source, args.num_groups * args.weight.cols, args.weight.quantized_x,
+                   args.weight.kind, x, args.y, args.y_stride);
   return {};
 }
 

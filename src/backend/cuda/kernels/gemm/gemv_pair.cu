@@ -10,7 +10,7 @@
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/gemm/gemv_warps.cuh"
-#include "backend/cuda/runtime/memory_range.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -192,7 +192,7 @@ Kernel KernelOf(StreamKind first, StreamKind second) {
   return nullptr;
 }
 
-Matrix MatrixOf(const GemvArgs& args, int most_blocks) {
+Matrix MatrixOf(const LinearWork& args, int most_blocks) {
   const auto rows = static_cast<int>(args.rows_per_group);
   const int num_blocks = std::max(1, std::min(rows / kTileRows, most_blocks));
   return {.shape = ShapeOf(args.weight),
@@ -225,87 +225,51 @@ size_t SharedBytes(const Params& p) {
   return bytes + rows + x_scales;
 }
 
-}  // namespace
-
-// A launch that may fuse with the exchange of its results.
-struct OpenPair {
-  uint64_t launch = 0;
-  Kernel kernel = nullptr;
+struct PairPlan {
+  Kernel kernel = nullptr;  // Null: there is none.
   unsigned grid = 0;
   size_t shared_bytes = 0;
   Params params;
 };
+PairPlan PlanOf(const CudaContext& context, const LinearWork& groups, const LinearWork& linear) {
+  const int num_sms = context.limits().num_sms;
+  const auto num_groups = static_cast<int>(groups.num_groups);
+  PairPlan plan = {.kernel = KernelOf(StreamKindOf(groups.weight), StreamKindOf(linear.weight)),
+                   .params = {.first = MatrixOf(groups, num_sms / num_groups),
+                              .second = MatrixOf(linear, num_sms),
+                              .num_groups = num_groups,
+                              .num_tokens = static_cast<int>(linear.num_tokens),
+                              .barrier = nullptr,
+                              .links = {}}};
+  plan.grid = static_cast<unsigned>(
+      std::max(num_groups * plan.params.first.num_blocks, plan.params.second.num_blocks));
+  plan.shared_bytes = SharedBytes(plan.params);
+  return plan;
+}
 
-namespace {
+}  // namespace
 
-// In place of pair.launch: its number, 0 if that is too late.
-uint64_t Launch(CudaContext& context, const OpenPair& pair) {
-  const Params& params = pair.params;
-  const uint64_t launch = context.queue().LaunchInPlaceOf(pair.launch, pair.kernel, pair.grid, kStreamThreads,
-                                                          pair.shared_bytes, params);
-  if (!context.queue().prefetches()) return launch;
+bool HoldsGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear) {
+  const PairPlan plan = PlanOf(context, groups, linear);
+  return plan.kernel != nullptr && context.queue().RunsAtOnce(reinterpret_cast<const void*>(plan.kernel),
+                                                              plan.grid, kStreamThreads, plan.shared_bytes);
+}
+
+Status LaunchGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear,
+                      const PeerLinks& links) {
+  PairPlan plan = PlanOf(context, groups, linear);
+  Params& params = plan.params;
+  DSV4_ASSIGN_OR_RETURN_STATUS(params.barrier, context.GridBarriers());
+  params.links = links;
+  const uint64_t launch =
+      context.queue().Launch(plan.kernel, plan.grid, kStreamThreads, plan.shared_bytes, params);
+  if (!context.queue().prefetches()) return {};
   std::vector<ReadRange> ranges;
   AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
                 int64_t{params.num_groups} * params.first.rows);
   AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
   context.queue().NoteReader(launch, std::move(ranges));
-  return launch;
-}
-
-}  // namespace
-
-bool LinearJoinsGroups(CudaContext& context, uint64_t before, const GemvArgs& groups, const GemvArgs& args) {
-  if (!context.queue().IsLastLaunch(before)) return false;
-  const Kernel kernel = KernelOf(StreamKindOf(groups.weight), StreamKindOf(args.weight));
-  if (kernel == nullptr || args.num_groups != 1 || args.num_tokens != groups.num_tokens ||
-      args.x != groups.y || !groups.y_is_bf16 || groups.y_group_stride != groups.rows_per_group ||
-      groups.num_groups * groups.rows_per_group != args.weight.cols ||
-      (args.num_tokens > 1 && args.x_stride != groups.y_stride)) {
-    return false;
-  }
-  // Blocks that are through with the second write while others still read its activations, those of the first they have all read.
-  if (Overlap(RangeOfRows(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens),
-              RangeOfRows(args.x, args.x_stride, args.weight.cols, true, args.num_tokens))) {
-    return false;
-  }
-  const Result<GridBarrier*> barriers = context.GridBarriers();
-  if (!barriers.has_value()) return false;
-  const int SMs = context.queue().num_sms();
-  const auto num_groups = static_cast<int>(groups.num_groups);
-  const Params params = {.first = MatrixOf(groups, SMs / num_groups),
-                         .second = MatrixOf(args, SMs),
-                         .num_groups = num_groups,
-                         .num_tokens = static_cast<int>(args.num_tokens),
-                         .barrier = *barriers,
-                         .links = {}};
-  const auto grid =
-      static_cast<unsigned>(std::max(num_groups * params.first.num_blocks, params.second.num_blocks));
-  const size_t shared_bytes = SharedBytes(params);
-  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid, kStreamThreads, shared_bytes))
-    return false;
-  OpenPair open = {
-      .launch = before, .kernel = kernel, .grid = grid, .shared_bytes = shared_bytes, .params = params};
-  open.launch = Launch(context, open);
-  if (open.launch == 0) return false;
-  context.open_pair() = std::make_shared<OpenPair>(open);
-  context.Fused(FusionRule::kGroupedLinearPair);
-  return true;
-}
-
-bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count) {
-  const std::shared_ptr<OpenPair> open = std::move(context.open_pair());
-  context.open_pair() = nullptr;
-  if (open == nullptr || !context.queue().IsLastLaunch(open->launch)) return false;
-  const Matrix& second = open->params.second;
-  if (second.y != values || second.y_is_bf16 ||
-      (open->params.num_tokens > 1 && second.y_stride != second.rows) ||
-      count != int64_t{open->params.num_tokens} * second.rows) {
-    return false;
-  }
-  open->params.links = links;
-  if (Launch(context, *open) == 0) return false;
-  context.Fused(FusionRule::kPairSend);
-  return true;
+  return {};
 }
 
 }  // namespace dsv4::backend::cuda

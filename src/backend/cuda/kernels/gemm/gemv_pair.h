@@ -1,17 +1,17 @@
-// grouped_linear of a few tokens and the linear of what it gives, in one launch.
+// grouped_linear of a few tokens and the linear of what it gives, in one launch: all blocks meet between the two, with the second's weights
+// already on their way.
 #pragma once
 
-#include "backend/cuda/collectives/ll_exchange.h"
-#include "backend/cuda/kernels/gemm/gemv_stream.h"
+#include "backend/cuda/lowering/work/linear.h"
 
 namespace dsv4::backend::cuda {
 
-// Whether this linear has become part of launch `before`, the grouped linear of `groups` alone, whose output is its activations: all
-// blocks meet in between (grid_barrier.cuh), with the second's weights in flight.
-bool LinearJoinsGroups(CudaContext& context, uint64_t before, const GemvArgs& groups, const GemvArgs& args);
+class CudaContext;
 
-// Whether such a launch, if it is the last, now also sends what its second linear gives, `count` floats at `values`, to all ranks of
-// `links`: this rank's part of a LL sum, which need not send it then (PeerLinks::pushed) and finds the others' sooner.
-bool PairPushesSum(CudaContext& context, const PeerLinks& links, const float* values, int64_t count);
+// Whether there is a kernel for the two, and all its blocks run at once.
+bool HoldsGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear);
+// `links`: if they are not none, the second's results also go to the other ranks, as this rank's part of an LL sum (PeerLinks::pushed).
+Status LaunchGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear,
+                      const PeerLinks& links);
 
 }  // namespace dsv4::backend::cuda

@@ -1,21 +1,16 @@
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/gemm/gemv_pair.h"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_stream.h"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/gemm/gemv_warps.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
-#include "backend/cuda/kernels/moe/gemv_joint.h"
-#include "backend/cuda/runtime/memory_range.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -24,7 +19,7 @@ namespace {
 constexpr int kStages = 3;                        // 96 KB of weights that a block has in flight.
 constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
 constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
-constexpr int kMaxMatrices = 8;                   // Of a launch.
+constexpr int kMaxMatrices = static_cast<int>(kMaxFusedMatrices);
 
 // A weight, and where its products go.
 struct Matrix {
@@ -223,7 +218,7 @@ Kernel KernelOf(const Params& params) {
 }
 
 // Adds a weight's tiles to a launch.
-void AddMatrix(Params& params, const GemvArgs& args) {
+void AddMatrix(Params& params, const LinearWork& args) {
   Matrix& matrix = params.matrices[params.num_matrices++];
   matrix.shape = ShapeOf(args.weight);
   matrix.data = args.weight.data;
@@ -242,17 +237,20 @@ void AddMatrix(Params& params, const GemvArgs& args) {
 
 }  // namespace
 
-// A launch that may fuse with the next linear: one of the same activations, or behind a grouped one that of its output.
-struct OpenLinear {
-  uint64_t launch = 0;
-  GemvArgs first;
-  Params params;
-};
-
-namespace {
-
-// Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late.
-uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64_t before) {
+void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> linears) {
+  const LinearWork& first = *linears[0];
+  const int64_t num_groups = first.num_groups;
+  Params params = {};
+  params.cols = static_cast<int>(first.weight.cols);
+  params.num_tokens = static_cast<int>(first.num_tokens);
+  params.x = first.x;
+  params.x_stride = first.x_stride;
+  params.x_group_stride = first.x_group_stride;
+  for (const LinearWork* const linear : linears) AddMatrix(params, *linear);
+  if (first.mix.num_tokens > 0) {
+    params.mix = first.mix.params;
+    params.mix_tokens = first.mix.num_tokens;
+  }
   const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
@@ -265,86 +263,14 @@ uint64_t Launch(CudaContext& context, Params& params, int64_t num_groups, uint64
       StreamScalesBytes(params.cols, params.num_tokens) +
       static_cast<size_t>(params.max_items * params.scales_stride) * sizeof(float);
   const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, KernelOf(params), grid, kStreamThreads, shared_bytes, params);
-  if (!context.queue().prefetches()) return launch;
+      context.queue().Launch(KernelOf(params), grid, kStreamThreads, shared_bytes, params);
+  if (!context.queue().prefetches()) return;
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {
     const Matrix& m = params.matrices[i];
     AddReadRanges(ranges, m.shape, m.data, m.scale, num_groups * m.rows);
   }
   context.queue().NoteReader(launch, std::move(ranges));
-  return launch;
-}
-
-// Whether this linear has become part of the last launch, which was one of the same activations.
-bool FusesWithLast(CudaContext& context, const GemvArgs& args) {
-  const std::shared_ptr<OpenLinear> open = context.open_linear();
-  if (open == nullptr || open->first.num_groups != 1 || args.num_groups != 1 ||
-      !context.queue().IsLastLaunch(open->launch)) {
-    return false;
-  }
-  const Params& before = open->params;
-  if (before.x != args.x || before.num_tokens != args.num_tokens || before.cols != args.weight.cols ||
-      (args.num_tokens > 1 && before.x_stride != args.x_stride) || before.num_matrices == kMaxMatrices) {
-    return false;
-  }
-  // All of a launch runs at once: nothing that one product writes may be what another reads or writes.
-  const MemoryRange y =
-      RangeOfRows(args.y, args.y_stride, args.rows_per_group, args.y_is_bf16, args.num_tokens);
-  const MemoryRange x = RangeOfRows(args.x, args.x_stride, args.weight.cols, true, args.num_tokens);
-  std::array<MemoryRange, kMaxMatrices> written;
-  for (int i = 0; i < before.num_matrices; ++i) {
-    const Matrix& m = before.matrices[i];
-    written[i] = RangeOfRows(m.y, m.y_stride, m.rows, m.y_is_bf16, args.num_tokens);
-  }
-  if (!MayRunTogether({.reads = {&x, 1}, .writes = std::span(written).first(before.num_matrices)},
-                      {.reads = {}, .writes = {&y, 1}})) {
-    return false;
-  }
-  Params params = before;
-  AddMatrix(params, args);
-  if (KernelOf(params) == nullptr ||
-      static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) >
-          kMaxStreamRowsBytes) {
-    return false;
-  }
-  const uint64_t launch = Launch(context, params, 1, open->launch);
-  if (launch == 0) return false;
-  open->launch = launch;
-  open->params = params;
-  context.Fused(FusionRule::kLinearsGemv);
-  return true;
-}
-
-bool JoinsGroups(CudaContext& context, const GemvArgs& args) {
-  const std::shared_ptr<OpenLinear> open = context.open_linear();
-  if (open == nullptr || open->first.num_groups == 1 ||
-      !LinearJoinsGroups(context, open->launch, open->first, args)) {
-    return false;
-  }
-  context.open_linear() = nullptr;
-  return true;
-}
-
-}  // namespace
-
-void GemvStream(CudaContext& context, const GemvArgs& args) {
-  if (FusesWithLast(context, args) || JoinsGroups(context, args) || LinearJoinsExperts(context, args)) return;
-  Params params = {};
-  params.cols = static_cast<int>(args.weight.cols);
-  params.num_tokens = static_cast<int>(args.num_tokens);
-  params.x = args.x;
-  params.x_stride = args.x_stride;
-  params.x_group_stride = args.x_group_stride;
-  AddMatrix(params, args);
-  if (args.num_groups == 1) {
-    if (const std::optional<HcMixWork> mix = TakeHcMix(context); mix.has_value()) {
-      params.mix = mix->params;
-      params.mix_tokens = mix->num_tokens;
-    }
-  }
-  const uint64_t launch = Launch(context, params, args.num_groups, 0);
-  context.open_linear() = std::make_shared<OpenLinear>(OpenLinear{launch, args, params});
 }
 
 }  // namespace dsv4::backend::cuda

@@ -3,12 +3,11 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_fma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemm_splitk_wgmma.h"
 #include "backend/cuda/kernels/gemm/gemm_tma_bf16.h"
 #include "backend/cuda/kernels/gemm/gemm_tma_fp8.h"
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"
-#include "backend/cuda/kernels/gemm/gemv_stream.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/lowering/record/linear.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/weights/activations.h"
 
@@ -147,20 +146,20 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
     case LinearPath::kGemmTmaFp8:
       return GemmTmaFp8(context, many);
     case LinearPath::kGemvStream:
-      GemvStream(context, {.weight = weight,
-                           .x = x.as<const uint16_t>(),
-                           .x_stride = x_stride,
-                           .x_group_stride = weight.cols,
-                           .y = y.data,
-                           .y_stride = y_stride,
-                           .y_group_stride = rows_per_group,
-                           .y_is_bf16 = y_is_bf16,
-                           .rows_per_group = rows_per_group,
-                           .num_groups = num_groups,
-                           .num_tokens = num_tokens});
-      return {};
     case LinearPath::kGemmSplitK:
-      return GemmSplitK(context, many);
+      RecordLinear(context, {.path = plan.kernel,
+                             .weight = weight,
+                             .x = x.as<const uint16_t>(),
+                             .x_stride = x_stride,
+                             .x_group_stride = weight.cols,
+                             .y = y.data,
+                             .y_stride = y_stride,
+                             .y_group_stride = rows_per_group,
+                             .y_is_bf16 = y_is_bf16,
+                             .rows_per_group = rows_per_group,
+                             .num_groups = num_groups,
+                             .num_tokens = num_tokens});
+      return {};
     case LinearPath::kGemmTmaBf16:
       return GemmTmaBf16(context, many);
     case LinearPath::kGemmWgmma:

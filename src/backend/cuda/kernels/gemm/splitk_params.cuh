@@ -6,7 +6,7 @@
 
 #include "backend/cuda/kernels/gemm/gemv_params.h"
 #include "backend/cuda/kernels/gemm/store_tile.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/lowering/work/hyper_connection.h"
 
 namespace dsv4::backend::cuda::slice_kernel {
 

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -91,7 +92,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   WaitForKernelsBefore();
 
   // The streams, from hc_post or as they are.
-  const OpenHcPost& before = p.before;
+  const HcPostBefore& before = p.before;
   Bf16 streams[kOwnRuns][kHcMult];
   float ys[kOwnRuns];
   float routed[kOwnRuns];
@@ -294,42 +295,19 @@ KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
                                                          : Choice<kWideBlocks, 2, 16>(over_ranks);
 }
 
-// OpenHcPre::relaunch.
-uint64_t Launch(CudaContext& context, const HcStep& step, uint64_t before) {
-  const KernelChoice choice = ChoiceOf(step.params.dim, step.before.links.size > 0);
-  // A device that has room for the one has it for the other, but wants to be asked (DeviceQueue::MostClusters).
-  if (!context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks, choice.threads,
-                                  choice.shared_bytes)) {
-    return 0;
-  }
-  return context.queue().LaunchInPlaceOf(before, choice.kernel,
-                                         dim3(choice.blocks, static_cast<unsigned>(step.num_tokens)),
-                                         choice.threads, choice.shared_bytes, step);
-}
-
 }  // namespace
 
-bool FitsHcCluster(CudaContext& context, int64_t dim) {
-  const KernelChoice choice = ChoiceOf(dim, false);
+bool HoldsHcCluster(CudaContext& context, int64_t dim, bool over_ranks) {
+  const KernelChoice choice = ChoiceOf(dim, over_ranks);
   return context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks,
                                     choice.threads, choice.shared_bytes);
 }
 
-Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args) {
-  DSV4_ASSIGN_OR_RETURN_STATUS(OpenHcPre* const open, NewOpenHcPre(context, args, 1, Launch));
-  HcStep& step = open->step;
-  if (const OpenHcPost* const before = PostBefore(context, args); before != nullptr) {
-    step.before = *before;
-    step.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
-    open->launch = Launch(context, step, before->launch);
-    if (open->launch == 0) {
-      step.before = {};
-    } else {
-      context.Fused(before->links.size > 0 ? FusionRule::kSumOverRanks : FusionRule::kPostPre);
-    }
-  }
-  if (open->launch == 0) open->launch = Launch(context, step, 0);
-  return {};
+void LaunchHcCluster(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+                     const NormWork* norm, bool with_mix) {
+  const KernelChoice choice = ChoiceOf(pre.params.dim, before.links.size > 0);
+  context.Launch(choice.kernel, dim3(choice.blocks, static_cast<unsigned>(pre.num_tokens)), choice.threads,
+                 choice.shared_bytes, MakeHcStep(before, pre, norm, with_mix));
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,15 +1,18 @@
 // hc_pre of a few tokens as one launch, with hc_post in front of it and the norm behind it.
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
-#include "ops/hyper_connection.h"
+#include "backend/cuda/lowering/work/hyper_connection.h"
 
 namespace dsv4::backend::cuda {
 
-// Whether the device has room for a cluster of streams so wide, which are at most kMaxHcClusterDim.
-bool FitsHcCluster(CudaContext& context, int64_t dim);
+class CudaContext;
 
-// hc_pre; hc_post is done by the same launch if its own was the last and made these streams (OpenHcPost).
-Status HcPreInCluster(CudaContext& context, const ops::HcPreArgs& args);
+// Whether the device has room for a cluster of streams so wide, which are at most kMaxHcClusterDim. It is asked before the launch
+// (DeviceQueue::MostClusters).
+bool HoldsHcCluster(CudaContext& context, int64_t dim, bool over_ranks);
+
+// `before`: none, or hc_post and what is in front of it. `norm`: null, or of u. Without the mix post and comb are another launch's work.
+void LaunchHcCluster(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+                     const NormWork* norm, bool with_mix);
 
 }  // namespace dsv4::backend::cuda

@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_mixes.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -68,7 +69,7 @@ struct Columns {
   float routed[kEightColumns];
 
   __device__ __forceinline__ void Ask(const HcStep& p, int64_t token, int64_t column) {
-    const OpenHcPost& before = p.before;
+    const HcPostBefore& before = p.before;
     const int64_t dim = p.params.dim;
     const auto* const in = static_cast<const Bf16*>(before.out != nullptr ? before.residual : p.streams);
 #pragma unroll
@@ -87,7 +88,7 @@ struct Columns {
   // [moe_combine and] hc_post, with the token's factors: as HcPostOfFourKernel.
   __device__ __forceinline__ void Post(const HcStep& p, const double* factors, int64_t token,
                                        int64_t column) {
-    const OpenHcPost& before = p.before;
+    const HcPostBefore& before = p.before;
     const int64_t dim = p.params.dim;
     double post[kHcMult];
     double comb[kHcMult][kHcMult];
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 2) HcEightsPostAndDotsKernel(const _
   LetNextKernelStart();
   WaitForKernelsBefore();
 
-  const OpenHcPost& before = p.before;
+  const HcPostBefore& before = p.before;
   const int num_groups = (p.num_tokens + kTokens - 1) / kTokens;
 #pragma unroll 1
   for (auto group = static_cast<int>(blockIdx.y); group < num_groups; group += static_cast<int>(gridDim.y)) {
@@ -345,26 +346,22 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
 
 int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColumns)); }
 
-// In place of hc_post's launch if that is `before`; 0 if it is too late.
-uint64_t LaunchPostAndDots(CudaContext& context, const HcStep& step, uint64_t before) {
+void LaunchPostAndDots(CudaContext& context, const HcStep& step) {
   constexpr int kFlashRuns = 8;
   const auto num_parts = static_cast<int>(HcParts(step.params.dim));
   const int runs = Runs(step.params.dim);
   const int num_groups = (step.num_tokens + kTokens - 1) / kTokens;
   const dim3 grid(static_cast<unsigned>(num_parts),
                   static_cast<unsigned>(std::clamp(context.queue().num_sms() / num_parts, 1, num_groups)));
-  return context.queue().LaunchInPlaceOf(
-      before, runs == kFlashRuns ? HcEightsPostAndDotsKernel<kFlashRuns> : HcEightsPostAndDotsKernel<0>, grid,
-      kThreads, SharedBytes(runs), step);
+  context.Launch(runs == kFlashRuns ? HcEightsPostAndDotsKernel<kFlashRuns> : HcEightsPostAndDotsKernel<0>,
+                 grid, kThreads, SharedBytes(runs), step);
 }
 
-// OpenHcPre::relaunch.
-uint64_t LaunchMixAndNorm(CudaContext& context, const HcStep& step, uint64_t before) {
+void LaunchMixAndNorm(CudaContext& context, const HcStep& step) {
   const int64_t dim = step.params.dim;
   const int mix_blocks = step.with_mix ? MixBlocks(step.num_tokens) : 0;
   const bool narrow = dim <= kMaxNarrowRow;
-  return context.queue().LaunchInPlaceOf(
-      before,
+  context.Launch(
       narrow ? HcEightsMixAndNormKernel<kNarrowRowThreads> : HcEightsMixAndNormKernel<kWideRowThreads>,
       static_cast<unsigned>(mix_blocks + step.num_tokens), narrow ? kNarrowRowThreads : kWideRowThreads,
       std::max(static_cast<size_t>(dim) * sizeof(float), sizeof(MixesMemory)), step, mix_blocks);
@@ -372,26 +369,10 @@ uint64_t LaunchMixAndNorm(CudaContext& context, const HcStep& step, uint64_t bef
 
 }  // namespace
 
-Status HcPreInEights(CudaContext& context, const ops::HcPreArgs& args) {
-  const auto num_parts = static_cast<int>(HcParts(args.streams.shape[2]));
-  DSV4_ASSIGN_OR_RETURN_STATUS(OpenHcPre* const open,
-                               NewOpenHcPre(context, args, num_parts, LaunchMixAndNorm));
-  HcStep first = open->step;
-  uint64_t launch = 0;
-  if (const OpenHcPost* const before = PostBefore(context, args);
-      before != nullptr && before->links.size == 0) {
-    first.before = *before;
-    first.before.launch = 0;  // Equal steps have equal arguments (launch_list.h).
-    launch = LaunchPostAndDots(context, first, before->launch);
-    if (launch == 0) {
-      first.before = {};
-    } else {
-      context.Fused(FusionRule::kPostPre);
-    }
-  }
-  if (launch == 0) LaunchPostAndDots(context, first, 0);
-  open->launch = LaunchMixAndNorm(context, open->step, 0);
-  return {};
+void LaunchHcEights(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+                    const NormWork* norm, bool with_mix) {
+  LaunchPostAndDots(context, MakeHcStep(before, pre, nullptr, true));
+  LaunchMixAndNorm(context, MakeHcStep({}, pre, norm, with_mix));
 }
 
 }  // namespace dsv4::backend::cuda

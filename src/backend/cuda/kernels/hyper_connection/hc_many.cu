@@ -183,11 +183,10 @@ void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcP
                  static_cast<const double*>(pre), params.dim);
 }
 
-uint64_t LaunchManyPosts(CudaContext& context, const ManyPosts& posts, uint64_t before) {
+void LaunchManyPosts(CudaContext& context, const ManyPosts& posts) {
   const dim3 grid(static_cast<unsigned>(posts.num_tokens), Pieces(posts.dim));
-  return context.queue().LaunchInPlaceOf(
-      before, posts.routed != nullptr ? HcManyPostsKernel<true> : HcManyPostsKernel<false>, grid, kThreads, 0,
-      posts);
+  context.Launch(posts.routed != nullptr ? HcManyPostsKernel<true> : HcManyPostsKernel<false>, grid, kThreads,
+                 0, posts);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -24,7 +24,6 @@ struct ManyPosts {
   int64_t num_tokens;
   int64_t dim;  // A multiple of eight; all of it aligned to 16 bytes.
 };
-// Puts it in place of launch `before`, or adds it (0): its number, 0 if that is too late.
-uint64_t LaunchManyPosts(CudaContext& context, const ManyPosts& posts, uint64_t before);
+void LaunchManyPosts(CudaContext& context, const ManyPosts& posts);
 
 }  // namespace dsv4::backend::cuda

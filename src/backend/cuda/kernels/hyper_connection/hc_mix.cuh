@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/lowering/work/hyper_connection.h"
 #include "ops/hyper_connection.h"
 
 namespace dsv4::backend::cuda {

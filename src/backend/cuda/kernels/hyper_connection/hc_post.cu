@@ -1,13 +1,11 @@
 // hc_post: new streams from the old ones and what the sub-layer gives.
-#include <memory>
-
 #include "backend/cuda/collectives/ll_exchange.cuh"
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/eight_columns.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_many.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/kernels/hyper_connection/hc_post.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -119,103 +117,45 @@ __global__ void __launch_bounds__(kPostThreads)
   }
 }
 
-// The launch in front of hc_post of four streams, if it is moe_combine's that makes y and its work can be done element by element
-// with hc_post's.
-const OpenCombine* CombineBefore(CudaContext& context, const ops::HcPostArgs& args) {
-  const OpenCombine* const open = context.open_combine().get();
-  if (open == nullptr || open->y != args.y.data || open->count != args.y.num_elements() ||
-      open->dtype != args.y.dtype || args.y.dtype != args.residual.dtype) {
-    return nullptr;
-  }
-  if ((reinterpret_cast<uintptr_t>(open->routed) | reinterpret_cast<uintptr_t>(open->shared)) % 16 != 0)
-    return nullptr;
-  const int64_t out_bytes = args.out.num_bytes();
-  const int64_t y_bytes = args.y.num_bytes();
-  if (open->links.size > 0 &&
-      (args.y.dtype != DType::kBF16 || reinterpret_cast<uintptr_t>(open->sum) % 16 != 0 ||
-       OverlapsOperands(*open, args.out.data, out_bytes) ||
-       OverlapsOperands(*open, args.residual.data, args.residual.num_bytes()))) {
-    return nullptr;
-  }
-  if (BytesOverlap(args.out.data, out_bytes, open->routed,
-                   open->count * static_cast<int64_t>(sizeof(float))) ||
-      BytesOverlap(args.out.data, out_bytes, open->shared, y_bytes) ||
-      BytesOverlap(args.out.data, out_bytes, open->y, y_bytes) ||
-      BytesOverlap(args.residual.data, args.residual.num_bytes(), open->y, y_bytes)) {
-    return nullptr;
-  }
-  return open;
-}
-
 }  // namespace
 
-Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
-  if (args.residual.num_elements() == 0) return {};
-  const int64_t dim = args.residual.shape[2];
+void LaunchHcPost(CudaContext& context, const HcPostBefore& post, DType dtype, HcPostPath path) {
+  if (path == HcPostPath::kManyTokens && post.links.size == 0) {
+    LaunchManyPosts(context, {.y = static_cast<uint16_t*>(post.y),
+                              .routed = post.routed,
+                              .shared = static_cast<const uint16_t*>(post.shared),
+                              .residual = static_cast<const uint16_t*>(post.residual),
+                              .out = static_cast<uint16_t*>(post.out),
+                              .post = post.post,
+                              .comb = post.comb,
+                              .num_tokens = post.num_tokens,
+                              .dim = post.dim});
+    return;
+  }
+  const dim3 blocks(static_cast<unsigned>(post.num_tokens),
+                    static_cast<unsigned>(CeilDiv(post.dim, kPostThreads * kEightColumns)));
+  const Combined combined =
+      post.routed == nullptr ? Combined{} : Combined{post.routed, post.shared, post.y, post.links, post.sum};
+  WithElement(dtype, [&]<typename T>(T*) {
+    const auto kernel = post.links.size > 0      ? HcPostOfFourKernel<T, Before::kSumOverRanks>
+                        : post.routed != nullptr ? HcPostOfFourKernel<T, Before::kCombine>
+                                                 : HcPostOfFourKernel<T, Before::kNothing>;
+    context.Launch(kernel, blocks, kPostThreads, 0, static_cast<const T*>(post.y),
+                   static_cast<const T*>(post.residual), post.post, post.comb, static_cast<T*>(post.out),
+                   post.dim, combined);
+  });
+}
+
+void LaunchHcPostOfAny(CudaContext& context, const ops::HcPostArgs& args) {
   constexpr int kThreads = 128;
+  const int64_t dim = args.residual.shape[2];
   const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),
                   static_cast<unsigned>(CeilDiv(dim, kThreads)));
-  const Plan<HcPostPath> plan = ChooseHcPost({.dtype = args.residual.dtype,
-                                              .num_tokens = args.residual.shape[0],
-                                              .mult = args.residual.shape[1],
-                                              .dim = dim,
-                                              .y = args.y.data,
-                                              .out = args.out.data,
-                                              .residual = args.residual.data},
-                                             context.limits());
-  context.Chose(plan);
   WithElement(args.residual.dtype, [&]<typename T>(T*) {
-    if (plan.kernel != HcPostPath::kAny) {
-      const dim3 blocks(grid.x, static_cast<unsigned>(CeilDiv(dim, kPostThreads * kEightColumns)));
-      const int64_t num_tokens = args.residual.shape[0];
-      const bool many = plan.kernel == HcPostPath::kManyTokens;
-      const auto launch = [&](auto kernel, uint64_t before, const Combined& combined) {
-        if (many && combined.links.size == 0) {
-          return LaunchManyPosts(context,
-                                 {.y = args.y.as<uint16_t>(),
-                                  .routed = combined.routed,
-                                  .shared = static_cast<const uint16_t*>(combined.shared),
-                                  .residual = args.residual.as<const uint16_t>(),
-                                  .out = args.out.as<uint16_t>(),
-                                  .post = args.post.as<const float>(),
-                                  .comb = args.comb.as<const float>(),
-                                  .num_tokens = num_tokens,
-                                  .dim = dim},
-                                 before);
-        }
-        return context.queue().LaunchInPlaceOf(before, kernel, blocks, kPostThreads, 0, args.y.as<const T>(),
-                                               args.residual.as<const T>(), args.post.as<const float>(),
-                                               args.comb.as<const float>(), args.out.as<T>(), dim, combined);
-      };
-      OpenHcPost post = {.y = args.y.data,
-                         .residual = args.residual.data,
-                         .out = args.out.data,
-                         .post = args.post.as<const float>(),
-                         .comb = args.comb.as<const float>(),
-                         .num_tokens = num_tokens,
-                         .dim = dim};
-      if (const OpenCombine* const open = CombineBefore(context, args); open != nullptr) {
-        const Combined combined = {open->routed, open->shared, open->y, open->links, open->sum};
-        post.launch = launch(open->links.size > 0 ? HcPostOfFourKernel<T, Before::kSumOverRanks>
-                                                  : HcPostOfFourKernel<T, Before::kCombine>,
-                             open->launch, combined);
-        if (post.launch != 0) {
-          post.routed = open->routed;
-          post.shared = open->shared;
-          post.links = open->links;
-          post.sum = open->sum;
-          context.Fused(open->links.size > 0 ? FusionRule::kSumOverRanks : FusionRule::kCombinePost);
-        }
-      }
-      if (post.launch == 0) post.launch = launch(HcPostOfFourKernel<T, Before::kNothing>, 0, {});
-      if (args.residual.dtype == DType::kBF16) context.open_hc_post() = std::make_shared<OpenHcPost>(post);
-      return;
-    }
     context.Launch(HcPostKernel<T>, grid, kThreads, 0, args.y.as<const T>(), args.residual.as<const T>(),
                    args.post.as<const float>(), args.comb.as<const float>(), args.out.as<T>(),
                    static_cast<int>(args.residual.shape[1]), dim);
   });
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

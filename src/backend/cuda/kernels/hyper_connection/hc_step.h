@@ -1,19 +1,16 @@
-// What hc_pre's launches are told where they do more than hc_pre: hc_post in front of it, the norm behind it; and the last such launch.
+// What a launch of hc_pre is told where it does more than hc_pre: hc_post in front of it, the norm behind it (hc_cluster.cu, hc_eights.cu).
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
-#include "backend/cuda/runtime/cuda_context.h"
-#include "backend/cuda/runtime/open_launches.h"
-#include "ops/hyper_connection.h"
+#include "backend/cuda/lowering/work/hyper_connection.h"
 
 namespace dsv4::backend::cuda {
 
 // Of four bf16 streams in runs (HasHcRuns). What is null is not asked for.
 struct HcStep {
-  OpenHcPost before;  // out null: the streams are there.
+  HcPostBefore before;  // out null: the streams are there.
   const Bf16* streams;
   const float* fn;
   double* dots;  // Where params.dots points.
@@ -25,23 +22,19 @@ struct HcStep {
   bool with_mix;  // post and comb.
 };
 
-// Launches `step`, or puts it in place of `before` unless that is 0: the launch's number, 0 if it is too late.
-using LaunchHcStep = uint64_t(CudaContext& context, const HcStep& step, uint64_t before);
-
-// The last launch of hc_pre, which may fuse with a norm of u.
-struct OpenHcPre {
-  uint64_t launch = 0;  // 0: nothing may.
-  TensorView u;
-  HcStep step;
-  LaunchHcStep* relaunch = nullptr;
-  Buffer dots;  // Of kMaxHcStepTokens: the launch that takes post and comb over belongs to another op.
-};
-
-// The step of hc_pre alone, which fuses with nothing before it has been launched.
-Result<OpenHcPre*> NewOpenHcPre(CudaContext& context, const ops::HcPreArgs& args, int num_parts,
-                                LaunchHcStep* relaunch);
-
-// The hc_post that was launched last, if it made these streams and nothing that hc_pre writes is read by another block's part of it.
-const OpenHcPost* PostBefore(CudaContext& context, const ops::HcPreArgs& args);
+// `norm`: null, or the norm of u.
+inline HcStep MakeHcStep(const HcPostBefore& before, const HcPreWork& pre, const NormWork* norm,
+                         bool with_mix) {
+  return {.before = before,
+          .streams = static_cast<const Bf16*>(pre.streams),
+          .fn = pre.fn,
+          .dots = pre.dots,
+          .u = static_cast<Bf16*>(pre.u),
+          .norm_weight = norm == nullptr ? nullptr : norm->weight,
+          .params = pre.params,
+          .norm_eps = norm == nullptr ? 0.0F : norm->eps,
+          .num_tokens = pre.num_tokens,
+          .with_mix = with_mix};
+}
 
 }  // namespace dsv4::backend::cuda

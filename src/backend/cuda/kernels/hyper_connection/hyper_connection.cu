@@ -7,11 +7,10 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
 #include "backend/cuda/kernels/hyper_connection/hc_dots.h"
-#include "backend/cuda/kernels/hyper_connection/hc_eights.h"
 #include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -414,14 +413,8 @@ HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_par
           .sinkhorn_iters = args.sinkhorn_iters};
 }
 
-Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
-  if (args.streams.num_elements() == 0) return {};
-  HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
-  shape.cluster_fits = [&] { return FitsHcCluster(context, args.streams.shape[2]); };
-  const Plan<HcPrePath> plan = ChooseHcPre(shape, context.limits());
-  context.Chose(plan);
-  if (plan.kernel == HcPrePath::kCluster) return HcPreInCluster(context, args);
-  if (plan.kernel == HcPrePath::kEights) return HcPreInEights(context, args);
+Status LaunchHcPreInParts(CudaContext& context, const ops::HcPreArgs& args) {
+  const HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
   DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
   const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
   if (ChooseHcMix(shape, context.limits()).kernel == HcMixPath::kManyTokens) {

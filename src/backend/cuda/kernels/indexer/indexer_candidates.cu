@@ -5,9 +5,9 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
 #include "backend/cuda/kernels/indexer/indexer_scores.h"
 #include "backend/cuda/kernels/indexer/top_k.h"
+#include "backend/cuda/lowering/record/over_ranks.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -224,7 +224,7 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
                              .num_heads = static_cast<int>(num_heads),
                              .width = static_cast<int>(width)};
   DSV4_ASSIGN_OR_RETURN_STATUS(const bool in_cluster,
-                               CandidatesInCluster(context, args, table, score, max_entries));
+                               RecordCandidates(context, args, table, score, max_entries));
   if (in_cluster) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows, context.Scratch<int32_t>(num_tokens * top_k));
   constexpr int64_t kMaxScores = int64_t{1} << 24;
@@ -270,7 +270,7 @@ Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& arg
   const int64_t num_tokens = args.candidates.shape[0];
   const int64_t num_candidates = args.candidates.shape[1];
   const int64_t top_k = args.selected.shape[1];
-  if (num_tokens == 0 || top_k == 0 || MergeJoinsCandidates(context, args)) return {};
+  if (num_tokens == 0 || top_k == 0 || FuseMergeCandidates(context, args)) return {};
   const size_t shared_bytes = static_cast<size_t>(num_candidates) * sizeof(uint64_t) +
                               static_cast<size_t>(kWords + top_k) * sizeof(uint32_t);
   if (shared_bytes > kMaxSharedBytes) {

@@ -9,29 +9,16 @@
 #include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
 #include "backend/cuda/kernels/indexer/top_k.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
-
-struct IndexerOverRanks {
-  SequenceTable table;
-  ScoreParams score = {};  // Of the rows that are here; without scores they are made by the kernel.
-  int64_t shard_index = 0;
-  int64_t shard_count = 1;
-  int64_t top_k = 0;
-  uint64_t* candidates = nullptr;  // [top_k]
-  PeerLinks links = {};
-  uint64_t* all = nullptr;      // [ranks, top_k]; null: candidates are not exchanged.
-  int32_t* selected = nullptr;  // [top_k]; null: nothing is chosen.
-  int32_t* rows = nullptr;      // [1 + top_k]: how many of those chosen are here, and which rows.
-};
 
 namespace {
 
 constexpr int kThreads = kIndexerThreads;
 constexpr int kWarps = kIndexerWarps;
-constexpr int kMaxTopK = 1024;
-constexpr int kMaxScoredRows = 16384;  // Where they are scored by a launch in front.
+constexpr int kMaxTopK = static_cast<int>(kMaxOverRanksTopK);
+constexpr int kMaxScoredRows = static_cast<int>(kMaxOverRanksRows);
 
 // Where number `place` of a list lies: places that a search by halves looks at lie in different banks.
 __host__ __device__ constexpr int Spread(int place) { return place + (place >> 5); }
@@ -388,127 +375,24 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   if (chooses) ChooseOfAll(m.choice, p, share, num_words);
 }
 
-// In place of `before` unless that is 0. What was launched is the open selection; false: it was too late.
-bool Launch(CudaContext& context, uint64_t before, const IndexerOverRanks& params, OpenSelection open) {
-  const auto launch = [&]<int kMaxRows>() {
-    return context.queue().LaunchInPlaceOf(before, IndexerOverRanksKernel<kMaxRows>, kIndexerBlocks, kThreads,
-                                           sizeof(Memory<kMaxRows>), params);
-  };
-  open.launch = params.score.scores == nullptr ? launch.template operator()<kIndexerMaxEntries>()
-                                               : launch.template operator()<kMaxScoredRows>();
-  if (open.launch == 0) return false;
-  if (before != 0) context.Fused(FusionRule::kCandidatesOverRanks);
-  open.selected = params.selected;
-  open.over_ranks = std::make_shared<IndexerOverRanks>(params);
-  context.open_selection() = std::make_shared<OpenSelection>(std::move(open));
-  return true;
-}
-
-template <int kMaxRows>
-bool HasCluster(CudaContext& context) {
-  return context.queue().HasCluster(reinterpret_cast<const void*>(IndexerOverRanksKernel<kMaxRows>),
-                                    kIndexerBlocks, kThreads, sizeof(Memory<kMaxRows>));
-}
-
-// The open selection over ranks, if its launch is the last.
-const OpenSelection* OpenOverRanks(CudaContext& context) {
-  const OpenSelection* const open = context.open_selection().get();
-  const bool is_open =
-      open != nullptr && open->over_ranks != nullptr && context.queue().IsLastLaunch(open->launch);
-  return is_open ? open : nullptr;
-}
-
-// Room for rows, kept from call to call: another op reads them.
-Result<Buffer> RowsMemory(CudaContext& context, int64_t top_k) {
-  const OpenSelection* const open = context.open_selection().get();
-  const auto num_bytes = static_cast<size_t>(1 + top_k) * sizeof(int32_t);
-  if (open != nullptr && open->rows.num_bytes() >= num_bytes) return open->rows;
-  return context.memory().Allocate(num_bytes);
-}
-
 }  // namespace
 
-Result<bool> CandidatesInCluster(CudaContext& context, const ops::IndexerCandidatesArgs& args,
-                                 const SequenceTable& table, const ScoreParams& score, int64_t num_entries) {
-  const int64_t top_k = args.candidates.shape[1];
-  // Of the rank that has most, so that all take the same.
-  const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
-  if (args.q.shape[0] != 1 || !ScoresOnTensorCores(args.q.dtype, score.num_heads, score.width) ||
-      num_entries <= top_k || top_k > kMaxTopK || args.shard.count > kMaxPeers ||
-      most_rows > kMaxScoredRows) {
-    return false;
-  }
-  const bool scored_before = most_rows > kIndexerMaxEntries;
-  if (!(scored_before ? HasCluster<kMaxScoredRows>(context) : HasCluster<kIndexerMaxEntries>(context)))
-    return false;
-  OpenSelection open{
-      .num_tokens = 1, .top_k = top_k, .ratio = args.ratio, .sequences = TokensOf(args.sequences)};
-  DSV4_ASSIGN_OR_RETURN(open.rows, RowsMemory(context, top_k));
-  IndexerOverRanks params;
-  params.table = table;
-  params.score = score;
-  params.score.scores = nullptr;
-  params.shard_index = args.shard.index;
-  params.shard_count = args.shard.count;
-  params.top_k = top_k;
-  params.candidates = args.candidates.as<uint64_t>();
-  params.rows = static_cast<int32_t*>(open.rows.data());
-  if (scored_before) {
-    DSV4_ASSIGN_OR_RETURN(params.score.scores, context.Scratch<float>(score.max_visible));
-    ScoreEntries(context, table, params.score, args.q.dtype, 1);
-  }
-  return Launch(context, 0, params, std::move(open));
+bool HoldsIndexerOverRanks(CudaContext& context, bool scored_before) {
+  const auto holds = [&]<int kMaxRows>() {
+    return context.queue().HasCluster(reinterpret_cast<const void*>(IndexerOverRanksKernel<kMaxRows>),
+                                      kIndexerBlocks, kThreads, sizeof(Memory<kMaxRows>));
+  };
+  return scored_before ? holds.template operator()<kMaxScoredRows>()
+                       : holds.template operator()<kIndexerMaxEntries>();
 }
 
-bool GatherJoinsCandidates(CudaContext& context, const PeerLinks& links, const void* mine, void* all,
-                           std::span<const int64_t> row_bytes) {
-  const OpenSelection* const open = OpenOverRanks(context);
-  if (open == nullptr) return false;
-  IndexerOverRanks params = *open->over_ranks;
-  const int64_t bytes = params.top_k * int64_t{sizeof(uint64_t)};
-  if (params.all != nullptr || params.candidates != mine || params.shard_index != links.rank ||
-      params.shard_count != links.size || bytes > kMaxPackedBytes ||
-      std::ranges::any_of(row_bytes, [&](int64_t piece) { return piece != bytes; }) ||
-      BytesOverlap(all, links.size * bytes, mine, bytes)) {
-    return false;
-  }
-  params.links = links;
-  params.all = static_cast<uint64_t*>(all);
-  return Launch(context, open->launch, params, *open);
-}
-
-bool MergeJoinsCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
-  const OpenSelection* const open = OpenOverRanks(context);
-  if (open == nullptr) return false;
-  IndexerOverRanks params = *open->over_ranks;
-  if (params.all == nullptr || params.selected != nullptr || args.candidates.data != params.all ||
-      args.candidates.shape != Shape{1, params.links.size * params.top_k} ||
-      args.selected.shape != Shape{1, params.top_k}) {
-    return false;
-  }
-  const int64_t selected_bytes = args.selected.num_bytes();
-  if (BytesOverlap(args.selected.data, selected_bytes, params.all, args.candidates.num_bytes()) ||
-      BytesOverlap(args.selected.data, selected_bytes, params.candidates,
-                   params.top_k * int64_t{sizeof(uint64_t)})) {
-    return false;
-  }
-  params.selected = args.selected.as<int32_t>();
-  return Launch(context, open->launch, params, *open);
-}
-
-RowsChosenHere FindRowsChosenHere(CudaContext& context, const ops::AttentionPartArgs& args,
-                                  uint64_t queries) {
-  const OpenSelection* const open = context.open_selection().get();
-  if (open == nullptr || open->over_ranks == nullptr || open->selected == nullptr ||
-      open->selected != args.selected.data || args.selected.shape != Shape{1, open->top_k} ||
-      open->ratio != args.ratio || open->over_ranks->shard_index != args.shard.index ||
-      open->over_ranks->shard_count != args.shard.count || open->sequences != TokensOf(args.sequences)) {
-    return {};
-  }
-  const bool is_last = context.queue().IsLastLaunch(open->launch);
-  const bool queries_follow = queries == open->launch + 1 && context.queue().IsLastLaunch(queries);
-  if (!is_last && !queries_follow) return {};
-  return {.rows = open->over_ranks->rows + 1, .num_rows = open->over_ranks->rows};
+void LaunchIndexerOverRanks(CudaContext& context, const IndexerOverRanks& params) {
+  const auto launch = [&]<int kMaxRows>() {
+    context.Launch(IndexerOverRanksKernel<kMaxRows>, kIndexerBlocks, kThreads, sizeof(Memory<kMaxRows>),
+                   params);
+  };
+  params.score.scores == nullptr ? launch.template operator()<kIndexerMaxEntries>()
+                                 : launch.template operator()<kMaxScoredRows>();
 }
 
 }  // namespace dsv4::backend::cuda

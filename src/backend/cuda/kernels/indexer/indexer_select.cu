@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/indexer/indexer_scores.h"
 #include "backend/cuda/kernels/indexer/indexer_wgmma.h"
 #include "backend/cuda/kernels/indexer/top_k.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/lowering/lowering.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -180,9 +180,9 @@ void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams 
   });
 }
 
-// One kernel after the other; the number of the last launch.
-static Result<uint64_t> ScoreAndSelect(CudaContext& context, const SequenceTable& table, ScoreParams score,
-                                       const ops::IndexerSelectArgs& args) {
+// One kernel after the other.
+static Status ScoreAndSelect(CudaContext& context, const SequenceTable& table, ScoreParams score,
+                             const ops::IndexerSelectArgs& args) {
   const int64_t num_tokens = args.q.shape[0];
   const bool all_chosen = score.max_visible <= score.top_k;
   // Scores of as many tokens at a time as fit: memory must not grow with chunk times context.
@@ -190,24 +190,23 @@ static Result<uint64_t> ScoreAndSelect(CudaContext& context, const SequenceTable
   const int64_t tokens_at_once =
       all_chosen ? num_tokens : std::clamp<int64_t>(kMaxScores / score.max_visible, 1, num_tokens);
   if (!all_chosen) {
-    DSV4_ASSIGN_OR_RETURN(score.scores, context.Scratch<float>(tokens_at_once * score.max_visible));
+    DSV4_ASSIGN_OR_RETURN_STATUS(score.scores, context.Scratch<float>(tokens_at_once * score.max_visible));
   }
-  uint64_t launch = 0;
   for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
     const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
     score.first_token = begin;
     if (!all_chosen) ScoreEntries(context, table, score, args.q.dtype, count);
-    launch = SelectTopK(context, table,
-                        {.scores = score.scores,
-                         .selected = args.selected.as<int32_t>(),
-                         .first_token = begin,
-                         .max_visible = score.max_visible,
-                         .top_k = score.top_k,
-                         .ratio = score.ratio,
-                         .rounded = args.q.dtype == DType::kBF16},
-                        count);
+    SelectTopK(context, table,
+               {.scores = score.scores,
+                .selected = args.selected.as<int32_t>(),
+                .first_token = begin,
+                .max_visible = score.max_visible,
+                .top_k = score.top_k,
+                .ratio = score.ratio,
+                .rounded = args.q.dtype == DType::kBF16},
+               count);
   }
-  return launch;
+  return {};
 }
 
 Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
@@ -246,7 +245,6 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                        .ratio = args.ratio,
                        .num_heads = static_cast<int>(num_heads),
                        .width = static_cast<int>(width)};
-  uint64_t launch = 0;
   const IndexerShape shape = {.dtype = args.q.dtype,
                               .num_tokens = num_tokens,
                               .num_sequences = table.sequences.size,
@@ -258,17 +256,17 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   const Plan<IndexerPath> plan = ChooseIndexer(shape, context.limits());
   if (plan.kernel == IndexerPath::kCluster) {
     context.Chose(plan);
-    launch = SelectInCluster(context, table, score, args.selected.as<int32_t>(), num_tokens);
+    SelectInCluster(context, table, score, args.selected.as<int32_t>(), num_tokens);
   } else {
-    DSV4_ASSIGN_OR_RETURN_STATUS(launch, ScoreAndSelect(context, table, score, args));
+    DSV4_RETURN_IF_ERROR(ScoreAndSelect(context, table, score, args));
   }
-  context.open_selection() =
-      std::make_shared<OpenSelection>(OpenSelection{.launch = launch,
-                                                    .selected = args.selected.data,
-                                                    .num_tokens = num_tokens,
-                                                    .top_k = top_k,
-                                                    .ratio = args.ratio,
-                                                    .sequences = TokensOf(args.sequences)});
+  context.lowering().Note({.kind = OpKind::kIndexerList,
+                           .accesses = {},
+                           .work = EntryListWork{.selected = args.selected.data,
+                                                 .num_tokens = num_tokens,
+                                                 .top_k = top_k,
+                                                 .ratio = args.ratio,
+                                                 .sequences = TokensOf(args.sequences)}});
   return {};
 }
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/sync/grid_barrier.cuh"
@@ -9,10 +8,9 @@
 #include "backend/cuda/kernels/gemm/gemv_tma_tiles.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/moe/chosen_experts.cuh"
-#include "backend/cuda/kernels/moe/gemv_experts.h"
 #include "backend/cuda/kernels/moe/gemv_joint.h"
 #include "backend/cuda/lowering/select/experts.h"
-#include "backend/cuda/runtime/memory_range.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -22,7 +20,7 @@ constexpr int kMostStages = 8;
 constexpr int kMostOfBatch = 32;                              // A lane asks for an item,
 constexpr int kMostOfTopK = static_cast<int>(kMaxJointTopK);  // and has a slot.
 // What a block may have beside what the kernel has by name.
-constexpr size_t kSharedBytes = size_t{223} * 1024;
+constexpr size_t kSharedBytes = DeviceLimits().shared_bytes - size_t{4} * 1024;
 // Row tiles whose sums are added at once.
 constexpr int kItemsAtOnce = 24;
 
@@ -402,121 +400,90 @@ size_t Divide(Params& p, int num_blocks) {
   return stages_bytes + others;
 }
 
-// Launches params, or puts them in place of `before` (0: nothing): the launch's number, 0 if that is too late or all blocks
-// cannot run at once.
-uint64_t Launch(CudaContext& context, Params& params, int num_tokens, uint64_t before) {
+struct JointPlan {
+  Params params;
+  dim3 grid;
+  size_t shared_bytes;
+  Kernel kernel;
+};
+JointPlan PlanOf(const CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
+  JointPlan plan = {.params = {.dim = static_cast<int>(experts.w2.rows),
+                               .width = static_cast<int>(experts.w1.rows),
+                               .weights = experts.weights,
+                               .indices = experts.indices,
+                               .routing = experts.routing,
+                               .x = experts.x,
+                               .hidden = nullptr,
+                               .y = experts.y,
+                               .num_experts = experts.num_experts,
+                               .top_k = experts.top_k,
+                               .limit = experts.limit,
+                               .stages = 0,
+                               .stage_bytes = 0,
+                               .items_of_sums = 0,
+                               .items_at = 0,
+                               .barriers = nullptr,
+                               .fault = context.fault(),
+                               .linear = {},
+                               .parts = {}},
+                    .grid = {},
+                    .shared_bytes = 0,
+                    .kernel = KernelOf(StreamKindOf(experts.w1))};
+  Params& params = plan.params;
+  params.parts[kLinear].step = 1;
+  params.parts[kGateUp] = {.shape = ShapeOf(experts.w1),
+                           .form = FormOf(experts.w1),
+                           .tiles = params.width / kTileRows * params.top_k,
+                           .step = 2,
+                           .of_batch = 0,
+                           .of_round = 0};
+  params.parts[kDown] = {.shape = ShapeOf(experts.w2),
+                         .form = FormOf(experts.w2),
+                         .tiles = params.dim / kTileRows,
+                         .step = params.top_k,
+                         .of_batch = 0,
+                         .of_round = 0};
+  if (linear != nullptr) {
+    params.parts[kLinear] = {.shape = ShapeOf(linear->weight),
+                             .form = FormOf(linear->weight),
+                             .tiles = static_cast<int>(linear->rows_per_group) / kTileRows,
+                             .step = 1,
+                             .of_batch = 0,
+                             .of_round = 0};
+    params.linear = {.cols = static_cast<int>(linear->weight.cols),
+                     .data = linear->weight.data,
+                     .scale = static_cast<const uint8_t*>(linear->weight.scale),
+                     .x = linear->x,
+                     .y = linear->y,
+                     .global_scale = linear->weight.global_scale,
+                     .y_is_bf16 = linear->y_is_bf16};
+  }
   int tiles = 0;
   for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
-  const int num_blocks = std::min(std::max(1, context.queue().num_sms() / num_tokens), tiles);
-  const size_t shared_bytes = Divide(params, num_blocks);
-  if (params.stages < kItemStep) return 0;
-  const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(num_tokens));
-  const Kernel kernel = KernelOf(params.parts[kGateUp].shape.kind);
-  if (!context.queue().RunsAtOnce(reinterpret_cast<const void*>(kernel), grid.x * grid.y, kWholeTileThreads,
-                                  shared_bytes)) {
-    return 0;
-  }
-  const uint64_t launch =
-      context.queue().LaunchInPlaceOf(before, kernel, grid, kWholeTileThreads, shared_bytes, params);
-  context.queue().NoteReader(launch, {});
-  return launch;
+  const int num_blocks = std::min(std::max(1, context.limits().num_sms / experts.num_tokens), tiles);
+  plan.grid = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(experts.num_tokens));
+  plan.shared_bytes = Divide(params, num_blocks);
+  return plan;
 }
 
 }  // namespace
 
-// A launch that may fuse with the next linear.
-struct OpenExperts {
-  uint64_t launch = 0;
-  Params params;
-};
-
-Result<bool> GemvJoint(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
-  context.open_experts() = nullptr;
-  const auto num_tokens = static_cast<int>(args.x.shape[0]);
-  const auto top_k = static_cast<int>(args.indices.shape[1]);
-  DSV4_ASSIGN_OR_RETURN(GridBarrier* const barriers, context.GridBarriers());
-  const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN(uint16_t* const hidden, context.Scratch<uint16_t>(num_tokens * top_k * width));
-  Params params = {.dim = static_cast<int>(table.w2.rows),
-                   .width = static_cast<int>(width),
-                   .weights = table.weights,
-                   .indices = args.indices.as<const int32_t>(),
-                   .routing = args.weights.as<const float>(),
-                   .x = args.x.as<const uint16_t>(),
-                   .hidden = hidden,
-                   .y = static_cast<float*>(args.y.data),
-                   .num_experts = static_cast<int>(args.experts.size()),
-                   .top_k = top_k,
-                   .limit = args.limit,
-                   .stages = 0,
-                   .stage_bytes = 0,
-                   .items_of_sums = 0,
-                   .items_at = 0,
-                   .barriers = barriers,
-                   .fault = context.fault(),
-                   .linear = {},
-                   .parts = {}};
-  params.parts[kLinear].step = 1;
-  params.parts[kGateUp] = {.shape = ShapeOf(table.w1),
-                           .form = FormOf(table.w1),
-                           .tiles = params.width / kTileRows * top_k,
-                           .step = 2,
-                           .of_batch = 0,
-                           .of_round = 0};
-  params.parts[kDown] = {.shape = ShapeOf(table.w2),
-                         .form = FormOf(table.w2),
-                         .tiles = params.dim / kTileRows,
-                         .step = top_k,
-                         .of_batch = 0,
-                         .of_round = 0};
-  const uint64_t launch = Launch(context, params, num_tokens, 0);
-  if (launch != 0 && num_tokens == 1)
-    context.open_experts() = std::make_shared<OpenExperts>(OpenExperts{launch, params});
-  return launch != 0;
+bool HoldsGemvJoint(CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
+  const JointPlan plan = PlanOf(context, experts, linear);
+  return plan.params.stages >= kItemStep &&
+         context.queue().RunsAtOnce(reinterpret_cast<const void*>(plan.kernel), plan.grid.x * plan.grid.y,
+                                    kWholeTileThreads, plan.shared_bytes);
 }
 
-bool LinearJoinsExperts(CudaContext& context, const GemvArgs& args) {
-  const std::shared_ptr<OpenExperts> open = std::move(context.open_experts());
-  context.open_experts() = nullptr;
-  if (open == nullptr || args.num_groups != 1 || args.num_tokens != 1 ||
-      !context.queue().IsLastLaunch(open->launch)) {
-    return false;
-  }
-  Params params = open->params;
-  const StreamKind kind = StreamKindOf(args.weight);
-  if ((kind != params.parts[kGateUp].shape.kind && kind != StreamKind::kFp8) || !IsBulkAligned(args.weight))
-    return false;
-  // All of a launch runs at once: what the linear reads may be nothing that the experts write, what it writes nothing that they
-  // read or write.
-  const auto bytes = [](const void* data, int64_t size) {
-    return MemoryRange{data, static_cast<size_t>(size)};
-  };
-  const MemoryRange x = bytes(args.x, args.weight.cols * 2);
-  const MemoryRange y = bytes(args.y, args.rows_per_group * (args.y_is_bf16 ? 2 : 4));
-  const MemoryRange hidden = bytes(params.hidden, int64_t{params.top_k} * params.width * 2);
-  const MemoryRange sum = bytes(params.y, int64_t{params.dim} * 4);
-  const MemoryRange read[] = {bytes(params.x, int64_t{params.dim} * 2),
-                              bytes(params.indices, params.top_k * 4),
-                              bytes(params.routing, params.top_k * 4)};
-  const MemoryRange written[] = {hidden, sum};
-  if (!MayRunTogether({.reads = read, .writes = written}, {.reads = {&x, 1}, .writes = {&y, 1}}))
-    return false;
-  params.parts[kLinear] = {.shape = ShapeOf(args.weight),
-                           .form = FormOf(args.weight),
-                           .tiles = static_cast<int>(args.rows_per_group) / kTileRows,
-                           .step = 1,
-                           .of_batch = 0,
-                           .of_round = 0};
-  params.linear = {.cols = static_cast<int>(args.weight.cols),
-                   .data = args.weight.data,
-                   .scale = static_cast<const uint8_t*>(args.weight.scale),
-                   .x = args.x,
-                   .y = args.y,
-                   .global_scale = args.weight.global_scale,
-                   .y_is_bf16 = args.y_is_bf16};
-  if (Launch(context, params, 1, open->launch) == 0) return false;
-  context.Fused(FusionRule::kExpertsAndLinear);
-  return true;
+Status LaunchGemvJoint(CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
+  JointPlan plan = PlanOf(context, experts, linear);
+  Params& params = plan.params;
+  DSV4_ASSIGN_OR_RETURN_STATUS(params.barriers, context.GridBarriers());
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      params.hidden, context.Scratch<uint16_t>(int64_t{experts.num_tokens} * params.top_k * params.width));
+  context.queue().NoteReader(
+      context.queue().Launch(plan.kernel, plan.grid, kWholeTileThreads, plan.shared_bytes, params), {});
+  return {};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -17,6 +17,7 @@
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/lowering/record/linear.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/weights/activations.h"
 #include "backend/cuda/weights/e4m3_experts.h"
@@ -474,8 +475,20 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, expert_shape));
   context.Chose(plan);
   if (plan.kernel == ExpertsPath::kGemvJoint) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const bool joined, GemvJoint(context, *table, args));
-    return joined ? Status() : GemvExperts(context, *table, args);
+    const JointExpertsWork joint = {.w1 = table->w1,
+                                    .w2 = table->w2,
+                                    .weights = table->weights,
+                                    .indices = args.indices.as<const int32_t>(),
+                                    .routing = args.weights.as<const float>(),
+                                    .x = args.x.as<const uint16_t>(),
+                                    .y = args.y.as<float>(),
+                                    .num_tokens = static_cast<int>(shape[0]),
+                                    .num_experts = static_cast<int>(args.experts.size()),
+                                    .top_k = static_cast<int>(shape[1]),
+                                    .limit = args.limit};
+    if (!HoldsGemvJoint(context, joint, nullptr)) return GemvExperts(context, *table, args);
+    RecordExperts(context, joint);
+    return {};
   }
   if (plan.kernel == ExpertsPath::kGemvExperts) return GemvExperts(context, *table, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(

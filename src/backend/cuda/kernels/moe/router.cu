@@ -1,11 +1,11 @@
-#include "backend/cuda/cuda_ops.h"
+// router: a block a token; blocks behind those may do a swiglu.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/lowering/select/rows.h"
-#include "backend/cuda/runtime/open_launches.h"
+#include "backend/cuda/kernels/moe/router.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -13,19 +13,7 @@ namespace {
 constexpr int kThreads = 256;  // An expert each, of the release's smaller model.
 constexpr int kWarps = kThreads / 32;
 
-struct Params {
-  const float* logits;
-  const float* bias;
-  const void* hash_table;
-  bool hash_is_i64;
-  int64_t vocab_size;
-  const int32_t* token_ids;
-  int32_t* indices;
-  float* weights;
-  int num_experts;
-  int top_k;
-  float route_scale;
-};
+using Params = RouterParams;
 
 __device__ double Affinity(float logit) {
   const double x = static_cast<double>(logit);
@@ -206,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) RouterKernel(const Params p, Fault* 
 // Blocks behind those of the tokens do a swiglu that was launched before.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    RouterAndSwigluKernel(const Params p, Fault* fault, const OpenSwiglu swiglu, int num_tokens) {
+    RouterAndSwigluKernel(const Params p, Fault* fault, const SwigluWork swiglu, int num_tokens) {
   BeginRouter(p);
   const int block = static_cast<int>(blockIdx.x);
   if (block < num_tokens) return RouteToken(p, block, fault);
@@ -215,71 +203,21 @@ __global__ void __launch_bounds__(kThreads)
                 static_cast<T*>(swiglu.y), i, swiglu.count, swiglu.width, swiglu.limit);
 }
 
-// The swiglu in front, if all that either reads the other does not write.
-const OpenSwiglu* SwigluBefore(CudaContext& context, const ops::RouterArgs& args) {
-  const OpenSwiglu* const open = context.open_swiglu().get();
-  if (open == nullptr || args.logits.shape[0] > kMaxRouterAndSwigluTokens) return nullptr;
-  const int64_t bytes = open->count * ElementBytes(open->dtype);
-  const int64_t rows = open->count / open->width;
-  const auto range = [](const TensorView& t) {
-    return MemoryRange{t.data, t.is_null() ? 0 : static_cast<size_t>(t.num_bytes())};
-  };
-  const auto bytes_at = [](const void* data, int64_t num_bytes) {
-    return MemoryRange{data, data == nullptr ? 0 : static_cast<size_t>(num_bytes)};
-  };
-  const MemoryRange swiglu_reads[] = {bytes_at(open->gate, bytes), bytes_at(open->up, bytes),
-                                      bytes_at(open->row_weights, rows * 4)};
-  const MemoryRange swiglu_writes[] = {bytes_at(open->y, bytes)};
-  const MemoryRange router_reads[] = {range(args.logits), range(args.bias), range(args.hash_table),
-                                      range(args.token_ids)};
-  const MemoryRange router_writes[] = {range(args.indices), range(args.weights)};
-  if (!MayRunTogether({.reads = swiglu_reads, .writes = swiglu_writes},
-                      {.reads = router_reads, .writes = router_writes}))
-    return nullptr;
-  return open;
-}
-
 }  // namespace
 
-Status Router(CudaContext& context, const ops::RouterArgs& args) {
-  const int64_t num_tokens = args.logits.shape[0];
-  const int64_t num_experts = args.logits.shape[1];
-  if (num_tokens == 0 || args.indices.shape[1] == 0) return {};
-  constexpr int64_t kMaxExperts = 3000;  // With a list of all of them 71 KB of shared memory.
-  if (num_experts > kMaxExperts) {
-    return Unimplemented("op router: logits: " + args.logits.shape.ToString() +
-                         ", this backend takes up to 3000 experts");
-  }
-  const Params params = {.logits = args.logits.as<const float>(),
-                         .bias = args.bias.as<const float>(),
-                         .hash_table = args.hash_table.data,
-                         .hash_is_i64 = args.hash_table.dtype == DType::kI64,
-                         .vocab_size = args.hash_table.is_null() ? 0 : args.hash_table.shape[0],
-                         .token_ids = args.token_ids.as<const int32_t>(),
-                         .indices = args.indices.as<int32_t>(),
-                         .weights = args.weights.as<float>(),
-                         .num_experts = static_cast<int>(num_experts),
-                         .top_k = static_cast<int>(args.indices.shape[1]),
-                         .route_scale = args.route_scale};
+void LaunchRouter(CudaContext& context, const RouterWork& router, const SwigluWork* swiglu) {
+  const Params& params = router.params;
   const size_t shared_bytes = SharedBytes(params.num_experts, params.top_k);
-  if (const OpenSwiglu* const open = SwigluBefore(context, args); open != nullptr) {
-    OpenSwiglu swiglu = *open;
-    swiglu.launch = 0;  // Equal steps are equal bytes.
-    const auto blocks = static_cast<unsigned>(num_tokens + CeilDiv(open->count, kThreads));
-    uint64_t launch = 0;
-    WithElement(open->dtype, [&]<typename T>(T*) {
-      launch = context.queue().LaunchInPlaceOf(open->launch, RouterAndSwigluKernel<T>, blocks, kThreads,
-                                               shared_bytes, params, context.fault(), swiglu,
-                                               static_cast<int>(num_tokens));
-    });
-    if (launch != 0) {
-      context.Fused(FusionRule::kSwigluRouter);
-      return {};
-    }
+  if (swiglu == nullptr) {
+    context.Launch(RouterKernel, static_cast<unsigned>(router.num_tokens), kThreads, shared_bytes, params,
+                   context.fault());
+    return;
   }
-  context.Launch(RouterKernel, static_cast<unsigned>(num_tokens), kThreads, shared_bytes, params,
-                 context.fault());
-  return {};
+  const auto blocks = static_cast<unsigned>(router.num_tokens + CeilDiv(swiglu->count, kThreads));
+  WithElement(swiglu->dtype, [&]<typename T>(T*) {
+    context.Launch(RouterAndSwigluKernel<T>, blocks, kThreads, shared_bytes, params, context.fault(), *swiglu,
+                   static_cast<int>(router.num_tokens));
+  });
 }
 
 }  // namespace dsv4::backend::cuda

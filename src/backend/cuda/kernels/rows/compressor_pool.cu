@@ -4,7 +4,7 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/compressor_rows.cuh"
-#include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/record/rows.h"
 
 namespace dsv4::backend::cuda {
 namespace {

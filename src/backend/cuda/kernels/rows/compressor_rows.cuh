@@ -7,7 +7,7 @@
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/row_registers.cuh"
-#include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/work/rows.h"
 
 namespace dsv4::backend::cuda {
 

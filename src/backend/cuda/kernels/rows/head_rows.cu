@@ -1,6 +1,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/head_rows.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -166,15 +167,9 @@ __global__ void __launch_bounds__(32 * kWarps) HeadRowsKernel(const __grid_const
 
 }  // namespace
 
-bool FitsHeadRows(int64_t width, const void* in, int64_t in_stride, const void* out, int64_t out_stride) {
-  return (width == 128 || width == 512) && in_stride % 2 == 0 && out_stride % 2 == 0 &&
-         reinterpret_cast<uintptr_t>(in) % 4 == 0 && reinterpret_cast<uintptr_t>(out) % 4 == 0;
-}
-
-uint64_t LaunchHeadRows(CudaContext& context, const HeadRows& rows, uint64_t before) {
+void LaunchHeadRows(CudaContext& context, const HeadRows& rows) {
   const auto blocks = static_cast<unsigned>(CeilDiv(rows.num_rows, int64_t{kWarps} * kHeadRowsOfWarp));
-  return context.queue().LaunchInPlaceOf(before, rows.width == 128 ? HeadRowsKernel<2> : HeadRowsKernel<8>,
-                                         blocks, 32 * kWarps, 0, rows);
+  context.Launch(rows.width == 128 ? HeadRowsKernel<2> : HeadRowsKernel<8>, blocks, 32 * kWarps, 0, rows);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,4 +1,4 @@
-// head_rms_norm and rope of many tokens with many heads, where a block a row (rows.h) would spend most of its time on beginning.
+// head_rms_norm and rope of many tokens with many heads, where a block a row (row_tracks.h) would spend most of its time on beginning.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

@@ -4,6 +4,7 @@
 #include "backend/cuda/kernels/rows/many_rows.h"
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
+#include "backend/cuda/runtime/cuda_context.h"
 #include "base/check.h"
 
 namespace dsv4::backend::cuda {
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
 }
 
 template <int kWidth>
-uint64_t Launch(CudaContext& context, const ManyRows& rows, uint64_t before) {
+void Launch(CudaContext& context, const ManyRows& rows) {
   const auto kernel = [&] {
     if constexpr (kWidth == kStoredWidth) {
       if (rows.positions != nullptr || rows.num_simulated > 0 || rows.runs.size > 0)
@@ -269,10 +270,10 @@ uint64_t Launch(CudaContext& context, const ManyRows& rows, uint64_t before) {
     return ManyRowsNormKernel<kWidth>;
   }();
   const auto blocks = static_cast<unsigned>(CeilDiv(rows.num_rows, kWarps * WarpRows<kWidth>::kRows));
-  return context.queue().LaunchInPlaceOf(before, kernel, blocks, 32 * kWarps, 0, rows);
+  context.Launch(kernel, blocks, 32 * kWarps, 0, rows);
 }
 
-using Launcher = uint64_t (*)(CudaContext&, const ManyRows&, uint64_t);
+using Launcher = void (*)(CudaContext&, const ManyRows&);
 // By width; null: it has none.
 Launcher LauncherOf(int64_t width) {
   switch (width) {
@@ -293,18 +294,10 @@ Launcher LauncherOf(int64_t width) {
 
 }  // namespace
 
-bool HasManyRows(const ManyRows& rows) {
-  const bool plain = rows.positions == nullptr && rows.num_simulated == 0 && rows.runs.size == 0;
-  const bool has_width = rows.width == kStoredWidth || (plain && LauncherOf(rows.width) != nullptr);
-  const auto data = reinterpret_cast<uintptr_t>(rows.in) | reinterpret_cast<uintptr_t>(rows.out);
-  return rows.num_rows >= kManyRows && has_width && rows.in_stride % 4 == 0 && rows.out_stride % 4 == 0 &&
-         data % sizeof(uint2) == 0 && reinterpret_cast<uintptr_t>(rows.weight) % sizeof(float4) == 0;
-}
-
-uint64_t LaunchManyRows(CudaContext& context, const ManyRows& rows, uint64_t before) {
+void LaunchManyRows(CudaContext& context, const ManyRows& rows) {
   const Launcher launch = LauncherOf(rows.width);
-  DSV4_CHECK(launch != nullptr) << "rows of " << rows.width << " columns: HasManyRows was not asked";
-  return launch(context, rows, before);
+  DSV4_CHECK(launch != nullptr) << "rows of " << rows.width << " columns: lowering/row_group.cc knows none";
+  launch(context, rows);
 }
 
 }  // namespace dsv4::backend::cuda

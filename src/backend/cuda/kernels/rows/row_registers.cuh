@@ -1,4 +1,4 @@
-// The steps of rows.h on a row of bf16 that lies in the registers of a block: a thread has the columns that row_steps.cuh gives it, in the
+// The steps of lowering/work/rows.h on a row of bf16 that lies in the registers of a block: a thread has the columns that row_steps.cuh gives it, in the
 // same order, and so the bits are the same. Few tokens go through a launch's code once, so it is short, and only sums and maxima that
 // cross warps meet at a barrier.
 #pragma once
@@ -8,15 +8,6 @@
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 
 namespace dsv4::backend::cuda {
-
-// Of a thread.
-inline constexpr int kRegisterColumns = 4;
-// Of a group of simulate_fp8: two warps.
-inline constexpr int kRegisterGroup = 64;
-// Elements of a row of hadamard_fp4: one a thread.
-inline constexpr int kRegisterHadamard = kNarrowRowThreads;
-// Rows of up to so many elements.
-inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
 
 // The largest of values that are not negative, over a warp.
 __device__ __forceinline__ float LargestOfWarp(float value) {

@@ -1,11 +1,11 @@
-// What the steps of rows.h do to a row that lies in shared memory, as floats that hold values of its dtype. All threads of a
+// What the steps of lowering/work/rows.h do to a row that lies in shared memory, as floats that hold values of its dtype. All threads of a
 // block of kThreads take part, and whatever they do to the row is done when the step returns.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
-#include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/work/rows.h"
 
 namespace dsv4::backend::cuda {
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <span>
 
 #include "backend/cuda/device/sync/device_fault.cuh"
@@ -9,6 +8,7 @@
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 #include "backend/cuda/kernels/rows/row_tracks.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -213,46 +213,9 @@ __global__ void __launch_bounds__(kThreads) RowTracksKernel(const __grid_constan
   StepsInSharedMemory<kThreads>(p, track, r);
 }
 
-// Whether each step comes once, in the order of StepsInRegisters, and is one of RegisterRow's.
-bool FitsRegisters(const RowTrack& track) {
-  const RowsOperand& rows = track.rows;
-  if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;
-  constexpr RowStepKind kOrder[] = {RowStepKind::kPool,  RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
-                                    RowStepKind::kRope,  RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
-                                    RowStepKind::kScale, RowStepKind::kStore};
-  const RowStepKind* next = std::begin(kOrder);
-  for (const RowStep& step : std::span(track.steps, static_cast<size_t>(track.num_steps))) {
-    next = std::find(next, std::end(kOrder), step.kind);
-    if (next == std::end(kOrder)) return false;
-    ++next;
-    const int64_t rotated = rows.width - 2 * int64_t{step.num_columns};
-    const bool fits = step.kind == RowStepKind::kRope
-                          ? rows.width % 2 == 0 && rotated >= 0 &&
-                                rotated / RegisterRow::kThreads == (rows.width - 1) / RegisterRow::kThreads
-                      : step.kind == RowStepKind::kSimulateFp8
-                          ? step.group == kRegisterGroup && step.num_columns % kRegisterGroup == 0
-                      : step.kind == RowStepKind::kHadamardFp4 ? rows.width == kRegisterHadamard
-                                                               : true;
-    if (!fits) return false;
-  }
-  // One sum a block.
-  return track.first[static_cast<int>(RowStepKind::kRmsNorm)] < 0 ||
-         track.first[static_cast<int>(RowStepKind::kHeadRmsNorm)] < 0;
-}
-
 }  // namespace
 
-void AddToTrack(RowTrack& track, const RowStep& step) {
-  signed char& first = track.first[static_cast<int>(step.kind)];
-  if (first < 0) first = static_cast<signed char>(track.num_steps);
-  track.steps[track.num_steps++] = step;
-  track.place = step.kind == RowStepKind::kHistory          ? RowPlace::kNowhere
-                : !FitsRegisters(track)                     ? RowPlace::kShared
-                : track.steps[0].kind == RowStepKind::kPool ? RowPlace::kPooledInRegisters
-                                                            : RowPlace::kRegisters;
-}
-
-uint64_t LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t num_rows, uint64_t before) {
+void LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t num_rows) {
   bool doubles = false;
   size_t pooled_bytes = 0;
   for (const RowTrack& track : std::span(tracks.tracks, static_cast<size_t>(tracks.num_tracks))) {
@@ -266,12 +229,9 @@ uint64_t LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t 
       std::max(pooled_bytes, static_cast<size_t>(tracks.max_frequencies) * sizeof(double2) +
                                  width * (sizeof(float) + (doubles ? sizeof(double) : 0)));
   const auto grid = static_cast<unsigned>(num_rows);
-  if (tracks.max_width <= kMaxNarrowRow) {
-    return context.queue().LaunchInPlaceOf(before, RowTracksKernel<kNarrowRowThreads>, grid,
-                                           kNarrowRowThreads, shared_bytes, tracks);
-  }
-  return context.queue().LaunchInPlaceOf(before, RowTracksKernel<kWideRowThreads>, grid, kWideRowThreads,
-                                         shared_bytes, tracks);
+  const bool narrow = tracks.max_width <= kMaxNarrowRow;
+  context.Launch(narrow ? RowTracksKernel<kNarrowRowThreads> : RowTracksKernel<kWideRowThreads>, grid,
+                 narrow ? kNarrowRowThreads : kWideRowThreads, shared_bytes, tracks);
 }
 
 }  // namespace dsv4::backend::cuda

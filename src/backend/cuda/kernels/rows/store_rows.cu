@@ -3,7 +3,8 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/rows/rows.h"
+#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/record/rows.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -59,7 +60,7 @@ Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
                             .in_is_bf16 = args.source.dtype == DType::kBF16,
                             .out_is_bf16 = args.source.dtype == DType::kBF16};
   const bool in_floats = args.source.dtype == DType::kBF16 || args.source.dtype == DType::kF32;
-  if (in_floats && args.runs.size() <= kMaxJoinedRuns && ContinuesRows(context, rows)) {
+  if (in_floats && args.runs.size() <= kMaxJoinedRuns && context.lowering().ContinuesRows(rows)) {
     std::vector<StoredRun> stored;
     std::vector<MemoryRange> ranges;
     for (const ops::RowRun& run : args.runs) {

@@ -45,7 +45,9 @@ int64_t InSteps(int64_t count);
 
 inline constexpr int64_t kMaxDecodeClusterTokens = 8;
 inline constexpr int64_t kMaxDecodeClusterTiles =
-    32;                                          // Of 64 keys: what the shared memory of a cluster holds.
+    32;  // Of 64 keys: what the shared memory of a cluster holds.
+inline constexpr int64_t kMaxDecodeClusterFrequencies =
+    64;  // Of a rotation of its output: half as many as a block has threads.
 inline constexpr int64_t kMinColumnsTokens = 9;  // Fewer have decode_cluster, which rotates the output too.
 inline constexpr int64_t kMaxColumnsTiles = 20;
 inline constexpr int64_t kMinInRegistersTokens = 65;

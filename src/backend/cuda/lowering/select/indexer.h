@@ -37,6 +37,8 @@ TopKPath ChooseTopK(bool has_scores, int64_t max_visible);
 inline constexpr int kScoreWidth = 128;
 inline constexpr int kScoreMaxHeads = 64;
 inline constexpr int64_t kIndexerClusterEntries = 4096;  // More want more than a cluster to score them.
+inline constexpr int64_t kMaxOverRanksRows = 16384;  // Of a rank, where they are scored by a launch in front.
+inline constexpr int64_t kMaxOverRanksTopK = 1024;
 inline constexpr int64_t kMinWgmmaScores = int64_t{1} << 17;
 inline constexpr int64_t kMinTokensOfSequence = 8;
 inline constexpr int64_t kMinClusterTopK = 4096;

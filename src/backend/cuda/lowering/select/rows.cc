@@ -40,11 +40,11 @@ bool FitsCombineBySeveral(const ElementsShape& s, const DeviceLimits&) {
 constexpr std::array<Rule<HeadsPath, HeadsShape>, 2> kHeadNormRules = {{
     {HeadsPath::kManyHeads, "rows/many_heads", "from 257 tokens of 8 heads in bf16, width 128 or 512",
      FitsManyNorms},
-    {HeadsPath::kRows, "rows/rows", "the rest: a step on rows", FitsAll<HeadsShape>},
+    {HeadsPath::kRows, "rows/row_tracks", "the rest: a step on rows", FitsAll<HeadsShape>},
 }};
 constexpr std::array<Rule<HeadsPath, HeadsShape>, 2> kRopeRules = {{
     {HeadsPath::kManyHeads, "rows/many_heads", "from 257 tokens of 8 heads in bf16", FitsManyRopes},
-    {HeadsPath::kRows, "rows/rows", "the rest: a step on rows", FitsAll<HeadsShape>},
+    {HeadsPath::kRows, "rows/row_tracks", "the rest: a step on rows", FitsAll<HeadsShape>},
 }};
 constexpr std::array<Rule<RowsPath, RowsShape>, 3> kRowsRules = {{
     {RowsPath::kHeadRows, "rows/head_rows", "steps on the heads of 1024 rows or more in bf16", FitsHeadRows},

@@ -1,0 +1,17 @@
+// swiglu and moe_combine: an element a thread, or of many elements several.
+#pragma once
+
+#include "backend/cuda/lowering/work/hyper_connection.h"
+#include "backend/cuda/lowering/work/moe.h"
+
+namespace dsv4::backend::cuda {
+
+class CudaContext;
+
+void LaunchSwiglu(CudaContext& context, const SwigluWork& work);
+// Of bf16, in rows of a multiple of eight (SwigluRules).
+void LaunchManySwiglus(CudaContext& context, const SwigluWork& work);
+
+void LaunchMoeCombine(CudaContext& context, const CombineWork& work);
+
+}  // namespace dsv4::backend::cuda

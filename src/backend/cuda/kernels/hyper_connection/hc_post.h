@@ -1,0 +1,16 @@
+// hc_post: new streams from the old ones and what the sub-layer gives.
+#pragma once
+
+#include "backend/cuda/lowering/work/hyper_connection.h"
+#include "ops/hyper_connection.h"
+
+namespace dsv4::backend::cuda {
+
+class CudaContext;
+
+// Of four streams, with moe_combine or the sum over ranks in front of it where `post` has them.
+void LaunchHcPost(CudaContext& context, const HcPostBefore& post, DType dtype, HcPostPath path);
+// Of any number of them.
+void LaunchHcPostOfAny(CudaContext& context, const ops::HcPostArgs& args);
+
+}  // namespace dsv4::backend::cuda

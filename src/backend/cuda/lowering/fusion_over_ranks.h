@@ -1,0 +1,28 @@
+// The predicates of rules over ranks that divide a sequence's entries (fusion_rules.cc has the table).
+#pragma once
+
+#include "backend/cuda/lowering/fusion_rules.h"
+
+namespace dsv4::backend::cuda::over_ranks_rules {
+
+// indexer_candidates, its all-gather, merge_candidates.
+bool FitsGatherOfCandidates(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+bool FitsMergeCandidates(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+// Behind them: what they have chosen is known to the exchange that follows, and to attention_part's list behind either.
+bool FitsAnyGather(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+void HandOverChosen(OpGroup& group, RecordedOp& next);
+bool FitsRowsHere(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+bool FitsRowsHereBehindGather(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+
+// The all-gather of queries, attention_part, the all-to-all of parts, merge_attention, rope.
+bool FitsPart(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+bool FitsExchangeOfParts(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+bool FitsMergeAttention(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+bool FitsRopeOfMerged(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
+
+// Of this rank, of a group that begins with the all-gather of queries.
+int64_t OwnHeads(const OpGroup& group);
+// Tiles that a block of the cluster has for so many keys.
+int64_t OverRanksTiles(int64_t max_keys);
+
+}  // namespace dsv4::backend::cuda::over_ranks_rules

@@ -1,0 +1,136 @@
+#include "backend/cuda/lowering/record/over_ranks.h"
+
+#include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
+#include "backend/cuda/kernels/indexer/indexer_scores.h"
+#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+Access Of(const void* data, int64_t num_bytes, Division division = Division::kNone) {
+  return {{data, static_cast<size_t>(num_bytes)}, division};
+}
+Access Of(const TensorView& tensor, Division division = Division::kNone) {
+  return Of(tensor.data, tensor.num_bytes(), division);
+}
+
+// `mine_bytes`: of all that this rank has.
+RecordedOp Exchange(OpKind kind, const ExchangeWork& work, int64_t mine_bytes) {
+  const bool gathers = kind == OpKind::kGather;
+  return {
+      .kind = kind,
+      .accesses = {.reads = {Of(work.mine, mine_bytes, gathers ? Division::kOfRank : Division::kPartsOfRank)},
+                   .writes = {Of(work.all, work.params.size * work.piece_bytes,
+                                 gathers ? Division::kOfAllRanks : Division::kPartsOfAllRanks)}},
+      .work = work};
+}
+
+// Room for rows, kept from call to call: another op reads them.
+Result<int32_t*> RowsMemory(CudaContext& context, int64_t top_k) {
+  return context.lowering().ChosenRows(1 + top_k);
+}
+
+}  // namespace
+
+void RecordGather(CudaContext& context, const ExchangeWork& work) {
+  context.lowering().Record(Exchange(OpKind::kGather, work, work.piece_bytes));
+}
+
+bool FuseAllToAll(CudaContext& context, const ExchangeWork& work) {
+  return context.lowering().Fuse(Exchange(OpKind::kAllToAll, work, work.params.size * work.piece_bytes));
+}
+
+Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args,
+                              const SequenceTable& table, const ScoreParams& score, int64_t num_entries) {
+  const int64_t top_k = args.candidates.shape[1];
+  // Of the rank that has most, so that all take the same.
+  const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
+  if (args.q.shape[0] != 1 || !ScoresOnTensorCores(args.q.dtype, score.num_heads, score.width) ||
+      num_entries <= top_k || top_k > kMaxOverRanksTopK || args.shard.count > kMaxPeers ||
+      most_rows > kMaxOverRanksRows) {
+    return false;
+  }
+  const bool scored_before = most_rows > kIndexerClusterEntries;
+  if (!HoldsIndexerOverRanks(context, scored_before)) return false;
+  CandidatesWork work = {.params = {}, .chosen = {}};
+  IndexerOverRanks& params = work.params;
+  params.table = table;
+  params.score = score;
+  params.score.scores = nullptr;
+  params.shard_index = args.shard.index;
+  params.shard_count = args.shard.count;
+  params.top_k = top_k;
+  params.candidates = args.candidates.as<uint64_t>();
+  DSV4_ASSIGN_OR_RETURN(params.rows, RowsMemory(context, top_k));
+  work.chosen = {.list = {.selected = nullptr,
+                          .num_tokens = 1,
+                          .top_k = top_k,
+                          .ratio = args.ratio,
+                          .sequences = TokensOf(args.sequences)},
+                 .shard_index = args.shard.index,
+                 .shard_count = args.shard.count};
+  if (scored_before) {
+    DSV4_ASSIGN_OR_RETURN(params.score.scores, context.Scratch<float>(score.max_visible));
+    ScoreEntries(context, table, params.score, args.q.dtype, 1);
+  }
+  context.lowering().Record({.kind = OpKind::kCandidates,
+                             .accesses = {.reads = {}, .writes = {Of(args.candidates, Division::kOfRank)}},
+                             .work = std::move(work)});
+  return true;
+}
+
+bool FuseMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
+  return context.lowering().Fuse(
+      {.kind = OpKind::kMergeCandidates,
+       .accesses = {.reads = {Of(args.candidates, Division::kOfAllRanks)}, .writes = {Of(args.selected)}},
+       .work = MergeCandidatesWork{.candidates = args.candidates.as<const uint64_t>(),
+                                   .shape = args.candidates.shape,
+                                   .selected = args.selected.as<int32_t>(),
+                                   .selected_shape = args.selected.shape}});
+}
+
+RowsChosenHere FindRowsChosenHere(CudaContext& context, const ops::AttentionPartArgs& args) {
+  if (args.selected.is_null() || args.selected.shape[0] != 1) return {};
+  const int64_t top_k = args.selected.shape[1];
+  const bool known =
+      context.lowering().Fuse({.kind = OpKind::kRowsHere,
+                               .accesses = {},
+                               .work = ChosenList{.list = {.selected = args.selected.data,
+                                                           .num_tokens = 1,
+                                                           .top_k = top_k,
+                                                           .ratio = args.ratio,
+                                                           .sequences = TokensOf(args.sequences)},
+                                                  .shard_index = args.shard.index,
+                                                  .shard_count = args.shard.count}});
+  if (!known) return {};
+  const Result<int32_t*> rows = RowsMemory(context, top_k);  // Where the choice wrote them.
+  if (!rows.has_value()) return {};
+  return {.rows = *rows + 1, .num_rows = *rows};
+}
+
+bool FuseAttentionPart(CudaContext& context, const AttentionPartWork& work) {
+  const PartParams& p = work.params;
+  const int64_t heads = p.num_tokens * p.num_heads;
+  return context.lowering().Fuse(
+      {.kind = OpKind::kAttentionPart,
+       .accesses = {.reads = {Of(p.q, heads * p.head_dim * int64_t{sizeof(uint16_t)}, Division::kOfAllRanks)},
+                    .writes = {Of(p.part, heads * (p.head_dim + 2) * int64_t{sizeof(float)},
+                                  Division::kPartsOfRank)}},
+       .work = work});
+}
+
+bool FuseMergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
+  return context.lowering().Fuse(
+      {.kind = OpKind::kMergeAttention,
+       .accesses = {.reads = {Of(args.parts, Division::kPartsOfAllRanks), Of(args.sink)},
+                    .writes = {Of(args.o, Division::kHeads)}},
+       .work = MergeAttentionWork{.parts = args.parts.as<const float>(),
+                                  .shape = args.parts.shape,
+                                  .sink = args.sink.as<const float>(),
+                                  .o = args.o.data,
+                                  .dtype = args.o.dtype}});
+}
+
+}  // namespace dsv4::backend::cuda

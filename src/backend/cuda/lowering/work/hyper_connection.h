@@ -1,0 +1,102 @@
+// Work of hyper-connections and of what stands around them, as ops record it and as kernels are told it: moe_combine, the sum over ranks,
+// hc_post, hc_pre, and the norm of what that gives.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/collectives/peer_links.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
+#include "backend/cuda/lowering/select/rows.h"
+#include "tensor/dtype.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::backend::cuda {
+
+// moe_combine: y = routed + shared, `count` elements each.
+struct CombineWork {
+  const float* routed;
+  const void* shared;  // Null: 0. May be y.
+  void* y;
+  int64_t count;
+  DType dtype;  // Of y, and of shared.
+  ElementsPath path;
+};
+
+// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxPackedBytes.
+struct RankSumWork {
+  PeerLinks links;
+  const float* routed;
+  const float* added;
+  float* sum;  // May be one of them.
+  int64_t count;
+};
+
+// hc_post of four streams.
+struct HcPostWork {
+  const void* y;         // [num_tokens, dim]
+  const void* residual;  // [num_tokens, 4, dim], as is
+  void* out;             // this, which may be the same.
+  const float* post;
+  const float* comb;
+  int64_t num_tokens;
+  int64_t dim;
+  DType dtype;
+  HcPostPath path;
+};
+
+// hc_pre. dots: [num_tokens, rows of fn + 1, num_parts], of each row and of the streams themselves with the streams.
+struct HcPreParams {
+  const double* dots;
+  const float* scale;
+  const float* base;
+  float* post;
+  float* comb;
+  int num_parts;
+  int mult;
+  int64_t dim;
+  float norm_eps;
+  float hc_eps;
+  int sinkhorn_iters;
+};
+struct HcPreWork {
+  const void* streams;
+  const float* fn;
+  void* u;
+  HcPreParams params;
+  double* dots;  // Where params.dots points.
+  int num_tokens;
+  HcPrePath path;  // kCluster or kEights.
+};
+
+// post and comb of so many tokens; none: nothing is to be done.
+struct HcMixWork {
+  HcPreParams params;
+  int num_tokens;
+};
+
+// rms_norm in place of contiguous rows.
+struct NormWork {
+  const void* x;
+  DType dtype;
+  Shape shape;
+  const float* weight;
+  float eps;
+};
+
+// What a kernel of hc_pre does of the ops in front of it: hc_post, and moe_combine (routed is not null) or the sum over ranks (links.size
+// is not 0).
+struct HcPostBefore {
+  void* y;
+  const float* routed;
+  const void* shared;  // F32 where it is added before a sum over ranks.
+  const void* residual;
+  void* out;  // Null: the streams are there.
+  const float* post;
+  const float* comb;
+  int64_t num_tokens;
+  int64_t dim;
+  PeerLinks links;
+  float* sum;
+};
+
+}  // namespace dsv4::backend::cuda
