@@ -30,7 +30,7 @@ class Readme(unittest.TestCase):
         return done.stdout
 
     def test_the_first_lines(self):
-        blocks = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+        blocks = [body for kind, body in re.findall(r"^```(\w*)\n(.*?)^```\n", README, re.MULTILINE | re.DOTALL) if not kind]
         lines = [re.split(r" {3,}", line)[0] for block in blocks for line in block.splitlines()]
         self.assertGreaterEqual(len(lines), 8)
         known = self.expect("./dev help")
