@@ -17,15 +17,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The small model lies in models/tiny of the source tree, above the build directory the binary is in.
+// The small model lies in models/tiny of the source tree, above the build directory the binary is in; of an installation, in share/dsv4 of
+// the prefix that has the binary in bin.
 Result<std::string> FindSmallModel() {
   std::error_code error;
   const fs::path binary = fs::read_symlink("/proc/self/exe", error);
   if (error) return Error(NotFound("no model: give one with -m DIR or DSV4_MODEL"));
   for (fs::path directory = binary.parent_path(); directory != directory.parent_path();
        directory = directory.parent_path()) {
-    const fs::path candidate = directory / "models" / "tiny";
-    if (fs::exists(candidate / "config.json", error)) return candidate.string();
+    for (const fs::path& candidate : {directory / "models" / "tiny", directory / "share/dsv4/models/tiny"})
+      if (fs::exists(candidate / "config.json", error)) return candidate.string();
   }
   return Error(NotFound(
       fmt::format("no model: neither -m DIR nor DSV4_MODEL is given, and there is no models/tiny above {}",

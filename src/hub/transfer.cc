@@ -2,9 +2,12 @@
 
 #include <curl/curl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -54,6 +57,17 @@ std::string ForPeople(std::string text) {
 }
 
 // One GET: the handle, and what its callbacks have seen.
+// Certificates of authorities: the library's own place is that of the system it was built on, which is not every system's.
+const char* CertificateFile() {
+  const std::array<const char*, 5> places = {
+      std::getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+      "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
+  for (const char* path : places) {
+    if (path != nullptr && access(path, R_OK) == 0) return path;
+  }
+  return nullptr;
+}
+
 class Transfer {
  public:
   Transfer(int id, const TransferRequest& request, BodySink& sink) : id_(id), sink_(sink) {
@@ -71,6 +85,7 @@ class Transfer {
     set(CURLOPT_CONNECTTIMEOUT, 30L);
     set(CURLOPT_LOW_SPEED_LIMIT, 1L);
     set(CURLOPT_LOW_SPEED_TIME, std::max(1L, static_cast<long>(request.stall_seconds)));
+    if (const char* file = CertificateFile()) set(CURLOPT_CAINFO, file);
     set(CURLOPT_BUFFERSIZE, 512L * 1024);
     if (!request.token.empty()) {
       set(CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));

@@ -1,0 +1,101 @@
+"""Checks what packaging/package.py made: each is installed and answers; and two builds give the same bytes.
+
+    check.py BINARY FOLDER [ROOT...]
+
+ROOT: folders with another system (debootstrap), in which archive and .deb are tried by chroot; needs root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+QUESTION = ("run", "-q", "--temperature", "0", "What is the capital of France?")
+
+
+def answers(*command: str | Path, **options) -> float:
+    """Runs a dsv4 and wants Paris; seconds."""
+    begin = time.monotonic()
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **options)
+    if done.returncode != 0 or "Paris" not in done.stdout:
+        raise SystemExit(f"check: {command}: exit code {done.returncode}, {done.stdout!r}, {done.stderr!r}")
+    return time.monotonic() - begin
+
+
+def answers_in(system: Path, program: str) -> float:
+    """The same in another root file system, with /proc as every container has it."""
+    (system / "proc").mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "proc", "proc", str(system / "proc")], check=True)
+    try:
+        return answers("chroot", system, program, *QUESTION, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"})
+    finally:
+        subprocess.run(["umount", str(system / "proc")], check=True)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    subprocess.run(["tar", "--zstd", "-C", str(folder), "-xf", str(archive)], check=True)
+    return next(folder.glob("dsv4-*"))
+
+
+def check_image(image: Path, folder: Path) -> None:
+    """Unpacks the layer as a container engine would, each digest checked, and runs its entry point there."""
+    with tarfile.open(image) as tar:
+        tar.extractall(folder / "image", filter="data")
+    blobs = folder / "image" / "blobs" / "sha256"
+    for blob in blobs.iterdir():
+        if hashlib.sha256(blob.read_bytes()).hexdigest() != blob.name:
+            raise SystemExit(f"check: {image}: blob {blob.name} has another digest")
+    index = json.loads((folder / "image" / "index.json").read_text())
+    manifest = json.loads((blobs / index["manifests"][0]["digest"].removeprefix("sha256:")).read_text())
+    root = folder / "root"
+    with tarfile.open(blobs / manifest["layers"][0]["digest"].removeprefix("sha256:")) as tar:
+        tar.extractall(root, filter="tar")
+    if os.geteuid() == 0:
+        print(f"image: {answers_in(root, '/usr/bin/dsv4'):.2f} s")
+
+
+def main() -> int:
+    binary, made, *systems = map(Path, sys.argv[1:])
+    archive, deb = next(made.glob("*.tar.zst")), next(made.glob("*.deb"))
+    wheel, image = next(made.glob("*.whl")), next(made.glob("*-oci.tar"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        begin = time.monotonic()
+        tree = unpack(archive, folder)
+        answers(tree / "bin" / "dsv4", *QUESTION, env={"HOME": name})
+        print(f"archive: unpacked and answered in {time.monotonic() - begin:.2f} s")
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+        subprocess.run([str(folder / "venv/bin/pip"), "install", "-q", "--no-index", "--disable-pip-version-check", str(wheel)], check=True)
+        print(f"wheel: {answers(folder / 'venv/bin/dsv4', *QUESTION, env={'HOME': name}):.2f} s")
+        answers(folder / "venv/bin/python", "-m", "dsv4", *QUESTION, env={"HOME": name})
+        check_image(image, folder)
+        for system in systems:
+            unpack(archive, system / "opt")
+            print(f"{system.name}: {answers_in(system, f'/opt/{tree.name}/bin/dsv4'):.2f} s from the archive")
+            shutil.rmtree(system / "opt" / tree.name)
+            shutil.copy(deb, system / "tmp" / "dsv4.deb")
+            subprocess.run(["chroot", str(system), "dpkg", "--force-depends", "-i", "/tmp/dsv4.deb"], check=True, stdout=subprocess.DEVNULL)
+            print(f"{system.name}: {answers_in(system, 'dsv4'):.2f} s from the .deb")
+            subprocess.run(["chroot", str(system), "dpkg", "-P", "dsv4"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, str(HERE / "package.py"), str(binary), str(folder / "again")], check=True, stdout=subprocess.DEVNULL)
+        if digests(made) != digests(folder / "again"):
+            raise SystemExit("check: a second build gives other bytes")
+        print("a second build: the same bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
