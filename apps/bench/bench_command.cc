@@ -149,11 +149,12 @@ Result<double> Bench::BytesWithoutReplication(int64_t depth) {
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*checkpoint, config));
-  const model::Forecast alone =
-      model::MakeForecast(resolved, config, model::Placement{},
-                          {.num_layers = report_.num_layers,
-                           .context = depth,
-                           .row_bytes = options_.model.numerics == "release" ? 2 : 4});
+  const model::ModelOptions planned = MakeModelOptions(options_.model);
+  const model::Forecast alone = model::MakeForecast(resolved, config, model::Placement{},
+                                                    {.num_layers = report_.num_layers,
+                                                     .context = depth,
+                                                     .numerics = planned.numerics,
+                                                     .cache_rows = planned.cache_rows});
   return alone.read / options_.model.group->size();
 }
 

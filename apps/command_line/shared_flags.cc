@@ -85,6 +85,12 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
                  "Most tokens of one pass through the layers (0: 512 on the host, 8192 on a GPU)")
       ->check(CLI::Range(0, 65536))
       ->capture_default_str();
+  app.add_option(
+         "--cache-rows", flags.cache_rows,
+         "packed: cache rows that release numerics round are kept as FP8 and FP4; wide: as bf16, in twice "
+         "the memory, with the same bits")
+      ->check(CLI::IsMember({"packed", "wide"}))
+      ->capture_default_str();
   app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
                  "off: as the first release revision, whose shared expert has no SwiGLU clamp")
       ->check(CLI::IsMember({"on", "off"}))

@@ -20,6 +20,7 @@ int RunInspectCommand(const InspectOptions& options) {
   const InspectRequest request = {
       .source = *source,
       .numerics = options.model.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease,
+      .cache_rows = CacheRowsOf(options.model),
       .max_layers = source->synthetic() ? 0 : options.model.max_layers,
       .pass_tokens = PassTokens(options.model),
       .context = options.context,

@@ -9,6 +9,7 @@
 
 #include "apps/shared/readable.h"
 #include "comm/null_group.h"
+#include "formats/cache_rows.h"
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
 #include "model/checkpoint/resolved_checkpoint.h"
@@ -105,19 +106,22 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   if (request.batch < 1) return InvalidArgument(fmt::format("batch: {}, wanted at least 1", request.batch));
   model::ModelOptions options;
   options.numerics = request.numerics;
+  options.cache_rows = request.cache_rows;
   options.max_layers = report.num_layers;
   options.max_chunk_tokens = request.pass_tokens;
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const model::MemoryPlan plan,
       model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
   report.memory.step_bytes = plan.step;
-  const kv::CacheLayout layout = model::CacheGeometry(report.config, {0, report.num_layers}, request.numerics,
-                                                      options.max_chunk_tokens, options.max_rewind_tokens);
+  const kv::CacheLayout layout =
+      model::CacheGeometry(report.config, {0, report.num_layers}, request.numerics, request.cache_rows,
+                           options.max_chunk_tokens, options.max_rewind_tokens);
   report.memory.context = request.context;
   report.memory.batch = request.batch;
   report.memory.sequence_bytes = kv::StateBytes(layout, request.context);
   report.memory.fixed_bytes = kv::StateBytes(layout, 0);
   report.memory.growth_per_token = kv::BytesPerToken(layout);
+  report.memory.parts = kv::CacheParts(layout);
   report.fit_request = {.config = report.config,
                         .checkpoint = checkpoint,
                         .options = options,
@@ -151,6 +155,7 @@ Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::
   for (int rank = 0; rank < num_ranks; ++rank) {
     model::ModelOptions options;
     options.numerics = request.numerics;
+    options.cache_rows = request.cache_rows;
     options.max_layers = report.num_layers;
     options.max_chunk_tokens = request.pass_tokens;
     options.placement = request.placement;
@@ -181,7 +186,8 @@ void ForecastPlacements(const InspectRequest& request, const model::ResolvedChec
   const int num_ranks = request.placement.num_ranks();
   const model::ForecastRequest one = {.num_layers = report.num_layers,
                                       .context = request.context,
-                                      .row_bytes = request.numerics == model::Numerics::kRelease ? 2 : 4};
+                                      .numerics = request.numerics,
+                                      .cache_rows = request.cache_rows};
   for (const model::Placement& placement : model::AllPlacements(num_ranks, report.num_layers))
     report.forecasts.push_back(model::MakeForecast(resolved, report.config, placement, one));
   model::RankKind kind = request.rank_kind;
@@ -367,6 +373,12 @@ Json ToJson(const InspectReport& report) {
                     {"bytes_per_token", report.memory.growth_per_token},
                     {"step_bytes", report.memory.step_bytes},
                     {"total_bytes", report.memory.total_bytes()}};
+  for (const kv::CachePart& part : report.memory.parts) {
+    json["memory"]["cache"].push_back({{"part", part.name},
+                                       {"format", ToString(part.format)},
+                                       {"fixed_bytes", part.fixed_bytes},
+                                       {"bytes_per_token", part.bytes_per_token}});
+  }
   if (!report.ranks.empty()) json["placement"] = model::ToString(report.placement);
   for (const InspectReport::RankPlan& rank : report.ranks) {
     json["ranks"].push_back({{"rank", rank.place.rank},
@@ -457,6 +469,11 @@ std::string ToText(const InspectReport& report) {
   out += fmt::format("  {:<26}{}, of which {} do not grow, and {} a token\n", "one sequence",
                      Bytes(report.memory.sequence_bytes), Bytes(report.memory.fixed_bytes),
                      Bytes(report.memory.growth_per_token));
+  for (const kv::CachePart& part : report.memory.parts) {
+    const std::string size = part.fixed_bytes > 0 ? Bytes(part.fixed_bytes)
+                                                  : fmt::format("{:.1f} bytes a token", part.bytes_per_token);
+    out += fmt::format("    {:<24}{}, {}\n", part.name, size, ToString(part.format));
+  }
   out += fmt::format("  {:<26}{}\n", "one step", Bytes(report.memory.step_bytes));
   out += fmt::format("  {:<26}{}\n", "total", Bytes(report.memory.total_bytes()));
   if (!report.ranks.empty()) {

@@ -24,6 +24,7 @@ namespace dsv4::apps {
 struct InspectRequest {
   ModelSource source;
   model::Numerics numerics = model::Numerics::kRelease;
+  model::CacheRows cache_rows = model::CacheRows::kPacked;
   int64_t max_layers = 0;      // 0: all.
   int64_t pass_tokens = 0;     // Of the step that is planned: apps::PassTokens.
   int64_t context = 0;         // Tokens of one sequence; at most max_position_embeddings.
@@ -48,12 +49,13 @@ struct InspectReport {
   struct MemoryPlan {
     int64_t context = 0;
     int64_t batch = 0;
-    int64_t weights_bytes = 0;        // Of the layers that would run; mapped from the file.
-    int64_t layer_weights_bytes = 0;  // Of them, those of layers.
-    int64_t sequence_bytes = 0;       // One sequence of `context` tokens.
-    int64_t fixed_bytes = 0;          // The part of it that does not grow with the tokens: rings.
-    double growth_per_token = 0;      // Bytes each further token of context costs.
-    int64_t step_bytes = 0;           // Activations of the largest pass.
+    int64_t weights_bytes = 0;         // Of the layers that would run; mapped from the file.
+    int64_t layer_weights_bytes = 0;   // Of them, those of layers.
+    int64_t sequence_bytes = 0;        // One sequence of `context` tokens.
+    int64_t fixed_bytes = 0;           // The part of it that does not grow with the tokens: rings.
+    double growth_per_token = 0;       // Bytes each further token of context costs.
+    std::vector<kv::CachePart> parts;  // The same, by kind of row.
+    int64_t step_bytes = 0;            // Activations of the largest pass.
     int64_t total_bytes() const { return weights_bytes + batch * sequence_bytes + step_bytes; }
   };
 

@@ -28,6 +28,7 @@ Result<int64_t> WantedOnGpus(const MachineFitRequest& request, int count) {
   for (const int rank : {0, count - 1}) {
     model::ModelOptions options = request.options;
     options.max_chunk_tokens = kPassOnGpu;
+    if (!backend::kCudaPacksRows) options.cache_rows = model::CacheRows::kWide;
     if (count > 1) {
       DSV4_ASSIGN_OR_RETURN(options.placement, model::ParsePlacement("auto", count));
       options.group = comm::ImagineGroup(rank, count, options.placement.num_shards);

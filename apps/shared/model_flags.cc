@@ -61,9 +61,15 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});
 }
 
+model::CacheRows CacheRowsOf(const ModelFlags& flags) {
+  const bool can = flags.backend != "cuda" || backend::kCudaPacksRows;
+  return can && flags.cache_rows == "packed" ? model::CacheRows::kPacked : model::CacheRows::kWide;
+}
+
 model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   model::ModelOptions options;
   options.numerics = flags.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
+  options.cache_rows = CacheRowsOf(flags);
   options.max_layers = flags.max_layers;
   options.max_chunk_tokens = PassTokens(flags);
   options.clamp_shared_expert = flags.shared_expert_clamp != "off";

@@ -28,6 +28,7 @@ struct ModelFlags {
   std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
   std::string backend = "cpu";
   std::string numerics = "release";
+  std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";
   int64_t max_layers = 0;     // 0: all.
   int num_threads = 0;        // 0: one per core.
@@ -65,6 +66,9 @@ int64_t PassTokens(const ModelFlags& flags);
 // The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h): call it before weights
 // are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
+
+// How the rows of sequences are kept: what --cache-rows says, where the backend can.
+model::CacheRows CacheRowsOf(const ModelFlags& flags);
 
 // What the flags say about the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);

@@ -40,9 +40,10 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
 
   comm::JoinOptions options{
       .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
-      .agreement = fmt::format("dsv4 {}, --backend {}, --numerics {}, --placement {}, model {}{}", version,
-                               flags.backend, flags.numerics, model::ToString(flags.placed), flags.model,
-                               flags.weights),
+      .agreement =
+          fmt::format("dsv4 {}, --backend {}, --numerics {}, --cache-rows {}, --placement {}, model {}{}",
+                      version, flags.backend, flags.numerics, flags.cache_rows, model::ToString(flags.placed),
+                      flags.model, flags.weights),
       .always_tcp = flags.rank_network == "tcp",
       .still_wanted = {}};
   std::optional<comm::Door> door;

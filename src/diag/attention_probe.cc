@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "diag/recording.h"
+#include "formats/cache_rows.h"
 
 namespace dsv4::diag {
 namespace {
@@ -28,7 +29,7 @@ Candidates AllCandidates(const ops::AttentionArgs& args) {
   return candidates;
 }
 
-// Zeroed copies of a call's tensors and cached rows, in which single elements can be set.
+// Zeroed copies of a call's tensors and cached rows, the latter in their own format, in which rows can be set to a single element.
 class CodedCall {
  public:
   static Result<CodedCall> Make(ops::OpContext& context, const ops::AttentionArgs& args) {
@@ -36,35 +37,40 @@ class CodedCall {
     Memory& memory = context.memory();
     const auto bytes = static_cast<size_t>(args.q.num_bytes());
     const ops::AttentionSequence& sequence = args.sequences[0];
-    const auto row_bytes = static_cast<size_t>(sequence.window.width * ElementBytes(sequence.window.dtype));
     DSV4_ASSIGN_OR_RETURN(call.q_, memory.Allocate(bytes));
     DSV4_ASSIGN_OR_RETURN(call.o_, memory.Allocate(bytes));
-    DSV4_ASSIGN_OR_RETURN(call.ring_,
-                          memory.Allocate(static_cast<size_t>(sequence.window.capacity) * row_bytes));
+    DSV4_ASSIGN_OR_RETURN(call.ring_, memory.Allocate(static_cast<size_t>(sequence.window.capacity *
+                                                                          sequence.window.RowBytes())));
     for (size_t page = 0; page < sequence.entries.pages.size(); ++page) {
-      DSV4_ASSIGN_OR_RETURN(Buffer buffer,
-                            memory.Allocate(static_cast<size_t>(sequence.entries.rows_per_page) * row_bytes));
+      DSV4_ASSIGN_OR_RETURN(
+          Buffer buffer,
+          memory.Allocate(static_cast<size_t>(sequence.entries.rows_per_page * sequence.entries.RowBytes())));
       call.page_pointers_.push_back(buffer.data());
       call.pages_.push_back(std::move(buffer));
     }
     return call;
   }
 
-  // Element `column` of the row of candidate `key`.
+  // The row of candidate `key` becomes zeros but for `column`.
   Status Set(const Candidates& candidates, int64_t key, int64_t column, float value) {
     const ops::AttentionSequence& sequence = args_.sequences[0];
-    void* row = nullptr;
-    if (key < candidates.num_positions) {
+    const bool in_window = key < candidates.num_positions;
+    const CacheFormat& format = in_window ? sequence.window.format : sequence.entries.format;
+    std::vector<float> values(static_cast<size_t>(args_.q.shape[2]));
+    values[static_cast<size_t>(column)] = value;
+    std::vector<std::byte> row(static_cast<size_t>(format.RowBytes(args_.q.shape[2])));
+    DSV4_RETURN_IF_ERROR(PackRow(format, values, row.data()));
+    std::byte* place = nullptr;
+    if (in_window) {
       const int64_t slot = (candidates.first_position + key) % sequence.window.capacity;
-      row = Element(ring_.data(), slot * sequence.window.width + column);
+      place = static_cast<std::byte*>(ring_.data()) + slot * sequence.window.RowBytes();
     } else {
       const int64_t entry = key - candidates.num_positions;
       const auto page = static_cast<size_t>(entry / sequence.entries.rows_per_page);
-      row = Element(page_pointers_[page],
-                    entry % sequence.entries.rows_per_page * sequence.entries.width + column);
+      place = static_cast<std::byte*>(page_pointers_[page]) +
+              entry % sequence.entries.rows_per_page * sequence.entries.RowBytes();
     }
-    return FromHostFloats(context_, std::span(&value, 1),
-                          TensorView::Contiguous(row, args_.q.dtype, {1}, args_.q.device));
+    return context_.memory().CopyFromHost(place, row.data(), row.size(), context_.stream());
   }
 
   Result<std::vector<float>> Run(const InnerOp<ops::AttentionArgs>& attention) const {
@@ -81,10 +87,6 @@ class CodedCall {
 
  private:
   CodedCall(ops::OpContext& context, const ops::AttentionArgs& args) : context_(context), args_(args) {}
-
-  void* Element(void* rows, int64_t index) const {
-    return static_cast<std::byte*>(rows) + index * ElementBytes(args_.q.dtype);
-  }
 
   ops::OpContext& context_;
   const ops::AttentionArgs& args_;

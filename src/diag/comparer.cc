@@ -10,6 +10,7 @@
 #include "diag/logit_plots.h"
 #include "diag/recording.h"
 #include "diag/statistics.h"
+#include "formats/cache_rows.h"
 
 namespace dsv4::diag {
 namespace {
@@ -77,18 +78,29 @@ void Comparer::Trace(std::string_view op) {
   pending_ops_ += op;
 }
 
-// The rows lie bit for bit where they were sent.
+// The rows lie bit for bit where they were sent, packed ones as PackRow packs them.
 Status Comparer::CheckStored(const ops::StoreRowsArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> source,
                                ToHostBytes(subject_.context(), args.source));
-  const auto row_bytes =
-      static_cast<size_t>(args.source.shape[1]) * static_cast<size_t>(ElementBytes(args.source.dtype));
+  const auto row_bytes = static_cast<size_t>(args.StoredBytes());
+  std::vector<float> values;  // Of packed rows.
+  if (args.pack.has_value()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(values, ToHostFloats(subject_.context(), args.source));
+  }
+  const auto width = static_cast<size_t>(args.source.shape[1]);
+  std::vector<std::byte> packed(row_bytes);
   for (const RowRun& run : args.runs) {
-    const TensorView place = TensorView::Contiguous(run.destination, args.source.dtype,
-                                                    {run.num_rows, args.source.shape[1]}, args.source.device);
+    const TensorView place = TensorView::Contiguous(run.destination, DType::kU8,
+                                                    {run.num_rows, args.StoredBytes()}, args.source.device);
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> stored, ToHostBytes(subject_.context(), place));
     for (int64_t row = 0; row < run.num_rows; ++row) {
-      const std::byte* want = source.data() + static_cast<size_t>(run.source_begin + row) * row_bytes;
+      const auto of_source = static_cast<size_t>(run.source_begin + row);
+      const std::byte* want = source.data() + of_source * row_bytes;
+      if (args.pack.has_value()) {
+        DSV4_RETURN_IF_ERROR(
+            PackRow(*args.pack, std::span(values).subspan(of_source * width, width), packed.data()));
+        want = packed.data();
+      }
       if (std::memcmp(stored.data() + static_cast<size_t>(row) * row_bytes, want, row_bytes) == 0) continue;
       // The head gathers its rows before the next op sees them.
       const bool head = last_tensor_.second == "ffn.streams";

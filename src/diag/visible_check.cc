@@ -7,7 +7,9 @@
 #include <numeric>
 
 #include "diag/attention_probe.h"
+#include "diag/recording.h"
 #include "diag/visible_map.h"
+#include "formats/cache_rows.h"
 
 namespace dsv4::diag {
 namespace {
@@ -67,11 +69,16 @@ Result<std::vector<float>> ReadPages(ops::OpContext& context, const PagedRows& r
   std::vector<float> all;
   for (int64_t begin = 0; begin < count; begin += rows.rows_per_page) {
     const int64_t in_page = std::min(rows.rows_per_page, count - begin);
+    const int64_t row_bytes = rows.RowBytes();
     const TensorView view =
-        TensorView::Contiguous(rows.pages[static_cast<size_t>(begin / rows.rows_per_page)], rows.dtype,
-                               {in_page, rows.width}, device);
-    DSV4_ASSIGN_OR_RETURN(const std::vector<float> values, ToHostFloats(context, view));
-    all.insert(all.end(), values.begin(), values.end());
+        TensorView::Contiguous(rows.pages[static_cast<size_t>(begin / rows.rows_per_page)], DType::kU8,
+                               {in_page, row_bytes}, device);
+    DSV4_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ToHostBytes(context, view));
+    std::vector<float> values(static_cast<size_t>(rows.width));
+    for (int64_t row = 0; row < in_page; ++row) {
+      UnpackRow(rows.format, bytes.data() + row * row_bytes, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
   }
   return all;
 }

@@ -53,6 +53,12 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
   // What a rank may have, many times over where each has sequences of its own, which are about as many.
   options_.max_state_bytes *= model.cache_layout().num_places;
   if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
+  for (const kv::CachePart& part : kv::CacheParts(model.cache_layout())) {
+    stats_.fixed_state_bytes += part.fixed_bytes;
+    (part.name == kv::PageKindName(kv::PageKind::kEntries) ? stats_.entry_bytes_per_token
+                                                           : stats_.indexer_key_bytes_per_token) +=
+        part.bytes_per_token;
+  }
 }
 
 Engine::~Engine() = default;  // A step in flight is waited for.

@@ -93,6 +93,10 @@ struct EngineStats {
   std::array<int64_t, kDraftPlaces> num_accepted_tokens = {};
   int64_t num_decode_steps = 0;  // A step counts once for every sequence that gets tokens of it.
   int64_t state_bytes = 0;       // Of running sequences.
+  // Of any sequence on a rank: what does not grow, and what a token adds to its entries and its indexer keys.
+  int64_t fixed_state_bytes = 0;
+  double entry_bytes_per_token = 0;
+  double indexer_key_bytes_per_token = 0;
   int64_t cache_bytes = 0;
   int64_t cache_states = 0;
   int64_t cache_evictions = 0;

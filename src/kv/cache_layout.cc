@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "formats/cache_rows.h"
+
 namespace dsv4::kv {
 namespace {
 
@@ -46,8 +48,12 @@ std::string_view PageKindName(PageKind kind) {
 }
 
 uint64_t CacheLayout::GeometryFingerprint() const {
-  std::vector<int64_t> numbers = {window_size, static_cast<int64_t>(row_dtype),
-                                  static_cast<int64_t>(layers.size()), shard.index, shard.count};
+  std::vector<int64_t> numbers = {window_size, static_cast<int64_t>(layers.size()), shard.index, shard.count};
+  for (const CacheFormat& format : {window_format, entry_format, key_format}) {
+    numbers.insert(numbers.end(),
+                   {static_cast<int64_t>(format.dtype), static_cast<int64_t>(format.code),
+                    static_cast<int64_t>(format.scale), format.num_coded, format.group, format.alignment});
+  }
   for (const LayerCacheLayout& layer : layers) {
     numbers.insert(numbers.end(), {layer.ratio, layer.overlap ? 1 : 0, layer.width, layer.indexer_width});
   }
@@ -66,7 +72,7 @@ int64_t CacheLayout::RingWidth(int layer, RingKind kind) const {
 }
 
 int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
-  return RingWidth(layer, kind) * ElementBytes(RingDType(kind));
+  return RingFormat(kind).RowBytes(RingWidth(layer, kind));
 }
 
 int64_t CacheLayout::RingCapacity(int layer, RingKind kind) const {
@@ -96,7 +102,7 @@ int64_t CacheLayout::PageWidth(int layer, PageKind kind) const {
 }
 
 int64_t CacheLayout::PageRowBytes(int layer, PageKind kind) const {
-  return PageWidth(layer, kind) * ElementBytes(row_dtype);
+  return PageFormat(kind).RowBytes(PageWidth(layer, kind));
 }
 
 int64_t CacheLayout::NumEntries(int layer, int64_t length) const {
@@ -113,10 +119,6 @@ Status Validate(const CacheLayout& layout) {
   DSV4_RETURN_IF_ERROR(CheckRange("rows_per_page", layout.rows_per_page, 1, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("shards", layout.shard.count, 1, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("shard", layout.shard.index, 0, layout.shard.count - 1));
-  if (layout.row_dtype != DType::kBF16 && layout.row_dtype != DType::kF32) {
-    return InvalidArgument(
-        fmt::format("cache layout, row_dtype: got {}, want BF16 or F32", DTypeName(layout.row_dtype)));
-  }
   for (size_t i = 0; i < layout.layers.size(); ++i) {
     const LayerCacheLayout& layer = layout.layers[i];
     const auto check = [&]() -> Status {
@@ -124,6 +126,11 @@ Status Validate(const CacheLayout& layout) {
       DSV4_RETURN_IF_ERROR(CheckRange("width", layer.width, 1, kMaxDim));
       DSV4_RETURN_IF_ERROR(
           CheckRange("indexer_width", layer.indexer_width, 0, layer.ratio > 0 ? kMaxDim : 0));
+      DSV4_RETURN_IF_ERROR(Validate(layout.window_format, layer.width).WithContext("window"));
+      if (layer.ratio > 0)
+        DSV4_RETURN_IF_ERROR(Validate(layout.entry_format, layer.width).WithContext("entries"));
+      if (layer.indexer_width > 0)
+        DSV4_RETURN_IF_ERROR(Validate(layout.key_format, layer.indexer_width).WithContext("indexer keys"));
       return {};
     };
     DSV4_RETURN_IF_ERROR(check().WithContext(fmt::format("layer {}", i)));
@@ -151,15 +158,32 @@ int64_t StateBytes(const CacheLayout& layout, int64_t length) {
 
 double BytesPerToken(const CacheLayout& layout) {
   double bytes = 0;
-  for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
-    for (int i = 0; i < kNumPageKinds; ++i) {
-      const auto kind = static_cast<PageKind>(i);
-      if (!layout.HasPages(layer, kind)) continue;
-      bytes += static_cast<double>(layout.PageRowBytes(layer, kind)) /
-               static_cast<double>(At(layout, layer).ratio * layout.shard.count);
-    }
-  }
+  for (const CachePart& part : CacheParts(layout)) bytes += part.bytes_per_token;
   return bytes;
+}
+
+std::vector<CachePart> CacheParts(const CacheLayout& layout) {
+  std::vector<CachePart> parts;
+  const auto num_layers = static_cast<int>(layout.layers.size());
+  for (int i = 0; i < kNumRingKinds; ++i) {
+    const auto kind = static_cast<RingKind>(i);
+    CachePart part{.name = RingKindName(kind), .format = layout.RingFormat(kind)};
+    for (int layer = 0; layer < num_layers; ++layer) {
+      if (layout.HasRing(layer, kind)) part.fixed_bytes += layout.RingBytes(layer, kind);
+    }
+    if (part.fixed_bytes > 0) parts.push_back(part);
+  }
+  for (int i = 0; i < kNumPageKinds; ++i) {
+    const auto kind = static_cast<PageKind>(i);
+    CachePart part{.name = PageKindName(kind), .format = layout.PageFormat(kind)};
+    for (int layer = 0; layer < num_layers; ++layer) {
+      if (!layout.HasPages(layer, kind)) continue;
+      part.bytes_per_token += static_cast<double>(layout.PageRowBytes(layer, kind)) /
+                              static_cast<double>(At(layout, layer).ratio * layout.shard.count);
+    }
+    if (part.bytes_per_token > 0) parts.push_back(part);
+  }
+  return parts;
 }
 
 }  // namespace dsv4::kv

@@ -3,12 +3,14 @@
 //
 // Per layer a sequence owns up to five rings and two paged stores:
 //
-// | store                              | layers          | row of                   | width           | dtype     |
-// | window ring                        | all             | one position             | width           | row_dtype |
-// | compressor values, scores (rings)  | ratio > 0       | one position, raw (a, b) | channels * width| F32       |
-// | indexer values, scores (rings)     | with an indexer | one position, raw (a, b) | channels * indexer_width | F32 |
-// | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | row_dtype |
-// | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | row_dtype |
+// | store                              | layers          | row of                   | width           | format        |
+// | window ring                        | all             | one position             | width           | window_format |
+// | compressor values, scores (rings)  | ratio > 0       | one position, raw (a, b) | channels * width| F32           |
+// | indexer values, scores (rings)     | with an indexer | one position, raw (a, b) | channels * indexer_width | F32  |
+// | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | entry_format  |
+// | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | key_format    |
+//
+// What the model rounds is stored as the codes it was rounded to (tensor/cache_format.h). Raw rows are not rounded, and stay fp32.
 //
 // Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
 //
@@ -22,7 +24,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "tensor/dtype.h"
 #include "tensor/rows.h"
 
 namespace dsv4::kv {
@@ -52,11 +53,13 @@ struct LayerCacheLayout {
 
 struct CacheLayout {
   std::vector<LayerCacheLayout> layers;
-  int64_t window_size = 0;         // Positions a query sees through the window, its own included.
-  DType row_dtype = DType::kBF16;  // BF16 or F32.
-  int64_t max_positions = 0;       // Length limit of a sequence.
-  int64_t max_chunk_tokens = 0;    // Most tokens of one append.
-  int64_t max_rewind_tokens = 0;   // Tokens that can always be taken back.
+  int64_t window_size = 0;  // Positions a query sees through the window, its own included.
+  CacheFormat window_format;
+  CacheFormat entry_format;
+  CacheFormat key_format;
+  int64_t max_positions = 0;      // Length limit of a sequence.
+  int64_t max_chunk_tokens = 0;   // Most tokens of one append.
+  int64_t max_rewind_tokens = 0;  // Tokens that can always be taken back.
   int64_t rows_per_page = 64;
   EntryShard shard;    // Of every paged store.
   int num_places = 1;  // Ranks that divide the sequences, each whole to one (StateHome).
@@ -69,7 +72,9 @@ struct CacheLayout {
 
   bool HasRing(int layer, RingKind kind) const;
   int64_t RingWidth(int layer, RingKind kind) const;
-  DType RingDType(RingKind kind) const { return kind == RingKind::kWindow ? row_dtype : DType::kF32; }
+  CacheFormat RingFormat(RingKind kind) const {
+    return kind == RingKind::kWindow ? window_format : CacheFormat(DType::kF32);
+  }
   int64_t RingRowBytes(int layer, RingKind kind) const;
   // The rows that the next token needs, and room to append or to take back:
   //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile)
@@ -83,6 +88,9 @@ struct CacheLayout {
 
   bool HasPages(int layer, PageKind kind) const;
   int64_t PageWidth(int layer, PageKind kind) const;
+  const CacheFormat& PageFormat(PageKind kind) const {
+    return kind == PageKind::kEntries ? entry_format : key_format;
+  }
   int64_t PageRowBytes(int layer, PageKind kind) const;
   // Entries that `length` positions complete, and how many of them are rows here.
   int64_t NumEntries(int layer, int64_t length) const;
@@ -96,5 +104,15 @@ Status Validate(const CacheLayout& layout);
 int64_t StateBytes(const CacheLayout& layout, int64_t length);
 // What a token adds to a long sequence, on average and without the rest of a page.
 double BytesPerToken(const CacheLayout& layout);
+
+// One kind of row of a sequence, in all layers: for reports.
+struct CachePart {
+  std::string_view name;  // RingKindName, PageKindName
+  CacheFormat format;
+  int64_t fixed_bytes = 0;     // Of a sequence of any length,
+  double bytes_per_token = 0;  // and by which it grows.
+};
+// Those that the layout has, rings first.
+std::vector<CachePart> CacheParts(const CacheLayout& layout);
 
 }  // namespace dsv4::kv

@@ -4,50 +4,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "formats/cache_rows.h"
 #include "formats/number_formats.h"
 
 namespace dsv4::kv {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// Rows are pieces of these tables; a few times the longest row, so that rows differ.
-constexpr size_t kTableElements = size_t{1} << 16;
-
-Bytes Stored(std::span<const float> values, DType dtype) {
-  Bytes bytes(values.size() * static_cast<size_t>(ElementBytes(dtype)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kF32) {
-      std::memcpy(bytes.data() + i * sizeof(float), &values[i], sizeof(float));
-    } else {
-      const uint16_t code = Bf16FromFloat(values[i]);
-      std::memcpy(bytes.data() + i * sizeof(code), &code, sizeof(code));
-    }
-  }
-  return bytes;
-}
-
-// Of one row dtype.
-struct Tables {
-  explicit Tables(DType row_dtype) {
-    std::mt19937 random(7);
-    std::normal_distribution<float> normal;
-    std::vector<float> values(kTableElements);
-    for (float& value : values) value = normal(random);
-    raw = Stored(values, DType::kF32);
-    std::vector<float> on_grid = values;
-    for (float& value : on_grid) value = FloatFromE2m1(E2m1FromFloat(value));
-    keys = Stored(on_grid, row_dtype);
-    for (float& value : values) value = FloatFromE4m3(E4m3FromFloat(value));
-    rows = Stored(values, row_dtype);
-  }
-  Bytes rows;  // Window rows and entries.
-  Bytes keys;  // The indexer's.
-  Bytes raw;   // F32 values and scores of compressors.
-};
 
 // splitmix64.
 uint64_t Mixed(uint64_t x) {
@@ -57,23 +25,73 @@ uint64_t Mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Which rows are written: of a layer and a kind of store.
-struct Rows {
-  const Bytes& table;
-  int64_t row_bytes = 0;
-  uint64_t seed = 0;  // Of these rows alone.
+// Rows of one width as they are stored, of which a sequence's are copies: to make each row anew would take longer than most measurements.
+class RowTable {
+ public:
+  // Normal numbers, `rounded` one by one.
+  static Result<RowTable> Make(const CacheFormat& format, int64_t width, float (*rounded)(float)) {
+    RowTable table;
+    table.row_bytes_ = format.RowBytes(width);
+    table.rows_.resize(static_cast<size_t>(kRows * table.row_bytes_));
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<size_t>(width));
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (float& value : values) value = rounded(normal(random));
+      DSV4_TRY(PackRow(format, values, table.rows_.data() + row * table.row_bytes_));
+    }
+    return table;
+  }
 
-  Status Check() const {
-    if (static_cast<size_t>(row_bytes) <= table.size()) return {};
-    return OutOfRange(
-        fmt::format("random rows: a row of {} bytes, the table has {}", row_bytes, table.size()));
+  int64_t row_bytes() const { return row_bytes_; }
+  // Row `index` of those with a seed of their own, to `to`.
+  void Put(uint64_t seed, int64_t index, std::byte* to) const {
+    const auto row = static_cast<int64_t>(Mixed(seed + static_cast<uint64_t>(index)) % kRows);
+    std::memcpy(to, rows_.data() + row * row_bytes_, static_cast<size_t>(row_bytes_));
   }
-  // Row `index` of the sequence to `to`.
-  void Put(int64_t index, std::byte* to) const {
-    const size_t places = (table.size() - static_cast<size_t>(row_bytes)) / sizeof(float) + 1;
-    const size_t offset = Mixed(seed + static_cast<uint64_t>(index)) % places * sizeof(float);
-    std::memcpy(to, table.data() + offset, static_cast<size_t>(row_bytes));
+
+ private:
+  static constexpr int64_t kRows = 2048;
+  int64_t row_bytes_ = 0;
+  Bytes rows_;
+};
+
+// Those of a layout, made when they are first asked for. Of one width and format every store has the same.
+class Tables {
+ public:
+  explicit Tables(const CacheLayout& layout) : layout_(layout) {}
+
+  Result<const RowTable*> Of(int layer, PageKind kind) {
+    return kind == PageKind::kEntries
+               ? Get(rows_, layout_.entry_format, layout_.PageWidth(layer, kind), OnE4m3)
+               : Get(keys_, layout_.key_format, layout_.PageWidth(layer, kind), OnE2m1);
   }
+  Result<const RowTable*> Of(int layer, RingKind kind) {
+    return kind == RingKind::kWindow
+               ? Get(windows_, layout_.window_format, layout_.RingWidth(layer, kind), OnE4m3)
+               : Get(raw_, DType::kF32, layout_.RingWidth(layer, kind), [](float value) { return value; });
+  }
+
+ private:
+  using ByWidth = std::map<int64_t, RowTable>;
+
+  static float OnE4m3(float value) { return FloatFromE4m3(E4m3FromFloat(value)); }
+  static float OnE2m1(float value) { return FloatFromE2m1(E2m1FromFloat(value)); }
+  static Result<const RowTable*> Get(ByWidth& tables, const CacheFormat& format, int64_t width,
+                                     float (*rounded)(float)) {
+    auto found = tables.find(width);
+    if (found == tables.end()) {
+      DSV4_ASSIGN_OR_RETURN(RowTable table, RowTable::Make(format, width, rounded));
+      found = tables.emplace(width, std::move(table)).first;
+    }
+    return &found->second;
+  }
+
+  const CacheLayout& layout_;
+  ByWidth windows_;
+  ByWidth rows_;
+  ByWidth keys_;
+  ByWidth raw_;
 };
 
 uint64_t SeedOf(uint64_t seed, int layer, int kind) {
@@ -81,16 +99,13 @@ uint64_t SeedOf(uint64_t seed, int layer, int kind) {
 }
 
 // The entries that the append completes.
-Status FillPages(const SequenceState& state, const Tables& tables, Memory& memory, Stream stream,
-                 uint64_t seed) {
+Status FillPages(const SequenceState& state, Tables& tables, Memory& memory, Stream stream, uint64_t seed) {
   const CacheLayout& layout = state.layout();
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     for (const PageKind kind : {PageKind::kEntries, PageKind::kIndexerKeys}) {
       if (!layout.HasPages(layer, kind)) continue;
-      const Rows rows = {kind == PageKind::kEntries ? tables.rows : tables.keys,
-                         layout.PageRowBytes(layer, kind),
-                         SeedOf(seed, layer, kNumRingKinds + static_cast<int>(kind))};
-      DSV4_RETURN_IF_ERROR(rows.Check());
+      DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, tables.Of(layer, kind));
+      const uint64_t rows_seed = SeedOf(seed, layer, kNumRingKinds + static_cast<int>(kind));
       std::vector<RowRun> runs;
       const int64_t first = layout.NumEntries(layer, state.length());
       state.EntryRuns(layer, kind, first, &runs);
@@ -105,8 +120,8 @@ Status FillPages(const SequenceState& state, const Tables& tables, Memory& memor
         bytes.clear();
         for (; i < runs.size() && page_of(runs[i]) == page; ++i) {
           for (int64_t row = 0; row < runs[i].num_rows; ++row) {
-            bytes.resize(bytes.size() + static_cast<size_t>(rows.row_bytes));
-            rows.Put(runs[i].source_begin + row, bytes.data() + bytes.size() - rows.row_bytes);
+            bytes.resize(bytes.size() + static_cast<size_t>(rows->row_bytes()));
+            rows->Put(rows_seed, runs[i].source_begin + row, bytes.data() + bytes.size() - rows->row_bytes());
           }
         }
         DSV4_RETURN_IF_ERROR(memory.CopyFromHost(begin, bytes.data(), bytes.size(), stream));
@@ -117,20 +132,18 @@ Status FillPages(const SequenceState& state, const Tables& tables, Memory& memor
 }
 
 // What a sequence of `length` tokens needs of its rings.
-Status FillRings(const SequenceState& state, int64_t length, const Tables& tables, Memory& memory,
-                 Stream stream, uint64_t seed) {
+Status FillRings(const SequenceState& state, int64_t length, Tables& tables, Memory& memory, Stream stream,
+                 uint64_t seed) {
   const CacheLayout& layout = state.layout();
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     for (int i = 0; i < kNumRingKinds; ++i) {
       const auto kind = static_cast<RingKind>(i);
       if (!layout.HasRing(layer, kind)) continue;
       const RingRows ring = state.Ring(layer, kind);
-      const Rows rows = {kind == RingKind::kWindow ? tables.rows : tables.raw,
-                         layout.RingRowBytes(layer, kind), SeedOf(seed, layer, i)};
-      DSV4_RETURN_IF_ERROR(rows.Check());
-      Bytes bytes(static_cast<size_t>(ring.capacity * rows.row_bytes));
+      DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, tables.Of(layer, kind));
+      Bytes bytes(static_cast<size_t>(ring.capacity * rows->row_bytes()));
       for (int64_t p = layout.FirstNeededRow(layer, kind, length); p < length; ++p)
-        rows.Put(p, bytes.data() + p % ring.capacity * rows.row_bytes);
+        rows->Put(SeedOf(seed, layer, i), p, bytes.data() + p % ring.capacity * rows->row_bytes());
       DSV4_RETURN_IF_ERROR(memory.CopyFromHost(ring.data, bytes.data(), bytes.size(), stream));
     }
   }
@@ -142,7 +155,7 @@ Status FillRings(const SequenceState& state, int64_t length, const Tables& table
 Status FillWithRandomRows(SequenceState& state, int64_t length, uint64_t seed) {
   if (state.length() > 0)
     return FailedPrecondition(fmt::format("random rows: the state has {} tokens, want none", state.length()));
-  const Tables tables(state.layout().row_dtype);
+  Tables tables(state.layout());
   while (state.length() < length) {
     const int64_t count = std::min(state.layout().max_chunk_tokens, length - state.length());
     DSV4_RETURN_IF_ERROR(state.BeginAppend(count));

@@ -17,7 +17,7 @@ size_t Index(PageKind kind) { return static_cast<size_t>(kind); }
 
 void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
                     std::vector<RowRun>* runs) {
-  const int64_t row_bytes = ring.width * ElementBytes(ring.dtype);
+  const int64_t row_bytes = ring.RowBytes();
   for (int64_t position = begin; position < end;) {
     const int64_t slot = position % ring.capacity;
     const int64_t num_rows = std::min(end - position, ring.capacity - slot);
@@ -172,7 +172,7 @@ RingRows SequenceState::Ring(int layer, RingKind kind) const {
       << "layer " << layer << ", " << RingKindName(kind);
   const RingPlace& ring = layers_[static_cast<size_t>(layer)].rings[Index(kind)];
   return {static_cast<std::byte*>(rings_.data()) + ring.offset_bytes, layout_->RingCapacity(layer, kind),
-          layout_->RingWidth(layer, kind), layout_->RingDType(kind)};
+          layout_->RingWidth(layer, kind), layout_->RingFormat(kind)};
 }
 
 PagedRows SequenceState::Pages(int layer, PageKind kind) const {
@@ -180,7 +180,7 @@ PagedRows SequenceState::Pages(int layer, PageKind kind) const {
       << "layer " << layer << ", " << PageKindName(kind);
   return {layers_[static_cast<size_t>(layer)].pages[Index(kind)].pages(), layout_->rows_per_page,
           layout_->NumEntryRows(layer, length_ + num_appending_), layout_->PageWidth(layer, kind),
-          layout_->row_dtype};
+          layout_->PageFormat(kind)};
 }
 
 void SequenceState::WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const {

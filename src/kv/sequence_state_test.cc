@@ -39,8 +39,15 @@ TEST(CacheLayout, ValidateNamesTheField) {
   layout = testing::SmallLayout();
   layout.layers[0].indexer_width = 8;
   EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 0: cache layout, indexer_width"));
-  layout.row_dtype = DType::kI32;
-  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("row_dtype: got I32"));
+  layout = testing::SmallLayout();
+  layout.window_format = DType::kI32;
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 0: window: cache format, dtype: got I32"));
+  layout = testing::SmallLayout();
+  layout.entry_format = CacheFormat::Fp8(64, 64);
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 1: entries: cache format 64 x E4M3"));
+  layout = testing::SmallLayout();
+  layout.key_format = CacheFormat::Fp4(4, 4);
+  EXPECT_THAT(Validate(layout).ToString(), HasSubstr("layer 1: indexer keys: cache format 4 x E2M1"));
   EXPECT_THAT(Validate(testing::SmallLayout({3, 3})).ToString(), HasSubstr("shard: got 3, want 0 to 2"));
 }
 

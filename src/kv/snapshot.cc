@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "snapshots are written in the host's byte order");
 
 constexpr uint64_t kMagic = 0x5441545334565344;  // "DSV4STAT"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 struct Header {
   uint64_t magic = kMagic;

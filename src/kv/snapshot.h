@@ -6,7 +6,7 @@
 //
 // | offset | bytes | field                                                              |
 // | 0      | 8     | magic "DSV4STAT"                                                   |
-// | 8      | 4     | version, 2                                                         |
+// | 8      | 4     | version, 3                                                         |
 // | 12     | 4     | header bytes, 72                                                   |
 // | 16     | 8     | CacheLayout::GeometryFingerprint                                   |
 // | 24     | 8     | CacheLayout::model_fingerprint                                     |
@@ -15,7 +15,7 @@
 // | 48     | 8     | payload bytes, a function of layout, length and the field before   |
 // | 56     | 8     | XXH3-64 of the payload                                             |
 // | 64     | 8     | XXH3-64 of bytes 0 .. 63                                           |
-// | 72     |       | payload: per layer the needed rows of each ring in order of RingKind, ascending positions, then all rows of
+// | 72     |       | payload, rows as they are stored: per layer the needed rows of each ring in order of RingKind, ascending positions, then all rows of
 // |        |       | each paged store in order of PageKind                              |
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "kv/random_rows.h"
 #include "kv/testing.h"
 
 namespace dsv4::kv {
@@ -144,7 +145,7 @@ TEST_F(SnapshotTest, EveryTruncationAndEveryFlippedByteIsRefused) {
 TEST_F(SnapshotTest, ForgedHeadersAreRefusedByName) {
   const std::vector<std::byte> good = Bytes(23);
   std::vector<std::byte> bytes = good;
-  Put<uint32_t>(bytes, 8, 3);
+  Put<uint32_t>(bytes, 8, 4);
   EXPECT_EQ(ReadStatus(bytes).code(), StatusCode::kUnimplemented);
   bytes = good;
   Put<int64_t>(bytes, 32, -1);
@@ -175,6 +176,54 @@ TEST_F(SnapshotTest, OtherModelOrShapeIsRefused) {
   other->layers[0].width = 4;
   EXPECT_THAT(ReadStatus(bytes, other).ToString(),
               HasSubstr("INVALID_ARGUMENT: sequence snapshot, geometry"));
+}
+
+// Files of before rows were packed, and states whose rows are kept in another format.
+TEST_F(SnapshotTest, RowsOfAnotherFormatAreNeverMisread) {
+  std::vector<std::byte> bytes = Bytes(23);
+  Put<uint32_t>(bytes, 8, 2);
+  EXPECT_THAT(
+      ReadStatus(bytes).ToString(),
+      HasSubstr("UNIMPLEMENTED: sequence snapshot, version: got 2 (header of 72 bytes), want 3 (72)"));
+  for (CacheFormat CacheLayout::*const format :
+       {&CacheLayout::window_format, &CacheLayout::entry_format, &CacheLayout::key_format}) {
+    auto other = std::make_shared<CacheLayout>(testing::SmallLayout());
+    other->layers[1].indexer_width = 4;
+    const std::vector<std::byte> wide =
+        *SequenceState::Create(other, HostMemory(), nullptr)->Snapshot()->Serialize();
+    auto packed = std::make_shared<CacheLayout>(*other);
+    CacheFormat codes = CacheFormat::Fp4(format == &CacheLayout::key_format ? 4 : 2, 2);
+    codes.dtype = DType::kF32;
+    packed.get()->*format = codes;
+    EXPECT_THAT(ReadStatus(wide, packed).ToString(),
+                HasSubstr("INVALID_ARGUMENT: sequence snapshot, geometry"));
+  }
+}
+
+// What is kept as codes goes to a file as codes, and comes back.
+TEST_F(SnapshotTest, PackedRowsAreHalfAFile) {
+  CacheLayout wide = testing::SmallLayout();
+  wide.layers = {{.ratio = 4, .overlap = true, .width = 512, .indexer_width = 128}};
+  wide.window_format = wide.entry_format = wide.key_format = DType::kBF16;
+  wide.max_positions = 4000;
+  CacheLayout packed = wide;
+  packed.window_format = packed.entry_format = CacheFormat::Fp8(448, 64);
+  packed.key_format = CacheFormat::Fp4(128, 32);
+  constexpr int64_t kLength = 3999;
+  const auto filled = [&](const CacheLayout& layout) {
+    auto owned = std::make_shared<const CacheLayout>(layout);
+    SequenceState state = std::move(*SequenceState::Create(owned, HostMemory(), nullptr));
+    EXPECT_TRUE(FillWithRandomRows(state, kLength, 3).ok());
+    const std::vector<std::byte> bytes = *state.Snapshot()->Serialize();
+    EXPECT_EQ(static_cast<int64_t>(bytes.size()), SnapshotBytes(layout, kLength, 0));
+    const auto read = Snapshot::Deserialize(bytes, owned, HostMemory(), nullptr);
+    EXPECT_TRUE(read.has_value()) << read.error().ToString();
+    EXPECT_EQ(*read->Serialize(), bytes);
+    return static_cast<double>(bytes.size());
+  };
+  EXPECT_LT(filled(packed), 0.55 * filled(wide));
+  EXPECT_DOUBLE_EQ(BytesPerToken(wide), (1024 + 256) / 4.0);
+  EXPECT_DOUBLE_EQ(BytesPerToken(packed), (592 + 68) / 4.0);
 }
 
 TEST_F(SnapshotTest, RandomBytesBehindAValidHeaderNeverCrash) {

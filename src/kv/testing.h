@@ -21,7 +21,7 @@ inline CacheLayout SmallLayout(const EntryShard& shard = {}) {
                    {.ratio = 4, .overlap = true, .width = 2, .indexer_width = 3},
                    {.ratio = 7, .overlap = false, .width = 2, .indexer_width = 0}};
   layout.window_size = 5;
-  layout.row_dtype = DType::kF32;
+  layout.window_format = layout.entry_format = layout.key_format = DType::kF32;
   layout.max_positions = 200;
   layout.max_chunk_tokens = 9;
   layout.max_rewind_tokens = 3;

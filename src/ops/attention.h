@@ -5,9 +5,10 @@
 //   selected   [num_tokens, top_k]                i32 entries per query, -1 = none (any order, no repeats);
 //              null: every visible entry
 //   o          [num_tokens, num_heads, head_dim]  dtype of q, contiguous, no overlap with q
-//   sequences  window: a ring of `head_dim` rows, dtype of q, which already holds this step's rows and all rows that
-//              the step's queries see: capacity >= min(window_size - 1, first_position) + num_tokens;
-//              entries: PagedRows of the same width, unused when ratio == 0
+//   sequences  window: a ring of `head_dim` rows that unpack to the dtype of q, which already holds this step's rows and all rows
+//              that the step's queries see: capacity >= min(window_size - 1, first_position) + num_tokens;
+//              entries: PagedRows of the same width and dtype, unused when ratio == 0. A packed row is what it unpacks to
+//              (formats/cache_rows.h), exactly: whether rows are packed changes no bit of o
 // The query at position p sees window positions max(0, p - window_size + 1) .. p and, when ratio > 0, entries
 // [0, floor((p+1)/ratio)) (or those of them in `selected`; others there are an error).
 //   l_t = (q . k_t) softmax_scale, M = max_t l_t, Z = sum_t exp(l_t - M) + exp(sink - M)

@@ -28,10 +28,15 @@ void CheckAttentionKeys(OperandChecker& check, const Args& args, const EntryShar
   check.Sequences(args.sequences, num_tokens);
   if (!check.ok()) return;
 
+  const AttentionSequence* first = nullptr;
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const AttentionSequence& sequence = args.sequences[i];
     if (sequence.num_tokens == 0) continue;
     const std::string name = "sequences[" + std::to_string(i) + "]";
+    if (first == nullptr) first = &sequence;
+    const bool one_format = (args.window_size == 0 || sequence.window.format == first->window.format) &&
+                            (args.ratio == 0 || sequence.entries.format == first->entries.format);
+    check.Require(one_format, name, "rows of another format", "that of the sequences before");
     if (args.window_size > 0) {
       check.Ring(name + ".window", sequence.window, head_dim, args.q.dtype,
                  std::min(args.window_size - 1, sequence.first_position) + sequence.num_tokens);

@@ -29,6 +29,8 @@ Status Validate(const CompressorPoolArgs& args) {
     const std::string name = "sequences[" + std::to_string(i) + "]";
     check.Ring(name + ".value_history", sequence.value_history, row, DType::kF32, min_capacity);
     check.Ring(name + ".score_history", sequence.score_history, row, DType::kF32, min_capacity);
+    check.Require(!sequence.value_history.format.packed() && !sequence.score_history.format.packed(), name,
+                  "packed histories", "raw rows, which are not rounded");
     num_entries += NumCompletedEntries(sequence.first_position, sequence.num_tokens, args.ratio);
   }
   check.Operand("pooled", args.pooled, {DType::kBF16, DType::kF32}, {num_entries, row / channels});

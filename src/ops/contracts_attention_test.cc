@@ -71,6 +71,15 @@ TEST_F(ContractTest, StoreRows) {
     EXPECT_FALSE(status(run).ok());
   }
   EXPECT_THAT(status({0, 1, nullptr}).message(), HasSubstr("runs[1]: destination null"));
+  const auto packed = [&](const CacheFormat& format) {
+    const RowRun run = {0, 1, place};
+    return Validate(StoreRowsArgs{.source = source, .runs = std::span(&run, 1), .pack = format}).message();
+  };
+  EXPECT_THAT(packed(CacheFormat::Fp8(64, 64)), HasSubstr("op store_rows: pack: cache format 64 x E4M3"));
+  EXPECT_THAT(packed(DType::kBF16), HasSubstr("pack: a format without codes, want null or one with codes"));
+  CacheFormat other = CacheFormat::Fp4(2, 2);
+  other.dtype = source.dtype == kBF16 ? kF32 : kBF16;
+  EXPECT_THAT(packed(other), HasSubstr("store_rows: source: dtype"));
   TensorView slice = source;
   Slice(slice);
   EXPECT_THAT(Validate(StoreRowsArgs{slice, {}}).message(), HasSubstr("source: strides"));
@@ -348,7 +357,7 @@ TEST_F(ContractTest, GatherRows) {
   std::vector<std::byte> page(64);
   void* const pages[] = {page.data(), page.data()};
   const auto paged = [&](int64_t num_rows) {
-    return PagedRows{.pages = pages, .rows_per_page = 2, .num_rows = num_rows, .width = 8, .dtype = kBF16};
+    return PagedRows{.pages = pages, .rows_per_page = 2, .num_rows = num_rows, .width = 8, .format = kBF16};
   };
   using A = GatherRowsArgs;
   std::vector<PagedRows> sources = {paged(3), paged(0), paged(1)};
@@ -375,6 +384,15 @@ TEST_F(ContractTest, GatherRows) {
   sources[0] = paged(5);
   EXPECT_THAT(Validate(A{sources, New(kBF16, {6, 8})}).message(),
               HasSubstr("sources[0]: 2 pages, want at least 3"));
+  // Packed rows, of 8 bytes: 4 of codes, 2 of scales, 2 of zeros.
+  for (PagedRows& source : sources) source.format = CacheFormat::Fp4(8, 4);
+  sources[0] = sources[1];
+  EXPECT_TRUE(Validate(A{sources, New(DType::kU8, {1, 8})}).ok());
+  EXPECT_THAT(Validate(A{sources, New(kBF16, {1, 8})}).message(), HasSubstr("packed rows, want rows in u8"));
+  EXPECT_THAT(Validate(A{sources, New(DType::kU8, {1, 9})}).message(),
+              HasSubstr("8 bytes a row, want 9 of packed rows"));
+  sources[2].format = CacheFormat::Fp4(8, 8);
+  EXPECT_THAT(Validate(A{sources, New(DType::kU8, {1, 8})}).message(), HasSubstr("rows of another format"));
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // GatherRows: cached rows of some sequences, one sequence behind the other: what StoreRows wrote, for other ranks to see.
-//   sources  of each the first num_rows rows; of one width and dtype
-//   rows     [sum of their num_rows, width]  bf16 or f32, contiguous, in the sources' order; overlaps no source
-// No rounding. Errors: InvalidArgument if dims or dtypes disagree, or a page that is wanted is missing. No rows: does nothing.
+//   sources  of each the first num_rows rows; of one width and format
+//   rows     [sum of their num_rows, width]  bf16 or f32, contiguous, in the sources' order; overlaps no source. Of packed rows
+//            [.., RowBytes]  u8: they travel as they are stored
+// No rounding. Errors: InvalidArgument if dims or formats disagree, or a page that is wanted is missing. No rows: does nothing.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ template <typename Run>
 void ForEachStretch(const GatherRowsArgs& args, const Run& run) {
   auto* to = args.rows.as<std::byte>();
   for (const PagedRows& source : args.sources) {
-    const int64_t row_bytes = source.width * ElementBytes(source.dtype);
+    const int64_t row_bytes = source.RowBytes();
     for (int64_t begin = 0; begin < source.num_rows; begin += source.rows_per_page) {
       const int64_t num_bytes = std::min(source.rows_per_page, source.num_rows - begin) * row_bytes;
       run(static_cast<const std::byte*>(source.pages[static_cast<size_t>(begin / source.rows_per_page)]), to,

@@ -23,6 +23,8 @@ void CheckIndexer(OperandChecker& check, const Args& args, const EntryShard& sha
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const IndexerSequence& sequence = args.sequences[i];
     if (sequence.num_tokens == 0) continue;
+    check.Require(sequence.keys.format == args.sequences[0].keys.format || args.sequences[0].num_tokens == 0,
+                  "sequences", "keys of another format", "one format");
     const int64_t visible = (sequence.first_position + sequence.num_tokens) / args.ratio;
     check.Require(visible <= std::numeric_limits<int32_t>::max(), "sequences", visible,
                   "entries that fit i32");

@@ -1,7 +1,7 @@
 // IndexerSelect: scores the compressed entries that each query may see and keeps the best top_k of them.
 //   q          [num_tokens, num_heads, width]  bf16 or f32, contiguous (rotated and rounded as the numerics ask)
 //   weights    [num_tokens, num_heads]         dtype of q, already multiplied by width^-0.5 * num_heads^-0.5
-//   sequences  keys are PagedRows of `width`, dtype of q; the query at position p sees entries [0, floor((p+1)/ratio))
+//   sequences  keys are PagedRows of `width` that unpack to the dtype of q, exactly; the query at position p sees entries [0, floor((p+1)/ratio))
 //   selected   [num_tokens, top_k]             i32: chosen entries in ascending order, then -1
 // score[j] = sum_h weights[h] relu(q[h] . key[j]); the top_k highest are chosen, equal scores by lowest index, NaN last.
 // When no more than top_k entries are visible all are chosen without scoring. Sequences own consecutive token ranges

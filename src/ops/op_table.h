@@ -96,6 +96,7 @@ struct Backend {
   std::string name;
   OpTable table;
   std::shared_ptr<OpContext> context;
+  bool packs_rows = false;  // Its ops store and read packed cache rows (tensor/cache_format.h).
 };
 
 }  // namespace dsv4::ops

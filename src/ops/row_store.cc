@@ -2,13 +2,23 @@
 
 #include <string>
 
+#include "formats/cache_rows.h"
 #include "ops/validate.h"
 
 namespace dsv4::ops {
 
 Status Validate(const StoreRowsArgs& args) {
   OperandChecker check("store_rows");
-  check.Operand("source", args.source, {DType::kBF16, DType::kF32, DType::kI32}, {kAnyDim, kAnyDim});
+  check.Operand("source", args.source, {DType::kBF16, DType::kF32, DType::kI32, DType::kU8},
+                {kAnyDim, kAnyDim});
+  if (args.pack.has_value()) {
+    check.Require(args.pack->packed(), "pack", "a format without codes", "null or one with codes");
+    check.Require(args.pack->dtype == args.source.dtype, "source",
+                  "dtype " + std::string(DTypeName(args.source.dtype)), DTypeName(args.pack->dtype));
+    if (check.ok())
+      DSV4_RETURN_IF_ERROR(
+          dsv4::Validate(*args.pack, args.source.shape[1]).WithContext("op store_rows: pack"));
+  }
   const int64_t num_rows = args.source.shape[0];
   for (size_t i = 0; check.ok() && i < args.runs.size(); ++i) {
     const RowRun& run = args.runs[i];

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "formats/cache_rows.h"
+
 namespace dsv4::ops {
 
 namespace {
@@ -146,12 +148,20 @@ void OperandChecker::SameOrDisjoint(std::string_view name, const TensorView& vie
   }
 }
 
+void OperandChecker::Format(std::string_view name, const CacheFormat& format, int64_t width, DType dtype) {
+  if (format.dtype != dtype)
+    return Fail(name, fmt::format("dtype {}", DTypeName(format.dtype)), DTypeName(dtype));
+  if (!format.packed()) return;
+  if (Status status = dsv4::Validate(format, width); !status.ok())
+    status_ = status.WithContext(fmt::format("op {}: {}", op_, name));
+}
+
 void OperandChecker::Ring(std::string_view name, const RingRows& ring, int64_t width, DType dtype,
                           int64_t min_capacity) {
   if (!ok()) return;
   if (ring.width != width) return Fail(name, fmt::format("width {}", ring.width), std::to_string(width));
-  if (ring.dtype != dtype)
-    return Fail(name, fmt::format("dtype {}", DTypeName(ring.dtype)), DTypeName(dtype));
+  Format(name, ring.format, width, dtype);
+  if (!ok()) return;
   if (ring.capacity < min_capacity) {
     return Fail(name, fmt::format("capacity {}", ring.capacity), fmt::format("at least {}", min_capacity));
   }
@@ -167,8 +177,8 @@ void OperandChecker::Pages(std::string_view name, const PagedRows& rows, int64_t
   }
   if (min_rows == 0) return;
   if (rows.width != width) return Fail(name, fmt::format("width {}", rows.width), std::to_string(width));
-  if (rows.dtype != dtype)
-    return Fail(name, fmt::format("dtype {}", DTypeName(rows.dtype)), DTypeName(dtype));
+  Format(name, rows.format, width, dtype);
+  if (!ok()) return;
   if (rows.rows_per_page < 1)
     return Fail(name, fmt::format("{} rows a page", rows.rows_per_page), "at least 1");
   const int64_t num_pages = (min_rows + rows.rows_per_page - 1) / rows.rows_per_page;

@@ -51,7 +51,7 @@ class OperandChecker {
   void SameOrDisjoint(std::string_view name, const TensorView& view, std::string_view other_name,
                       const TensorView& other);
 
-  // Cached rows as an op reads or writes them; `min_capacity` and `min_rows` as its contract says.
+  // Cached rows as an op reads or writes them, in any format that unpacks to `dtype`; `min_capacity` and `min_rows` as its contract says.
   void Ring(std::string_view name, const RingRows& ring, int64_t width, DType dtype, int64_t min_capacity);
   void Pages(std::string_view name, const PagedRows& rows, int64_t width, DType dtype, int64_t min_rows);
 
@@ -77,6 +77,7 @@ class OperandChecker {
 
  private:
   void Fail(std::string_view name, std::string_view got, std::string_view want);
+  void Format(std::string_view name, const CacheFormat& format, int64_t width, DType dtype);
   void CheckDevice(std::string_view name, Device device);
   void TokenRange(size_t index, int64_t token_begin, int64_t num_tokens, int64_t first_position,
                   int64_t want_begin);

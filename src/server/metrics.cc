@@ -88,6 +88,14 @@ struct Metrics::State {
   prometheus::Gauge& running = Gauge("dsv4_requests_running", "Sequences with a state.");
   prometheus::Gauge& waiting = Gauge("dsv4_requests_waiting", "Requests in the queue.");
   prometheus::Gauge& state_bytes = Gauge("dsv4_state_bytes", "Memory of running sequences.");
+  prometheus::Gauge& fixed_bytes =
+      Gauge("dsv4_state_fixed_bytes", "Memory of a sequence that does not grow with it.");
+  prometheus::Family<prometheus::Gauge>& token_bytes = BuildGauge()
+                                                           .Name("dsv4_state_token_bytes")
+                                                           .Help("Memory that a token adds to a sequence.")
+                                                           .Register(registry);
+  prometheus::Gauge& entry_bytes = token_bytes.Add({{"part", "entries"}});
+  prometheus::Gauge& key_bytes = token_bytes.Add({{"part", "indexer_keys"}});
   prometheus::Gauge& cache_bytes = Gauge("dsv4_prefix_cache_bytes", "Memory of states kept for reuse.");
   prometheus::Gauge& cache_states = Gauge("dsv4_prefix_cache_states", "States kept for reuse.");
   prometheus::Gauge& resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
@@ -174,6 +182,9 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->running.Set(static_cast<double>(now.num_running));
   state_->waiting.Set(static_cast<double>(now.num_waiting));
   state_->state_bytes.Set(static_cast<double>(now.state_bytes));
+  state_->fixed_bytes.Set(static_cast<double>(now.fixed_state_bytes));
+  state_->entry_bytes.Set(now.entry_bytes_per_token);
+  state_->key_bytes.Set(now.indexer_key_bytes_per_token);
   state_->cache_bytes.Set(static_cast<double>(now.cache_bytes));
   state_->cache_states.Set(static_cast<double>(now.cache_states));
   state_->evictions.Increment(static_cast<double>(now.cache_evictions - last.cache_evictions));

@@ -7,23 +7,28 @@
 #include <cstdint>
 #include <span>
 
-#include "tensor/dtype.h"
+#include "tensor/cache_format.h"
 
 namespace dsv4 {
 
 struct RingRows {
-  void* data = nullptr;  // [capacity, width], contiguous
+  void* data = nullptr;  // [capacity] rows of RowBytes(), contiguous
   int64_t capacity = 0;
   int64_t width = 0;
-  DType dtype = DType::kBF16;
+  CacheFormat format;
+
+  int64_t RowBytes() const { return format.RowBytes(width); }
 };
 
 struct PagedRows {
-  std::span<void* const> pages;  // Each [rows_per_page, width], contiguous; borrowed for the call.
+  std::span<void* const>
+      pages;  // Each [rows_per_page] rows of RowBytes(), contiguous; borrowed for the call.
   int64_t rows_per_page = 0;
   int64_t num_rows = 0;  // Valid entries, those of this step included.
   int64_t width = 0;
-  DType dtype = DType::kBF16;
+  CacheFormat format;
+
+  int64_t RowBytes() const { return format.RowBytes(width); }
 };
 
 // Which entries of a sequence lie here when several ranks share them: every `count`th, from `index` on. Each rank then has as many

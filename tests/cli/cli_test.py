@@ -203,7 +203,25 @@ class Arguments(unittest.TestCase):
         default = dsv4_json("inspect", "--json")["memory"]
         self.assertEqual(default, dsv4_json("inspect", "--json", "--pass-tokens", "512")["memory"])
         on_gpu = dsv4_json("inspect", "--json", "--backend", "cuda")["memory"]
-        self.assertEqual(on_gpu, plans[8192])
+        # Its kernels read rows in bf16.
+        wide = dsv4_json("inspect", "--json", "--pass-tokens", "8192", "--cache-rows", "wide")["memory"]
+        self.assertEqual(on_gpu, wide)
+        self.assertLess(plans[8192]["bytes_per_token"], wide["bytes_per_token"])
+
+    def test_cache_rows_are_shown_by_part_and_change_no_token(self):
+        arguments = ("run", QUESTION, "--json", "--temperature", "0", "--max-tokens", "8")
+        self.assertEqual(dsv4_json(*arguments)["token_ids"], dsv4_json(*arguments, "--cache-rows", "wide")["token_ids"])
+        parts = {}
+        for rows in ("packed", "wide"):
+            memory = dsv4_json("inspect", "--json", "--cache-rows", rows)["memory"]
+            parts[rows] = {part["part"]: part for part in memory["cache"]}
+            self.assertAlmostEqual(sum(part["bytes_per_token"] for part in memory["cache"]), memory["bytes_per_token"])
+            self.assertEqual(sum(part["fixed_bytes"] for part in memory["cache"]), memory["sequence_fixed_bytes"])
+        self.assertIn("E4M3", parts["packed"]["entries"]["format"])
+        self.assertIn("E2M1", parts["packed"]["indexer keys"]["format"])
+        self.assertEqual(parts["wide"]["entries"]["format"], "BF16")
+        self.assertEqual(parts["packed"]["compressor values"], parts["wide"]["compressor values"])
+        self.expect_usage_error("run", QUESTION, "--cache-rows", "fp8")
         self.expect_usage_error("run", QUESTION, "--pass-tokens", "-1")
         self.expect_usage_error("serve", "--pass-tokens", "8")  # Fewer than the answers at one time.
 

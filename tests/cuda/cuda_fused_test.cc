@@ -257,9 +257,9 @@ TEST(CudaFused, AnEntryAndItsRow) {
         .value_history = {.data = value_ring.view.data,
                           .capacity = capacity,
                           .width = row,
-                          .dtype = DType::kF32},
+                          .format = DType::kF32},
         .score_history = {
-            .data = score_ring.view.data, .capacity = capacity, .width = row, .dtype = DType::kF32}};
+            .data = score_ring.view.data, .capacity = capacity, .width = row, .format = DType::kF32}};
     const RowRun run = {.source_begin = 0, .num_rows = 1, .destination = kept.view.data};
     ExpectOneLaunch(
         device, "width " + std::to_string(width),

@@ -39,10 +39,10 @@ class Mirror {
     Add(view.data, (last + 1) * ElementBytes(view.dtype));
   }
   void Add(const RingRows& ring) {
-    if (ring.data != nullptr) Add(ring.data, ring.capacity * ring.width * ElementBytes(ring.dtype));
+    if (ring.data != nullptr) Add(ring.data, ring.capacity * ring.RowBytes());
   }
   void Add(const PagedRows& rows) {
-    for (void* page : rows.pages) Add(page, rows.rows_per_page * rows.width * ElementBytes(rows.dtype));
+    for (void* page : rows.pages) Add(page, rows.rows_per_page * rows.RowBytes());
   }
   void Add(const void* data, int64_t num_bytes) {
     if (num_bytes == 0) return;
@@ -187,7 +187,7 @@ Status VisitOperands(ops::HcHeadArgs& a, Visit& visit) {
 }
 template <typename Visit>
 Status VisitOperands(ops::StoreRowsArgs& a, Visit& visit) {
-  return visit(a.source, a.runs);
+  return visit(a.source, a.pack, a.runs);
 }
 template <typename Visit>
 Status VisitOperands(ops::CompressorPoolArgs& a, Visit& visit) {
@@ -257,7 +257,9 @@ Status VisitOperands(ops::SumTermsArgs& a, Visit& visit) {
 
 struct Adder {
   Mirror& mirror;
-  int64_t run_row_bytes = 0;  // Of store_rows' source, which comes before its runs.
+  // Of store_rows' source, which comes before its format and its runs.
+  int64_t run_width = 0;
+  int64_t run_row_bytes = 0;
 
   template <typename... Operands>
   Status operator()(Operands&... operands) {
@@ -266,7 +268,12 @@ struct Adder {
   }
   void Add(const TensorView& view) {
     mirror.Add(view);
-    if (view.shape.rank() == 2) run_row_bytes = view.shape[1] * ElementBytes(view.dtype);
+    if (view.shape.rank() != 2) return;
+    run_width = view.shape[1];
+    run_row_bytes = run_width * ElementBytes(view.dtype);
+  }
+  void Add(const std::optional<CacheFormat>& pack) {
+    if (pack.has_value()) run_row_bytes = pack->RowBytes(run_width);
   }
   void Add(const Weight*) {}
   void Add(std::span<const ops::ExpertWeights>) {}
@@ -312,6 +319,7 @@ struct Translator {
     if (!view.is_null()) view = mirror.At(view);
     return {};
   }
+  Status Replace(std::optional<CacheFormat>& /*pack*/) { return {}; }
   Status Replace(const Weight*& weight) {
     DSV4_ASSIGN_OR_RETURN_STATUS(weight, mirror.At(weight));
     return {};
@@ -405,6 +413,7 @@ DSV4_FOR_EACH_SHARD_OP(DSV4_MIRRORED_OP)
 ops::Backend MakeDeviceMirror(ops::Backend device) {
   ops::Backend backend;
   backend.name = device.name;
+  backend.packs_rows = device.packs_rows;
 #define DSV4_MIRRORED_ENTRY(name, Args) \
   if (device.table.name != nullptr) backend.table.name = Mirrored_##name;
   DSV4_FOR_EACH_OP(DSV4_MIRRORED_ENTRY)

@@ -208,14 +208,14 @@ Status HeadWeightsUnscaled(OpContext& context, const ops::ScaleArgs& args) {
 // The rows of a run are written one place further, the last one first.
 Status ShiftedSlots(OpContext& context, const ops::StoreRowsArgs& args) {
   std::vector<RowRun> runs;
-  const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  const int64_t row_bytes = args.StoredBytes();
   for (const RowRun& run : args.runs) {
     auto* place = static_cast<std::byte*>(run.destination);
     for (int64_t i = 0; i < run.num_rows; ++i) {
       runs.push_back({run.source_begin + i, 1, place + (i + 1) % run.num_rows * row_bytes});
     }
   }
-  return Cpu().store_rows(context, {.source = args.source, .runs = runs});
+  return Cpu().store_rows(context, {.source = args.source, .runs = runs, .pack = args.pack});
 }
 
 // --- Matrix products, experts, head ---

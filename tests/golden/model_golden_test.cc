@@ -123,6 +123,27 @@ TEST_P(ReleaseFormats, ReleasePrefillAndDecode) {
   RecordProperty("router_near_ties", static_cast<int>(near_ties.ties()));
 }
 
+// Cache rows that are kept as the codes they were rounded to are the same numbers as rows in bf16.
+TEST_P(ReleaseFormats, PackedCacheRowsChangeNoBit) {
+  const auto& [golden, backend] = GetParam();
+  const std::unique_ptr<model::Model> packed = LoadGolden(golden, Numerics::kRelease, {}, backend);
+  const std::unique_ptr<model::Model> wide = LoadGolden(
+      golden, Numerics::kRelease,
+      {.parts = {},
+       .ops = {},
+       .options = [](model::ModelOptions& options) { options.cache_rows = model::CacheRows::kWide; }},
+      backend);
+  EXPECT_FALSE(wide->cache_layout().entry_format.packed());
+  if (MakeGoldenBackend(backend).packs_rows) {
+    EXPECT_TRUE(packed->cache_layout().entry_format.packed());
+    EXPECT_LT(kv::BytesPerToken(packed->cache_layout()), 0.75 * kv::BytesPerToken(wide->cache_layout()));
+  }
+  const std::vector<int32_t> tokens = GoldenTokens(golden);
+  const std::vector<float> want = RunPieces(*wide, tokens, {1000});
+  ExpectBitEqual(RunPieces(*packed, tokens, {1000}), want, golden + " at once");
+  ExpectBitEqual(RunPieces(*packed, tokens, {37, 1, 5}), want, golden + " in pieces");
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, ReleaseFormats,
                          ::testing::Combine(::testing::ValuesIn(ReleaseGoldens()),
                                             ::testing::ValuesIn(GoldenBackends())),

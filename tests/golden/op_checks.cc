@@ -256,7 +256,7 @@ struct OnePage {
              .rows_per_page = std::max<int64_t>(all.shape[0], 1),
              .num_rows = all.shape[0],
              .width = all.shape[1],
-             .dtype = all.dtype} {}
+             .format = all.dtype} {}
   PagedRows Get() {
     rows.pages = std::span<void* const>(&page, 1);
     return rows;

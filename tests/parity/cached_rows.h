@@ -8,6 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
+#include "formats/cache_rows.h"
+#include "formats/quantize.h"
 #include "ops/row_store.h"
 #include "tests/parity/test_tensor.h"
 
@@ -64,6 +67,75 @@ class TestPages {
   int64_t rows_per_page_;
   int64_t num_rows_ = 0;
   std::vector<std::unique_ptr<TestTensor>> tensors_;
+  std::vector<void*> pages_;
+};
+
+// `values`, rows of `width`, as an op rounds them before they are stored in `format`: every row is then on its grid.
+inline std::vector<double> RoundedFor(const CacheFormat& format, int64_t width,
+                                      std::span<const double> values) {
+  std::vector<float> rounded(values.begin(), values.end());
+  for (size_t begin = 0; format.packed() && begin < rounded.size(); begin += static_cast<size_t>(width)) {
+    const std::span<float> coded = std::span(rounded).subspan(begin, static_cast<size_t>(format.num_coded));
+    if (format.code == CacheCode::kE4m3) {
+      RoundToFp8Groups(coded, format.group, coded);
+    } else {
+      // Scales of powers of two are e4m3 as long as they are near 1.
+      RoundToFp4Groups(coded, format.group, coded);
+    }
+  }
+  return Rounded(format.dtype, std::vector<double>(rounded.begin(), rounded.end()));
+}
+
+// Rows of any format that an op stores or reads, behind and in front of bytes that are NaN as any code or scale.
+class StoredRows {
+ public:
+  StoredRows(const CacheFormat& format, int64_t width, int64_t num_rows)
+      : format_(format),
+        width_(width),
+        bytes_(static_cast<size_t>((num_rows + 2) * row_bytes()), std::byte{0xFF}) {}
+
+  int64_t row_bytes() const { return format_.RowBytes(width_); }
+  std::byte* Row(int64_t row) { return bytes_.data() + (row + 1) * row_bytes(); }
+  void Put(int64_t row, std::span<const double> values) {
+    const std::vector<float> narrow(values.begin(), values.end());
+    const Status status = PackRow(format_, narrow, Row(row));
+    DSV4_CHECK(status.ok()) << status.ToString();
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  CacheFormat format_;
+  int64_t width_;
+  std::vector<std::byte> bytes_;
+};
+
+// Pages of stored rows.
+class StoredPages {
+ public:
+  StoredPages(const CacheFormat& format, int64_t width, int64_t rows_per_page,
+              std::span<const double> values) {
+    rows_.format = format;
+    rows_.width = width;
+    rows_.rows_per_page = rows_per_page;
+    rows_.num_rows = static_cast<int64_t>(values.size()) / width;
+    for (int64_t row = 0; row < rows_.num_rows; ++row) {
+      if (row % rows_per_page == 0) {
+        stored_.push_back(std::make_unique<StoredRows>(format, width, rows_per_page));
+        pages_.push_back(stored_.back()->Row(0));
+      }
+      stored_.back()->Put(row % rows_per_page,
+                          values.subspan(static_cast<size_t>(row * width), static_cast<size_t>(width)));
+    }
+  }
+  ops::PagedRows rows() const {
+    ops::PagedRows rows = rows_;
+    rows.pages = pages_;
+    return rows;
+  }
+
+ private:
+  ops::PagedRows rows_;
+  std::vector<std::unique_ptr<StoredRows>> stored_;
   std::vector<void*> pages_;
 };
 

@@ -8,11 +8,13 @@
 // such queries are taken one by one.)
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include "backend/cpu/attention_queries.h"
+#include "backend/cpu/cached_rows.h"
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 
@@ -35,6 +37,7 @@ PartScratch& ThisThread() {
 
 // What a group keeps between its phases.
 struct GroupScratch {
+  Scratch rows;     // Of the cache, widened where they are stored as codes.
   Scratch queries;  // Packed.
   Scratch logits;   // [query, head, slot], then the weights.
   Scratch narrow;   // The weights as bf16.
@@ -66,6 +69,7 @@ class Group {
         dim_(problem.q.shape[2]),
         head_panels_((num_heads_ + panels_.lanes - 1) / panels_.lanes) {
     AddSegments();
+    PlaceWidenedRows();
     stride_ = RoundUp(window_slots_ + entry_slots_, panels_.lanes);
     const int64_t num_rows = NumRows();
     scratch_.queries.Get(num_queries() * head_panels_ * panels_.PanelBytes(dim_));
@@ -81,7 +85,7 @@ class Group {
                                                                   : kernels.float_panels;
   }
 
-  // Whether queries may share the steps at the borders of what they see.
+  // Whether queries may share the steps at the borders of what they see. Known after phase 0.
   bool Separable() const {
     if (panels_.step == 1 || num_queries() == 1) return true;
     for (const Segment& segment : segments_) {
@@ -101,6 +105,7 @@ class Group {
     };
     switch (phase) {
       case 0:
+        units(static_cast<int64_t>(coded_rows_.size()), [&](int64_t unit) { Widen(unit); });
         return units(num_queries() * head_panels_, [&](int64_t unit) { PackQueries(unit); });
       case 1: {
         int64_t num_panels = 0;
@@ -136,9 +141,46 @@ class Group {
   bool has_window() const { return problem_.window_size > 0; }
   int64_t NumRows() const { return num_queries() * num_heads_; }
 
+  // A row that is stored as codes, and the format of those.
+  struct CodedRow {
+    const uint8_t* row;
+    const CacheFormat* format;
+  };
+
+  int64_t RowBytes() const { return dim_ * ElementBytes(problem_.q.dtype); }
+  const CacheFormat& FormatOf(bool entries) const {
+    const ops::AttentionSequence& sequence = *queries_[0].sequence;
+    return entries ? sequence.entries.format : sequence.window.format;
+  }
+
   void Add(bool entries, int64_t begin, int64_t end, std::vector<const uint8_t*> rows) {
+    const CacheFormat& format = FormatOf(entries);
+    if (format.packed()) {
+      for (const uint8_t* const row : rows) {
+        if (row != nullptr) coded_rows_.push_back({row, &format});
+      }
+    }
     const auto num_panels = (static_cast<int64_t>(rows.size()) + panels_.lanes - 1) / panels_.lanes;
     segments_.push_back({entries, begin, end, entries ? window_slots_ : 0, std::move(rows), num_panels});
+  }
+
+  // From here on segments name the places of widened rows.
+  void PlaceWidenedRows() {
+    if (coded_rows_.empty()) return;
+    const uint8_t* next = scratch_.rows.Get(static_cast<int64_t>(coded_rows_.size()) * RowBytes());
+    for (Segment& segment : segments_) {
+      if (!FormatOf(segment.entries).packed()) continue;
+      for (const uint8_t*& row : segment.rows) {
+        if (row == nullptr) continue;
+        row = next;
+        next += RowBytes();
+      }
+    }
+  }
+
+  void Widen(int64_t i) const {
+    const CodedRow& coded = coded_rows_[static_cast<size_t>(i)];
+    WidenRow(kernels_, *coded.format, dim_, coded.row, scratch_.rows.data() + i * RowBytes());
   }
 
   void AddWindow() {
@@ -147,7 +189,7 @@ class Group {
     std::vector<const uint8_t*> rows;
     if (first_slot_position_ < queries_[0].window_begin) rows.push_back(nullptr);
     for (int64_t p = queries_[0].window_begin; p < queries_.back().window_end; ++p)
-      rows.push_back(At(window.data, window.dtype, p % window.capacity * window.width));
+      rows.push_back(RingRow(window, p));
     window_slots_ = RoundUp(static_cast<int64_t>(rows.size()), std::max<int64_t>(2, panels_.lanes));
     Add(false, 0, num_queries(), std::move(rows));
   }
@@ -156,10 +198,7 @@ class Group {
     if (has_window()) AddWindow();
     std::vector<const uint8_t*> rows;
     const ops::PagedRows& entries = queries_[0].sequence->entries;
-    const auto entry_row = [&](int64_t entry) {
-      return At(entries.pages[static_cast<size_t>(entry / entries.rows_per_page)], entries.dtype,
-                entry % entries.rows_per_page * entries.width);
-    };
+    const auto entry_row = [&](int64_t entry) { return PagedRow(entries, entry); };
     // Queries that see a prefix of the entries share them; the others have lists of their own.
     for (int64_t i = 0; i < num_queries();) {
       const Query& query = queries_[static_cast<size_t>(i)];
@@ -354,6 +393,7 @@ class Group {
   int64_t stride_ = 0;
   int64_t output_stride_ = 0;
   std::vector<Segment> segments_;
+  std::vector<CodedRow> coded_rows_;  // In the order of segments and their rows.
   std::vector<double> normalizers_;
 };
 
@@ -386,14 +426,16 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
   const int64_t num_threads = context.threads().num_threads();
   const auto run_alone = [&](std::span<const Query> some) {
     thread_local GroupScratch scratch;
-    const auto run = [&](Group& group) {
-      for (int phase = 0; phase < Group::kNumPhases; ++phase) group.Run(phase, 0, 1);
+    const auto finish = [&](Group& group) {
+      for (int phase = 1; phase < Group::kNumPhases; ++phase) group.Run(phase, 0, 1);
     };
     Group group(context, problem, outcome, some, scratch);
-    if (group.Separable()) return run(group);
+    group.Run(0, 0, 1);
+    if (group.Separable()) return finish(group);
     for (size_t i = 0; i < some.size(); ++i) {
       Group single(context, problem, outcome, some.subspan(i, 1), scratch);
-      run(single);
+      single.Run(0, 0, 1);
+      finish(single);
     }
   };
   if (num_threads == 1 || num_groups >= 2 * num_threads) {
@@ -402,24 +444,36 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
     });
     return {};
   }
+  // Of groups, and of the queries of those that must be taken one by one.
   thread_local std::vector<GroupScratch> scratch;
-  if (scratch.size() < queries.size()) scratch.resize(queries.size());
-  std::vector<Group> shared;
-  for (const std::span<const Query> some : groups) {
-    shared.emplace_back(context, problem, outcome, some, scratch[shared.size()]);
-    if (shared.back().Separable()) continue;
-    shared.pop_back();
-    for (size_t i = 0; i < some.size(); ++i)
-      shared.emplace_back(context, problem, outcome, some.subspan(i, 1), scratch[shared.size()]);
-  }
-  for (int phase = 0; phase < Group::kNumPhases; ++phase) {
+  if (scratch.size() < groups.size() + queries.size()) scratch.resize(groups.size() + queries.size());
+  const auto run_shared = [&](int phase, std::span<Group* const> shared) {
     context.threads().ParallelFor(
         static_cast<int64_t>(shared.size()) * num_threads, 1, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
-            shared[static_cast<size_t>(i / num_threads)].Run(phase, i % num_threads, num_threads);
+            shared[static_cast<size_t>(i / num_threads)]->Run(phase, i % num_threads, num_threads);
           }
         });
+  };
+  std::deque<Group> made;
+  const auto make = [&](std::span<const Query> some) {
+    return &made.emplace_back(context, problem, outcome, some, scratch[made.size()]);
+  };
+  std::vector<Group*> whole;
+  for (const std::span<const Query> some : groups) whole.push_back(make(some));
+  run_shared(0, whole);
+  std::vector<Group*> shared;
+  std::vector<Group*> singles;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (whole[g]->Separable()) {
+      shared.push_back(whole[g]);
+      continue;
+    }
+    for (size_t i = 0; i < groups[g].size(); ++i) singles.push_back(make(groups[g].subspan(i, 1)));
   }
+  if (!singles.empty()) run_shared(0, singles);
+  shared.insert(shared.end(), singles.begin(), singles.end());
+  for (int phase = 1; phase < Group::kNumPhases; ++phase) run_shared(phase, shared);
   return {};
 }
 

@@ -38,6 +38,7 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       ThreadPoolOptions{
           .num_threads = options.num_threads, .spin = spin, .cpus_of_nodes = options.cpus_of_nodes},
       cpu::KernelsFor(isa));
+  backend.packs_rows = true;
   backend.table = {
       .prepare_weight = cpu::PrepareWeight,
       .embed = cpu::Embed,

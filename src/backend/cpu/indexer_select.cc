@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/cached_rows.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
@@ -29,6 +30,7 @@ class Scorer {
  public:
   Scorer(const Kernels& kernels, const TensorView& q, const std::vector<float>& weights)
       : q_(q),
+        kernels_(kernels),
         rows_(kernels.rows),
         panels_(q.dtype == DType::kBF16 && kernels.bf16_panels.lanes > 0 ? kernels.bf16_panels
                                                                          : kernels.float_panels),
@@ -56,18 +58,24 @@ class Scorer {
              std::span<std::vector<float>> scores) const {
     thread_local Scratch key_scratch;
     thread_local Scratch dot_scratch;
+    thread_local Scratch wide_scratch;
     static_assert(kScoreKeys % 4 == 0);
     const int64_t panels_per_block = kScoreKeys / panels_.lanes;
     uint8_t* const keys = key_scratch.Get(panels_per_block * panels_.PanelBytes(width_));
     float* const dots = dot_scratch.Floats(num_heads_ * kScoreKeys);
     const ops::PagedRows& pages = group.sequence->keys;
+    uint8_t* const wide =
+        pages.format.packed() ? wide_scratch.Get(kScoreKeys * width_ * ElementBytes(q_.dtype)) : nullptr;
     for (int64_t block = begin; block < end; block += kScoreKeys) {
       const int64_t count = std::min(kScoreKeys, end - block);
       std::array<const uint8_t*, kScoreKeys> rows = {};
       for (int64_t j = 0; j < count; ++j) {
-        const int64_t entry = block + j;
-        rows[static_cast<size_t>(j)] = At(pages.pages[static_cast<size_t>(entry / pages.rows_per_page)],
-                                          pages.dtype, entry % pages.rows_per_page * pages.width);
+        const uint8_t*& row = rows[static_cast<size_t>(j)];
+        row = PagedRow(pages, block + j);
+        if (!pages.format.packed()) continue;
+        uint8_t* const widened = wide + j * width_ * ElementBytes(q_.dtype);
+        WidenRow(kernels_, pages.format, width_, row, widened);
+        row = widened;
       }
       for (int64_t p = 0; p < panels_per_block; ++p) {
         panels_.pack_lanes(rows.data() + p * panels_.lanes, panels_.lanes, bf16_, width_,
@@ -94,6 +102,7 @@ class Scorer {
 
  private:
   const TensorView& q_;
+  const Kernels& kernels_;
   const RowKernels& rows_;
   const PanelKernels& panels_;
   const std::vector<float>& weights_;

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/values.h"
+#include "formats/cache_rows.h"
 
 namespace dsv4::backend::cpu {
 
@@ -140,9 +141,49 @@ Status MoeCombine(ops::OpContext& context, const ops::MoeCombineArgs& args) {
   return {};
 }
 
-Status StoreRows(ops::OpContext&, const ops::StoreRowsArgs& args) {
+namespace {
+
+// Rows [begin, end) of the source, counted over all runs.
+Status PackRows(const Kernels& kernels, const ops::StoreRowsArgs& args, int64_t begin, int64_t end) {
+  const int64_t width = args.source.shape[1];
+  const int64_t row_bytes = args.StoredBytes();
+  std::vector<float> values(static_cast<size_t>(width));
+  int64_t first = 0;  // Of a run.
+  for (const ops::RowRun& run : args.runs) {
+    for (int64_t i = std::max(begin - first, int64_t{0}); i < std::min(run.num_rows, end - first); ++i) {
+      const int64_t row = run.source_begin + i;
+      LoadFloats(kernels, At(args.source.data, args.source.dtype, row * width), args.source.dtype, width,
+                 values.data());
+      DSV4_RETURN_IF_ERROR(
+          PackRow(*args.pack, values, static_cast<std::byte*>(run.destination) + i * row_bytes)
+              .WithContext(fmt::format("op store_rows: row {}", row)));
+    }
+    first += run.num_rows;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status StoreRows(ops::OpContext& context, const ops::StoreRowsArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
-  const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  if (args.pack.has_value()) {
+    int64_t num_rows = 0;
+    for (const ops::RowRun& run : args.runs) num_rows += run.num_rows;
+    constexpr int64_t kGrain = 16;
+    std::vector<Status> statuses(static_cast<size_t>((num_rows + kGrain - 1) / kGrain));
+    const auto num_parts = static_cast<int64_t>(statuses.size());
+    context.threads().ParallelFor(num_parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        statuses[static_cast<size_t>(part)] =
+            PackRows(KernelsOf(context), args, part * kGrain, std::min(num_rows, (part + 1) * kGrain));
+      }
+    });
+    const auto failed =
+        std::find_if(statuses.begin(), statuses.end(), [](const Status& s) { return !s.ok(); });
+    return failed == statuses.end() ? Status() : *failed;
+  }
+  const int64_t row_bytes = args.StoredBytes();
   for (const ops::RowRun& run : args.runs) {
     if (run.num_rows == 0 || row_bytes == 0) continue;
     std::memcpy(run.destination, args.source.as<const uint8_t>() + run.source_begin * row_bytes,

@@ -112,6 +112,53 @@ TEST(RowKernels, Fp4OfEveryQuotientAndItsTies) {
 }
 
 // Tiles of rows and tokens, their remainders, and a width that is no multiple of anything.
+// Every code under scales of every size and of NaN, in groups of whole and of broken vectors.
+TEST(RowKernels, WidenedCodesAreExact) {
+  for (const int64_t group : {64, 32, 16, 6}) {
+    std::vector<float> scales;
+    for (const int exponent : {-100, -22, -1, 0, 3, 60}) scales.push_back(std::ldexp(1.0F, exponent));
+    for (const float e4m3 : {1.125F, 0x1p-9F, 448.0F}) scales.push_back(e4m3);
+    scales.push_back(std::numeric_limits<float>::quiet_NaN());
+    // Every code meets every scale.
+    std::vector<float> of_groups;
+    std::vector<uint8_t> codes;
+    const int64_t groups_of_scale = (256 + group - 1) / group;
+    for (const float scale : scales) {
+      for (int64_t i = 0; i < groups_of_scale * group; ++i) codes.push_back(static_cast<uint8_t>(i));
+      of_groups.insert(of_groups.end(), static_cast<size_t>(groups_of_scale), scale);
+    }
+    const auto num_groups = static_cast<int64_t>(of_groups.size());
+    const auto expect = [&](float want, const uint8_t* got, int64_t i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, got + 2 * i, sizeof(bits));
+      if (std::isnan(want)) {
+        EXPECT_TRUE(std::isnan(FloatFromBf16(bits))) << i;
+      } else {
+        EXPECT_EQ(bits, Bf16FromFloat(want)) << i << ", group " << group;
+      }
+    };
+    OnEveryTier([&](const RowKernels& kernels) {
+      std::vector<uint8_t> out(2 * codes.size() + 2, 0xAA);
+      kernels.widen_e4m3(codes.data(), of_groups.data(), num_groups, group, out.data());
+      for (int64_t i = 0; i < num_groups * group; ++i) {
+        const auto at = static_cast<size_t>(i);
+        expect(FloatFromE4m3(codes[at]) * of_groups[static_cast<size_t>(i / group)], out.data(), i);
+      }
+      EXPECT_EQ(out.back(), 0xAA);
+      // Half as many groups of two codes a byte.
+      std::fill(out.begin(), out.end(), uint8_t{0xAA});
+      kernels.widen_e2m1(codes.data(), of_groups.data(), num_groups, group, out.data());
+      for (int64_t i = 0; i < num_groups * group; ++i) {
+        const uint8_t pair = codes[static_cast<size_t>(i / 2)];
+        expect(FloatFromE2m1(i % 2 == 0 ? EvenE2m1(pair) : OddE2m1(pair)) *
+                   of_groups[static_cast<size_t>(i / group)],
+               out.data(), i);
+      }
+      EXPECT_EQ(out.back(), 0xAA);
+    });
+  }
+}
+
 TEST(RowKernels, DotRowsDoNotDependOnTheirNeighbours) {
   constexpr int64_t kRows = 24;
   constexpr int64_t kTokens = 9;

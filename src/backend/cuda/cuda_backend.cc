@@ -214,6 +214,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   if (options.explain || to_log) context->Explain(to_log);
   backend.context = std::move(context);
   using namespace cuda;  // NOLINT: the table reads as a table.
+  backend.packs_rows = kCudaPacksRows;
   backend.table = {
       .prepare_weight = PrepareWeightEntry,
       .embed = Entry<ops::EmbedArgs, Embed>,

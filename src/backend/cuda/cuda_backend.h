@@ -19,6 +19,9 @@
 
 namespace dsv4::backend {
 
+// Backend::packs_rows of this backend: its kernels read rows of the queries' dtype.
+inline constexpr bool kCudaPacksRows = false;
+
 struct CudaOptions {
   int device = 0;
   // Every op waits for itself, so that a fault names the op that made it. DSV4_CUDA_SYNC=1 sets it from outside.

@@ -25,10 +25,10 @@ std::vector<double> Scores(std::span<const double> q, std::span<const double> we
     for (size_t head = 0; head < weights.size(); ++head) {
       // The release holds the dot products and their weighted relu as bf16 tensors.
       const double dot =
-          HeldAs(keys.dtype, Dot(q.data() + static_cast<int64_t>(head) * width, key.data(), width));
-      sum += HeldAs(keys.dtype, weights[head] * std::max(dot, 0.0));
+          HeldAs(keys.format.dtype, Dot(q.data() + static_cast<int64_t>(head) * width, key.data(), width));
+      sum += HeldAs(keys.format.dtype, weights[head] * std::max(dot, 0.0));
     }
-    scores[static_cast<size_t>(j)] = HeldAs(keys.dtype, sum);
+    scores[static_cast<size_t>(j)] = HeldAs(keys.format.dtype, sum);
   }
   return scores;
 }

@@ -23,6 +23,7 @@ ops::Backend MakeReferenceBackend(int num_threads) {
   ops::Backend backend;
   backend.name = "reference";
   backend.context = std::make_shared<ReferenceContext>(num_threads);
+  backend.packs_rows = true;
   backend.table = {
       .prepare_weight = reference::PrepareWeight,
       .embed = reference::Embed,

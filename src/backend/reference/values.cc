@@ -1,9 +1,11 @@
 #include "backend/reference/values.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
 #include "base/check.h"
+#include "formats/cache_rows.h"
 
 namespace dsv4::backend::reference {
 
@@ -72,13 +74,27 @@ int64_t LoadInteger(const TensorView& view, int64_t index) {
   return view.dtype == DType::kI64 ? Load<int64_t>(view.data, index) : Load<int32_t>(view.data, index);
 }
 
+namespace {
+
+// Row `index` of those that follow each other at `rows`.
+void LoadCachedRow(const void* rows, const CacheFormat& format, int64_t index, std::span<double> out) {
+  const auto width = static_cast<int64_t>(out.size());
+  const auto* const row = static_cast<const std::byte*>(rows) + index * format.RowBytes(width);
+  if (!format.packed()) return LoadValues(row, format.dtype, 0, out);
+  std::vector<float> values(out.size());
+  UnpackRow(format, row, values);
+  std::copy(values.begin(), values.end(), out.begin());
+}
+
+}  // namespace
+
 void LoadRingRow(const ops::RingRows& ring, int64_t position, std::span<double> out) {
-  LoadValues(ring.data, ring.dtype, RingSlot(ring, position) * ring.width, out);
+  LoadCachedRow(ring.data, ring.format, RingSlot(ring, position), out);
 }
 
 void LoadPagedRow(const ops::PagedRows& rows, int64_t index, std::span<double> out) {
-  const void* page = rows.pages[static_cast<size_t>(index / rows.rows_per_page)];
-  LoadValues(page, rows.dtype, index % rows.rows_per_page * rows.width, out);
+  LoadCachedRow(rows.pages[static_cast<size_t>(index / rows.rows_per_page)], rows.format,
+                index % rows.rows_per_page, out);
 }
 
 double Dot(const double* a, const double* b, int64_t count) {

@@ -1,11 +1,13 @@
 #include "model/config/cache_geometry.h"
 
 #include "base/check.h"
+#include "ops/hadamard_fp4.h"
+#include "ops/simulate_fp8.h"
 
 namespace dsv4::model {
 
 kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Numerics numerics,
-                              int64_t max_chunk_tokens, int64_t max_rewind_tokens) {
+                              CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens) {
   DSV4_CHECK(0 <= layers.begin && layers.end <= config.num_hidden_layers)
       << layers.begin << ", " << layers.end;
   kv::CacheLayout layout;
@@ -17,7 +19,13 @@ kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Nu
                              .indexer_width = layer.kind == LayerKind::kCsa ? config.index_head_dim : 0});
   }
   layout.window_size = config.sliding_window;
-  layout.row_dtype = numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  const DType dtype = numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  layout.window_format = layout.entry_format = layout.key_format = dtype;
+  if (numerics == Numerics::kRelease && rows == CacheRows::kPacked) {
+    layout.window_format = layout.entry_format =
+        CacheFormat::Fp8(config.nope_head_dim(), ops::SimulateFp8Args{}.group);
+    layout.key_format = CacheFormat::Fp4(config.index_head_dim, ops::kIndexerFp4Group);
+  }
   layout.max_positions = config.max_position_embeddings;
   layout.max_chunk_tokens = max_chunk_tokens;
   layout.max_rewind_tokens = max_rewind_tokens;

@@ -10,9 +10,14 @@
 
 namespace dsv4::model {
 
-// Of some layers of the configuration. Rows are BF16 with release numerics and F32 with plain ones. model_fingerprint is left 0:
-// it depends on weights.
+// How rows are kept that release numerics round before they are stored: as the codes that they were rounded to, or widened to BF16. Either
+// way they are the same numbers.
+enum class CacheRows : uint8_t { kPacked, kWide };
+
+// Of some layers of the configuration. Plain numerics round nothing: rows are F32. With release numerics, packed, window rows and entries
+// are FP8 in groups of 64 but for the rotary columns, and indexer keys FP4 in groups of 32. model_fingerprint is left 0: it depends on
+// weights.
 kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Numerics numerics,
-                              int64_t max_chunk_tokens, int64_t max_rewind_tokens);
+                              CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
 }  // namespace dsv4::model

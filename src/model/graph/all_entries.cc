@@ -11,11 +11,14 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
   AllEntries all;
   for (const PassSequence& sequence : sequences)
     all.sequences.push_back(sequence.state->Pages(step.state_layer(), kind));
+  // Packed rows travel as they are stored.
   const int64_t width = all.sequences[0].width;
-  const DType dtype = all.sequences[0].dtype;
+  const CacheFormat format = all.sequences[0].format;
+  const DType dtype = format.packed() ? DType::kU8 : format.dtype;
+  const int64_t columns = format.packed() ? format.RowBytes(width) : width;
   // Where shards bring equally many rows of a sequence, the rows side by side are the entries in order. A shard that has one less brings
   // a row that is never read.
-  DSV4_ASSIGN_OR_RETURN(const TensorView unread, step.NewTensor(dtype, {1, width}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView unread, step.NewTensor(dtype, {1, columns}));
   void* const unread_page = unread.data;
   std::vector<PagedRows> sources;
   std::vector<int64_t> num_rows;  // Of a sequence, on each shard.
@@ -31,14 +34,14 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
                        .rows_per_page = 1,
                        .num_rows = 1,
                        .width = width,
-                       .dtype = dtype});
+                       .format = format});
   }
   const int64_t all_rows = std::accumulate(num_rows.begin(), num_rows.end(), int64_t{0});
-  DSV4_ASSIGN_OR_RETURN(const TensorView here, step.NewTensor(dtype, {all_rows, width}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView here, step.NewTensor(dtype, {all_rows, columns}));
   DSV4_TRY(step.Run(name, step.ops().gather_rows, {.sources = sources, .rows = here}));
-  const ColumnSplit split = SplitColumns(mine.count * width, width, static_cast<int>(mine.count));
+  const ColumnSplit split = SplitColumns(mine.count * columns, columns, static_cast<int>(mine.count));
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, GatherColumns(step, name, here, split));
-  const TensorView entries = gathered.Reshaped({all_rows * mine.count, width});
+  const TensorView entries = gathered.Reshaped({all_rows * mine.count, columns});
   // A sequence's entries are one page, and pages are of one size.
   const int64_t page = std::max<int64_t>(1, *std::ranges::max_element(num_rows) * mine.count);
   all.pages.resize(all.sequences.size());

@@ -59,7 +59,9 @@ Result<Windows> MakeWindows(const LayerStep& step) {
     const int64_t first_seen =
         std::max<int64_t>(0, sequence.first_position - (step.config().sliding_window - 1));
     window.capacity = sequence.first_position + sequence.num_tokens - first_seen;
-    DSV4_ASSIGN_OR_RETURN(const TensorView rows, step.NewTensor(own.dtype, {window.capacity, own.width}));
+    // Rows as they are stored.
+    const int64_t row_bytes = own.RowBytes();
+    DSV4_ASSIGN_OR_RETURN(const TensorView rows, step.NewTensor(DType::kU8, {window.capacity, row_bytes}));
     window.data = rows.data;
     // The rows that are in both.
     std::vector<RowRun> runs;
@@ -70,7 +72,7 @@ Result<Windows> MakeWindows(const LayerStep& step) {
       p = end;
     }
     const TensorView source =
-        TensorView::Contiguous(own.data, own.dtype, {own.capacity, own.width}, rows.device);
+        TensorView::Contiguous(own.data, DType::kU8, {own.capacity, row_bytes}, rows.device);
     DSV4_TRY(step.StoreRows("attn.window", source, runs));
   }
   return windows;
@@ -90,14 +92,16 @@ Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const Ten
   }
   step.Observe("attn.kv", kv);
   std::vector<RowRun> runs;
+  CacheFormat format = kv.dtype;
   for (size_t i = 0; i < windows.size(); ++i) {
+    format = windows[i].format;
     const PassSequence& sequence = step.plan().sequences[i];
     sequence.state->WindowRuns(step.state_layer(), sequence.token_begin, &runs);
     if (sequence.state->WindowFits()) continue;
     const int64_t end = sequence.first_position + sequence.num_tokens;
     kv::AppendRingRuns(windows[i], sequence.first_position, end, sequence.token_begin, &runs);
   }
-  return step.StoreRows("attn.kv", kv, runs);
+  return step.StoreCacheRows("attn.kv", kv, runs, format);
 }
 
 std::vector<ops::AttentionSequence> Sequences(const LayerStep& step, const Windows& windows) {
@@ -189,17 +193,16 @@ Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const Te
 
 // Whether a sequence's entries come to its queries: where these are many, and more bytes with what else would be sent. All shards decide
 // alike, and for each sequence alone, so that its numbers do not depend on the others of the pass. With few queries it is exchanges and
-// launches that count.
+// launches that count. Entries count in the width of activations however they are stored, on which no number may depend either.
 bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence) {
   constexpr int64_t kFewQueries = 16;
   const ModelConfig& config = step.config();
-  const int64_t element = ElementBytes(step.dtype());
-  const int64_t query = config.num_attention_heads *
-                        (config.head_dim * element + (config.head_dim + 2) * ElementBytes(DType::kF32));
+  const int64_t query = config.num_attention_heads * (config.head_dim * ElementBytes(step.dtype()) +
+                                                      (config.head_dim + 2) * ElementBytes(DType::kF32));
   const int64_t num_entries =
       (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
   return sequence.num_tokens > kFewQueries &&
-         num_entries * config.head_dim * element < sequence.num_tokens * query;
+         num_entries * config.head_dim * ElementBytes(step.dtype()) < sequence.num_tokens * query;
 }
 
 // Where shards divide the entries and keep them: every shard gets what is found in each one's part for its own heads.

@@ -83,14 +83,16 @@ Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeig
   }
   step.Observe(compressed, entries);
 
+  const PageKind kind = indexer ? PageKind::kIndexerKeys : PageKind::kEntries;
   std::vector<RowRun> runs;
+  CacheFormat format = entries.dtype;
   int64_t begin = 0;
   for (const PassSequence& sequence : step.plan().sequences) {
-    sequence.state->EntryRuns(step.state_layer(), indexer ? PageKind::kIndexerKeys : PageKind::kEntries,
-                              begin, &runs);
+    sequence.state->EntryRuns(step.state_layer(), kind, begin, &runs);
     begin += sequence.state->NumNewEntries(step.state_layer());
+    format = sequence.state->layout().PageFormat(kind);
   }
-  return step.StoreRows(compressed, entries, runs);
+  return step.StoreCacheRows(compressed, entries, runs, format);
 }
 
 }  // namespace dsv4::model

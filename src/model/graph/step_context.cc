@@ -54,4 +54,10 @@ Status LayerStep::StoreRows(std::string_view name, const TensorView& source,
   return Run(name, ops().store_rows, {.source = source, .runs = runs});
 }
 
+Status LayerStep::StoreCacheRows(std::string_view name, const TensorView& source,
+                                 std::span<const RowRun> runs, const CacheFormat& format) const {
+  if (!format.packed()) return StoreRows(name, source, runs);
+  return Run(name, ops().store_rows, {.source = source, .runs = runs, .pack = format});
+}
+
 }  // namespace dsv4::model

@@ -138,6 +138,9 @@ class LayerStep {
   Status Rope(std::string_view name, const TensorView& x, const TensorView& positions, bool inverse) const;
   // Copies rows of `source` to the given places.
   Status StoreRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs) const;
+  // The same to rows of the cache, in its format.
+  Status StoreCacheRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs,
+                        const CacheFormat& format) const;
 
  private:
   Status WithPlace(std::string_view name, const Status& status) const;

@@ -116,21 +116,19 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
   return cost;
 }
 
-double StateRead(const LayerConfig& layer, const ModelConfig& config, const Placement& placement,
-                 const ForecastRequest& request) {
-  const auto rows = [&](int64_t count) {
-    return static_cast<double>(
-        (placement.divide_entries ? EntryShard{0, placement.num_shards} : EntryShard{}).NumRows(count) *
-        request.row_bytes);
+// `layout`: of the stage, whose layer number `state_layer` this is.
+double StateRead(const LayerConfig& layer, const ModelConfig& config, const kv::CacheLayout& layout,
+                 int state_layer, int64_t context) {
+  const auto bytes_of = [&](int64_t entries, kv::PageKind kind) {
+    return static_cast<double>(layout.shard.NumRows(entries) * layout.PageRowBytes(state_layer, kind));
   };
-  const auto width = static_cast<double>(config.head_dim);
-  double bytes =
-      static_cast<double>(std::min(config.sliding_window, request.context + 1) * request.row_bytes) * width;
+  double bytes = static_cast<double>(std::min(config.sliding_window, context + 1) *
+                                     layout.RingRowBytes(state_layer, kv::RingKind::kWindow));
   if (!layer.compressed()) return bytes;
-  const int64_t entries = (request.context + 1) / layer.compress_ratio;
-  if (layer.kind != LayerKind::kCsa) return bytes + rows(entries) * width;
-  bytes += rows(std::min(entries, config.index_topk)) * width;
-  if (entries > config.index_topk) bytes += rows(entries) * static_cast<double>(config.index_head_dim);
+  const int64_t entries = (context + 1) / layer.compress_ratio;
+  if (layer.kind != LayerKind::kCsa) return bytes + bytes_of(entries, kv::PageKind::kEntries);
+  bytes += bytes_of(std::min(entries, config.index_topk), kv::PageKind::kEntries);
+  if (entries > config.index_topk) bytes += bytes_of(entries, kv::PageKind::kIndexerKeys);
   return bytes;
 }
 
@@ -171,17 +169,17 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
       forecast.read += mine;
       forecast.exchanges += placement.num_shards > 1 ? 1 : 0;
     }
+    kv::CacheLayout layout = CacheGeometry(config, stages[stage], request.numerics, request.cache_rows,
+                                           kPassTokens, kRewindTokens);
+    if (placement.divide_entries) layout.shard = {0, placement.num_shards};
     for (int64_t i = stages[stage].begin; i < stages[stage].end; ++i) {
       const LayerConfig& layer = config.layers[static_cast<size_t>(i)];
       const LayerCost cost = WeightsOf(resolved.layers[static_cast<size_t>(i)], config, placement);
       weights += cost.weights;
-      forecast.read += cost.read + StateRead(layer, config, placement, request);
+      forecast.read += cost.read + StateRead(layer, config, layout, static_cast<int>(i - stages[stage].begin),
+                                             request.context);
       forecast.exchanges += ExchangesOf(layer, placement);
     }
-    kv::CacheLayout layout =
-        CacheGeometry(config, stages[stage], request.row_bytes == 2 ? Numerics::kRelease : Numerics::kPlain,
-                      kPassTokens, kRewindTokens);
-    if (placement.divide_entries) layout.shard = {0, placement.num_shards};
     forecast.weights = std::max(forecast.weights, static_cast<int64_t>(weights));
     forecast.fixed = std::max(forecast.fixed, kv::StateBytes(layout, 0));
     // In data-parallel attention a rank has some sequences.

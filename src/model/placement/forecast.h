@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/checkpoint/resolved_checkpoint.h"
+#include "model/config/cache_geometry.h"
 #include "model/placement/placement.h"
 
 namespace dsv4::model {
@@ -32,7 +33,8 @@ struct Forecast {
 struct ForecastRequest {
   int64_t num_layers = 0;  // The first ones of the model.
   int64_t context = 0;     // Tokens before the one that is read for.
-  int64_t row_bytes = 2;   // Of an element of the state's rows.
+  Numerics numerics = Numerics::kRelease;
+  CacheRows cache_rows = CacheRows::kPacked;
 };
 
 // At least as many layers as the placement has stages.

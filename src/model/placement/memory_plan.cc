@@ -68,7 +68,8 @@ Status CountWeight(ops::OpContext& context, const ops::PrepareWeightArgs& args) 
 }
 
 ops::Backend CountingBackend(const std::shared_ptr<CountingContext>& context) {
-  ops::Backend backend{.name = "memory plan", .table = {}, .context = context};
+  // The options decide how rows are kept, as for any backend that can.
+  ops::Backend backend{.name = "memory plan", .table = {}, .context = context, .packs_rows = true};
 #define DSV4_SKIP_OP(name, Args) backend.table.name = Skip<ops::Args>;
   DSV4_FOR_EACH_OP(DSV4_SKIP_OP)
   DSV4_FOR_EACH_SHARD_OP(DSV4_SKIP_OP)
@@ -168,8 +169,9 @@ Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Chec
                  const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room) {
   const int64_t usable = room.free - room.reserved;
   if (plan.total() <= usable) return {};
-  const kv::CacheLayout layout = CacheGeometry(config, {0, plan.num_layers}, options.numerics,
-                                               options.max_chunk_tokens, options.max_rewind_tokens);
+  const kv::CacheLayout layout =
+      CacheGeometry(config, {0, plan.num_layers}, options.numerics, options.cache_rows,
+                    options.max_chunk_tokens, options.max_rewind_tokens);
   const int64_t tokens = Largest(plan.context, [&](int64_t context) {
     return plan.weights + plan.step + plan.num_sequences * kv::StateBytes(layout, context) <= usable;
   });

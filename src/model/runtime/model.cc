@@ -113,16 +113,18 @@ uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights
 // The same on all ranks that run one model in one way, whatever part of it they have.
 uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
                           const ModelOptions& options) {
-  const std::string facts = fmt::format(
-      "{}|{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
-      options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement), config.vocab_size);
+  const std::string facts =
+      fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
+                  options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement),
+                  config.vocab_size, options.cache_rows == CacheRows::kPacked);
   return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
 }
 
 std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config, const ModelWeights& weights,
                                                        const ModelOptions& options) {
-  auto layout = std::make_shared<kv::CacheLayout>(CacheGeometry(
-      config, weights.place.layers, options.numerics, options.max_chunk_tokens, options.max_rewind_tokens));
+  auto layout = std::make_shared<kv::CacheLayout>(
+      CacheGeometry(config, weights.place.layers, options.numerics, options.cache_rows,
+                    options.max_chunk_tokens, options.max_rewind_tokens));
   layout->shard = weights.place.entries();
   if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
@@ -223,6 +225,7 @@ Model::~Model() {
 
 Status Model::Prepare() {
   num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
+  if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
   layout_ = MakeCacheLayout(config_, weights_, options_);
   if (options_.group != nullptr) {
     fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_);

@@ -21,6 +21,7 @@
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
 #include "model/checkpoint/weights.h"
+#include "model/config/cache_geometry.h"
 #include "model/config/config.h"
 #include "model/config/numerics.h"
 #include "model/graph/observer.h"
@@ -45,6 +46,8 @@ struct ModelOptions {
   bool clamp_shared_expert = true;
   int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
+  // A backend without Backend::packs_rows keeps them wide. The same on all ranks.
+  CacheRows cache_rows = CacheRows::kPacked;
   // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
   // places, whichever ranks have their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
   // ranks, 64 of Pro.

@@ -42,6 +42,13 @@ struct RowKernels {
   // holds a NaN or an infinity.
   bool (*round_fp4)(float* row, int64_t count, int64_t group);
 
+  // Codes of a packed cache row as bf16 (formats/cache_rows.h): num_groups of `group` even codes, each times its group's scale, which is
+  // exact. e2m1: two in a byte. NaN codes and scales give NaN.
+  void (*widen_e4m3)(const uint8_t* codes, const float* scales, int64_t num_groups, int64_t group,
+                     uint8_t* out);
+  void (*widen_e2m1)(const uint8_t* codes, const float* scales, int64_t num_groups, int64_t group,
+                     uint8_t* out);
+
   // Smallest and largest of `count` values >= 1; NaNs may be left out.
   void (*range)(const float* x, int64_t count, float* smallest, float* largest);
   // weights[i] = fl32(e^(scale * logits[i] - max)), with `round_weights` rounded to bf16 on top. Returns the sum of the

@@ -410,6 +410,8 @@ static bool RoundFp4(float* row, int64_t count, int64_t group) {
   return true;
 }
 
+#include "backend/cpu/kernels/widen_body.h"
+
 static void Range(const float* x, int64_t count, float* smallest, float* largest) {
   Floats low = Floats{} + x[0];
   Floats high = low;
@@ -530,6 +532,8 @@ static constexpr RowKernels MakeRowKernels() {
           .rotate = Rotate,
           .hadamard = Hadamard,
           .round_fp4 = RoundFp4,
+          .widen_e4m3 = WidenE4m3,
+          .widen_e2m1 = WidenE2m1,
           .range = Range,
           .exponentials = Exponentials,
           .all_finite = AllFinite,

@@ -19,6 +19,7 @@ class SequenceTableBuilder {
   // `num_rows`: how many paged rows the sequence's queries may read.
   void Add(SequenceRows sequence, const PagedRows& rows, int64_t num_rows) {
     if (sequence.num_tokens == 0) return;
+    packed_ = packed_ || rows.format.packed();
     sequence.page_begin = static_cast<int64_t>(pages_.size());
     if (num_rows > 0) {
       rows_per_page_ = rows.rows_per_page;
@@ -29,6 +30,7 @@ class SequenceTableBuilder {
   }
 
   Result<SequenceTable> Stage(CudaContext& context, int64_t width) const {
+    if (packed_) return Error(Unimplemented("this backend takes no packed cache rows"));
     SequenceTable table;
     DSV4_ASSIGN_OR_RETURN(table.sequences, context.Stage(std::span<const SequenceRows>(sequences_)));
     DSV4_ASSIGN_OR_RETURN(const DeviceArray<const void*> pages,
@@ -43,6 +45,7 @@ class SequenceTableBuilder {
   std::vector<SequenceRows> sequences_;
   std::vector<const void*> pages_;
   int64_t rows_per_page_ = 1;
+  bool packed_ = false;
 };
 
 }  // namespace dsv4::backend::cuda

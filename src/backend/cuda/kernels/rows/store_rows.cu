@@ -50,6 +50,7 @@ Status Copy(CudaContext& context, const std::vector<Run>& runs) {
 }  // namespace
 
 Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
+  if (args.pack.has_value()) return Unimplemented("op store_rows: this backend packs no rows");
   const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
   const RowsOperand rows = {.in = args.source.data,
                             .in_stride = args.source.shape[1],
