@@ -9,7 +9,9 @@
 #include "base/check.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
+#include "grammar/rules/content.h"
 #include "grammar/schema_compiler.h"
+#include "grammar/schema_rewrite.h"
 #include "grammar/token_trie.h"
 
 namespace dsv4::grammar {
@@ -69,9 +71,11 @@ class ToolCompiler {
       }
       return parts_.builder.Split(std::move(options));
     }
-    for (const char* keyword : {"enum", "const"}) {
-      if (flat.contains(keyword))
-        return wrong(Below(pointer, keyword), "not supported for all arguments of a call");
+    for (const char* keyword : {"enum", "const", "patternProperties", "propertyNames", "minProperties",
+                                "maxProperties", kNotValues}) {
+      if (!flat.contains(keyword)) continue;
+      if (tool_.strict) return wrong(Below(pointer, keyword), "not supported for all arguments of a call");
+      flat.erase(keyword);
     }
     const std::vector<std::string> types = SchemaCompiler::Types(flat);
     if (std::find(types.begin(), types.end(), "object") == types.end())
@@ -82,7 +86,7 @@ class ToolCompiler {
   // The parameters of an object. In front of the first one a call may also end, with an empty line, if none is required.
   Result<uint32_t> Members(const Json& schema, const std::string& pointer) {
     // A schema that lists the parameters means these, unless it says otherwise.
-    const Json additional = schema.value("additionalProperties", Json(!schema.contains("properties")));
+    const Json additional = SchemaCompiler::Additional(schema);
     const std::vector<SchemaCompiler::Member> members = SchemaCompiler::Members(schema, pointer, additional);
     for (const SchemaCompiler::Member& member : members) {
       if (!FitsIntoTag(member.name))
@@ -248,10 +252,28 @@ class AnswerCompiler {
   Result<uint32_t> Invoke(const CallableTool& tool, uint32_t next) {
     if (tool.name.find_first_of("\"<") != std::string::npos)
       return Error(InvalidArgument(fmt::format("a tool cannot have the name '{}'", tool.name)));
+    if (tool.text) {
+      DSV4_ASSIGN_OR_RETURN(const uint32_t text, TextCall(*tool.text));
+      return parts_.Text(tool.name + "\">\n", parts_.builder.Call(text, next));
+    }
     DSV4_ASSIGN_OR_RETURN(const Json document, ParseSchema(tool.parameters));
     DSV4_ASSIGN_OR_RETURN(const uint32_t body, ToolCompiler(parts_, rules_.tags, tool, document).Compile());
     if (tool.strict) live_.push_back({body, fmt::format("{}: json schema", tool.label)});
     return parts_.Text(tool.name + "\">\n", parts_.builder.Call(body, next));
+  }
+
+  // What stands behind the opening tag of an invoke whose one parameter is a text of a rule.
+  Result<uint32_t> TextCall(const CallableTool::Text& text) {
+    const CallTags& tags = rules_.tags;
+    DSV4_ASSIGN_OR_RETURN(
+        const uint32_t rule,
+        CompileContent(parts_, text.rule, fmt::format("</{}{}>", tags.marker, tags.parameter)));
+    live_.push_back(MustLiveOf(text.rule, rule));
+    DSV4_ASSIGN_OR_RETURN(
+        const uint32_t close,
+        parts_.Text(CloseTag(tags.parameter) + "\n" + CloseTag(tags.invoke) + "\n", parts_.end()));
+    return parts_.Text(OpenTag(tags.parameter) + " name=\"" + text.parameter + "\" string=\"true\">",
+                       parts_.builder.Call(rule, close));
   }
 
   Result<uint32_t> Content() {
@@ -262,13 +284,16 @@ class AnswerCompiler {
         DSV4_ASSIGN_OR_RETURN(const Dfa text, FreeTextUntil(Opener(), Opener()));
         return OpenEnded(text, *calls_);
       }
-      case ContentKind::kJson: {
-        Result<uint32_t> json = Schema();
-        if (!json) return Error(json.error().WithContext(rules_.schema_label));
-        live_.push_back({*json, fmt::format("{}: json schema", rules_.schema_label)});
-        if (!calls_) return *json;
+      case ContentKind::kJson:
+      case ContentKind::kRule: {
+        const bool is_json = rules_.content == ContentKind::kJson;
+        const ContentRule asked =
+            is_json ? ContentRule{.text = rules_.schema, .label = rules_.schema_label} : rules_.rule;
+        DSV4_ASSIGN_OR_RETURN(const uint32_t rule, CompileContent(parts_, asked));
+        live_.push_back(MustLiveOf(asked, rule));
+        if (!calls_) return rule;
         DSV4_ASSIGN_OR_RETURN(const uint32_t call, parts_.Text("\n\n" + opener, *calls_));
-        return parts_.builder.Split({*json, call});
+        return parts_.builder.Split({rule, call});
       }
       case ContentKind::kCall:
         DSV4_CHECK(calls_) << "a call needs a tool";
@@ -278,14 +303,6 @@ class AnswerCompiler {
         return parts_.Text(rules_.tags.tool_calls + ">", *calls_);
     }
     return Error(Internal("no such content"));
-  }
-
-  Result<uint32_t> Schema() {
-    DSV4_ASSIGN_OR_RETURN(const Json document, ParseSchema(rules_.schema));
-    SchemaCompiler schemas(parts_, document, {});
-    DSV4_ASSIGN_OR_RETURN(const uint32_t entry, schemas.Rule(document, ""));
-    DSV4_TRY(schemas.Finish());
-    return entry;
   }
 
   // A call inside of the reasoning ends it, as the parser has it.

@@ -1,7 +1,7 @@
 // What a whole answer of the model may be, as one grammar: reasoning, then free text, JSON of a schema, or calls of tools.
 //
 //   answer  = [ reasoning THINK_END ] content          a call may also interrupt the reasoning, which then ends there
-//   content = text | text "<M tool_calls>" calls | JSON of a schema | "\n\n<M tool_calls>" calls
+//   content = text | text "<M tool_calls>" calls | what a rule says | "\n\n<M tool_calls>" calls
 //   calls   = LF invoke+ "</M tool_calls>"             one invoke only when calls may not be parallel
 //   invoke  = "<M invoke name=" DQ name DQ ">" LF ( parameter+ | LF ) "</M invoke>" LF
 //
@@ -12,11 +12,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "grammar/program.h"
+#include "grammar/rules/content_rule.h"
 
 namespace dsv4::grammar {
 
@@ -35,6 +37,13 @@ struct CallableTool {
   // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
   bool strict = false;
   std::string label;  // What errors call the schema: "tools[0].function.parameters".
+  // In place of `parameters`: the one parameter, a string, which the rule describes as it stands.
+  struct Text {
+    std::string parameter;
+    ContentRule rule;
+    bool operator==(const Text&) const = default;
+  };
+  std::optional<Text> text = {};
   bool operator==(const CallableTool&) const = default;
 };
 
@@ -43,6 +52,7 @@ inline constexpr size_t kMostUnordered = 6;
 enum class ContentKind : uint8_t {
   kText,      // Anything, and a call if there are tools.
   kJson,      // A value of `schema`, or a call if there are tools.
+  kRule,      // A text of `rule`, or a call if there are tools.
   kCall,      // A call.
   kOpenCall,  // What stands behind "<M": the rest of a call that has begun.
 };
@@ -54,6 +64,7 @@ struct AnswerRules {
   ContentKind content = ContentKind::kText;
   std::string schema = {};        // kJson.
   std::string schema_label = {};  // What errors call it.
+  ContentRule rule = {};          // kRule.
   CallTags tags = {};
   std::vector<CallableTool> tools = {};  // Those that may be called; none: no tag means anything.
   bool parallel_calls = true;

@@ -186,7 +186,7 @@ TEST(AnswerGrammar, OtherParametersOnlyWhereTheSchemaNamesNoneOrSaysSo) {
 
 TEST(AnswerGrammar, ErrorsOfStrictToolsNameTheirPlaceAndOthersAreFollowedAsFarAsTheyGo) {
   constexpr std::string_view kSchema =
-      R"({"properties":{"a":{"type":"integer","multipleOf":2},"b":{"type":"string","format":"x"},"c":{"type":"strin"}},"required":["a"],"maxProperties":3})";
+      R"({"properties":{"a":{"type":"integer","maxContains":2},"b":{"type":"string","format":"x"},"c":{"type":"strin"}},"required":["a"],"maxProperties":3})";
   EXPECT_THAT(ErrorOf(CallOf(kSchema)), HasSubstr("tools[0]: json schema, /maxProperties: "));
   const AnswerRules lenient = CallOf(kSchema, /*strict=*/false);
   EXPECT_TRUE(Takes(lenient, Call(Other("a", "3") + String("b", "y") + Other("c", "1"))));

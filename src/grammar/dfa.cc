@@ -308,6 +308,57 @@ Result<Dfa> Dfa::EnclosedRepeat(const Dfa& unit, uint8_t open, uint8_t close, in
   return dfa;
 }
 
+Result<Dfa> Dfa::DecimalMultiples(uint32_t unit, int places, DfaLimits& limits) {
+  // Classes: ten digits, the point, the sign, others. States: the start, behind the sign, then the remainder of what was read by `unit`, for the
+  // whole part and behind each digit of the fraction up to `places`; further digits are zeros.
+  constexpr size_t kPoint = 10;
+  constexpr size_t kSign = 11;
+  constexpr size_t kOther = 12;
+  const size_t num_states = 2 + size_t{unit} * (static_cast<size_t>(places) + 2);
+  limits.work_left -= static_cast<int64_t>(num_states * (kOther + 1));
+  if (num_states > limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
+  Classes classes = {};
+  classes.fill(kOther);
+  for (uint8_t digit = 0; digit < 10; ++digit) classes['0' + digit] = digit;
+  classes['.'] = kPoint;
+  classes['-'] = kSign;
+  Dfa dfa(classes, kOther + 1);
+  std::vector<uint64_t> scale(static_cast<size_t>(places) + 1, 1);  // 10^i by `unit`.
+  for (size_t i = 1; i < scale.size(); ++i) scale[i] = scale[i - 1] * 10 % unit;
+  const auto id = [&](int level, uint64_t remainder) {
+    return static_cast<uint32_t>(2 + static_cast<size_t>(level) * unit + remainder);
+  };
+  dfa.AddState(false);
+  dfa.AddState(false);
+  for (int level = 0; level <= places + 1; ++level) {
+    // Level 0 is the whole part, level i + 1 has i digits of the fraction.
+    const int read = std::max(0, level - 1);
+    for (uint64_t remainder = 0; remainder < unit; ++remainder)
+      dfa.AddState(remainder * scale[static_cast<size_t>(places - read)] % unit == 0);
+  }
+  const auto set = [&](uint32_t state, size_t byte_class, uint32_t next) {
+    dfa.next_[state * dfa.num_classes_ + byte_class] = next;
+  };
+  set(kStart, kSign, 1);
+  for (size_t digit = 0; digit < 10; ++digit) {
+    set(kStart, digit, id(0, digit % unit));
+    set(1, digit, id(0, digit % unit));
+  }
+  for (int level = 0; level <= places + 1; ++level) {
+    for (uint64_t remainder = 0; remainder < unit; ++remainder) {
+      const uint32_t state = id(level, remainder);
+      if (level == 0) set(state, kPoint, id(1, remainder));
+      for (size_t digit = 0; digit < 10; ++digit) {
+        const uint64_t next = (remainder * 10 + digit) % unit;
+        if (level <= places) set(state, digit, id(level == 0 ? 0 : level + 1, next));
+        if (level == places + 1 && digit == 0) set(state, digit, state);
+      }
+    }
+  }
+  dfa.Finish();
+  return dfa;
+}
+
 void Dfa::Minimize() {
   constexpr size_t kLarge = 512;
   const size_t count = num_states();

@@ -36,6 +36,10 @@ class Dfa {
   static Result<Dfa> EnclosedRepeat(const Dfa& unit, uint8_t open, uint8_t close, int min, int max,
                                     DfaLimits& limits);
 
+  // Decimal numbers, perhaps with a sign, that are `unit` / 10^`places` times a whole number. How many digits there are, and where zeros may stand, is
+  // not asked.
+  static Result<Dfa> DecimalMultiples(uint32_t unit, int places, DfaLimits& limits);
+
   // kDead when no text of the automaton goes on with `byte`. `state` is live.
   uint32_t Next(uint32_t state, uint8_t byte) const { return next_[state * num_classes_ + classes_[byte]]; }
   bool IsAccepting(uint32_t state) const { return accepting_[state] != 0; }

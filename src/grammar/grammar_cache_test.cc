@@ -8,7 +8,7 @@ namespace dsv4::grammar {
 namespace {
 
 AnswerRules Json(const std::string& schema) {
-  return {.content = ContentKind::kJson, .schema = schema, .schema_label = "schema"};
+  return {.content = ContentKind::kRule, .rule = {.text = schema, .label = "schema"}};
 }
 
 TEST(GrammarCache, EqualRulesShareAGrammarAndOthersDoNot) {

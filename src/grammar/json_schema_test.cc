@@ -56,6 +56,9 @@ TEST(JsonSchema, ObjectsTakeTheirMembersInOrder) {
         {"{}", R"({"a":1})", R"({"b":1,"a":2})", R"({"b":1,"b":2})", R"({"b":1,})", R"({"b":1,"d":2})",
          R"({,"b":1})"}},
        {R"({"properties":{"a":{"type":"integer"}}})",
+        {"{}", R"({"a":1})"},
+        {R"({"a":1,"z":"x"})", R"({"z":1})"}},
+       {R"({"properties":{"a":{"type":"integer"}},"additionalProperties":true})",
         {"{}", R"({"a":1})", R"({"a":1,"z":"x"})", R"({"z":[],"y":null})", R"({"ab":1,"":2})"},
         {R"({"a":"x"})", R"({"z":1,"a":2})", R"({"\u0061":"x"})"}},
        {R"({"additionalProperties":{"type":"boolean"},"required":["k"]})",
@@ -202,24 +205,32 @@ TEST(JsonSchema, ErrorsNameThePlace) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "not valid JSON"},
       {"3", "top level: wanted an object or a boolean"},
-      {R"({"properties":{"a":{"multipleOf":3}}})", "/properties/a/multipleOf: this keyword is not supported"},
+      {R"({"properties":{"a":{"maxContains":3}}})",
+       "/properties/a/maxContains: this keyword is not supported"},
       {R"({"typo":1})", "/typo: this keyword is not supported"},
-      {R"({"uniqueItems":true})", "/uniqueItems"},
-      {R"({"not":{}})", "/not"},
+      {R"({"uniqueItems":1})", "/uniqueItems: wanted true or false"},
+      {R"({"not":{}})", "no value satisfies"},
+      {R"({"not":{"uniqueItems":true}})", "/not/uniqueItems: this keyword is not supported inside not"},
+      {R"({"not":{"const":{}}})", "objects and arrays are not supported inside not"},
+      {R"({"multipleOf":0})", "/multipleOf: 0: wanted a number above 0"},
+      {R"({"multipleOf":12345})", "of at most 4 digits"},
+      {R"({"minProperties":3,"maxProperties":2})", "maxProperties 2 below minProperties 3"},
+      {R"({"maxProperties":20000})", "counted members"},
+      {R"({"patternProperties":{"(":{}}})", "/patternProperties/(: pattern, character"},
+      {R"({"prefixItems":[{}],"contains":{}})", "/contains: beside prefixItems"},
       {R"({"type":"str"})", "/type: wanted a type or a list of types, got \"str\""},
-      {R"({"items":[{}]})", "/items: wanted a schema"},
+      {R"({"items":[3]})", "/items: wanted a schema"},
       {R"({"minLength":-1})", "/minLength: wanted a count"},
-      {R"({"exclusiveMinimum":true})", "/exclusiveMinimum: wanted a number"},
+      {R"({"exclusiveMinimum":"1"})", "/exclusiveMinimum: wanted a number"},
       {R"({"anyOf":[]})", "/anyOf: wanted a list of schemas"},
-      {R"({"anyOf":[{}],"oneOf":[{}]})", "anyOf beside oneOf"},
       {R"_({"anyOf":[{"type":"null"},{"pattern":"(?=a)"}]})_", "/anyOf/1/pattern: pattern, character 2"},
       {R"({"pattern":"a{3,2}"})", "ends before it begins"},
       {R"({"pattern":"[z-a]"})", "not a range"},
       {R"_({"pattern":"a)"})_", "no group to close"},
       {R"({"pattern":"a$b"})", "not at an end"},
       {R"({"pattern":"\\bx"})", "escape is not supported"},
-      {R"({"pattern":"a*?"})", "lazy"},
-      {R"({"format":"iri"})", "/format: \"iri\" is not supported; these are: date-time"},
+      {R"({"pattern":"a*+"})", "possessive"},
+      {R"({"format":"ulid"})", "/format: \"ulid\" is not supported; these are: date-time"},
       {R"({"$ref":"http://x/y"})", "/$ref: \"http://x/y\": only references into this schema"},
       {R"({"$ref":"#/$defs/x"})", "\"#/$defs/x\" names no schema"},
       {R"({"$ref":"#x/~3"})", "names no schema"},
@@ -233,9 +244,9 @@ TEST(JsonSchema, ErrorsNameThePlace) {
       {R"({"type":"integer","minimum":1e18})", "at most 18 digits"},
       {R"({"minItems":3,"maxItems":2})", "maxItems 2 below minItems 3"},
       {R"({"minLength":3,"maxLength":2})", "maxLength 2 below minLength 3"},
-      {R"({"allOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
-       "additionalProperties"},
-      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "different \"pattern\""},
+      {R"({"allOf":[{"patternProperties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
+       "patternProperties"},
+      {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}]})", "different \"contains\""},
       {R"({"enum":[[1]],"minItems":1})", "objects and arrays in enum"},
       {R"({"maxItems":1000000,"items":{}})", "counted items"},
       {R"({"maxLength":1000000})", "more than 100000 states"},
@@ -245,6 +256,107 @@ TEST(JsonSchema, ErrorsNameThePlace) {
     ASSERT_FALSE(program.has_value()) << schema;
     EXPECT_THAT(program.error().message(), HasSubstr(message)) << schema;
   }
+}
+
+// What pydantic, OpenAPI and older drafts write beside the rest.
+TEST(JsonSchema, MembersByTheirNamesAndNumber) {
+  Check(
+      {{R"({"patternProperties":{"^a":{"type":"integer"},"z$":{"type":"null"}}})",
+        {"{}", R"({"a":1,"b z":null})"},
+        {R"({"b":1})", R"({"a":null})", R"({"az":1})"}},
+       {R"({"properties":{"ab":{"minimum":3}},"patternProperties":{"^a":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+        {R"({"ab":3,"ac":1,"b":"x"})"},
+        {R"({"ab":2})", R"({"ab":3.5})", R"({"b":1})"}},
+       {R"({"type":"object","propertyNames":{"pattern":"^[a-c]{1,2}$"}})",
+        {R"({"a":1,"bc":[]})"},
+        {R"({"d":1})"}},
+       {R"({"properties":{"abc":{},"a":{}},"propertyNames":{"maxLength":1}})",
+        {R"({"a":1})", "{}"},
+        {R"({"abc":1})"}},
+       {R"({"type":"object","minProperties":1,"maxProperties":2})",
+        {R"({"a":1})", R"({"a":1,"b":2})"},
+        {"{}", R"({"a":1,"b":2,"c":3})"}},
+       {R"({"properties":{"a":{},"b":{},"c":{}},"required":["b"],"minProperties":2})",
+        {R"({"a":1,"b":2})", R"({"b":2,"c":3})", R"({"a":1,"b":2,"c":3})"},
+        {R"({"b":1})", R"({"a":1,"c":2})"}},
+       {R"({"properties":{"a":{}},"unevaluatedProperties":{"type":"integer"}})",
+        {R"({"a":"x","b":1})"},
+        {R"({"b":"x"})"}},
+       {R"({"properties":{"card":{},"address":{},"x":{}},"dependentRequired":{"card":["address"]}})",
+        {"{}", R"({"address":1})", R"({"card":1,"address":2})"},
+        {R"({"card":1})", R"({"card":1,"x":1})"}},
+       {R"({"properties":{"a":{},"b":{}},"dependentSchemas":{"a":{"properties":{"b":{"const":1}},"required":["b"]}}})",
+        {R"({"b":2})", R"({"a":0,"b":1})"},
+        {R"({"a":0})", R"({"a":0,"b":2})"}}});
+}
+
+TEST(JsonSchema, ItemsThatAreAskedForOrDiffer) {
+  Check({{R"({"items":{"type":"integer"},"contains":{"minimum":5},"maxItems":3})",
+          {"[7]", "[1,7]", "[7,1,1]"},
+          {"[]", "[1]", "[1,2,3,7]", "[1,2]"}},
+         {R"({"type":"array","contains":{"const":"x"},"minContains":2})", {R"(["x",1,"x"])"}, {R"(["x",1])"}},
+         {R"({"items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":1})",
+          {R"(["a"])", R"(["c","a","b"])"},
+          {"[]", R"(["a","a"])", R"(["a","b","a"])"}},
+         {R"({"type":"array","uniqueItems":true})", {"[1,2]"}, {}},
+         {R"({"items":[{"type":"integer"},{"type":"string"}],"additionalItems":false})",
+          {"[1,\"a\"]", "[1]"},
+          {"[1,\"a\",2]"}}});
+}
+
+TEST(JsonSchema, WhatAValueIsNot) {
+  Check(
+      {{R"({"type":["string","integer"],"not":{"type":"string"}})", {"1"}, {"\"a\""}},
+       {R"({"type":"string","not":{"enum":["a","b\n"]}})",
+        {"\"c\"", "\"ab\"", "\"\""},
+        {"\"a\"", R"("b\n")", R"("\u0061")"}},
+       {R"({"type":"integer","not":{"const":0}})", {"1", "-3"}, {"0", "-0"}},
+       {R"({"type":"number","not":{"const":1.5}})", {"1.25", "15"}, {"1.5", "1.50"}},
+       {R"({"type":"string","not":{"pattern":"b"}})", {"\"ac\""}, {"\"abc\""}},
+       {R"({"type":"string","minLength":1,"not":{"minLength":3}})", {"\"ab\""}, {"\"abc\"", "\"\""}},
+       {R"({"type":"object","properties":{"a":{},"b":{}},"not":{"required":["a","b"]}})",
+        {R"({"a":1})", "{}"},
+        {R"({"a":1,"b":2})"}},
+       {R"({"type":"integer","not":{"anyOf":[{"minimum":5},{"const":2}]}})", {"1", "4", "-9"}, {"5", "2"}},
+       {R"({"type":"object","properties":{"country":{"enum":["US","NL"]},"code":{"type":"string"}},"required":["country","code"],"if":{"properties":{"country":{"const":"US"}}},"then":{"properties":{"code":{"pattern":"^[0-9]{2}$"}}},"else":{"properties":{"code":{"pattern":"^[A-Z]$"}}}})",
+        {R"({"country":"US","code":"12"})", R"({"country":"NL","code":"A"})"},
+        {R"({"country":"US","code":"A"})", R"({"country":"NL","code":"12"})"}},
+       {R"({"type":"string","nullable":true})", {"null", "\"a\""}, {"1"}},
+       {R"({"anyOf":[{"type":"integer"},{"type":"string"}],"oneOf":[{"minimum":3},{"minLength":2}]})",
+        {"3", "\"ab\""},
+        {"true", "[]"}},
+       {R"({"allOf":[{"pattern":"a"},{"pattern":"b"},{"format":"hostname"}]})",
+        {"\"a-b\""},
+        {"\"a\"", "\"a b\""}},
+       {R"({"allOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
+        {R"({"a":1})", "{}"},
+        {R"({"b":1})"}}});
+}
+
+TEST(JsonSchema, MultiplesAndOlderBounds) {
+  Check(
+      {{R"({"type":"integer","multipleOf":3})", {"0", "-9", "12", "3000000"}, {"1", "10", "-4"}},
+       {R"({"type":"number","multipleOf":0.01})", {"0.25", "12", "-1.5", "1.250"}, {"0.001", "1e2"}},
+       {R"({"type":"number","multipleOf":2.5,"minimum":0})", {"0", "2.5", "5", "7.50"}, {"1", "2.4", "-2.5"}},
+       {R"({"type":"integer","minimum":2,"exclusiveMinimum":true})", {"3"}, {"2"}}});
+}
+
+TEST(JsonSchema, FormatsOfPydantic) {
+  Check(
+      {{R"({"format":"uri"})",
+        {"\"https://example.org:8080/a/b?x=1#y\"", "\"ftp://h\""},
+        {"\"example.org\"", "\"http://\""}},
+       {R"({"format":"ipv6"})",
+        {"\"::1\"", "\"2001:db8::ff00:42:8329\"", "\"1:2:3:4:5:6:7:8\"", "\"::\"", "\"1::\""},
+        {"\"1:2\"", "\"1::2::3\"", "\"12345::\""}},
+       {R"({"format":"duration"})", {"\"P3DT4H5M\"", "\"PT36H\"", "\"P2W\""}, {"\"P\"", "\"PT\"", "\"3D\""}},
+       {R"({"format":"uuid4"})",
+        {"\"123e4567-e89b-42d3-a456-426614174000\""},
+        {"\"123e4567-e89b-12d3-a456-426614174000\""}},
+       {R"({"format":"ipv4network"})", {"\"10.0.0.0/8\""}, {"\"10.0.0.0\"", "\"10.0.0.0/33\""}},
+       {R"({"format":"base64url"})", {"\"aGk_\"", "\"\"", "\"aG\""}, {"\"a\"", "\"a+b=\""}},
+       {R"({"format":"json-pointer"})", {"\"/a~1b/0\"", "\"\""}, {"\"a\"", "\"/~2\""}},
+       {R"({"format":"password","minLength":2})", {"\"ab\"", R"("\"\\")"}, {"\"a\""}}});
 }
 
 TEST(JsonSchema, AnnotationsAndEmptyConstraintsPass) {

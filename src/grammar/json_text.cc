@@ -227,71 +227,28 @@ Regex OneSided(const Decimal& bound, bool minimum, bool exclusive, bool integer)
   return same_side;
 }
 
-Regex DateContent() {
-  const Regex year = Either({Concat({Literal("000"), ByteRange('1', '9')}),
-                             Concat({Literal("00"), ByteRange('1', '9'), Digit()}),
-                             Concat({Literal("0"), ByteRange('1', '9'), Digits(2, 2)}),
-                             Concat({ByteRange('1', '9'), Digits(3, 3)})});
-  // Pairs of digits that are multiples of four, without 00.
-  const Regex multiples_of_four = Either({Concat({Literal("0"), OneOf(BytesOf("48"))}),
-                                          Concat({OneOf(BytesOf("2468")), OneOf(BytesOf("048"))}),
-                                          Concat({OneOf(BytesOf("13579")), OneOf(BytesOf("26"))})});
-  const Regex leap_year =
-      Either({Concat({Digits(2, 2), multiples_of_four}), Concat({multiples_of_four, Literal("00")})});
-  const Regex to_28 = Either({Concat({Literal("0"), ByteRange('1', '9')}), Concat({Literal("1"), Digit()}),
-                              Concat({Literal("2"), ByteRange('0', '8')})});
-  const Regex months =
-      Either({Concat({Literal("0"), ByteRange('1', '9')}), Concat({Literal("1"), ByteRange('0', '2')})});
-  const Regex months_of_30 = Either({Literal("01"), Concat({Literal("0"), ByteRange('3', '9')}),
-                                     Concat({Literal("1"), ByteRange('0', '2')})});
-  const Regex months_of_31 = Either({Literal("01"), Literal("03"), Literal("05"), Literal("07"),
-                                     Literal("08"), Literal("10"), Literal("12")});
-  const Regex usual = Concat({year, Literal("-"),
-                              Either({Concat({months, Literal("-"), to_28}),
-                                      Concat({months_of_30, Either({Literal("-29"), Literal("-30")})}),
-                                      Concat({months_of_31, Literal("-31")})})});
-  return Either({usual, Concat({leap_year, Literal("-02-29")})});
-}
-
-Regex TimeContent() {
-  const Regex hour =
-      Either({Concat({OneOf(BytesOf("01")), Digit()}), Concat({Literal("2"), ByteRange('0', '3')})});
-  const Regex sixty = Concat({ByteRange('0', '5'), Digit()});
-  return Concat({hour, Literal(":"), sixty, Literal(":"), sixty,
-                 Optional(Concat({Literal("."), Digits(1, 9)})),
-                 Either({Literal("Z"), Concat({OneOf(BytesOf("+-")), hour, Literal(":"), sixty})})});
-}
-
-// Labels of letters and digits, with hyphens inside, joined by points.
-Regex HostContent(int min_labels) {
-  const ByteSet letters = BytesOf("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
-  const Regex ends = OneOf(letters);
-  const Regex inner = Either({ends, Literal("-")});
-  const Regex label = Concat({ends, Optional(Concat({Repeat(inner, 0, 30), ends}))});
-  return Concat({label, Repeat(Concat({Literal("."), label}), min_labels - 1, 4)});
-}
-
-Regex EmailContent() {
-  const Regex atom = Repeat(
-      OneOf(BytesOf("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-/=?^_`{|}~")), 1,
-      20);
-  return Concat({atom, Repeat(Concat({Literal("."), atom}), 0, 2), Literal("@"), HostContent(2)});
-}
-
-Regex Ipv4Content() {
-  const Regex octet = Either(
-      {Digit(), Concat({ByteRange('1', '9'), Digit()}), Concat({Literal("1"), Digits(2, 2)}),
-       Concat({Literal("2"), ByteRange('0', '4'), Digit()}), Concat({Literal("25"), ByteRange('0', '5')})});
-  return Concat({octet, Repeat(Concat({Literal("."), octet}), 3, 3)});
-}
-
-Regex UuidContent() {
-  const auto group = [](int digits) { return Repeat(Hex(), digits, digits); };
-  return Concat({group(8), Literal("-"), group(4), Literal("-"), group(4), Literal("-"), group(4),
-                 Literal("-"), group(12)});
-}
-
 }  // namespace
+
+void AppendUtf8(char32_t c, std::string& out) { out += Utf8(c); }
+
+bool DecodeUtf8(std::string_view text, std::u32string& out) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<uint8_t>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    char32_t c = length == 1 ? lead : lead & (0x7FU >> length);
+    for (size_t k = 1; k < length; ++k) {
+      const auto byte = static_cast<uint8_t>(text[i + k]);
+      if ((byte & 0xC0) != 0x80) return false;
+      c = (c << 6) | (byte & 0x3FU);
+    }
+    constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
+    if (c < kLeast[length] || c > kLastChar || (c >= 0xD800 && c <= 0xDFFF)) return false;
+    out.push_back(c);
+    i += length;
+  }
+  return true;
+}
 
 CharSet Normalized(CharSet set) {
   std::sort(set.begin(), set.end());
@@ -347,6 +304,15 @@ Regex SpelledChar(const CharSet& set, Spelling spelling) {
     add_plain(plain, last);
   }
   return Either(std::move(options));
+}
+
+Regex SpelledText(std::string_view text, Spelling spelling) {
+  if (spelling == Spelling::kRaw) return Literal(text);
+  std::u32string decoded;
+  DecodeUtf8(text, decoded);
+  std::string spelled;
+  for (const char32_t c : decoded) spelled += Spelled(c);
+  return Literal(spelled);
 }
 
 Regex AnyChar() {
@@ -406,17 +372,30 @@ Result<Dfa> BoundedNumber(const NumberBounds& bounds, DfaLimits& limits) {
   return numbers;
 }
 
-std::string_view SupportedFormats() { return "date-time, date, time, uuid, email, hostname, ipv4"; }
+Regex NumberValue(std::string_view text, bool integer) {
+  const Decimal value = ParseDecimal(text);
+  if (integer && !value.fraction.empty()) return Either({});
+  const Regex sign = value.zero() ? Optional(Literal("-")) : value.negative ? Literal("-") : Concat({});
+  const auto zeros = [](int min) { return Repeat(Literal("0"), min, kMaxDigits); };
+  if (integer) return Concat({sign, Literal(value.whole)});
+  const Regex fraction = value.fraction.empty() ? Optional(Concat({Literal("."), zeros(1)}))
+                                                : Concat({Literal("." + value.fraction), zeros(0)});
+  return Concat({sign, Literal(value.whole), fraction});
+}
 
-std::optional<Regex> FormatContent(std::string_view format) {
-  if (format == "date-time") return Concat({DateContent(), Literal("T"), TimeContent()});
-  if (format == "date") return DateContent();
-  if (format == "time") return TimeContent();
-  if (format == "uuid") return UuidContent();
-  if (format == "email") return EmailContent();
-  if (format == "hostname") return HostContent(1);
-  if (format == "ipv4") return Ipv4Content();
-  return std::nullopt;
+Result<Dfa> Multiples(std::string_view divisor, DfaLimits& limits) {
+  const Decimal value = ParseDecimal(divisor);
+  // As a whole number of the last place.
+  const std::string digits = (value.whole == "0" ? "" : value.whole) + value.fraction;
+  const size_t first = digits.find_first_not_of('0');
+  constexpr size_t kMostDigits = 4;
+  if (value.negative || first == std::string::npos || digits.size() - first > kMostDigits ||
+      value.fraction.size() > kMaxDigits) {
+    return Error(InvalidArgument(
+        fmt::format("{}: wanted a number above 0 and of at most {} digits", divisor, kMostDigits)));
+  }
+  return Dfa::DecimalMultiples(static_cast<uint32_t>(std::stoul(digits.substr(first))),
+                               static_cast<int>(value.fraction.size()), limits);
 }
 
 }  // namespace dsv4::grammar

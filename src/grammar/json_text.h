@@ -22,6 +22,9 @@ namespace dsv4::grammar {
 // Inclusive ranges of Unicode code points, ascending and apart; never a surrogate.
 using CharSet = std::vector<std::pair<char32_t, char32_t>>;
 CharSet AllChars();
+// The code points of `text`; false when it is not well-formed UTF-8.
+bool DecodeUtf8(std::string_view text, std::u32string& out);
+void AppendUtf8(char32_t c, std::string& out);
 // Sorts and joins ranges, and cuts out surrogates.
 CharSet Normalized(CharSet set);
 CharSet Complement(const CharSet& set);
@@ -31,6 +34,8 @@ enum class Spelling : uint8_t { kJson, kRaw };
 
 // One character of the set in its one spelling, inside a string.
 Regex SpelledChar(const CharSet& set, Spelling spelling = Spelling::kJson);
+// `text`, well-formed UTF-8, each character in its one spelling.
+Regex SpelledText(std::string_view text, Spelling spelling);
 // Any character in any spelling of JSON, inside a string.
 Regex AnyChar();
 Regex Quoted(Regex content);
@@ -56,9 +61,14 @@ struct NumberBounds {
 // The numbers between the bounds, without exponents. InvalidArgument when a bound is out of the reach of 18 digits on the side
 // where it binds.
 Result<Dfa> BoundedNumber(const NumberBounds& bounds, DfaLimits& limits);
+// The spellings of the number that `text` spells, without exponents.
+Regex NumberValue(std::string_view text, bool integer);
+// Numbers that are a whole multiple of `divisor`, a number as JSON spells it. InvalidArgument where it is not above 0, or has more than four
+// digits beside zeros.
+Result<Dfa> Multiples(std::string_view divisor, DfaLimits& limits);
 
 // The content of a string of a JSON Schema format; null for formats that are not supported.
-std::optional<Regex> FormatContent(std::string_view format);
-std::string_view SupportedFormats();
+std::optional<Regex> FormatContent(std::string_view format, Spelling spelling = Spelling::kJson);
+std::string SupportedFormats();
 
 }  // namespace dsv4::grammar

@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kMaxFrames = 1 << 14;
 constexpr size_t kMaxForcedBytes = 1024;
+// Places between terminals that one byte may lead to.
+constexpr size_t kMaxEntered = 1 << 17;
 
 uint64_t Pair(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
 
@@ -68,17 +70,25 @@ uint32_t Matcher::Push(uint32_t node, uint32_t frame) {
 }
 
 void Matcher::Enter(uint32_t node, uint32_t frame, Place& out) {
+  pending_.clear();
   pending_.emplace_back(node, frame);
   while (!pending_.empty()) {
     const auto [at, stack] = pending_.back();
     pending_.pop_back();
     const Node& here = grammar_->nodes[at];
     // A way that cannot be walked to its end is none.
-    if (here.need == kNever || frames_[stack].depth + here.need > kMaxDepth) continue;
+    if (here.need == kNever || frames_[stack].depth + here.need > grammar_->max_depth) continue;
     if (!seen_.Insert(at, stack)) continue;
+    if (seen_.count() > kMaxEntered) {
+      overflowed_ = true;
+      break;
+    }
     switch (here.kind) {
       case Node::Kind::kTerminal:
-        if (out.threads.size() >= kMaxThreads) break;
+        if (out.threads.size() >= kMaxThreads) {
+          overflowed_ = true;
+          break;
+        }
         out.threads.push_back({.dfa = here.what, .state = Dfa::kStart, .next = here.next, .frame = stack});
         if (grammar_->may_end_inside[here.what] != 0) out.complete = true;
         if (grammar_->dfas[here.what].IsAccepting(Dfa::kStart)) pending_.emplace_back(here.next, stack);
@@ -111,13 +121,15 @@ void Matcher::Step(const Place& in, uint8_t byte, Place& out) {
     const Dfa& dfa = grammar_->dfas[thread.dfa];
     const uint32_t next = dfa.Next(thread.state, byte);
     if (next == Dfa::kDead) continue;
-    if (dfa.GoesOn(next) && out.threads.size() < kMaxThreads) {
+    const bool has_room = out.threads.size() < kMaxThreads;
+    if (dfa.GoesOn(next) && !has_room) overflowed_ = true;
+    if (dfa.GoesOn(next) && has_room) {
       out.threads.push_back({.dfa = thread.dfa, .state = next, .next = thread.next, .frame = thread.frame});
       if (grammar_->may_end_inside[thread.dfa] != 0) out.complete = true;
     }
     if (dfa.IsAccepting(next)) Enter(thread.next, thread.frame, out);
   }
-  steps_left_ -= static_cast<int64_t>(in.threads.size() + out.threads.size());
+  steps_left_ -= static_cast<int64_t>(in.threads.size() + out.threads.size() + seen_.count());
   std::sort(out.threads.begin(), out.threads.end());
   out.threads.erase(std::unique(out.threads.begin(), out.threads.end()), out.threads.end());
 }
@@ -201,16 +213,30 @@ Status Matcher::Accept(TokenId id) {
       .WithContext(fmt::format("token {}", id));
 }
 
-Status Matcher::AcceptBytes(std::string_view bytes) {
-  Place place = place_;
+bool Matcher::Advance(Place& place, std::string_view bytes, size_t* reached) {
   Place next;
   for (size_t i = 0; i < bytes.size(); ++i) {
+    *reached = i;
     Step(place, static_cast<uint8_t>(bytes[i]), next);
-    if (next.threads.empty() && (!next.complete || i + 1 < bytes.size())) {
-      return InvalidArgument(fmt::format("the grammar does not allow byte {} of it here", i));
-    }
+    if (next.threads.empty() && (!next.complete || i + 1 < bytes.size())) return false;
     std::swap(place, next);
   }
+  return true;
+}
+
+Status Matcher::AcceptBytes(std::string_view bytes) {
+  Place place = place_;
+  size_t reached = 0;
+  overflowed_ = false;
+  bool taken = Advance(place, bytes, &reached);
+  // A mask looks at readings in smaller groups: one that had no room among all has it alone.
+  for (size_t i = 0; !taken && overflowed_ && i < place_.threads.size(); ++i) {
+    place = {.threads = {place_.threads[i]}};
+    size_t alone = 0;
+    taken = Advance(place, bytes, &alone);
+    overflowed_ = true;
+  }
+  if (!taken) return InvalidArgument(fmt::format("the grammar does not allow byte {} of it here", reached));
   place_ = std::move(place);
   DropFrames();
   return {};

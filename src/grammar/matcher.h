@@ -81,6 +81,7 @@ class Matcher {
    public:
     void Clear();
     bool Insert(uint32_t node, uint32_t frame);  // False when it was there.
+    size_t count() const { return count_; }
 
    private:
     void Grow();
@@ -94,6 +95,8 @@ class Matcher {
   // Adds the terminals that `node` leads to without a byte.
   void Enter(uint32_t node, uint32_t frame, Place& out);
   void Step(const Place& in, uint8_t byte, Place& out);
+  // Steps over all bytes; false, and `reached` is the byte, where none of the readings goes on.
+  bool Advance(Place& place, std::string_view bytes, size_t* reached);
   void ForbidStops(TokenMask& mask) const;
   void MaskBelow(uint32_t exit, const Place& after, TokenMask& mask);
   // Forgets stacks that no thread has.
@@ -112,6 +115,7 @@ class Matcher {
   std::vector<std::pair<uint32_t, uint32_t>> pending_;
   std::vector<Place> places_;
   int64_t steps_left_ = 0;
+  bool overflowed_ = false;  // Readings were left out.
 };
 
 }  // namespace dsv4::grammar

@@ -25,29 +25,29 @@ const CharSet kSpaces = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {
                          {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-// Code points of well-formed UTF-8; false when it is not.
-bool Decode(std::string_view text, std::u32string& out) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    char32_t c = length == 1 ? lead : lead & (0x7FU >> length);
-    for (size_t k = 1; k < length; ++k) {
-      const auto byte = static_cast<uint8_t>(text[i + k]);
-      if ((byte & 0xC0) != 0x80) return false;
-      c = (c << 6) | (byte & 0x3FU);
-    }
-    out.push_back(c);
-    i += length;
+CharSet BothCases(CharSet set) {
+  const size_t count = set.size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto [first, last] = set[i];
+    const auto add = [&](char32_t from, char32_t to, int shift) {
+      const char32_t low = std::max(first, from);
+      const char32_t high = std::min(last, to);
+      if (low <= high)
+        set.emplace_back(low + static_cast<char32_t>(shift), high + static_cast<char32_t>(shift));
+    };
+    add('a', 'z', 'A' - 'a');
+    add('A', 'Z', 'a' - 'A');
   }
-  return true;
+  return Normalized(std::move(set));
 }
 
 class Parser {
  public:
-  Parser(std::u32string text, Spelling spelling) : text_(std::move(text)), spelling_(spelling) {}
+  Parser(std::u32string text, Spelling spelling, bool whole, PatternFlags flags)
+      : text_(std::move(text)), spelling_(spelling), whole_(whole), flags_(flags) {}
 
   Result<Regex> Parse() {
+    if (whole_) ReadLeadingFlags();
     // Alternatives at the top have ends of their own: "^a|b$".
     std::vector<Regex> alternatives;
     do {
@@ -58,6 +58,10 @@ class Parser {
         return Error(Bad(*Peek() == ')' ? "no group to close" : "not at an end of the pattern"));
       DSV4_ASSIGN_OR_RETURN(const Regex any, Char(AllChars()));
       const Regex anything = Repeat(any, 0, kUnbounded);
+      if (whole_) {
+        alternatives.push_back(std::move(sequence));
+        continue;
+      }
       if (!from_start) sequence = Concat({anything, sequence});
       if (!to_end) sequence = Concat({sequence, anything});
       alternatives.push_back(std::move(sequence));
@@ -78,8 +82,22 @@ class Parser {
     return InvalidArgument(fmt::format("pattern, character {}: {}", at_, what));
   }
 
+  // "(?i)", "(?s)" and both.
+  void ReadLeadingFlags() {
+    size_t at = at_;
+    if (!text_.starts_with(U"(?")) return;
+    PatternFlags flags = flags_;
+    for (at += 2; at < text_.size() && (text_[at] == 'i' || text_[at] == 's'); ++at) {
+      (text_[at] == 'i' ? flags.ignore_case : flags.dot_all) = true;
+    }
+    if (at == at_ + 2 || at >= text_.size() || text_[at] != ')') return;
+    at_ = at + 1;
+    flags_ = flags;
+  }
+
   // Every set is spelled once: that of `.` is some 30 KB.
-  Result<Regex> Char(const CharSet& set) {
+  Result<Regex> Char(CharSet set) {
+    if (flags_.ignore_case) set = BothCases(std::move(set));
     const auto found = spelled_.find(set);
     if (found != spelled_.end()) return found->second;
     if (spelled_.size() == kMaxSets) {
@@ -107,7 +125,7 @@ class Parser {
         return ParseClass();
       case '.':
         ++at_;
-        return Char(Complement(kLineEnds));
+        return Char(flags_.dot_all ? AllChars() : Complement(kLineEnds));
       case '\\': {
         DSV4_ASSIGN_OR_RETURN(const CharSet set, ParseEscape());
         return Char(set);
@@ -128,7 +146,7 @@ class Parser {
   Result<Regex> ParseGroup() {
     ++at_;
     if (++depth_ > kMaxGroups) return Error(Bad(fmt::format("groups nested deeper than {}", kMaxGroups)));
-    if (Take('?') && !Take(':')) return Error(Bad("of the groups with (? only (?: is supported"));
+    if (Take('?') && !Take(':')) DSV4_TRY(ParseGroupName());
     std::vector<Regex> alternatives;
     do {
       DSV4_ASSIGN_OR_RETURN(alternatives.emplace_back(), ParseSequence());
@@ -137,6 +155,15 @@ class Parser {
     if (!Take(')')) return Error(Bad("a group is not closed"));
     --depth_;
     return Either(std::move(alternatives));
+  }
+
+  // "P<name>" or "<name>": what the group is called does not matter.
+  Status ParseGroupName() {
+    const Status unsupported = Bad("of the groups with (? only (?: and names are supported");
+    Take('P');
+    if (!Take('<') || Peek() == U'=' || Peek() == U'!') return unsupported;
+    while (Peek() && *Peek() != '>' && *Peek() != ')') ++at_;
+    return Take('>') ? Status() : unsupported;
   }
 
   Result<Regex> ParseQuantifier(Regex part) {
@@ -161,7 +188,8 @@ class Parser {
     } else {
       return part;
     }
-    if (Peek() == U'?') return Error(Bad("lazy quantifiers are not supported"));
+    Take('?');  // Lazy: another order of trying, the same texts.
+    if (Peek() == U'+') return Error(Bad("possessive quantifiers are not supported"));
     return Repeat(std::move(part), min, max);
   }
 
@@ -195,6 +223,8 @@ class Parser {
     }
     if (!Take(']')) return Error(Bad("a class is not closed"));
     set = Normalized(std::move(set));
+    // Case first: [^a] without case is neither a nor A.
+    if (negated && flags_.ignore_case) set = BothCases(std::move(set));
     return Char(negated ? Complement(set) : set);
   }
 
@@ -237,6 +267,11 @@ class Parser {
       case 'x':
         return ParseHex(2);
       case 'u':
+        if (Take('{')) {
+          DSV4_ASSIGN_OR_RETURN(CharSet one_char, ParseHex(0));
+          if (!Take('}')) return Error(Bad("\\u{ is not closed"));
+          return one_char;
+        }
         return ParseHex(4);
       default:
         break;
@@ -247,23 +282,28 @@ class Parser {
     return Error(Bad("this escape is not supported"));
   }
 
+  // `digits` of them, or with 0 up to six.
   Result<CharSet> ParseHex(int digits) {
     char32_t code = 0;
-    for (int i = 0; i < digits; ++i) {
+    for (int i = 0; i < (digits == 0 ? 6 : digits); ++i) {
       const char32_t c = Peek().value_or(0);
       const bool number = c >= '0' && c <= '9';
       const char32_t lower = c | 0x20;
+      if (digits == 0 && i > 0 && c == '}') break;
       if (!number && (lower < 'a' || lower > 'f'))
         return Error(Bad(fmt::format("wanted {} hexadecimal digits", digits)));
       code = code * 16 + (number ? c - '0' : lower - 'a' + 10);
       ++at_;
     }
     if (code >= 0xD800 && code <= 0xDFFF) return Error(Bad("surrogates are not supported"));
+    if (code > 0x10FFFF) return Error(Bad("no such character"));
     return CharSet{{code, code}};
   }
 
   std::u32string text_;
   Spelling spelling_;
+  bool whole_;  // The pattern is all of the text, not somewhere in it.
+  PatternFlags flags_;
   size_t at_ = 0;
   int depth_ = 0;
   std::map<CharSet, Regex> spelled_;
@@ -271,14 +311,26 @@ class Parser {
 
 }  // namespace
 
-Result<Regex> PatternContent(std::string_view pattern, Spelling spelling) {
+namespace {
+
+Result<Regex> ParsePattern(std::string_view pattern, Spelling spelling, bool whole, PatternFlags flags) {
   std::u32string text;
-  if (!Decode(pattern, text)) return Error(InvalidArgument("pattern: not well-formed UTF-8"));
+  if (!DecodeUtf8(pattern, text)) return Error(InvalidArgument("pattern: not well-formed UTF-8"));
   if (text.size() > kMaxCharacters) {
     return Error(InvalidArgument(
         fmt::format("pattern: {} characters, at most {} are compiled", text.size(), kMaxCharacters)));
   }
-  return Parser(std::move(text), spelling).Parse();
+  return Parser(std::move(text), spelling, whole, flags).Parse();
+}
+
+}  // namespace
+
+Result<Regex> PatternContent(std::string_view pattern, Spelling spelling) {
+  return ParsePattern(pattern, spelling, /*whole=*/false, {});
+}
+
+Result<Regex> WholePattern(std::string_view pattern, PatternFlags flags) {
+  return ParsePattern(pattern, Spelling::kRaw, /*whole=*/true, flags);
 }
 
 }  // namespace dsv4::grammar

@@ -1,4 +1,4 @@
-// The `pattern` keyword: a part of ECMA-262 regular expressions, as an expression over the bytes of a string.
+// Regular expressions as people write them, as expressions over bytes: the `pattern` keyword, and the regexes of requests and grammars.
 #pragma once
 
 #include <string_view>
@@ -10,9 +10,16 @@
 namespace dsv4::grammar {
 
 // The content of strings in which `pattern` is found, each character in its one spelling (json_text.h). Understood: characters,
-// `.`, classes, \d \w \s and their opposites, escapes of controls and punctuation, \xHH, \uHHHH, groups (plain and `(?:`), `|`, `*`,
-// `+`, `?`, `{m}`, `{m,}`, `{m,n}`, and `^` and `$` at the ends of the pattern. InvalidArgument, with the place, for anything else (look-around,
-// back references, lazy quantifiers, \b, \p) and for what is malformed. `pattern` is UTF-8.
+// `.`, classes, \d \w \s and their opposites, escapes of controls and punctuation, \xHH, \uHHHH, \u{H}, groups (plain, `(?:` and named), `|`, `*`,
+// `+`, `?`, `{m}`, `{m,}`, `{m,n}`, the same with a `?` behind (which texts fit does not change by it), and `^` and `$` at the ends of the pattern.
+// InvalidArgument, with the place, for anything else (look-around, back references, \b, \p) and for what is malformed. `pattern` is UTF-8.
 Result<Regex> PatternContent(std::string_view pattern, Spelling spelling = Spelling::kJson);
+
+struct PatternFlags {
+  bool ignore_case = false;  // Of the letters A to Z.
+  bool dot_all = false;      // `.` is any character, ends of lines too.
+};
+// The texts that `pattern` matches from their first to their last character, as they are. Understood is the same, and `(?i)` and `(?s)` at its start.
+Result<Regex> WholePattern(std::string_view pattern, PatternFlags flags = {});
 
 }  // namespace dsv4::grammar

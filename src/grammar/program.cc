@@ -113,7 +113,7 @@ void ProgramBuilder::ComputeNeeds() {
         // A call that returns at once needs no place on the stack.
         const uint32_t need =
             nodes[node.next].kind == Node::Kind::kReturn ? inner : std::max(inner + 1, after);
-        return need > kMaxDepth ? kNever : need;
+        return need > program_.max_depth ? kNever : need;
       }
       case Node::Kind::kSplit: {
         uint32_t least = kNever;
@@ -140,11 +140,11 @@ Result<Program> ProgramBuilder::Build(uint32_t start, const std::vector<MustLive
   DSV4_TRY(CheckSize());
   DSV4_TRY(CheckLoops());
   ComputeNeeds();
-  const Status dead = InvalidArgument("no value satisfies the schema");
   for (const MustLive& node : live) {
-    if (program_.nodes[node.node].need == kNever) return Error(dead.WithContext(node.label));
+    if (program_.nodes[node.node].need == kNever)
+      return Error(InvalidArgument(node.complaint).WithContext(node.label));
   }
-  if (program_.nodes[start].need == kNever) return Error(dead);
+  if (program_.nodes[start].need == kNever) return Error(InvalidArgument("no value satisfies the schema"));
   program_.start = start;
   return std::move(program_);
 }

@@ -4,6 +4,7 @@
 // and a stack of nodes to return to.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -25,12 +26,12 @@ struct Node {
   uint32_t what = 0;
   uint32_t next = 0;
   std::vector<uint32_t> options;
-  // How many calls deeper than here the flattest way to the return goes; kNever when there is none within kMaxDepth.
+  // How many calls deeper than here the flattest way to the return goes; kNever when there is none within Program::max_depth.
   uint32_t need = 0;
 };
 
 inline constexpr uint32_t kNever = UINT32_MAX;
-// Calls inside each other at most: about the depth of the text's brackets.
+// Calls inside each other at most, unless a builder was told otherwise: about the depth of a JSON text's brackets.
 inline constexpr uint32_t kMaxDepth = 64;
 
 struct Program {
@@ -39,6 +40,7 @@ struct Program {
   // By automaton: whether the whole text may also end inside it, as free text may in front of a call.
   std::vector<uint8_t> may_end_inside;
   uint32_t start = 0;
+  uint32_t max_depth = kMaxDepth;
 };
 
 // Adds nodes one by one; ids are indices. Parts of a program that cannot be reached cost memory only.
@@ -57,16 +59,20 @@ class ProgramBuilder {
   // The text may end anywhere inside this automaton. Only of those that no call leads to.
   void MayEndInside(uint32_t dfa) { program_.may_end_inside[dfa] = 1; }
 
+  // Texts may be nested at least so deep.
+  void RaiseDepth(uint32_t depth) { program_.max_depth = std::max(program_.max_depth, depth); }
+
   // ResourceExhausted when the program has become too large.
   Status CheckSize() const;
 
-  // A node from which some text must lead to the return, and what an error calls it.
+  // A node from which some text must lead to the return, what an error calls it, and what the error says.
   struct MustLive {
     uint32_t node;
     std::string label;
+    std::string complaint = "no value satisfies the schema";
   };
   // The program that begins at `start`. InvalidArgument when a rule calls itself before it reads a byte, or no text within
-  // kMaxDepth satisfies it or one of `live`.
+  // the depth satisfies it or one of `live`.
   Result<Program> Build(uint32_t start, const std::vector<MustLive>& live = {}) &&;
 
  private:

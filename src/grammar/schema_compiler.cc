@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "grammar/pattern.h"
+#include "grammar/schema_rewrite.h"
 #include "grammar/token_trie.h"
 
 namespace dsv4::grammar {
@@ -13,7 +14,6 @@ namespace {
 
 // Of the schemas that all rules of a document are made from; what they share is counted again.
 constexpr size_t kMaxRuleBytes = size_t{16} << 20;
-constexpr size_t kMaxUnrolledItems = 10'000;
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -29,11 +29,6 @@ bool HasAny(const Json& schema, std::initializer_list<const char*> keys) {
 
 std::string Where(const std::string& pointer) {
   return fmt::format("json schema, {}", pointer.empty() ? "top level" : pointer);
-}
-
-Result<Dfa> At(Result<Dfa> dfa, const std::string& pointer) {
-  if (!dfa) return Error(dfa.error().WithContext(Where(pointer)));
-  return dfa;
 }
 
 bool IsOfType(const Json& value, const Json& types) {
@@ -131,6 +126,11 @@ Result<uint32_t> SchemaCompiler::Value(const Json& schema, const std::string& po
   return parts_.builder.Call(rule, next);
 }
 
+Result<Dfa> SchemaCompiler::At(Result<Dfa> dfa, const std::string& pointer) {
+  if (!dfa) return Error(dfa.error().WithContext(Where(pointer)));
+  return dfa;
+}
+
 Result<Dfa> SchemaCompiler::CompileTerminal(const Regex& regex, const std::string& pointer) {
   return At(Dfa::Compile(regex, parts_.limits), pointer);
 }
@@ -170,6 +170,8 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::Options(const Json& schema, const 
   if (schema == false) return Nodes();
   if (!schema.is_object()) return Error(SchemaError(pointer, "wanted an object or a boolean"));
   DSV4_TRY(CheckKeywords(schema, pointer));
+  DSV4_ASSIGN_OR_RETURN(const Json rewritten, flattener_.Rewrite(schema, pointer));
+  if (rewritten != schema) return Options(rewritten, pointer, part);
   const auto one = [](const Result<uint32_t>& node) -> Result<Nodes> {
     if (!node) return Error(node.error());
     return Nodes{*node};
@@ -199,10 +201,8 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfBranches(const Json& schema, con
 
 Result<std::vector<SchemaCompiler::Branch>> SchemaCompiler::Branches(const Json& schema,
                                                                      const std::string& pointer) {
+  // Beside anyOf, oneOf is part of the rest, and chosen from in each branch.
   const char* keyword = schema.contains("anyOf") ? "anyOf" : "oneOf";
-  if (HasAny(schema, {"anyOf"}) && HasAny(schema, {"oneOf"})) {
-    return Error(SchemaError(pointer, "anyOf beside oneOf is not supported"));
-  }
   Json rest = schema;
   rest.erase(keyword);
   const bool constrained = Constrains(rest, "");
@@ -230,13 +230,21 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfValues(const Json& schema, const
     const bool listed = std::find(values.begin(), values.end(), schema["const"]) != values.end();
     values = listed ? Json::array({schema["const"]}) : Json::array();
   }
+  if (const Json* excluded = Find(rest, kNotValues)) {
+    Json left = Json::array();
+    for (const Json& value : values) {
+      if (std::find(excluded->begin(), excluded->end(), value) == excluded->end()) left.push_back(value);
+    }
+    values = std::move(left);
+    rest.erase(kNotValues);
+  }
   std::vector<Regex> literals;
   for (const Json& value : values) {
+    if (const Json* type = Find(rest, "type"); type != nullptr && !IsOfType(value, *type)) continue;
     if (value.is_structured() && Constrains(rest, "type")) {
       return Error(SchemaError(
           pointer, "objects and arrays in enum or const beside other keywords are not supported"));
     }
-    if (const Json* type = Find(rest, "type"); type != nullptr && !IsOfType(value, *type)) continue;
     if (part != ValuePart::kAll && value.is_string() != (part == ValuePart::kRawString)) continue;
     if (part == ValuePart::kRawString) {
       const auto& text = value.get_ref<const std::string&>();
@@ -266,10 +274,15 @@ std::vector<std::string> SchemaCompiler::Types(const Json& schema) {
       types.push_back(type.get<std::string>());
     return types;
   }
-  if (HasAny(schema, {"properties", "required", "additionalProperties"})) types.emplace_back("object");
-  if (HasAny(schema, {"items", "prefixItems", "minItems", "maxItems"})) types.emplace_back("array");
-  if (HasAny(schema, {"minLength", "maxLength", "pattern", "format"})) types.emplace_back("string");
-  if (HasAny(schema, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}))
+  if (HasAny(schema, {"properties", "required", "additionalProperties", "patternProperties", "propertyNames",
+                      "minProperties", "maxProperties", "unevaluatedProperties"}))
+    types.emplace_back("object");
+  if (HasAny(schema,
+             {"items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"}))
+    types.emplace_back("array");
+  if (HasAny(schema, {"minLength", "maxLength", "pattern", "format", kAlsoStrings, kNotPatterns}))
+    types.emplace_back("string");
+  if (HasAny(schema, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}))
     types.emplace_back("number");
   if (types.empty()) types = {"object", "array", "string", "number", "boolean", "null"};
   return types;
@@ -311,10 +324,16 @@ Result<std::vector<Dfa>> SchemaCompiler::Scalars(const Json& schema, const std::
     if (part != ValuePart::kAll && is_string != (part == ValuePart::kRawString)) return false;
     return std::find(types.begin(), types.end(), type) != types.end();
   };
+  const Json* excluded = Find(schema, kNotValues);
+  const auto allows = [&](const Json& value) {
+    return excluded == nullptr || std::find(excluded->begin(), excluded->end(), value) == excluded->end();
+  };
   std::vector<Regex> words;
   std::vector<Dfa> out;
-  if (has("null")) words.push_back(Literal("null"));
-  if (has("boolean")) words.push_back(Either({Literal("true"), Literal("false")}));
+  if (has("null") && allows(nullptr)) words.push_back(Literal("null"));
+  for (const bool value : {true, false}) {
+    if (has("boolean") && allows(value)) words.push_back(Literal(value ? "true" : "false"));
+  }
   if (!words.empty()) {
     DSV4_ASSIGN_OR_RETURN(out.emplace_back(), CompileTerminal(Either(words), pointer));
   }
@@ -342,9 +361,26 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
   };
   bound("minimum", "exclusiveMinimum", true, bounds.minimum, bounds.exclusive_minimum);
   bound("maximum", "exclusiveMaximum", false, bounds.maximum, bounds.exclusive_maximum);
-  if (!bounds.minimum && !bounds.maximum)
+  const Json* multiple = Find(schema, "multipleOf");
+  std::vector<Regex> excluded;
+  if (const Json* values = Find(schema, kNotValues)) {
+    for (const Json& value : *values) {
+      if (value.is_number()) excluded.push_back(NumberValue(Dump(value), integer));
+    }
+  }
+  if (!bounds.minimum && !bounds.maximum && multiple == nullptr && excluded.empty())
     return CompileTerminal(integer ? AnyInteger() : AnyNumber(), pointer);
-  return At(BoundedNumber(bounds, parts_.limits), pointer);
+  DSV4_ASSIGN_OR_RETURN(Dfa numbers, At(BoundedNumber(bounds, parts_.limits), pointer));
+  if (multiple != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(const Dfa multiples,
+                          At(Multiples(Dump(*multiple), parts_.limits), Below(pointer, "multipleOf")));
+    DSV4_ASSIGN_OR_RETURN(numbers, At(Dfa::Intersect(numbers, multiples, parts_.limits), pointer));
+  }
+  if (!excluded.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const Dfa others, CompileTerminal(Either(std::move(excluded)), pointer));
+    DSV4_ASSIGN_OR_RETURN(numbers, At(Dfa::Subtract(numbers, others, parts_.limits), pointer));
+  }
+  return numbers;
 }
 
 Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointer, Spelling spelling) {
@@ -362,30 +398,66 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
     return Without(dfa, place_.closer, pointer);
   };
   const bool sized = min > 0 || max != kUnbounded;
-  if (pattern == nullptr && format == nullptr && !sized) {
+  std::vector<Regex> excluded;  // Contents.
+  if (const Json* values = Find(schema, kNotValues)) {
+    for (const Json& value : *values) {
+      if (value.is_string()) excluded.push_back(SpelledText(value.get<std::string>(), spelling));
+    }
+  }
+  const auto pattern_content = [&](const std::string& text) -> Result<Regex> {
+    Result<Regex> content = PatternContent(text, spelling);
+    if (!content) return Error(SchemaError(Below(pointer, "pattern"), content.error().message()));
+    return content;
+  };
+  const auto format_content = [&](const std::string& name) -> Result<Regex> {
+    std::optional<Regex> content = FormatContent(name, spelling);
+    if (content) return *content;
+    return Error(SchemaError(Below(pointer, "format"), fmt::format("\"{}\" is not supported; these are: {}",
+                                                                   name, SupportedFormats())));
+  };
+  std::vector<Regex> contents;
+  if (pattern != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(contents.emplace_back(), pattern_content(pattern->get<std::string>()));
+  }
+  if (format != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(contents.emplace_back(), format_content(format->get<std::string>()));
+  }
+  if (const Json* also = Find(schema, kAlsoStrings)) {
+    for (const Json& one : *also) {
+      if (const Json* text = Find(one, "pattern"); text != nullptr && text->is_string()) {
+        DSV4_ASSIGN_OR_RETURN(contents.emplace_back(), pattern_content(text->get<std::string>()));
+      } else if (const Json* name = Find(one, "format"); name != nullptr && name->is_string()) {
+        DSV4_ASSIGN_OR_RETURN(contents.emplace_back(), format_content(name->get<std::string>()));
+      }
+    }
+  }
+  if (const Json* patterns = Find(schema, kNotPatterns)) {
+    for (const Json& text : *patterns) {
+      DSV4_ASSIGN_OR_RETURN(excluded.emplace_back(), pattern_content(text.get<std::string>()));
+    }
+  }
+  if (contents.empty() && excluded.empty() && !sized) {
     return enclosed(Repeat(raw ? SpelledChar(AllChars(), spelling) : AnyChar(), 0, kUnbounded));
   }
   std::vector<Dfa> parts;
-  if (pattern != nullptr) {
-    const Result<Regex> content = PatternContent(pattern->get<std::string>(), spelling);
-    if (!content) return Error(SchemaError(Below(pointer, "pattern"), content.error().message()));
-    DSV4_ASSIGN_OR_RETURN(parts.emplace_back(), enclosed(*content));
-  }
-  if (format != nullptr) {
-    const std::optional<Regex> content = FormatContent(format->get<std::string>());
-    if (!content) {
-      return Error(
-          SchemaError(Below(pointer, "format"), fmt::format("\"{}\" is not supported; these are: {}",
-                                                            format->get<std::string>(), SupportedFormats())));
-    }
-    DSV4_ASSIGN_OR_RETURN(parts.emplace_back(), enclosed(*content));
+  for (const Regex& content : contents) {
+    DSV4_ASSIGN_OR_RETURN(parts.emplace_back(), enclosed(content));
   }
   if (sized) {
     DSV4_ASSIGN_OR_RETURN(parts.emplace_back(), CountedString(min, max, pointer, spelling));
   }
+  if (parts.empty()) {  // Each character in one spelling, which what is left out has too.
+    DSV4_ASSIGN_OR_RETURN(parts.emplace_back(),
+                          enclosed(Repeat(SpelledChar(AllChars(), spelling), 0, kUnbounded)));
+  }
   Dfa dfa = std::move(parts[0]);
   for (size_t i = 1; i < parts.size(); ++i) {
     DSV4_ASSIGN_OR_RETURN(dfa, At(Dfa::Intersect(dfa, parts[i], parts_.limits), pointer));
+  }
+  if (!excluded.empty()) {
+    const Regex any_of = Either(std::move(excluded));
+    DSV4_ASSIGN_OR_RETURN(const Dfa others, CompileTerminal(raw ? Tagged(any_of) : Quoted(any_of), pointer));
+    DSV4_ASSIGN_OR_RETURN(dfa, At(Dfa::Subtract(dfa, others, parts_.limits), pointer));
   }
   return dfa;
 }
@@ -407,117 +479,6 @@ Result<Dfa> SchemaCompiler::CountedString(int min, int max, const std::string& p
   DSV4_ASSIGN_OR_RETURN(const Dfa tagged, CompileTerminal(Tagged(Repeat(AnyByte(), 0, kUnbounded)), pointer));
   DSV4_ASSIGN_OR_RETURN(const Dfa both, At(Dfa::Intersect(dfa, tagged, limits), pointer));
   return Without(both, Beginning(place_.closer), pointer);
-}
-
-std::vector<SchemaCompiler::Member> SchemaCompiler::Members(const Json& schema, const std::string& pointer,
-                                                            const Json& additional) {
-  std::vector<Member> members;
-  const Json properties = schema.value("properties", Json::object());
-  for (const auto& [name, value] : properties.items()) {
-    members.push_back({name, value, Below(Below(pointer, "properties"), name), false});
-  }
-  for (const Json& required : schema.value("required", Json::array())) {
-    const auto name = required.get<std::string>();
-    const auto found =
-        std::find_if(members.begin(), members.end(), [&](const Member& m) { return m.name == name; });
-    if (found != members.end()) {
-      found->required = true;
-    } else {
-      members.push_back({name, additional, Below(pointer, "additionalProperties"), true});
-    }
-  }
-  return members;
-}
-
-// Members in order, each after a comma but the first:
-//   open ( members from 0 | close if none is required )
-//   members from i = ( member i, then after i + 1 | members from i + 1 if i may be left out )
-//   after i        = ( comma, members from i | close if none from i on is required )
-// and behind the last, others in a loop.
-Result<uint32_t> SchemaCompiler::Object(const Json& schema, const std::string& pointer) {
-  const Json additional = schema.value("additionalProperties", Json(true));
-  const std::vector<Member> members = Members(schema, pointer, additional);
-  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("}", parts_.end()));
-  // Built from the end.
-  uint32_t from = parts_.builder.Split({});  // Members from here on.
-  uint32_t after = 0;                        // After the member before.
-  bool may_close = true;
-  if (additional == false) {
-    after = close;
-  } else {
-    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", from));
-    after = parts_.builder.Split({comma, close});
-    DSV4_ASSIGN_OR_RETURN(const uint32_t value,
-                          Value(additional, Below(pointer, "additionalProperties"), after));
-    DSV4_ASSIGN_OR_RETURN(const uint32_t colon, parts_.Punctuation(":", value));
-    DSV4_ASSIGN_OR_RETURN(const Dfa names, OtherNames(members, pointer));
-    DSV4_ASSIGN_OR_RETURN(const uint32_t name, parts_.Terminal(names, colon));
-    parts_.builder.SetOptions(from, {name});
-  }
-  for (auto member = members.rbegin(); member != members.rend(); ++member) {
-    DSV4_ASSIGN_OR_RETURN(const uint32_t value, Value(member->schema, member->pointer, after));
-    const Regex key = Concat({Literal(Literally(member->name)), Literal(":"), Space()});
-    DSV4_ASSIGN_OR_RETURN(const Dfa name, CompileTerminal(key, member->pointer));
-    DSV4_ASSIGN_OR_RETURN(const uint32_t this_one, parts_.Terminal(name, value));
-    from = member->required ? this_one : parts_.builder.Split({this_one, from});
-    may_close = may_close && !member->required;
-    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", from));
-    after = may_close ? parts_.builder.Split({comma, close}) : comma;
-  }
-  return parts_.Punctuation("{", may_close ? parts_.builder.Split({from, close}) : from);
-}
-
-Result<Dfa> SchemaCompiler::OtherNames(const std::vector<Member>& members, const std::string& pointer) {
-  const Regex plain = SpelledChar(Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}));
-  DSV4_ASSIGN_OR_RETURN(Dfa any, CompileTerminal(Quoted(Repeat(plain, 0, kUnbounded)), pointer));
-  if (!place_.closer.empty()) {
-    DSV4_ASSIGN_OR_RETURN(any, Without(any, place_.closer, pointer));
-  }
-  if (members.empty()) return any;
-  std::vector<Regex> names;
-  for (const Member& member : members) names.push_back(Literal(Dump(member.name)));
-  DSV4_ASSIGN_OR_RETURN(const Dfa taken, CompileTerminal(Either(names), pointer));
-  return At(Dfa::Subtract(any, taken, parts_.limits), pointer);
-}
-
-// Items one by one as far as they differ or are counted, then in a loop.
-Result<uint32_t> SchemaCompiler::Array(const Json& schema, const std::string& pointer) {
-  const Json prefix = schema.value("prefixItems", Json::array());
-  const Json items = schema.value("items", Json(true));
-  const auto min = schema.value("minItems", size_t{0});
-  const Json* max = Find(schema, "maxItems");
-  if (max != nullptr && *max < min) {
-    return Error(SchemaError(pointer, fmt::format("maxItems {} below minItems {}", max->get<size_t>(), min)));
-  }
-  size_t unrolled = std::max(prefix.size(), min);
-  if (max != nullptr) unrolled = max->get<size_t>();
-  if (items == false && unrolled > prefix.size()) unrolled = std::max(prefix.size(), min);
-  if (unrolled > kMaxUnrolledItems) {
-    return Error(
-        SchemaError(pointer, fmt::format("more than {} counted items are not supported", kMaxUnrolledItems)));
-  }
-  const bool open_ended = max == nullptr && items != false;
-  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
-  const std::string items_pointer = Below(pointer, "items");
-  uint32_t after = close;                    // After `i` items.
-  uint32_t item = parts_.builder.Split({});  // Item `i`, if there is one, and what follows.
-  if (open_ended) {
-    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", item));
-    after = parts_.builder.Split({comma, close});
-    DSV4_ASSIGN_OR_RETURN(const uint32_t value, Value(items, items_pointer, after));
-    parts_.builder.SetOptions(item, {value});
-  }
-  for (size_t i = unrolled; i-- > 0;) {
-    // Here `after` is what may follow item i.
-    const bool in_prefix = i < prefix.size();
-    DSV4_ASSIGN_OR_RETURN(item,
-                          Value(in_prefix ? prefix[i] : items,
-                                in_prefix ? Below(Below(pointer, "prefixItems"), i) : items_pointer, after));
-    if (i == 0) break;
-    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", item));
-    after = i >= min ? parts_.builder.Split({comma, close}) : comma;
-  }
-  return parts_.Punctuation("[", min == 0 ? parts_.builder.Split({item, close}) : item);
 }
 
 }  // namespace dsv4::grammar

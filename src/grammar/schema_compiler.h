@@ -66,6 +66,8 @@ class SchemaCompiler {
     std::string pointer;
     bool required;
   };
+  // What members that are not listed may be: what the schema says, else none where it lists any.
+  static Json Additional(const Json& schema);
   // Those of `properties`, then those that only `required` names.
   static std::vector<Member> Members(const Json& schema, const std::string& pointer, const Json& additional);
 
@@ -93,6 +95,7 @@ class SchemaCompiler {
                          ValuePart part = ValuePart::kAll);
   Result<uint32_t> Terminal(const Dfa& dfa) { return parts_.Terminal(dfa, parts_.end()); }
   Result<Dfa> CompileTerminal(const Regex& regex, const std::string& pointer);
+  static Result<Dfa> At(Result<Dfa> dfa, const std::string& pointer);
   Result<Nodes> Options(const Json& schema, const std::string& pointer, ValuePart part);
   Result<Nodes> LenientOptions(const Json& schema, const std::string& pointer, ValuePart part);
   Result<Nodes> OfBranches(const Json& schema, const std::string& pointer, ValuePart part);
@@ -103,8 +106,21 @@ class SchemaCompiler {
   Result<Dfa> String(const Json& schema, const std::string& pointer, Spelling spelling);
   Result<Dfa> CountedString(int min, int max, const std::string& pointer, Spelling spelling);
   Result<uint32_t> Object(const Json& schema, const std::string& pointer);
+  // Members that are not listed, by what their names are.
+  struct OtherMembers {
+    Dfa names;
+    Json schema;
+    std::string pointer;
+  };
+  // Puts on `members` too what patternProperties and propertyNames say of their names.
+  Result<std::vector<OtherMembers>> Others(const Json& schema, const std::string& pointer,
+                                           const Json& additional, std::vector<Member>& members);
+  static std::string SpelledName(const std::string& name);
   Result<Dfa> OtherNames(const std::vector<Member>& members, const std::string& pointer);
   Result<uint32_t> Array(const Json& schema, const std::string& pointer);
+  Result<uint32_t> Containing(const Json& schema, const std::string& pointer, const Json& items, size_t min,
+                              const Json* max);
+  Result<uint32_t> DifferentItems(const std::vector<Json>& values, size_t min, size_t max);
   // The texts of `dfa` that have not `text` in them.
   Result<Dfa> Without(const Dfa& dfa, const std::string& text, const std::string& pointer);
   std::string Literally(const Json& value) const;

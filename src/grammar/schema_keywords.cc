@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "grammar/schema_rewrite.h"
+
 namespace dsv4::grammar {
 namespace {
 
@@ -21,6 +23,11 @@ enum class Wants : uint8_t {
   kCount,
   kString,
   kNames,
+  kNameMap,
+  kSchemaOrSchemas,
+  kNumberOrFlag,
+  kFlag,
+  kDependencies,
   kTypes,
   kList
 };
@@ -35,7 +42,29 @@ constexpr std::array kKeywords = {
     Keyword{"properties", Wants::kSchemaMap},
     Keyword{"required", Wants::kNames},
     Keyword{"additionalProperties", Wants::kSchema},
-    Keyword{"items", Wants::kSchema},
+    Keyword{"items", Wants::kSchemaOrSchemas},
+    Keyword{"additionalItems", Wants::kSchema},
+    Keyword{"unevaluatedItems", Wants::kSchema},
+    Keyword{"contains", Wants::kSchema},
+    Keyword{"minContains", Wants::kCount},
+    Keyword{"uniqueItems", Wants::kFlag},
+    Keyword{"patternProperties", Wants::kSchemaMap},
+    Keyword{"propertyNames", Wants::kSchema},
+    Keyword{"minProperties", Wants::kCount},
+    Keyword{"maxProperties", Wants::kCount},
+    Keyword{"unevaluatedProperties", Wants::kSchema},
+    Keyword{"dependentRequired", Wants::kNameMap},
+    Keyword{"dependentSchemas", Wants::kSchemaMap},
+    Keyword{"dependencies", Wants::kDependencies},
+    Keyword{"not", Wants::kSchema},
+    Keyword{"if", Wants::kSchema},
+    Keyword{"then", Wants::kSchema},
+    Keyword{"else", Wants::kSchema},
+    Keyword{"nullable", Wants::kFlag},
+    Keyword{"multipleOf", Wants::kNumber},
+    Keyword{kNotValues, Wants::kList},
+    Keyword{kAlsoStrings, Wants::kSchemas},
+    Keyword{kNotPatterns, Wants::kNames},
     Keyword{"prefixItems", Wants::kSchemas},
     Keyword{"minItems", Wants::kCount},
     Keyword{"maxItems", Wants::kCount},
@@ -51,14 +80,34 @@ constexpr std::array kKeywords = {
     Keyword{"format", Wants::kString},
     Keyword{"minimum", Wants::kNumber},
     Keyword{"maximum", Wants::kNumber},
-    Keyword{"exclusiveMinimum", Wants::kNumber},
-    Keyword{"exclusiveMaximum", Wants::kNumber},
+    Keyword{"exclusiveMinimum", Wants::kNumberOrFlag},
+    Keyword{"exclusiveMaximum", Wants::kNumberOrFlag},
 };
 
-constexpr std::array<std::string_view, 15> kAnnotations = {
-    "$schema",    "$id",         "$comment",  "$defs",           "definitions",
-    "title",      "description", "default",   "example",         "examples",
-    "deprecated", "readOnly",    "writeOnly", "contentEncoding", "contentMediaType",
+constexpr std::array<std::string_view, 22> kAnnotations = {
+    "$schema",
+    "$id",
+    "$comment",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentEncoding",
+    "contentMediaType",
+    // Of OpenAPI and of editors; what a discriminator says follows from the branches.
+    "discriminator",
+    "externalDocs",
+    "xml",
+    "markdownDescription",
+    "$anchor",
+    "$vocabulary",
+    "contentSchema",
 };
 
 const Keyword* FindKeyword(std::string_view name) {
@@ -67,13 +116,7 @@ const Keyword* FindKeyword(std::string_view name) {
   return found == kKeywords.end() ? nullptr : found;
 }
 
-// Of keywords that are not understood, the values that mean what their absence means.
-bool SaysNothing(std::string_view name, const Json& value) {
-  if (name == "uniqueItems") return value == false;
-  if (name == "minProperties" || name == "minContains") return value == 0;
-  if (name == "patternProperties" || name == "dependentRequired" || name == "dependentSchemas") {
-    return value.is_object() && value.empty();
-  }
+bool SaysNothing(std::string_view name) {
   return std::find(kAnnotations.begin(), kAnnotations.end(), name) != kAnnotations.end() ||
          name.starts_with("x-");
 }
@@ -110,6 +153,27 @@ std::string_view Complaint(Wants wants, const Json& value) {
       return value.is_array() && all([](const Json& name) { return name.is_string(); })
                  ? ""
                  : "wanted a list of names";
+    case Wants::kNameMap:
+      return value.is_object() && all([](const Json& names) {
+               return names.is_array() &&
+                      std::all_of(names.begin(), names.end(), [](const Json& n) { return n.is_string(); });
+             })
+                 ? ""
+                 : "wanted an object of lists of names";
+    case Wants::kDependencies:
+      return value.is_object() && all([](const Json& one) {
+               return IsSchema(one) ||
+                      (one.is_array() &&
+                       std::all_of(one.begin(), one.end(), [](const Json& n) { return n.is_string(); }));
+             })
+                 ? ""
+                 : "wanted an object of schemas and lists of names";
+    case Wants::kSchemaOrSchemas:
+      return IsSchema(value) || (value.is_array() && all(IsSchema)) ? "" : "wanted a schema";
+    case Wants::kNumberOrFlag:
+      return value.is_number() || value.is_boolean() ? "" : "wanted a number";
+    case Wants::kFlag:
+      return value.is_boolean() ? "" : "wanted true or false";
     case Wants::kTypes:
       return IsTypeName(value) || (value.is_array() && !value.empty() && all(IsTypeName))
                  ? ""
@@ -139,8 +203,11 @@ Json CommonTypes(const Json& a, const Json& b) {
 
 // Whether members of other names than its own are limited.
 bool IsClosed(const Json& schema) {
-  const auto found = schema.find("additionalProperties");
-  return found != schema.end() && *found != true && *found != Json::object();
+  for (const char* keyword : {"additionalProperties", "unevaluatedProperties"}) {
+    const auto found = schema.find(keyword);
+    if (found != schema.end()) return *found != true && *found != Json::object();
+  }
+  return false;
 }
 
 bool NamesAreIn(const Json& schema, const Json& other) {
@@ -179,7 +246,7 @@ Status CheckKeywords(const Json& schema, const std::string& pointer) {
   for (const auto& [name, value] : schema.items()) {
     const Keyword* keyword = FindKeyword(name);
     if (keyword == nullptr) {
-      if (SaysNothing(name, value)) continue;
+      if (SaysNothing(name)) continue;
       return SchemaError(Below(pointer, name), "this keyword is not supported");
     }
     const std::string_view complaint = Complaint(keyword->wants, value);
@@ -206,7 +273,7 @@ Json WithoutAnnotations(const Json& schema) {
   if (!schema.is_object()) return schema;
   Json bare = Json::object();
   for (const auto& [name, value] : schema.items()) {
-    if (!SaysNothing(name, value)) bare[name] = value;
+    if (!SaysNothing(name)) bare[name] = value;
   }
   return bare;
 }
@@ -224,6 +291,14 @@ Result<const Json*> SchemaFlattener::Resolve(const std::string& reference, const
     return Error(SchemaError(
         at, fmt::format("\"{}\": only references into this schema (#/...) are supported", reference)));
   }
+  if (reference.size() > 1 && reference[1] != '/') {
+    for (const char* holder : {"$defs", "definitions"}) {
+      if (!document_.is_object() || !document_.contains(holder) || !document_[holder].is_object()) continue;
+      for (const Json& one : document_[holder]) {
+        if (one.is_object() && one.value("$anchor", Json()) == reference.substr(1)) return &one;
+      }
+    }
+  }
   try {
     const Json* target = &document_.at(Json::json_pointer(reference.substr(1)));
     if (IsSchema(*target)) return target;
@@ -240,7 +315,8 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
   if (bytes_ > kMaxFlattenBytes)
     return Error(SchemaError(pointer, "references and allOf make the schema too large"));
   if (!schema.is_object()) return schema;
-  const Json known = lenient_ ? Understood(schema) : schema;
+  DSV4_ASSIGN_OR_RETURN(const Json known, Rewrite(lenient_ ? Understood(schema) : schema, pointer));
+  if (!known.is_object()) return known;
   DSV4_TRY(CheckKeywords(known, pointer));
   Json flat = known;
   flat.erase("$ref");
@@ -260,17 +336,37 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
   return flat;
 }
 
+Result<Json> SchemaFlattener::Rewrite(const Json& schema, const std::string& pointer) const {
+  return Rewritten(schema, pointer, [&](const std::string& reference) -> Result<Json> {
+    DSV4_ASSIGN_OR_RETURN(const Json* target, Resolve(reference, pointer));
+    return *target;
+  });
+}
+
 Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::string& pointer) {
   if (a == false || b == false) return Json(false);
   if (a == true) return b;
   if (b == true) return a;
-  if ((IsClosed(a) && !NamesAreIn(b, a)) || (IsClosed(b) && !NamesAreIn(a, b))) {
-    return Error(SchemaError(pointer,
-                             "schemas are combined of which one limits additionalProperties and another has "
-                             "properties that it lacks; this is not supported"));
-  }
   Json out = a;
-  for (const auto& [name, value] : b.items()) {
+  Json from_b = b;
+  // A member that one of them does not list is what that one's additionalProperties say.
+  for (const auto& [closed, open] :
+       {std::pair<const Json*, Json*>{&a, &from_b}, std::pair<const Json*, Json*>{&b, &out}}) {
+    if (!IsClosed(*closed) || NamesAreIn(*open, *closed)) continue;
+    if (closed->contains("patternProperties")) {
+      return Error(SchemaError(
+          pointer,
+          "schemas are combined of which one limits additionalProperties and has patternProperties, and "
+          "another has properties that it lacks; this is not supported"));
+    }
+    const Json& additional = (*closed)[closed->contains("additionalProperties") ? "additionalProperties"
+                                                                                : "unevaluatedProperties"];
+    for (auto& [name, part] : (*open)["properties"].items()) {
+      if (closed->contains("properties") && (*closed)["properties"].contains(name)) continue;
+      part = additional == false ? Json(false) : Json{{"allOf", Json::array({part, additional})}};
+    }
+  }
+  for (const auto& [name, value] : from_b.items()) {
     const auto found = out.find(name);
     if (found == out.end() || FindKeyword(name) == nullptr) {
       out[name] = value;
@@ -279,15 +375,37 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
     } else if (name == "type") {
       *found = CommonTypes(*found, value);
       if (found->empty()) return Json(false);
-    } else if (name == "minimum" || name == "exclusiveMinimum" || name == "minLength" || name == "minItems") {
+    } else if (name == "minimum" || name == "exclusiveMinimum" || name == "minLength" || name == "minItems" ||
+               name == "minProperties") {
       if (*found < value) *found = value;
-    } else if (name == "maximum" || name == "exclusiveMaximum" || name == "maxLength" || name == "maxItems") {
+    } else if (name == "maximum" || name == "exclusiveMaximum" || name == "maxLength" || name == "maxItems" ||
+               name == "maxProperties") {
       if (value < *found) *found = value;
     } else if (name == "required") {
       for (const Json& required : value) {
         if (std::find(found->begin(), found->end(), required) == found->end()) found->push_back(required);
       }
-    } else if (name == "properties") {
+    } else if (name == "uniqueItems") {
+      *found = true;
+    } else if (name == kNotValues || name == kAlsoStrings || name == kNotPatterns) {
+      for (const Json& one : value) found->push_back(one);
+    } else if (name == "pattern" || name == "format") {
+      out[kAlsoStrings].push_back(Json{{name, value}});
+    } else if (name == "items" || name == "propertyNames" || name == "additionalProperties" ||
+               name == "unevaluatedProperties") {
+      // Both count; true says nothing.
+      if (value != true && value != Json::object()) *found = Json{{"allOf", Json::array({*found, value})}};
+    } else if (name == "anyOf" || name == "oneOf") {
+      constexpr size_t kMaxPairs = 1024;
+      if (found->size() * value.size() > kMaxPairs)
+        return Error(SchemaError(
+            pointer, fmt::format("more than {} pairs of branches of \"{}\" are combined", kMaxPairs, name)));
+      Json pairs = Json::array();
+      for (const Json& one : *found) {
+        for (const Json& other : value) pairs.push_back(Json{{"allOf", Json::array({one, other})}});
+      }
+      *found = std::move(pairs);
+    } else if (name == "properties" || name == "patternProperties") {
       for (const auto& [property, part] : value.items()) {
         const auto other = found->find(property);
         if (other == found->end()) {
@@ -305,10 +423,6 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
       *found = common;
     } else if (name == "const") {
       return Json(false);
-    } else if (name == "additionalProperties" && !IsClosed(b)) {
-      continue;
-    } else if (name == "additionalProperties" && !IsClosed(a)) {
-      *found = value;
     } else {
       return Error(SchemaError(
           pointer,

@@ -36,6 +36,8 @@ class SchemaFlattener {
   Result<const Json*> Resolve(const std::string& reference, const std::string& pointer) const;
   // InvalidArgument when parts contradict each other in a way that is not understood; `false` stands for nothing.
   Result<Json> Flatten(const Json& schema, const std::string& pointer, int depth = 0);
+  // The schema with what other keywords can say said by them (schema_rewrite.h).
+  Result<Json> Rewrite(const Json& schema, const std::string& pointer) const;
   // What satisfies both; both are flat.
   Result<Json> Merge(const Json& a, const Json& b, const std::string& pointer);
 

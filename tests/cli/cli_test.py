@@ -328,10 +328,10 @@ class Run(unittest.TestCase):
                 self.assertEqual(set(content), {"city", "sure"})
                 self.assertIn(content["city"], ["Paris", "Rome"])
                 self.assertEqual(answer["finish_reason"], "stop")
-            path.write_text('{"items": {"multipleOf": 3}}')
+            path.write_text('{"items": {"maxContains": 3}}')
             process = dsv4("run", QUESTION, "--json-schema", path)
             self.assertEqual(process.returncode, 3)
-            self.assertIn("/items/multipleOf", process.stderr)
+            self.assertIn("/items/maxContains", process.stderr)
         answer = dsv4_json("run", QUESTION, "--json", "--seed", "3", "--json-object", "--thinking-mode", "chat",
                            "--max-tokens", "60")
         self.assertTrue(answer["content"].startswith("{"), answer["content"])

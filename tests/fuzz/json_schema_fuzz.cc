@@ -11,6 +11,7 @@
 #include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/testing.h"
+#include "grammar_walking.h"
 
 namespace {
 
@@ -24,32 +25,8 @@ size_t Count(std::string_view text, std::string_view what) {
   return count;
 }
 
-// The part of `text` that the grammar takes, byte by byte; what does not fit is skipped, so that most texts go somewhere.
-struct Walked {
-  std::string text;
-  bool complete;
-};
-Walked Walk(const Program& program, std::string_view text) {
-  grammar::Matcher matcher(program, grammar::testing::ToyTrie(), {grammar::testing::kStop});
-  grammar::TokenMask mask(matcher.num_ids());
-  matcher.Mask(mask);
-  if (mask.Count() == 0) std::abort();
-  std::string accepted = matcher.ForcedBytes();
-  if (accepted.size() > 4096 || !matcher.AcceptBytes(accepted).ok()) std::abort();
-  size_t next_mask = 0;
-  for (const char c : text) {
-    if (!matcher.AcceptBytes({&c, 1}).ok()) continue;
-    accepted.push_back(c);
-    const std::string forced = matcher.ForcedBytes();
-    if (forced.size() > 4096 || !matcher.AcceptBytes(forced).ok()) std::abort();
-    accepted += forced;
-    if (accepted.size() < next_mask) continue;
-    next_mask = accepted.size() + 8;
-    matcher.Mask(mask);
-    if (mask.Count() == 0) std::abort();
-  }
-  return {std::move(accepted), matcher.IsComplete()};
-}
+using grammar::testing::Walk;
+using grammar::testing::Walked;
 
 bool Check(const Result<Program>& program) {
   if (!program && program.error().message().empty()) std::abort();

@@ -1,0 +1,351 @@
+// Objects and arrays of a schema: their members and items one by one, as far as these differ or are counted, then in a loop.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "grammar/pattern.h"
+#include "grammar/schema_compiler.h"
+#include "grammar/schema_rewrite.h"
+
+namespace dsv4::grammar {
+namespace {
+
+constexpr size_t kMaxUnrolled = 10'000;  // Items or members, times what is counted beside them.
+constexpr size_t kMaxUniqueValues = 8;
+
+std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+const Json* Find(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found == schema.end() ? nullptr : &*found;
+}
+
+bool Accepts(const Dfa& dfa, std::string_view text) {
+  uint32_t state = dfa.IsEmpty() ? Dfa::kDead : Dfa::kStart;
+  for (size_t i = 0; i < text.size() && state != Dfa::kDead; ++i)
+    state = dfa.Next(state, static_cast<uint8_t>(text[i]));
+  return state != Dfa::kDead && dfa.IsAccepting(state);
+}
+
+// What a list of different values can be made of; empty where that is not a short list.
+std::vector<Json> FewValues(const Json& schema) {
+  std::vector<Json> values;
+  if (!schema.is_object()) return values;
+  for (const auto& [name, value] : schema.items()) {
+    if (name != "enum" && name != "const" && name != "type") return values;
+  }
+  if (const Json* only = Find(schema, "const")) {
+    values = {*only};
+  } else if (const Json* listed = Find(schema, "enum")) {
+    for (const Json& value : *listed) {
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+    }
+  } else if (schema.value("type", Json()) == "boolean") {
+    values = {true, false};
+  }
+  if (values.size() > kMaxUniqueValues) values.clear();
+  return values;
+}
+
+}  // namespace
+
+// An object that lists its members has no others, unless it says that it may.
+Json SchemaCompiler::Additional(const Json& schema) {
+  for (const char* keyword : {"additionalProperties", "unevaluatedProperties"}) {
+    if (const Json* additional = Find(schema, keyword)) return *additional;
+  }
+  const Json* properties = Find(schema, "properties");
+  const bool lists = properties != nullptr && std::any_of(properties->begin(), properties->end(),
+                                                          [](const Json& one) { return one != false; });
+  const Json* patterns = Find(schema, "patternProperties");
+  return !lists && (patterns == nullptr || patterns->empty());
+}
+
+std::vector<SchemaCompiler::Member> SchemaCompiler::Members(const Json& schema, const std::string& pointer,
+                                                            const Json& additional) {
+  std::vector<Member> members;
+  const Json properties = schema.value("properties", Json::object());
+  for (const auto& [name, value] : properties.items()) {
+    members.push_back({name, value, Below(Below(pointer, "properties"), name), false});
+  }
+  const bool says_so = schema.contains("additionalProperties") || schema.contains("unevaluatedProperties");
+  for (const Json& required : schema.value("required", Json::array())) {
+    const auto name = required.get<std::string>();
+    const auto found =
+        std::find_if(members.begin(), members.end(), [&](const Member& m) { return m.name == name; });
+    if (found != members.end()) {
+      found->required = true;
+    } else {
+      // Asked for by its name: closed by default does not mean it.
+      members.push_back(
+          {name, says_so ? additional : Json(true), Below(pointer, "additionalProperties"), true});
+    }
+  }
+  return members;
+}
+
+Result<std::vector<SchemaCompiler::OtherMembers>> SchemaCompiler::Others(const Json& schema,
+                                                                         const std::string& pointer,
+                                                                         const Json& additional,
+                                                                         std::vector<Member>& members) {
+  const Json patterns = schema.value("patternProperties", Json::object());
+  std::vector<OtherMembers> others;
+  const bool any_others = additional != false || !patterns.empty();
+  const Json* names_schema = Find(schema, "propertyNames");
+  if (!any_others && names_schema == nullptr) return others;
+  DSV4_ASSIGN_OR_RETURN(Dfa names, OtherNames(members, pointer));
+  if (names_schema != nullptr) {
+    const std::string at = Below(pointer, "propertyNames");
+    DSV4_ASSIGN_OR_RETURN(Json flat, flattener_.Flatten(*names_schema, at));
+    if (flat.is_boolean()) flat = flat == true ? Json::object() : Json{{"enum", Json::array({nullptr})}};
+    flat["type"] = "string";
+    std::vector<Regex> listed;
+    for (const Json& value : flat.contains("enum")    ? flat["enum"]
+                             : flat.contains("const") ? Json::array({flat["const"]})
+                                                      : Json::array()) {
+      if (value.is_string()) listed.push_back(Quoted(SpelledText(value.get<std::string>(), Spelling::kJson)));
+    }
+    const bool lists = flat.contains("enum") || flat.contains("const");
+    DSV4_ASSIGN_OR_RETURN(const Dfa allowed, lists ? CompileTerminal(Either(std::move(listed)), at)
+                                                   : String(flat, at, Spelling::kJson));
+    for (Member& member : members) {
+      if (!Accepts(allowed, "\"" + SpelledName(member.name) + "\"")) member.schema = false;
+    }
+    DSV4_ASSIGN_OR_RETURN(names, At(Dfa::Intersect(names, allowed, parts_.limits), at));
+  }
+  std::vector<Dfa> matching;
+  for (const auto& [pattern, part] : patterns.items()) {
+    const std::string at = Below(Below(pointer, "patternProperties"), pattern);
+    const Result<Regex> content = PatternContent(pattern);
+    if (!content) return Error(SchemaError(at, content.error().message()));
+    DSV4_ASSIGN_OR_RETURN(matching.emplace_back(), CompileTerminal(Quoted(*content), at));
+    for (Member& member : members) {
+      if (!Accepts(matching.back(), "\"" + SpelledName(member.name) + "\"")) continue;
+      const bool unlisted = member.pointer == Below(pointer, "additionalProperties");
+      member.schema = unlisted ? part : Json{{"allOf", Json::array({member.schema, part})}};
+      member.pointer = at;
+    }
+  }
+  // A name that several patterns have is not written: its value would have to satisfy all their schemas.
+  size_t index = 0;
+  for (const auto& [pattern, part] : patterns.items()) {
+    DSV4_ASSIGN_OR_RETURN(Dfa own, At(Dfa::Intersect(names, matching[index], parts_.limits), pointer));
+    for (size_t i = 0; i < matching.size(); ++i) {
+      if (i == index) continue;
+      DSV4_ASSIGN_OR_RETURN(own, At(Dfa::Subtract(own, matching[i], parts_.limits), pointer));
+    }
+    others.push_back({std::move(own), part, Below(Below(pointer, "patternProperties"), pattern)});
+    ++index;
+  }
+  if (additional != false) {
+    for (const Dfa& match : matching) {
+      DSV4_ASSIGN_OR_RETURN(names, At(Dfa::Subtract(names, match, parts_.limits), pointer));
+    }
+    others.push_back({std::move(names), additional, Below(pointer, "additionalProperties")});
+  }
+  return others;
+}
+
+// Members in order, each after a comma but the first; `count` of them so far, as far as minProperties and maxProperties count:
+//   open ( from 0, 0 | close if none is required )
+//   from i, count   = ( member i, then after i + 1, count + 1 | from i + 1, count if i may be left out )
+//   after i, count  = ( comma, from i, count | close if none from i on is required and there are enough )
+// and behind the last, others in a loop.
+Result<uint32_t> SchemaCompiler::Object(const Json& schema, const std::string& pointer) {
+  const Json additional = Additional(schema);
+  std::vector<Member> members = Members(schema, pointer, additional);
+  DSV4_ASSIGN_OR_RETURN(const std::vector<OtherMembers> others, Others(schema, pointer, additional, members));
+  const auto min = schema.value("minProperties", size_t{0});
+  const Json* max = Find(schema, "maxProperties");
+  const size_t last_count = max != nullptr ? max->get<size_t>() : min;
+  if (max != nullptr && last_count < min)
+    return Error(
+        SchemaError(pointer, fmt::format("maxProperties {} below minProperties {}", last_count, min)));
+  if (last_count >= kMaxUnrolled || (last_count + 1) * (members.size() + 1) > kMaxUnrolled) {
+    return Error(
+        SchemaError(pointer, fmt::format("more than {} counted members are not supported", kMaxUnrolled)));
+  }
+  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("}", parts_.end()));
+  const uint32_t dead = parts_.builder.Split({});
+  const auto after_one = [&](size_t count) {
+    return max == nullptr ? std::min(count + 1, last_count) : count + 1;
+  };
+  // By count: from the member that is being added on, and after the one before it.
+  std::vector<uint32_t> from(last_count + 1);
+  std::vector<uint32_t> after(last_count + 1);
+  std::vector<Dfa> names;
+  for (uint32_t& node : from) node = parts_.builder.Split({});
+  for (size_t count = 0; count <= last_count; ++count) {
+    std::vector<uint32_t> ways;
+    if (!others.empty()) {
+      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), parts_.Punctuation(",", from[count]));
+    }
+    if (count >= min) ways.push_back(close);
+    after[count] = ways.size() == 1 ? ways[0] : parts_.builder.Split(std::move(ways));
+  }
+  for (size_t count = 0; count <= last_count && !others.empty(); ++count) {
+    if (after_one(count) > last_count) continue;
+    std::vector<uint32_t> ways;
+    for (const OtherMembers& other : others) {
+      DSV4_ASSIGN_OR_RETURN(const uint32_t value,
+                            Value(other.schema, other.pointer, after[after_one(count)]));
+      DSV4_ASSIGN_OR_RETURN(const uint32_t colon, parts_.Punctuation(":", value));
+      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), parts_.Terminal(other.names, colon));
+    }
+    parts_.builder.SetOptions(from[count], std::move(ways));
+  }
+  bool may_close = true;
+  for (auto member = members.rbegin(); member != members.rend(); ++member) {
+    const Regex key = Concat({Literal(Literally(member->name)), Literal(":"), Space()});
+    DSV4_ASSIGN_OR_RETURN(const Dfa name, CompileTerminal(key, member->pointer));
+    may_close = may_close && !member->required;
+    std::vector<uint32_t> next_from(last_count + 1);
+    std::vector<uint32_t> next_after(last_count + 1);
+    for (size_t count = 0; count <= last_count; ++count) {
+      uint32_t this_one = dead;
+      if (after_one(count) <= last_count) {
+        DSV4_ASSIGN_OR_RETURN(const uint32_t value,
+                              Value(member->schema, member->pointer, after[after_one(count)]));
+        DSV4_ASSIGN_OR_RETURN(this_one, parts_.Terminal(name, value));
+      }
+      next_from[count] = member->required ? this_one : parts_.builder.Split({this_one, from[count]});
+      DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", next_from[count]));
+      next_after[count] = may_close && count >= min ? parts_.builder.Split({comma, close}) : comma;
+    }
+    from = std::move(next_from);
+    after = std::move(next_after);
+  }
+  return parts_.Punctuation("{", may_close && min == 0 ? parts_.builder.Split({from[0], close}) : from[0]);
+}
+
+std::string SchemaCompiler::SpelledName(const std::string& name) {
+  const std::string quoted = Dump(name);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+Result<Dfa> SchemaCompiler::OtherNames(const std::vector<Member>& members, const std::string& pointer) {
+  const Regex plain = SpelledChar(Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}));
+  DSV4_ASSIGN_OR_RETURN(Dfa any, CompileTerminal(Quoted(Repeat(plain, 0, kUnbounded)), pointer));
+  if (!place_.closer.empty()) {
+    DSV4_ASSIGN_OR_RETURN(any, Without(any, place_.closer, pointer));
+  }
+  if (members.empty()) return any;
+  std::vector<Regex> names;
+  for (const Member& member : members) names.push_back(Literal(Dump(member.name)));
+  DSV4_ASSIGN_OR_RETURN(const Dfa taken, CompileTerminal(Either(names), pointer));
+  return At(Dfa::Subtract(any, taken, parts_.limits), pointer);
+}
+
+// Items one by one as far as they differ or are counted, then in a loop.
+Result<uint32_t> SchemaCompiler::Array(const Json& schema, const std::string& pointer) {
+  const Json prefix = schema.value("prefixItems", Json::array());
+  const Json items =
+      schema.contains("items") ? schema["items"] : schema.value("unevaluatedItems", Json(true));
+  const auto min = schema.value("minItems", size_t{0});
+  const Json* max = Find(schema, "maxItems");
+  if (max != nullptr && *max < min) {
+    return Error(SchemaError(pointer, fmt::format("maxItems {} below minItems {}", max->get<size_t>(), min)));
+  }
+  if (schema.contains("contains")) return Containing(schema, pointer, items, min, max);
+  if (prefix.empty() && schema.value("uniqueItems", false)) {
+    DSV4_ASSIGN_OR_RETURN(const Json flat, flattener_.Flatten(items, Below(pointer, "items")));
+    if (const std::vector<Json> values = FewValues(flat); !values.empty())
+      return DifferentItems(values, min, max == nullptr ? values.size() : max->get<size_t>());
+  }
+  size_t unrolled = std::max(prefix.size(), min);
+  if (max != nullptr) unrolled = max->get<size_t>();
+  if (items == false && unrolled > prefix.size()) unrolled = std::max(prefix.size(), min);
+  if (unrolled > kMaxUnrolled) {
+    return Error(
+        SchemaError(pointer, fmt::format("more than {} counted items are not supported", kMaxUnrolled)));
+  }
+  const bool open_ended = max == nullptr && items != false;
+  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
+  const std::string items_pointer = Below(pointer, "items");
+  uint32_t after = close;                    // After `i` items.
+  uint32_t item = parts_.builder.Split({});  // Item `i`, if there is one, and what follows.
+  if (open_ended) {
+    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", item));
+    after = parts_.builder.Split({comma, close});
+    DSV4_ASSIGN_OR_RETURN(const uint32_t value, Value(items, items_pointer, after));
+    parts_.builder.SetOptions(item, {value});
+  }
+  for (size_t i = unrolled; i-- > 0;) {
+    const bool in_prefix = i < prefix.size();
+    DSV4_ASSIGN_OR_RETURN(item,
+                          Value(in_prefix ? prefix[i] : items,
+                                in_prefix ? Below(Below(pointer, "prefixItems"), i) : items_pointer, after));
+    if (i == 0) break;
+    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", item));
+    after = i >= min ? parts_.builder.Split({comma, close}) : comma;
+  }
+  return parts_.Punctuation("[", min == 0 ? parts_.builder.Split({item, close}) : item);
+}
+
+// Some items, as many as minContains, satisfy another schema too. States: items so far, and such items so far, as far as they count.
+Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::string& pointer, const Json& items,
+                                            size_t min, const Json* max) {
+  if (schema.contains("prefixItems"))
+    return Error(SchemaError(Below(pointer, "contains"), "beside prefixItems it is not supported"));
+  const auto wanted = schema.value("minContains", size_t{1});
+  const size_t last = max != nullptr ? max->get<size_t>() : std::max(min, wanted);
+  if (last >= kMaxUnrolled || (last + 1) * (wanted + 1) > kMaxUnrolled)
+    return Error(
+        SchemaError(pointer, fmt::format("more than {} counted items are not supported", kMaxUnrolled)));
+  const std::string at = Below(pointer, "contains");
+  const Json both = Json{{"allOf", Json::array({items, schema["contains"]})}};
+  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
+  std::map<std::pair<size_t, size_t>, uint32_t> item;  // The next item, in front of it.
+  for (size_t i = 0; i <= last; ++i) {
+    for (size_t found = 0; found <= wanted; ++found) item[{i, found}] = parts_.builder.Split({});
+  }
+  const auto after = [&](size_t i, size_t found) -> Result<uint32_t> {
+    std::vector<uint32_t> ways;
+    if (max == nullptr || i < last) {
+      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), parts_.Punctuation(",", item[{i, found}]));
+    }
+    if (i >= min && found >= wanted) ways.push_back(close);
+    return parts_.builder.Split(std::move(ways));
+  };
+  for (size_t i = 0; i <= last; ++i) {
+    if (max != nullptr && i == last) break;
+    const size_t next = max != nullptr ? i + 1 : std::min(i + 1, last);
+    for (size_t found = 0; found <= wanted; ++found) {
+      std::vector<uint32_t> ways;
+      DSV4_ASSIGN_OR_RETURN(const uint32_t plain_after, after(next, found));
+      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(items, Below(pointer, "items"), plain_after));
+      if (found < wanted) {
+        DSV4_ASSIGN_OR_RETURN(const uint32_t found_after, after(next, found + 1));
+        DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(both, at, found_after));
+      }
+      parts_.builder.SetOptions(item[{i, found}], std::move(ways));
+    }
+  }
+  const bool may_be_empty = min == 0 && wanted == 0;
+  return parts_.Punctuation("[", may_be_empty ? parts_.builder.Split({item[{0, 0}], close}) : item[{0, 0}]);
+}
+
+// States: which values were written.
+Result<uint32_t> SchemaCompiler::DifferentItems(const std::vector<Json>& values, size_t min, size_t max) {
+  const size_t num_sets = size_t{1} << values.size();
+  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
+  std::vector<uint32_t> item(num_sets);
+  std::vector<uint32_t> after(num_sets);
+  const auto size_of = [](size_t set) { return static_cast<size_t>(__builtin_popcountll(set)); };
+  for (size_t set = num_sets; set-- > 0;) {
+    std::vector<uint32_t> ways;
+    for (size_t i = 0; i < values.size() && size_of(set) < max; ++i) {
+      if ((set >> i & 1) != 0) continue;
+      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(),
+                            parts_.Text(Literally(values[i]), after[set | size_t{1} << i]));
+    }
+    item[set] = parts_.builder.Split(std::move(ways));
+    DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", item[set]));
+    after[set] = size_of(set) >= min ? parts_.builder.Split({comma, close}) : comma;
+  }
+  return parts_.Punctuation("[", min == 0 ? parts_.builder.Split({item[0], close}) : item[0]);
+}
+
+}  // namespace dsv4::grammar
