@@ -92,7 +92,7 @@ double Percentile(std::vector<double>& values, double p) {
 
 class Load {
  public:
-  Load(const ServerBenchOptions& options, ServerAddress server, const std::vector<Json>& prompts)
+  Load(const ServerBenchOptions& options, HostAndPort server, const std::vector<Json>& prompts)
       : options_(options), server_(std::move(server)) {
     for (const Json& prompt : prompts) bodies_.push_back(Body(prompt, options.output_tokens));
   }
@@ -194,7 +194,7 @@ class Load {
   }
 
   const ServerBenchOptions& options_;
-  ServerAddress server_;
+  HostAndPort server_;
   std::vector<std::string> bodies_;
   std::vector<std::string> expected_;
   Clock::time_point start_;
@@ -246,7 +246,7 @@ void PrintReport(const Json& report, const ServerBenchOptions& options) {
 }  // namespace
 
 int RunServerBench(const ServerBenchOptions& options) {
-  Result<ServerAddress> server = ParseServerUrl(options.url);
+  Result<HostAndPort> server = ParseServerUrl(options.url);
   if (!server) return Fail(server.error(), kExitBadUsage);
   const Result<std::vector<Json>> prompts = ReadPrompts(options);
   if (!prompts) return Fail(prompts.error(), kExitBadInput);

@@ -31,7 +31,7 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 
-  Status Connect(const ServerAddress& server) {
+  Status Connect(const HostAndPort& server) {
     addrinfo hints = {};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
@@ -103,7 +103,7 @@ int Exchange(const Socket& socket, const std::string& request,
   }
 }
 
-std::string Head(const char* method, const std::string& path, const ServerAddress& server,
+std::string Head(const char* method, const std::string& path, const HostAndPort& server,
                  const std::string& api_key, size_t length) {
   return fmt::format(
       "{} {} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\nContent-Type: "
@@ -174,7 +174,7 @@ class Collector {
 
 }  // namespace
 
-Result<ServerAddress> ParseServerUrl(const std::string& url) {
+Result<HostAndPort> ParseServerUrl(const std::string& url) {
   constexpr std::string_view kScheme = "http://";
   const std::string rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : "";
   const size_t colon = rest.rfind(':');
@@ -183,10 +183,10 @@ Result<ServerAddress> ParseServerUrl(const std::string& url) {
       port.find_first_not_of("0123456789") != std::string::npos) {
     return Error(InvalidArgument(fmt::format("--server: got '{}', wanted http://HOST:PORT", url)));
   }
-  return ServerAddress{rest.substr(0, colon), port};
+  return HostAndPort{rest.substr(0, colon), port};
 }
 
-Result<StreamedAnswer> AskStreamed(const ServerAddress& server, const std::string& api_key,
+Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string& api_key,
                                    const std::string& body) {
   const Clock::time_point start = Clock::now();
   Socket socket;
@@ -207,7 +207,7 @@ Result<StreamedAnswer> AskStreamed(const ServerAddress& server, const std::strin
   return collector.TakeAnswer();
 }
 
-Result<std::string> Get(const ServerAddress& server, const std::string& api_key, const std::string& path) {
+Result<std::string> Get(const HostAndPort& server, const std::string& api_key, const std::string& path) {
   Socket socket;
   DSV4_TRY(socket.Connect(server));
   std::string body;

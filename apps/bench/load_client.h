@@ -9,13 +9,13 @@
 
 namespace dsv4::apps {
 
-struct ServerAddress {
+struct HostAndPort {
   std::string host;
   std::string port;
 };
 
 // "http://HOST:PORT". InvalidArgument for anything else; TLS is not spoken.
-Result<ServerAddress> ParseServerUrl(const std::string& url);
+Result<HostAndPort> ParseServerUrl(const std::string& url);
 
 struct StreamedAnswer {
   std::string text;                 // Reasoning and content.
@@ -29,10 +29,10 @@ struct StreamedAnswer {
 
 // POSTs `body`, which asks for a stream with usage. Unavailable when the port is closed; ResourceExhausted for a 429; Internal, with what
 // came, for every other answer than a complete stream.
-Result<StreamedAnswer> AskStreamed(const ServerAddress& server, const std::string& api_key,
+Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string& api_key,
                                    const std::string& body);
 
 // The body of a GET.
-Result<std::string> Get(const ServerAddress& server, const std::string& api_key, const std::string& path);
+Result<std::string> Get(const HostAndPort& server, const std::string& api_key, const std::string& path);
 
 }  // namespace dsv4::apps

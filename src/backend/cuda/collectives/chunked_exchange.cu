@@ -305,7 +305,7 @@ __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uin
 }
 
 template <typename Unit, bool kSum>
-__global__ void __launch_bounds__(kStreamThreads, 1)
+__global__ void __launch_bounds__(kChunkedExchangeThreads, 1)
     ChunkedExchangeKernel(const __grid_constant__ StreamParams p) {
   __shared__ Progress progress;
   __shared__ int broken;

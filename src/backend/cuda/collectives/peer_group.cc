@@ -291,7 +291,7 @@ class PeerGroup final : public comm::Communicator {
     // Blocks are as many on all ranks: each waits for its namesakes.
     if (most > kMaxUnstreamedBytes) {
       queue_->Launch(StreamKernelFor(unit, p.sum != nullptr), dim3(static_cast<unsigned>(stream_blocks_)),
-                     dim3(kStreamThreads), 0, PlanStream(p, most, stream_blocks_));
+                     dim3(kChunkedExchangeThreads), 0, PlanStream(p, most, stream_blocks_));
       return queue_->EndOp();
     }
     p.share = std::max(kMinShare, (most + kMaxExchangeBlocks - 1) / kMaxExchangeBlocks);

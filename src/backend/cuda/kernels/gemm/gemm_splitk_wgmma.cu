@@ -10,7 +10,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-using slice_kernel::GemmSplitKKernel;
 using slice_kernel::kGroups;
 using slice_kernel::kMaxMatrices;
 using slice_kernel::kRows;
@@ -18,6 +17,7 @@ using slice_kernel::kThreads;
 using slice_kernel::Matrix;
 using slice_kernel::Params;
 using slice_kernel::SharedBytes;
+using slice_kernel::SplitkKernel;
 
 static_assert(kMaxMatrices == kMaxFusedMatrices);
 static_assert(kRows == kSplitKRows && slice_kernel::kChunk == kSplitKChunk &&
@@ -29,11 +29,11 @@ template <int kTokens, bool kWhole>
 Kernel KernelOf(StreamKind kind) {
   switch (kind) {
     case StreamKind::kFp8:
-      return GemmSplitKKernel<kTokens, kWhole, StreamKind::kFp8>;
+      return SplitkKernel<kTokens, kWhole, StreamKind::kFp8>;
     case StreamKind::kFp8Plain:
-      return GemmSplitKKernel<kTokens, kWhole, StreamKind::kFp8Plain>;
+      return SplitkKernel<kTokens, kWhole, StreamKind::kFp8Plain>;
     default:
-      return GemmSplitKKernel<kTokens, kWhole, StreamKind::kBf16>;
+      return SplitkKernel<kTokens, kWhole, StreamKind::kBf16>;
   }
 }
 
@@ -48,9 +48,8 @@ Kernel KernelOf(const Params& params) {
     fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
   }
   if (alike) return KernelOf<kTokens, kWhole>(params.matrices[0].shape.kind);
-  return fp8_or_bf16
-             ? static_cast<Kernel>(GemmSplitKKernel<kTokens, kWhole, StreamKind::kFp8, StreamKind::kBf16>)
-             : nullptr;
+  return fp8_or_bf16 ? static_cast<Kernel>(SplitkKernel<kTokens, kWhole, StreamKind::kFp8, StreamKind::kBf16>)
+                     : nullptr;
 }
 Kernel KernelOf(const Params& params, int tokens) {
   if (tokens == 64) return params.slices == 1 ? KernelOf<64, true>(params) : KernelOf<64, false>(params);

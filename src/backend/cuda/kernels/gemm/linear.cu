@@ -38,7 +38,7 @@ __device__ __forceinline__ void StoreOutput(const MatmulParams& p, int64_t place
 
 // Grid: token tiles, row tiles, groups. Blocks that share weights run side by side.
 template <MatmulKind kKind, int kTokenTiles>
-__global__ void __launch_bounds__(kMatmulThreads) GemmMmaKernel(const __grid_constant__ MatmulParams p) {
+__global__ void __launch_bounds__(kMatmulThreads) LinearMmaKernel(const __grid_constant__ MatmulParams p) {
   BeginKernel();
   constexpr int kTokens = kTokenTiles * kTokensPerTile;
   const int64_t group = blockIdx.z;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kMatmulThreads) GemmMmaKernel(const __grid_con
 }
 
 template <typename X>
-__global__ void __launch_bounds__(kMatmulThreads) GemmFmaKernel(const __grid_constant__ MatmulParams p) {
+__global__ void __launch_bounds__(kMatmulThreads) LinearFmaKernel(const __grid_constant__ MatmulParams p) {
   BeginKernel();
   const int64_t group = blockIdx.z;
   const int64_t row_in_group = blockIdx.y * int64_t{kGeneralRows} + threadIdx.x / 32;
@@ -76,7 +76,7 @@ void LaunchMma(CudaContext& context, const MatmulParams& params, int64_t num_gro
     const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, kTokenTiles * kTokensPerTile)),
                     static_cast<unsigned>(CeilDiv(params.rows_per_group, kTileRows)),
                     static_cast<unsigned>(num_groups));
-    context.Launch(GemmMmaKernel<kKind, kTokenTiles>, grid, kMatmulThreads, 0, params);
+    context.Launch(LinearMmaKernel<kKind, kTokenTiles>, grid, kMatmulThreads, 0, params);
   };
   if (params.num_tokens <= kTokensPerTile) {
     launch.template operator()<1>();
@@ -104,7 +104,7 @@ void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int
                   static_cast<unsigned>(CeilDiv(params.rows_per_group, kGeneralRows)),
                   static_cast<unsigned>(num_groups));
   WithElement(x_dtype,
-              [&]<typename X>(X*) { context.Launch(GemmFmaKernel<X>, grid, kMatmulThreads, 0, params); });
+              [&]<typename X>(X*) { context.Launch(LinearFmaKernel<X>, grid, kMatmulThreads, 0, params); });
 }
 
 // y = x W^T, or group by group: x [num_tokens, num_groups * cols] and y [num_tokens, num_groups * rows / num_groups] with rows

@@ -274,7 +274,7 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
 
 // Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row tiles.
 template <int kTokens, bool kWhole, StreamKind... kKinds>
-__global__ void __launch_bounds__(kThreads, 1) GemmSplitKKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) SplitkKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ bool is_last[kGroups];
   if (static_cast<int>(blockIdx.x) < p.mix_blocks) {

@@ -24,7 +24,7 @@ struct BlockScaledRows {
 };
 
 // order[begin, begin + count): assignments (token * top_k + slot) of one expert that meet its weights together.
-struct ExpertTile {
+struct BlockScaledExpertTile {
   int32_t expert;
   int32_t begin;
   int32_t count;  // 0: nothing to do.
@@ -36,7 +36,7 @@ struct BlockScaledProduct {
   DeviceWeight weight;                    // Of experts: what all have in common.
   const DeviceWeight* experts = nullptr;  // [num_experts, 3]; null: there is one matrix.
   int first_matrix = 0;
-  const ExpertTile* tiles =
+  const BlockScaledExpertTile* tiles =
       nullptr;  // Of experts: [num_tiles]. Assignment a is row a / divisor of x and row a of y.
   int num_tiles = 0;
   const int32_t* order = nullptr;
