@@ -54,6 +54,7 @@ class Commands {
 void RegisterRun(Commands& commands);       // apps/run
 void RegisterServe(Commands& commands);     // apps/serve
 void RegisterDiagnose(Commands& commands);  // apps/diagnose
+void RegisterEval(Commands& commands);      // apps/eval
 void RegisterLogits(Commands& commands);    // apps/tools
 void RegisterInspect(Commands& commands);   // apps/inspect
 void RegisterSynth(Commands& commands);     // apps/tools

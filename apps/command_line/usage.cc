@@ -32,6 +32,10 @@ constexpr std::array kExamples = {
     Examples{"diagnose",
              "  dsv4 diagnose all\n"
              "  dsv4 diagnose checkpoint -m models/tiny\n"},
+    Examples{"eval",
+             "  dsv4 eval perplexity --data texts.jsonl\n"
+             "  dsv4 eval perplexity --data texts.jsonl --against-numerics plain --max-kl 0.1\n"
+             "  dsv4 eval choice --data choices.jsonl --json\n"},
     Examples{"logits", "  dsv4 logits --tokens ids.json --output logits.npy\n"},
     Examples{"inspect",
              "  dsv4 inspect -m models/tiny\n"

@@ -1,0 +1,116 @@
+// Multiple choice: each choice is read behind the prompt, and the most probable one is the model's.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/eval/eval_tasks.h"
+
+namespace dsv4::apps {
+namespace {
+
+int64_t NumCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+}
+
+struct Question {
+  std::vector<std::vector<int32_t>> tokens;  // Of the prompt and each choice.
+  std::vector<size_t> first;                 // Where the choice begins in them.
+  std::vector<std::string> choices;
+  size_t answer = 0;
+};
+
+// As lm-eval cuts them: white space at the end of the prompt belongs to the choices, and a choice's tokens are those that prompt and choice
+// together have more than the prompt alone.
+Result<Question> ReadQuestion(const DataLine& line, const EvalModel& model, bool bos) {
+  Question question;
+  DSV4_ASSIGN_OR_RETURN(std::string prompt, TextOf(line, "prompt"));
+  DSV4_ASSIGN_OR_RETURN(question.choices, TextsOf(line, "choices"));
+  const auto answer = line.json.find("answer");
+  if (answer == line.json.end() || !answer->is_number_unsigned() || *answer >= question.choices.size())
+    return Error(
+        BadMember(line, "answer", fmt::format("the number of a choice, 0..{}", question.choices.size() - 1)));
+  question.answer = *answer;
+  const size_t end = prompt.find_last_not_of(" \t\n\r\f\v") + 1;
+  const std::string space = prompt.substr(end);
+  prompt.resize(end);
+  for (const std::string& choice : question.choices) {
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> context, model.Encode(prompt, bos));
+    DSV4_ASSIGN_OR_RETURN(question.tokens.emplace_back(), model.Encode(prompt + space + choice, bos));
+    question.first.push_back(context.size());
+    if (context.empty() || question.tokens.back().size() <= context.size())
+      return Error(InvalidArgument(
+          fmt::format("{}: \"{}\" has no token of its own behind the prompt", line.label, choice)));
+  }
+  return question;
+}
+
+}  // namespace
+
+Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
+                  EvalReport& report) {
+  int64_t right = 0;
+  int64_t right_by_length = 0;
+  Blocks answer_nll;
+  for (const DataLine& line : lines) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const Question question, ReadQuestion(line, model, options.bos == "on"));
+    // What all choices begin with is read once; the last token of it gives the first logits.
+    size_t shared = *std::min_element(question.first.begin(), question.first.end()) - 1;
+    for (const std::vector<int32_t>& tokens : question.tokens) {
+      const auto mismatch =
+          std::mismatch(tokens.begin(), tokens.end(), question.tokens[0].begin(), question.tokens[0].end());
+      shared = std::min(shared, static_cast<size_t>(mismatch.first - tokens.begin()));
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState start, model.NewSequence());
+    DSV4_RETURN_IF_ERROR(
+        model.Skip(start, std::span(question.tokens[0]).first(shared)).WithContext(line.label));
+    Json sums = Json::array();
+    Json greedy = Json::array();
+    std::vector<double> logprobs;
+    std::vector<double> by_length;
+    for (size_t i = 0; i < question.tokens.size(); ++i) {
+      const std::vector<int32_t>& tokens = question.tokens[i];
+      const size_t first = question.first[i];
+      DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, start.Fork());
+      DSV4_RETURN_IF_ERROR(model.Skip(state, std::span(tokens).subspan(shared, first - 1 - shared)));
+      Result<model::StepOutput> output =
+          model.Read(state, std::span(tokens).subspan(first - 1, tokens.size() - first));
+      if (!output) return output.error().WithContext(line.label);
+      double sum = 0;
+      bool is_greedy = true;
+      for (size_t at = first; at < tokens.size(); ++at) {
+        const RowScore score = ScoreRow(output->Row(0, static_cast<int64_t>(at - first)), tokens[at]);
+        sum += score.logprob;
+        is_greedy = is_greedy && score.best == tokens[at];
+      }
+      logprobs.push_back(sum);
+      by_length.push_back(sum /
+                          static_cast<double>(std::max<int64_t>(1, NumCharacters(question.choices[i]))));
+      sums.push_back(sum);
+      greedy.push_back(is_greedy);
+    }
+    const auto best = [](const std::vector<double>& values) {
+      return static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+    };
+    right += best(logprobs) == question.answer ? 1 : 0;
+    right_by_length += best(by_length) == question.answer ? 1 : 0;
+    answer_nll.BeginText();
+    answer_nll.Add(-logprobs[question.answer]);
+    report.lines.push_back({{"line", report.lines.size()},
+                            {"logprobs", std::move(sums)},
+                            {"is_greedy", std::move(greedy)},
+                            {"chosen", best(logprobs)},
+                            {"answer", question.answer}});
+  }
+  const auto count = static_cast<int64_t>(lines.size());
+  report.counts = {{"questions", count}};
+  const Interval accuracy = ShareInterval(right, count);
+  report.Add("accuracy", accuracy);
+  report.Add("accuracy_by_length", ShareInterval(right_by_length, count));
+  report.Add("nll_of_answers", MeanInterval(answer_nll.blocks()));
+  if (options.min_accuracy)
+    report.Require("accuracy", accuracy.value, *options.min_accuracy, /*at_most=*/false);
+  return {};
+}
+
+}  // namespace dsv4::apps

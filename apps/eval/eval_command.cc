@@ -1,0 +1,71 @@
+#include "apps/eval/eval_command.h"
+
+#include <fmt/format.h>
+
+#include "apps/eval/eval_report.h"
+#include "apps/eval/eval_tasks.h"
+#include "apps/shared/load_bar.h"
+
+namespace dsv4::apps {
+namespace {
+
+Result<std::unique_ptr<EvalModel>> Load(const EvalOptions& options, const ModelFlags& flags) {
+  LoadBar load_bar(/*shown=*/!options.quiet);
+  return EvalModel::Load(flags, options.revision, load_bar.callback());
+}
+
+// The model to compare with: as the first, but for what --against-... says.
+ModelFlags OtherFlags(const EvalOptions& options) {
+  ModelFlags flags = options.model;
+  if (!options.against_model.empty()) {
+    flags.model = options.against_model;
+    flags.weights.clear();
+  }
+  if (!options.against_backend.empty()) flags.backend = options.against_backend;
+  if (!options.against_numerics.empty()) flags.numerics = options.against_numerics;
+  return flags;
+}
+
+}  // namespace
+
+int RunEvalCommand(const EvalOptions& options) {
+  const bool perplexity = options.task == "perplexity";
+  const auto refuse = [&](const char* what) {
+    return Fail(InvalidArgument(fmt::format("eval {}: takes no {}", options.task, what)), kExitBadUsage);
+  };
+  if (!perplexity && (options.compares() || !options.write_path.empty() || options.window > 0))
+    return refuse("--against-..., --write-logprobs or --window, which are for perplexity");
+  if (!perplexity && (options.max_perplexity || options.max_kl || options.min_top1))
+    return refuse("--max-perplexity, --max-kl or --min-top1, which are for perplexity");
+  if (perplexity && options.min_accuracy) return refuse("--min-accuracy");
+  const Result<std::vector<DataLine>> lines = ReadJsonLines(options.data_path, options.limit);
+  if (!lines) return Fail(lines.error(), kExitBadInput);
+
+  EvalReport report = {.task = options.task};
+  std::string name;
+  Status status;
+  if (perplexity || options.task == "choice") {
+    const Result<std::unique_ptr<EvalModel>> model = Load(options, options.model);
+    if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+    name = (*model)->name();
+    std::unique_ptr<EvalModel> other;
+    if (options.compares()) {
+      Result<std::unique_ptr<EvalModel>> loaded = Load(options, OtherFlags(options));
+      if (!loaded) return Fail(loaded.error(), LoadExitCode(loaded.error()));
+      other = std::move(*loaded);
+      if (other->vocab_size() != (*model)->vocab_size()) {
+        return Fail(InvalidArgument(fmt::format("{} has {} tokens, {} has {}", name, (*model)->vocab_size(),
+                                                other->name(), other->vocab_size())),
+                    kExitBadInput);
+      }
+    }
+    status = perplexity ? EvalPerplexity(options, *lines, **model, other.get(), report)
+                        : EvalChoice(options, *lines, **model, report);
+  } else {
+    status = EvalAnswers(options, *lines, name, report);
+  }
+  if (!status.ok()) return Fail(status, LoadExitCode(status));
+  return Finish(options, report, name);
+}
+
+}  // namespace dsv4::apps
