@@ -1,6 +1,7 @@
 #include "apps/run/interactive_chat.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,7 @@
 #include "apps/terminal/line_editor.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
+#include "apps/terminal/text_writer.h"
 #include "base/read_file.h"
 
 namespace dsv4::apps {
@@ -46,6 +48,7 @@ class Chat {
   // `first`: a message that is there already; may be empty.
   int Run(const std::string& first) {
     const InterruptScope interrupts;
+    InterruptScope::SetAnswering(false);
     if (StdinIsTerminal()) {
       Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
       Say("Type a message, or /help.");
@@ -65,6 +68,7 @@ class Chat {
         Ask(line.text);
       }
     }
+    InterruptScope::SetAnswering(true);  // What follows a chat may hang as well.
     return failed_ ? kExitRunFailed : kExitOk;
   }
 
@@ -162,10 +166,13 @@ class Chat {
   }
 
   void Help(const std::string&) {
+    const bool narrow = StderrIsTerminal() && TerminalColumns(STDERR_FILENO) < kColumnsOfHelp;
     std::string text;
     for (const Command& command : Commands()) {
       if (command.help.empty()) continue;
-      text += fmt::format("{:<22} {}\n", fmt::format("{} {}", command.name, command.argument), command.help);
+      const std::string name = fmt::format("{} {}", command.name, command.argument);
+      text += narrow ? fmt::format("{}\n  {}\n", name, command.help)
+                     : fmt::format("{:<22} {}\n", name, command.help);
     }
     text +=
         "A line that ends in \\ continues on the next, and so does Alt-Enter; pasted lines are one message.\n"
@@ -358,7 +365,9 @@ class Chat {
     for (;;) {
       std::vector<chat::Message> sent = messages_;
       chat::AttachTools(sent, tools_);
+      InterruptScope::SetAnswering(true);
       const Result<Generation> answer = runtime_.Respond(sent, ask_);
+      InterruptScope::SetAnswering(false);
       prefill_bar_.Clear();
       if (!answer) {
         messages_ = before;  // The chat goes on as if the message had not been sent.
@@ -371,7 +380,7 @@ class Chat {
       last_ = *answer;
       // Every turn draws anew, or a repeated question would repeat its answer.
       ++ask_.sampling.seed;
-      fmt::print(stderr, "{}{}{}\n", dim_.dim, SpeedLine(*answer), dim_.reset);
+      SayDim(SpeedLine(*answer));
       // A stopped answer stays in the history as far as it came: the reader has seen it.
       const chat::ParsedCompletion& message = answer->completion.message;
       messages_.push_back(CallingMessage(message, num_calls_));
@@ -398,11 +407,11 @@ class Chat {
   }
 
   std::optional<std::string> RunCommandFor(const chat::ToolCall& call, const std::string& command) {
-    Say(fmt::format("{}{}: {}{}", dim_.dim, Printable(call.name), Printable(command), dim_.reset));
+    SayDim(fmt::format("{}: {}", Printable(call.name), Printable(command)));
     const Result<CommandResult> result = RunToolCommand(command, call.arguments, ask_.interrupted);
     if (!result) Say(Printable(result.error().message()));
     if (!result || result->cancelled) return std::nullopt;
-    Say(fmt::format("{}{}{}", dim_.dim, Printable(result->text), dim_.reset));
+    SayDim(Printable(result->text));
     return result->text;
   }
 
@@ -412,9 +421,27 @@ class Chat {
     return line.text;
   }
 
-  static void Say(std::string_view text) { fmt::print(stderr, "{}\n", text); }
+  // On a terminal words wrap whole.
+  static void Say(std::string_view text) {
+    if (!StderrIsTerminal()) {
+      fmt::print(stderr, "{}\n", text);
+      return;
+    }
+    TextWriter writer({.markdown = false,
+                       .columns = [] { return TerminalColumns(STDERR_FILENO); },
+                       .write = [](std::string_view piece) { fmt::print(stderr, "{}", piece); }});
+    writer.Write(std::string(text) + "\n");
+    writer.Finish();
+  }
+
+  void SayDim(std::string_view text) const {
+    fmt::print(stderr, "{}", dim_.dim);
+    Say(text);
+    fmt::print(stderr, "{}", dim_.reset);
+  }
 
   static constexpr int64_t kMaxAttachedBytes = int64_t{16} << 20;
+  static constexpr int kColumnsOfHelp = 95;  // In which every line of /help has room.
 
   ChatRuntime& runtime_;
   ChatRuntime::Ask ask_;

@@ -183,9 +183,7 @@ class LineEditor::Impl {
     interrupted_ = false;
     if (!initial_.empty()) el_wpush(editor_, kInitialKey);
     int count = 0;
-    InterruptScope::SetAtPrompt(true);
     const wchar_t* line = el_wgets(editor_, &count);
-    InterruptScope::SetAtPrompt(false);
     if (interrupted_) return {.kind = Line::Kind::kInterrupted};
     if (line == nullptr || count <= 0) {
       std::fputs("\r\n", StdoutIsTerminal() ? stdout : stderr);
@@ -268,7 +266,10 @@ class LineEditor::Impl {
       if (ready == 0) return std::nullopt;
       if (ready < 0 || files[1].revents != 0) {
         const SignalsSeen seen = TakeSignals();
-        if (seen.resized) el_resize(editor_);
+        if (seen.resized) {
+          MoveToPrompt();
+          el_resize(editor_);
+        }
         if (seen.continued) {
           el_wset(editor_, EL_PREP_TERM, 0);
           el_wset(editor_, EL_PREP_TERM, 1);
@@ -287,6 +288,42 @@ class LineEditor::Impl {
       if (used == static_cast<size_t>(-2)) continue;  // More bytes are to come.
       return used == static_cast<size_t>(-1) ? L'\xfffd' : character;
     }
+  }
+
+  // After a change of width: the terminal has wrapped what stands there anew, so the line begins another number of rows above the cursor. Goes there and clears
+  // the rest of the screen, for libedit to draw all of it again.
+  void MoveToPrompt() {
+    const int columns = TerminalColumns(StdoutIsTerminal() ? STDOUT_FILENO : STDERR_FILENO);
+    const LineInfoW* line = el_wline(editor_);
+    int rows = 0;
+    int column = 0;
+    const auto put = [&](int width) {
+      if (column + width > columns) {
+        ++rows;
+        column = 0;
+      }
+      column += width;
+      if (column >= columns) {
+        ++rows;
+        column = 0;
+      }
+    };
+    const auto draw = [&](wchar_t character) {
+      if (character == L'\n') {
+        ++rows;
+        column = 0;
+      } else if (character == L'\t') {
+        do put(1);
+        while (column % 8 != 0);
+      } else {
+        put(character < L' ' ? 2 : std::max(0, ::wcwidth(character)));
+      }
+    };
+    std::for_each(prompt_.begin(), prompt_.end(), draw);
+    std::for_each(line->buffer, line->cursor, draw);
+    const std::string up = rows > 0 ? fmt::format("\x1b[{}A", rows) : std::string();
+    std::fputs(("\r" + up + "\x1b[J").c_str(), StdoutIsTerminal() ? stdout : stderr);
+    std::fflush(StdoutIsTerminal() ? stdout : stderr);
   }
 
   // ---- Key functions: what they return is what libedit is to do.

@@ -19,7 +19,7 @@ namespace dsv4::apps {
 namespace {
 
 volatile std::sig_atomic_t g_interrupted = 0;
-volatile std::sig_atomic_t g_at_prompt = 0;
+volatile std::sig_atomic_t g_answering = 1;
 volatile std::sig_atomic_t g_resized = 0;
 volatile std::sig_atomic_t g_continued = 0;
 int g_wake[2] = {-1, -1};  // A pipe that handlers write to.
@@ -52,7 +52,7 @@ void WriteToTerminal(std::string_view text) {
 }
 
 void HandleInterrupt(int signal) {
-  if (g_interrupted != 0 && g_at_prompt == 0) {
+  if (g_interrupted != 0 && g_answering != 0) {
     RestoreTerminal();
     std::signal(signal, SIG_DFL);
     std::raise(signal);
@@ -223,7 +223,7 @@ bool InterruptScope::Take() {
   return interrupted;
 }
 
-void InterruptScope::SetAtPrompt(bool at_prompt) { g_at_prompt = at_prompt ? 1 : 0; }
+void InterruptScope::SetAnswering(bool answering) { g_answering = answering ? 1 : 0; }
 
 TypeAheadScope::TypeAheadScope() {
   if (!StdinIsTerminal() || !TerminalCanMoveCursor() || !(StdoutIsTerminal() || StderrIsTerminal()) ||

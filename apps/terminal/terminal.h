@@ -75,7 +75,7 @@ class ElapsedLine {
   std::thread thread_;
 };
 
-// While one lives, Ctrl-C sets a flag instead of ending the process; a second Ctrl-C before the flag is taken ends it.
+// While one lives, Ctrl-C sets a flag instead of ending the process; a second Ctrl-C before the flag is taken ends it, except as SetAnswering says.
 class InterruptScope {
  public:
   InterruptScope();
@@ -84,8 +84,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
   // True once after Ctrl-C.
   static bool Take();
-  // While a line is edited Ctrl-C never ends the process, however often it comes: nothing runs that could hang.
-  static void SetAtPrompt(bool at_prompt);
+  // Of a chat: while it does not answer, Ctrl-C never ends the process, however often it comes, since nothing runs that could hang.
+  static void SetAnswering(bool answering);
 };
 
 // While one lives, the terminal of standard input hands over bytes as they are typed, without echo: what is typed while an

@@ -156,6 +156,13 @@ class Arguments(unittest.TestCase):
                 self.assertEqual(ask("true", *wrong).returncode, 2)
             self.assertEqual(ask("").returncode, 2)
 
+    def test_short_options_are_the_long_ones(self):
+        for short_option, long_option, value in (("-p", "--prompt", QUESTION), ("-n", "--max-tokens", "2"), ("-t", "--threads", "1")):
+            both = [dsv4_json("run", "--json", "--temperature", "0", option, value, *([] if value == QUESTION else [QUESTION]))["token_ids"]
+                    for option in (short_option, long_option)]
+            self.assertEqual(both[0], both[1])
+        self.assertIn("info: model", dsv4("run", "-v", "-n", "1", QUESTION).stderr)
+
     def test_tokenize_a_text(self):
         document = dsv4_json("tokenize", "--json", "Crème")
         self.assertEqual(document["count"], len(document["ids"]))
