@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
-#include "diag/ab_check.h"
+#include "diag/checks/ab_check.h"
 #include "diag/live_run.h"
 
 namespace dsv4::apps {

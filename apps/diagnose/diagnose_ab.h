@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/diagnose/diagnose_session.h"
-#include "diag/compare_check.h"
-#include "diag/report.h"
+#include "diag/checks/compare_check.h"
+#include "diag/report/report.h"
 
 namespace dsv4::apps {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "apps/diagnose/diagnose_ab.h"
-#include "diag/compare_check.h"
+#include "diag/checks/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
 

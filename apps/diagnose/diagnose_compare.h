@@ -4,7 +4,7 @@
 #include <string>
 
 #include "apps/diagnose/diagnose_session.h"
-#include "diag/report.h"
+#include "diag/report/report.h"
 
 namespace dsv4::apps {
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "diag/html_report.h"
+#include "diag/report/html_report.h"
 #include "io/output_file.h"
 
 namespace dsv4::apps {

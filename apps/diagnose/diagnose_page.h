@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/diagnose/diagnose_session.h"
-#include "diag/report.h"
+#include "diag/report/report.h"
 
 namespace dsv4::apps {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/diagnose/diagnose_text.h"
-#include "diag/report.h"
+#include "diag/report/report.h"
 
 namespace dsv4::apps {
 

@@ -7,7 +7,7 @@
 
 #include "apps/eval/eval_tasks.h"
 #include "apps/eval/logprob_lines.h"
-#include "diag/statistics.h"
+#include "diag/checks/statistics.h"
 #include "io/output_file.h"
 
 namespace dsv4::apps {

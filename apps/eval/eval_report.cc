@@ -5,7 +5,7 @@
 
 #include <ctime>
 
-#include "diag/html_report.h"
+#include "diag/report/html_report.h"
 #include "io/output_file.h"
 
 namespace dsv4::apps {

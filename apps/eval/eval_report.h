@@ -9,7 +9,7 @@
 #include "apps/eval/intervals.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "diag/report.h"
+#include "diag/report/report.h"
 
 namespace dsv4::apps {
 

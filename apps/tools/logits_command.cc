@@ -14,9 +14,9 @@
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "diag/checks/first_non_finite.h"
+#include "diag/checks/statistics.h"
 #include "diag/dump.h"
-#include "diag/first_non_finite.h"
-#include "diag/statistics.h"
 
 namespace dsv4::apps {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "diag/statistics.h"
+#include "diag/checks/statistics.h"
 
 namespace dsv4::diag {
 namespace {

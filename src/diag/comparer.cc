@@ -7,9 +7,9 @@
 #include <cstring>
 #include <limits>
 
-#include "diag/logit_plots.h"
+#include "diag/checks/statistics.h"
 #include "diag/recording.h"
-#include "diag/statistics.h"
+#include "diag/report/logit_plots.h"
 #include "formats/cache_rows.h"
 
 namespace dsv4::diag {
@@ -57,10 +57,10 @@ double Compared::error() const {
 
 OpHooks Comparer::Hooks() {
   OpHooks hooks;
-#define DSV4_TRACE_OP(op_name, Args)                                               \
-  hooks.op_name = [this](const InnerOp<ops::Args>& inner, const ops::Args& args) { \
-    Trace(#op_name);                                                               \
-    return inner(args);                                                            \
+#define DSV4_TRACE_OP(op_name, Op)                                                         \
+  hooks.op_name = [this](const InnerOp<ops::Op##Args>& inner, const ops::Op##Args& args) { \
+    Trace(#op_name);                                                                       \
+    return inner(args);                                                                    \
   };
   DSV4_FOR_EACH_OP(DSV4_TRACE_OP)
 #undef DSV4_TRACE_OP

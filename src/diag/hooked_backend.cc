@@ -22,16 +22,15 @@ class HookedContext final : public ops::OpContext {
   std::shared_ptr<OpHooks> hooks_;
 };
 
-#define DSV4_HOOKED_OP(name, Args)                                                                      \
-  Status Hooked_##name(ops::OpContext& context, const ops::Args& args) {                                \
-    const auto& hooked = static_cast<const HookedContext&>(context);                                    \
-    const ops::Backend& inner = hooked.inner();                                                         \
-    if (!hooked.hooks().name) return inner.table.name(*inner.context, args);                            \
-    return hooked.hooks().name([&](const ops::Args& a) { return inner.table.name(*inner.context, a); }, \
-                               args);                                                                   \
+#define DSV4_HOOKED_OP(name, Op)                                                                            \
+  Status Hooked_##name(ops::OpContext& context, const ops::Op##Args& args) {                                \
+    const auto& hooked = static_cast<const HookedContext&>(context);                                        \
+    const ops::Backend& inner = hooked.inner();                                                             \
+    if (!hooked.hooks().name) return inner.table.name(*inner.context, args);                                \
+    return hooked.hooks().name([&](const ops::Op##Args& a) { return inner.table.name(*inner.context, a); }, \
+                               args);                                                                       \
   }
-DSV4_FOR_EACH_OP(DSV4_HOOKED_OP)
-DSV4_FOR_EACH_SHARD_OP(DSV4_HOOKED_OP)
+DSV4_FOR_EVERY_OP(DSV4_HOOKED_OP)
 #undef DSV4_HOOKED_OP
 
 }  // namespace
@@ -42,10 +41,10 @@ HookedBackend::HookedBackend(ops::Backend inner)
   backend_.name = inner_.name;
   backend_.packs_rows = inner_.packs_rows;
   backend_.context = std::make_shared<HookedContext>(inner_, hooks_);
-#define DSV4_HOOKED_ENTRY(name, Args) backend_.table.name = Hooked_##name;
+#define DSV4_HOOKED_ENTRY(name, Op) backend_.table.name = Hooked_##name;
   DSV4_FOR_EACH_OP(DSV4_HOOKED_ENTRY)
 #undef DSV4_HOOKED_ENTRY
-#define DSV4_HOOKED_ENTRY(name, Args) \
+#define DSV4_HOOKED_ENTRY(name, Op) \
   if (inner_.table.name != nullptr) backend_.table.name = Hooked_##name;
   DSV4_FOR_EACH_SHARD_OP(DSV4_HOOKED_ENTRY)
 #undef DSV4_HOOKED_ENTRY

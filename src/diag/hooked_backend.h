@@ -18,9 +18,8 @@ using OpHook = std::function<Status(const InnerOp<Args>& inner, const Args& args
 
 // Empty: the op as it is.
 struct OpHooks {
-#define DSV4_OP_HOOK(name, Args) OpHook<ops::Args> name;
-  DSV4_FOR_EACH_OP(DSV4_OP_HOOK)
-  DSV4_FOR_EACH_SHARD_OP(DSV4_OP_HOOK)
+#define DSV4_OP_HOOK(name, Op) OpHook<ops::Op##Args> name;
+  DSV4_FOR_EVERY_OP(DSV4_OP_HOOK)
 #undef DSV4_OP_HOOK
 };
 

@@ -57,8 +57,8 @@ bool LiveRun::Stopped() {
 
 void LiveRun::Run(std::span<const int32_t> tokens) {
   OpHooks hooks;
-#define DSV4_STOP_OP(name, Args)                                                            \
-  hooks.name = [this](const InnerOp<ops::Args>& inner, const ops::Args& args) {             \
+#define DSV4_STOP_OP(name, Op)                                                              \
+  hooks.name = [this](const InnerOp<ops::Op##Args>& inner, const ops::Op##Args& args) {     \
     return Stopped() ? Status(StatusCode::kCancelled, "the run was stopped") : inner(args); \
   };
   DSV4_FOR_EACH_OP(DSV4_STOP_OP)

@@ -20,11 +20,6 @@ Result<std::vector<int32_t>> ToHost(ops::OpContext& context, const TensorView& i
   return values;
 }
 
-OpCost MatrixCost(const Weight& weight, int64_t num_tokens) {
-  return {.weight_bytes = Number(StoredBytes(weight)),
-          .multiply_adds = Number(num_tokens * weight.rows * weight.cols)};
-}
-
 // The mixing matrices of hyper-connections are F32 tensors, not weights.
 OpCost MixCost(const TensorView& fn, const TensorView& streams) {
   const int64_t num_tokens = streams.shape[0];
@@ -118,18 +113,6 @@ Result<OpCost> ExpertsCost(ops::OpContext& context, const TensorView& indices,
   return cost;
 }
 
-std::string WeightDetail(const Weight& weight) {
-  const std::string name = weight.format == WeightFormat::kPlain
-                               ? std::string(DTypeName(weight.data.dtype))
-                               : std::string(WeightFormatName(weight.format));
-  return fmt::format("{} [{}, {}]", name, weight.rows, weight.cols);
-}
-
-std::string ExpertsDetail(std::span<const ops::ExpertWeights> experts) {
-  if (experts.empty()) return {};
-  return fmt::format("{}, {} experts", WeightDetail(experts.front().w1), experts.size());
-}
-
 }  // namespace
 
 OpCost& OpCost::operator+=(const OpCost& other) {
@@ -149,17 +132,14 @@ int64_t StoredBytes(const Weight& weight) {
   return weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
 }
 
+OpCost GemmCost(const Weight& weight, int64_t num_rows) {
+  return {.weight_bytes = Number(StoredBytes(weight)),
+          .multiply_adds = Number(num_rows * weight.rows * weight.cols)};
+}
+
 Result<OpCost> CostOf(ops::OpContext&, const ops::EmbedArgs& args) {
   const int64_t num_tokens = args.token_ids.shape[0];
   return OpCost{.weight_bytes = Number(num_tokens * args.table.shape[1] * ElementBytes(args.table.dtype))};
-}
-
-Result<OpCost> CostOf(ops::OpContext&, const ops::LinearArgs& args) {
-  return MatrixCost(*args.weight, args.x.shape[0]);
-}
-
-Result<OpCost> CostOf(ops::OpContext&, const ops::GroupedLinearArgs& args) {
-  return MatrixCost(*args.weight, args.x.shape[0]);
 }
 
 Result<OpCost> CostOf(ops::OpContext&, const ops::HcPreArgs& args) { return MixCost(args.fn, args.streams); }
@@ -203,66 +183,28 @@ Result<OpCost> CostOf(ops::OpContext&, const ops::CompressorPoolArgs& args) {
   return OpCost{.cache_bytes = Number(2 * rows * args.values.shape[1] * ElementBytes(DType::kF32))};
 }
 
-// These read activations, small vectors and rows of tables only.
-#define DSV4_NO_COST(Args) \
-  Result<OpCost> CostOf(ops::OpContext&, const ops::Args&) { return OpCost(); }
-DSV4_NO_COST(PrepareWeightArgs)
-DSV4_NO_COST(RmsNormArgs)
-DSV4_NO_COST(HeadRmsNormArgs)
-DSV4_NO_COST(RopeArgs)
-DSV4_NO_COST(SimulateFp8Args)
-DSV4_NO_COST(HadamardFp4Args)
-DSV4_NO_COST(ScaleArgs)
-DSV4_NO_COST(HcPostArgs)
-DSV4_NO_COST(StoreRowsArgs)
-DSV4_NO_COST(RouterArgs)
-DSV4_NO_COST(SwigluArgs)
-DSV4_NO_COST(MoeCombineArgs)
-DSV4_NO_COST(SampleArgs)
-DSV4_NO_COST(MergeCandidatesArgs)
-DSV4_NO_COST(MergeAttentionArgs)
-DSV4_NO_COST(SumRowsArgs)
-DSV4_NO_COST(SumTermsArgs)
-#undef DSV4_NO_COST
-
-std::string DetailOf(const ops::LinearArgs& args) { return WeightDetail(*args.weight); }
-std::string DetailOf(const ops::GroupedLinearArgs& args) { return WeightDetail(*args.weight); }
-std::string DetailOf(const ops::RoutedExpertsArgs& args) { return ExpertsDetail(args.experts); }
-std::string DetailOf(const ops::ExpertTermsArgs& args) { return ExpertsDetail(args.experts); }
-std::string DetailOf(const ops::AttentionArgs& args) {
-  return args.ratio == 0 ? "window" : fmt::format("ratio {}", args.ratio);
+void CallDetail::Add(const std::string& part) {
+  if (!text_.empty()) text_ += ", ";
+  text_ += part;
 }
-std::string DetailOf(const ops::AttentionPartArgs& args) {
-  return args.ratio == 0 ? "window"
-                         : fmt::format("ratio {}, entries of shard {}", args.ratio, args.shard.index);
-}
-std::string DetailOf(const ops::IndexerCandidatesArgs& args) { return fmt::format("ratio {}", args.ratio); }
-std::string DetailOf(const ops::IndexerSelectArgs& args) { return fmt::format("ratio {}", args.ratio); }
-std::string DetailOf(const ops::CompressorPoolArgs& args) { return fmt::format("ratio {}", args.ratio); }
 
-#define DSV4_NO_DETAIL(Args) \
-  std::string DetailOf(const ops::Args&) { return {}; }
-DSV4_NO_DETAIL(PrepareWeightArgs)
-DSV4_NO_DETAIL(EmbedArgs)
-DSV4_NO_DETAIL(RmsNormArgs)
-DSV4_NO_DETAIL(HeadRmsNormArgs)
-DSV4_NO_DETAIL(RopeArgs)
-DSV4_NO_DETAIL(SimulateFp8Args)
-DSV4_NO_DETAIL(HadamardFp4Args)
-DSV4_NO_DETAIL(ScaleArgs)
-DSV4_NO_DETAIL(HcPreArgs)
-DSV4_NO_DETAIL(HcPostArgs)
-DSV4_NO_DETAIL(HcHeadArgs)
-DSV4_NO_DETAIL(StoreRowsArgs)
-DSV4_NO_DETAIL(RouterArgs)
-DSV4_NO_DETAIL(SwigluArgs)
-DSV4_NO_DETAIL(MoeCombineArgs)
-DSV4_NO_DETAIL(SampleArgs)
-DSV4_NO_DETAIL(MergeCandidatesArgs)
-DSV4_NO_DETAIL(MergeAttentionArgs)
-DSV4_NO_DETAIL(GatherRowsArgs)
-DSV4_NO_DETAIL(SumRowsArgs)
-DSV4_NO_DETAIL(SumTermsArgs)
-#undef DSV4_NO_DETAIL
+void CallDetail::AddWeight(const Weight& weight) {
+  const std::string name = weight.format == WeightFormat::kPlain
+                               ? std::string(DTypeName(weight.data.dtype))
+                               : std::string(WeightFormatName(weight.format));
+  Add(fmt::format("{} [{}, {}]", name, weight.rows, weight.cols));
+}
+
+void CallDetail::AddExperts(std::span<const ops::ExpertWeights> experts) {
+  if (experts.empty()) return;
+  AddWeight(experts.front().w1);
+  Add(fmt::format("{} experts", experts.size()));
+}
+
+void CallDetail::AddRatio(int64_t ratio) { Add(ratio == 0 ? "window" : fmt::format("ratio {}", ratio)); }
+
+void CallDetail::AddShard(const EntryShard& shard) {
+  if (shard.count > 1) Add(fmt::format("entries of shard {}", shard.index));
+}
 
 }  // namespace dsv4::diag

@@ -51,12 +51,11 @@ void OpProfile::Record(const std::string& what, const std::string& detail, doubl
 
 OpHooks OpProfile::Hooks() {
   OpHooks hooks;
-#define DSV4_MEASURE_OP(name, Args)                                             \
-  hooks.name = [this](const InnerOp<ops::Args>& inner, const ops::Args& args) { \
-    return Measure<ops::Args>(#name, inner, args);                              \
+#define DSV4_MEASURE_OP(name, Op)                                                       \
+  hooks.name = [this](const InnerOp<ops::Op##Args>& inner, const ops::Op##Args& args) { \
+    return Measure<ops::Op##Args>(#name, inner, args);                                  \
   };
-  DSV4_FOR_EACH_OP(DSV4_MEASURE_OP)
-  DSV4_FOR_EACH_SHARD_OP(DSV4_MEASURE_OP)
+  DSV4_FOR_EVERY_OP(DSV4_MEASURE_OP)
 #undef DSV4_MEASURE_OP
   return hooks;
 }

@@ -44,6 +44,7 @@ struct AttentionArgs {
   int64_t window_size = 0;
   int64_t ratio = 0;
   std::span<const AttentionSequence> sequences;
+  DSV4_OPERANDS(q, selected, sink, o, sequences)
 };
 
 Status Validate(const AttentionArgs& args);

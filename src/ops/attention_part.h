@@ -27,6 +27,7 @@ struct AttentionPartArgs {
   int64_t ratio = 0;
   EntryShard shard;
   std::span<const AttentionSequence> sequences;
+  DSV4_OPERANDS(q, selected, part, sequences)
 };
 
 Status Validate(const AttentionPartArgs& args);

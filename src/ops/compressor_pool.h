@@ -42,6 +42,7 @@ struct CompressorPoolArgs {
   int64_t ratio = 0;
   bool overlap = false;
   std::span<const CompressorSequence> sequences;
+  DSV4_OPERANDS(values, pooled, scores, ape, sequences)
 };
 
 // Entries that tokens [begin, begin + num_tokens) complete.

@@ -15,6 +15,7 @@ struct EmbedArgs {
   TensorView token_ids;
   TensorView table;
   TensorView streams;
+  DSV4_OPERANDS(table, streams, token_ids)
 };
 
 Status Validate(const EmbedArgs& args);

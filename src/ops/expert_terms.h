@@ -25,6 +25,7 @@ struct ExpertTermsArgs {
   int64_t num_experts = 0;
   float limit = 0.0F;
   TensorView terms;
+  DSV4_OPERANDS(x, indices, experts, weights, terms)
 };
 
 Status Validate(const ExpertTermsArgs& args);

@@ -18,6 +18,7 @@ namespace dsv4::ops {
 struct GatherRowsArgs {
   std::span<const PagedRows> sources;
   TensorView rows;
+  DSV4_OPERANDS(rows, sources)
 };
 
 Status Validate(const GatherRowsArgs& args);

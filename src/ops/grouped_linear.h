@@ -18,6 +18,7 @@ struct GroupedLinearArgs {
   TensorView x;
   const Weight* weight = nullptr;
   TensorView y;
+  DSV4_OPERANDS(x, weight, y)
 };
 
 Status Validate(const GroupedLinearArgs& args);

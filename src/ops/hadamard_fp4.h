@@ -16,6 +16,7 @@ inline constexpr int64_t kIndexerFp4Group = 32;
 
 struct HadamardFp4Args {
   TensorView x;
+  DSV4_OPERANDS(x)
 };
 
 Status Validate(const HadamardFp4Args& args);

@@ -16,6 +16,7 @@ struct HeadRmsNormArgs {
   TensorView x;
   TensorView y;
   float eps = 0.0F;
+  DSV4_OPERANDS(x, y)
 };
 
 Status Validate(const HeadRmsNormArgs& args);

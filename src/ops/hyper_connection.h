@@ -40,6 +40,7 @@ struct HcPreArgs {
   float norm_eps = 0.0F;
   float hc_eps = 0.0F;
   int sinkhorn_iters = 0;
+  DSV4_OPERANDS(streams, fn, scale, base, u, post, comb)
 };
 
 struct HcPostArgs {
@@ -48,6 +49,7 @@ struct HcPostArgs {
   TensorView post;
   TensorView comb;
   TensorView out;
+  DSV4_OPERANDS(residual, y, post, comb, out)
 };
 
 struct HcHeadArgs {
@@ -58,6 +60,7 @@ struct HcHeadArgs {
   TensorView y;
   float norm_eps = 0.0F;
   float hc_eps = 0.0F;
+  DSV4_OPERANDS(streams, fn, scale, base, y)
 };
 
 Status Validate(const HcPreArgs& args);

@@ -26,6 +26,7 @@ struct IndexerCandidatesArgs {
   int64_t ratio = 0;
   EntryShard shard;
   std::span<const IndexerSequence> sequences;
+  DSV4_OPERANDS(q, candidates, weights, sequences)
 };
 
 Status Validate(const IndexerCandidatesArgs& args);

@@ -32,6 +32,7 @@ struct IndexerSelectArgs {
   TensorView selected;
   int64_t ratio = 0;
   std::span<const IndexerSequence> sequences;
+  DSV4_OPERANDS(q, selected, weights, sequences)
 };
 
 Status Validate(const IndexerSelectArgs& args);

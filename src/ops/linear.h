@@ -19,6 +19,7 @@ struct LinearArgs {
   TensorView x;
   const Weight* weight = nullptr;
   TensorView y;
+  DSV4_OPERANDS(x, weight, y)
 };
 
 Status Validate(const LinearArgs& args);

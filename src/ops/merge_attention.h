@@ -18,6 +18,7 @@ struct MergeAttentionArgs {
   TensorView parts;
   TensorView sink;
   TensorView o;
+  DSV4_OPERANDS(parts, sink, o)
 };
 
 Status Validate(const MergeAttentionArgs& args);

@@ -13,6 +13,7 @@ namespace dsv4::ops {
 struct MergeCandidatesArgs {
   TensorView candidates;
   TensorView selected;
+  DSV4_OPERANDS(candidates, selected)
 };
 
 Status Validate(const MergeCandidatesArgs& args);

@@ -15,6 +15,7 @@ struct MoeCombineArgs {
   TensorView routed;
   TensorView shared;
   TensorView y;
+  DSV4_OPERANDS(routed, shared, y)
 };
 
 Status Validate(const MoeCombineArgs& args);

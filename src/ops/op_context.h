@@ -1,6 +1,8 @@
-// What every op of a backend may use: memory, threads and a queue. Backends derive from it to add handles and
-// scratch.
+// What every op has: a context (memory, threads and a queue; backends derive from it to add handles and scratch), and a list of its
+// operands.
 #pragma once
+
+#include <tuple>
 
 #include "base/parallel.h"
 #include "tensor/tensor.h"
@@ -16,5 +18,17 @@ class OpContext {
   // Null on the host: ops are then done when they return.
   virtual Stream stream() = 0;
 };
+
+// In every Args: its members that lie in memory (tensors, weights, experts, rows of caches), those that tell calls apart first. What
+// is kept of a call, what it costs, and where its operands are is read from this list.
+#define DSV4_OPERANDS(...)                          \
+  auto Operands() { return std::tie(__VA_ARGS__); } \
+  auto Operands() const { return std::tie(__VA_ARGS__); }
+
+// Calls visit(operand) for each of them.
+template <typename Args, typename Visit>
+void VisitOperands(Args& args, [[maybe_unused]] Visit&& visit) {
+  std::apply([&](auto&... operands) { (visit(operands), ...); }, args.Operands());
+}
 
 }  // namespace dsv4::ops

@@ -2,7 +2,7 @@
 
 namespace dsv4::ops {
 
-#define DSV4_OP_MISSING(name, Args) \
+#define DSV4_OP_MISSING(name, Op) \
   if (table.name == nullptr) missing.emplace_back(#name);
 
 std::vector<std::string> MissingOps(const OpTable& table) {

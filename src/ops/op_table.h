@@ -26,6 +26,7 @@
 #include "ops/merge_attention.h"
 #include "ops/merge_candidates.h"
 #include "ops/moe_combine.h"
+#include "ops/parallel_policy.h"
 #include "ops/prepare_weight.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -44,46 +45,47 @@ namespace dsv4::ops {
 template <typename Args>
 using OpFunction = Status (*)(OpContext& context, const Args& args);
 
-// X-macro over (member, Args): the list exists once.
-#define DSV4_FOR_EACH_OP(V)              \
-  V(prepare_weight, PrepareWeightArgs)   \
-  V(embed, EmbedArgs)                    \
-  V(rms_norm, RmsNormArgs)               \
-  V(head_rms_norm, HeadRmsNormArgs)      \
-  V(linear, LinearArgs)                  \
-  V(grouped_linear, GroupedLinearArgs)   \
-  V(rope, RopeArgs)                      \
-  V(simulate_fp8, SimulateFp8Args)       \
-  V(hadamard_fp4, HadamardFp4Args)       \
-  V(scale, ScaleArgs)                    \
-  V(hc_pre, HcPreArgs)                   \
-  V(hc_post, HcPostArgs)                 \
-  V(hc_head, HcHeadArgs)                 \
-  V(store_rows, StoreRowsArgs)           \
-  V(compressor_pool, CompressorPoolArgs) \
-  V(indexer_select, IndexerSelectArgs)   \
-  V(attention, AttentionArgs)            \
-  V(router, RouterArgs)                  \
-  V(swiglu, SwigluArgs)                  \
-  V(routed_experts, RoutedExpertsArgs)   \
-  V(moe_combine, MoeCombineArgs)         \
-  V(sample, SampleArgs)
+// X-macro over (member, Op): the list exists once. Op##Args are the arguments, and a backend's function is called Op.
+#define DSV4_FOR_EACH_OP(V)          \
+  V(prepare_weight, PrepareWeight)   \
+  V(embed, Embed)                    \
+  V(rms_norm, RmsNorm)               \
+  V(head_rms_norm, HeadRmsNorm)      \
+  V(linear, Linear)                  \
+  V(grouped_linear, GroupedLinear)   \
+  V(rope, Rope)                      \
+  V(simulate_fp8, SimulateFp8)       \
+  V(hadamard_fp4, HadamardFp4)       \
+  V(scale, Scale)                    \
+  V(hc_pre, HcPre)                   \
+  V(hc_post, HcPost)                 \
+  V(hc_head, HcHead)                 \
+  V(store_rows, StoreRows)           \
+  V(compressor_pool, CompressorPool) \
+  V(indexer_select, IndexerSelect)   \
+  V(attention, Attention)            \
+  V(router, Router)                  \
+  V(swiglu, Swiglu)                  \
+  V(routed_experts, RoutedExperts)   \
+  V(moe_combine, MoeCombine)         \
+  V(sample, Sample)
 
 // Those that only ranks need which have a part of every layer: to divide a sequence's entries, and to sum over experts.
-#define DSV4_FOR_EACH_SHARD_OP(V)              \
-  V(indexer_candidates, IndexerCandidatesArgs) \
-  V(merge_candidates, MergeCandidatesArgs)     \
-  V(gather_rows, GatherRowsArgs)               \
-  V(attention_part, AttentionPartArgs)         \
-  V(merge_attention, MergeAttentionArgs)       \
-  V(sum_rows, SumRowsArgs)                     \
-  V(expert_terms, ExpertTermsArgs)             \
-  V(sum_terms, SumTermsArgs)
+#define DSV4_FOR_EACH_SHARD_OP(V)          \
+  V(indexer_candidates, IndexerCandidates) \
+  V(merge_candidates, MergeCandidates)     \
+  V(gather_rows, GatherRows)               \
+  V(attention_part, AttentionPart)         \
+  V(merge_attention, MergeAttention)       \
+  V(sum_rows, SumRows)                     \
+  V(expert_terms, ExpertTerms)             \
+  V(sum_terms, SumTerms)
+
+#define DSV4_FOR_EVERY_OP(V) DSV4_FOR_EACH_OP(V) DSV4_FOR_EACH_SHARD_OP(V)
 
 struct OpTable {
-#define DSV4_OP_MEMBER(name, Args) OpFunction<Args> name = nullptr;
-  DSV4_FOR_EACH_OP(DSV4_OP_MEMBER)
-  DSV4_FOR_EACH_SHARD_OP(DSV4_OP_MEMBER)
+#define DSV4_OP_MEMBER(name, Op) OpFunction<Op##Args> name = nullptr;
+  DSV4_FOR_EVERY_OP(DSV4_OP_MEMBER)
 #undef DSV4_OP_MEMBER
 };
 
@@ -97,6 +99,7 @@ struct Backend {
   OpTable table;
   std::shared_ptr<OpContext> context;
   bool packs_rows = false;  // Its ops store and read packed cache rows (tensor/cache_format.h).
+  ParallelPolicy policy = {};
 };
 
 }  // namespace dsv4::ops

@@ -13,6 +13,7 @@ namespace dsv4::ops {
 struct PrepareWeightArgs {
   const Weight* source = nullptr;
   Weight* prepared = nullptr;
+  DSV4_OPERANDS()  // Both are of the host.
 };
 
 Status Validate(const PrepareWeightArgs& args);

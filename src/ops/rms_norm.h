@@ -17,6 +17,7 @@ struct RmsNormArgs {
   TensorView weight;
   TensorView y;
   float eps = 0.0F;
+  DSV4_OPERANDS(x, weight, y)
 };
 
 Status Validate(const RmsNormArgs& args);

@@ -21,6 +21,7 @@ struct RopeArgs {
   TensorView positions;
   TensorView frequencies;
   bool inverse = false;
+  DSV4_OPERANDS(x, frequencies, positions)
 };
 
 Status Validate(const RopeArgs& args);

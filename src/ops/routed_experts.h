@@ -33,6 +33,7 @@ struct RoutedExpertsArgs {
   std::span<const ExpertWeights> experts;
   float limit = 0.0F;
   TensorView y;
+  DSV4_OPERANDS(x, indices, experts, weights, y)
 };
 
 Status Validate(const RoutedExpertsArgs& args);

@@ -26,6 +26,7 @@ struct RouterArgs {
   TensorView indices;
   TensorView weights;
   float route_scale = 1.0F;
+  DSV4_OPERANDS(logits, indices, bias, hash_table, token_ids, weights)
 };
 
 Status Validate(const RouterArgs& args);

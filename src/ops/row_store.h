@@ -29,6 +29,7 @@ struct StoreRowsArgs {
     const int64_t width = source.shape[1];
     return pack.has_value() ? pack->RowBytes(width) : width * ElementBytes(source.dtype);
   }
+  DSV4_OPERANDS(source, pack, runs)
 };
 
 Status Validate(const StoreRowsArgs& args);

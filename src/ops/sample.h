@@ -24,6 +24,7 @@ struct SampleArgs {
   std::span<const sampling::ChoiceParams> choices;
   TensorView tokens;
   TensorView faults;
+  DSV4_OPERANDS(logits, allowed, tokens, faults)
 };
 
 Status Validate(const SampleArgs& args);

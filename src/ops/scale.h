@@ -12,6 +12,7 @@ struct ScaleArgs {
   TensorView x;
   TensorView y;
   float factor = 1.0F;
+  DSV4_OPERANDS(x, y)
 };
 
 Status Validate(const ScaleArgs& args);

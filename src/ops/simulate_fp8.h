@@ -17,6 +17,7 @@ struct SimulateFp8Args {
   TensorView x;
   int64_t num_columns = 0;
   int64_t group = 64;
+  DSV4_OPERANDS(x)
 };
 
 Status Validate(const SimulateFp8Args& args);

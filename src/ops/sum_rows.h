@@ -18,6 +18,7 @@ struct SumRowsArgs {
   TensorView rows;
   std::span<const int32_t> targets;
   TensorView out;
+  DSV4_OPERANDS(rows, out)
 };
 
 Status Validate(const SumRowsArgs& args);

@@ -25,6 +25,7 @@ struct SumTermsArgs {
   TensorView indices;
   std::span<const int64_t> begins;
   TensorView y;
+  DSV4_OPERANDS(parts, indices, y)
 };
 
 Status Validate(const SumTermsArgs& args);

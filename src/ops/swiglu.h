@@ -18,6 +18,7 @@ struct SwigluArgs {
   TensorView row_weights;  // May be null.
   TensorView y;
   float limit = 0.0F;
+  DSV4_OPERANDS(gate, up, row_weights, y)
 };
 
 Status Validate(const SwigluArgs& args);

@@ -136,135 +136,16 @@ class Mirror {
   std::deque<Weight> weights_;
 };
 
-// Each op's operands, visited twice: `visit(operand)` first adds its memory, then replaces it by the device's.
-template <typename Visit>
-Status VisitOperands(ops::EmbedArgs& a, Visit& visit) {
-  return visit(a.token_ids, a.table, a.streams);
-}
-template <typename Visit>
-Status VisitOperands(ops::RmsNormArgs& a, Visit& visit) {
-  return visit(a.x, a.weight, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::HeadRmsNormArgs& a, Visit& visit) {
-  return visit(a.x, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::LinearArgs& a, Visit& visit) {
-  return visit(a.x, a.weight, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::GroupedLinearArgs& a, Visit& visit) {
-  return visit(a.x, a.weight, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::RopeArgs& a, Visit& visit) {
-  return visit(a.x, a.positions, a.frequencies);
-}
-template <typename Visit>
-Status VisitOperands(ops::SimulateFp8Args& a, Visit& visit) {
-  return visit(a.x);
-}
-template <typename Visit>
-Status VisitOperands(ops::HadamardFp4Args& a, Visit& visit) {
-  return visit(a.x);
-}
-template <typename Visit>
-Status VisitOperands(ops::ScaleArgs& a, Visit& visit) {
-  return visit(a.x, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::HcPreArgs& a, Visit& visit) {
-  return visit(a.streams, a.fn, a.scale, a.base, a.u, a.post, a.comb);
-}
-template <typename Visit>
-Status VisitOperands(ops::HcPostArgs& a, Visit& visit) {
-  return visit(a.y, a.residual, a.post, a.comb, a.out);
-}
-template <typename Visit>
-Status VisitOperands(ops::HcHeadArgs& a, Visit& visit) {
-  return visit(a.streams, a.fn, a.scale, a.base, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::StoreRowsArgs& a, Visit& visit) {
-  return visit(a.source, a.pack, a.runs);
-}
-template <typename Visit>
-Status VisitOperands(ops::CompressorPoolArgs& a, Visit& visit) {
-  return visit(a.values, a.scores, a.ape, a.pooled, a.sequences);
-}
-template <typename Visit>
-Status VisitOperands(ops::IndexerSelectArgs& a, Visit& visit) {
-  return visit(a.q, a.weights, a.selected, a.sequences);
-}
-template <typename Visit>
-Status VisitOperands(ops::AttentionArgs& a, Visit& visit) {
-  return visit(a.q, a.sink, a.selected, a.o, a.sequences);
-}
-template <typename Visit>
-Status VisitOperands(ops::RouterArgs& a, Visit& visit) {
-  return visit(a.logits, a.bias, a.hash_table, a.token_ids, a.indices, a.weights);
-}
-template <typename Visit>
-Status VisitOperands(ops::SwigluArgs& a, Visit& visit) {
-  return visit(a.gate, a.up, a.row_weights, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::RoutedExpertsArgs& a, Visit& visit) {
-  return visit(a.x, a.indices, a.weights, a.experts, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::MoeCombineArgs& a, Visit& visit) {
-  return visit(a.routed, a.shared, a.y);
-}
-template <typename Visit>
-Status VisitOperands(ops::SampleArgs& a, Visit& visit) {
-  return visit(a.logits, a.allowed, a.tokens, a.faults);
-}
-
-template <typename Visit>
-Status VisitOperands(ops::IndexerCandidatesArgs& a, Visit& visit) {
-  return visit(a.q, a.weights, a.candidates, a.sequences);
-}
-template <typename Visit>
-Status VisitOperands(ops::MergeCandidatesArgs& a, Visit& visit) {
-  return visit(a.candidates, a.selected);
-}
-template <typename Visit>
-Status VisitOperands(ops::AttentionPartArgs& a, Visit& visit) {
-  return visit(a.q, a.selected, a.part, a.sequences);
-}
-template <typename Visit>
-Status VisitOperands(ops::MergeAttentionArgs& a, Visit& visit) {
-  return visit(a.parts, a.sink, a.o);
-}
-template <typename Visit>
-Status VisitOperands(ops::GatherRowsArgs& a, Visit& visit) {
-  return visit(a.sources, a.rows);
-}
-template <typename Visit>
-Status VisitOperands(ops::SumRowsArgs& a, Visit& visit) {
-  return visit(a.rows, a.out);
-}
-template <typename Visit>
-Status VisitOperands(ops::ExpertTermsArgs& a, Visit& visit) {
-  return visit(a.x, a.indices, a.weights, a.experts, a.terms);
-}
-template <typename Visit>
-Status VisitOperands(ops::SumTermsArgs& a, Visit& visit) {
-  return visit(a.parts, a.indices, a.y);
-}
-
+// Each op's operands are visited twice: first their memory is added, then each is replaced by the device's.
 struct Adder {
   Mirror& mirror;
   // Of store_rows' source, which comes before its format and its runs.
   int64_t run_width = 0;
   int64_t run_row_bytes = 0;
 
-  template <typename... Operands>
-  Status operator()(Operands&... operands) {
-    (Add(operands), ...);
-    return {};
+  template <typename Operand>
+  void operator()(Operand& operand) {
+    Add(operand);
   }
   void Add(const TensorView& view) {
     mirror.Add(view);
@@ -309,11 +190,11 @@ struct Translator {
   std::vector<ops::IndexerSequence> indexer_sequences;
   std::vector<ops::AttentionSequence> attention_sequences;
 
-  template <typename... Operands>
-  Status operator()(Operands&... operands) {
-    Status status;
-    (void)((status = Replace(operands)).ok() && ...);
-    return status;
+  Status status = {};
+
+  template <typename Operand>
+  void operator()(Operand& operand) {
+    if (status.ok()) status = Replace(operand);
   }
   Status Replace(TensorView& view) {
     if (!view.is_null()) view = mirror.At(view);
@@ -383,10 +264,11 @@ Status RunMirrored(const ops::Backend& inner, ops::OpFunction<Args> op, const Ar
   Mirror mirror(inner);
   Args placed = args;
   Adder adder{mirror};
-  DSV4_RETURN_IF_ERROR(VisitOperands(placed, adder));
+  ops::VisitOperands(placed, adder);
   DSV4_RETURN_IF_ERROR(mirror.Upload());
   Translator translator{mirror, {}, {}, {}, {}, {}};
-  DSV4_RETURN_IF_ERROR(VisitOperands(placed, translator));
+  ops::VisitOperands(placed, translator);
+  DSV4_RETURN_IF_ERROR(translator.status);
   DSV4_RETURN_IF_ERROR(op(*inner.context, placed));
   return mirror.Download();
 }
@@ -399,13 +281,12 @@ Status RunMirrored(const ops::Backend&, ops::OpFunction<ops::PrepareWeightArgs>,
   return {};
 }
 
-#define DSV4_MIRRORED_OP(name, Args)                                          \
-  Status Mirrored_##name(ops::OpContext& context, const ops::Args& args) {    \
-    const ops::Backend& inner = static_cast<MirrorContext&>(context).inner(); \
-    return RunMirrored(inner, inner.table.name, args);                        \
+#define DSV4_MIRRORED_OP(name, Op)                                             \
+  Status Mirrored_##name(ops::OpContext& context, const ops::Op##Args& args) { \
+    const ops::Backend& inner = static_cast<MirrorContext&>(context).inner();  \
+    return RunMirrored(inner, inner.table.name, args);                         \
   }
-DSV4_FOR_EACH_OP(DSV4_MIRRORED_OP)
-DSV4_FOR_EACH_SHARD_OP(DSV4_MIRRORED_OP)
+DSV4_FOR_EVERY_OP(DSV4_MIRRORED_OP)
 #undef DSV4_MIRRORED_OP
 
 }  // namespace
@@ -413,11 +294,9 @@ DSV4_FOR_EACH_SHARD_OP(DSV4_MIRRORED_OP)
 ops::Backend MakeDeviceMirror(ops::Backend device) {
   ops::Backend backend;
   backend.name = device.name;
-  backend.packs_rows = device.packs_rows;
-#define DSV4_MIRRORED_ENTRY(name, Args) \
+#define DSV4_MIRRORED_ENTRY(name, Op) \
   if (device.table.name != nullptr) backend.table.name = Mirrored_##name;
-  DSV4_FOR_EACH_OP(DSV4_MIRRORED_ENTRY)
-  DSV4_FOR_EACH_SHARD_OP(DSV4_MIRRORED_ENTRY)
+  DSV4_FOR_EVERY_OP(DSV4_MIRRORED_ENTRY)
 #undef DSV4_MIRRORED_ENTRY
   backend.context = std::make_shared<MirrorContext>(std::move(device));
   return backend;

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "diag/checkpoint_check.h"
+#include "diag/checks/checkpoint_check.h"
 #include "tests/golden/faults/fault.h"
 
 namespace dsv4::testing {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "diag/decode_prefill_check.h"
-#include "diag/residual_check.h"
-#include "diag/scale_invariance_check.h"
-#include "diag/statistics.h"
-#include "diag/visible_check.h"
+#include "diag/checks/decode_prefill_check.h"
+#include "diag/checks/residual_check.h"
+#include "diag/checks/scale_invariance_check.h"
+#include "diag/checks/statistics.h"
+#include "diag/checks/visible_check.h"
 #include "tests/diag/subjects.h"
 
 namespace dsv4::testing {

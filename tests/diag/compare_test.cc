@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "base/temporary_directory_testing.h"
-#include "diag/compare_check.h"
+#include "diag/checks/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
 #include "io/safetensors_writer.h"

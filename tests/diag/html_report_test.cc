@@ -1,5 +1,5 @@
 // The page: nothing hostile gets into it, every number of a plot is in its table, every measure has a place in the drawing.
-#include "diag/html_report.h"
+#include "diag/report/html_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,11 @@
 #include <cmath>
 #include <limits>
 
-#include "diag/html_text.h"
-#include "diag/logit_plots.h"
-#include "diag/svg_axis.h"
-#include "diag/svg_plot.h"
-#include "diag/visible_map.h"
+#include "diag/report/html_text.h"
+#include "diag/report/logit_plots.h"
+#include "diag/report/svg_axis.h"
+#include "diag/report/svg_plot.h"
+#include "diag/report/visible_map.h"
 
 namespace dsv4::diag {
 namespace {

@@ -1,4 +1,4 @@
-#include "diag/report.h"
+#include "diag/report/report.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "diag/sampler_check.h"
+#include "diag/checks/sampler_check.h"
 
 namespace dsv4::diag {
 namespace {

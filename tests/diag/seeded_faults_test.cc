@@ -6,10 +6,10 @@
 #include <iostream>
 #include <limits>
 
-#include "diag/decode_prefill_check.h"
-#include "diag/residual_check.h"
-#include "diag/scale_invariance_check.h"
-#include "diag/visible_check.h"
+#include "diag/checks/decode_prefill_check.h"
+#include "diag/checks/residual_check.h"
+#include "diag/checks/scale_invariance_check.h"
+#include "diag/checks/visible_check.h"
 #include "tests/diag/subjects.h"
 
 namespace dsv4::testing {

@@ -10,7 +10,7 @@ std::set<std::string> ReplacedOps(const Mutation& mutation) {
   ops::OpTable table = Right();
   if (mutation.ops) mutation.ops(table);
   std::set<std::string> names;
-#define DSV4_IF_REPLACED(name, Args) \
+#define DSV4_IF_REPLACED(name, Op) \
   if (table.name != Right().name) names.insert(#name);
   DSV4_FOR_EACH_OP(DSV4_IF_REPLACED)
 #undef DSV4_IF_REPLACED

@@ -14,10 +14,10 @@ Status Count(const char* name) {
 }
 
 // The op runs before it is made to fail, so that a failed step leaves its writes behind.
-#define DSV4_INJECTED_OP(name, Args)                              \
-  Status name(ops::OpContext& context, const ops::Args& args) {   \
-    DSV4_RETURN_IF_ERROR(ToyBackend().table.name(context, args)); \
-    return Count(#name);                                          \
+#define DSV4_INJECTED_OP(name, Op)                                  \
+  Status name(ops::OpContext& context, const ops::Op##Args& args) { \
+    DSV4_RETURN_IF_ERROR(ToyBackend().table.name(context, args));   \
+    return Count(#name);                                            \
   }
 DSV4_FOR_EACH_OP(DSV4_INJECTED_OP)
 #undef DSV4_INJECTED_OP
@@ -33,7 +33,7 @@ const ops::Backend& InjectedBackend() {
   static const ops::Backend backend = [] {
     ops::Backend made = ToyBackend();
     made.name = "injected";
-#define DSV4_INJECTED_ENTRY(name, Args) made.table.name = name;
+#define DSV4_INJECTED_ENTRY(name, Op) made.table.name = name;
     DSV4_FOR_EACH_OP(DSV4_INJECTED_ENTRY)
 #undef DSV4_INJECTED_ENTRY
     return made;

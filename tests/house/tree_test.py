@@ -14,7 +14,7 @@ MOST_LINES = 600
 MOST_FILES = 40
 # What is still over the limit. A number may fall and never rise; nothing is added.
 LONG_STILL = {"src/server/http_server.cc": 686}
-CROWDED_STILL = {"src/diag": 76, "src/ops": 65, "src/server": 46}
+CROWDED_STILL = {"src/server": 46}
 # A file that only tests need.
 FOR_TESTS = re.compile(r"(_test|_testing)\.\w+$|^testing\.\w+$")
 

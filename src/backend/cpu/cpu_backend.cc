@@ -39,38 +39,9 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
           .num_threads = options.num_threads, .spin = spin, .cpus_of_nodes = options.cpus_of_nodes},
       cpu::KernelsFor(isa));
   backend.packs_rows = true;
-  backend.table = {
-      .prepare_weight = cpu::PrepareWeight,
-      .embed = cpu::Embed,
-      .rms_norm = cpu::RmsNorm,
-      .head_rms_norm = cpu::HeadRmsNorm,
-      .linear = cpu::Linear,
-      .grouped_linear = cpu::GroupedLinear,
-      .rope = cpu::Rope,
-      .simulate_fp8 = cpu::SimulateFp8,
-      .hadamard_fp4 = cpu::HadamardFp4,
-      .scale = cpu::Scale,
-      .hc_pre = cpu::HcPre,
-      .hc_post = cpu::HcPost,
-      .hc_head = cpu::HcHead,
-      .store_rows = cpu::StoreRows,
-      .compressor_pool = cpu::CompressorPool,
-      .indexer_select = cpu::IndexerSelect,
-      .attention = cpu::Attention,
-      .router = cpu::Router,
-      .swiglu = cpu::Swiglu,
-      .routed_experts = cpu::RoutedExperts,
-      .moe_combine = cpu::MoeCombine,
-      .sample = cpu::Sample,
-      .indexer_candidates = cpu::IndexerCandidates,
-      .merge_candidates = cpu::MergeCandidates,
-      .gather_rows = cpu::GatherRows,
-      .attention_part = cpu::AttentionPart,
-      .merge_attention = cpu::MergeAttention,
-      .sum_rows = cpu::SumRows,
-      .expert_terms = cpu::ExpertTerms,
-      .sum_terms = cpu::SumTerms,
-  };
+#define DSV4_OP_ENTRY(name, Op) backend.table.name = cpu::Op;
+  DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)
+#undef DSV4_OP_ENTRY
   return backend;
 }
 

@@ -25,35 +25,8 @@ inline const Kernels& KernelsOf(const ops::OpContext& context) {
   return static_cast<const CpuContext&>(context).kernels();
 }
 
-Status PrepareWeight(ops::OpContext& context, const ops::PrepareWeightArgs& args);
-Status Embed(ops::OpContext& context, const ops::EmbedArgs& args);
-Status RmsNorm(ops::OpContext& context, const ops::RmsNormArgs& args);
-Status HeadRmsNorm(ops::OpContext& context, const ops::HeadRmsNormArgs& args);
-Status Linear(ops::OpContext& context, const ops::LinearArgs& args);
-Status GroupedLinear(ops::OpContext& context, const ops::GroupedLinearArgs& args);
-Status Rope(ops::OpContext& context, const ops::RopeArgs& args);
-Status SimulateFp8(ops::OpContext& context, const ops::SimulateFp8Args& args);
-Status HadamardFp4(ops::OpContext& context, const ops::HadamardFp4Args& args);
-Status Scale(ops::OpContext& context, const ops::ScaleArgs& args);
-Status HcPre(ops::OpContext& context, const ops::HcPreArgs& args);
-Status HcPost(ops::OpContext& context, const ops::HcPostArgs& args);
-Status HcHead(ops::OpContext& context, const ops::HcHeadArgs& args);
-Status StoreRows(ops::OpContext& context, const ops::StoreRowsArgs& args);
-Status CompressorPool(ops::OpContext& context, const ops::CompressorPoolArgs& args);
-Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args);
-Status Attention(ops::OpContext& context, const ops::AttentionArgs& args);
-Status Router(ops::OpContext& context, const ops::RouterArgs& args);
-Status Swiglu(ops::OpContext& context, const ops::SwigluArgs& args);
-Status RoutedExperts(ops::OpContext& context, const ops::RoutedExpertsArgs& args);
-Status MoeCombine(ops::OpContext& context, const ops::MoeCombineArgs& args);
-Status Sample(ops::OpContext& context, const ops::SampleArgs& args);
-Status IndexerCandidates(ops::OpContext& context, const ops::IndexerCandidatesArgs& args);
-Status MergeCandidates(ops::OpContext& context, const ops::MergeCandidatesArgs& args);
-Status AttentionPart(ops::OpContext& context, const ops::AttentionPartArgs& args);
-Status MergeAttention(ops::OpContext& context, const ops::MergeAttentionArgs& args);
-Status GatherRows(ops::OpContext& context, const ops::GatherRowsArgs& args);
-Status SumRows(ops::OpContext& context, const ops::SumRowsArgs& args);
-Status ExpertTerms(ops::OpContext& context, const ops::ExpertTermsArgs& args);
-Status SumTerms(ops::OpContext& context, const ops::SumTermsArgs& args);
+#define DSV4_DECLARE_OP(name, Op) Status Op(ops::OpContext& context, const ops::Op##Args& args);
+DSV4_FOR_EVERY_OP(DSV4_DECLARE_OP)
+#undef DSV4_DECLARE_OP
 
 }  // namespace dsv4::backend::cpu

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "backend/cuda/cuda_ops.h"
 
@@ -12,104 +14,68 @@ namespace dsv4::backend {
 namespace cuda {
 namespace {
 
-// What the journal keeps of an op, and the operand whose device is checked.
-OpRecord Record(const ops::EmbedArgs& a) { return {"embed", {a.table.shape, a.streams.shape}}; }
-OpRecord Record(const ops::RmsNormArgs& a) { return {"rms_norm", {a.x.shape}}; }
-OpRecord Record(const ops::HeadRmsNormArgs& a) { return {"head_rms_norm", {a.x.shape}}; }
-OpRecord Record(const ops::LinearArgs& a) {
-  return {"linear", {a.x.shape, {a.weight->rows, a.weight->cols}}};
+// What the journal keeps of a call: the shapes of its first operands.
+template <typename Args>
+OpRecord Record(const char* name, const Args& args) {
+  OpRecord record = {name, {}};
+  size_t count = 0;
+  const auto keep = [&](const Shape& shape) {
+    if (shape.rank() > 0 && count < record.shapes.size()) record.shapes[count++] = shape;
+  };
+  ops::VisitOperands(args, [&](const auto& operand) {
+    using Operand = std::remove_cvref_t<decltype(operand)>;
+    if constexpr (std::is_same_v<Operand, TensorView>) {
+      if (!operand.is_null()) keep(operand.shape);
+    } else if constexpr (std::is_same_v<Operand, const Weight*>) {
+      keep({operand->rows, operand->cols});
+    } else if constexpr (std::is_same_v<Operand, std::span<const ops::ExpertWeights>>) {
+      keep({static_cast<int64_t>(operand.size())});
+    }
+  });
+  return record;
 }
-OpRecord Record(const ops::GroupedLinearArgs& a) {
-  return {"grouped_linear", {a.x.shape, {a.weight->rows, a.weight->cols}}};
-}
-OpRecord Record(const ops::RopeArgs& a) { return {"rope", {a.x.shape, a.frequencies.shape}}; }
-OpRecord Record(const ops::SimulateFp8Args& a) { return {"simulate_fp8", {a.x.shape}}; }
-OpRecord Record(const ops::HadamardFp4Args& a) { return {"hadamard_fp4", {a.x.shape}}; }
-OpRecord Record(const ops::ScaleArgs& a) { return {"scale", {a.x.shape}}; }
-OpRecord Record(const ops::HcPreArgs& a) { return {"hc_pre", {a.streams.shape, a.fn.shape}}; }
-OpRecord Record(const ops::HcPostArgs& a) { return {"hc_post", {a.residual.shape}}; }
-OpRecord Record(const ops::HcHeadArgs& a) { return {"hc_head", {a.streams.shape, a.fn.shape}}; }
-OpRecord Record(const ops::StoreRowsArgs& a) { return {"store_rows", {a.source.shape}}; }
-OpRecord Record(const ops::CompressorPoolArgs& a) {
-  return {"compressor_pool", {a.values.shape, a.pooled.shape}};
-}
-OpRecord Record(const ops::IndexerSelectArgs& a) { return {"indexer_select", {a.q.shape, a.selected.shape}}; }
-OpRecord Record(const ops::AttentionArgs& a) { return {"attention", {a.q.shape, a.selected.shape}}; }
-OpRecord Record(const ops::RouterArgs& a) { return {"router", {a.logits.shape, a.indices.shape}}; }
-OpRecord Record(const ops::SwigluArgs& a) { return {"swiglu", {a.gate.shape}}; }
-OpRecord Record(const ops::RoutedExpertsArgs& a) {
-  return {"routed_experts", {a.x.shape, a.indices.shape, {static_cast<int64_t>(a.experts.size())}}};
-}
-OpRecord Record(const ops::MoeCombineArgs& a) { return {"moe_combine", {a.routed.shape}}; }
-OpRecord Record(const ops::SampleArgs& a) { return {"sample", {a.logits.shape}}; }
-OpRecord Record(const ops::IndexerCandidatesArgs& a) {
-  return {"indexer_candidates", {a.q.shape, a.candidates.shape}};
-}
-OpRecord Record(const ops::MergeCandidatesArgs& a) {
-  return {"merge_candidates", {a.candidates.shape, a.selected.shape}};
-}
-OpRecord Record(const ops::AttentionPartArgs& a) { return {"attention_part", {a.q.shape, a.selected.shape}}; }
-OpRecord Record(const ops::MergeAttentionArgs& a) { return {"merge_attention", {a.parts.shape}}; }
-OpRecord Record(const ops::GatherRowsArgs& a) { return {"gather_rows", {a.rows.shape}}; }
-OpRecord Record(const ops::SumRowsArgs& a) { return {"sum_rows", {a.rows.shape, a.out.shape}}; }
-OpRecord Record(const ops::ExpertTermsArgs& a) {
-  return {"expert_terms", {a.x.shape, a.indices.shape, {static_cast<int64_t>(a.experts.size())}}};
-}
-OpRecord Record(const ops::SumTermsArgs& a) { return {"sum_terms", {a.parts.shape}}; }
 
-const TensorView& Operand(const ops::EmbedArgs& a) { return a.streams; }
-const TensorView& Operand(const ops::RmsNormArgs& a) { return a.x; }
-const TensorView& Operand(const ops::HeadRmsNormArgs& a) { return a.x; }
-const TensorView& Operand(const ops::LinearArgs& a) { return a.x; }
-const TensorView& Operand(const ops::GroupedLinearArgs& a) { return a.x; }
-const TensorView& Operand(const ops::RopeArgs& a) { return a.x; }
-const TensorView& Operand(const ops::SimulateFp8Args& a) { return a.x; }
-const TensorView& Operand(const ops::HadamardFp4Args& a) { return a.x; }
-const TensorView& Operand(const ops::ScaleArgs& a) { return a.x; }
-const TensorView& Operand(const ops::HcPreArgs& a) { return a.streams; }
-const TensorView& Operand(const ops::HcPostArgs& a) { return a.residual; }
-const TensorView& Operand(const ops::HcHeadArgs& a) { return a.streams; }
-const TensorView& Operand(const ops::StoreRowsArgs& a) { return a.source; }
-const TensorView& Operand(const ops::CompressorPoolArgs& a) { return a.values; }
-const TensorView& Operand(const ops::IndexerSelectArgs& a) { return a.q; }
-const TensorView& Operand(const ops::AttentionArgs& a) { return a.q; }
-const TensorView& Operand(const ops::RouterArgs& a) { return a.logits; }
-const TensorView& Operand(const ops::SwigluArgs& a) { return a.gate; }
-const TensorView& Operand(const ops::RoutedExpertsArgs& a) { return a.x; }
-const TensorView& Operand(const ops::MoeCombineArgs& a) { return a.routed; }
-const TensorView& Operand(const ops::SampleArgs& a) { return a.logits; }
-const TensorView& Operand(const ops::IndexerCandidatesArgs& a) { return a.q; }
-const TensorView& Operand(const ops::MergeCandidatesArgs& a) { return a.candidates; }
-const TensorView& Operand(const ops::AttentionPartArgs& a) { return a.part; }
-const TensorView& Operand(const ops::MergeAttentionArgs& a) { return a.o; }
-const TensorView& Operand(const ops::GatherRowsArgs& a) { return a.rows; }
-const TensorView& Operand(const ops::SumRowsArgs& a) { return a.out; }
-const TensorView& Operand(const ops::ExpertTermsArgs& a) { return a.x; }
-const TensorView& Operand(const ops::SumTermsArgs& a) { return a.y; }
-
-// The table's entry for an op: validation, the checks every op needs, then the op.
-template <typename Args, Status (*kRun)(CudaContext&, const Args&)>
-Status Entry(ops::OpContext& context, const Args& args) {
-  DSV4_RETURN_IF_ERROR(Validate(args));
-  auto& cuda = static_cast<CudaContext&>(context);
-  return cuda.RunOp(Record(args), Operand(args), [&] { return kRun(cuda, args); });
+// The first tensor of a call that there is: its device is checked.
+template <typename Args>
+const TensorView& FirstTensor(const Args& args) {
+  static const TensorView kNone;
+  const TensorView* first = &kNone;
+  ops::VisitOperands(args, [&](const auto& operand) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(operand)>, TensorView>) {
+      if (first->is_null()) first = &operand;
+    }
+  });
+  return *first;
 }
 
 // Experts whose table exists were valid when it was made. Checking hundreds of them takes longer than running them, so then
 // one stands for all.
-template <typename Args, Status (*kRun)(CudaContext&, const Args&)>
-Status ExpertsEntry(ops::OpContext& context, const Args& args) {
+template <typename Args>
+Status ValidateCall(CudaContext& cuda, const Args& args) {
+  if constexpr (requires { args.experts; }) {
+    if (cuda.expert_tables().Knows(args.experts, args.x.dtype)) {
+      Args checked = args;
+      checked.experts = args.experts.first(1);
+      return Validate(checked);
+    }
+  }
+  return Validate(args);
+}
+
+// The table's entry for an op: validation, the checks every op needs, then the op.
+template <typename Args>
+Status Entry(const char* name, ops::OpContext& context, const Args& args,
+             Status (*run)(CudaContext&, const Args&)) {
   auto& cuda = static_cast<CudaContext&>(context);
-  Args checked = args;
-  if (cuda.expert_tables().Knows(args.experts, args.x.dtype)) checked.experts = args.experts.first(1);
-  DSV4_RETURN_IF_ERROR(Validate(checked));
-  return cuda.RunOp(Record(args), Operand(args), [&] { return kRun(cuda, args); });
+  DSV4_RETURN_IF_ERROR(ValidateCall(cuda, args));
+  return cuda.RunOp(Record(name, args), FirstTensor(args), [&] { return run(cuda, args); });
 }
 
 // Reads host memory, and queues copies and what follows them.
-Status PrepareWeightEntry(ops::OpContext& context, const ops::PrepareWeightArgs& args) {
+Status Entry(const char*, ops::OpContext& context, const ops::PrepareWeightArgs& args,
+             Status (*run)(CudaContext&, const ops::PrepareWeightArgs&)) {
   DSV4_RETURN_IF_ERROR(Validate(args));
-  return PrepareWeight(static_cast<CudaContext&>(context), args);
+  return run(static_cast<CudaContext&>(context), args);
 }
 
 bool Says(const char* value, std::string_view wanted) { return value != nullptr && value == wanted; }
@@ -213,40 +179,13 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
   if (options.explain || to_log) context->Explain(to_log);
   backend.context = std::move(context);
-  using namespace cuda;  // NOLINT: the table reads as a table.
   backend.packs_rows = kCudaPacksRows;
-  backend.table = {
-      .prepare_weight = PrepareWeightEntry,
-      .embed = Entry<ops::EmbedArgs, Embed>,
-      .rms_norm = Entry<ops::RmsNormArgs, RmsNorm>,
-      .head_rms_norm = Entry<ops::HeadRmsNormArgs, HeadRmsNorm>,
-      .linear = Entry<ops::LinearArgs, Linear>,
-      .grouped_linear = Entry<ops::GroupedLinearArgs, GroupedLinear>,
-      .rope = Entry<ops::RopeArgs, Rope>,
-      .simulate_fp8 = Entry<ops::SimulateFp8Args, SimulateFp8>,
-      .hadamard_fp4 = Entry<ops::HadamardFp4Args, HadamardFp4>,
-      .scale = Entry<ops::ScaleArgs, Scale>,
-      .hc_pre = Entry<ops::HcPreArgs, HcPre>,
-      .hc_post = Entry<ops::HcPostArgs, HcPost>,
-      .hc_head = Entry<ops::HcHeadArgs, HcHead>,
-      .store_rows = Entry<ops::StoreRowsArgs, StoreRows>,
-      .compressor_pool = Entry<ops::CompressorPoolArgs, CompressorPool>,
-      .indexer_select = Entry<ops::IndexerSelectArgs, IndexerSelect>,
-      .attention = Entry<ops::AttentionArgs, Attention>,
-      .router = Entry<ops::RouterArgs, Router>,
-      .swiglu = Entry<ops::SwigluArgs, Swiglu>,
-      .routed_experts = ExpertsEntry<ops::RoutedExpertsArgs, RoutedExperts>,
-      .moe_combine = Entry<ops::MoeCombineArgs, MoeCombine>,
-      .sample = Entry<ops::SampleArgs, Sample>,
-      .indexer_candidates = Entry<ops::IndexerCandidatesArgs, IndexerCandidates>,
-      .merge_candidates = Entry<ops::MergeCandidatesArgs, MergeCandidates>,
-      .gather_rows = Entry<ops::GatherRowsArgs, GatherRows>,
-      .attention_part = Entry<ops::AttentionPartArgs, AttentionPart>,
-      .merge_attention = Entry<ops::MergeAttentionArgs, MergeAttention>,
-      .sum_rows = Entry<ops::SumRowsArgs, SumRows>,
-      .expert_terms = ExpertsEntry<ops::ExpertTermsArgs, ExpertTerms>,
-      .sum_terms = Entry<ops::SumTermsArgs, SumTerms>,
+#define DSV4_OP_ENTRY(name, Op)                                            \
+  backend.table.name = [](ops::OpContext& to, const ops::Op##Args& args) { \
+    return cuda::Entry(#name, to, args, cuda::Op);                         \
   };
+  DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)
+#undef DSV4_OP_ENTRY
   return backend;
 }
 

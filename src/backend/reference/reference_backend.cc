@@ -24,38 +24,9 @@ ops::Backend MakeReferenceBackend(int num_threads) {
   backend.name = "reference";
   backend.context = std::make_shared<ReferenceContext>(num_threads);
   backend.packs_rows = true;
-  backend.table = {
-      .prepare_weight = reference::PrepareWeight,
-      .embed = reference::Embed,
-      .rms_norm = reference::RmsNorm,
-      .head_rms_norm = reference::HeadRmsNorm,
-      .linear = reference::Linear,
-      .grouped_linear = reference::GroupedLinear,
-      .rope = reference::Rope,
-      .simulate_fp8 = reference::SimulateFp8,
-      .hadamard_fp4 = reference::HadamardFp4,
-      .scale = reference::Scale,
-      .hc_pre = reference::HcPre,
-      .hc_post = reference::HcPost,
-      .hc_head = reference::HcHead,
-      .store_rows = reference::StoreRows,
-      .compressor_pool = reference::CompressorPool,
-      .indexer_select = reference::IndexerSelect,
-      .attention = reference::Attention,
-      .router = reference::Router,
-      .swiglu = reference::Swiglu,
-      .routed_experts = reference::RoutedExperts,
-      .moe_combine = reference::MoeCombine,
-      .sample = reference::Sample,
-      .indexer_candidates = reference::IndexerCandidates,
-      .merge_candidates = reference::MergeCandidates,
-      .gather_rows = reference::GatherRows,
-      .attention_part = reference::AttentionPart,
-      .merge_attention = reference::MergeAttention,
-      .sum_rows = reference::SumRows,
-      .expert_terms = reference::ExpertTerms,
-      .sum_terms = reference::SumTerms,
-  };
+#define DSV4_OP_ENTRY(name, Op) backend.table.name = reference::Op;
+  DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)
+#undef DSV4_OP_ENTRY
   return backend;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "comm/null_group.h"
 #include "model/graph/all_entries.h"
 #include "model/graph/compressor.h"
 #include "model/graph/indexer.h"
@@ -195,13 +194,12 @@ Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const Te
 // alike, and for each sequence alone, so that its numbers do not depend on the others of the pass. With few queries it is exchanges and
 // launches that count. Entries count in the width of activations however they are stored, on which no number may depend either.
 bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence) {
-  constexpr int64_t kFewQueries = 16;
   const ModelConfig& config = step.config();
   const int64_t query = config.num_attention_heads * (config.head_dim * ElementBytes(step.dtype()) +
                                                       (config.head_dim + 2) * ElementBytes(DType::kF32));
   const int64_t num_entries =
       (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
-  return sequence.num_tokens > kFewQueries &&
+  return sequence.num_tokens > step.policy().few_queries &&
          num_entries * config.head_dim * ElementBytes(step.dtype()) < sequence.num_tokens * query;
 }
 
@@ -223,14 +221,14 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
 Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                      const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                      const TensorView& o) {
-  constexpr int64_t kMostSentTokens = 512;
+  const int64_t most_sent = step.policy().most_sent_queries;
   const std::span<const PassSequence> plan = step.plan().sequences;
   const auto of = [](const Range& rows, const TensorView& all) {
     return all.is_null() ? all : all.Rows(rows.begin, rows.end);
   };
   const auto send = [&](int64_t begin, int64_t end) -> Status {
-    for (; begin < end; begin += kMostSentTokens) {
-      const Range rows{begin, std::min(end, begin + kMostSentTokens)};
+    for (; begin < end; begin += most_sent) {
+      const Range rows{begin, std::min(end, begin + most_sent)};
       DSV4_RETURN_IF_ERROR(AttendTogether(step, weights, of(rows, q), of(rows, selected),
                                           SequencesOf(rows, sequences), of(rows, o)));
     }
@@ -247,8 +245,7 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
                                         plan.subspan(first, end - first), SequencesOf(rows, sequences),
                                         of(rows, o)));
     }
-    // A plan counts what either way takes.
-    if (!travel || comm::IsNull(*step.context().shards.hosts)) {
+    if (!travel || step.policy().sizes_only) {
       DSV4_RETURN_IF_ERROR(send(rows.begin, rows.end));
     }
   }

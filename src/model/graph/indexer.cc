@@ -73,30 +73,27 @@ std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
 // Whether shards divide the tokens of the pass, not the keys: so many that a shard's keep a device busy, and keys are not many more bytes
 // than the candidates that would be exchanged. All decide alike.
 bool DividesTokens(const LayerStep& step) {
-  constexpr int64_t kMinTokens = 512;
-  constexpr int64_t kMostKeyBytes = 8;  // Of a byte of candidates.
   const ModelConfig& config = step.config();
   const int64_t n = step.plan().num_tokens;
-  if (!step.context().shards.divide_entries() || n < kMinTokens) return false;
+  if (!step.context().shards.divide_entries() || n < step.policy().min_index_tokens) return false;
   int64_t num_keys = 0;
   for (const PassSequence& sequence : step.plan().sequences)
     num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
   return num_keys * config.index_head_dim * ElementBytes(step.dtype()) <=
-         kMostKeyBytes * n * config.index_topk * ElementBytes(DType::kI64);
+         step.policy().most_key_bytes * n * config.index_topk * ElementBytes(DType::kI64);
 }
 
 // How many consecutive tokens of a long pass each shard chooses for, in order: as even as can be by what they cost. Later ones see more keys.
 std::vector<int64_t> TokensOfShards(const LayerStep& step) {
   constexpr int64_t kUnit = 16;  // Tokens that stay together.
-  constexpr int64_t kTokenCost =
-      700;  // Of a token's queries and choice, in keys that it scores; seen on an H200.
+  const int64_t token_cost = step.policy().index_token_cost;
   const int64_t num_shards = step.context().shards.entries.count;
   std::vector<std::pair<int64_t, int64_t>> units;  // Tokens, and what those up to here cost.
   int64_t cost = 0;
   for (const PassSequence& sequence : step.plan().sequences) {
     for (int64_t i = 0; i < sequence.num_tokens; i += kUnit) {
       const int64_t tokens = std::min(kUnit, sequence.num_tokens - i);
-      cost += tokens * (kTokenCost + (sequence.first_position + i) / step.layer_config().compress_ratio);
+      cost += tokens * (token_cost + (sequence.first_position + i) / step.layer_config().compress_ratio);
       units.emplace_back(tokens, cost);
     }
   }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/null_group.h"
 #include "model/graph/sequence_experts.h"
 
 namespace dsv4::model {
@@ -72,7 +71,7 @@ Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t
               const TensorView& y) {
   const Shards& shards = step.context().expert_shards;
   std::vector<int64_t> row_bytes;
-  if (!comm::IsNull(*shards.hosts)) {  // A plan's terms are those of all ranks.
+  if (!step.policy().sizes_only) {  // Else `targets` are those of all ranks.
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::vector<int32_t>> lists,
                                  comm::GatherLists(*shards.hosts, targets));
     targets.clear();
@@ -95,8 +94,8 @@ Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const 
   const comm::Communicator& group = *step.context().expert_shards.hosts;
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
-  const bool dry_run = comm::IsNull(group);
-  // A plan counts the worst case: all places of all tokens want this shard.
+  const bool dry_run = step.policy().sizes_only;
+  // Then the worst case counts: all places of all tokens want this shard.
   std::vector<Term> terms(dry_run ? static_cast<size_t>(routing.indices.num_elements()) : 0);
   if (!dry_run) {
     DSV4_ASSIGN_OR_RETURN_STATUS(terms, TermsOf(step, experts, routing));

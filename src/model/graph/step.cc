@@ -309,10 +309,9 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Tens
 // How many rows of a pass each shard keeps the streams of; empty where all keep all. Where sums are cut, what is added up by rows need not
 // come to all before it is normed; for fewer tokens an exchange takes as long as what it saves.
 std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
-  constexpr int64_t kMinTokens = 512;
   const Placement& placement = graph.weights.place.placement;
   if (placement.experts != ExpertPlacement::kByColumns || placement.num_shards == 1 ||
-      num_tokens < kMinTokens) {
+      num_tokens < graph.backend.policy.min_stream_tokens) {
     return {};
   }
   return EvenRows(num_tokens, placement.num_shards);

@@ -106,6 +106,7 @@ class LayerStep {
   const ModelConfig& config() const { return context_.config; }
   const PassPlan& plan() const { return context_.plan; }
   const ops::OpTable& ops() const { return context_.backend.table; }
+  const ops::ParallelPolicy& policy() const { return context_.backend.policy; }
   int layer() const { return layer_; }
   // The layer as the sequence states count.
   int state_layer() const { return layer_ - context_.first_layer; }

@@ -69,10 +69,13 @@ Status CountWeight(ops::OpContext& context, const ops::PrepareWeightArgs& args) 
 
 ops::Backend CountingBackend(const std::shared_ptr<CountingContext>& context) {
   // The options decide how rows are kept, as for any backend that can.
-  ops::Backend backend{.name = "memory plan", .table = {}, .context = context, .packs_rows = true};
-#define DSV4_SKIP_OP(name, Args) backend.table.name = Skip<ops::Args>;
-  DSV4_FOR_EACH_OP(DSV4_SKIP_OP)
-  DSV4_FOR_EACH_SHARD_OP(DSV4_SKIP_OP)
+  ops::Backend backend{.name = "memory plan",
+                       .table = {},
+                       .context = context,
+                       .packs_rows = true,
+                       .policy = {.sizes_only = true}};
+#define DSV4_SKIP_OP(name, Op) backend.table.name = Skip<ops::Op##Args>;
+  DSV4_FOR_EVERY_OP(DSV4_SKIP_OP)
 #undef DSV4_SKIP_OP
   backend.table.prepare_weight = CountWeight;
   return backend;

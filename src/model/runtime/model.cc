@@ -112,9 +112,11 @@ uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights
 
 // The same on all ranks that run one model in one way, whatever part of it they have.
 uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
-                          const ModelOptions& options) {
+                          const ModelOptions& options, const ops::ParallelPolicy& policy) {
   const std::string facts =
-      fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", Facts(config, options), num_layers, options.max_chunk_tokens,
+      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}", Facts(config, options),
+                  policy.min_index_tokens, policy.most_key_bytes, policy.index_token_cost, policy.few_queries,
+                  policy.most_sent_queries, policy.min_stream_tokens, num_layers, options.max_chunk_tokens,
                   options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement),
                   config.vocab_size, options.cache_rows == CacheRows::kPacked);
   return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
@@ -228,7 +230,7 @@ Status Model::Prepare() {
   if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
   layout_ = MakeCacheLayout(config_, weights_, options_);
   if (options_.group != nullptr) {
-    fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_);
+    fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_, backend_.policy);
   }
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
   DSV4_RETURN_IF_ERROR(UploadRopeTables());

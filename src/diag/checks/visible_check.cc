@@ -1,0 +1,338 @@
+#include "diag/checks/visible_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "diag/checks/attention_probe.h"
+#include "diag/recording.h"
+#include "diag/report/visible_map.h"
+#include "formats/cache_rows.h"
+
+namespace dsv4::diag {
+namespace {
+
+// A complaint about one query of one layer.
+struct Complaint {
+  Place place;
+  std::string text;
+};
+
+// What one layer's ops did.
+struct LayerView {
+  std::vector<SeenKeys> seen;  // By query.
+  std::vector<std::vector<int64_t>>
+      allowed;  // By query: the entries that the indexer left; empty without an indexer.
+  bool has_indexer = false;
+  double sink_weight = 0;  // exp(sink) of head 0.
+};
+
+std::vector<int64_t> Range(int64_t begin, int64_t end) {
+  std::vector<int64_t> values(static_cast<size_t>(std::max<int64_t>(0, end - begin)));
+  std::iota(values.begin(), values.end(), begin);
+  return values;
+}
+
+// "0 3..130 135", "none".
+std::string Show(const std::vector<int64_t>& values) {
+  std::string text;
+  for (size_t begin = 0; begin < values.size();) {
+    size_t end = begin + 1;
+    while (end < values.size() && values[end] == values[end - 1] + 1) ++end;
+    if (!text.empty()) text += " ";
+    text += end - begin < 3 ? std::to_string(values[begin])
+                            : fmt::format("{}..{}", values[begin], values[end - 1]);
+    begin = end - begin < 3 ? begin + 1 : end;
+  }
+  return text.empty() ? "none" : text;
+}
+
+// The first difference between what was seen and what the rule says; empty when there is none.
+std::string Differences(std::string_view what, const std::vector<int64_t>& seen,
+                        const std::vector<int64_t>& want) {
+  std::vector<int64_t> missing;
+  std::vector<int64_t> extra;
+  std::set_difference(want.begin(), want.end(), seen.begin(), seen.end(), std::back_inserter(missing));
+  std::set_difference(seen.begin(), seen.end(), want.begin(), want.end(), std::back_inserter(extra));
+  std::string text;
+  if (!missing.empty()) text += fmt::format("does not see {} {}", what, Show(missing));
+  if (!extra.empty())
+    text += fmt::format("{}sees {} {}, which it must not", text.empty() ? "" : " and ", what, Show(extra));
+  return text;
+}
+
+// Rows [0, count) of paged rows as fp32.
+Result<std::vector<float>> ReadPages(ops::OpContext& context, const PagedRows& rows, int64_t count,
+                                     Device device) {
+  std::vector<float> all;
+  for (int64_t begin = 0; begin < count; begin += rows.rows_per_page) {
+    const int64_t in_page = std::min(rows.rows_per_page, count - begin);
+    const int64_t row_bytes = rows.RowBytes();
+    const TensorView view =
+        TensorView::Contiguous(rows.pages[static_cast<size_t>(begin / rows.rows_per_page)], DType::kU8,
+                               {in_page, row_bytes}, device);
+    DSV4_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ToHostBytes(context, view));
+    std::vector<float> values(static_cast<size_t>(rows.width));
+    for (int64_t row = 0; row < in_page; ++row) {
+      UnpackRow(rows.format, bytes.data() + row * row_bytes, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+class Watcher {
+ public:
+  Watcher(const Subject& subject, const VisibleOptions& options) : subject_(subject), options_(options) {
+    views_.resize(static_cast<size_t>(subject.model.num_layers()));
+  }
+
+  OpHooks Hooks() {
+    OpHooks hooks;
+    hooks.indexer_select = [this](const auto& inner, const ops::IndexerSelectArgs& args) -> Status {
+      DSV4_RETURN_IF_ERROR(inner(args));
+      return Wanted() ? WatchIndexer(args) : Status();
+    };
+    hooks.attention = [this](const auto& inner, const ops::AttentionArgs& args) -> Status {
+      DSV4_RETURN_IF_ERROR(inner(args));
+      const Status status = Wanted() ? WatchAttention(inner, args) : Status();
+      ++layer_;  // Every layer calls attention once, behind its indexer.
+      return status;
+    };
+    return hooks;
+  }
+
+  const std::vector<LayerView>& views() const { return views_; }
+  // In graph order.
+  const std::vector<Complaint>& complaints() const { return complaints_; }
+
+  // What was seen beside the rule, of the layers that were watched. The first query has position 0.
+  std::vector<LayerKeys> Keys() const {
+    std::vector<LayerKeys> layers;
+    for (size_t i = 0; i < views_.size(); ++i) {
+      if (views_[i].seen.empty()) continue;
+      const model::LayerConfig& layer = config().layers[i];
+      LayerKeys keys{.layer = static_cast<int>(i), .kind = std::string(model::LayerKindName(layer.kind))};
+      for (size_t t = 0; t < views_[i].seen.size(); ++t) {
+        const auto position = static_cast<int64_t>(t);
+        keys.queries.push_back(
+            {.position = position,
+             .window = views_[i].seen[t].window,
+             .window_rule = WindowRule(position),
+             .entries = views_[i].seen[t].entries,
+             .entries_rule = EntriesRule(i, t, position),
+             .num_visible_entries = layer.compressed() ? (position + 1) / layer.compress_ratio : 0});
+      }
+      layers.push_back(std::move(keys));
+    }
+    return layers;
+  }
+
+ private:
+  std::vector<int64_t> WindowRule(int64_t position) const {
+    return Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1);
+  }
+  std::vector<int64_t> EntriesRule(size_t layer, size_t t, int64_t position) const {
+    const int64_t ratio = config().layers[layer].compress_ratio;
+    if (ratio == 0) return {};
+    return views_[layer].has_indexer ? views_[layer].allowed[t] : Range(0, (position + 1) / ratio);
+  }
+
+  bool Wanted() const { return !options_.layer || *options_.layer == layer_; }
+  LayerView& view() { return views_[static_cast<size_t>(layer_)]; }
+  const model::ModelConfig& config() const { return subject_.model.config(); }
+
+  void Complain(std::string tensor, std::string op, int64_t position, std::string text) {
+    complaints_.push_back({Place{layer_, std::move(tensor), std::move(op), position}, std::move(text)});
+  }
+
+  Status WatchIndexer(const ops::IndexerSelectArgs& args) {
+    ops::OpContext& context = subject_.context();
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> selected, ToHostFloats(context, args.selected));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> q, ToHostFloats(context, args.q));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> weights, ToHostFloats(context, args.weights));
+    const int64_t heads = args.q.shape[1];
+    const int64_t width = args.q.shape[2];
+    const int64_t top_k = args.selected.shape[1];
+    const int64_t num_tokens = args.q.shape[0];
+    const ops::IndexerSequence& sequence = args.sequences[0];
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const std::vector<float> keys,
+        ReadPages(context, sequence.keys, (sequence.first_position + num_tokens) / args.ratio,
+                  args.q.device));
+    view().has_indexer = true;
+    // What rounding the dot products, their weighted relu and the sum may change (ops/indexer_select.h).
+    const double unit = args.q.dtype == DType::kBF16 ? 0x1p-7 : 0x1p-18;
+    bool complained = false;
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const int64_t position = sequence.first_position + t;
+      const int64_t visible = (position + 1) / args.ratio;
+      std::vector<int64_t> chosen;
+      for (int64_t i = 0; i < top_k; ++i) {
+        const auto entry = static_cast<int64_t>(selected[static_cast<size_t>(t * top_k + i)]);
+        if (entry >= 0) chosen.push_back(entry);
+      }
+      std::sort(chosen.begin(), chosen.end());
+      view().allowed.push_back(chosen);
+      if (complained) continue;
+      std::vector<Score> scores(static_cast<size_t>(visible));
+      for (int64_t j = 0; j < visible; ++j) {
+        for (int64_t h = 0; h < heads; ++h) {
+          const float* query = q.data() + (t * heads + h) * width;
+          const double dot = std::inner_product(query, query + width, keys.data() + j * width, 0.0);
+          const double term = weights[static_cast<size_t>(t * heads + h)] * std::max(dot, 0.0);
+          scores[static_cast<size_t>(j)].value += term;
+          scores[static_cast<size_t>(j)].slack += unit * std::abs(term);
+        }
+      }
+      const std::string text = SelectionComplaint(chosen, scores, top_k);
+      if (text.empty()) continue;
+      complained = true;
+      Complain("attn.indexer.selected", "indexer_select", position, text);
+    }
+    return {};
+  }
+
+  // An entry's score as computed here, and how far off another correct computation may be.
+  struct Score {
+    double value = 0;
+    double slack = 0;
+  };
+
+  // The best min(top_k, visible) entries by score, whichever way ties within rounding fall.
+  static std::string SelectionComplaint(const std::vector<int64_t>& chosen, const std::vector<Score>& scores,
+                                        int64_t top_k) {
+    const auto visible = static_cast<int64_t>(scores.size());
+    const int64_t want = std::min(top_k, visible);
+    if (std::adjacent_find(chosen.begin(), chosen.end()) != chosen.end()) return "an entry is chosen twice";
+    if (!chosen.empty() && chosen.back() >= visible) {
+      return fmt::format("entry {} is chosen; the query sees {}", chosen.back(), visible);
+    }
+    if (static_cast<int64_t>(chosen.size()) != want) {
+      return fmt::format("{} entries are chosen, wanted the best {} of {}", chosen.size(), want, visible);
+    }
+    if (want == 0) return {};
+    std::vector<double> lowest;
+    for (const Score& score : scores) lowest.push_back(score.value - score.slack);
+    std::nth_element(lowest.begin(), lowest.begin() + (want - 1), lowest.end(), std::greater<>());
+    const double last = lowest[static_cast<size_t>(want - 1)];
+    for (const int64_t entry : chosen) {
+      const Score& score = scores[static_cast<size_t>(entry)];
+      if (score.value + score.slack < last) {
+        return fmt::format("entry {} is chosen with score {:.5g}; the {} best reach {:.5g}", entry,
+                           score.value, want, last);
+      }
+    }
+    return {};
+  }
+
+  Status WatchAttention(const InnerOp<ops::AttentionArgs>& inner, const ops::AttentionArgs& args) {
+    ops::OpContext& context = subject_.context();
+    DSV4_ASSIGN_OR_RETURN_STATUS(view().seen, ProbeAttention(context, inner, args, config().nope_head_dim()));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> sink, ToHostFloats(context, args.sink));
+    view().sink_weight = std::exp(static_cast<double>(sink[0]));
+    for (size_t t = 0; t < view().seen.size(); ++t) {
+      const std::string text = QueryComplaint(t, args.sequences[0].first_position + static_cast<int64_t>(t));
+      if (text.empty()) continue;
+      Complain("attn.o", "attention", args.sequences[0].first_position + static_cast<int64_t>(t), text);
+      return {};
+    }
+    return {};
+  }
+
+  std::string QueryComplaint(size_t t, int64_t position) {
+    const SeenKeys& seen = view().seen[t];
+    std::string text = Differences("window positions", seen.window, WindowRule(position));
+    const std::string entries =
+        Differences("entries", seen.entries, EntriesRule(static_cast<size_t>(layer_), t, position));
+    text += text.empty() || entries.empty() ? entries : "; " + entries;
+    if (!text.empty()) return text;
+    if (seen.uneven) return "equal keys do not weigh the same";
+    const double want = static_cast<double>(seen.window.size() + seen.entries.size()) + view().sink_weight;
+    if (std::abs(seen.denominator - want) > 0.01 * want) {
+      return fmt::format("the softmax of {} equal keys is over {:.4g}, wanted {:.4g}: exp(sink) is {:.4g}",
+                         seen.window.size() + seen.entries.size(), seen.denominator, want,
+                         view().sink_weight);
+    }
+    return {};
+  }
+
+  const Subject& subject_;
+  const VisibleOptions& options_;
+  int layer_ = 0;
+  std::vector<LayerView> views_;
+  std::vector<Complaint> complaints_;
+};
+
+Table ShowPosition(const Subject& subject, const Watcher& watcher, int64_t position) {
+  Table table{
+      .title = fmt::format("keys attended at position {}", position),
+      .columns = {"layer", "kind", "window", "compressed entries", "visible entries", "keys", "exp(sink)"}};
+  for (size_t layer = 0; layer < watcher.views().size(); ++layer) {
+    const LayerView& view = watcher.views()[layer];
+    if (view.seen.empty()) continue;
+    const model::LayerConfig& config = subject.model.config().layers[layer];
+    const SeenKeys& seen = view.seen[static_cast<size_t>(position)];
+    table.rows.push_back(
+        {std::to_string(layer), std::string(model::LayerKindName(config.kind)), Show(seen.window),
+         Show(seen.entries), std::to_string(config.compressed() ? (position + 1) / config.compress_ratio : 0),
+         std::to_string(seen.window.size() + seen.entries.size()), fmt::format("{:.4g}", view.sink_weight)});
+  }
+  return table;
+}
+
+}  // namespace
+
+Result<CheckReport> CheckVisible(const Subject& subject, std::span<const int32_t> tokens,
+                                 const VisibleOptions& options) {
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  const int64_t max_tokens = subject.model.options().max_chunk_tokens;
+  if (num_tokens < 1 || num_tokens > max_tokens) {
+    return Error(OutOfRange(
+        fmt::format("visible: {} tokens, wanted 1..{}: one pass of the model", num_tokens, max_tokens)));
+  }
+  const int64_t position = options.position.value_or(num_tokens - 1);
+  if (position < 0 || position >= num_tokens) {
+    return Error(OutOfRange(fmt::format("visible: position {}, wanted 0..{}", position, num_tokens - 1)));
+  }
+  if (options.layer && (*options.layer < 0 || *options.layer >= subject.model.num_layers())) {
+    return Error(OutOfRange(
+        fmt::format("visible: layer {}, wanted 0..{}", *options.layer, subject.model.num_layers() - 1)));
+  }
+  Watcher watcher(subject, options);
+  {
+    const HookedBackend::Scope scope(subject.backend, watcher.Hooks());
+    const Result<std::vector<float>> run = RunTokens(subject, tokens, {}, model::LogitsRows::kNone);
+    if (!run) return Error(run.error());
+  }
+  CheckReport report{.check = "visible"};
+  report.tables.push_back(ShowPosition(subject, watcher, position));
+  VisibleMaps drawn = MapVisibleKeys(watcher.Keys());
+  report.key_maps = std::move(drawn.maps);
+  report.evidence.push_back(
+      fmt::format("{} of positions 0..{}: the set of keys that change the op's output, against the rule",
+                  options.layer ? fmt::format("layer {}", *options.layer) : "every layer", num_tokens - 1));
+  if (!drawn.note.empty()) report.evidence.push_back(std::move(drawn.note));
+  for (const Complaint& complaint : watcher.complaints()) {
+    report.evidence.push_back(fmt::format("{}: {}", complaint.place.ToString(), complaint.text));
+  }
+  if (!watcher.complaints().empty()) {
+    const Complaint& first = watcher.complaints().front();
+    report.verdict = Verdict::kFinding;
+    report.place = first.place;
+    report.headline = fmt::format("{} {}", first.place.ToString(), first.text);
+    report.next_step =
+        "the rule: window max(0, p - w + 1) .. p, entries below floor((p + 1) / ratio), counted per query";
+  } else {
+    report.headline = "every query sees exactly the keys of the rule, and the sink";
+    report.rules_out = {
+        "off-by-one windows and entry counts, counts shared by a chunk, a missing sink, a wrong choice of "
+        "entries"};
+    report.next_step = "what the keys hold is another question: dsv4 diagnose decode-prefill, then compare";
+  }
+  return report;
+}
+
+}  // namespace dsv4::diag

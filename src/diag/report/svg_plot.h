@@ -1,0 +1,16 @@
+// Plots as HTML figures: a heading, an inline SVG that needs nothing but the page's style (html_style.h), a legend, how to read it,
+// and every number of it in a table for readers that cannot or will not look. No script, nothing to load.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "diag/report/plot.h"
+
+namespace dsv4::diag {
+
+// `id` is unique in the page: letters, digits and hyphens. x and y of a series are equally long.
+std::string PlotFigure(const Plot& plot, std::string_view id);
+std::string KeyMapFigure(const KeyMap& map, std::string_view id);
+
+}  // namespace dsv4::diag
