@@ -69,15 +69,15 @@ class Scorer {
     for (int64_t block = begin; block < end; block += kScoreKeys) {
       const int64_t count = std::min(kScoreKeys, end - block);
       std::array<const uint8_t*, kScoreKeys> rows = {};
-      for (int64_t j = 0; j < count; ++j) {
+      for (int64_t j = 0; j < count; ++j) rows[static_cast<size_t>(j)] = PagedRow(pages, block + j);
+      const bool coded = PackCodes(pages.format, rows, count, keys);
+      for (int64_t j = 0; !coded && pages.format.packed() && j < count; ++j) {
         const uint8_t*& row = rows[static_cast<size_t>(j)];
-        row = PagedRow(pages, block + j);
-        if (!pages.format.packed()) continue;
         uint8_t* const widened = wide + j * width_ * ElementBytes(q_.dtype);
         WidenRow(kernels_, pages.format, width_, row, widened);
         row = widened;
       }
-      for (int64_t p = 0; p < panels_per_block; ++p) {
+      for (int64_t p = 0; !coded && p < panels_per_block; ++p) {
         panels_.pack_lanes(rows.data() + p * panels_.lanes, panels_.lanes, bf16_, width_,
                            keys + p * panels_.PanelBytes(width_));
       }
@@ -101,6 +101,29 @@ class Scorer {
   }
 
  private:
+  // Packs `count` rows of codes as they are stored, where the tier and the format allow; false if not.
+  bool PackCodes(const CacheFormat& format, const std::array<const uint8_t*, kScoreKeys>& rows, int64_t count,
+                 uint8_t* keys) const {
+    constexpr int64_t kMostGroups = 16;
+    constexpr int kLargestExponent = 100;
+    if (panels_.pack_e2m1_lanes == nullptr || panels_.lanes != kScoreKeys ||
+        format.code != CacheCode::kE2m1 || format.scale != CacheScale::kE8m0 || format.num_coded != width_ ||
+        width_ % 128 != 0 || format.group % 8 != 0 || format.NumScales() > kMostGroups) {
+      return false;
+    }
+    std::array<int32_t, kMostGroups* kScoreKeys> exponents = {};
+    for (int64_t j = 0; j < count; ++j) {
+      const uint8_t* const scales = rows[static_cast<size_t>(j)] + format.ScaleBegin(width_);
+      for (int64_t g = 0; g < format.NumScales(); ++g) {
+        const int exponent = int{scales[g]} - kE8m0Bias;
+        if (exponent < -kLargestExponent || exponent > kLargestExponent) return false;
+        exponents[static_cast<size_t>(g * kScoreKeys + j)] = exponent;
+      }
+    }
+    panels_.pack_e2m1_lanes(rows.data(), count, width_, format.group, exponents.data(), keys);
+    return true;
+  }
+
   const TensorView& q_;
   const Kernels& kernels_;
   const RowKernels& rows_;
