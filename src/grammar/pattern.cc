@@ -28,7 +28,8 @@ const CharSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 CharSet BothCases(CharSet set) {
   const size_t count = set.size();
   for (size_t i = 0; i < count; ++i) {
-    const auto [first, last] = set[i];
+    const char32_t first = set[i].first;
+    const char32_t last = set[i].second;
     const auto add = [&](char32_t from, char32_t to, int shift) {
       const char32_t low = std::max(first, from);
       const char32_t high = std::min(last, to);
