@@ -1,17 +1,11 @@
 // Assignments of tokens to experts, sorted by expert and cut into tiles for the matrix kernels for many tokens.
 #pragma once
 
+#include "backend/cuda/kernels/moe/expert_tile.h"
 #include "backend/cuda/kernels/moe/terms_work.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
-
-// Packed rows [begin, begin + count), which are assignments of one expert.
-struct ExpertTile {
-  int32_t expert;
-  int32_t begin;
-  int32_t count;
-};
 
 // Assignments by expert that is here, each expert's in their own order and beginning at a multiple of kPackedRows; all in device memory.
 struct ExpertGrouping {

@@ -2,8 +2,9 @@
 // (gemv_tiles.cuh) past the few tokens that chose it. Most experts are read once, at the speed of reading.
 #pragma once
 
-#include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/kernels/moe/expert_tile.h"
 #include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/weights/device_weight.h"
 #include "ops/expert_terms.h"
 
 namespace dsv4::backend::cuda {

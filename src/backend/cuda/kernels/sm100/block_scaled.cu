@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kBlockScaledThreads, 2)
   BlockScaledTile tile;
   float global_scale = p.weight.global_scale;
   if (p.experts != nullptr) {
-    const BlockScaledExpertTile of = p.tiles[blockIdx.x];
+    const ExpertTile of = p.tiles[blockIdx.x];
     if (of.count == 0) return;
     const DeviceWeight& weight = p.experts[of.expert * 3 + p.first_matrix + group];
     global_scale = weight.global_scale;

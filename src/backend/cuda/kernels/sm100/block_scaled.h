@@ -11,6 +11,7 @@
 // A result depends on its row of x and its row of W alone: there is one kernel for every number of tokens.
 #pragma once
 
+#include "backend/cuda/kernels/moe/expert_tile.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/weights/device_weight.h"
 
@@ -23,12 +24,6 @@ struct BlockScaledRows {
   const float* factors = nullptr;   // e2m1: [num_rows]
 };
 
-// order[begin, begin + count): assignments (token * top_k + slot) of one expert that meet its weights together.
-struct BlockScaledExpertTile {
-  int32_t expert;
-  int32_t begin;
-  int32_t count;  // 0: nothing to do.
-};
 inline constexpr int kBlockScaledTokens = 128;  // At most, of a tile.
 
 // One launch. Weights are one matrix, of whose rows group g takes [g, g + 1) * rows, or matrix first_matrix + g of every expert.
@@ -36,8 +31,8 @@ struct BlockScaledProduct {
   DeviceWeight weight;                    // Of experts: what all have in common.
   const DeviceWeight* experts = nullptr;  // [num_experts, 3]; null: there is one matrix.
   int first_matrix = 0;
-  const BlockScaledExpertTile* tiles =
-      nullptr;  // Of experts: [num_tiles]. Assignment a is row a / divisor of x and row a of y.
+  // Of experts: [num_tiles], of `order`. Assignment a is row a / divisor of x and row a of y.
+  const ExpertTile* tiles = nullptr;
   int num_tiles = 0;
   const int32_t* order = nullptr;
   int divisor = 1;
