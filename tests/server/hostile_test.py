@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from dsv4_process import PATIENCE, wait_until
+from dsv4_process import PATIENCE, SLOWNESS, wait_until
 from server_process import Server
 
 CHAT = "/v1/chat/completions"
@@ -80,7 +80,8 @@ class Hostile(unittest.TestCase):
     def assert_grew_less_than(self, mebibytes):
         grown = self.memory("VmHWM") - self.before
         print(f"{self._testMethodName}: memory grew by {grown:.0f} MiB at most")
-        self.assertLess(grown, mebibytes)
+        # AddressSanitizer keeps 256 MiB of what was freed, and shadows it.
+        self.assertLess(grown, mebibytes if SLOWNESS == 1 else mebibytes + 400)
 
     def connect(self):
         return socket.create_connection((self.server.host, self.server.port), timeout=PATIENCE)
