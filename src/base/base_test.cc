@@ -64,6 +64,21 @@ TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
   }
 }
 
+TEST(ThreadPool, ThrowsWhatTheBodyThrewAndGoesOn) {
+  for (const int num_threads : {1, 2, 5}) {
+    ThreadPool pool(num_threads);
+    for (int64_t bad = 0; bad < 100; bad += 9) {
+      const auto fail = [&](int64_t begin, int64_t end) {
+        if (begin <= bad && bad < end) throw std::bad_alloc();
+      };
+      EXPECT_THROW(pool.ParallelFor(100, 1, fail), std::bad_alloc);
+      std::atomic<int64_t> sum = 0;
+      pool.ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+      EXPECT_EQ(sum, 100);
+    }
+  }
+}
+
 TEST(ThreadPool, LoopsFollowEachOtherAtOnce) {
   // Workers come late, when the loop that called them is over and others run: whether they spin or sleep, on a core of their own or not.
   for (const int spin : {0, 20, 1000}) {

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -87,6 +89,8 @@ struct ThreadPool::State {
   int64_t count = 0;
   int64_t shortest = 1;  // Range; the last may be shorter.
   std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;  // Of the thread that set `failed`.
   // Opening one publishes the loop above, a worker's leaving what it computed. Opened, and `stopping` set, under the mutex, so that a
   // sleeping worker cannot miss it.
   std::atomic<uint64_t> loop{0};
@@ -101,9 +105,20 @@ struct ThreadPool::State {
     while (begin < count) {
       const int64_t end = std::min(count, begin + std::max(shortest, (count - begin) / shares));
       if (!next.compare_exchange_weak(begin, end)) continue;
-      (*body)(begin, end);
+      try {
+        (*body)(begin, end);
+      } catch (...) {
+        if (!failed.exchange(true)) failure = std::current_exception();
+        next = count;
+        return;
+      }
       begin = next.load();
     }
+  }
+
+  // After a loop that no thread is in any more.
+  void ThrowFailure() {
+    if (failed.exchange(false)) std::rethrow_exception(std::exchange(failure, nullptr));
   }
 
   void WorkerLoop() {
@@ -181,9 +196,11 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   // The loop does not wait for a worker that has not come: the kernel may have given its core to another process.
   state_->loop.fetch_and(~LoopWord::kOpen, std::memory_order_acq_rel);
   const auto done = [&] { return state_->Loop().workers() == 0; };
-  if (SpinUntil(state_->spin, done)) return;
-  std::unique_lock lock(state_->mutex);
-  state_->work_done.wait(lock, done);
+  if (!SpinUntil(state_->spin, done)) {
+    std::unique_lock lock(state_->mutex);
+    state_->work_done.wait(lock, done);
+  }
+  state_->ThrowFailure();
 }
 
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "engine/sequence.h"
@@ -16,6 +17,9 @@ constexpr int64_t kWorthWaitingFor = 64;
 
 // States on disk that a request asks for, one after the other, when files turn out to be damaged.
 constexpr int kMaxLoads = 3;
+// After memory ran out one sequence more may run with every so many steps that found what they needed.
+constexpr int64_t kStepsOfTrust = 16;
+
 // How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
 constexpr std::chrono::milliseconds kLoadTick(10);
 
@@ -59,6 +63,7 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
                                                            : stats_.indexer_key_bytes_per_token) +=
         part.bytes_per_token;
   }
+  most_running_ = options_.max_sequences;
 }
 
 Engine::~Engine() = default;  // A step in flight is waited for.
@@ -87,6 +92,7 @@ Status Engine::Check(const Request& request) const {
 
 Result<RequestId> Engine::Submit(Request request) {
   DSV4_TRY(Check(request));
+  if (idle()) most_running_ = options_.max_sequences;
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   auto sequence = std::make_unique<Sequence>(Sequence{
       .id = next_id_++,
@@ -147,19 +153,26 @@ void Engine::Finish(Sequence& sequence, FinishReason reason, Status status, int3
   TakeBack(sequence);
   // What a cancelled prompt has read so far counts too: the client may come back with it.
   if (reason != FinishReason::kError) KeepState(sequence);
-  sequence.finished = true;
-  sequence.state.reset();
+  // Memory that is lacking comes back; a full queue is another matter.
+  if (status.code() == StatusCode::kResourceExhausted)
+    status = Status(StatusCode::kUnavailable, status.message());
   events.push_back({.request = sequence.id,
                     .kind = Event::Kind::kFinished,
                     .finish_reason = reason,
                     .stop_token = stop_token,
                     .status = std::move(status)});
+  sequence.finished = true;
+  sequence.state.reset();
 }
 
 void Engine::DropEnded(std::vector<Event>& events) {
   const Clock::time_point now = Clock::now();
   const auto end = [&](Sequence& sequence) {
-    if (sequence.cancelled) {
+    if (sequence.finished) return;  // By a step that was abandoned.
+    if (sequence.abandoned) {
+      Finish(sequence, FinishReason::kError, ResourceExhausted("memory ran out; try again later"), -1,
+             events);
+    } else if (sequence.cancelled) {
       Finish(sequence, FinishReason::kCancelled, {}, -1, events);
     } else if (sequence.request.deadline && now >= *sequence.request.deadline) {
       Finish(sequence, FinishReason::kError,
@@ -260,7 +273,7 @@ size_t Engine::ChooseWaiting() {
 }
 
 void Engine::Admit(std::vector<Event>& events) {
-  while (running_.size() < static_cast<size_t>(options_.max_sequences)) {
+  while (static_cast<int64_t>(running_.size()) < most_running_) {
     const size_t chosen = ChooseWaiting();
     if (chosen == waiting_.size()) return;
     Sequence& next = *waiting_[chosen];
@@ -323,6 +336,9 @@ bool Engine::FreeMemory() {
     waiting_.push_front(std::move(running_[i]));
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  // Else the next step would let them in again, and fail again.
+  most_running_ = std::max<int64_t>(1, static_cast<int64_t>(running_.size()));
+  num_good_steps_ = 0;
   return true;
 }
 
@@ -374,9 +390,28 @@ void Engine::Score(Sequence& sequence, const model::StepOutput& output, size_t c
 }
 
 std::vector<Event> Engine::Step() {
-  std::vector<Event> events;
+  try {
+    Step(events_);
+  } catch (const std::bad_alloc&) {
+    Abandon();
+    DropEnded(events_);
+  }
+  return std::exchange(events_, {});
+}
+
+void Engine::Abandon() {
+  under_way_.reset();
+  settled_.reset();
+  for (const auto& sequence : running_) {
+    sequence->abandoned = true;
+    sequence->state.reset();
+  }
+  while (store_.EvictOne()) continue;
+}
+
+void Engine::Step(std::vector<Event>& events) {
   if (options_.prefix_disk != nullptr) options_.prefix_disk->Tidy();
-  if (under_way_ != nullptr && GoOn(events)) return events;
+  if (under_way_ != nullptr && GoOn(events)) return;
   DropEnded(events);
   MakeRoom();
   Admit(events);
@@ -384,13 +419,13 @@ std::vector<Event> Engine::Step() {
       std::any_of(waiting_.begin(), waiting_.end(),
                   [](const auto& waiting) { return waiting->load != nullptr; })) {
     options_.prefix_disk->WaitForLoad(kLoadTick);
-    return events;
+    return;
   }
 
   settled_.reset();
   if (RunAhead()) {
     GoOn(events);
-    return events;
+    return;
   }
   ChooseDrafts();
 
@@ -409,7 +444,7 @@ std::vector<Event> Engine::Step() {
                                   std::chrono::duration<double>(age).count() > options_.first_token_target});
   }
   const std::vector<ScheduledChunk> schedule = ScheduleStep(pending, Budget(pending));
-  if (schedule.empty()) return events;
+  if (schedule.empty()) return;
 
   std::vector<model::SequenceChunk> batch;
   int64_t num_rows = 0;
@@ -447,7 +482,7 @@ std::vector<Event> Engine::Step() {
                                   output ? output->Row(i, 0) : std::span<const float>());
   }
   // The step was taken back; with more memory the next may succeed.
-  if (!output && output.error().code() == StatusCode::kResourceExhausted && FreeMemory()) return events;
+  if (!output && output.error().code() == StatusCode::kResourceExhausted && FreeMemory()) return;
   const auto knows_no_more = [&](size_t chunk) {
     return schedule[chunk].num_tokens == pending[schedule[chunk].sequence].num_tokens;
   };
@@ -464,6 +499,8 @@ std::vector<Event> Engine::Step() {
   } else if (output) {
     sample(0, num_chunks);
   }
+  if (output && ++num_good_steps_ % kStepsOfTrust == 0 && most_running_ < options_.max_sequences)
+    ++most_running_;
   const bool decodes_alone = std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens == 1; });
   if (output && decodes_alone) SawDecodeStep(num_rows, num_chunks, began);
   if (output) {
@@ -501,7 +538,6 @@ std::vector<Event> Engine::Step() {
       Finish(sequence, FinishReason::kLength, {}, -1, events);
   }
   std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
-  return events;
 }
 
 }  // namespace dsv4::engine

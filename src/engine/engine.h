@@ -120,8 +120,12 @@ class Engine {
 
   // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model step finishes the
   // requests of that batch with kError and its status, which names the op. Out of memory with several sequences running, the
-  // youngest is preempted instead.
+  // youngest is preempted instead. Where the host's memory runs out in the midst of it (std::bad_alloc), the requests that run are
+  // finished with kError and kUnavailable; it throws only if there is none for saying so, and the next call then says it.
   std::vector<Event> Step();
+
+  // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
+  void Abandon();
 
   bool idle() const;
   // Tokens that prompt and answer may have together: from any thread.
@@ -132,6 +136,7 @@ class Engine {
   using Clock = std::chrono::steady_clock;
   struct Sequence;
 
+  void Step(std::vector<Event>& events);
   void DropEnded(std::vector<Event>& events);
   void Admit(std::vector<Event>& events);
   // Index of the waiting sequence to run next, or waiting_.size().
@@ -196,6 +201,9 @@ class Engine {
   EngineStats stats_;
   RequestId next_id_ = 1;
   Buffer allowed_on_backend_;  // Of allowed_tokens_, once a step was queued.
+  int64_t most_running_ = 0;   // Fewer than max_sequences after memory ran out.
+  int64_t num_good_steps_ = 0;
+  std::vector<Event> events_;  // Of the step that runs, and of one that was abandoned.
   std::unique_ptr<StepUnderWay> under_way_;
   speculation::DraftPolicy draft_policy_;
   StepPrice step_price_;

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -16,13 +18,16 @@ namespace {
 // The events of one request on their way from the engine's thread to their reader.
 class Mailbox {
  public:
-  void Put(std::vector<Event> events) {
+  // Takes all of `events`, or throws std::bad_alloc and takes none.
+  void Put(std::vector<Event>& events) {
     std::function<void()> wake;
     {
       const std::lock_guard lock(mutex_);
+      wake = wake_;
+      events_.reserve(std::max(2 * events_.size(), events_.size() + events.size()));
       events_.insert(events_.end(), std::make_move_iterator(events.begin()),
                      std::make_move_iterator(events.end()));
-      wake = wake_;
+      events.clear();
     }
     if (wake) wake();
   }
@@ -80,6 +85,8 @@ struct EngineThread::Shared {
   std::unordered_map<RequestId, Reader> readers;
 
   void Run();
+  template <typename Act>
+  void Insist(const Act& act);
   void Receive(std::vector<Submission> submissions);
   void Deliver(std::vector<Event> events, double seconds);
 };
@@ -109,23 +116,54 @@ class RemoteGeneration final : public Generation {
 
 }  // namespace
 
+// What a reader must hear of is done again until there is memory for it: `act` does all or nothing. First wait for what others give
+// back, then give back all that the engine has.
+template <typename Act>
+void EngineThread::Shared::Insist(const Act& act) {
+  constexpr int kPatience = 20;
+  for (int i = 0;; ++i) {
+    try {
+      act();
+      return;
+    } catch (const std::bad_alloc&) {
+      if (i == kPatience) engine->Abandon();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
 void EngineThread::Shared::Receive(std::vector<Submission> submissions) {
   for (Submission& submission : submissions) {
-    Result<RequestId> id = engine->Submit(std::move(submission.request));
-    // Check has passed it already, so this cannot happen; if it does, the reader hears of it.
-    if (!id) {
+    Status status;
+    RequestId number = 0;
+    Insist([&] {
+      try {
+        const Result<RequestId> id = engine->Submit(std::move(submission.request));
+        if (id)
+          number = *id;
+        else
+          status = id.error();  // Check has passed it already, so this cannot happen.
+      } catch (const std::bad_alloc&) {
+        status = Status(StatusCode::kUnavailable, "memory ran out; try again later");
+      }
+    });
+    if (!status.ok()) {
       {
         const std::lock_guard lock(mutex);
         --num_unfinished;
         --num_unadmitted;
       }
       std::vector<Event> events;
-      events.push_back(
-          {.kind = Event::Kind::kFinished, .finish_reason = FinishReason::kError, .status = id.error()});
-      submission.mailbox->Put(std::move(events));
+      Insist([&] {
+        events.push_back(
+            {.kind = Event::Kind::kFinished, .finish_reason = FinishReason::kError, .status = status});
+      });
+      Insist([&] { submission.mailbox->Put(events); });
       continue;
     }
-    readers[*id] = {.mailbox = std::move(submission.mailbox), .cancelled = std::move(submission.cancelled)};
+    Insist([&] { readers.try_emplace(number); });
+    readers.at(number) = {.mailbox = std::move(submission.mailbox),
+                          .cancelled = std::move(submission.cancelled)};
   }
 }
 
@@ -135,14 +173,14 @@ void EngineThread::Shared::Deliver(std::vector<Event> events, double seconds) {
   int64_t num_admitted = 0;
   for (Event& event : events) {
     Reader& reader = readers.at(event.request);
-    if (reader.events.empty()) touched.push_back(event.request);
+    if (reader.events.empty()) Insist([&] { touched.push_back(event.request); });
     const bool finished = event.kind == Event::Kind::kFinished;
     if (finished) ++num_finished;
     if (!reader.admitted && (finished || event.kind == Event::Kind::kAdmitted)) {
       reader.admitted = true;
       ++num_admitted;
     }
-    reader.events.push_back(std::move(event));
+    Insist([&] { reader.events.push_back(std::move(event)); });
   }
   const EngineStats now = engine->stats();
   {
@@ -151,11 +189,14 @@ void EngineThread::Shared::Deliver(std::vector<Event> events, double seconds) {
     num_unfinished -= num_finished;
     num_unadmitted -= num_admitted;
   }
-  if (on_step) on_step({.seconds = seconds, .num_sequences = now.num_running, .stats = now});
+  try {
+    if (on_step) on_step({.seconds = seconds, .num_sequences = now.num_running, .stats = now});
+  } catch (const std::bad_alloc&) {  // A step that is not counted.
+  }
   for (const RequestId id : touched) {
     Reader& reader = readers.at(id);
     const bool finished = reader.events.back().kind == Event::Kind::kFinished;
-    reader.mailbox->Put(std::exchange(reader.events, {}));
+    Insist([&] { reader.mailbox->Put(reader.events); });
     if (finished) readers.erase(id);
   }
 }
@@ -184,7 +225,8 @@ void EngineThread::Shared::Run() {
       continue;
     }
     const Clock::time_point start = Clock::now();
-    std::vector<Event> events = engine->Step();
+    std::vector<Event> events;
+    Insist([&] { events = engine->Step(); });
     Deliver(std::move(events), std::chrono::duration<double>(Clock::now() - start).count());
   }
 }
@@ -211,6 +253,17 @@ EngineThread::~EngineThread() {
 Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::vector<Request> requests) {
   for (const Request& request : requests) DSV4_TRY(shared_->engine->Check(request));
   std::vector<std::unique_ptr<Generation>> generations;
+  std::vector<Submission> submissions;
+  for (Request& request : requests) {
+    auto mailbox = std::make_shared<Mailbox>();
+    auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    submissions.push_back({std::move(request), mailbox, cancelled});
+    generations.push_back(
+        std::make_unique<RemoteGeneration>(std::move(mailbox), std::move(cancelled), [shared = shared_] {
+          const std::lock_guard cancel_lock(shared->mutex);
+          shared->has_cancellations = true;
+        }));
+  }
   {
     const std::lock_guard lock(shared_->mutex);
     const auto count = static_cast<int64_t>(requests.size());
@@ -223,18 +276,10 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
           ResourceExhausted(fmt::format("queue: {} requests are waiting already, {} may; try again later",
                                         shared_->num_unadmitted, shared_->options.max_waiting)));
     }
+    shared_->inbox.reserve(shared_->inbox.size() + submissions.size());
     shared_->num_unadmitted += count;
     shared_->num_unfinished += count;
-    for (Request& request : requests) {
-      auto mailbox = std::make_shared<Mailbox>();
-      auto cancelled = std::make_shared<std::atomic<bool>>(false);
-      shared_->inbox.push_back({std::move(request), mailbox, cancelled});
-      generations.push_back(
-          std::make_unique<RemoteGeneration>(std::move(mailbox), std::move(cancelled), [shared = shared_] {
-            const std::lock_guard cancel_lock(shared->mutex);
-            shared->has_cancellations = true;
-          }));
-    }
+    for (Submission& submission : submissions) shared_->inbox.push_back(std::move(submission));
   }
   shared_->changed.notify_all();
   return generations;

@@ -314,17 +314,24 @@ void PrefixDisk::WriteLoop() {
       writes_.pop_front();
     }
     lock.unlock();
-    for (const auto& [name, remove] : chores) {
-      const Status status = remove ? catalogue_->Remove(name) : catalogue_->Touch(name);
+    bool written = !job;
+    try {
+      for (const auto& [name, remove] : chores) {
+        const Status status = remove ? catalogue_->Remove(name) : catalogue_->Touch(name);
+        if (!status.ok()) WarnOnce(status);
+      }
+      const Status status = job ? Write(*job) : Status();
       if (!status.ok()) WarnOnce(status);
+      written = status.ok();
+    } catch (
+        const std::
+            bad_alloc&) {  // Costs reuse, as a full disk does; what the catalogue lacks the next start finds.
     }
-    const Status status = job ? Write(*job) : Status();
-    if (!status.ok()) WarnOnce(status);
     lock.lock();
     writing_ = false;
     if (job) {
       queued_bytes_ -= job->num_bytes;
-      if (!status.ok()) {
+      if (!written) {
         Leave(job->entry->state.name);
         ++stats_.num_dropped;
       }
@@ -375,6 +382,16 @@ void PrefixDisk::GiveUp(const Entry& entry, const Status& why) {
     LogWarning(fmt::format("prefix cache on disk: {}; removed", why.ToString()));
 }
 
+Result<PrefixDisk::Content> PrefixDisk::ReadOrGiveUp(const Entry& entry) {
+  try {
+    Result<Content> content = Read(entry);
+    if (!content) GiveUp(entry, content.error());
+    return content;
+  } catch (const std::bad_alloc&) {  // Not the file's fault.
+    return Error(StatusCode::kResourceExhausted, {});
+  }
+}
+
 void PrefixDisk::ReadLoop() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -384,8 +401,7 @@ void PrefixDisk::ReadLoop() {
     reads_.pop_front();
     if (job.load.use_count() > 1) {  // Else the caller has left.
       lock.unlock();
-      Result<Content> content = Read(*job.entry);
-      if (!content) GiveUp(*job.entry, content.error());
+      Result<Content> content = ReadOrGiveUp(*job.entry);
       lock.lock();
       if (content) {
         ++stats_.num_read;

@@ -139,6 +139,7 @@ class PrefixDisk {
   // Removes the least recently used files until `num_bytes` more fit.
   Status MakeRoom(int64_t num_bytes);
   Result<Content> Read(const Entry& entry) const;
+  Result<Content> ReadOrGiveUp(const Entry& entry);
   void GiveUp(const Entry& entry, const Status& why);
   void WarnOnce(const Status& status);
 

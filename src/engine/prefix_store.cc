@@ -1,6 +1,7 @@
 #include "engine/prefix_store.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -57,8 +58,8 @@ PrefixStore::Place PrefixStore::Walk(uint64_t salt, std::span<const int32_t> tok
 }
 
 PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t> tokens) {
-  std::unique_ptr<Node>& root = roots_[salt];
-  if (root == nullptr) root = std::make_unique<Node>();
+  // Memory for each change is there before the change begins, so that a lack of it leaves a tree behind.
+  if (!roots_.contains(salt)) roots_.emplace(salt, std::make_unique<Node>());
   Place place = Walk(salt, tokens);
   Node* node = place.node;
   if (place.below != nullptr) {  // The edge is split where the tokens part.
@@ -68,10 +69,10 @@ PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t>
     middle->parent = node;
     middle->edge.assign(place.below->edge.begin(), cut);
     middle->depth = place.length;
+    std::unique_ptr<Node>& below = middle->children[*cut];
     place.below->edge.erase(place.below->edge.begin(), cut);
     place.below->parent = middle.get();
-    const int32_t first = place.below->edge.front();
-    middle->children[first] = std::move(slot);
+    below = std::move(slot);
     slot = std::move(middle);
     node = slot.get();
   }
@@ -121,9 +122,9 @@ void PrefixStore::Keep(uint64_t salt, std::span<const int32_t> tokens, const kv:
   Result<kv::SequenceState> copy = state.Fork();
   if (!copy) return;  // In the middle of a failed step: nothing worth keeping.
   Node& node = MakeNode(salt, tokens);
-  node.state = std::move(*copy);
   recent_.push_front(&node);
   node.place = recent_.begin();
+  node.state = std::move(*copy);
   Recount(node);
   RecountBelow(node);
   while (num_bytes_ > max_bytes_ && EvictOne()) {
@@ -196,8 +197,14 @@ void PrefixStore::Prune(Node* node) {
     node = parent;
   }
   if (node->parent == nullptr || node->state || node->children.size() != 1) return;
-  std::unique_ptr<Node> child = std::move(node->children.begin()->second);
-  child->edge.insert(child->edge.begin(), node->edge.begin(), node->edge.end());
+  std::unique_ptr<Node>& only = node->children.begin()->second;
+  try {
+    only->edge.reserve(only->edge.size() + node->edge.size());
+  } catch (const std::bad_alloc&) {
+    return;  // Longer by a node, and right.
+  }
+  only->edge.insert(only->edge.begin(), node->edge.begin(), node->edge.end());
+  std::unique_ptr<Node> child = std::move(only);
   child->parent = node->parent;
   const int32_t first = node->edge.front();
   node->parent->children[first] = std::move(child);  // Frees `node`.

@@ -41,6 +41,7 @@ struct Engine::Sequence {
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
   int num_loads = 0;
   bool cancelled = false;
+  bool abandoned = false;  // Has no state: memory ran out.
   bool finished = false;
   bool admitted = false;
 

@@ -1,5 +1,6 @@
 // The one file that includes Beast and Asio (and http_transport.h, which is a part of it).
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/poll.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -32,10 +33,22 @@ template <typename T>
 using TaskOf = asio::awaitable<T, asio::io_context::executor_type>;
 constexpr asio::use_awaitable_t<asio::io_context::executor_type> kAwait;
 
+// A reply that is shorter goes with its head; a longer one is not copied for that.
+constexpr size_t kCopied = size_t{64} << 10;
+
 // How often a connection that waits for its reply looks whether its client is there, and for how long it has been silent.
 constexpr std::chrono::seconds kTick(1);
 
 // g++ 12 destroys temporaries of an expression with co_await twice, so nothing that owns memory is made in one here.
+
+// For places that must go on without memory too: then nothing is said.
+template <typename... Args>
+void WarnNoThrow(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    LogWarning(fmt::format(format, std::forward<Args>(args)...));
+  } catch (const std::exception&) {
+  }
+}
 
 // asio::redirect_error with our awaitable.
 auto AwaitInto(error_code& error) { return asio::redirect_error(kAwait, error); }
@@ -166,6 +179,7 @@ class Server final : public HttpServer {
   std::string address_;
   std::function<void()> on_drain_;
   std::set<Connection*> connections_;
+  bool accepting_ = false;
   bool draining_ = false;
   bool bound_ = false;
 };
@@ -197,7 +211,7 @@ void Connection::Start() {
           try {
             std::rethrow_exception(exception);
           } catch (const std::exception& error) {
-            LogWarning(fmt::format("http: connection of {} ended: {}", self->client_, error.what()));
+            WarnNoThrow("http: connection of {} ended: {}", self->client_, error.what());
           }
         }
         self->server_.Remove(self.get());
@@ -372,23 +386,35 @@ TaskOf<bool> Connection::ServeOne() {
 TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
   // Reading JSON and counting tokens can take long; the connections' thread has others to serve.
   std::unique_ptr<Reply> reply;
+  bool failed = false;
   auto done = std::make_shared<Wakeable>(server_.wakes_);
   WakeTimer timer(done, stream_.get_executor());
   asio::thread_pool& pool =
       request.body.size() > server_.options_.large_body_bytes ? server_.large_pool_ : server_.pool_;
-  asio::post(pool, [this, &reply, &request, done] {
+  asio::post(pool, [this, &pool, &reply, &failed, &request, done] {
     try {
       reply = server_.handler_(std::move(request));
-    } catch (const std::exception& error) {  // Out of memory, for one.
-      LogError(fmt::format("http: a handler failed: {}", error.what()));
-      reply = MakeReply({.status = 500}, server_.error_body_(500, "internal error"));
+    } catch (const std::bad_alloc&) {
+      WarnNoThrow("http: no memory for a request of {}", client_);
+    } catch (const std::exception& error) {
+      WarnNoThrow("http: a handler failed: {}", error.what());
+      failed = true;
     }
+    if (&pool == &server_.large_pool_) ::malloc_trim(0);  // The heap of a large request is not needed again.
     done->Wake();
   });
-  while (!done->woken) {
+  while (!done->woken && !done->missed) {
     error_code ignored;
-    timer->expires_after(std::chrono::hours(1));
+    timer->expires_after(kTick);
     co_await timer->async_wait(AwaitInto(ignored));
+  }
+  if (reply == nullptr) {
+    const int status = failed ? 500 : 503;
+    HttpHead head = {.status = status};
+    if (!failed) head.headers.emplace_back("Retry-After", "1");
+    reply =
+        MakeReply(std::move(head),
+                  server_.error_body_(status, failed ? "internal error" : "memory ran out; try again later"));
   }
   co_return reply;
 }
@@ -482,7 +508,13 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
     if (out.done && !streamed) {
       keep_alive = keep_alive && !server_.draining_ && version >= 11;
       bytes = HeadText(head.value_or(HttpHead{.status = 500}), body.size(), keep_alive, id);
-      if (!head_only) bytes += body;
+      if (!head_only && body.size() < kCopied) {
+        bytes += body;
+      } else if (!head_only) {
+        alive = co_await Write(bytes);
+        bytes = std::move(body);
+      }
+      if (!alive) break;
     }
     if (!bytes.empty()) {
       std::string_view rest = bytes;
@@ -496,6 +528,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
       co_await timer->async_wait(AwaitInto(ignored));
       const bool tick = Clock::now() >= timer->expiry();
       if (tick) timer->expires_after(kTick);
+      if (tick && wakeable->missed.exchange(false)) break;
       if (wakeable->peer_left || (tick && PeerHasLeft(stream_.socket().native_handle()))) {
         LogInfo(fmt::format("http: {} {} left before the end", id, client_));
         alive = false;
@@ -623,11 +656,11 @@ bool Server::CloseIdlest() {
 void Server::WaitForSignal() {
   signals_.async_wait([this](const error_code& error, int) {
     if (error) return;
+    WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
     if (draining_)
       EndNow();
     else
       BeginDrain();
-    WaitForSignal();
   });
 }
 
@@ -643,8 +676,7 @@ void Server::BeginDrain() {
 }
 
 void Server::EndNow() {
-  const std::set<Connection*> open = connections_;
-  if (!open.empty()) LogWarning(fmt::format("http: {} connections are cut off", open.size()));
+  if (!connections_.empty()) WarnNoThrow("http: {} connections are cut off", connections_.size());
   context_.stop();
 }
 
@@ -655,8 +687,23 @@ void Server::Run(bool handle_signals, const std::function<void()>& on_drain) {
     signals_.add(SIGINT);
     WaitForSignal();
   }
-  asio::co_spawn(context_, Accept(), asio::detached);
-  context_.run();
+  for (bool running = true; running;) {
+    // What lacks memory outside of a connection, accepting one above all, is begun again when others have given some back.
+    try {
+      if (!accepting_) {
+        asio::co_spawn(context_, Accept(), [this](const std::exception_ptr& exception) {
+          accepting_ = false;
+          if (exception) std::rethrow_exception(exception);
+        });
+        accepting_ = true;
+      }
+      context_.run();
+      running = false;
+    } catch (const std::exception& error) {
+      WarnNoThrow("http: {}; going on", error.what());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
   pool_.join();
   large_pool_.join();
   // What is still open is destroyed here, and with it its reply.

@@ -1,6 +1,7 @@
 // Wakeable: how other threads wake a connection. A part of http_server.cc, which alone includes it, and Asio.
 #pragma once
 
+#include <atomic>
 #include <boost/asio.hpp>
 #include <chrono>
 #include <memory>
@@ -21,16 +22,22 @@ struct WakeGate {
 // Wakes a connection that waits. Owns nothing of the server's, so its last holder may be any thread at any time.
 struct Wakeable : std::enable_shared_from_this<Wakeable> {
   explicit Wakeable(std::shared_ptr<WakeGate> of_server) : gate(std::move(of_server)) {}
-  // From any thread.
-  void Wake() {
-    const std::lock_guard lock(gate->mutex);
-    if (gate->context == nullptr) return;
-    boost::asio::post(*gate->context, [self = shared_from_this()] {
-      self->woken = true;
-      if (self->timer != nullptr) self->timer->cancel();
-    });
+  // From any thread, the engine's among them, which a connection's lack of memory must not end: without memory it is `missed`, and the
+  // connection sees that when it looks next.
+  void Wake() noexcept {
+    try {
+      const std::lock_guard lock(gate->mutex);
+      if (gate->context == nullptr) return;
+      boost::asio::post(*gate->context, [self = shared_from_this()] {
+        self->woken = true;
+        if (self->timer != nullptr) self->timer->cancel();
+      });
+    } catch (const std::exception&) {
+      missed = true;
+    }
   }
   const std::shared_ptr<WakeGate> gate;
+  std::atomic<bool> missed = false;
   // The connection's thread only.
   Timer* timer = nullptr;  // That it waits for, while it waits.
   bool woken = false;

@@ -334,7 +334,13 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
     }
   }
 
-  status = RunPasses(chunks, status, output, observer);
+  // The host's own memory runs out as the device's does: what was begun is taken back, and others may give some back.
+  try {
+    status = RunPasses(chunks, status, output, observer);
+  } catch (const std::bad_alloc&) {
+    status = ResourceExhausted("step: memory ran out");
+    if (in_group_) status = EndGroup(status);
+  }
   if (status.ok()) return output;
   std::vector<size_t> poisoned;
   for (size_t i = 0; i < chunks.size(); ++i) {
