@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "apps/diagnose/diagnose_compare.h"
+#include "apps/diagnose/diagnose_knowledge.h"
 #include "apps/diagnose/diagnose_prompt.h"
 #include "apps/diagnose/diagnose_stop_set.h"
 #include "apps/terminal/terminal.h"
 #include "base/read_file.h"
 #include "diag/checks/checkpoint_check.h"
 #include "diag/checks/decode_prefill_check.h"
+#include "diag/checks/file_digests.h"
 #include "diag/checks/residual_check.h"
 #include "diag/checks/sampler_check.h"
 #include "diag/checks/scale_invariance_check.h"
@@ -27,6 +29,18 @@ Result<std::string> ReadOptional(const std::string& path) {
   DSV4_ASSIGN_OR_RETURN(std::string text, ReadFile(path, FileKind::kAny));
   if (text.empty()) return Error(InvalidArgument(fmt::format("{}: empty", path)));
   return text;
+}
+
+// What `all` reads of a model's files to compare digests: some seconds.
+constexpr int64_t kAffordableBytes = int64_t{4} << 30;
+
+Result<diag::CheckReport> RunFiles(DiagnoseSession& session) {
+  if (session.source().synthetic()) {
+    return diag::CheckReport{.check = "files",
+                             .verdict = diag::Verdict::kNotApplicable,
+                             .headline = "synthetic weights have no files"};
+  }
+  return diag::CheckFiles(session.source().name(), session.options().check == "all" ? kAffordableBytes : 0);
 }
 
 Result<diag::CheckReport> RunPrompt(DiagnoseSession& session) {
@@ -121,7 +135,8 @@ struct NamedCheck {
 
 // In the order of `all`: whatever makes a later check meaningless comes before it.
 const std::vector<NamedCheck>& Checks() {
-  static const std::vector<NamedCheck> checks = {{"prompt", RunPrompt},
+  static const std::vector<NamedCheck> checks = {{"files", RunFiles},
+                                                 {"prompt", RunPrompt},
                                                  {"stop-set", RunStopSet},
                                                  {"sampler", RunSampler},
                                                  {"scale-invariance", RunScaleInvariance},
@@ -129,6 +144,7 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"visible", RunVisible},
                                                  {"decode-prefill", RunDecodePrefill},
                                                  {"compare", RunCompare},
+                                                 {"knowledge", RunKnowledge},
                                                  {"checkpoint", RunCheckpoint}};
   return checks;
 }

@@ -51,7 +51,8 @@ Result<diag::CheckReport> CompareWithDump(DiagnoseSession& session, const diag::
   return diag::CheckAgainstDump(subject, tokens, dump, options);
 }
 
-// Multiplications for one token, in the layers that run and the head.
+}  // namespace
+
 double WorkPerToken(const model::Model& model) {
   const model::ModelConfig& c = model.config();
   const auto product = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
@@ -63,6 +64,8 @@ double WorkPerToken(const model::Model& model) {
   return static_cast<double>(model.num_layers()) * (attention + experts) +
          product(c.vocab_size, c.hidden_size);
 }
+
+namespace {
 
 // The reference backend is slow. This much takes it some ten seconds on two cores, and the small model's prompt a tenth of that.
 constexpr double kReferenceWork = 3e10;

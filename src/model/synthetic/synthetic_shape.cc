@@ -172,6 +172,7 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
       {"attention_bias", false},
       {"bos_token_id", options.bos_token_id},
       {"eos_token_id", options.eos_token_id},
+      {"random_weights", true},  // Ours: `diagnose knowledge` asks such a model nothing.
       {"torch_dtype", options.format == SyntheticFormat::kF32 ? "float32" : "bfloat16"},
   };
   if (quantised) {

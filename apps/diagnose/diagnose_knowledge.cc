@@ -1,0 +1,100 @@
+#include "apps/diagnose/diagnose_knowledge.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "apps/diagnose/diagnose_compare.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "diag/checks/knowledge_check.h"
+
+namespace dsv4::apps {
+namespace {
+
+// Countries whose capital stands in every corpus, in no order that a list would have.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kCapitals = {{
+    {"Japan", "Tokyo"},
+    {"Italy", "Rome"},
+    {"Egypt", "Cairo"},
+    {"Spain", "Madrid"},
+    {"Germany", "Berlin"},
+    {"Russia", "Moscow"},
+    {"Greece", "Athens"},
+    {"Portugal", "Lisbon"},
+    {"Austria", "Vienna"},
+    {"Peru", "Lima"},
+    {"Cuba", "Havana"},
+    {"Ireland", "Dublin"},
+    {"Kenya", "Nairobi"},
+    {"France", "Paris"},
+    {"Norway", "Oslo"},
+    {"Hungary", "Budapest"},
+    {"Poland", "Warsaw"},
+}};
+
+// Multiplications that a backend does in some seconds.
+double AffordableWork(const std::string& backend) {
+  if (backend == "reference") return 3e10;
+  return backend == "cuda" ? 1e15 : 3e11;
+}
+
+// Every piece begins where a word does, so that it has the tokens that it has in the whole text.
+Result<diag::KnownText> MakeText(const TextSubject& subject) {
+  diag::KnownText text;
+  text.tokens = {subject.special.begin_of_sentence};
+  const auto append = [&](const std::string& piece, bool in_form) -> Status {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<tokenizer::TokenId> ids, subject.tokenizer.Encode(piece));
+    for (size_t i = 0; in_form && i < ids.size(); ++i)
+      text.form.push_back(static_cast<int64_t>(text.tokens.size() + i));
+    text.tokens.insert(text.tokens.end(), ids.begin(), ids.end());
+    return {};
+  };
+  for (const auto& [country, capital] : kCapitals) {
+    const char* space = text.answers.empty() ? "" : " ";
+    const bool in_form = text.answers.size() > 3;
+    DSV4_TRY(append(fmt::format("{}The capital of", space), in_form));
+    DSV4_TRY(append(fmt::format(" {}", country), false));
+    DSV4_TRY(append(" is", in_form));
+    const auto first = static_cast<int64_t>(text.tokens.size());
+    DSV4_TRY(append(fmt::format(" {}", capital), false));
+    const auto count = static_cast<int64_t>(text.tokens.size()) - first;
+    text.answers.push_back({std::string(country), std::string(capital), first, count});
+    DSV4_TRY(append(".", in_form));
+  }
+  text.show = [&subject](int32_t token) { return ShowToken(subject.tokenizer, token); };
+  return text;
+}
+
+Result<bool> HasRandomWeights(const ModelSource& source) {
+  if (source.synthetic()) return true;
+  const std::string path = source.name() + "/config.json";
+  DSV4_ASSIGN_OR_RETURN(const std::string file, ReadFile(path));
+  DSV4_ASSIGN_OR_RETURN(const Json config, ParseJson(file, path));
+  return config.is_object() && config.value("random_weights", Json(false)) == Json(true);
+}
+
+}  // namespace
+
+Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
+  if (random) {
+    return diag::CheckReport{.check = "knowledge",
+                             .verdict = diag::Verdict::kNotApplicable,
+                             .headline = "the weights are random, so the model knows nothing"};
+  }
+  DSV4_ASSIGN_OR_RETURN(const TextSubject* subject, session.Text());
+  DSV4_ASSIGN_OR_RETURN(const diag::KnownText text, MakeText(*subject));
+  DSV4_TRY(session.CheckIds(text.tokens, "tokenizer.json"));
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject model, session.Model());
+  const double work = WorkPerToken(model.model) * static_cast<double>(text.tokens.size()) *
+                      static_cast<double>(2 * model.model.num_layers());
+  const bool leave_out =
+      session.options().check != "all" || work <= AffordableWork(session.options().run.model.backend);
+  return diag::CheckKnowledge(model, text, leave_out);
+}
+
+}  // namespace dsv4::apps
