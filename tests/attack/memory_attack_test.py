@@ -1,0 +1,92 @@
+"""A server whose memory ends: requests end with 503, the server does not, and with memory again every answer is right."""
+
+import concurrent.futures
+import resource
+import subprocess
+import time
+import unittest
+
+from attack_testing import CHAT, REQUEST, SIZE, dice, sized
+from dsv4_process import BINARY, PATIENCE, TINY, dsv4, wait_until
+from server_process import Server
+
+
+def limit_address_space(process, more_mib):
+    """So much more address space than the process has now; None: no limit."""
+    size = resource.RLIM_INFINITY
+    if more_mib is not None:
+        with open(f"/proc/{process.pid}/statm") as file:
+            size = int(file.read().split()[0]) * resource.getpagesize() + int(more_mib * 2**20)
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+
+
+class Memory(unittest.TestCase):
+    def test_no_allocation_that_fails_ends_the_server(self):
+        chance = dice("memory")
+        counts = {}
+        with Server("--max-sequences", 64, "--context", 4096, "--prefix-cache-mib", 32, "--max-waiting", 1000) as server:
+            expected = server.post(CHAT, REQUEST)
+
+            def ask(i):
+                body = {**REQUEST, "temperature": 1, "seed": i, "n": 4, "max_tokens": 20, "ignore_eos": True,
+                        "messages": [{"role": "user", "content": f"{i} " + "word " * chance.randrange(1, 600)}]}
+                if i % 4 == 0:
+                    body = {"prompt": "x y " * (256 << 10)}  # A body of 1 MiB.
+                try:
+                    status = server.request("POST", "/tokenize" if i % 4 == 0 else CHAT, body)[0]
+                except (OSError, ValueError):
+                    status = 0  # No memory to say so: the connection is closed.
+                counts[status] = counts.get(status, 0) + 1
+            for more in (0, 0.1, 0.5, 1, 2, 4, 8, 16, 32, 64)[:: 1 if SIZE > 1 else 3]:
+                limit_address_space(server.process, more)
+                with concurrent.futures.ThreadPoolExecutor(24) as pool:
+                    list(pool.map(ask, range(sized(20, 200))))
+                self.assertIsNone(server.process.poll(), f"the server ended with {more} MiB more")
+                limit_address_space(server.process, None)
+                wait_until(lambda: server.metric("dsv4_requests_running") == 0, "what ran has ended")
+                again = server.post(CHAT, REQUEST)
+                self.assertEqual(again["choices"][0]["message"], expected["choices"][0]["message"])
+            print(f"a server without memory: replies by status {dict(sorted(counts.items()))} (0: closed), alive, answers right afterwards")
+            self.assertGreater(counts.get(503, 0) + counts.get(0, 0), 0, "memory never ran out, so nothing was tested")
+            self.assertEqual(set(counts) - {0, 200, 400, 429, 503}, set())
+        self.assertEqual(server.process.returncode, 0)
+
+    def test_run_says_that_memory_ran_out(self):
+        for mib in (30, 60, 90, 200):
+            def limited(mib=mib):
+                resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+            process = subprocess.run([BINARY, "run", "-m", TINY, "Hi", "--max-tokens", "4", "--threads", "1"], capture_output=True, text=True,
+                                     preexec_fn=limited, timeout=PATIENCE, check=False)
+            self.assertIn(process.returncode, (0, 1, 127), f"{mib} MiB: {process.stderr}")  # 127: the linker.
+            if process.returncode:
+                self.assertTrue(process.stderr.strip(), f"{mib} MiB")
+
+
+class Stop(unittest.TestCase):
+    def test_stops_beside_answers(self):
+        # The engine's thread may be the last owner of what a connection waited with: AddressSanitizer sees it where that is freed too early.
+        chance = dice("stop")
+        for i in range(sized(6, 40)):
+            with Server("--max-sequences", 8, "--context", 1024, "--drain-seconds", "0.05") as server:
+                with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                    def ask(_, server=server, kind=i):
+                        try:
+                            server.request("POST", CHAT, {**REQUEST, "max_tokens": 300, "ignore_eos": True, "stream": kind % 2 == 0})
+                        except (OSError, ValueError):
+                            pass
+                    asked = [pool.submit(ask, j) for j in range(8)]
+                    time.sleep(chance.uniform(0, 0.4))
+                    server.process.terminate()
+                    server.process.wait(PATIENCE)
+                    for one in asked:
+                        one.result()
+            self.assertEqual(server.process.returncode, 0, "".join(server.log))
+
+
+class Disk(unittest.TestCase):
+    def test_outputs_on_a_full_disk(self):
+        self.assertEqual(dsv4("logits", "-m", TINY, "--tokens", "/dev/null", "--output", "/dev/full").returncode, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
