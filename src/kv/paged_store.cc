@@ -21,6 +21,8 @@ Status PagedStore::Reserve(Memory& memory, Stream stream, int64_t begin, int64_t
                                        static_cast<size_t>(rows_kept * row_bytes_), stream));
     }
     if (missing) {
+      // Both or neither, also where memory runs out between the two.
+      if (pages_.size() == pages_.capacity()) pages_.reserve(std::max<size_t>(4, 2 * pages_.size()));
       page_data_.push_back(fresh.data());
       pages_.push_back(std::move(fresh));
     } else {
