@@ -122,7 +122,7 @@ TEST(EngineMemory, AnyAllocationMayFail) {
   int num_failed = 0;
   for (const int64_t in_a_row : {int64_t{1}, int64_t{3}, int64_t{200}}) {
     g_failures_in_a_row = in_a_row;
-    for (int64_t at = 0; at < num_allocations; at += at < 60 ? 1 : num_allocations / 150 + 1) {
+    for (int64_t at = 0; at < num_allocations; at += at < 40 ? 1 : num_allocations / 60 + 1) {
       Engine engine(SharedModel(), Options(), {});
       Work work(engine);
       Outcomes outcomes = work.RunToEnd(at);
