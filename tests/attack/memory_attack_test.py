@@ -1,6 +1,7 @@
 """A server whose memory ends: requests end with 503, the server does not, and with memory again every answer is right."""
 
 import concurrent.futures
+import http.client
 import resource
 import subprocess
 import time
@@ -34,7 +35,7 @@ class Memory(unittest.TestCase):
                     body = {"prompt": "x y " * (256 << 10)}  # A body of 1 MiB.
                 try:
                     status = server.request("POST", "/tokenize" if i % 4 == 0 else CHAT, body)[0]
-                except (OSError, ValueError):
+                except (OSError, ValueError, http.client.HTTPException):
                     status = 0  # No memory to say so: the connection is closed.
                 counts[status] = counts.get(status, 0) + 1
             for more in (0, 0.1, 0.5, 1, 2, 4, 8, 16, 32, 64)[:: 1 if SIZE > 1 else 3]:
@@ -72,7 +73,7 @@ class Stop(unittest.TestCase):
                     def ask(_, server=server, kind=i):
                         try:
                             server.request("POST", CHAT, {**REQUEST, "max_tokens": 300, "ignore_eos": True, "stream": kind % 2 == 0})
-                        except (OSError, ValueError):
+                        except (OSError, ValueError, http.client.HTTPException):
                             pass
                     asked = [pool.submit(ask, j) for j in range(8)]
                     time.sleep(chance.uniform(0, 0.4))
