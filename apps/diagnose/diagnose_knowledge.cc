@@ -45,7 +45,7 @@ double AffordableWork(const std::string& backend) {
 // Every piece begins where a word does, so that it has the tokens that it has in the whole text.
 Result<diag::KnownText> MakeText(const TextSubject& subject) {
   diag::KnownText text;
-  text.tokens = {subject.special.begin_of_sentence};
+  text.tokens = {subject.special->begin_of_sentence};
   const auto append = [&](const std::string& piece, bool in_form) -> Status {
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<tokenizer::TokenId> ids, subject.tokenizer.Encode(piece));
     for (size_t i = 0; in_form && i < ids.size(); ++i)
