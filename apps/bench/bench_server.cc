@@ -21,20 +21,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+const std::vector<std::string> kWords = {"the",    "river", "and",   "old",   "house",  "saw",    "three",
+                                         "ships",  "of",    "green", "stone", "before", "winter", "a",
+                                         "letter", "came",  "from",  "city",  "people", "sang"};
+
+std::string RandomText(std::mt19937_64& random, size_t num_words) {
+  std::string out;
+  for (size_t i = 0; i < num_words; ++i)
+    out += (i > 0 ? " " : "") + kWords[random() % kWords.size()] + (random() % 12 == 0 ? "." : "");
+  return out;
+}
+
 // What people send: short questions, long texts with a question, and second turns behind one long system text.
 std::vector<Json> DefaultMix(uint64_t seed) {
   std::mt19937_64 random(seed);
   const std::vector<std::string> countries = {"France", "Spain",  "Italy", "Japan",
                                               "Peru",   "Norway", "Egypt", "Kenya"};
-  const std::vector<std::string> words = {"the",    "river", "and",   "old",   "house",  "saw",    "three",
-                                          "ships",  "of",    "green", "stone", "before", "winter", "a",
-                                          "letter", "came",  "from",  "city",  "people", "sang"};
-  const auto text = [&](size_t num_words) {
-    std::string out;
-    for (size_t i = 0; i < num_words; ++i)
-      out += (i > 0 ? " " : "") + words[random() % words.size()] + (random() % 12 == 0 ? "." : "");
-    return out;
-  };
+  const auto text = [&](size_t num_words) { return RandomText(random, num_words); };
   const auto question = [&](size_t i) {
     return fmt::format("What is the capital of {}?", countries[i % countries.size()]);
   };
@@ -90,11 +93,36 @@ double Percentile(std::vector<double>& values, double p) {
   return *nth;
 }
 
+// Of one request that was answered.
+struct Sample {
+  double begin = 0.0;  // Seconds since the load began.
+  double first = 0.0;  // Seconds to the first token.
+  double seconds = 0.0;
+  double mean_gap = 0.0;
+  int64_t num_prompt = 0;
+  int64_t num_computed = 0;  // Of these, not reused.
+};
+
 class Load {
  public:
   Load(const ServerBenchOptions& options, HostAndPort server, const std::vector<Json>& prompts)
       : options_(options), server_(std::move(server)) {
     for (const Json& prompt : prompts) bodies_.push_back(Body(prompt, options.output_tokens));
+  }
+
+  bool unique() const { return options_.most_words > 0 || options_.input_tokens > 0; }
+
+  // How many words the prompts have to have, where they are counted in tokens.
+  Status Calibrate() {
+    if (options_.input_tokens == 0) return {};
+    constexpr size_t kSample = 2000;
+    std::mt19937_64 random(options_.seed);
+    const Json body = {{"prompt", RandomText(random, kSample)}};
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string reply,
+                                 Post(server_, options_.api_key, "/tokenize", body.dump()));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const Json json, ParseJson(reply, "/tokenize"));
+    words_per_token_ = static_cast<double>(kSample) / json.value("count", static_cast<double>(kSample));
+    return {};
   }
 
   // The answers of a quiet server.
@@ -108,10 +136,15 @@ class Load {
 
   void Run() {
     resident_before_ = Resident();
+    const auto ticks = [](double seconds) {
+      return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    };
     start_ = Clock::now();
-    end_ =
-        start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.seconds));
+    counts_from_ = start_ + ticks(options_.warm_up);
+    end_ = counts_from_ + ticks(options_.seconds);
     std::vector<std::thread> clients;
+    std::atomic<bool> over = false;
+    std::thread progress([&] { ShowProgress(over); });
     if (options_.rate > 0.0) {
       std::mt19937_64 random(options_.seed + 1);
       std::exponential_distribution<double> gap(options_.rate);
@@ -129,7 +162,9 @@ class Load {
       }
     }
     for (std::thread& client : clients) client.join();
-    seconds_ = std::chrono::duration<double>(Clock::now() - start_).count();
+    over = true;
+    progress.join();
+    seconds_ = std::chrono::duration<double>(Clock::now() - counts_from_).count();
     resident_after_ = Resident();
   }
 
@@ -152,18 +187,109 @@ class Load {
              num_prompt_ > 0 ? static_cast<double>(num_cached_) / static_cast<double>(num_prompt_) : 0.0},
             {"first_token_seconds", times(first_)},
             {"inter_token_seconds", times(gaps_)},
+            {"end_to_end_seconds", times(whole_)},
+            {"goodput", Goodput()},
+            {"longest_prompt", LongestPrompt()},
             {"server_resident_bytes", {{"before", resident_before_}, {"after", resident_after_}}}};
   }
 
   bool clean() const { return num_failed_ == 0 && num_wrong_ == 0; }
 
  private:
+  // A prompt that no request had before.
+  std::string UniqueBody(size_t number) const {
+    std::mt19937_64 random(options_.seed ^ (0x9e3779b97f4a7c15ULL * (number + 1)));
+    int64_t words = options_.fewest_words;
+    if (options_.input_tokens > 0)
+      words = std::max<int64_t>(
+          1, static_cast<int64_t>(words_per_token_ * static_cast<double>(options_.input_tokens)));
+    else
+      words += static_cast<int64_t>(random() % static_cast<uint64_t>(options_.most_words - words + 1));
+    const std::string text =
+        fmt::format("{} {}", random() % 1'000'000,
+                    RandomText(random, static_cast<size_t>(std::max<int64_t>(words - 1, 1))));
+    return Body(Json::array({{{"role", "user"}, {"content", text}}}), options_.output_tokens);
+  }
+
+  void ShowProgress(const std::atomic<bool>& over) {
+    if (options_.json) return;
+    for (Clock::time_point next = start_ + std::chrono::seconds(5); !over;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (Clock::now() < next) continue;
+      next += std::chrono::seconds(5);
+      const std::lock_guard lock(mutex_);
+      fmt::print(stderr, "{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
+                 std::chrono::duration<double>(Clock::now() - start_).count(),
+                 Clock::now() < counts_from_ ? " (warm-up)" : "", num_answers_, num_output_,
+                 num_open_.load());
+    }
+  }
+
+  // Answers that came as fast as they should, a second.
+  Json Goodput() const {
+    if (options_.goodput_first <= 0.0 && options_.goodput_gap <= 0.0) return nullptr;
+    const auto good = std::ranges::count_if(samples_, [&](const Sample& sample) {
+      return (options_.goodput_first <= 0.0 || sample.first <= options_.goodput_first) &&
+             (options_.goodput_gap <= 0.0 || sample.mean_gap <= options_.goodput_gap);
+    });
+    return {
+        {"requests_per_second", static_cast<double>(good) / seconds_},
+        {"share", samples_.empty() ? 0.0 : static_cast<double>(good) / static_cast<double>(samples_.size())}};
+  }
+
+  // The time to the first token of the longest prompts (a twentieth, one at least), and of it the share of the machine that their
+  // tokens would take if all prompts that were being read beside them were served alike: its worst quotient.
+  Json LongestPrompt() const {
+    if (samples_.empty()) return nullptr;
+    int64_t computed = 0;
+    for (const Sample& sample : samples_) computed += sample.num_computed;
+    const double rate =
+        static_cast<double>(computed) / seconds_;  // Prompt tokens a second, beside the answers.
+    std::vector<Sample> longest = samples_;
+    std::ranges::sort(longest, {}, [](const Sample& sample) { return -sample.num_computed; });
+    longest.resize(std::max<size_t>(1, longest.size() / 20));
+    double worst = 0.0;
+    Json found = nullptr;
+    for (const Sample& one : longest) {
+      if (one.num_computed == 0) continue;
+      double beside = 0.0;  // Seconds of prompts that waited while this one did, itself included.
+      for (const Sample& other : samples_) {
+        beside += std::max(0.0, std::min(one.begin + one.first, other.begin + other.first) -
+                                    std::max(one.begin, other.begin));
+      }
+      const double share = static_cast<double>(one.num_computed) / rate * beside / std::max(one.first, 1e-9);
+      if (one.first / share < worst) continue;
+      worst = one.first / share;
+      found = {{"prompt_tokens", one.num_prompt},
+               {"first_token_seconds", one.first},
+               {"share_seconds", share},
+               {"times_its_share", worst}};
+    }
+    return found;
+  }
+
   void Ask(size_t number) {
-    const size_t prompt = number % bodies_.size();
-    const Result<StreamedAnswer> answer = AskStreamed(server_, options_.api_key, bodies_[prompt]);
+    const size_t prompt = bodies_.empty() ? 0 : number % bodies_.size();
+    ++num_open_;
+    const Clock::time_point begin = Clock::now();
+    const Result<StreamedAnswer> answer =
+        AskStreamed(server_, options_.api_key, unique() ? UniqueBody(number) : bodies_[prompt]);
+    --num_open_;
     {
       const std::lock_guard lock(mutex_);
+      if (answer && begin < counts_from_) return;
       if (answer) {
+        double sum = 0.0;
+        for (const double gap : answer->gap_seconds) sum += gap;
+        samples_.push_back({.begin = std::chrono::duration<double>(begin - start_).count(),
+                            .first = answer->first_seconds,
+                            .seconds = answer->seconds,
+                            .mean_gap = answer->gap_seconds.empty()
+                                            ? 0.0
+                                            : sum / static_cast<double>(answer->gap_seconds.size()),
+                            .num_prompt = answer->num_prompt_tokens,
+                            .num_computed = answer->num_prompt_tokens - answer->num_cached_tokens});
+        whole_.push_back(answer->seconds);
         ++num_answers_;
         num_output_ += answer->num_output_tokens;
         num_prompt_ += answer->num_prompt_tokens;
@@ -198,7 +324,10 @@ class Load {
   std::vector<std::string> bodies_;
   std::vector<std::string> expected_;
   Clock::time_point start_;
+  Clock::time_point counts_from_;
   Clock::time_point end_;
+  double words_per_token_ = 1.0;
+  std::atomic<int64_t> num_open_ = 0;
   std::atomic<size_t> next_ = 0;
   double seconds_ = 0.0;
   double resident_before_ = 0.0;
@@ -214,6 +343,8 @@ class Load {
   int64_t num_cached_ = 0;
   std::vector<double> first_;
   std::vector<double> gaps_;
+  std::vector<double> whole_;  // Seconds to the end of the answer.
+  std::vector<Sample> samples_;
   std::string first_error_;
 };
 
@@ -230,13 +361,26 @@ void PrintReport(const Json& report, const ServerBenchOptions& options) {
                                 : fmt::format("{} streams", options.num_streams),
              report["seconds"].get<double>(), report["requests"].get<int64_t>(),
              report["refused"].get<int64_t>(), report["failed"].get<int64_t>(),
-             report["wrong_answers"].get<int64_t>(), options.check ? "" : " (not checked)");
+             report["wrong_answers"].get<int64_t>(),
+             options.check && options.most_words == 0 && options.input_tokens == 0 ? "" : " (not checked)");
   fmt::print("output {:.1f} tok/s, prompts {:.1f} tok/s, of these {:.0f} % reused\n",
              report["output_tokens_per_second"].get<double>(),
              report["prompt_tokens_per_second"].get<double>(),
              100.0 * report["share_of_prompt_reused"].get<double>());
   line("first token", "first_token_seconds");
   line("next token", "inter_token_seconds");
+  line("whole answer", "end_to_end_seconds");
+  if (const Json& goodput = report["goodput"]; !goodput.is_null()) {
+    fmt::print("goodput {:.2f} answers a second, {:.0f} % of all\n",
+               goodput["requests_per_second"].get<double>(), 100.0 * goodput["share"].get<double>());
+  }
+  if (const Json& longest = report["longest_prompt"]; !longest.is_null()) {
+    fmt::print(
+        "longest prompts: at worst {} tokens, first token after {:.2f} s, {:.2f} times its share of the "
+        "machine\n",
+        longest["prompt_tokens"].get<int64_t>(), longest["first_token_seconds"].get<double>(),
+        longest["times_its_share"].get<double>());
+  }
   const Json& resident = report["server_resident_bytes"];
   fmt::print("server memory {:.1f} MiB before, {:.1f} MiB after\n",
              resident["before"].get<double>() / 1048576.0, resident["after"].get<double>() / 1048576.0);
@@ -251,7 +395,8 @@ int RunServerBench(const ServerBenchOptions& options) {
   const Result<std::vector<Json>> prompts = ReadPrompts(options);
   if (!prompts) return Fail(prompts.error(), kExitBadInput);
   Load load(options, std::move(*server), *prompts);
-  if (options.check) {
+  if (const Status calibrated = load.Calibrate(); !calibrated.ok()) return Fail(calibrated, kExitRunFailed);
+  if (options.check && !load.unique()) {
     const Status learned = load.LearnAnswers();
     if (!learned.ok()) return Fail(learned, kExitRunFailed);
   }

@@ -16,6 +16,14 @@ struct ServerBenchOptions {
       0.0;  // Open loop, if more than 0: requests a second, at random times, whatever is still unanswered.
   double seconds = 30.0;       // New requests are made for so long.
   int64_t output_tokens = 64;  // Of every answer: the end of sentence is not sampled.
+  // Prompts of their own for every request, of so many words, so that no cache has them; 0 and 0: the mix or the file.
+  int64_t fewest_words = 0;
+  int64_t most_words = 0;
+  // The same in tokens, as the server's tokenizer counts them: words are made of the average of a sample.
+  int64_t input_tokens = 0;
+  double warm_up = 0.0;        // Seconds of load in front of the time that is measured.
+  double goodput_first = 0.0;  // Seconds to the first token, and
+  double goodput_gap = 0.0;    // on average between tokens, of an answer that is good; 0: any.
   bool check = true;           // Every answer against the one that the same prompt gets alone.
   uint64_t seed = 0;
   bool json = false;

@@ -207,6 +207,17 @@ Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string&
   return collector.TakeAnswer();
 }
 
+Result<std::string> Post(const HostAndPort& server, const std::string& api_key, const std::string& path,
+                         const std::string& body) {
+  Socket socket;
+  DSV4_TRY(socket.Connect(server));
+  std::string reply;
+  const int status = Exchange(socket, Head("POST", path, server, api_key, body.size()) + body,
+                              [&](std::string_view piece) { reply += piece; });
+  if (status == 200) return reply;
+  return Error(Internal(fmt::format("POST {}: status {}: {}", path, status, reply.substr(0, 500))));
+}
+
 Result<std::string> Get(const HostAndPort& server, const std::string& api_key, const std::string& path) {
   Socket socket;
   DSV4_TRY(socket.Connect(server));

@@ -32,6 +32,10 @@ struct StreamedAnswer {
 Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string& api_key,
                                    const std::string& body);
 
+// The body of a reply to a POST of JSON.
+Result<std::string> Post(const HostAndPort& server, const std::string& api_key, const std::string& path,
+                         const std::string& body);
+
 // The body of a GET.
 Result<std::string> Get(const HostAndPort& server, const std::string& api_key, const std::string& path);
 

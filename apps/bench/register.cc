@@ -34,6 +34,35 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
       ->check(Positive())
       ->needs(server)
       ->capture_default_str();
+  CLI::Option* words = bench
+                           .add_option_function<std::vector<int64_t>>(
+                               "--input-words",
+                               [&options](const std::vector<int64_t>& bounds) {
+                                 options.fewest_words = bounds.front();
+                                 options.most_words = bounds.back();
+                                 if (bounds.front() < 1 || bounds.back() < bounds.front())
+                                   throw CLI::ValidationError("--input-words", "wanted A B with 1 <= A <= B");
+                               },
+                               "Prompts of their own for every request, of A to B words")
+                           ->expected(1, 2)
+                           ->type_name("A B")
+                           ->needs(server);
+  bench.add_option("--input-tokens", options.input_tokens, "The same of about N tokens")
+      ->check(Positive())
+      ->needs(server)
+      ->excludes(words);
+  bench.add_option("--warm-up", options.warm_up, "Seconds of load in front of the time that is measured")
+      ->check(NonNegative())
+      ->needs(server);
+  bench
+      .add_option("--goodput-first-seconds", options.goodput_first,
+                  "An answer is good whose first token takes so long at most")
+      ->check(Positive())
+      ->needs(server);
+  bench
+      .add_option("--goodput-gap-seconds", options.goodput_gap, "The same of the average time between tokens")
+      ->check(Positive())
+      ->needs(server);
   bench.add_option("--output-tokens", options.output_tokens, "Of every answer; with --speculation at most")
       ->check(Positive())
       ->capture_default_str();

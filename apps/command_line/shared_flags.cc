@@ -141,8 +141,13 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
   const std::set<const CLI::Option*> before = OptionsOf(app);
   sampling::SamplingParams& sampling = options.sampling;
   app.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
-  app.add_option("--top-p", sampling.top_p, "Smallest set whose probabilities reach P")
-      ->capture_default_str();
+  app.add_option_function<float>(
+      "--top-p",
+      [&options](float top_p) {
+        options.sampling.top_p = top_p;
+        options.top_p_given = true;
+      },
+      "Smallest set whose probabilities reach P (default: 1, with tools while thinking 0.95)");
   app.add_option("--top-k", sampling.top_k, "The K most probable (0: all)")->capture_default_str();
   app.add_option("--min-p", sampling.min_p, "At least P times the most probable")->capture_default_str();
   app.add_option("--repetition-penalty", sampling.repetition_penalty,

@@ -36,9 +36,10 @@ void RegisterRun(Commands& commands) {
       ->type_name("NAME=COMMAND")
       ->needs("--tools")
       ->group("Conversation");
-  run.add_option("-n,--max-tokens", options.max_tokens, "Answer length at most, reasoning included")
-      ->check(Positive())
-      ->capture_default_str();
+  run.add_option("-n,--max-tokens", options.max_tokens,
+                 "Answer length at most, reasoning included (default: 65536 while thinking, 131072 at effort "
+                 "max, 8192 without, 4096 with --raw)")
+      ->check(Positive());
   run.add_option("--stop", options.stop, "End the answer before this text; may be repeated")
       ->allow_extra_args(false);
   CLI::Option* schema = run.add_option("--json-schema", options.json_schema_path,

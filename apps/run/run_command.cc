@@ -24,6 +24,7 @@
 #include "apps/terminal/terminal.h"
 #include "base/read_file.h"
 #include "grammar/json_schema.h"
+#include "session/answer_options.h"
 
 namespace dsv4::apps {
 namespace {
@@ -96,7 +97,14 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options) {
     std::random_device device;
     ask.sampling.seed = (static_cast<uint64_t>(device()) << 32) | device();
   }
-  ask.max_tokens = options.max_tokens;
+  constexpr int64_t kMostRawTokens = 4096;
+  ask.max_tokens = options.max_tokens.value_or(
+      options.raw ? kMostRawTokens
+                  : session::DefaultMaxTokens(
+                        {}, ask.mode, options.effort.empty() ? std::nullopt : std::optional(options.effort)));
+  // As DeepSeek's own service has it.
+  if (!options.top_p_given && !options.tools_path.empty() && ask.mode == chat::ThinkingMode::kThinking)
+    ask.sampling.top_p = session::AnswerDefaults().top_p_thinking_with_tools;
   ask.num_logprobs = options.num_logprobs;
   ask.stop = options.stop;
   ask.interrupted = [] { return InterruptScope::Take(); };

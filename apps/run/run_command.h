@@ -27,9 +27,10 @@ struct RunOptions {
   std::string thinking_mode = "thinking";  // "thinking" or "chat".
   std::string effort;                      // "", "low", "high", "max": what the model's revision allows.
   std::string revision;                    // "", "v4", "v4-0731": empty is detected from the model directory.
-  int64_t max_tokens = 4096;
-  std::string speculation = "auto";  // ParseSpeculation
+  std::optional<int64_t> max_tokens;       // Absent: session::DefaultMaxTokens.
+  std::string speculation = "auto";        // ParseSpeculation
   sampling::SamplingParams sampling;
+  bool top_p_given = false;       // Otherwise the model's own.
   bool seed_given = false;        // Otherwise a random seed is drawn and printed with --json.
   std::vector<std::string> stop;  // Ends the content (not the reasoning) before the string.
   int num_logprobs = -1;

@@ -66,6 +66,24 @@ void RegisterServe(Commands& commands) {
       ->capture_default_str();
   serve.add_option("--effort", options.effort,
                    "Reasoning effort of requests that name none (default: the model's own)");
+  serve
+      .add_option(
+          "--thinking-sampling", options.thinking_sampling,
+          "Whose temperature and top_p count while thinking: the client's, or the model's own whatever "
+          "it says, as DeepSeek's service has it")
+      ->check(CLI::IsMember({"client", "model"}))
+      ->capture_default_str();
+  number("--thinking-temperature", options.defaults.temperature_thinking,
+         "While thinking, of requests that name none");
+  serve
+      .add_option("--thinking-tools-top-p", options.defaults.top_p_thinking_with_tools,
+                  "While thinking with tools, of requests that name none")
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  number("--max-tokens-chat", options.defaults.max_tokens_chat,
+         "Of an answer without thinking, where the request names none (0: what the context has room for)");
+  number("--max-tokens-thinking", options.defaults.max_tokens_thinking, "The same while thinking");
+  number("--max-tokens-max-effort", options.defaults.max_tokens_max_effort, "The same at effort max");
   serve.add_flag("--both-reasoning-fields", options.both_reasoning_fields,
                  "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
   number("-c,--context", options.context,
@@ -75,6 +93,10 @@ void RegisterServe(Commands& commands) {
   number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
   positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
            "Of those for prompts while others are answering");
+  number("--first-token-seconds", options.first_token_seconds,
+         "To the first token that are aimed at: older prompts go first then (0: no aim)");
+  number("--max-gap-seconds", options.max_gap_seconds,
+         "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound)");
   serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   number("--state-mib", options.state_mib, "Memory of running sequences (0: no limit)");
   number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
@@ -85,6 +107,15 @@ void RegisterServe(Commands& commands) {
                        "Keep states for reuse in files here too, for after a restart");
   positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of those files");
   serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
+  serve.add_flag("!--no-log-times", options.log_times, "Log lines without the time");
+  serve.add_option("--access-log", options.access_log,
+                   "Append a line for every request to this file (-: standard output)");
+  serve.add_option("--otlp-endpoint", options.otlp_endpoint,
+                   "Send traces of requests to this OpenTelemetry collector: http://HOST:PORT");
+  serve.add_option("--responses-dir", options.responses_dir,
+                   "Keep stored responses (previous_response_id) in files here, for after a restart");
+  number("--responses-mib", options.responses_mib,
+         "Of all stored responses; the least recently used go (0: none)");
   number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
   positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
   positive("--client-seconds", options.client_seconds,

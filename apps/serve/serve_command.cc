@@ -18,6 +18,7 @@
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
 #include "base/log.h"
+#include "base/log_times.h"
 #include "base/read_file.h"
 #include "engine/engine_thread.h"
 #include "server/api_error.h"
@@ -119,6 +120,8 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
 // What requests mean that do not say.
 Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
   served.both_reasoning_fields = options.both_reasoning_fields;
+  served.defaults = options.defaults;
+  served.own_sampling_while_thinking = options.thinking_sampling == "model";
   served.default_thinking.mode =
       options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
   if (!served.profile->default_effort.empty())
@@ -190,6 +193,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
           model,
           engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
                                 .max_prefill_beside_decode = options.max_prefill_beside_decode,
+                                .first_token_target = options.first_token_seconds,
+                                .max_gap = options.max_gap_seconds,
                                 .max_sequences = options.max_sequences,
                                 .max_context = options.context,
                                 .max_state_bytes = options.state_mib << 20,
@@ -210,13 +215,33 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   std::function<server::Verification()> verification;
   if (verifier != nullptr) verification = [verifier] { return ToVerification(verifier->Summary()); };
+  Result<std::unique_ptr<server::ResponseStore>> responses = server::ResponseStore::Open(
+      {.directory = options.responses_dir, .max_bytes = options.responses_mib << 20});
+  if (!responses) return Fail(responses.error().WithContext("--responses-dir"), kExitRunFailed);
+  std::unique_ptr<server::AccessLog> access_log;
+  if (!options.access_log.empty()) {
+    auto opened = server::AccessLog::Open(options.access_log);
+    if (!opened) return Fail(opened.error().WithContext("--access-log"), kExitBadInput);
+    access_log = std::move(*opened);
+  }
+  std::unique_ptr<server::TraceExporter> traces;
+  if (!options.otlp_endpoint.empty()) {
+    auto opened = server::TraceExporter::Open(options.otlp_endpoint, options.version);
+    if (!opened) return Fail(opened.error().WithContext("--otlp-endpoint"), kExitBadUsage);
+    traces = std::move(*opened);
+  }
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
                            .version = options.version,
                            .default_timeout_seconds = options.timeout_seconds,
                            .verification = std::move(verification),
-                           .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string()});
+                           .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
+                           .model_path = options.model.model,
+                           .max_sequences = options.max_sequences,
+                           .responses = responses->get(),
+                           .access_log = access_log.get(),
+                           .traces = traces.get()});
   Result<std::unique_ptr<server::HttpServer>> http = server::HttpServer::Listen(
       {.host = options.host,
        .port = options.port,
@@ -254,6 +279,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
 }  // namespace
 
 int RunServeCommand(const ServeOptions& options) {
+  SetLogTimes(options.log_times);
   // Before a model is read.
   if (const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0); !speculation)
     return Fail(speculation.error(), kExitBadUsage);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/shared/model_flags.h"
+#include "session/answer_options.h"
 
 namespace dsv4::apps {
 
@@ -16,6 +17,9 @@ struct ServeOptions {
   // Of requests that do not say: thinking or chat; an effort as `reasoning_effort` has it, empty for the model's own.
   std::string thinking_mode = "thinking";
   std::string effort;
+  session::AnswerDefaults defaults;  // Where a request names none.
+  std::string thinking_sampling =
+      "client";  // "client" or "model": whose temperature and top_p count while thinking.
   bool both_reasoning_fields = false;
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
@@ -32,12 +36,19 @@ struct ServeOptions {
   int64_t max_waiting = 256;
   int64_t max_step_tokens = 0;  // 0: as many as the model takes in one pass.
   int64_t max_prefill_beside_decode = 96;
-  int64_t state_mib = 0;             // 0: no limit.
-  std::string speculation = "auto";  // ParseSpeculation
+  double first_token_seconds = 10.0;  // EngineOptions::first_token_target
+  double max_gap_seconds = 0.0;       // EngineOptions::max_gap
+  int64_t state_mib = 0;              // 0: no limit.
+  std::string speculation = "auto";   // ParseSpeculation
   int64_t prefix_cache_mib = 1024;
   int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
   std::string prefix_cache_dir;       // Empty: nothing outlives the process.
   int64_t prefix_cache_disk_mib = 10240;
+  bool log_times = true;
+  std::string access_log;        // A file, or "-"; empty: none.
+  std::string otlp_endpoint;     // http://HOST:PORT; empty: no traces.
+  std::string responses_dir;     // Empty: stored responses are in memory.
+  int64_t responses_mib = 64;    // 0: none is stored.
   double timeout_seconds = 0.0;  // Of a request; 0: none.
   int64_t max_body_mib = 64;
   double client_seconds = 30.0;

@@ -24,8 +24,21 @@ Result<JsonValue> Parse(const JsonValue& test, bool lenient) {
   // Every offered revision shares one completion grammar.
   DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, chat::DetectChatProfile({}));
   if (lenient) {
-    const chat::ParserOptions options{.starts_in_reasoning = mode == chat::ThinkingMode::kThinking};
-    return ToJson(chat::ParseLenient(*profile, completion, options).message);
+    chat::ParserOptions options{.starts_in_reasoning = mode == chat::ThinkingMode::kThinking};
+    // A case with the tools of a request is read as `serve` reads its answer, and says how it ended.
+    const JsonValue* tools = test.Find("tools");
+    if (tools == nullptr) return ToJson(chat::ParseLenient(*profile, completion, options).message);
+    options.tools_active = !tools->items().empty();
+    options.accept_damaged_tags = true;
+    options.tools = chat::ToolSchemas(tools->items());
+    const JsonValue* cause = test.Find("cause");
+    const bool is_cut = cause != nullptr && cause->text() == "length";
+    const chat::CollectedCompletion parsed = chat::ParseLenient(
+        *profile, completion, options, is_cut ? chat::EndCause::kLength : chat::EndCause::kStop);
+    JsonValue message = ToJson(parsed.message);
+    message.members().emplace_back(
+        "finish_reason", JsonValue::String(std::string(chat::FinishReasonName(parsed.finish_reason))));
+    return message;
   }
   DSV4_ASSIGN_OR_RETURN(const chat::ParsedCompletion parsed, chat::ParseStrict(*profile, completion, mode));
   return ToJson(parsed);

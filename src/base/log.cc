@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/log_sink.h"
+#include "base/log_times.h"
 
 namespace dsv4 {
 namespace {
@@ -56,6 +57,8 @@ bool SetLogLevel(std::string_view name) {
     return false;
   return true;
 }
+
+void SetLogTimes(bool on) { Logger().set_pattern(on ? "%Y-%m-%dT%H:%M:%S.%e%z %^%l%$: %v" : "%^%l%$: %v"); }
 
 void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
 

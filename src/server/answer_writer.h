@@ -25,6 +25,9 @@ class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
   virtual bool streamed() const = 0;
+  virtual std::string_view content_type() const {
+    return streamed() ? "text/event-stream" : "application/json";
+  }
   // Each appends to `out` what can be sent; a whole answer appends all of it in End.
   virtual void Begin(const Usage& usage, std::string& out) = 0;
   // `tokens`: those since the last Write of this choice, when log-probabilities were asked for. `reader` is the choice's.

@@ -6,7 +6,9 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/log.h"
 #include "grammar/answer_grammar.h"
+#include "grammar/forbidden_text.h"
 #include "server/random_id.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
@@ -101,53 +103,97 @@ Result<std::vector<grammar::CallableTool>> CallableTools(const ChatCall& call) {
   return callable;
 }
 
-// What the answer has to be; null: anything.
-Result<std::shared_ptr<const grammar::Program>> AnswerGrammar(const ServedModel& model, const ChatCall& call,
-                                                              bool starts_in_reasoning) {
+// The rules of calls that a free answer may come to. Of schemas that are too large together only the names are kept to. Null for those
+// that no grammar takes: the parser alone then looks after calls.
+Result<std::shared_ptr<const grammar::Program>> FreeCalls(const ServedModel& model,
+                                                          grammar::AnswerRules rules, bool must) {
+  rules.content = grammar::ContentKind::kOpenCall;
+  rules.starts_in_reasoning = false;
+  auto program = model.grammars->Compile(rules);
+  if (program || must) return program;
+  LogInfo(fmt::format("tools: calls keep to names alone: {}", program.error().message()));
+  for (grammar::CallableTool& tool : rules.tools) tool.parameters = R"({"type": "object"})";
+  program = model.grammars->Compile(rules);
+  if (program) return program;
+  LogWarning(fmt::format("tools: calls are not constrained: {}", program.error().message()));
+  return nullptr;
+}
+
+// Whatever it is that fails, the request is wrong.
+Status Take(Result<std::shared_ptr<const grammar::Program>> program,
+            std::shared_ptr<const grammar::Program>& into) {
+  if (!program) return InvalidArgument(program.error().message());
+  into = std::move(*program);
+  return {};
+}
+
+// What the answer has to be, as far as its tools and its format say so.
+Status AddGrammar(const ServedModel& model, const ChatCall& call, session::AnswerShape& shape) {
   const chat::ApiConversation& conversation = call.conversation;
-  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue schema, chat::ResponseSchema(conversation.response_format));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const chat::JsonValue schema,
+                               chat::ResponseSchema(conversation.response_format));
   const bool required = call.tool_choice == ToolChoice::kRequired;
   const bool any_strict =
       !conversation.tools.empty() && std::any_of(call.tool_rules.begin(), call.tool_rules.end(),
                                                  [](const ToolRule& rule) { return rule.strict; });
   const bool named = !call.tool_names.empty() && call.tool_choice != ToolChoice::kNone;
-  if (!required && !any_strict && !named && schema.is_null()) return nullptr;
+  const bool must = required || any_strict || named || !schema.is_null();
+  if (!must && (conversation.tools.empty() || !model.Trie() || call.sampling.ignore_eos)) return {};
   const char* field = required || named ? "tool_choice" : any_strict ? "tools" : "response_format";
-  if (!model.Trie()) {
-    return Error(Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field)));
-  }
-  if (call.sampling.ignore_eos) {
-    return Error(
-        InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
-  }
-  grammar::AnswerRules rules = session::RulesOf(model, starts_in_reasoning);
+  if (!model.Trie())
+    return Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field));
+  if (call.sampling.ignore_eos)
+    return InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field));
+  grammar::AnswerRules rules = session::RulesOf(model, shape.starts_in_reasoning);
   rules.parallel_calls = call.parallel_calls;
-  DSV4_ASSIGN_OR_RETURN(rules.tools, CallableTools(call));
+  DSV4_ASSIGN_OR_RETURN_STATUS(rules.tools, CallableTools(call));
+  if (!required && schema.is_null()) return Take(FreeCalls(model, std::move(rules), must), shape.calls);
   if (required) {
     if (rules.tools.empty())
-      return Error(InvalidArgument("tool_choice: got required, but the request has no tools"));
+      return InvalidArgument("tool_choice: got required, but the request has no tools");
     rules.content = grammar::ContentKind::kCall;
-  } else if (!schema.is_null()) {
-    if (conversation.continue_final_message || conversation.messages.back().wo_eos) {
-      return Error(
-          InvalidArgument("response_format: an unfinished answer cannot be continued under a schema"));
-    }
+  } else {
+    if (conversation.continue_final_message || conversation.messages.back().wo_eos)
+      return InvalidArgument("response_format: an unfinished answer cannot be continued under a schema");
     rules.content = grammar::ContentKind::kJson;
     rules.schema = chat::WriteJson(schema);
     rules.schema_label = call.schema_label;
   }
-  auto program = model.grammars->Compile(rules);
-  // Whatever it is that fails, the request is wrong.
-  if (!program) return Error(InvalidArgument(program.error().message()));
-  return program;
+  return Take(model.grammars->Compile(rules), shape.grammar);
+}
+
+// What the request says of tokens and words, whatever the dialect.
+Status AddLimits(const ServedModel& model, const SamplingCall& sampling, session::AnswerShape& shape) {
+  shape.min_tokens = sampling.min_tokens;
+  shape.allowed_tokens = sampling.allowed_tokens;
+  for (const int32_t token : sampling.allowed_tokens) {
+    if (token >= model.vocab_size) {
+      return InvalidArgument(
+          fmt::format("allowed_token_ids: got {}, wanted 0..{}", token, model.vocab_size - 1));
+    }
+  }
+  if (sampling.bad_words.empty()) return {};
+  if (!model.Trie()) return Unimplemented("bad_words: the model's tokenizer has no token for some bytes");
+  auto program = grammar::CompileWithoutWords(sampling.bad_words);
+  if (!program) return InvalidArgument(fmt::format("bad_words: {}", program.error().message()));
+  shape.without_words = std::move(*program);
+  return {};
+}
+
+Status Constrain(const ServedModel& model, session::AnswerShape shape, PreparedCall& prepared) {
+  for (engine::Request& request : prepared.requests) {
+    shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
+    DSV4_ASSIGN_OR_RETURN_STATUS(request.constraint, session::MakeConstraint(model, shape));
+  }
+  return {};
 }
 
 }  // namespace
 
 void ReadSampling(Fields& fields, SamplingCall& call) {
   sampling::SamplingParams& params = call.sampling;
-  fields.Read("temperature", &params.temperature);
-  fields.Read("top_p", &params.top_p);
+  call.has_temperature = fields.Read("temperature", &params.temperature);
+  call.has_top_p = fields.Read("top_p", &params.top_p);
   if (fields.Read("top_k", &params.top_k) && params.top_k == -1)
     params.top_k = 0;  // vLLM's spelling of "all".
   fields.Read("min_p", &params.min_p);
@@ -178,8 +224,31 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
       fields.Fail("speculation", fmt::format("got '{}', wanted \"auto\" or \"off\"", speculation));
   }
   fields.Read("ignore_eos", &call.ignore_eos);
+  if (fields.Read("min_tokens", &call.min_tokens) && call.min_tokens < 0)
+    fields.Fail("min_tokens", fmt::format("got {}, wanted 0 or more", call.min_tokens));
+  if (call.max_tokens && call.min_tokens > 0 && call.min_tokens > *call.max_tokens)
+    fields.Fail("min_tokens",
+                fmt::format("got {}, more than max_tokens ({})", call.min_tokens, *call.max_tokens));
+  fields.ReadStrings("bad_words", &call.bad_words);
+  fields.ReadTokens("allowed_token_ids", &call.allowed_tokens);
+  fields.Read("priority", &call.priority);
   if (call.stop.size() > kMaxStopStrings)
     fields.Fail("stop", fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
+}
+
+void FillDefaults(const ServedModel& model, ChatCall& call) {
+  SamplingCall& sampling = call.sampling;
+  const bool thinks = call.thinking.mode == chat::ThinkingMode::kThinking;
+  if (thinks) {
+    const bool has_tools = !call.conversation.tools.empty() && call.tool_choice != ToolChoice::kNone;
+    const bool own = model.own_sampling_while_thinking;
+    if (own || !sampling.has_temperature) sampling.sampling.temperature = model.defaults.temperature_thinking;
+    if (own || !sampling.has_top_p)
+      sampling.sampling.top_p = has_tools ? model.defaults.top_p_thinking_with_tools : 1.0F;
+  }
+  if (sampling.max_tokens) return;
+  const int64_t most = session::DefaultMaxTokens(model.defaults, call.thinking.mode, call.thinking.effort);
+  if (most > 0) sampling.max_tokens = std::max(most, sampling.min_tokens);
 }
 
 Result<std::vector<int32_t>> ChatPrompt(const ServedModel& model, const CallMemory& memory, ChatCall call) {
@@ -189,6 +258,10 @@ Result<std::vector<int32_t>> ChatPrompt(const ServedModel& model, const CallMemo
 
 Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& memory, const Caller& caller,
                                  ChatCall call) {
+  if (call.sampling.max_tokens && *call.sampling.max_tokens <= 0) {
+    return Error(
+        InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", *call.sampling.max_tokens)));
+  }
   DSV4_ASSIGN_OR_RETURN(const session::Prompt prompt, MakePrompt(model, memory, call));
   const bool starts_in_reasoning = prompt.rendered.ends_in_reasoning;
   PreparedCall prepared;
@@ -199,11 +272,9 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
   session::AnswerShape shape = {.starts_in_reasoning = starts_in_reasoning,
                                 .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
-  DSV4_ASSIGN_OR_RETURN(shape.grammar, AnswerGrammar(model, call, starts_in_reasoning));
-  for (engine::Request& request : prepared.requests) {
-    shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
-    DSV4_ASSIGN_OR_RETURN(request.constraint, session::MakeConstraint(model, shape));
-  }
+  DSV4_TRY(AddGrammar(model, call, shape));
+  DSV4_TRY(AddLimits(model, call.sampling, shape));
+  DSV4_TRY(Constrain(model, std::move(shape), prepared));
   return prepared;
 }
 
@@ -213,6 +284,9 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.size());
   prepared.format = {.stop = sampling.stop, .wants_tokens = sampling.num_logprobs >= 0};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
+  session::AnswerShape shape;
+  DSV4_TRY(AddLimits(model, sampling, shape));
+  DSV4_TRY(Constrain(model, std::move(shape), prepared));
   return prepared;
 }
 

@@ -20,11 +20,16 @@ namespace dsv4::server {
 // How the answer is to be sampled and ended.
 struct SamplingCall : session::AnswerOptions {
   bool has_seed = false;
+  bool has_temperature = false;
+  bool has_top_p = false;
   int num_choices = 1;
+  int64_t min_tokens = 0;
+  std::vector<std::string> bad_words;   // Texts that the answer does not have, reasoning included.
+  std::vector<int32_t> allowed_tokens;  // Empty: all.
 };
 
-// Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos, timeout and cache_salt:
-// the fields whose names all dialects share. Mistakes stay in `fields`.
+// Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos,
+// min_tokens, bad_words, allowed_token_ids, prompt_logprobs, priority, timeout and cache_salt: the fields whose names all dialects share. Mistakes stay in `fields`.
 void ReadSampling(Fields& fields, SamplingCall& call);
 
 enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
@@ -58,7 +63,12 @@ struct PreparedCall {
 // The client: for fairness and for the separation of caches.
 struct Caller {
   uint64_t owner = 0;
+  uint64_t store_owner = 0;  // The same for ResponseStore.
 };
+
+// What the request leaves open: max_tokens, and while thinking temperature and top_p (session::AnswerDefaults). Call it once thinking
+// and tools are known.
+void FillDefaults(const ServedModel& model, ChatCall& call);
 
 // Renders and tokenizes. Errors name the field or message.
 Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& memory, const Caller& caller,

@@ -39,6 +39,8 @@ class Fields {
   void Adopt(const Status& inner);
   // Ok, or the first mistake (InvalidArgument).
   const Status& status() const { return status_; }
+  // Names that were asked for, or expected, whether the object has them or not.
+  std::vector<std::string> asked_for() const { return {known_.begin(), known_.end()}; }
   // Members that were not asked for.
   std::vector<std::string> Unknown() const;
   // A debug line in the log for each of them; `api` begins it.

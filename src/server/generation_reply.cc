@@ -17,12 +17,16 @@ double Seconds(Clock::duration duration) { return std::chrono::duration<double>(
 }  // namespace
 
 GenerationReply::GenerationReply(std::vector<Choice> choices, std::unique_ptr<AnswerWriter> writer,
-                                 int64_t num_prompt_tokens, Metrics& metrics, std::string request_id)
+                                 int64_t num_prompt_tokens, Metrics& metrics, TraceExporter* traces,
+                                 RequestTrace trace)
     : choices_(std::move(choices)),
       writer_(std::move(writer)),
       num_prompt_tokens_(num_prompt_tokens),
       metrics_(metrics),
-      request_id_(std::move(request_id)) {}
+      traces_(traces),
+      trace_(std::move(trace)) {
+  trace_.start = std::chrono::system_clock::now();
+}
 
 GenerationReply::~GenerationReply() {
   if (ended_) return;
@@ -53,6 +57,7 @@ void GenerationReply::NoteTokens(Choice& choice) {
     metrics_.OnTokens(count, Seconds(now - choice.last_token));
   } else if (first_token_seconds_ < 0.0) {
     first_token_seconds_ = Seconds(now - start_);
+    trace_.first_token = std::chrono::system_clock::now();
     metrics_.OnFirstToken(first_token_seconds_);
   }
   choice.num_tokens_seen += count;
@@ -65,6 +70,7 @@ void GenerationReply::ReadChoice(size_t index, ReplyOutput& out) {
     const std::vector<chat::Delta> deltas = choice.reader.Read(std::move(event));
     if (!begun_ && choice.reader.admitted()) {
       begun_ = true;
+      trace_.admitted = std::chrono::system_clock::now();
       writer_->Begin(CurrentUsage(), out.body);
     }
     for (const chat::Delta& delta : deltas) {
@@ -86,22 +92,30 @@ void GenerationReply::End(ReplyOutput& out, std::string_view reason) {
   const double seconds = Seconds(Clock::now() - start_);
   metrics_.OnFinished(reason, seconds);
   const Usage usage = CurrentUsage();
+  if (traces_ != nullptr) {
+    trace_.end = reason;
+    trace_.finish = std::chrono::system_clock::now();
+    trace_.num_prompt_tokens = usage.num_prompt_tokens;
+    trace_.num_cached_tokens = usage.num_cached_tokens;
+    trace_.num_output_tokens = usage.num_output_tokens;
+    traces_->Export(trace_);
+  }
   LogInfo(
       fmt::format("request id={} end={} prompt_tokens={} cached_tokens={} output_tokens={} choices={} "
                   "first_token_seconds={:.3f} seconds={:.3f}",
-                  request_id_, reason, usage.num_prompt_tokens, usage.num_cached_tokens,
+                  trace_.request_id, reason, usage.num_prompt_tokens, usage.num_cached_tokens,
                   usage.num_output_tokens, choices_.size(), std::max(first_token_seconds_, 0.0), seconds));
 }
 
 void GenerationReply::Advance(ReplyOutput& out) {
   if (ended_) return;
   if (writer_->streamed() && !begun_)
-    out.head = HttpHead{.content_type = "text/event-stream", .streamed = true};
+    out.head = HttpHead{.content_type = std::string(writer_->content_type()), .streamed = true};
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (!choices_[i].reader.done()) ReadChoice(i, out);
     const Status& status = choices_[i].reader.status();
     if (status.ok()) continue;
-    LogWarning(fmt::format("request id={} failed: {}", request_id_, status.ToString()));
+    LogWarning(fmt::format("request id={} failed: {}", trace_.request_id, status.ToString()));
     if (writer_->streamed()) {
       writer_->Fail(status, out.body);
     } else {

@@ -10,6 +10,7 @@
 #include "engine/engine_thread.h"
 #include "server/answer_writer.h"
 #include "server/metrics.h"
+#include "server/trace_exporter.h"
 
 namespace dsv4::server {
 
@@ -21,9 +22,9 @@ class GenerationReply final : public Reply {
     std::chrono::steady_clock::time_point last_token = {};
     int64_t num_tokens_seen = 0;
   };
-  // `metrics` outlives this. `request_id` is for the log.
+  // `metrics` and `traces` (may be null) outlive this. `trace` has what is known of the request; its id is for the log.
   GenerationReply(std::vector<Choice> choices, std::unique_ptr<AnswerWriter> writer,
-                  int64_t num_prompt_tokens, Metrics& metrics, std::string request_id);
+                  int64_t num_prompt_tokens, Metrics& metrics, TraceExporter* traces, RequestTrace trace);
   ~GenerationReply() override;
 
   void Advance(ReplyOutput& out) override;
@@ -40,7 +41,8 @@ class GenerationReply final : public Reply {
   std::unique_ptr<AnswerWriter> writer_;
   int64_t num_prompt_tokens_;
   Metrics& metrics_;
-  std::string request_id_;
+  TraceExporter* traces_;
+  RequestTrace trace_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   double first_token_seconds_ = -1.0;
   bool begun_ = false;

@@ -11,6 +11,7 @@
 
 #include "chat/api_policy.h"
 #include "grammar/grammar_cache.h"
+#include "session/answer_options.h"
 #include "session/text_model.h"
 
 namespace dsv4::server {
@@ -25,6 +26,9 @@ struct ServedModel : session::TextModel {
   size_t longest_token_bytes = 1;                // tokenizer.longest_token_bytes().
   int64_t context_length = 0;                    // Prompt and answer together.
   chat::ThinkingSettings default_thinking = {};  // For requests that say nothing of it.
+  session::AnswerDefaults defaults = {};
+  // While thinking, the model's own sampling counts and not what requests say of temperature and top_p, as DeepSeek's service has it.
+  bool own_sampling_while_thinking = false;
   // In chat completions the reasoning is `reasoning` too, as other servers and their clients call it.
   bool both_reasoning_fields = false;
 

@@ -13,9 +13,9 @@
 
 #include "server/api_error.h"
 #include "server/call_memory.h"
+#include "server/dialects/known_fields.h"
 #include "server/fields.h"
 #include "server/http.h"
-#include "server/known_fields.h"
 
 namespace dsv4::server {
 namespace {

@@ -1,5 +1,6 @@
 #include "server/service.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <xxhash.h>
@@ -7,13 +8,14 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "server/anthropic_messages.h"
 #include "server/api_error.h"
+#include "server/dialects/anthropic_messages.h"
+#include "server/dialects/ollama.h"
+#include "server/dialects/openai_chat.h"
+#include "server/dialects/openai_completions.h"
+#include "server/dialects/openai_responses.h"
 #include "server/generation_reply.h"
 #include "server/json_text.h"
-#include "server/openai_chat.h"
-#include "server/openai_completions.h"
-#include "server/openai_responses.h"
 #include "server/page.h"
 #include "server/random_id.h"
 
@@ -22,8 +24,10 @@ namespace {
 
 // The dialect of an endpoint's errors.
 bool IsAnthropic(std::string_view path) { return path.starts_with("/v1/messages"); }
+bool IsOllama(std::string_view path) { return path.starts_with("/api/"); }
 
 std::unique_ptr<Reply> Fail(const Status& status, std::string_view path) {
+  if (IsOllama(path)) return MakeReply(ErrorHead(HttpStatus(status)), OllamaError(status));
   return MakeReply(ErrorHead(HttpStatus(status)),
                    IsAnthropic(path) ? AnthropicError(status) : OpenAiError(status));
 }
@@ -58,7 +62,7 @@ Result<chat::JsonValue> ReadBody(const HttpRequest& request, const ServedModel& 
   std::string name;
   fields.Read("model", &name);
   DSV4_TRY(fields.status());
-  if (!model.AnswersTo(name))
+  if (!model.AnswersTo(name) && !(IsOllama(request.path) && model.AnswersTo(WithoutTag(name))))
     return Error(NotFound(fmt::format("model: '{}' is not served here, only '{}'", name, model.id)));
   return body;
 }
@@ -67,13 +71,31 @@ std::unique_ptr<Reply> OrFail(Result<std::unique_ptr<Reply>> reply, std::string_
   return reply ? std::move(*reply) : Fail(reply.error(), path);
 }
 
-// A reply with the headers that all replies carry; its status is counted.
+AccessLine LineOf(const HttpRequest& request) {
+  return {.client = request.client, .method = request.method, .path = request.path, .id = request.id};
+}
+
+// A reply with the headers that all replies carry; its status is counted and its line written.
 class DressedReply final : public Reply {
  public:
-  DressedReply(std::unique_ptr<Reply> inner, std::string cors_origin, std::function<void(int)> count)
-      : inner_(std::move(inner)), cors_origin_(std::move(cors_origin)), count_(std::move(count)) {}
+  // `log` may be null.
+  DressedReply(std::unique_ptr<Reply> inner, std::string cors_origin, std::function<void(int)> count,
+               AccessLog* log, AccessLine line)
+      : inner_(std::move(inner)),
+        cors_origin_(std::move(cors_origin)),
+        count_(std::move(count)),
+        log_(log),
+        line_(std::move(line)) {}
+  ~DressedReply() override {
+    if (log_ == nullptr) return;
+    line_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    log_->Write(line_);
+  }
   void Advance(ReplyOutput& out) override {
+    const size_t had = out.body.size();
     inner_->Advance(out);
+    line_.num_bytes += out.body.size() - had;
+    if (out.head) line_.status = out.head->status;
     if (!out.head || std::exchange(dressed_, true)) return;
     count_(out.head->status);
     if (cors_origin_.empty()) return;
@@ -91,6 +113,9 @@ class DressedReply final : public Reply {
   std::unique_ptr<Reply> inner_;
   std::string cors_origin_;
   std::function<void(int)> count_;
+  AccessLog* log_;
+  AccessLine line_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool dressed_ = false;
 };
 
@@ -100,16 +125,18 @@ Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics
                  ServiceOptions options)
     : model_(model), engine_(engine), metrics_(metrics), options_(std::move(options)) {
   if (options_.cache_secret.empty()) options_.cache_secret = RandomId("");
-  const auto owner = [&](const std::string& key) {
-    const std::string text = options_.cache_secret + key;
-    return XXH3_64bits(text.data(), text.size());
+  const auto hash = [](const std::string& text) { return XXH3_64bits(text.data(), text.size()); };
+  const auto add = [&](const std::string& key) {
+    const std::string& stored =
+        options_.responses != nullptr ? options_.responses->secret() : options_.cache_secret;
+    callers_.push_back({.owner = hash(options_.cache_secret + key), .store_owner = hash(stored + key)});
   };
-  for (const std::string& key : options_.api_keys) owners_.push_back(owner(key));
-  owners_.push_back(owner(""));
+  for (const std::string& key : options_.api_keys) add(key);
+  add("");
 }
 
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return Caller{.owner = owners_.back()};
+  if (options_.api_keys.empty()) return callers_.back();
   std::string_view key = request.Header("x-api-key");
   constexpr std::string_view kScheme = "bearer ";  // In any case: RFC 9110, 11.1.
   if (const std::string_view given = request.Header("authorization");
@@ -119,7 +146,7 @@ Result<Caller> Service::FindCaller(const HttpRequest& request) const {
     key = given.substr(kScheme.size());
   }
   for (size_t i = 0; i < options_.api_keys.size(); ++i) {
-    if (Equal(key, options_.api_keys[i])) return Caller{.owner = owners_[i]};
+    if (Equal(key, options_.api_keys[i])) return callers_[i];
   }
   return Error(StatusCode::kFailedPrecondition,
                key.empty() ? "no API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
@@ -130,54 +157,90 @@ std::unique_ptr<Reply> Service::Handle(HttpRequest request) {
   LogDebug(fmt::format("http id={} client={} method={} path={} body_bytes={}", request.id, request.client,
                        request.method, request.path, request.body.size()));
   Admission admission = Admit(request);
-  std::unique_ptr<Reply> reply = admission.refusal != nullptr
-                                     ? std::move(admission.refusal)
-                                     : (this->*admission.entry->endpoint)(request, admission.caller);
-  return Dress(std::move(reply), admission.entry);
+  std::unique_ptr<Reply> reply =
+      admission.refusal != nullptr ? std::move(admission.refusal) : Answer(request, admission);
+  return Dress(std::move(reply), admission.route, LineOf(request));
+}
+
+std::unique_ptr<Reply> Service::Answer(const HttpRequest& request, const Admission& admission) {
+  const Caller& caller = admission.caller;
+  switch (admission.route->endpoint) {
+    case Endpoint::kPage:
+      return Page(request, caller);
+    case Endpoint::kHealth:
+      return Health(request, caller);
+    case Endpoint::kReady:
+      return Ready(request, caller);
+    case Endpoint::kVersion:
+      return Version(request, caller);
+    case Endpoint::kMetrics:
+      return MetricsText(request, caller);
+    case Endpoint::kOpenApi:
+      return MakeReply({}, OpenApiDocument(options_.version));
+    case Endpoint::kProps:
+      return Props();
+    case Endpoint::kTokenizerInfo:
+      return TokenizerInfo();
+    case Endpoint::kModels:
+      return Models(request, caller);
+    case Endpoint::kChatCompletions:
+      return ChatCompletions(request, caller);
+    case Endpoint::kCompletions:
+      return Completions(request, caller);
+    case Endpoint::kMessages:
+      return Messages(request, caller);
+    case Endpoint::kCountTokens:
+      return CountTokens(request, caller);
+    case Endpoint::kResponses:
+      return Responses(request, caller);
+    case Endpoint::kStoredResponse:
+      return StoredResponseOf(request, caller);
+    case Endpoint::kTokenize:
+      return Tokenize(request, caller);
+    case Endpoint::kDetokenize:
+      return Detokenize(request, caller);
+    case Endpoint::kOllamaChat:
+      return OllamaChat(request, caller);
+    case Endpoint::kOllamaTags:
+      return MakeReply({}, OllamaTags(model_));
+    case Endpoint::kOllamaVersion:
+      return MakeReply({}, JsonText({{"version", options_.version}}));
+  }
+  return Fail(500, "no such endpoint", request.path);
 }
 
 std::unique_ptr<Reply> Service::Refuse(const HttpRequest& head) {
   Admission admission = Admit(head);
-  return admission.refusal == nullptr ? nullptr : Dress(std::move(admission.refusal), admission.entry);
+  return admission.refusal == nullptr ? nullptr
+                                      : Dress(std::move(admission.refusal), admission.route, LineOf(head));
 }
 
-std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const Entry* entry) {
-  const std::string route(entry == nullptr ? std::string_view("unknown") : entry->path);
-  return std::make_unique<DressedReply>(std::move(reply), options_.cors_origin,
-                                        [this, route](int status) { metrics_.OnHttp(route, status); });
+std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRoute* found, AccessLine line) {
+  const std::string route(found == nullptr ? std::string_view("unknown") : found->path);
+  return std::make_unique<DressedReply>(
+      std::move(reply), options_.cors_origin, [this, route](int status) { metrics_.OnHttp(route, status); },
+      options_.access_log, std::move(line));
 }
 
 Service::Admission Service::Admit(const HttpRequest& request) const {
-  static constexpr Entry kEntries[] = {
-      {"GET", "/", &Service::Page, true},
-      {"GET", "/page/", &Service::Page, true},
-      {"GET", "/health", &Service::Health, true},
-      {"GET", "/ready", &Service::Ready, true},
-      {"GET", "/version", &Service::Version},
-      {"GET", "/metrics", &Service::MetricsText},
-      {"GET", "/v1/models", &Service::Models},
-      {"GET", "/v1/models/", &Service::Models},
-      {"POST", "/v1/chat/completions", &Service::ChatCompletions},
-      {"POST", "/v1/completions", &Service::Completions},
-      {"POST", "/v1/messages", &Service::Messages},
-      {"POST", "/v1/messages/count_tokens", &Service::CountTokens},
-      {"POST", "/v1/responses", &Service::Responses},
-      {"POST", "/tokenize", &Service::Tokenize},
-      {"POST", "/detokenize", &Service::Detokenize},
-  };
   Admission admission;
   std::string_view path = request.path;
   // Clients that join a base address and a path often write one slash too many.
   if (path.size() > 1 && path.ends_with('/') && path != "/page/") path.remove_suffix(1);
-  const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& candidate) {
-    return candidate.path == path ||
-           (candidate.path.size() > 1 && candidate.path.ends_with('/') && path.starts_with(candidate.path));
-  });
-  if (entry == std::end(kEntries)) {
+  // Of the routes of a path the one for the method; else any.
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  const ApiRoute* route = nullptr;
+  for (const ApiRoute& candidate : ApiRoutes()) {
+    const bool fits = candidate.path == path || (candidate.path.size() > 1 && candidate.path.ends_with('/') &&
+                                                 path.starts_with(candidate.path));
+    if (fits && (route == nullptr || candidate.method == method)) route = &candidate;
+    if (fits && candidate.method == method) break;
+  }
+  if (route == nullptr) {
     admission.refusal = Fail(404, fmt::format("{}: no such endpoint", path), path);
     return admission;
   }
-  admission.entry = entry;
+  admission.route = route;
   if (!FromAllowedOrigin(request, options_.cors_origin)) {
     admission.refusal = Fail(
         403, fmt::format("origin: pages of '{}' may not ask here (--cors-origin)", request.Header("origin")),
@@ -188,7 +251,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
     admission.refusal = MakeReply({.status = 204, .content_type = "text/plain"}, "");
     return admission;
   }
-  if (!entry->open) {
+  if (!route->open) {
     const Result<Caller> found = FindCaller(request);
     if (!found) {
       admission.refusal = Fail(401, found.error().message(), path, "invalid_api_key");
@@ -196,72 +259,15 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
     }
     admission.caller = *found;
   }
-  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
-  if (method != entry->method) {
+  if (method != route->method) {
     admission.refusal =
-        Fail(405, fmt::format("{}: got {}, wanted {}", path, request.method, entry->method), path);
+        Fail(405, fmt::format("{}: got {}, wanted {}", path, request.method, route->method), path);
   }
   return admission;
 }
 
-std::unique_ptr<Reply> Service::Page(const HttpRequest& request, const Caller&) {
-  constexpr std::string_view kFolder = "/page/";
-  const std::string_view path = request.path;
-  const std::optional<PageFile> file =
-      FindPageFile(path.starts_with(kFolder) ? path.substr(kFolder.size()) : "page.html");
-  if (!file) return Fail(404, fmt::format("{}: the page has no such file", path), path);
-  HttpHead head = {.content_type = std::string(file->type)};
-  head.headers.emplace_back("Cache-Control", "no-cache");
-  head.headers.emplace_back("X-Content-Type-Options", "nosniff");
-  head.headers.emplace_back("Referrer-Policy", "no-referrer");
-  // No code or style stands in the document, and no script makes markup of text.
-  head.headers.emplace_back("Content-Security-Policy",
-                            "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
-                            "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-                            "require-trusted-types-for 'script'; trusted-types 'none'");
-  return MakeReply(std::move(head), std::string(file->text));
-}
-
-std::unique_ptr<Reply> Service::Health(const HttpRequest&, const Caller&) {
-  if (!options_.verification) return MakeReply({}, R"({"status": "ok"})");
-  const Verification found = options_.verification();
-  const Json body = {{"status", found.drift ? "drift" : "ok"}, {"verification", found.text}};
-  return MakeReply(found.drift ? ErrorHead(503) : HttpHead(), JsonText(body));
-}
-
-std::unique_ptr<Reply> Service::Ready(const HttpRequest&, const Caller&) {
-  if (ready_) return MakeReply({}, R"({"status": "ready"})");
-  return MakeReply(ErrorHead(503), R"({"status": "stopping"})");
-}
-
-std::unique_ptr<Reply> Service::Version(const HttpRequest&, const Caller&) {
-  return MakeReply({},
-                   JsonText({{"version", options_.version}, {"chat_revision", model_.profile->revision}}));
-}
-
-std::unique_ptr<Reply> Service::MetricsText(const HttpRequest&, const Caller&) {
-  if (options_.verification) metrics_.OnVerification(options_.verification());
-  return MakeReply({.content_type = "text/plain; version=0.0.4"}, metrics_.Text());
-}
-
-std::unique_ptr<Reply> Service::Models(const HttpRequest& request, const Caller&) {
-  const Json entry = {{"id", model_.id},
-                      {"object", "model"},
-                      {"created", model_.created},
-                      {"owned_by", "dsv4"},
-                      {"max_model_len", engine_.context_length()}};
-  constexpr std::string_view kList = "/v1/models";
-  if (request.path == kList || request.path == "/v1/models/")
-    return MakeReply({}, JsonText({{"object", "list"}, {"data", Json::array({entry})}}));
-  const std::string name = request.path.substr(kList.size() + 1);
-  if (name == model_.id) return MakeReply({}, JsonText(entry));
-  return Fail(NotFound(fmt::format("model: '{}' is not served here, only '{}'", name, model_.id)),
-              request.path);
-}
-
 Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
-                                              std::unique_ptr<AnswerWriter> writer,
-                                              const std::string& request_id) {
+                                              std::unique_ptr<AnswerWriter> writer, const HttpRequest& http) {
   std::vector<engine::Request> requests;
   std::vector<session::AnswerReader> readers;
   int64_t num_prompt_tokens = 0;
@@ -283,15 +289,17 @@ Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
   for (size_t i = 0; i < readers.size(); ++i) {
     choices.push_back({.generation = std::move(generations[i]), .reader = std::move(readers[i])});
   }
-  return std::make_unique<GenerationReply>(std::move(choices), std::move(writer), num_prompt_tokens, metrics_,
-                                           request_id);
+  return std::make_unique<GenerationReply>(
+      std::move(choices), std::move(writer), num_prompt_tokens, metrics_, options_.traces,
+      RequestTrace{
+          .traceparent = std::string(http.Header("traceparent")), .request_id = http.id, .route = http.path});
 }
 
 Result<std::unique_ptr<Reply>> Service::StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
-                                                  const Caller& caller, const std::string& request_id) {
+                                                  const Caller& caller, const HttpRequest& request) {
   std::vector<PreparedCall> calls(1);
   DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareChat(model_, call_memory_, caller, std::move(call)));
-  return Start(std::move(calls), std::move(writer), request_id);
+  return Start(std::move(calls), std::move(writer), request);
 }
 
 std::unique_ptr<Reply> Service::ChatCompletions(const HttpRequest& request, const Caller& caller) {
@@ -299,7 +307,7 @@ std::unique_ptr<Reply> Service::ChatCompletions(const HttpRequest& request, cons
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
     DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
     std::unique_ptr<AnswerWriter> writer = MakeOpenAiChatWriter(model_, chat, call_memory_);
-    return StartChat(std::move(chat.call), std::move(writer), caller, request.id);
+    return StartChat(std::move(chat.call), std::move(writer), caller, request);
   };
   return OrFail(run(), request.path);
 }
@@ -309,7 +317,7 @@ std::unique_ptr<Reply> Service::Messages(const HttpRequest& request, const Calle
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
     DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
     std::unique_ptr<AnswerWriter> writer = MakeAnthropicWriter(model_, messages, call_memory_);
-    return StartChat(std::move(messages.call), std::move(writer), caller, request.id);
+    return StartChat(std::move(messages.call), std::move(writer), caller, request);
   };
   return OrFail(run(), request.path);
 }
@@ -328,9 +336,62 @@ std::unique_ptr<Reply> Service::CountTokens(const HttpRequest& request, const Ca
 std::unique_ptr<Reply> Service::Responses(const HttpRequest& request, const Caller& caller) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body));
-    std::unique_ptr<AnswerWriter> writer = MakeResponsesWriter(model_, responses, call_memory_);
-    return StartChat(std::move(responses.call), std::move(writer), caller, request.id);
+    ResponseStore* const store = options_.responses;
+    const bool stores = store != nullptr && store->enabled();
+    std::vector<chat::JsonValue> history;
+    if (const std::string previous = PreviousResponse(body); !previous.empty()) {
+      if (!stores) {
+        return Error(
+            InvalidArgument("previous_response_id: nothing is stored here (--responses-mib 0); send the "
+                            "conversation as input"));
+      }
+      auto found = store->Conversation(caller.store_owner, previous);
+      if (!found) return Error(found.error().WithContext("previous_response_id"));
+      history = std::move(*found);
+    }
+    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body, std::move(history)));
+    std::function<void(const std::string&, const std::string&)> keep;
+    if (stores && responses.store) {
+      keep = [store, owner = caller.store_owner, previous = responses.previous, input = responses.own_input](
+                 const std::string& id, const std::string& text) {
+        if (Result<chat::JsonValue> reply = chat::ReadJson(text, "reply"))
+          store->Put(owner, id, {.previous = previous, .input = input, .reply = std::move(*reply)});
+      };
+    }
+    std::unique_ptr<AnswerWriter> writer =
+        MakeResponsesWriter(model_, responses, call_memory_, std::move(keep));
+    return StartChat(std::move(responses.call), std::move(writer), caller, request);
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::StoredResponseOf(const HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    constexpr std::string_view kPath = "/v1/responses/";
+    constexpr std::string_view kItems = "/input_items";
+    std::string id = request.path.substr(kPath.size());
+    const bool items = id.ends_with(kItems);
+    if (items) id.resize(id.size() - kItems.size());
+    if (options_.responses == nullptr)
+      return Error(NotFound(fmt::format("response '{}' is not stored here", id)));
+    if (request.method == "DELETE") {
+      DSV4_TRY(options_.responses->Erase(caller.store_owner, id));
+      return MakeReply({}, JsonText({{"id", id}, {"object", "response"}, {"deleted", true}}));
+    }
+    DSV4_ASSIGN_OR_RETURN(const StoredResponse stored, options_.responses->Get(caller.store_owner, id));
+    if (!items) return MakeReply({}, chat::WriteJson(stored.reply));
+    return MakeReply({}, fmt::format(R"({{"object": "list", "data": {}, "has_more": false}})",
+                                     chat::WriteJson(stored.input)));
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::OllamaChat(const HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(OllamaRequest ollama, ReadOllamaChat(model_, body));
+    std::unique_ptr<AnswerWriter> writer = MakeOllamaWriter(model_, ollama);
+    return StartChat(std::move(ollama.chat.call), std::move(writer), caller, request);
   };
   return OrFail(run(), request.path);
 }
@@ -346,7 +407,7 @@ std::unique_ptr<Reply> Service::Completions(const HttpRequest& request, const Ca
                             PrepareText(model_, caller, std::move(prompt), completions.sampling));
       calls.push_back(std::move(call));
     }
-    return Start(std::move(calls), std::move(writer), request.id);
+    return Start(std::move(calls), std::move(writer), request);
   };
   return OrFail(run(), request.path);
 }
@@ -359,7 +420,14 @@ std::unique_ptr<Reply> Service::Tokenize(const HttpRequest& request, const Calle
     bool with_strings = false;
     fields.Read("return_token_strs", &with_strings);
     std::vector<int32_t> ids;
-    if (fields.Find("messages") != nullptr) {
+    // The prompt of another dialect's request: /tokenize?api=messages, /tokenize?api=responses.
+    if (request.query == "api=messages") {
+      DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
+      DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(messages.call)));
+    } else if (request.query == "api=responses") {
+      DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body));
+      DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(responses.call)));
+    } else if (fields.Find("messages") != nullptr) {
       DSV4_TRY(fields.status());
       DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
       DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(chat.call)));

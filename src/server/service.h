@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "engine/engine_thread.h"
+#include "server/access_log.h"
 #include "server/answer_writer.h"
+#include "server/api_table.h"
 #include "server/call_memory.h"
 #include "server/chat_call.h"
 #include "server/http.h"
 #include "server/metrics.h"
+#include "server/response_store.h"
 #include "server/served_model.h"
+#include "server/trace_exporter.h"
 #include "server/verification.h"
 
 namespace dsv4::server {
@@ -29,6 +33,12 @@ struct ServiceOptions {
   // What separates the caches of API keys is made of it: random bytes that are not known outside, the same after a restart where the
   // caches outlive one. Empty: drawn now.
   std::string cache_secret = {};
+  std::string model_path = {};  // For /props.
+  int max_sequences = 1;        // For /props.
+  // Outlive the service; null: no response is kept, no line written, no trace sent.
+  ResponseStore* responses = nullptr;
+  AccessLog* access_log = nullptr;
+  TraceExporter* traces = nullptr;
 };
 
 class Service {
@@ -46,22 +56,15 @@ class Service {
   void StopBeingReady() { ready_ = false; }
 
  private:
-  using Endpoint = std::unique_ptr<Reply> (Service::*)(const HttpRequest&, const Caller&);
-
-  struct Entry {
-    std::string_view method;
-    std::string_view path;  // A final '/' stands for whatever follows.
-    Endpoint endpoint;
-    bool open = false;  // Needs no API key: load balancers have none.
-  };
-  // The entry and the caller, or the reply that refuses.
+  // The route and the caller, or the reply that refuses.
   struct Admission {
-    const Entry* entry = nullptr;  // Null: there is no such endpoint.
+    const ApiRoute* route = nullptr;  // Null: there is no such endpoint.
     Caller caller;
     std::unique_ptr<Reply> refusal;
   };
   Admission Admit(const HttpRequest& head) const;
-  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const Entry* entry);
+  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line);
+  std::unique_ptr<Reply> Answer(const HttpRequest& request, const Admission& admission);
   Result<Caller> FindCaller(const HttpRequest& request) const;
   std::unique_ptr<Reply> Page(const HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Health(const HttpRequest& request, const Caller& caller);
@@ -75,19 +78,23 @@ class Service {
   std::unique_ptr<Reply> CountTokens(const HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Responses(const HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Tokenize(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> StoredResponseOf(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaChat(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Props();
+  std::unique_ptr<Reply> TokenizerInfo();
   std::unique_ptr<Reply> Detokenize(const HttpRequest& request, const Caller& caller);
 
   Result<std::unique_ptr<Reply>> StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
-                                           const Caller& caller, const std::string& request_id);
+                                           const Caller& caller, const HttpRequest& request);
   // Starts the choices of one or several prompts. Errors are those of the engine: the queue is full, the prompt too long.
   Result<std::unique_ptr<Reply>> Start(std::vector<PreparedCall> calls, std::unique_ptr<AnswerWriter> writer,
-                                       const std::string& request_id);
+                                       const HttpRequest& request);
 
   const ServedModel& model_;
   engine::EngineThread& engine_;
   Metrics& metrics_;
   ServiceOptions options_;
-  std::vector<uint64_t> owners_;  // Of the keys, and of clients that need none.
+  std::vector<Caller> callers_;  // Of the keys, and of clients that need none.
   CallMemory call_memory_;
   std::atomic<bool> ready_ = true;
 };

@@ -11,6 +11,12 @@
 
 namespace dsv4::session {
 
+int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
+                         const std::optional<std::string>& effort) {
+  if (mode == chat::ThinkingMode::kChat) return defaults.max_tokens_chat;
+  return effort == "max" ? defaults.max_tokens_max_effort : defaults.max_tokens_thinking;
+}
+
 Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> prompt,
                                     const AnswerOptions& options, uint64_t owner) {
   engine::Request request;
@@ -19,6 +25,8 @@ Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> 
   request.sampling = options.sampling;
   request.max_tokens = options.max_tokens.value_or(std::numeric_limits<int64_t>::max());
   request.num_logprobs = options.num_logprobs;
+  request.num_prompt_logprobs = options.num_prompt_logprobs;
+  request.priority = options.priority;
   for (const int32_t token : text.StopTokens()) request.stop_tokens.insert(token);
   for (const int32_t token : options.stop_tokens) {
     if (token >= text.vocab_size) {

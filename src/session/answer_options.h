@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "chat/profile.h"
 #include "engine/request.h"
 #include "sampling/sampling_params.h"
 #include "session/text_model.h"
@@ -22,8 +23,24 @@ struct AnswerOptions {
   std::optional<double> timeout_seconds = {};
   bool speculate = true;  // engine::Request::speculate
   std::string cache_salt = {};
-  bool ignore_eos = false;  // No stop token is sampled: for measurements.
+  bool ignore_eos = false;       // No stop token is sampled: for measurements.
+  int num_prompt_logprobs = -1;  // engine::Request::num_prompt_logprobs
+  int64_t priority = 0;          // engine::Request::priority
 };
+
+// What DeepSeek's own service does where a request says nothing (its package deepseek-recipe).
+struct AnswerDefaults {
+  float temperature_thinking = 1.0F;
+  float top_p_thinking_with_tools = 0.95F;
+  // Tokens of an answer at most; 0: as many as the context has room for.
+  int64_t max_tokens_chat = 8192;
+  int64_t max_tokens_thinking = 65536;
+  int64_t max_tokens_max_effort = 131072;
+};
+
+// Of an answer in this mode; `effort` is the level that is rendered.
+int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
+                         const std::optional<std::string>& effort);
 
 // `owner` is the client, for fairness and for the separation of caches. The constraint is left to the caller (answer_shape.h).
 // InvalidArgument for a stop token that the model does not have.

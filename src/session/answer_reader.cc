@@ -1,5 +1,6 @@
 #include "session/answer_reader.h"
 
+#include <iterator>
 #include <utility>
 
 namespace dsv4::session {
@@ -9,6 +10,7 @@ AnswerFormat ChatFormat(const Prompt& prompt, const std::vector<chat::JsonValue>
   return {.is_chat = true,
           .parser = {.starts_in_reasoning = prompt.rendered.ends_in_reasoning,
                      .tools_active = !tools.empty(),
+                     .accept_damaged_tags = true,
                      .stop_strings = std::move(stop),
                      .tools = chat::ToolSchemas(tools)}};
 }
@@ -25,7 +27,8 @@ AnswerReader::AnswerReader(const TextModel& text, const AnswerFormat& format)
 
 const std::string& AnswerReader::sampled_calls() const {
   static const std::string none;
-  return parser_ ? parser_->sampled_calls() : none;
+  // The model should not see its own slips again.
+  return parser_ && !parser_->damaged() ? parser_->sampled_calls() : none;
 }
 
 void AnswerReader::Count(sampling::SampledToken token) {
@@ -96,7 +99,10 @@ std::vector<chat::Delta> AnswerReader::Read(engine::Event event) {
       num_cached_tokens_ = event.num_cached_tokens;
       return {};
     case engine::Event::Kind::kPrefill:
+      return {};
     case engine::Event::Kind::kPromptScored:
+      prompt_scores_.insert(prompt_scores_.end(), std::make_move_iterator(event.scored.begin()),
+                            std::make_move_iterator(event.scored.end()));
       return {};
     case engine::Event::Kind::kToken:
       return Feed(std::move(event.token));

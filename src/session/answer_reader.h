@@ -52,10 +52,13 @@ class AnswerReader {
   bool done() const { return done_; }
   // Why it failed. Cancelled: Unavailable.
   const Status& status() const { return status_; }
-  // The text of the tool block as sampled; see CompletionParser::sampled_calls.
+  // The text of the tool block as sampled; see CompletionParser::sampled_calls. Empty where its spelling is not the model's format.
   const std::string& sampled_calls() const;
   // Tokens since the last call, where AnswerFormat::wants_tokens.
   AnswerTokens TakeTokens() { return std::exchange(tokens_, {}); }
+
+  // Of the prompt's tokens behind the first, as far as they came.
+  const std::vector<sampling::ScoredToken>& prompt_scores() const { return prompt_scores_; }
 
   // The engine has begun with the prompt; `num_cached_tokens` of it were there already.
   bool admitted() const { return admitted_; }
@@ -80,6 +83,7 @@ class AnswerReader {
   bool done_ = false;
   Status status_;
   AnswerTokens tokens_;
+  std::vector<sampling::ScoredToken> prompt_scores_;
   int64_t num_cached_tokens_ = 0;
   int64_t num_output_tokens_ = 0;
   int64_t num_reasoning_tokens_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -10,16 +11,50 @@
 namespace dsv4::session {
 namespace {
 
+// Sees the beginning of a call in a free text: "<M", however its tokens spell it.
+class CallOpener {
+ public:
+  explicit CallOpener(const TextModel& text)
+      : tokenizer_(&text.tokenizer), opener_("<" + std::string(text.profile->dsml)) {}
+
+  // Whether the text ends with it behind `token`. A token that goes on behind it was no marker, and the text stays free.
+  bool Read(int32_t token) {
+    tail_ += tokenizer_->TokenBytes(token);
+    const bool found = tail_.ends_with(opener_);
+    if (tail_.size() >= opener_.size()) tail_.erase(0, tail_.size() - (opener_.size() - 1));
+    return found;
+  }
+
+ private:
+  const tokenizer::Tokenizer* tokenizer_;
+  std::string opener_;
+  std::string tail_;
+};
+
 class ShapeConstraint final : public sampling::TokenConstraint {
  public:
   // `trie` may be null where the shape has no grammar.
   ShapeConstraint(const TextModel& text, const AnswerShape& shape,
                   std::shared_ptr<const grammar::TokenTrie> trie)
-      : in_reasoning_(shape.starts_in_reasoning),
-        reasoning_left_(shape.max_reasoning_tokens.value_or(std::numeric_limits<int64_t>::max())),
-        think_end_(text.special->think_end),
-        mask_(text.vocab_size) {
-    if (shape.grammar != nullptr) answer_.emplace(shape.grammar, std::move(trie), shape.stop_tokens);
+      : trie_(std::move(trie)),
+        stop_tokens_(shape.stop_tokens),
+        in_reasoning_(shape.starts_in_reasoning),
+        reasoning_left_(shape.max_reasoning_tokens.value_or(kNoEnd)),
+        think_end_(text.special ? text.special->think_end : -1),
+        calls_(shape.calls),
+        tokens_needed_(shape.min_tokens),
+        allowed_(shape.allowed_tokens),
+        mask_(text.vocab_size),
+        other_mask_(text.vocab_size) {
+    if (shape.grammar != nullptr) answer_.emplace(shape.grammar, trie_, stop_tokens_);
+    if (shape.without_words != nullptr) words_.emplace(shape.without_words, trie_, stop_tokens_);
+    if (!allowed_.empty()) allowed_.insert(allowed_.end(), stop_tokens_.begin(), stop_tokens_.end());
+    if (calls_ != nullptr) opener_.emplace(text);
+  }
+
+  bool IsWaiting() const override {
+    const bool counts = in_reasoning_ && reasoning_left_ != kNoEnd;
+    return !answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !counts;
   }
 
   std::span<const uint64_t> Allowed() override {
@@ -28,28 +63,44 @@ class ShapeConstraint final : public sampling::TokenConstraint {
       // Only a reasoning can be closed: it may have ended without the marker, in a call.
       in_reasoning_ = in_reasoning_ && mask_.IsAllowed(think_end_);
     }
-    if (in_reasoning_ && reasoning_left_ <= 0) {
+    const bool is_spent = in_reasoning_ && reasoning_left_ <= 0;
+    if (!answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !is_spent) return {};
+    if (!answer_) std::ranges::fill(mask_.words(), ~uint64_t{0});
+    if (words_) {
+      words_->Mask(other_mask_);
+      And(other_mask_);
+    }
+    if (!allowed_.empty()) {
+      other_mask_.Clear();
+      for (const int32_t token : allowed_) other_mask_.Allow(token);
+      And(other_mask_);
+    }
+    if (is_spent) {
       mask_.Clear();
       mask_.Allow(think_end_);
-    } else if (!answer_) {
-      return {};
     }
+    if (tokens_needed_ > 0) ForbidStops();
     return mask_.words();
   }
 
   void Accept(int32_t token) override {
+    --tokens_needed_;
     if (in_reasoning_) {
       in_reasoning_ = token != think_end_;
-      --reasoning_left_;
+      if (reasoning_left_ != kNoEnd) --reasoning_left_;
     }
-    if (!answer_) return;
-    // The sampler takes what Allowed() says.
-    const Status status = answer_->Accept(token);
-    DSV4_CHECK(status.ok()) << status.ToString();
+    if (words_) Take(*words_, token);
+    if (answer_) {
+      Take(*answer_, token);
+    } else if (opener_ && opener_->Read(token)) {
+      answer_.emplace(std::move(calls_), trie_, stop_tokens_);
+      in_reasoning_ = false;
+    }
   }
 
   size_t CountAllowed(std::span<const int32_t> draft) override {
-    size_t count = answer_ ? answer_->CountAllowed(draft) : draft.size();
+    size_t count = answer_ ? answer_->CountAllowed(draft) : UntilACall(draft);
+    if (words_) count = std::min(count, words_->CountAllowed(draft));
     if (!in_reasoning_) return count;
     // A budget that ends within the draft.
     const auto marker = std::ranges::find(draft, think_end_) - draft.begin();
@@ -65,11 +116,52 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   }
 
  private:
+  static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
+
+  void And(const grammar::TokenMask& other) {
+    for (size_t i = 0; i < mask_.words().size(); ++i) mask_.words()[i] &= other.words()[i];
+  }
+
+  // Where nothing else may come the answer ends all the same.
+  void ForbidStops() {
+    std::vector<int32_t> allowed;
+    for (const int32_t token : stop_tokens_) {
+      if (mask_.IsAllowed(token)) allowed.push_back(token);
+      mask_.Forbid(token);
+    }
+    if (std::ranges::any_of(mask_.words(), [](uint64_t word) { return word != 0; })) return;
+    for (const int32_t token : allowed) mask_.Allow(token);
+  }
+
+  // The sampler takes what Allowed() says.
+  static void Take(grammar::Matcher& matcher, int32_t token) {
+    const Status status = matcher.Accept(token);
+    DSV4_CHECK(status.ok()) << status.ToString();
+  }
+
+  // Tokens up to the one behind which a call has to be watched.
+  size_t UntilACall(std::span<const int32_t> draft) const {
+    if (!opener_) return draft.size();
+    CallOpener opener = *opener_;
+    for (size_t i = 0; i < draft.size(); ++i) {
+      if (opener.Read(draft[i])) return i + 1;
+    }
+    return draft.size();
+  }
+
+  std::shared_ptr<const grammar::TokenTrie> trie_;
+  std::vector<int32_t> stop_tokens_;
   bool in_reasoning_;
   int64_t reasoning_left_;
   int32_t think_end_;
-  std::optional<grammar::Matcher> answer_;
+  std::optional<grammar::Matcher> answer_;  // From the beginning, or of calls_ since one has begun.
+  std::shared_ptr<const grammar::Program> calls_;
+  std::optional<CallOpener> opener_;
+  std::optional<grammar::Matcher> words_;
+  int64_t tokens_needed_;
+  std::vector<int32_t> allowed_;
   grammar::TokenMask mask_;
+  grammar::TokenMask other_mask_;
 };
 
 }  // namespace
@@ -77,9 +169,11 @@ class ShapeConstraint final : public sampling::TokenConstraint {
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextModel& text,
                                                                   const AnswerShape& shape) {
   const bool caps = shape.starts_in_reasoning && shape.max_reasoning_tokens.has_value();
-  if (!caps && shape.grammar == nullptr) return nullptr;
+  const bool has_grammar =
+      shape.grammar != nullptr || shape.calls != nullptr || shape.without_words != nullptr;
+  if (!caps && !has_grammar && shape.min_tokens <= 0 && shape.allowed_tokens.empty()) return nullptr;
   std::shared_ptr<const grammar::TokenTrie> trie;
-  if (shape.grammar != nullptr) {
+  if (has_grammar) {
     DSV4_ASSIGN_OR_RETURN(trie, text.Trie());
   }
   return std::make_unique<ShapeConstraint>(text, shape, std::move(trie));

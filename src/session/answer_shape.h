@@ -1,5 +1,6 @@
-// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, and the grammar of
-// the whole of it (calls of tools, JSON of a schema). Source: chat-encoding.md 3.7 and 5.1.
+// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, the grammar of
+// the whole of it (JSON of a schema, a call that must come) or of the calls in it once one has begun, texts and tokens that it may not have,
+// and how long it is at least. Source: chat-encoding.md 3.7 and 5.1.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,16 @@ struct AnswerShape {
   std::optional<int64_t> max_reasoning_tokens;
   // Of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
   std::shared_ptr<const grammar::Program> grammar = nullptr;
-  std::vector<int32_t> stop_tokens;  // End the answer; under a grammar only where it is complete.
+  // Of what stands behind the first "<M" of an answer that is free so far (ContentKind::kOpenCall); null: nothing.
+  std::shared_ptr<const grammar::Program> calls = nullptr;
+  // Of the whole answer too: texts without certain words (grammar/forbidden_text.h); null: any.
+  std::shared_ptr<const grammar::Program> without_words = nullptr;
+  int64_t min_tokens = 0;                    // No stop token in front of so many, where another may come.
+  std::vector<int32_t> allowed_tokens = {};  // And the stop tokens; empty: all.
+  std::vector<int32_t> stop_tokens = {};     // End the answer; under a grammar only where it is complete.
 };
 
-// Null when the shape constrains nothing. Errors: those of TextModel::Trie, which a grammar needs.
+// Null when the shape constrains nothing. `text` outlives it. Errors: those of TextModel::Trie, which a grammar needs.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextModel& text,
                                                                   const AnswerShape& shape);
 

@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "base/check.h"
-#include "server/anthropic_messages.h"
-#include "server/openai_chat.h"
-#include "server/openai_completions.h"
-#include "server/openai_responses.h"
+#include "server/dialects/anthropic_messages.h"
+#include "server/dialects/openai_chat.h"
+#include "server/dialects/openai_completions.h"
+#include "server/dialects/openai_responses.h"
 #include "server/served_model_testing.h"
 
 namespace dsv4::server {

@@ -17,6 +17,12 @@ Json OpenAiUsage(const Usage& usage);
 Json OpenAiLogprob(const tokenizer::Tokenizer& tokenizer, const sampling::SampledToken& token);
 Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::SampledToken>& tokens);
 
+// vLLM's prompt_logprobs: null for the first token, then for each an object by token id of the most probable ones and the one that stands
+// there, each with its rank.
+Json PromptLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::ScoredToken>& scored);
+// prompt_logprobs, which whole answers have.
+void ReadPromptLogprobs(Fields& fields, bool streamed, SamplingCall& call);
+
 // Reads stream and stream_options. Mistakes inside stream_options are returned, others stay in `fields`.
 Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage);
 

@@ -1,13 +1,15 @@
-#include "server/openai_completions.h"
+#include "server/dialects/openai_completions.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "server/api_error.h"
+#include "server/dialects/known_fields.h"
+#include "server/dialects/openai_json.h"
 #include "server/json_text.h"
-#include "server/known_fields.h"
-#include "server/openai_json.h"
 #include "server/random_id.h"
 
 namespace dsv4::server {
@@ -58,14 +60,63 @@ Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
   return prompts;
 }
 
+// The format of text around a hole: <fim begin> prompt <fim hole> suffix <fim end>, and the answer is what is missing.
+Status FillTheHole(const ServedModel& model, const std::string& suffix, CompletionsRequest& request) {
+  const auto token = [&](const char* text) { return model.tokenizer.FindToken(text); };
+  const auto begin = token("<｜fim▁begin｜>");
+  const auto hole = token("<｜fim▁hole｜>");
+  const auto end = token("<｜fim▁end｜>");
+  if (!begin || !hole || !end)
+    return InvalidArgument("suffix: this model's tokenizer has no tokens for text with a hole");
+  DSV4_RETURN_IF_ERROR(model.CheckLength(suffix.size()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> behind, model.tokenizer.Encode(suffix));
+  for (std::vector<int32_t>& prompt : request.prompts) {
+    const bool has_bos = !prompt.empty() && prompt.front() == model.special->begin_of_sentence;
+    std::vector<int32_t> ids = {model.special->begin_of_sentence, *begin};
+    ids.insert(ids.end(), prompt.begin() + (has_bos ? 1 : 0), prompt.end());
+    ids.push_back(*hole);
+    ids.insert(ids.end(), behind.begin(), behind.end());
+    ids.push_back(*end);
+    prompt = std::move(ids);
+  }
+  for (const auto& marker : {begin, hole, end}) request.sampling.stop_tokens.push_back(*marker);
+  return {};
+}
+
 // The older layout of log-probabilities: parallel lists.
 class LegacyLogprobs {
  public:
+  static Json Empty() {
+    return {{"tokens", Json::array()},
+            {"token_logprobs", Json::array()},
+            {"top_logprobs", Json::array()},
+            {"text_offset", Json::array()}};
+  }
+
+  // Those of the prompt; nothing stands in front of its first token.
+  Json TakePrompt(const tokenizer::Tokenizer& tokenizer, int32_t first,
+                  const std::vector<sampling::ScoredToken>& scored) {
+    Json json = Empty();
+    const int32_t ids[] = {first};
+    json["tokens"].push_back(tokenizer.Decode(ids));
+    json["token_logprobs"].push_back(nullptr);
+    json["top_logprobs"].push_back(nullptr);
+    json["text_offset"].push_back(offset_);
+    offset_ += tokenizer.TokenBytes(first).size();
+    std::vector<sampling::SampledToken> tokens;
+    for (const sampling::ScoredToken& token : scored) tokens.push_back(token.token);
+    Append(Take(tokenizer, tokens), json);
+    return json;
+  }
+
+  static void Append(const Json& more, Json& json) {
+    for (const auto& [name, list] : more.items()) {
+      for (const Json& entry : list) json[name].push_back(entry);
+    }
+  }
+
   Json Take(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::SampledToken>& tokens) {
-    Json json = {{"tokens", Json::array()},
-                 {"token_logprobs", Json::array()},
-                 {"top_logprobs", Json::array()},
-                 {"text_offset", Json::array()}};
+    Json json = Empty();
     for (const sampling::SampledToken& token : tokens) {
       const int32_t ids[] = {token.id};
       const std::string text = tokenizer.Decode(ids);
@@ -91,7 +142,9 @@ struct ChoiceState {
   std::string text;
   std::vector<sampling::SampledToken> tokens;
   LegacyLogprobs logprobs;
+  Json prompt_logprobs = LegacyLogprobs::Empty();
   Json done;
+  bool echoed = false;
 };
 
 class CompletionsWriter final : public AnswerWriter {
@@ -101,28 +154,34 @@ class CompletionsWriter final : public AnswerWriter {
         streamed_(request.stream),
         include_usage_(request.include_usage),
         wants_logprobs_(request.sampling.num_logprobs >= 0),
+        wants_prompt_logprobs_(request.wants_prompt_logprobs),
+        num_choices_(static_cast<size_t>(request.sampling.num_choices)),
         choices_(request.prompts.size() * static_cast<size_t>(request.sampling.num_choices)) {
     if (!request.echo) return;
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].text =
-          model.tokenizer.Decode(request.prompts[i / static_cast<size_t>(request.sampling.num_choices)]);
-    }
+    for (size_t i = 0; i < choices_.size(); ++i) choices_[i].text = request.echoed[i / num_choices_];
+    echoes_scores_ = wants_logprobs_;
+    for (const std::vector<int32_t>& prompt : request.prompts) first_tokens_.push_back(prompt.front());
   }
 
   bool streamed() const override { return streamed_; }
 
   void Begin(const Usage&, std::string& out) override {
-    if (!streamed_) return;
+    if (!streamed_ || echoes_scores_) return;  // These come once the prompt has been read.
     for (size_t i = 0; i < choices_.size(); ++i) {
       if (!choices_[i].text.empty()) Emit(i, choices_[i].text, nullptr, nullptr, out);
     }
   }
 
   void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
-             const session::AnswerReader&, std::string& out) override {
+             const session::AnswerReader& reader, std::string& out) override {
     ChoiceState& state = choices_[choice];
     const bool done = delta.kind == chat::Delta::Kind::kDone;
     const Json reason = done ? Json(chat::FinishReasonName(delta.finish_reason)) : Json(nullptr);
+    if (echoes_scores_ && !std::exchange(state.echoed, true)) {
+      state.prompt_logprobs = state.logprobs.TakePrompt(
+          model_.tokenizer, first_tokens_[choice / num_choices_], reader.prompt_scores());
+      if (streamed_) Emit(choice, state.text, state.prompt_logprobs, nullptr, out);
+    }
     if (streamed_) {
       const Json logprobs = wants_logprobs_ && !tokens.content.empty()
                                 ? state.logprobs.Take(model_.tokenizer, tokens.content)
@@ -133,11 +192,15 @@ class CompletionsWriter final : public AnswerWriter {
     state.tokens.insert(state.tokens.end(), std::make_move_iterator(tokens.content.begin()),
                         std::make_move_iterator(tokens.content.end()));
     if (!done) state.text += delta.text;
-    if (done) {
-      state.done = Choice(
-          choice, state.text,
-          wants_logprobs_ ? state.logprobs.Take(model_.tokenizer, state.tokens) : Json(nullptr), reason);
+    if (!done) return;
+    Json logprobs = nullptr;
+    if (wants_logprobs_) {
+      logprobs = std::move(state.prompt_logprobs);
+      LegacyLogprobs::Append(state.logprobs.Take(model_.tokenizer, state.tokens), logprobs);
     }
+    state.done = Choice(choice, state.text, std::move(logprobs), reason);
+    if (wants_prompt_logprobs_)
+      state.done["prompt_logprobs"] = PromptLogprobs(model_.tokenizer, reader.prompt_scores());
   }
 
   void End(const Usage& usage, std::string& out) override {
@@ -181,6 +244,10 @@ class CompletionsWriter final : public AnswerWriter {
   bool streamed_;
   bool include_usage_;
   bool wants_logprobs_;
+  bool wants_prompt_logprobs_;
+  size_t num_choices_;  // Of a prompt.
+  bool echoes_scores_ = false;
+  std::vector<int32_t> first_tokens_;  // Of the prompts, where they are echoed.
   std::string id_ = RandomId("cmpl-");
   int64_t created_ = std::time(nullptr);
   std::vector<ChoiceState> choices_;
@@ -205,20 +272,32 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
       (sampling.num_logprobs < 0 || sampling.num_logprobs > 20)) {
     fields.Fail("logprobs", fmt::format("got {}, wanted 0..20", sampling.num_logprobs));
   }
+  ReadPromptLogprobs(fields, request.stream, sampling);
+  request.wants_prompt_logprobs = sampling.num_prompt_logprobs >= 0;
   std::string suffix;
-  if (fields.Read("suffix", &suffix) && !suffix.empty())
-    fields.Fail("suffix", "this model's format has no text after the gap");
+  fields.Read("suffix", &suffix);
   int best_of = sampling.num_choices;
   if (fields.Read("best_of", &best_of) && best_of != sampling.num_choices) {
     fields.Fail("best_of",
                 fmt::format("got {}, wanted n ({}): answers are not ranked", best_of, sampling.num_choices));
   }
-  if (request.echo && sampling.num_logprobs >= 0)
-    fields.Fail("echo", "the log-probabilities of a prompt are not computed, wanted no logprobs beside it");
+  if (request.echo)
+    sampling.num_prompt_logprobs = std::max(sampling.num_prompt_logprobs, sampling.num_logprobs);
   fields.Expect({"model"});
-  RefuseUnsupported(fields);
+  RefuseUnsupported(fields, kCompletions);
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(request.prompts, ReadPrompts(model, *prompt));
+  if (request.echo) {
+    for (const std::vector<int32_t>& ids : request.prompts) {
+      if (ids.empty()) return Error(InvalidArgument("prompt: got no tokens, wanted at least one"));
+      request.echoed.push_back(model.tokenizer.Decode(ids));
+    }
+  }
+  if (!suffix.empty()) {
+    if (request.echo && sampling.num_logprobs >= 0)
+      return Error(InvalidArgument("echo: not with logprobs beside a suffix, whose tokens stand in between"));
+    DSV4_TRY(FillTheHole(model, suffix, request));
+  }
   fields.LogUnknown("completions");
   return request;
 }

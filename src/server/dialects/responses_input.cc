@@ -6,9 +6,9 @@
 #include <set>
 
 #include "base/log.h"
-#include "server/known_fields.h"
-#include "server/openai_json.h"
-#include "server/openai_responses.h"
+#include "server/dialects/known_fields.h"
+#include "server/dialects/openai_json.h"
+#include "server/dialects/openai_responses.h"
 
 namespace dsv4::server {
 namespace {
@@ -55,7 +55,7 @@ class InputReader {
     if (type == "function_call_output" || type == "custom_tool_call_output") return ReadOutput(fields, where);
     if (type == "reasoning") return ReadReasoning(fields, where);
     if (type == "item_reference") {
-      fields.Fail("type", "got item_reference: nothing is stored here; send the item itself (store: false)");
+      fields.Fail("type", "got item_reference: send the item itself (store: false), or previous_response_id");
       return fields.status();
     }
     skipped_.insert(type);  // A trace of what other servers run: web_search_call, compaction, ...
@@ -190,9 +190,27 @@ chat::JsonValue ReadFormat(Fields& fields) {
   return format == nullptr ? chat::JsonValue() : *format;
 }
 
+// include: message.output_text.logprobs, and top_logprobs.
+void ReadLogprobs(Fields& fields, SamplingCall& sampling) {
+  std::vector<std::string> include;
+  fields.ReadStrings("include", &include);
+  int top = 0;
+  const bool has_top = fields.Read("top_logprobs", &top);
+  if (top < 0 || top > 20) fields.Fail("top_logprobs", fmt::format("got {}, wanted 0..20", top));
+  const bool wanted =
+      std::find(include.begin(), include.end(), "message.output_text.logprobs") != include.end();
+  if (wanted || (has_top && top > 0)) sampling.num_logprobs = top;
+}
+
 }  // namespace
 
-Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body) {
+std::string PreviousResponse(const chat::JsonValue& body) {
+  const chat::JsonValue* previous = body.Find("previous_response_id");
+  return previous == nullptr ? std::string() : previous->text();
+}
+
+Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body,
+                                       std::vector<chat::JsonValue> history) {
   Fields fields(body);
   ResponsesRequest request;
   ChatCall& call = request.call;
@@ -201,10 +219,8 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
     fields.Fail("input", "wanted a text or a list of items");
   std::string instructions;
   const bool has_instructions = fields.Read("instructions", &instructions);
-  std::string previous;
-  if (fields.Read("previous_response_id", &previous)) {
-    fields.Fail("previous_response_id", "nothing is stored here; send the conversation as input");
-  }
+  fields.Read("previous_response_id", &request.previous);
+  fields.Read("store", &request.store);
   bool background = false;
   if (fields.Read("background", &background) && background)
     fields.Fail("background", "answers are not kept here, wanted false");
@@ -228,18 +244,28 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   keep("metadata", request.metadata);
   keep("text", request.text);
   keep("reasoning", request.reasoning);
-  fields.Expect({"model", "store", "truncation", "include", "user", "thinking", "think", "enable_thinking",
-                 "chat_template_kwargs", "reasoning_effort"});
-  RefuseUnsupported(fields);
+  keep("user", request.user);
+  keep("top_logprobs", request.top_logprobs);
+  ReadLogprobs(fields, call.sampling);
+  std::string truncation;
+  if (fields.Read("truncation", &truncation) && truncation != "disabled" && truncation != "auto")
+    fields.Fail("truncation", fmt::format("got '{}', wanted disabled", truncation));
+  fields.Expect(
+      {"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort"});
+  RefuseUnsupported(fields, kResponses);
   DSV4_TRY(fields.status());
 
+  request.own_input =
+      input->is_array()
+          ? *input
+          : chat::JsonValue::Array({chat::JsonValue::Object({{"type", chat::JsonValue::String("message")},
+                                                             {"role", chat::JsonValue::String("user")},
+                                                             {"content", *input}})});
   InputReader reader;
-  if (input->is_string()) {
-    DSV4_TRY(reader.Read(
-        chat::JsonValue::Object({{"role", chat::JsonValue::String("user")}, {"content", *input}}), "input"));
-  } else {
-    for (size_t i = 0; i < input->items().size(); ++i)
-      DSV4_TRY(reader.Read(input->items()[i], fmt::format("input[{}]", i)));
+  for (const chat::JsonValue& item : history) DSV4_TRY(reader.Read(item, "previous_response_id"));
+  for (size_t i = 0; i < request.own_input.items().size(); ++i) {
+    DSV4_TRY(reader.Read(request.own_input.items()[i],
+                         input->is_string() ? std::string("input") : fmt::format("input[{}]", i)));
   }
   call.conversation.messages = reader.Take();
   if (call.conversation.messages.empty())
@@ -251,6 +277,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   }
   if (tools != nullptr) DSV4_TRY(ReadResponsesTools(*tools, call, request.client_tools));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
+  FillDefaults(model, call);
   fields.LogUnknown("responses");
   return request;
 }

@@ -1,8 +1,12 @@
-#include "server/known_fields.h"
+#include "server/dialects/known_fields.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
+
+#include "base/check.h"
 
 namespace dsv4::server {
 namespace {
@@ -15,9 +19,7 @@ constexpr KnownField kFields[] = {
     {"adaptive_target", "llama.cpp", "-1.0", ""},
     {"add_generation_prompt", "vllm", "true", "continue_final_message"},
     {"add_special_tokens", "vllm", "false", ""},
-    {"allowed_token_ids", "vllm", "", "logit_bias"},
     {"audio", "openai", "", kNoSound},
-    {"bad_words", "vllm", "", "logit_bias"},
     {"best_of", "openai", "1", ""},
     {"chat_template", "vllm", "", "serve --revision"},
     {"container", "anthropic", "", ""},
@@ -50,7 +52,6 @@ constexpr KnownField kFields[] = {
     {"mcp_servers", "anthropic", "", "tools"},
     {"min_keep", "llama.cpp", "0", ""},
     {"min_new_tokens", "sglang", "0", ""},
-    {"min_tokens", "vllm", "0", ""},
     {"mirostat", "llama.cpp", "0", "min_p"},
     {"mm_processor_kwargs", "vllm", "{}", ""},
     {"modalities", "openai", "[\"text\"]", kNoSound},
@@ -63,7 +64,7 @@ constexpr KnownField kFields[] = {
     {"num_beams", "vllm", "1", ""},
     {"penalty_alpha", "vllm", "0", ""},
     {"prompt", "openai", "", "messages"},
-    {"prompt_logprobs", "vllm", "", ""},
+    {"prompt_logprobs", "vllm", "", "/v1/completions or /v1/chat/completions"},
     {"reasoning_format", "llama.cpp", "\"auto\"", ""},
     {"regex", "sglang", "", kSchema},
     {"repeat_last_n", "llama.cpp", "64", "penalty_window"},
@@ -112,9 +113,22 @@ bool AsksForNothing(const chat::JsonValue& value, const KnownField& field) {
   return chat::WriteJson(value) == chat::WriteJson(*neutral);
 }
 
+// Once for each reader: what it asks for does not depend on the body.
+void CheckTable(const Fields& fields, ApiReader reader) {
+  static std::atomic<uint32_t> checked = 0;
+  if ((checked.fetch_or(reader) & reader) != 0) return;
+  const std::vector<std::string> faults = TableFaults(reader, fields.asked_for());
+  DSV4_CHECK(faults.empty()) << fmt::format("api_table.cc: {}", fmt::join(faults, "; "));
+}
+
 }  // namespace
 
 std::span<const KnownField> UnsupportedFields() { return kFields; }
+
+void RefuseUnsupported(Fields& fields, ApiReader reader) {
+  CheckTable(fields, reader);
+  RefuseUnsupported(fields);
+}
 
 void RefuseUnsupported(Fields& fields) {
   for (const std::string& name : fields.Unknown()) {

@@ -6,8 +6,8 @@
 #include <cctype>
 
 #include "base/log.h"
-#include "server/anthropic_messages.h"
-#include "server/known_fields.h"
+#include "server/dialects/anthropic_messages.h"
+#include "server/dialects/known_fields.h"
 
 namespace dsv4::server {
 namespace {
@@ -329,7 +329,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   fields.ReadList("tools", &tools);
   const chat::JsonValue* system = fields.Find("system");
   fields.Expect({"model", "thinking", "metadata"});
-  RefuseUnsupported(fields);
+  RefuseUnsupported(fields, kMessages);
   DSV4_TRY(fields.status());
   if (system != nullptr) {
     DSV4_ASSIGN_OR_RETURN(std::string text, ReadSystem(*system));
@@ -343,6 +343,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   for (chat::Message& turn : turns) call.conversation.messages.push_back(std::move(turn));
   if (tools != nullptr) DSV4_TRY(ReadTools(*tools, call));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
+  FillDefaults(model, call);
   fields.LogUnknown("messages");
   return request;
 }

@@ -1,4 +1,4 @@
-#include "server/responses_tools.h"
+#include "server/dialects/responses_tools.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

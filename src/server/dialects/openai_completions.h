@@ -1,5 +1,6 @@
 // POST /v1/completions: text that is continued as it is, without the chat template. Special strings in a prompt are their tokens;
-// no token is added. Source: chat-encoding.md 5.5.
+// no token is added, unless there is a suffix: then prompt and suffix stand around a hole that the model was trained to fill, behind the
+// beginning of sentence. Source: chat-encoding.md 5.5.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ struct CompletionsRequest {
   bool stream = false;
   bool include_usage = false;
   bool echo = false;
+  bool wants_prompt_logprobs = false;
+  std::vector<std::string> echoed;  // Of each prompt, where echo is asked for.
 };
 
 // Errors name the field.

@@ -1,9 +1,12 @@
 // What a /v1/responses reply looks like. The items of a whole reply and those of the stream's last event are the same objects.
+#include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "server/api_error.h"
+#include "server/dialects/openai_json.h"
+#include "server/dialects/openai_responses.h"
 #include "server/json_text.h"
-#include "server/openai_responses.h"
 #include "server/random_id.h"
 
 namespace dsv4::server {
@@ -13,8 +16,14 @@ Json FromChat(const chat::JsonValue& value) { return Json::parse(chat::WriteJson
 
 class ResponsesWriter final : public AnswerWriter {
  public:
-  ResponsesWriter(const ServedModel& model, const ResponsesRequest& request, CallMemory& memory)
-      : memory_(memory), streamed_(request.stream), client_tools_(request.client_tools) {
+  ResponsesWriter(const ServedModel& model, const ResponsesRequest& request, CallMemory& memory,
+                  std::function<void(const std::string&, const std::string&)> keep)
+      : model_(model),
+        memory_(memory),
+        streamed_(request.stream),
+        client_tools_(request.client_tools),
+        wants_logprobs_(request.call.sampling.num_logprobs >= 0),
+        keep_(std::move(keep)) {
     const SamplingCall& sampling = request.call.sampling;
     document_ = {
         {"id", RandomId("resp_")},
@@ -29,16 +38,25 @@ class ResponsesWriter final : public AnswerWriter {
         {"model", model.id},
         {"output", Json::array()},
         {"parallel_tool_calls", request.call.parallel_calls},
-        {"previous_response_id", nullptr},
+        {"previous_response_id", request.previous.empty() ? Json(nullptr) : Json(request.previous)},
         {"reasoning", request.reasoning.is_null() ? Json{{"effort", nullptr}, {"summary", nullptr}}
                                                   : FromChat(request.reasoning)},
-        {"store", false},
+        {"store", keep_ != nullptr},
         {"temperature", sampling.sampling.temperature},
         {"text", request.text.is_null() ? Json{{"format", {{"type", "text"}}}} : FromChat(request.text)},
         {"tool_choice", request.tool_choice.is_null() ? Json("auto") : FromChat(request.tool_choice)},
         {"tools", request.tools.is_null() ? Json::array() : FromChat(request.tools)},
         {"top_p", sampling.sampling.top_p},
         {"truncation", "disabled"},
+        {"completed_at", nullptr},
+        {"frequency_penalty", sampling.sampling.frequency_penalty},
+        {"presence_penalty", sampling.sampling.presence_penalty},
+        {"max_tool_calls", nullptr},
+        {"prompt_cache_key", nullptr},
+        {"safety_identifier", nullptr},
+        {"service_tier", "default"},
+        {"top_logprobs", std::max(sampling.num_logprobs, 0)},
+        {"user", FromChat(request.user)},
         {"usage", nullptr},
         {"metadata", request.metadata.is_null() ? Json::object() : FromChat(request.metadata)}};
   }
@@ -50,8 +68,8 @@ class ResponsesWriter final : public AnswerWriter {
     Emit("response.in_progress", {{"response", document_}}, out);
   }
 
-  void Write(size_t, const chat::Delta& delta, session::AnswerTokens, const session::AnswerReader& reader,
-             std::string& out) override {
+  void Write(size_t, const chat::Delta& delta, session::AnswerTokens tokens,
+             const session::AnswerReader& reader, std::string& out) override {
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
         OpenReasoning(out);
@@ -62,11 +80,11 @@ class ResponsesWriter final : public AnswerWriter {
         OpenMessage(out);
         text_ += delta.text;
         return EmitPart("response.output_text.delta", "content_index",
-                        {{"delta", delta.text}, {"logprobs", Json::array()}}, out);
+                        {{"delta", delta.text}, {"logprobs", TakeLogprobs(tokens)}}, out);
       case chat::Delta::Kind::kToolCallBegin:
         Close("completed", out);
         calls_.push_back({.name = delta.text});
-        call_ids_.push_back(RandomId("call_"));
+        call_ids_.push_back(NumberedCallId("call_", call_ids_.size()));
         return OpenCall(delta.text, out);
       case chat::Delta::Kind::kArguments:
         calls_.back().arguments += delta.text;
@@ -95,6 +113,8 @@ class ResponsesWriter final : public AnswerWriter {
                           {"output_tokens", usage.num_output_tokens},
                           {"output_tokens_details", {{"reasoning_tokens", usage.num_reasoning_tokens}}},
                           {"total_tokens", usage.num_prompt_tokens + usage.num_output_tokens}};
+    document_["completed_at"] = document_["status"] == "completed" ? Json(std::time(nullptr)) : Json(nullptr);
+    if (keep_ != nullptr) keep_(document_["id"], JsonText(document_));
     if (!streamed_) {
       out += JsonText(document_);
       return;
@@ -159,7 +179,11 @@ class ResponsesWriter final : public AnswerWriter {
   void OpenReasoning(std::string& out) {
     if (open_ == "reasoning") return;
     Close("completed", out);
-    OpenItem({{"id", RandomId("rs_")}, {"type", "reasoning"}, {"summary", Json::array()}}, out);
+    OpenItem({{"id", RandomId("rs_")},
+              {"type", "reasoning"},
+              {"status", "in_progress"},
+              {"summary", Json::array()}},
+             out);
     EmitPart("response.reasoning_summary_part.added", "summary_index",
              {{"part", {{"type", "summary_text"}, {"text", ""}}}}, out);
   }
@@ -174,9 +198,18 @@ class ResponsesWriter final : public AnswerWriter {
              out);
     EmitPart("response.content_part.added", "content_index", {{"part", TextPart("")}}, out);
   }
-  static Json TextPart(const std::string& text) {
-    return {
-        {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  static Json TextPart(const std::string& text, Json logprobs = Json::array()) {
+    return {{"type", "output_text"},
+            {"text", text},
+            {"annotations", Json::array()},
+            {"logprobs", std::move(logprobs)}};
+  }
+  // Of a piece of the text, kept for the whole of it.
+  Json TakeLogprobs(const session::AnswerTokens& tokens) {
+    if (!wants_logprobs_) return Json::array();
+    Json list = OpenAiLogprobs(model_.tokenizer, tokens.content);
+    for (const Json& token : list) logprobs_.push_back(token);
+    return list;
   }
 
   // Ends the open item, if there is one.
@@ -184,15 +217,17 @@ class ResponsesWriter final : public AnswerWriter {
     if (open_.empty()) return;
     if (open_ == "reasoning") {
       const Json part = {{"type", "summary_text"}, {"text", text_}};
+      item()["status"] = status;
       item()["summary"].push_back(part);
       EmitPart("response.reasoning_summary_text.done", "summary_index", {{"text", text_}}, out);
       EmitPart("response.reasoning_summary_part.done", "summary_index", {{"part", part}}, out);
     } else if (open_ == "message") {
       item()["status"] = status;
-      item()["content"].push_back(TextPart(text_));
-      EmitPart("response.output_text.done", "content_index", {{"text", text_}, {"logprobs", Json::array()}},
-               out);
-      EmitPart("response.content_part.done", "content_index", {{"part", TextPart(text_)}}, out);
+      const Json part = TextPart(text_, std::exchange(logprobs_, Json::array()));
+      item()["content"].push_back(part);
+      EmitPart("response.output_text.done", "content_index",
+               {{"text", text_}, {"logprobs", part["logprobs"]}}, out);
+      EmitPart("response.content_part.done", "content_index", {{"part", part}}, out);
     } else if (open_ == kCustomCall) {
       item()["status"] = status;
       item()["input"] = text_;
@@ -209,7 +244,7 @@ class ResponsesWriter final : public AnswerWriter {
 
   void Finish(const chat::Delta& done, const session::AnswerReader& reader, std::string& out) {
     const bool cut = open_ == "function_call" || open_ == kCustomCall;
-    const bool incomplete = done.finish_reason == chat::FinishReason::kLength || (cut && streamed_);
+    const bool incomplete = done.finish_reason == chat::FinishReason::kLength;
     Close(incomplete ? "incomplete" : "completed", out);
     if (cut && !streamed_) document_["output"].erase(index());
     if (!cut) memory_.Remember(call_ids_, calls_, reader.sampled_calls());
@@ -219,9 +254,13 @@ class ResponsesWriter final : public AnswerWriter {
 
   static constexpr const char* kCustomCall = "custom_tool_call";
 
+  const ServedModel& model_;
   CallMemory& memory_;
   bool streamed_;
   ClientTools client_tools_;
+  bool wants_logprobs_;
+  std::function<void(const std::string&, const std::string&)> keep_;
+  Json logprobs_ = Json::array();   // Of the message that grows.
   CustomInputReader custom_input_;  // Of the call that grows.
   Json document_;
   int64_t sequence_ = 0;
@@ -233,9 +272,10 @@ class ResponsesWriter final : public AnswerWriter {
 
 }  // namespace
 
-std::unique_ptr<AnswerWriter> MakeResponsesWriter(const ServedModel& model, const ResponsesRequest& request,
-                                                  CallMemory& memory) {
-  return std::make_unique<ResponsesWriter>(model, request, memory);
+std::unique_ptr<AnswerWriter> MakeResponsesWriter(
+    const ServedModel& model, const ResponsesRequest& request, CallMemory& memory,
+    std::function<void(const std::string& id, const std::string& reply)> keep) {
+  return std::make_unique<ResponsesWriter>(model, request, memory, std::move(keep));
 }
 
 }  // namespace dsv4::server

@@ -1,8 +1,8 @@
-#include "server/openai_json.h"
+#include "server/dialects/openai_json.h"
 
 #include <fmt/format.h>
 
-#include "server/responses_tools.h"
+#include "server/dialects/responses_tools.h"
 
 namespace dsv4::server {
 namespace {
@@ -39,6 +39,31 @@ Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer,
   Json list = Json::array();
   for (const sampling::SampledToken& token : tokens) list.push_back(OpenAiLogprob(tokenizer, token));
   return list;
+}
+
+Json PromptLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::ScoredToken>& scored) {
+  Json list = Json::array({nullptr});
+  for (const sampling::ScoredToken& token : scored) {
+    Json entry = Json::object();
+    const auto add = [&](int32_t id, float logprob, int64_t rank) {
+      const int32_t ids[] = {id};
+      entry[fmt::format("{}", id)] = {
+          {"logprob", logprob}, {"rank", rank}, {"decoded_token", tokenizer.Decode(ids)}};
+    };
+    int64_t rank = 1;
+    for (const sampling::TokenLogprob& top : token.token.top) add(top.id, top.logprob, rank++);
+    add(token.token.id, token.token.logprob, token.rank);
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+void ReadPromptLogprobs(Fields& fields, bool streamed, SamplingCall& call) {
+  int wanted = -1;
+  if (!fields.Read("prompt_logprobs", &wanted)) return;
+  if (wanted < 0 || wanted > 20) fields.Fail("prompt_logprobs", fmt::format("got {}, wanted 0..20", wanted));
+  if (streamed) fields.Fail("prompt_logprobs", "a whole answer has them, wanted no stream");
+  call.num_prompt_logprobs = wanted;
 }
 
 Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage) {

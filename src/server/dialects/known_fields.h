@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "server/api_table.h"
 #include "server/fields.h"
 
 namespace dsv4::server {
@@ -24,5 +25,7 @@ std::span<const KnownField> UnsupportedFields();
 
 // Fails for the first of them that `fields` was not asked for and that asks for something. Call it once all fields have been read.
 void RefuseUnsupported(Fields& fields);
+// The same for the body of a request; the first of a reader is also checked against the table of fields (api_table.h).
+void RefuseUnsupported(Fields& fields, ApiReader reader);
 
 }  // namespace dsv4::server

@@ -1,4 +1,4 @@
-#include "server/openai_chat.h"
+#include "server/dialects/openai_chat.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "server/api_error.h"
+#include "server/dialects/known_fields.h"
+#include "server/dialects/openai_json.h"
 #include "server/json_text.h"
-#include "server/known_fields.h"
-#include "server/openai_json.h"
 #include "server/random_id.h"
 
 namespace dsv4::server {
@@ -43,7 +43,7 @@ class ChatWriter : public AnswerWriter {
   }
   const std::string& CallId(size_t choice, int index) {
     std::vector<std::string>& ids = call_ids_[choice];
-    while (ids.size() <= static_cast<size_t>(index)) ids.push_back(RandomId("call_"));
+    while (ids.size() <= static_cast<size_t>(index)) ids.push_back(NumberedCallId("call_", ids.size()));
     return ids[static_cast<size_t>(index)];
   }
   void Remember(size_t choice, const std::vector<chat::ParsedCall>& calls,
@@ -107,12 +107,9 @@ class StreamedChat final : public ChatWriter {
       case chat::Delta::Kind::kToolCallEnd:
         return;
       case chat::Delta::Kind::kDone: {
-        // A call that was cut has been sent in part: the client must not take it for whole.
-        const chat::FinishReason reason =
-            delta.has_cut_call ? chat::FinishReason::kLength : delta.finish_reason;
         const chat::CollectedCompletion collected = collectors_[choice].Take();
         if (!delta.has_cut_call) Remember(choice, collected.message.tool_calls, reader);
-        return Emit(choice, "{}", logprobs, JsonText(chat::FinishReasonName(reason)), out);
+        return Emit(choice, "{}", logprobs, JsonText(chat::FinishReasonName(delta.finish_reason)), out);
       }
     }
   }
@@ -162,7 +159,8 @@ class WholeChat final : public ChatWriter {
       : ChatWriter(model, request, memory),
         collectors_(num_choices_),
         tokens_(num_choices_),
-        choices_(num_choices_) {}
+        choices_(num_choices_),
+        wants_prompt_logprobs_(request.call.sampling.num_prompt_logprobs >= 0) {}
 
   bool streamed() const override { return false; }
   void Begin(const Usage&, std::string&) override {}
@@ -176,6 +174,8 @@ class WholeChat final : public ChatWriter {
     all.reasoning.insert(all.reasoning.end(), std::make_move_iterator(tokens.reasoning.begin()),
                          std::make_move_iterator(tokens.reasoning.end()));
     if (delta.kind != chat::Delta::Kind::kDone) return;
+    if (wants_prompt_logprobs_ && choice == 0)
+      prompt_logprobs_ = PromptLogprobs(model_.tokenizer, reader.prompt_scores());
     const chat::CollectedCompletion collected = collectors_[choice].Take();
     Json message = {{"role", "assistant"}, {"content", collected.message.content}, {"refusal", nullptr}};
     if (const std::string& reasoning = collected.message.reasoning_content; !reasoning.empty()) {
@@ -204,6 +204,7 @@ class WholeChat final : public ChatWriter {
     Json document = Document("chat.completion");
     document["choices"] = choices_;
     document["usage"] = OpenAiUsage(usage);
+    if (wants_prompt_logprobs_) document["prompt_logprobs"] = prompt_logprobs_;
     out += JsonText(document);
   }
 
@@ -213,6 +214,8 @@ class WholeChat final : public ChatWriter {
   std::vector<chat::CompletionCollector> collectors_;
   std::vector<session::AnswerTokens> tokens_;
   std::vector<Json> choices_;
+  bool wants_prompt_logprobs_;
+  Json prompt_logprobs_;
 };
 
 }  // namespace
@@ -231,6 +234,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   ReadSampling(fields, sampling);
   ReadLogprobs(fields, sampling);
+  ReadPromptLogprobs(fields, request.stream, sampling);
   ReadToolChoice(fields, FunctionLayout::kNested, call);
   fields.Read("drop_thinking", &call.drop_thinking);
   fields.Read("continue_final_message", &call.conversation.continue_final_message);
@@ -239,7 +243,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   if (fields.ReadObject("response_format", &format)) call.conversation.response_format = *format;
   fields.Expect({"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort",
                  "reasoning", "tools"});
-  RefuseUnsupported(fields);
+  RefuseUnsupported(fields, kChat);
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
   if (const chat::JsonValue* tools = fields.Find("tools")) {
@@ -251,6 +255,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
     }
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
+  FillDefaults(model, call);
   fields.LogUnknown("chat completions");
   return request;
 }

@@ -1,5 +1,5 @@
 // What a /v1/messages reply looks like.
-#include "server/anthropic_messages.h"
+#include "server/dialects/anthropic_messages.h"
 
 #include "server/api_error.h"
 #include "server/json_text.h"
@@ -36,7 +36,7 @@ class AnthropicWriter final : public AnswerWriter {
       case chat::Delta::Kind::kToolCallBegin:
         Close(out);
         calls_.push_back({.name = delta.text});
-        call_ids_.push_back(RandomId("toolu_"));
+        call_ids_.push_back(NumberedCallId("toolu_", call_ids_.size()));
         return Open(
             "tool_use",
             {{"type", "tool_use"}, {"id", call_ids_.back()}, {"name", delta.text}, {"input", Json::object()}},
@@ -128,7 +128,7 @@ class AnthropicWriter final : public AnswerWriter {
       Close(out);
     }
     if (!cut) memory_.Remember(call_ids_, calls_, reader.sampled_calls());
-    if (done.finish_reason == chat::FinishReason::kLength || (cut && streamed_)) {
+    if (done.finish_reason == chat::FinishReason::kLength) {
       stop_reason_ = "max_tokens";
     } else if (done.finish_reason == chat::FinishReason::kToolCalls) {
       stop_reason_ = "tool_use";

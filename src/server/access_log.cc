@@ -1,0 +1,50 @@
+#include "server/access_log.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+namespace dsv4::server {
+namespace {
+
+// A client chooses its path: no line may look like two.
+std::string Quoted(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path) {
+  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "ae");
+  if (file == nullptr) return Error(InvalidArgument(fmt::format("{}: {}", path, std::strerror(errno))));
+  return std::unique_ptr<AccessLog>(new AccessLog(file));
+}
+
+AccessLog::~AccessLog() {
+  if (file_ != stdout) std::fclose(file_);
+}
+
+void AccessLog::Write(const AccessLine& line) {
+  const auto now = std::chrono::system_clock::now();
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const std::string text = fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}+0000 {} \"{} {}\" {} {} {:.3f} {}\n",
+                                       fmt::gmtime(std::chrono::system_clock::to_time_t(now)), milliseconds,
+                                       line.client.empty() ? "-" : line.client, Quoted(line.method),
+                                       Quoted(line.path), line.status, line.num_bytes, line.seconds, line.id);
+  const std::lock_guard lock(mutex_);
+  std::fwrite(text.data(), 1, text.size(), file_);
+  std::fflush(file_);
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,42 @@
+// One line for every request that was answered, in a file of its own:
+//
+//   2026-11-25T21:48:09.123+0000 127.0.0.1 "POST /v1/chat/completions" 200 1234 0.532 req_0123456789abcdef01234567
+//
+// time of the end, client ("-" on a unix socket), request, status, bytes of the body, seconds, x-request-id.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/status.h"
+
+namespace dsv4::server {
+
+struct AccessLine {
+  std::string client;
+  std::string method;
+  std::string path;
+  std::string id;
+  int status = 0;  // 0: the client left before there was a head.
+  uint64_t num_bytes = 0;
+  double seconds = 0.0;
+};
+
+// From any thread. Lines are appended whole, so that the file may be copied and cut while the server runs.
+class AccessLog {
+ public:
+  // "-": standard output. InvalidArgument names a file that cannot be opened.
+  static Result<std::unique_ptr<AccessLog>> Open(const std::string& path);
+  ~AccessLog();
+  void Write(const AccessLine& line);
+
+ private:
+  explicit AccessLog(std::FILE* file) : file_(file) {}
+  std::mutex mutex_;
+  std::FILE* file_;
+};
+
+}  // namespace dsv4::server

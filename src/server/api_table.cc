@@ -1,0 +1,230 @@
+#include "server/api_table.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "server/json_text.h"
+
+namespace dsv4::server {
+namespace {
+
+constexpr ApiRoute kRoutes[] = {
+    {"GET", "/", Endpoint::kPage, "The chat page", kNoBody, true},
+    {"GET", "/page/", Endpoint::kPage, "What the chat page loads", kNoBody, true},
+    {"GET", "/health", Endpoint::kHealth, "Alive, and not seen to drift", kNoBody, true},
+    {"GET", "/ready", Endpoint::kReady, "Taking requests", kNoBody, true},
+    {"GET", "/version", Endpoint::kVersion, "Of this program, and the chat format"},
+    {"GET", "/metrics", Endpoint::kMetrics, "For Prometheus"},
+    {"GET", "/openapi.json", Endpoint::kOpenApi, "This document"},
+    {"GET", "/props", Endpoint::kProps, "What the server runs, as llama.cpp says it"},
+    {"GET", "/tokenizer_info", Endpoint::kTokenizerInfo, "The tokenizer, as vLLM says it"},
+    {"GET", "/v1/models", Endpoint::kModels, "The one model"},
+    {"GET", "/v1/models/", Endpoint::kModels, "A model by its name"},
+    {"POST", "/v1/chat/completions", Endpoint::kChatCompletions, "OpenAI chat", kChat},
+    {"POST", "/v1/completions", Endpoint::kCompletions, "Text continued as it is", kCompletions},
+    {"POST", "/v1/messages", Endpoint::kMessages, "Anthropic messages", kMessages},
+    {"POST", "/v1/messages/count_tokens", Endpoint::kCountTokens, "Tokens of the prompt", kMessages},
+    {"POST", "/v1/responses", Endpoint::kResponses, "OpenAI responses", kResponses},
+    {"GET", "/v1/responses/", Endpoint::kStoredResponse, "A stored response"},
+    {"DELETE", "/v1/responses/", Endpoint::kStoredResponse, "Forgets a stored response"},
+    {"POST", "/tokenize", Endpoint::kTokenize, "Text or messages to token ids"},
+    {"POST", "/detokenize", Endpoint::kDetokenize, "Token ids to text"},
+    {"POST", "/api/chat", Endpoint::kOllamaChat, "Chat as ollama has it"},
+    {"GET", "/api/tags", Endpoint::kOllamaTags, "Models as ollama lists them"},
+    {"GET", "/api/version", Endpoint::kOllamaVersion, "Of this program, as ollama says it"},
+};
+
+constexpr ApiField kFields[] = {
+    {"allowed_token_ids", "array:integer", kGenerate,
+     "only these tokens, and those that end the answer, are sampled"},
+    {"background", "boolean", kResponses, "only false: answers are not made without a client"},
+    {"bad_words", "string|array:string", kGenerate, "texts that the answer does not have"},
+    {"best_of", "integer", kCompletions, "only the value of n: answers are not ranked"},
+    {"cache_salt", "string", kGenerate, "separates what requests reuse"},
+    {"chat_template_kwargs", "object", kChat | kResponses, "thinking, enable_thinking, reasoning_effort"},
+    {"continue_final_message", "boolean", kChat, "the last message is the beginning of the answer"},
+    {"drop_thinking", "boolean", kChat, "false keeps the reasoning of earlier turns"},
+    {"echo", "boolean", kCompletions, "the prompt in front of the answer"},
+    {"enable_thinking", "boolean", kChat | kResponses, "reason before answering"},
+    {"frequency_penalty", "number", kGenerate, "subtracted for every occurrence of a token"},
+    {"ignore_eos", "boolean", kGenerate, "no end of sentence: for measurements"},
+    {"include", "array:string", kResponses, "message.output_text.logprobs"},
+    {"input", "string|array:object", kResponses, "the conversation"},
+    {"instructions", "string", kResponses, "the system message"},
+    {"logit_bias", "object", kGenerate, "by token id, added to the logit"},
+    {"logprobs", "boolean", kChat, "log-probabilities of the answer's tokens"},
+    {"logprobs", "integer", kCompletions, "log-probabilities of the tokens, and of so many others"},
+    {"max_completion_tokens", "integer", kChat, "tokens of the answer at most, reasoning included"},
+    {"max_output_tokens", "integer", kResponses, "tokens of the answer at most, reasoning included"},
+    {"max_tokens", "integer", kChat | kCompletions | kMessages,
+     "tokens of the answer at most, reasoning included"},
+    {"messages", "array:object", kChat | kMessages, "the conversation"},
+    {"metadata", "object", kResponses | kMessages, "given back"},
+    {"min_p", "number", kGenerate, "at least so many times the most probable token"},
+    {"min_tokens", "integer", kGenerate, "tokens of the answer at least"},
+    {"model", "string", kGenerate, "a name that /v1/models lists"},
+    {"n", "integer", kGenerate, "answers; 1 in responses and messages"},
+    {"output_config", "object", kMessages, "format, effort"},
+    {"output_format", "object", kMessages, "a JSON schema for the answer"},
+    {"parallel_tool_calls", "boolean", kChat | kResponses, "false: the first call ends the answer"},
+    {"penalty_window", "integer", kGenerate, "tokens that penalties see"},
+    {"presence_penalty", "number", kGenerate, "subtracted once from tokens that were seen"},
+    {"previous_response_id", "string", kResponses, "a stored response that the input follows"},
+    {"priority", "integer", kGenerate, "a lower number is read first"},
+    {"prompt", "string|array", kCompletions, "a text, token ids, or a list of either"},
+    {"prompt_logprobs", "integer", kChat | kCompletions, "log-probabilities of the prompt's tokens"},
+    {"reasoning", "object", kChat | kResponses, "effort"},
+    {"reasoning_effort", "string", kChat | kResponses, "how much to reason"},
+    {"repetition_penalty", "number", kGenerate, "divides the logits of tokens that were seen"},
+    {"response_format", "object", kChat, "text, json_object or json_schema"},
+    {"seed", "integer", kGenerate, "makes the answer repeatable"},
+    {"speculation", "string", kGenerate, "auto or off"},
+    {"stop", "string|array:string", kChat | kCompletions, "texts that end the answer"},
+    {"stop_sequences", "string|array:string", kMessages, "texts that end the answer"},
+    {"stop_token_ids", "array:integer", kGenerate, "tokens that end the answer"},
+    {"store", "boolean", kResponses, "whether previous_response_id may name the response later"},
+    {"stream", "boolean", kGenerate, "events instead of a whole reply"},
+    {"stream_options", "object", kChat | kCompletions, "include_usage"},
+    {"suffix", "string", kCompletions, "the text behind the hole that the answer fills"},
+    {"system", "string|array:object", kMessages, "the system message"},
+    {"temperature", "number", kGenerate, "0: greedy"},
+    {"text", "object", kResponses, "format"},
+    {"think", "boolean", kChat | kResponses, "reason before answering"},
+    {"thinking", "boolean|object", kChat | kResponses | kMessages, "reason before answering"},
+    {"timeout", "number", kGenerate, "seconds"},
+    {"tool_choice", "string|object", kChat | kResponses, "auto, none, required or a function"},
+    {"tool_choice", "object", kMessages, "auto, any, tool or none"},
+    {"tools", "array:object", kChat | kResponses | kMessages, "functions that may be called"},
+    {"top_k", "integer", kGenerate, "the so many most probable tokens"},
+    {"top_logprobs", "integer", kChat | kResponses, "of each token, so many of the most probable ones"},
+    {"top_p", "number", kGenerate, "the smallest set of tokens whose probabilities reach it"},
+    {"truncation", "string", kResponses, "disabled: a conversation that is too long is refused"},
+    {"user", "string", kResponses, "without effect"},
+};
+
+// Bodies that no reader of the dialects sees: name, type, what it says.
+struct OwnField {
+  Endpoint endpoint;
+  std::string_view name;
+  std::string_view type;
+  std::string_view says;
+  bool required = false;
+};
+constexpr OwnField kOwnFields[] = {
+    {Endpoint::kTokenize, "prompt", "string", "a text"},
+    {Endpoint::kTokenize, "messages", "array:object", "a conversation, with the fields of a chat beside it"},
+    {Endpoint::kTokenize, "return_token_strs", "boolean", "the tokens as texts too"},
+    {Endpoint::kDetokenize, "tokens", "array:integer", "token ids", true},
+    {Endpoint::kOllamaChat, "model", "string", "a name that /api/tags lists"},
+    {Endpoint::kOllamaChat, "messages", "array:object", "the conversation", true},
+    {Endpoint::kOllamaChat, "tools", "array:object", "functions that may be called"},
+    {Endpoint::kOllamaChat, "think", "boolean|string", "reason before answering, and how much"},
+    {Endpoint::kOllamaChat, "format", "string|object", "json, or a JSON schema"},
+    {Endpoint::kOllamaChat, "options", "object", "temperature, top_p, num_predict and others"},
+    {Endpoint::kOllamaChat, "stream", "boolean",
+     "lines instead of a whole reply; true unless said otherwise"},
+};
+
+Json TypeSchema(std::string_view type) {
+  Json options = Json::array();
+  for (size_t begin = 0; begin <= type.size();) {
+    const size_t end = std::min(type.find('|', begin), type.size());
+    const std::string_view one = type.substr(begin, end - begin);
+    const size_t colon = one.find(':');
+    Json schema = {{"type", one.substr(0, colon)}};
+    if (colon != std::string_view::npos) schema["items"] = {{"type", one.substr(colon + 1)}};
+    options.push_back(std::move(schema));
+    begin = end + 1;
+  }
+  return options.size() == 1 ? options[0] : Json{{"anyOf", options}};
+}
+
+bool IsRequired(std::string_view name, ApiReader reader) {
+  return name == "messages" || (name == "prompt" && reader == kCompletions) || name == "input";
+}
+
+Json BodySchema(const ApiRoute& route) {
+  Json properties = Json::object();
+  Json required = Json::array();
+  const auto add = [&](std::string_view name, std::string_view type, std::string_view says, bool needed) {
+    Json schema = TypeSchema(type);
+    schema["description"] = says;
+    properties[std::string(name)] = std::move(schema);
+    if (needed) required.push_back(name);
+  };
+  for (const ApiField& field : kFields) {
+    if ((field.readers & route.reader) != 0)
+      add(field.name, field.type, field.says, IsRequired(field.name, route.reader));
+  }
+  for (const OwnField& field : kOwnFields) {
+    if (field.endpoint == route.endpoint) add(field.name, field.type, field.says, field.required);
+  }
+  Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+  if (!required.empty()) schema["required"] = std::move(required);
+  return schema;
+}
+
+Json Content(std::string_view type) {
+  return {{"description", "OK"}, {"content", {{type, {{"schema", Json::object()}}}}}};
+}
+
+Json Operation(const ApiRoute& route) {
+  Json operation = {{"summary", route.says}};
+  Json ok = Content("application/json");
+  if (route.endpoint == Endpoint::kPage) ok = Content(route.path == "/" ? "text/html" : "*/*");
+  if (route.endpoint == Endpoint::kMetrics) ok = Content("text/plain");
+  if (route.reader != kNoBody && route.endpoint != Endpoint::kCountTokens)
+    ok["content"]["text/event-stream"] = {{"schema", Json::object()}};
+  if (route.endpoint == Endpoint::kOllamaChat)
+    ok["content"]["application/x-ndjson"] = {{"schema", Json::object()}};
+  Json error = Content("application/json");
+  error["description"] = "An error that names the field";
+  operation["responses"] = {{"200", std::move(ok)}, {"4XX", error}, {"503", error}, {"504", error}};
+  if (route.method == "POST") {
+    operation["requestBody"] = {{"required", true},
+                                {"content", {{"application/json", {{"schema", BodySchema(route)}}}}}};
+  }
+  if (route.path.size() > 1 && route.path.ends_with('/')) {
+    operation["parameters"] = Json::array(
+        {{{"name", "name"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
+  }
+  if (route.open) operation["security"] = Json::array();
+  return operation;
+}
+
+}  // namespace
+
+std::span<const ApiRoute> ApiRoutes() { return kRoutes; }
+std::span<const ApiField> ApiFields() { return kFields; }
+
+std::vector<std::string> TableFaults(ApiReader reader, const std::vector<std::string>& asked_for) {
+  std::vector<std::string> faults;
+  for (const std::string& name : asked_for) {
+    const bool known = std::ranges::any_of(
+        kFields, [&](const ApiField& field) { return field.name == name && (field.readers & reader) != 0; });
+    if (!known) faults.push_back(name + " is read and not in the table");
+  }
+  for (const ApiField& field : kFields) {
+    if ((field.readers & reader) != 0 && std::ranges::find(asked_for, field.name) == asked_for.end())
+      faults.push_back(std::string(field.name) + " is in the table and not read");
+  }
+  return faults;
+}
+
+std::string OpenApiDocument(std::string_view version) {
+  Json paths = Json::object();
+  for (const ApiRoute& route : kRoutes) {
+    std::string path(route.path);
+    if (path.size() > 1 && path.ends_with('/')) path += "{name}";
+    std::string method(route.method);
+    std::ranges::transform(method, method.begin(), [](char c) { return static_cast<char>(c | 0x20); });
+    paths[path][method] = Operation(route);
+  }
+  return JsonText({{"openapi", "3.1.0"},
+                   {"info", {{"title", "dsv4 serve"}, {"version", version}}},
+                   {"paths", std::move(paths)},
+                   {"components", {{"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},
+                   {"security", Json::array({Json::object(), {{"key", Json::array()}}})}});
+}
+
+}  // namespace dsv4::server

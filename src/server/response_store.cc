@@ -1,0 +1,288 @@
+#include "server/response_store.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "base/read_file.h"
+#include "server/random_id.h"
+
+namespace dsv4::server {
+namespace {
+
+namespace fs = std::filesystem;
+using chat::JsonValue;
+
+constexpr std::string_view kPrefix = "resp_";
+constexpr std::string_view kSuffix = ".json";
+constexpr const char* kSecretFile = "secret";
+// Of a conversation: a loop in damaged files ends too.
+constexpr size_t kMostTurns = 10'000;
+
+// Ids are names of files: only those that RandomId makes.
+bool IsId(std::string_view id) {
+  return id.starts_with(kPrefix) && id.size() > kPrefix.size() && id.size() < 100 &&
+         std::ranges::all_of(id.substr(kPrefix.size()),
+                             [](unsigned char c) { return std::isxdigit(c) != 0; });
+}
+
+std::string WriteRecord(uint64_t owner, const StoredResponse& response) {
+  return chat::WriteJson(JsonValue::Object({{"owner", JsonValue::String(fmt::format("{:016x}", owner))},
+                                            {"previous", JsonValue::String(response.previous)},
+                                            {"input", response.input},
+                                            {"reply", response.reply}}));
+}
+
+// Nothing when it is another owner's, or damaged.
+std::optional<StoredResponse> ReadRecord(uint64_t owner, const std::string& text) {
+  Result<JsonValue> json = chat::ReadJson(text, "stored response");
+  if (!json) return std::nullopt;
+  const auto member = [&](const char* name) {
+    const JsonValue* found = json->Find(name);
+    return found == nullptr ? JsonValue() : *found;
+  };
+  if (member("owner").text() != fmt::format("{:016x}", owner)) return std::nullopt;
+  return StoredResponse{member("previous").text(), member("input"), member("reply")};
+}
+
+Status WriteFile(const fs::path& path, const std::string& text) {
+  // Under another name until it is whole: a kill leaves no half of a file.
+  const fs::path part = path.string() + ".part";
+  {
+    std::ofstream file(part, std::ios::binary | std::ios::trunc);
+    ::chmod(part.c_str(), S_IRUSR | S_IWUSR);
+    file << text;
+    file.flush();
+    if (!file) return Status(StatusCode::kUnavailable, fmt::format("{}: cannot be written", part.string()));
+  }
+  std::error_code error;
+  fs::rename(part, path, error);
+  return error ? Status(StatusCode::kUnavailable, fmt::format("{}: {}", path.string(), error.message()))
+               : Status();
+}
+
+}  // namespace
+
+class ResponseStore::Impl {
+ public:
+  explicit Impl(ResponseStoreOptions options) : options_(std::move(options)) {}
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (writer_.joinable()) writer_.join();
+  }
+
+  Status Open() {
+    if (!on_disk()) {
+      secret_ = RandomId("");
+      return {};
+    }
+    std::error_code error;
+    const bool made = fs::create_directories(options_.directory, error);
+    if (error) return InvalidArgument(fmt::format("{}: {}", options_.directory, error.message()));
+    if (made) fs::permissions(options_.directory, fs::perms::owner_all, error);
+    DSV4_RETURN_IF_ERROR(ReadSecret());
+    ReadDirectory();
+    writer_ = std::thread([this] { Write(); });
+    return {};
+  }
+
+  bool enabled() const { return options_.max_bytes > 0; }
+  const std::string& secret() const { return secret_; }
+
+  void Put(uint64_t owner, const std::string& id, const StoredResponse& response) {
+    if (!enabled() || !IsId(id)) return;
+    std::string text = WriteRecord(owner, response);
+    const auto size = static_cast<int64_t>(text.size());
+    if (size > options_.max_bytes) {
+      LogWarning(fmt::format("responses: {} has {} bytes, more than all may have; it is not kept", id, size));
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    Forget(id);
+    Add(id, size, std::move(text));
+    while (num_bytes_ > options_.max_bytes) Forget(order_.back());
+    if (on_disk()) queue_.push_back(id);
+    changed_.notify_one();
+  }
+
+  Result<StoredResponse> Get(uint64_t owner, const std::string& id) {
+    const auto missing = [&] {
+      return Error(NotFound(fmt::format("response '{}' is not stored here (any more)", id)));
+    };
+    std::string text;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = entries_.find(id);
+      if (found == entries_.end()) return missing();
+      order_.splice(order_.begin(), order_, found->second.place);
+      text = found->second.text;
+    }
+    if (text.empty()) {
+      Result<std::string> file = ReadFile(PathOf(id), FileKind::kRegular);
+      if (!file) return missing();
+      text = std::move(*file);
+      std::error_code ignored;
+      fs::last_write_time(PathOf(id), fs::file_time_type::clock::now(), ignored);  // When it was used.
+    }
+    std::optional<StoredResponse> response = ReadRecord(owner, text);
+    if (!response) return missing();
+    return std::move(*response);
+  }
+
+  Status Erase(uint64_t owner, const std::string& id) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const StoredResponse response, Get(owner, id));
+    const std::lock_guard lock(mutex_);
+    Forget(id);
+    return {};
+  }
+
+ private:
+  struct Entry {
+    int64_t size = 0;
+    std::string text;  // Empty: in its file.
+    std::list<std::string>::iterator place;
+  };
+
+  bool on_disk() const { return !options_.directory.empty(); }
+  std::string PathOf(const std::string& id) const {
+    return (fs::path(options_.directory) / (id + std::string(kSuffix))).string();
+  }
+
+  void Add(const std::string& id, int64_t size, std::string text) {
+    order_.push_front(id);
+    entries_[id] = {.size = size, .text = std::move(text), .place = order_.begin()};
+    num_bytes_ += size;
+  }
+
+  // By value: it may be an element of order_.
+  void Forget(std::string id) {
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;
+    num_bytes_ -= found->second.size;
+    order_.erase(found->second.place);
+    entries_.erase(found);
+    if (!on_disk()) return;
+    std::error_code ignored;
+    fs::remove(PathOf(id), ignored);
+  }
+
+  Status ReadSecret() {
+    const std::string path = (fs::path(options_.directory) / kSecretFile).string();
+    if (!fs::exists(path)) DSV4_RETURN_IF_ERROR(WriteFile(path, RandomId("")));
+    DSV4_ASSIGN_OR_RETURN_STATUS(secret_, ReadFile(path, FileKind::kRegular));
+    return {};
+  }
+
+  void ReadDirectory() {
+    struct Found {
+      fs::file_time_type used;
+      std::string id;
+      int64_t size;
+    };
+    std::vector<Found> found;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(options_.directory, error)) {
+      const std::string name = entry.path().filename().string();
+      std::error_code ignored;
+      if (name.ends_with(".part")) fs::remove(entry.path(), ignored);
+      if (!name.ends_with(kSuffix) || !entry.is_regular_file(ignored)) continue;
+      std::string id = name.substr(0, name.size() - kSuffix.size());
+      if (IsId(id))
+        found.push_back(
+            {entry.last_write_time(ignored), std::move(id), static_cast<int64_t>(entry.file_size(ignored))});
+    }
+    std::ranges::sort(found, {}, &Found::used);
+    for (const Found& one : found) Add(one.id, one.size, "");
+    while (num_bytes_ > options_.max_bytes) Forget(order_.back());
+  }
+
+  void Write() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const std::string id = std::move(queue_.front());
+      queue_.pop_front();
+      const auto found = entries_.find(id);
+      if (found == entries_.end()) continue;
+      const std::string text = found->second.text;
+      lock.unlock();
+      const Status status = WriteFile(PathOf(id), text);
+      lock.lock();
+      const auto now = entries_.find(id);
+      if (now == entries_.end()) {  // Forgotten meanwhile.
+        std::error_code ignored;
+        fs::remove(PathOf(id), ignored);
+      } else if (status.ok()) {
+        now->second.text.clear();
+      } else {
+        LogWarning(fmt::format("responses: {}", status.message()));
+        Forget(id);
+      }
+    }
+  }
+
+  const ResponseStoreOptions options_;
+  std::string secret_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::string, Entry> entries_;
+  std::list<std::string> order_;  // The most recently used first.
+  int64_t num_bytes_ = 0;
+  std::deque<std::string> queue_;  // To be written.
+  bool stopping_ = false;
+  std::thread writer_;
+};
+
+ResponseStore::ResponseStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ResponseStore::~ResponseStore() = default;
+
+Result<std::unique_ptr<ResponseStore>> ResponseStore::Open(ResponseStoreOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  DSV4_TRY(impl->Open());
+  return std::unique_ptr<ResponseStore>(new ResponseStore(std::move(impl)));
+}
+
+bool ResponseStore::enabled() const { return impl_->enabled(); }
+const std::string& ResponseStore::secret() const { return impl_->secret(); }
+void ResponseStore::Put(uint64_t owner, const std::string& id, const StoredResponse& response) {
+  impl_->Put(owner, id, response);
+}
+Result<StoredResponse> ResponseStore::Get(uint64_t owner, const std::string& id) {
+  return impl_->Get(owner, id);
+}
+Status ResponseStore::Erase(uint64_t owner, const std::string& id) { return impl_->Erase(owner, id); }
+
+Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const std::string& id) {
+  std::vector<StoredResponse> turns;
+  for (std::string next = id; !next.empty(); next = turns.back().previous) {
+    if (turns.size() == kMostTurns)
+      return Error(InvalidArgument(fmt::format("more than {} turns lead to response '{}'", kMostTurns, id)));
+    DSV4_ASSIGN_OR_RETURN(turns.emplace_back(), Get(owner, next));
+  }
+  std::vector<JsonValue> items;
+  for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
+    for (JsonValue& item : turn->input.items()) items.push_back(std::move(item));
+    const JsonValue* output = turn->reply.Find("output");
+    if (output == nullptr) continue;
+    items.insert(items.end(), output->items().begin(), output->items().end());
+  }
+  return items;
+}
+
+}  // namespace dsv4::server

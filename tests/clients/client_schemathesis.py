@@ -1,0 +1,20 @@
+# pip: schemathesis==4.32.5
+"""Requests made of /openapi.json, right ones and wrong ones: no answer may be a 500. DSV4_SCHEMATHESIS_SECONDS (60) is how long."""
+
+import os
+import subprocess
+import sys
+import time
+
+seconds = float(os.environ.get("DSV4_SCHEMATHESIS_SECONDS", "60"))
+end = time.monotonic() + seconds
+runs = 0
+while time.monotonic() < end:
+    runs += 1
+    done = subprocess.run([os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", sys.argv[1] + "/openapi.json", "--checks", "not_a_server_error",
+                           "--max-examples", "60", "--seed", str(runs), "--request-timeout", "60", "--workers", "4", "--suppress-health-check", "all"],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        print(done.stdout[-6000:], done.stderr[-2000:])
+        sys.exit(1)
+print(f"{runs} runs in {seconds:.0f} s, no server error")
