@@ -137,6 +137,27 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
   GroupNew(app, before, "Several ranks");
 }
 
+void AddContentFlags(CLI::App& app, ContentFlags& flags) {
+  const std::set<const CLI::Option*> before = OptionsOf(app);
+  const std::vector<CLI::Option*> options = {
+      app.add_option("--json-schema", flags.json_schema_path,
+                     "The answer is JSON that satisfies the schema in this file"),
+      app.add_flag("--json-object", flags.json_object, "The answer is a JSON object"),
+      app.add_option("--regex", flags.regex, "All of the answer matches this regular expression"),
+      app.add_option("--choice", flags.choices, "The answer is this text; given again: one of these")
+          ->allow_extra_args(false),
+      app.add_option("--grammar", flags.grammar_path,
+                     "The answer is a text of the GBNF or Lark grammar in this file"),
+      app.add_option("--structural-tag", flags.structural_tag_path,
+                     "The answer obeys the structural tag (JSON) in this file")};
+  for (CLI::Option* one : options) {
+    for (CLI::Option* other : options) {
+      if (one != other) one->excludes(other);
+    }
+  }
+  GroupNew(app, before, "What the answer may be");
+}
+
 void AddSamplingFlags(CLI::App& app, RunOptions& options) {
   const std::set<const CLI::Option*> before = OptionsOf(app);
   sampling::SamplingParams& sampling = options.sampling;

@@ -19,6 +19,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags);
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags);
 // What the subcommands that run one model over several ranks take; with the placement.
 void AddRankFlags(CLI::App& app, ModelFlags& flags);
+// What the answer may be; one of them at most.
+void AddContentFlags(CLI::App& app, ContentFlags& flags);
 void AddSamplingFlags(CLI::App& app, RunOptions& options);
 // The conversation that `run` answers and `diagnose` looks at.
 void AddConversationFlags(CLI::App& app, RunOptions& options);

@@ -42,9 +42,7 @@ void RegisterRun(Commands& commands) {
       ->check(Positive());
   run.add_option("--stop", options.stop, "End the answer before this text; may be repeated")
       ->allow_extra_args(false);
-  CLI::Option* schema = run.add_option("--json-schema", options.json_schema_path,
-                                       "The answer is JSON that satisfies the schema in this file");
-  run.add_flag("--json-object", options.json_object, "The answer is a JSON object")->excludes(schema);
+  AddContentFlags(run, options.content);
   run.add_option("--logprobs", options.num_logprobs,
                  "With --json: log-probabilities and the N most probable tokens")
       ->check(CLI::Range(0, 20));

@@ -22,8 +22,6 @@
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
-#include "base/read_file.h"
-#include "grammar/json_schema.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {
@@ -77,16 +75,6 @@ void AppendPiped(std::string& prompt) {
 }  // namespace
 
 namespace {
-
-// The schema that the content must satisfy; checked here, before the model is loaded.
-Result<std::optional<std::string>> ReadSchema(const RunOptions& options) {
-  if (options.json_object) return R"({"type": "object"})";
-  if (options.json_schema_path.empty()) return std::nullopt;
-  DSV4_ASSIGN_OR_RETURN(std::string schema, ReadFile(options.json_schema_path, FileKind::kAny));
-  const auto program = grammar::CompileJsonSchema(schema);
-  if (!program) return Error(program.error().WithContext(options.json_schema_path));
-  return schema;
-}
 
 ChatRuntime::Ask MakeAsk(const RunOptions& options) {
   ChatRuntime::Ask ask;
@@ -231,17 +219,18 @@ int RunRunCommand(const RunOptions& options,
                                 "/load in the chat reads a conversation"),
                 kExitBadUsage);
   }
-  const bool has_grammar = options.json_object || !options.json_schema_path.empty();
-  if (has_grammar && (options.raw || !has_prompt || options.interactive)) {
-    return Fail(InvalidArgument("run --json-schema, --json-object: need PROMPT or --messages, and no --raw"),
-                kExitBadUsage);
+  if (options.content.any() && (!has_prompt || options.interactive)) {
+    return Fail(
+        InvalidArgument("run --json-schema, --json-object, --regex, --choice, --grammar, --structural-tag: "
+                        "need PROMPT or --messages"),
+        kExitBadUsage);
   }
   if ((!has_prompt || options.interactive) && !options.dump_path.empty()) {
     return Fail(InvalidArgument("run --dump: needs PROMPT or --messages; a dump holds one answer"),
                 kExitBadUsage);
   }
-  Result<std::optional<std::string>> schema = ReadSchema(options);
-  if (!schema) return Fail(schema.error(), kExitBadInput);
+  Result<std::optional<grammar::ContentRule>> rule = ReadContentRule(options.content);
+  if (!rule) return Fail(rule.error(), kExitBadInput);
 
   std::vector<chat::JsonValue> tools;
   if ((!has_prompt || options.interactive) && !options.tools_path.empty()) {
@@ -285,7 +274,7 @@ int RunRunCommand(const RunOptions& options,
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
   ChatRuntime::Ask ask = MakeAsk(options);
-  ask.schema = std::move(*schema);
+  ask.rule = std::move(*rule);
   if (has_prompt && !options.interactive) {
     return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/shared/content_flags.h"
 #include "apps/shared/model_flags.h"
 #include "chat/message.h"
 #include "sampling/sampling_params.h"
@@ -36,9 +37,8 @@ struct RunOptions {
   int num_logprobs = -1;
   bool json = false;
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
-  std::string json_schema_path;  // The content satisfies this schema.
-  bool json_object = false;      // The content is some JSON object.
-  std::string dump_path;         // Every tensor of the run goes into this new directory.
+  ContentFlags content;      // What the answer may be.
+  std::string dump_path;     // Every tensor of the run goes into this new directory.
 };
 
 // The text of PROMPT, read from standard input where it is "-"; empty without one.

@@ -64,10 +64,9 @@ Result<Generation> ChatRuntime::Continue(const std::string& text, const Ask& ask
 Result<Generation> ChatRuntime::Run(std::vector<int32_t> prompt, const session::AnswerFormat& format,
                                     const Ask& ask) {
   DSV4_ASSIGN_OR_RETURN(engine::Request request, session::MakeRequest(*text_, std::move(prompt), ask));
-  if (ask.schema) {
-    DSV4_ASSIGN_OR_RETURN(
-        request.constraint,
-        session::MakeJsonConstraint(*text_, format.parser.starts_in_reasoning, *ask.schema, "--json-schema"));
+  if (ask.rule) {
+    DSV4_ASSIGN_OR_RETURN(request.constraint,
+                          session::MakeRuleConstraint(*text_, format.parser.starts_in_reasoning, *ask.rule));
   }
   if (ask.make_constraint) request.constraint = ask.make_constraint();
   return session::Generate(

@@ -13,6 +13,7 @@
 #include "diag/dump.h"
 #include "diag/verifier.h"
 #include "engine/engine.h"
+#include "grammar/rules/content_rule.h"
 #include "sampling/token_constraint.h"
 #include "session/answer_options.h"
 #include "session/generate.h"
@@ -42,8 +43,8 @@ class ChatRuntime {
   struct Ask : session::AnswerOptions {
     chat::ThinkingMode mode = chat::ThinkingMode::kThinking;
     std::optional<std::string> effort;
-    std::optional<std::string> schema;  // A JSON schema of the content, behind the reasoning.
-    // Makes what limits every token, in place of a schema. May be empty.
+    std::optional<grammar::ContentRule> rule;  // Of the content, behind the reasoning.
+    // Makes what limits every token, in place of a rule. May be empty.
     std::function<std::unique_ptr<sampling::TokenConstraint>()> make_constraint;
     // Each may be empty; see session::GenerationCallbacks. In raw mode everything is content.
     std::function<void(int64_t, int64_t)> on_prefill;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "grammar/answer_grammar.h"
 #include "grammar/forbidden_text.h"
+#include "server/dialects/content_rule_fields.h"
 #include "server/random_id.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
@@ -96,7 +97,8 @@ Result<std::vector<grammar::CallableTool>> CallableTools(const ChatCall& call) {
     callable.push_back({.name = name->text(),
                         .parameters = ParametersOf(*function),
                         .strict = rule.strict,
-                        .label = rule.schema_label});
+                        .label = rule.schema_label,
+                        .text = rule.text});
   }
   if (!missing.empty())
     return Error(InvalidArgument(fmt::format("tool_choice: no tool is named '{}'", missing.front())));
@@ -133,13 +135,21 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
   DSV4_ASSIGN_OR_RETURN_STATUS(const chat::JsonValue schema,
                                chat::ResponseSchema(conversation.response_format));
   const bool required = call.tool_choice == ToolChoice::kRequired;
-  const bool any_strict =
-      !conversation.tools.empty() && std::any_of(call.tool_rules.begin(), call.tool_rules.end(),
-                                                 [](const ToolRule& rule) { return rule.strict; });
+  const bool any_strict = !conversation.tools.empty() &&
+                          std::any_of(call.tool_rules.begin(), call.tool_rules.end(),
+                                      [](const ToolRule& one) { return one.strict || one.text.has_value(); });
   const bool named = !call.tool_names.empty() && call.tool_choice != ToolChoice::kNone;
-  const bool must = required || any_strict || named || !schema.is_null();
+  const std::optional<grammar::ContentRule>& rule = call.sampling.rule;
+  const bool must = required || any_strict || named || !schema.is_null() || rule;
   if (!must && (conversation.tools.empty() || !model.Trie() || call.sampling.ignore_eos)) return {};
-  const char* field = required || named ? "tool_choice" : any_strict ? "tools" : "response_format";
+  const std::string field = required || named ? "tool_choice"
+                            : any_strict      ? "tools"
+                            : rule            ? rule->label
+                                              : "response_format";
+  if (rule && (required || !schema.is_null())) {
+    return InvalidArgument(fmt::format("{}: not beside {}, which says what the answer is too", rule->label,
+                                       required ? "tool_choice" : "response_format"));
+  }
   if (!model.Trie())
     return Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field));
   if (call.sampling.ignore_eos)
@@ -147,17 +157,18 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
   grammar::AnswerRules rules = session::RulesOf(model, shape.starts_in_reasoning);
   rules.parallel_calls = call.parallel_calls;
   DSV4_ASSIGN_OR_RETURN_STATUS(rules.tools, CallableTools(call));
-  if (!required && schema.is_null()) return Take(FreeCalls(model, std::move(rules), must), shape.calls);
+  if (!required && schema.is_null() && !rule)
+    return Take(FreeCalls(model, std::move(rules), must), shape.calls);
   if (required) {
     if (rules.tools.empty())
       return InvalidArgument("tool_choice: got required, but the request has no tools");
     rules.content = grammar::ContentKind::kCall;
   } else {
     if (conversation.continue_final_message || conversation.messages.back().wo_eos)
-      return InvalidArgument("response_format: an unfinished answer cannot be continued under a schema");
-    rules.content = grammar::ContentKind::kJson;
-    rules.schema = chat::WriteJson(schema);
-    rules.schema_label = call.schema_label;
+      return InvalidArgument(fmt::format("{}: an unfinished answer cannot be continued under it", field));
+    rules.content = grammar::ContentKind::kRule;
+    rules.rule =
+        rule ? *rule : grammar::ContentRule{.text = chat::WriteJson(schema), .label = call.schema_label};
   }
   return Take(model.grammars->Compile(rules), shape.grammar);
 }
@@ -232,6 +243,7 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
   fields.ReadStrings("bad_words", &call.bad_words);
   fields.ReadTokens("allowed_token_ids", &call.allowed_tokens);
   fields.Read("priority", &call.priority);
+  ReadContentRule(fields, call.rule);
   if (call.stop.size() > kMaxStopStrings)
     fields.Fail("stop", fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
 }
@@ -286,6 +298,17 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
   session::AnswerShape shape;
   DSV4_TRY(AddLimits(model, sampling, shape));
+  if (sampling.rule) {
+    const std::string& field = sampling.rule->label;
+    if (!model.Trie())
+      return Error(
+          Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field)));
+    if (sampling.ignore_eos)
+      return Error(
+          InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
+    DSV4_TRY(Take(model.grammars->Compile({.content = grammar::ContentKind::kRule, .rule = *sampling.rule}),
+                  shape.grammar));
+  }
   DSV4_TRY(Constrain(model, std::move(shape), prepared));
   return prepared;
 }

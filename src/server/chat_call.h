@@ -9,6 +9,7 @@
 
 #include "chat/api_policy.h"
 #include "engine/request.h"
+#include "grammar/answer_grammar.h"
 #include "server/call_memory.h"
 #include "server/fields.h"
 #include "server/served_model.h"
@@ -26,6 +27,8 @@ struct SamplingCall : session::AnswerOptions {
   int64_t min_tokens = 0;
   std::vector<std::string> bad_words;   // Texts that the answer does not have, reasoning included.
   std::vector<int32_t> allowed_tokens;  // Empty: all.
+  // Of the content, where it is not conversation.response_format that says it.
+  std::optional<grammar::ContentRule> rule;
 };
 
 // Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos,
@@ -38,6 +41,7 @@ enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 struct ToolRule {
   bool strict = false;       // Every call satisfies the tool's schema.
   std::string schema_label;  // What errors call that schema: "tools[0].function.parameters".
+  std::optional<grammar::CallableTool::Text> text = {};  // Of a custom tool with a grammar.
 };
 
 struct ChatCall {

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
 #include "grammar/matcher.h"
 
 namespace dsv4::session {
@@ -64,6 +63,10 @@ class ShapeConstraint final : public sampling::TokenConstraint {
       in_reasoning_ = in_reasoning_ && mask_.IsAllowed(think_end_);
     }
     const bool is_spent = in_reasoning_ && reasoning_left_ <= 0;
+    if (failed_) {
+      mask_.Clear();
+      return mask_.words();
+    }
     if (!answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !is_spent) return {};
     if (!answer_) std::ranges::fill(mask_.words(), ~uint64_t{0});
     if (words_) {
@@ -134,10 +137,9 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   }
 
   // The sampler takes what Allowed() says.
-  static void Take(grammar::Matcher& matcher, int32_t token) {
-    const Status status = matcher.Accept(token);
-    DSV4_CHECK(status.ok()) << status.ToString();
-  }
+  // The sampler takes what Allowed() says. Of a grammar with too many readings of a text at one time that may not go on; then sampling ends
+  // with an error.
+  void Take(grammar::Matcher& matcher, int32_t token) { failed_ = failed_ || !matcher.Accept(token).ok(); }
 
   // Tokens up to the one behind which a call has to be watched.
   size_t UntilACall(std::span<const int32_t> draft) const {
@@ -162,6 +164,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   std::vector<int32_t> allowed_;
   grammar::TokenMask mask_;
   grammar::TokenMask other_mask_;
+  bool failed_ = false;  // Nothing is allowed any more.
 };
 
 }  // namespace
@@ -180,6 +183,7 @@ Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextMode
 }
 
 grammar::AnswerRules RulesOf(const TextModel& text, bool starts_in_reasoning) {
+  if (text.profile == nullptr) return {};
   const chat::ChatProfile& profile = *text.profile;
   return {.starts_in_reasoning = starts_in_reasoning,
           .think_end = std::string(profile.think_close),
@@ -193,10 +197,15 @@ Result<std::unique_ptr<sampling::TokenConstraint>> MakeJsonConstraint(const Text
                                                                       bool starts_in_reasoning,
                                                                       const std::string& schema,
                                                                       const std::string& label) {
+  return MakeRuleConstraint(text, starts_in_reasoning, {.text = schema, .label = label});
+}
+
+Result<std::unique_ptr<sampling::TokenConstraint>> MakeRuleConstraint(const TextModel& text,
+                                                                      bool starts_in_reasoning,
+                                                                      const grammar::ContentRule& rule) {
   grammar::AnswerRules rules = RulesOf(text, starts_in_reasoning);
-  rules.content = grammar::ContentKind::kJson;
-  rules.schema = schema;
-  rules.schema_label = label;
+  rules.content = grammar::ContentKind::kRule;
+  rules.rule = rule;
   AnswerShape shape = {.starts_in_reasoning = starts_in_reasoning, .stop_tokens = text.StopTokens()};
   DSV4_ASSIGN_OR_RETURN(shape.grammar, grammar::CompileAnswer(rules));
   return MakeConstraint(text, shape);

@@ -44,5 +44,9 @@ Result<std::unique_ptr<sampling::TokenConstraint>> MakeJsonConstraint(const Text
                                                                       bool starts_in_reasoning,
                                                                       const std::string& schema,
                                                                       const std::string& label);
+// The same for any rule; without a chat format nothing stands in front of the content.
+Result<std::unique_ptr<sampling::TokenConstraint>> MakeRuleConstraint(const TextModel& text,
+                                                                      bool starts_in_reasoning,
+                                                                      const grammar::ContentRule& rule);
 
 }  // namespace dsv4::session

@@ -342,7 +342,25 @@ class Run(unittest.TestCase):
         answer = dsv4_json("run", QUESTION, "--json", "--seed", "3", "--json-object", "--thinking-mode", "chat",
                            "--max-tokens", "60")
         self.assertTrue(answer["content"].startswith("{"), answer["content"])
-        self.assertEqual(dsv4("run", "--raw", QUESTION, "--json-object").returncode, 2)
+
+    def test_other_rules_of_the_content(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {"gbnf": 'root ::= "<" [a-c]{2,5} ">"', "lark": 'start: "<" /[a-c]{2,5}/ ">"', "bad": "root ::= x",
+                     "tag": json.dumps({"format": {"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": "[a-c]{2,5}"}, "end": ">"}})}
+            for name, text in files.items():
+                pathlib.Path(folder, name).write_text(text)
+            tagged = re.compile("<[a-c]{2,5}>").fullmatch
+            for rule, fits in ((("--regex", "[0-9]{3}|none"), re.compile("[0-9]{3}|none").fullmatch), (("--choice", "yes", "--choice", "no"), ("yes", "no").__contains__),
+                               (("--grammar", f"{folder}/gbnf"), tagged), (("--grammar", f"{folder}/lark"), tagged), (("--structural-tag", f"{folder}/tag"), tagged)):
+                for mode in (("--thinking-mode", "chat", "--temperature", "1.5"), ("--temperature", "0"), ("--raw", "--temperature", "1.5")):
+                    answer = dsv4_json("run", QUESTION, "--json", "--seed", "5", *mode, *rule)
+                    self.assertTrue(fits(answer["content"]), (rule, mode, answer["content"]))
+                    self.assertEqual(answer["finish_reason"], "stop")
+            process = dsv4("run", QUESTION, "--grammar", f"{folder}/bad")
+            self.assertEqual(process.returncode, 3)
+            self.assertIn('bad: grammar, line 1: no rule is named "x"', process.stderr)
+        self.assertEqual(dsv4("run", QUESTION, "--regex", "a", "--choice", "b").returncode, 2)
+        self.assertEqual(dsv4("run", QUESTION, "--regex", "(?=a)").returncode, 3)
 
     def test_a_dump_of_an_answer_holds_prompt_and_answer_and_compares_clean(self):
         directory = pathlib.Path(tempfile.mkdtemp())

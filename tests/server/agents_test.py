@@ -9,7 +9,7 @@ from server_testing import SharedServer
 SHAPES = json.loads((pathlib.Path(__file__).parents[1] / "fixtures" / "client-shapes.json").read_text())
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files.",
-         "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\" LF"}}
+         "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\" LF /[^\\n]{1,8}/ LF\n%import common.LF"}}
 SEARCH = {"type": "namespace", "name": "mcp__docs", "description": "Docs", "tools": [
     {"type": "function", "name": "search", "parameters": {"type": "object", "properties": {"q": {"enum": ["x", "y"]}}, "required": ["q"],
                                                           "additionalProperties": False}}]}
@@ -39,6 +39,7 @@ class Agents(SharedServer):
         self.assertNotIn("arguments", item)
         deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
         self.assertEqual("".join(deltas), item["input"])
+        self.assertRegex(item["input"], r"\A\*\*\* Begin Patch\n[^\n]{1,8}\n\Z")  # The tool's grammar.
         whole = self.server.post("/v1/responses", {**request, "stream": False})
         if whole["status"] == "completed":
             self.assertEqual(whole["output"][0]["input"], item["input"])

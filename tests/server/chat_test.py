@@ -1,6 +1,7 @@
 """OpenAI chat and text completions over plain HTTP: streams against whole answers, tools, schemas, reuse, load."""
 
 import json
+import re
 import threading
 import time
 import unittest
@@ -195,13 +196,57 @@ class Answers(SharedServer):
     def test_no_field_that_changes_an_answer_is_ignored(self):
         for path, rest in ((CHAT, {"messages": QUESTION}), ("/v1/completions", {"prompt": "a"}),
                            ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": QUESTION})):
-            for field, value in (("guided_json", {"type": "object"}), ("grammar", "root ::= x"), ("stop_regex", "x"), ("top_a", 0.5),
+            for field, value in (("guided_json", {"maxContains": 1}), ("grammar", "root ::= x"), ("structured_outputs", {"regex": "(?=a)"}), ("stop_regex", "x"), ("top_a", 0.5),
                                  ("prompt_logprobs", 1), ("use_beam_search", True), ("mirostat", 2)):
                 status, _, reply = self.server.request("POST", path, {**rest, "max_tokens": 1, field: value})
                 self.assertEqual(status, 400, (path, field))
                 self.assertIn(field, reply["error"]["message"])
             self.server.post(path, {**rest, "max_tokens": 1, "min_tokens": 0, "use_beam_search": False, "length_penalty": 1.0, "user": "me"})
             self.server.post(path + "/", {**rest, "max_tokens": 1})  # A slash too many.
+
+    def test_contents_of_rules_under_all_their_names(self):
+        number, words = re.compile(r"[0-9]{2,4}"), ["yes", "no", "perhaps"]
+        gbnf, lark = 'root ::= "<" [a-c]{2,5} ">"', 'start: "<" /[a-c]{2,5}/ ">"'
+        tagged = {"structures": [{"begin": "<n>", "schema": {"type": "integer"}, "end": "</n>"}], "triggers": ["<n>"]}
+        exact = {"format": {"type": "tag", "begin": "<n>", "content": {"type": "regex", "pattern": "[0-9]{2,4}"}, "end": "</n>"}}
+        is_json = lambda text: isinstance(json.loads(text)["a"], bool)
+        schema = {"properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+        cases = [({name: schema}, is_json) for name in ("guided_json", "json_schema")]
+        cases += [({"json_schema": json.dumps(schema)}, is_json), ({"structured_outputs": {"json": schema}}, is_json)]
+        cases += [(field, number.fullmatch) for field in ({"guided_regex": number.pattern}, {"regex": number.pattern}, {"structured_outputs": {"regex": number.pattern}})]
+        cases += [({name: words}, words.__contains__) for name in ("guided_choice",)] + [({"structured_outputs": {"choice": words}}, words.__contains__)]
+        fits = re.compile("<[a-c]{2,5}>").fullmatch
+        cases += [({name: text}, fits) for name in ("guided_grammar", "grammar") for text in (gbnf, lark)] + [({"ebnf": gbnf}, fits), ({"structured_outputs": {"grammar": gbnf}}, fits)]
+        cases += [({"structural_tag": exact}, re.compile("<n>[0-9]{2,4}</n>").fullmatch), ({"structural_tag": json.dumps(exact)}, re.compile("<n>[0-9]{2,4}</n>").fullmatch)]
+        more = [({"response_format": {"type": "regex", "pattern": number.pattern}}, number.fullmatch),
+                ({"response_format": {"type": "grammar", "grammar": gbnf}}, fits), ({"response_format": {"type": "ebnf", "ebnf": gbnf}}, fits),
+                ({"response_format": {"type": "structural_tag", **exact}}, re.compile("<n>[0-9]{2,4}</n>").fullmatch)]
+        for field, fits_rule in cases + more:
+            with self.subTest(field=field):
+                reply = self.server.post(CHAT, {"messages": QUESTION, "thinking": False, **WILD, **field})
+                content = reply["choices"][0]["message"]["content"]
+                self.assertEqual(reply["choices"][0]["finish_reason"], "stop")
+                self.assertTrue(fits_rule(content), content)
+                reply = self.server.post("/v1/completions", {"prompt": "A text:", **WILD, **field})
+                self.assertTrue(fits_rule(reply["choices"][0]["text"]), reply["choices"][0]["text"])
+        # In the other dialects, behind a reasoning, in a stream.
+        events = self.server.stream(CHAT, {"messages": QUESTION, **WILD, "thinking": {"type": "enabled", "budget_tokens": 8}, "guided_choice": words, "stream": True})
+        self.assertIn(joined(events)[0]["content"], words)
+        reply = self.server.post("/v1/messages", {"messages": QUESTION, **WILD, "thinking": {"type": "disabled"}, "guided_choice": words})
+        self.assertIn(reply["content"][0]["text"], words)
+        # Text with openings that must be followed by their form.
+        reply = self.server.post(CHAT, {"messages": QUESTION, "thinking": False, **WILD, "max_tokens": 40, "structural_tag": tagged})
+        for rest in reply["choices"][0]["message"]["content"].split("<n>")[1:]:
+            self.assertRegex(rest, r"^\s*-?[0-9]")
+        for body, message in (({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice: beside guided_regex"),
+                              ({"guided_choice": [1]}, "guided_choice: got integer, wanted texts"), ({"regex": 3}, "regex: got integer, wanted a text"),
+                              ({"grammar": "root ::= y"}, 'grammar: grammar, line 1: no rule is named "y"'),
+                              ({"regex": "a", "response_format": {"type": "json_object"}}, "not beside response_format"),
+                              ({"regex": "a", "ignore_eos": True}, "ignore_eos: not beside regex"),
+                              ({"structured_outputs": {"what": 1}}, "structured_outputs.what: is not supported")):
+            status, _, reply = self.server.request("POST", CHAT, {"messages": QUESTION, **body})
+            self.assertEqual(status, 400, body)
+            self.assertIn(message, reply["error"]["message"])
 
     def test_tokens_there_and_back(self):
         text = "Grüße, 世界! <｜User｜>"

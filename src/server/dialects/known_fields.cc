@@ -11,7 +11,6 @@
 namespace dsv4::server {
 namespace {
 
-constexpr std::string_view kSchema = "response_format with a json_schema";
 constexpr std::string_view kNoSound = "this model reads and writes text alone";
 
 // Taken from the request schemas of those projects, 2026-11.
@@ -29,21 +28,16 @@ constexpr KnownField kFields[] = {
     {"documents", "vllm", "", "a message"},
     {"dry_multiplier", "llama.cpp", "0", "repetition_penalty"},
     {"dynatemp_range", "llama.cpp", "0", ""},
-    {"ebnf", "sglang", "", kSchema},
     {"echo", "vllm", "", "/v1/completions"},
     {"epsilon_cutoff", "vllm", "0", "min_p"},
     {"eta_cutoff", "vllm", "0", "min_p"},
     {"function_call", "openai", "\"auto\"", "tool_choice"},
     {"functions", "openai", "", "tools"},
-    {"grammar", "llama.cpp", "", kSchema},
-    {"guided_choice", "vllm", "", kSchema},
-    {"guided_grammar", "vllm", "", kSchema},
-    {"guided_json", "vllm", "", kSchema},
-    {"guided_regex", "vllm", "", kSchema},
+    {"grammar_lazy", "llama.cpp", "false", "structural_tag"},
+    {"grammar_triggers", "llama.cpp", "", "structural_tag"},
     {"guided_whitespace_pattern", "vllm", "", ""},
     {"include_stop_str_in_output", "vllm", "", ""},
     {"input_ids", "sglang", "", "/v1/completions with a list of ids as prompt"},
-    {"json_schema", "llama.cpp", "", kSchema},
     {"length_penalty", "vllm", "1", ""},
     {"logits_processors", "vllm", "", "logit_bias"},
     {"lora", "llama.cpp", "", ""},
@@ -66,7 +60,6 @@ constexpr KnownField kFields[] = {
     {"prompt", "openai", "", "messages"},
     {"prompt_logprobs", "vllm", "", "/v1/completions or /v1/chat/completions"},
     {"reasoning_format", "llama.cpp", "\"auto\"", ""},
-    {"regex", "sglang", "", kSchema},
     {"repeat_last_n", "llama.cpp", "64", "penalty_window"},
     {"repeat_penalty", "llama.cpp", "1", "repetition_penalty"},
     {"return_hidden_states", "sglang", "", ""},
@@ -77,8 +70,6 @@ constexpr KnownField kFields[] = {
     {"skip_special_tokens", "vllm", "true", ""},
     {"spaces_between_special_tokens", "vllm", "true", ""},
     {"stop_regex", "sglang", "", "stop"},
-    {"structural_tag", "sglang", "", "tools with strict"},
-    {"structured_outputs", "vllm", "", kSchema},
     {"suffix", "openai", "", ""},
     {"t_max_predict_ms", "llama.cpp", "0", ""},
     {"tfs_z", "llama.cpp", "1", "min_p"},

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "server/api_error.h"
+#include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
 #include "server/json_text.h"
@@ -240,7 +241,8 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   fields.Read("continue_final_message", &call.conversation.continue_final_message);
   fields.Read("parallel_tool_calls", &call.parallel_calls);
   const chat::JsonValue* format = nullptr;
-  if (fields.ReadObject("response_format", &format)) call.conversation.response_format = *format;
+  if (fields.ReadObject("response_format", &format) && !ReadFormatRule(fields, *format, sampling.rule))
+    call.conversation.response_format = *format;
   fields.Expect({"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort",
                  "reasoning", "tools"});
   RefuseUnsupported(fields, kChat);

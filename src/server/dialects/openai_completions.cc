@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/api_error.h"
+#include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
 #include "server/json_text.h"
@@ -253,6 +254,19 @@ class CompletionsWriter final : public AnswerWriter {
   std::vector<ChoiceState> choices_;
 };
 
+// Here it constrains alone: a text has no place for a schema.
+void ReadFormat(Fields& fields, SamplingCall& sampling) {
+  const chat::JsonValue* format = nullptr;
+  if (!fields.ReadObject("response_format", &format) || ReadFormatRule(fields, *format, sampling.rule))
+    return;
+  const Result<chat::JsonValue> schema = chat::ResponseSchema(*format);
+  if (!schema) return fields.Fail("response_format", schema.error().message());
+  if (schema->is_null()) return;
+  if (sampling.rule)
+    return fields.Fail("response_format", fmt::format("beside {}, wanted one of them", sampling.rule->label));
+  sampling.rule = grammar::ContentRule{.text = chat::WriteJson(*schema), .label = "response_format"};
+}
+
 }  // namespace
 
 Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat::JsonValue& body) {
@@ -274,6 +288,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
   }
   ReadPromptLogprobs(fields, request.stream, sampling);
   request.wants_prompt_logprobs = sampling.num_prompt_logprobs >= 0;
+  ReadFormat(fields, sampling);
   std::string suffix;
   fields.Read("suffix", &suffix);
   int best_of = sampling.num_choices;

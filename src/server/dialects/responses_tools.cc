@@ -90,20 +90,28 @@ class ToolsReader {
 
   Status AddCustom(Fields& fields, const std::string& where, const std::string& name) {
     std::string description;
+    std::optional<grammar::CallableTool::Text> text;
     fields.Read("description", &description);
     const JsonValue* format = nullptr;
     if (fields.ReadObject("format", &format)) {
       Fields inner(*format, where + "format.");
       std::string type;
-      std::string syntax = "grammar";
+      std::string syntax = "lark";
       std::string definition;
       inner.Read("type", &type);
       if (type != "text" && type != "grammar")
         inner.Fail("type", fmt::format("got '{}', wanted text or grammar", type));
       inner.Read("syntax", &syntax);
       if (type == "grammar" && !inner.Read("definition", &definition)) inner.Fail("definition", "missing");
+      if (syntax != "lark" && syntax != "regex" && !definition.empty())
+        inner.Fail("syntax", fmt::format("got '{}', wanted lark or regex", syntax));
       fields.Adopt(inner.status());
       if (!definition.empty()) {
+        using Kind = grammar::ContentRule::Kind;
+        text = {.parameter = std::string(kCustomInput),
+                .rule = {.kind = syntax == "regex" ? Kind::kRegex : Kind::kLark,
+                         .text = definition,
+                         .label = where + "format.definition"}};
         description += fmt::format("{}The input is plain text, not JSON, and follows this {} definition:\n{}",
                                    description.empty() ? "" : "\n\n", syntax, definition);
       }
@@ -120,7 +128,7 @@ class ToolsReader {
     std::vector<JsonValue::Member> function = {{"name", JsonValue::String(name)}};
     if (!description.empty()) function.emplace_back("description", JsonValue::String(description));
     function.emplace_back("parameters", parameters);
-    return Add(std::move(function), {.schema_label = where + "format"});
+    return Add(std::move(function), {.schema_label = where + "format", .text = std::move(text)});
   }
 
   Status Add(std::vector<JsonValue::Member> function, ToolRule rule) {

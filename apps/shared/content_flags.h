@@ -1,0 +1,31 @@
+// What the content of an answer may be, as options of a command say it: a JSON schema, a regular expression, a choice, a grammar.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/rules/content_rule.h"
+
+namespace dsv4::apps {
+
+// One of them at most is given.
+struct ContentFlags {
+  std::string json_schema_path;
+  bool json_object = false;
+  std::string regex;
+  std::vector<std::string> choices;
+  std::string grammar_path;         // GBNF or Lark.
+  std::string structural_tag_path;  // JSON.
+
+  bool any() const {
+    return json_object || !json_schema_path.empty() || !regex.empty() || !choices.empty() ||
+           !grammar_path.empty() || !structural_tag_path.empty();
+  }
+};
+
+// Reads the file and checks the rule, which needs no model; empty where none is given. Errors name the file or the option.
+Result<std::optional<grammar::ContentRule>> ReadContentRule(const ContentFlags& flags);
+
+}  // namespace dsv4::apps
