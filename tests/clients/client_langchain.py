@@ -1,4 +1,4 @@
-# pip: langchain-openai==1.3.4
+# pip: langchain-openai==1.7.4
 """LangChain: chat, streams, tools, structured output."""
 
 import sys

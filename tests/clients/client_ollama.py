@@ -1,4 +1,4 @@
-# pip: ollama==0.7.0
+# pip: ollama==0.6.3
 """ollama's own client."""
 
 import sys

@@ -1,4 +1,4 @@
-# pip: openai-agents==0.19.2
+# pip: openai-agents==0.24.0
 """OpenAI's agents SDK over the responses dialect, with a tool and a second turn by previous_response_id."""
 
 import sys

@@ -1,4 +1,4 @@
-# pip: pydantic-ai-slim[openai,anthropic]==2.10.0
+# pip: pydantic-ai-slim[openai,anthropic]==2.68.0
 """pydantic-ai: an agent with a tool and a typed result."""
 
 import sys
