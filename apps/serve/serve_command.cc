@@ -260,14 +260,15 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     return Fail(http.error(),
                 http.error().code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
   }
-  // Scripts wait for this line: it says where, and that answers will come.
+  // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
+  (*http)->HandleSignals();
   fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              served.context_length, options.max_sequences);
   fmt::print(stderr, "Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
   std::fflush(stderr);
   RankWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
-  (*http)->Run(/*handle_signals=*/true, [&] {
+  (*http)->Run([&] {
     service.StopBeingReady();
     fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
                engine.stats().num_running + engine.stats().num_waiting);

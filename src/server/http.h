@@ -104,9 +104,11 @@ class HttpServer {
 
   // "http://127.0.0.1:8000", "https://..." or "unix:/path".
   virtual std::string address() const = 0;
-  // Serves until Shutdown, or with `handle_signals` until SIGTERM or SIGINT; then takes no new connection, lets running replies end
+  // From now on SIGTERM and SIGINT shut down; one that comes before Run does so there. Once.
+  virtual void HandleSignals() = 0;
+  // Serves until Shutdown; then takes no new connection, lets running replies end
   // for at most the drain timeout (a second signal ends that), and returns. `on_drain` is called when draining begins.
-  virtual void Run(bool handle_signals, const std::function<void()>& on_drain) = 0;
+  virtual void Run(const std::function<void()>& on_drain) = 0;
   // From any thread.
   virtual void Shutdown() = 0;
 };

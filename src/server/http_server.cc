@@ -142,7 +142,8 @@ class Server final : public HttpServer {
   Status LoadTls();
   Status Bind();
   std::string address() const override { return address_; }
-  void Run(bool handle_signals, const std::function<void()>& on_drain) override;
+  void HandleSignals() override;
+  void Run(const std::function<void()>& on_drain) override;
   void Shutdown() override {
     asio::post(context_, [this] { BeginDrain(); });
   }
@@ -680,13 +681,14 @@ void Server::EndNow() {
   context_.stop();
 }
 
-void Server::Run(bool handle_signals, const std::function<void()>& on_drain) {
+void Server::HandleSignals() {
+  signals_.add(SIGTERM);
+  signals_.add(SIGINT);
+  WaitForSignal();
+}
+
+void Server::Run(const std::function<void()>& on_drain) {
   on_drain_ = on_drain;
-  if (handle_signals) {
-    signals_.add(SIGTERM);
-    signals_.add(SIGINT);
-    WaitForSignal();
-  }
   for (bool running = true; running;) {
     // What lacks memory outside of a connection, accepting one above all, is begun again when others have given some back.
     try {

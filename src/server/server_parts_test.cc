@@ -136,7 +136,7 @@ TEST(
         [&](const HttpRequest&) { return std::make_unique<SilentReply>(promise); },
         [](const HttpRequest&) { return std::unique_ptr<Reply>(); },
         [](int, std::string_view message) { return std::string(message); }));
-    std::thread running([&] { server->Run(false, [] {}); });
+    std::thread running([&] { server->Run([] {}); });
     const std::string address = server->address();
     sockaddr_in to = {
         .sin_family = AF_INET,

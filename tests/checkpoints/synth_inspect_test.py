@@ -102,7 +102,8 @@ class Synth(unittest.TestCase):
         self.assertEqual(memory["total_bytes"], memory["weights_bytes"] + 3 * memory["sequence_bytes"] + memory["step_bytes"])
         self.assertGreater(memory["step_bytes"], 0)
         # CSA: a row of 128 and an indexer key of 64 per 4 tokens; HCA: a row of 128 per 128; two bytes each.
-        self.assertEqual(memory["bytes_per_token"], 2 * ((128 + 64) / 4 + 128 / 128))
+        # A row of 128 is 64 codes, a scale and 64 bf16, in units of 16; a key of 64 is 32 bytes and 2 scales, in units of 4.
+        self.assertEqual(memory["bytes_per_token"], (208 + 36) / 4 + 208 / 128)
         growth = memory["sequence_bytes"] - memory["sequence_fixed_bytes"]
         self.assertAlmostEqual(growth, memory["bytes_per_token"] * 100_000, delta=64 * 1024)
         experts = 3 * 8 * 128 * 128 * 4
@@ -126,7 +127,10 @@ class Synth(unittest.TestCase):
         directory = self.synth("m")
         self.assertEqual(len(self.inspect(directory, "--max-layers", 2)["layers"]), 2)
         release, plain = (self.inspect(directory, "--numerics", n)["memory"]["bytes_per_token"] for n in ("release", "plain"))
-        self.assertEqual(plain, 2 * release)
+        wide = self.inspect(directory, "--cache-rows", "wide")["memory"]["bytes_per_token"]
+        self.assertEqual(wide, 2 * ((128 + 64) / 4 + 128 / 128))
+        self.assertEqual(plain, 2 * wide)
+        self.assertLess(release, 0.65 * wide)
 
     def test_inspect_tells_exact_transcodes_of_mxfp4(self):
         checkpoint = Checkpoint.read(self.synth("m", "--format", "nvfp4-experts"))

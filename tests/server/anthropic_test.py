@@ -101,11 +101,11 @@ class Messages(SharedServer):
                          self.server.post("/tokenize", theirs)["count"])
 
     def test_errors_have_its_shape(self):
-        bad = {**ANTHROPIC_STRICT, "input_schema": {"type": "object", "properties": {"a": {"not": {}}}}}
-        for change, needle in (({"tools": [bad]}, "tools[0].input_schema: json schema, /properties/a/not"), ({"tools": [{**bad, "strict": 1}]}, "tools[0].strict"),
+        bad = {**ANTHROPIC_STRICT, "input_schema": {"type": "object", "properties": {"a": {"type": "array", "maxContains": 1}}}}
+        for change, needle in (({"tools": [bad]}, "tools[0].input_schema: json schema, /properties/a/maxContains"), ({"tools": [{**bad, "strict": 1}]}, "tools[0].strict"),
                                ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
                                ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type"),
-                               ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema: json schema, /not"),
+                               ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "array", "maxContains": 1}}}}, "output_config.format.schema: json schema, /maxContains"),
                                ({"max_tokens": "x"}, "max_tokens"), ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
                                ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
                                ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].source")):

@@ -197,7 +197,7 @@ class Answers(SharedServer):
         for path, rest in ((CHAT, {"messages": QUESTION}), ("/v1/completions", {"prompt": "a"}),
                            ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": QUESTION})):
             for field, value in (("guided_json", {"maxContains": 1}), ("grammar", "root ::= x"), ("structured_outputs", {"regex": "(?=a)"}), ("stop_regex", "x"), ("top_a", 0.5),
-                                 ("prompt_logprobs", 1), ("use_beam_search", True), ("mirostat", 2)):
+                                 ("use_beam_search", True), ("mirostat", 2)):
                 status, _, reply = self.server.request("POST", path, {**rest, "max_tokens": 1, field: value})
                 self.assertEqual(status, 400, (path, field))
                 self.assertIn(field, reply["error"]["message"])
