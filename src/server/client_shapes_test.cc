@@ -101,8 +101,10 @@ TEST(ClientShapes, TheBillingHeaderAloneGoes) {
 }
 
 TEST(ClientShapes, WhatWouldChangeTheAnswerIsNotLeftOut) {
-  EXPECT_THAT(Prompt("responses", R"({"input": [{"type": "item_reference", "id": "msg_1"}]})"),
-              HasSubstr("input[0].type: got item_reference: nothing is stored here"));
+  EXPECT_THAT(
+      Prompt("responses", R"({"input": [{"type": "item_reference", "id": "msg_1"}]})"),
+      HasSubstr(
+          "input[0].type: got item_reference: send the item itself (store: false), or previous_response_id"));
   EXPECT_THAT(Prompt("responses", R"({"input": "q", "tools": [{"type": "sorcery"}]})"),
               HasSubstr("tools[0].type: got 'sorcery', wanted function, custom or namespace"));
   EXPECT_THAT(
