@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/collectives/ll_exchange.h"
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
+#include "backend/cuda/lowering/record/over_ranks.h"
+#include "backend/cuda/runtime/cuda_context.h"
 #include "tests/cuda/device_tensors.h"
 #include "tests/cuda/ranks_on_one_device.h"
 
@@ -126,25 +129,24 @@ class Rank {
     if (joins == Joins::kNothing) HandOver();
     CudaContext& context = this->context();
     const int64_t bytes = candidates_.view.num_bytes();
-    const std::vector<int64_t> row_bytes(static_cast<size_t>(case_.ranks), bytes);
-    Must(context.queue().BeginOp({"all-gather", {}}));
-    const bool gathers = backend::cuda::GatherJoinsCandidates(context, links_, candidates_.view.data,
-                                                              all_.view.data, row_bytes);
-    if (!gathers) {
-      ExchangeParams p = {{links_}};
-      p.num_rows = 1;
-      p.share = bytes / 16 * 16 + 16;
-      for (int r = 0; r < case_.ranks; ++r) {
-        p.send[r] = {candidates_.view.as<std::byte>(), bytes, bytes};
-        p.receive[r] = {all_.view.as<std::byte>() + r * bytes, case_.ranks * bytes, bytes};
-      }
-      context.Launch(backend::cuda::PackedKernelFor(8), 1, backend::cuda::kExchangeThreads, 0, p);
+    ExchangeParams p = {{links_}};
+    p.num_rows = 1;
+    p.share = bytes / 16 * 16 + 16;
+    for (int r = 0; r < case_.ranks; ++r) {
+      p.send[r] = {candidates_.view.as<std::byte>(), bytes, bytes};
+      p.receive[r] = {all_.view.as<std::byte>() + r * bytes, case_.ranks * bytes, bytes};
     }
+    Must(context.queue().BeginOp({"all-gather", {}}));
+    backend::cuda::RecordGather(context, {.params = p,
+                                          .kernel = backend::cuda::PackedKernelFor(8),
+                                          .blocks = 1,
+                                          .mine = candidates_.view.data,
+                                          .all = all_.view.data,
+                                          .piece_bytes = bytes});
     Must(context.queue().EndOp());
-    EXPECT_EQ(gathers, joins != Joins::kNothing);
     if (joins != Joins::kAll) HandOver();
     Must(device_.table().merge_candidates(device_.context(), {all_.view, selected_.view}));
-    rows_ = backend::cuda::FindRowsChosenHere(context, Part(), 0);
+    rows_ = backend::cuda::FindRowsChosenHere(context, Part());
     EXPECT_EQ(rows_.rows != nullptr, joins == Joins::kAll);
   }
   void HandOver() {

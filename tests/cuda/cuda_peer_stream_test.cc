@@ -188,8 +188,8 @@ class Rank {
     StreamParams mine = p;
     static_cast<PeerLinks&>(mine) = links_;
     Must(context().queue().BeginOp({"a part of an exchange", {}}));
-    context().Launch(backend::cuda::StreamKernelFor(16, false), kFewBlocks, backend::cuda::kStreamThreads, 0,
-                     mine);
+    context().Launch(backend::cuda::StreamKernelFor(16, false), kFewBlocks,
+                     backend::cuda::kChunkedExchangeThreads, 0, mine);
     Must(context().queue().EndOp());
   }
   void HandOver() {
@@ -230,7 +230,8 @@ class Rank {
     const int64_t most = Most(step);
     const auto grid = static_cast<unsigned>(num_blocks);
     if (step.way == Way::kStream) {
-      context().Launch(backend::cuda::StreamKernelFor(step.unit, sum), grid, backend::cuda::kStreamThreads, 0,
+      context().Launch(backend::cuda::StreamKernelFor(step.unit, sum), grid,
+                       backend::cuda::kChunkedExchangeThreads, 0,
                        backend::cuda::PlanStream(p, most, num_blocks));
     } else {
       p.share = (most + num_blocks - 1) / num_blocks / 16 * 16 + 16;
