@@ -253,33 +253,6 @@ class Typing(unittest.TestCase):
         self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     @unittest.skipUnless(shutil.which("tmux"), "no tmux")
-    def test_a_line_is_drawn_anew_when_the_terminal_changes(self):
-        """In a terminal that wraps its lines anew: nothing of the old drawing stays, whatever the width becomes."""
-        name = f"dsv4-{os.getpid()}"
-        text = "first wörds here " * 6 + "end"
-
-        def tmux(*words):
-            return subprocess.run(["tmux", "-u", "-L", name, *words], env=os.environ | {"LC_ALL": "C.UTF-8"}, capture_output=True, text=True,
-                                  check=False).stdout
-
-        def shown():
-            return "".join(line.ljust(width) for line in tmux("capture-pane", "-p", "-S", "-").split("\n")).replace(" ", "")
-        width = 90
-        tmux("new-session", "-d", "-x", str(width), "-y", "30", f"DSV4_HISTORY= TERM=xterm {BINARY} run {' '.join(QUICK)}")
-        self.addCleanup(tmux, "kill-server")
-        wait_until(lambda: "/help.>" in shown(), "the chat's prompt")
-        tmux("send-keys", "-l", text)
-        wanted = "/help.>" + text.replace(" ", "")
-        wait_until(lambda: shown().endswith(wanted), "the typed line")
-        for width in (40, 61, 23, 120, 90):
-            tmux("resize-window", "-x", str(width), "-y", "30")
-            try:
-                wait_until(lambda: shown().endswith(wanted), f"{wanted} in {width} columns")
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n{tmux('capture-pane', '-p')}") from None
-        tmux("send-keys", "Home", "x", "Enter")
-        wait_until(lambda: ",answer" in shown(), "the answer")
-
     def test_resize_while_typing(self):
         terminal = self.open(columns=200)
         terminal.send("a long line with é in it " * 5)

@@ -262,15 +262,15 @@ class Commands(WithDirectory):
         code, reports = diagnose("all", "--min-tokens", "140")
         self.assertEqual(code, 0, [report["headline"] for report in reports])
         self.assertEqual([report["check"] for report in reports],
-                         ["prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill",
-                          "compare", "checkpoint"])
+                         ["files", "prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill",
+                          "compare", "knowledge", "checkpoint"])
         self.assertEqual({report["verdict"] for report in reports}, {"pass"})
         self.assertIn("reference backend, 140 of 140 tokens", " ".join(reports[-2]["evidence"]))
 
     def test_all_stops_at_a_wrong_prompt(self):
         code, reports = diagnose("all", "--against", self.write("another prompt"))
         self.assertEqual(code, 1)
-        self.assertEqual([report["check"] for report in reports], ["prompt"])
+        self.assertEqual([report["check"] for report in reports], ["files", "prompt"])
 
     def test_text_says_the_verdict_first(self):
         process = dsv4("diagnose", "scale-invariance", "--min-tokens", "0")

@@ -5,7 +5,8 @@ import html.parser
 from dsv4_process import dsv4
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
-CHECKS = ["prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill", "compare", "checkpoint"]
+CHECKS = ["files", "prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill", "compare", "knowledge",
+          "checkpoint"]
 
 
 def make_page(path, *arguments, code=0):

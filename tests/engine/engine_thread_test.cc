@@ -149,7 +149,7 @@ TEST(EngineThread, StoppingCancelsWhatRunsAndItsReaderHears) {
 
 TEST(EngineThread, WhatTheEngineWouldRefuseIsRefusedAtOnce) {
   const std::unique_ptr<EngineThread> thread = MakeThread();
-  EXPECT_THAT(thread->Submit(MakeRequest(1, 0)).error().message(), HasSubstr("max_tokens"));
+  EXPECT_THAT(thread->Submit(MakeRequest(1, -1)).error().message(), HasSubstr("max_tokens"));
   EXPECT_TRUE(thread->idle());
 }
 
