@@ -265,7 +265,7 @@ class Commands(WithDirectory):
                          ["files", "prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill",
                           "compare", "knowledge", "checkpoint"])
         self.assertEqual({report["verdict"] for report in reports}, {"pass"})
-        self.assertIn("reference backend, 140 of 140 tokens", " ".join(reports[-2]["evidence"]))
+        self.assertIn("reference backend, 140 of 140 tokens", " ".join(reports[-3]["evidence"]))
 
     def test_all_stops_at_a_wrong_prompt(self):
         code, reports = diagnose("all", "--against", self.write("another prompt"))

@@ -73,7 +73,7 @@ class Html(unittest.TestCase):
         other.write_text("another prompt", encoding="utf-8")
         page = Page(make_page(self.directory / "page.html", "all", "--against", other, code=1))
         self.assertEqual([section["class"] for section in page.all("section")], ["pass", "finding"])
-        self.assertIn("1 finding, 0 passed", page.texts)
+        self.assertIn("1 finding, 1 passed", page.texts)
         self.assertTrue(any(text.startswith("Stopped: ") for text in page.texts))
 
     def test_json_and_page_come_together(self):
