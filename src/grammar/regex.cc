@@ -1,5 +1,6 @@
 #include "grammar/regex.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dsv4::grammar {
@@ -33,6 +34,21 @@ Regex Either(std::vector<Regex> parts) {
 Regex Repeat(Regex part, int min, int max) {
   return std::make_shared<RegexNode>(RegexNode{
       .kind = RegexNode::Kind::kRepeat, .bytes = {}, .parts = {std::move(part)}, .min = min, .max = max});
+}
+
+bool MayBeEmpty(const RegexNode& regex) {
+  const auto inner = [](const Regex& part) { return MayBeEmpty(*part); };
+  switch (regex.kind) {
+    case RegexNode::Kind::kBytes:
+      return false;
+    case RegexNode::Kind::kConcat:
+      return std::all_of(regex.parts.begin(), regex.parts.end(), inner);
+    case RegexNode::Kind::kEither:
+      return std::any_of(regex.parts.begin(), regex.parts.end(), inner);
+    case RegexNode::Kind::kRepeat:
+      return regex.min == 0 || inner(regex.parts[0]);
+  }
+  return false;
 }
 
 }  // namespace dsv4::grammar

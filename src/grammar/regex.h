@@ -35,4 +35,7 @@ Regex Either(std::vector<Regex> parts);
 Regex Repeat(Regex part, int min, int max);
 inline Regex Optional(Regex part) { return Repeat(std::move(part), 0, 1); }
 
+// Whether the empty text matches.
+bool MayBeEmpty(const RegexNode& regex);
+
 }  // namespace dsv4::grammar

@@ -39,7 +39,7 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
   std::mt19937 random(9);
   std::vector<int32_t> chosen;
   for (int64_t i = 0; i < kTokens * kTopK; ++i) {
-    // One expert that most choose, one that nobody does.
+    // One expert that most choose, one that none does.
     const auto expert = static_cast<int32_t>(random() % (2 * kExperts));
     chosen.push_back(expert >= kExperts || expert == 5 ? 2 : expert);
   }
@@ -157,7 +157,7 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
   std::mt19937 random(9);
   std::vector<int32_t> chosen;
   for (int64_t i = 0; i < kTokens * kTopK; ++i) {
-    // More than two tiles of tokens, tiles of every size, and nobody.
+    // More than two tiles of tokens, tiles of every size, and no token.
     constexpr int32_t kChoices[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 6, 6};
     const int32_t expert = kChoices[random() % std::size(kChoices)];
     chosen.push_back(expert == 6 && i % 16 != 0 ? 7 : expert);
@@ -222,7 +222,7 @@ TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
   }
 }
 
-// Some tens of tokens, most of whose experts are chosen once or twice: experts are streamed past the tokens that chose them.
+// A few dozen tokens, most of whose experts are chosen once or twice: experts are streamed past the tokens that chose them.
 TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 150;
@@ -232,7 +232,7 @@ TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   std::mt19937 random(9);
   std::vector<int32_t> chosen;
   for (int64_t i = 0; i < kTokens * kTopK; ++i) {
-    // One expert that many choose, one that nobody does; a token may choose an expert twice.
+    // One expert that many choose, one that none does; a token may choose an expert twice.
     const auto expert = static_cast<int32_t>(random() % (kExperts + 12));
     chosen.push_back(expert >= kExperts || expert == 5 ? 2 : expert);
   }

@@ -67,23 +67,8 @@ Status RuleAnalysis::CheckSizes() const {
 bool RuleAnalysis::MayBeEmpty(const ExprNode& expr) const {
   const auto part_may = [&](const Expr& part) { return MayBeEmpty(*part); };
   switch (expr.kind) {
-    case Kind::kRegex: {
-      const auto regex_may = [](const auto& self, const RegexNode& regex) -> bool {
-        const auto inner = [&](const Regex& part) { return self(self, *part); };
-        switch (regex.kind) {
-          case RegexNode::Kind::kBytes:
-            return false;
-          case RegexNode::Kind::kConcat:
-            return std::all_of(regex.parts.begin(), regex.parts.end(), inner);
-          case RegexNode::Kind::kEither:
-            return std::any_of(regex.parts.begin(), regex.parts.end(), inner);
-          case RegexNode::Kind::kRepeat:
-            return regex.min == 0 || inner(regex.parts[0]);
-        }
-        return false;
-      };
-      return regex_may(regex_may, *expr.regex);
-    }
+    case Kind::kRegex:
+      return grammar::MayBeEmpty(*expr.regex);
     case Kind::kRule:
       return expr.min == 0 && empty_[expr.rule] != 0;
     case Kind::kJsonSchema:

@@ -15,21 +15,6 @@ constexpr size_t kMaxMade = 1'000'000;
 
 Regex NonEmptyRegex(const Regex& regex);
 
-bool MayBeEmptyRegex(const RegexNode& regex) {
-  const auto inner = [](const Regex& part) { return MayBeEmptyRegex(*part); };
-  switch (regex.kind) {
-    case RegexNode::Kind::kBytes:
-      return false;
-    case RegexNode::Kind::kConcat:
-      return std::all_of(regex.parts.begin(), regex.parts.end(), inner);
-    case RegexNode::Kind::kEither:
-      return std::any_of(regex.parts.begin(), regex.parts.end(), inner);
-    case RegexNode::Kind::kRepeat:
-      return regex.min == 0 || inner(regex.parts[0]);
-  }
-  return false;
-}
-
 // The parts of a sequence one of which is not empty: that one is the first of these.
 Regex NonEmptyConcat(const std::vector<Regex>& parts) {
   std::vector<Regex> options;
@@ -37,13 +22,13 @@ Regex NonEmptyConcat(const std::vector<Regex>& parts) {
     std::vector<Regex> rest = {NonEmptyRegex(parts[i])};
     rest.insert(rest.end(), parts.begin() + static_cast<ptrdiff_t>(i) + 1, parts.end());
     options.push_back(Concat(std::move(rest)));
-    if (!MayBeEmptyRegex(*parts[i])) break;
+    if (!MayBeEmpty(*parts[i])) break;
   }
   return Either(std::move(options));
 }
 
 Regex NonEmptyRegex(const Regex& regex) {
-  if (!MayBeEmptyRegex(*regex)) return regex;
+  if (!MayBeEmpty(*regex)) return regex;
   switch (regex->kind) {
     case RegexNode::Kind::kBytes:
       return regex;
