@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+
+#include "base/utf8.h"
 
 namespace dsv4::apps {
 namespace {
@@ -89,22 +90,6 @@ int Spawn(const std::string& command, int input, int output, pid_t& process) {
   return error;
 }
 
-std::string ValidUtf8(std::string_view bytes) {
-  std::string text;
-  for (size_t at = 0; at < bytes.size();) {
-    utf8proc_int32_t point = 0;
-    const utf8proc_ssize_t length =
-        utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(bytes.data()) + at,
-                         static_cast<utf8proc_ssize_t>(bytes.size() - at), &point);
-    if (length > 0)
-      text += bytes.substr(at, static_cast<size_t>(length));
-    else
-      text += "\xef\xbf\xbd";
-    at += length > 0 ? static_cast<size_t>(length) : 1;
-  }
-  return text;
-}
-
 }  // namespace
 
 Result<CommandResult> RunToolCommand(const std::string& command, const std::string& arguments,
@@ -148,7 +133,7 @@ Result<CommandResult> RunToolCommand(const std::string& command, const std::stri
   while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
   }
   if (bytes.ends_with('\n')) bytes.pop_back();
-  result.text = ValidUtf8(bytes);
+  result.text = RepairUtf8(bytes);
   const auto add = [&](const std::string& note) { result.text += (result.text.empty() ? "" : "\n") + note; };
   if (cut) add("[the rest of the output was left out: more than 1 MiB]");
   if (WIFSIGNALED(status)) add(fmt::format("[ended by signal {}]", WTERMSIG(status)));

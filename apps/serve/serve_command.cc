@@ -21,8 +21,8 @@
 #include "base/log_times.h"
 #include "base/read_file.h"
 #include "engine/engine_thread.h"
-#include "server/api_error.h"
-#include "server/http.h"
+#include "server/api/api_error.h"
+#include "server/http/http.h"
 #include "server/service.h"
 
 namespace dsv4::apps {

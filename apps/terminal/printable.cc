@@ -2,14 +2,16 @@
 
 #include <fmt/format.h>
 
-#include "chat/utf8.h"
+#include <algorithm>
+
+#include "base/utf8.h"
 
 namespace dsv4::apps {
 
 std::string Printable(std::string_view text) {
   std::string printable;
   while (!text.empty()) {
-    const size_t valid = chat::ValidUtf8Prefix(text);
+    const size_t valid = std::min(FindInvalidUtf8(text), text.size());
     for (const char c : text.substr(0, valid)) {
       const auto byte = static_cast<unsigned char>(c);
       const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "chat/dsml_markers.h"
 #include "chat/stop_filter.h"
 #include "chat/tag_header.h"
-#include "chat/utf8.h"
 
 namespace dsv4::chat {
 
@@ -24,7 +24,7 @@ class CompletionParser::Impl {
 
   std::vector<Delta> Feed(std::string_view bytes) {
     if (!done()) {
-      utf8_.Feed(bytes, text_);
+      utf8_.Append(bytes, &text_);
       Run();
     }
     return std::exchange(deltas_, {});
@@ -34,7 +34,7 @@ class CompletionParser::Impl {
     DSV4_CHECK(!finished_) << "Finish is called once";
     finished_ = true;
     if (!done()) {
-      utf8_.Finish(text_);
+      utf8_.Finish(&text_);
       at_end_ = true;
       Run();
     }
@@ -402,7 +402,7 @@ class CompletionParser::Impl {
   TagHeaderScanner header_;
   StopFilter stop_;
   const std::string_view think_open_;
-  Utf8Filter utf8_;
+  Utf8Repairer utf8_;
   State state_;
   bool at_end_ = false;
   bool finished_ = false;

@@ -6,10 +6,10 @@
 #include <random>
 #include <sstream>
 
+#include "base/utf8.h"
 #include "chat/completion_parser.h"
 #include "chat/renderer.h"
 #include "chat/strict_parser.h"
-#include "chat/utf8.h"
 
 namespace dsv4::chat {
 namespace {
@@ -78,7 +78,7 @@ class ParsingFixtures : public ::testing::Test {
     CompletionCollector collector;
     for (const std::string_view piece : pieces) {
       for (const Delta& delta : parser.Feed(piece)) {
-        EXPECT_EQ(ValidUtf8Prefix(delta.text), delta.text.size()) << "a delta ends inside a character";
+        EXPECT_EQ(FindInvalidUtf8(delta.text), std::string_view::npos) << "a delta ends inside a character";
         collector.Add(delta);
       }
     }

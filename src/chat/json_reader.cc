@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <unordered_map>
 
+#include "base/utf8.h"
 #include "chat/json_value.h"
-#include "chat/utf8.h"
 
 namespace dsv4::chat {
 namespace {
@@ -162,7 +162,7 @@ class Reader {
       if (low < 0xDC00 || low > 0xDFFF) return Fail("lone surrogate escape");
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
-    AppendUtf8(code, out);
+    AppendUtf8(code, &out);
     return true;
   }
 
@@ -233,8 +233,8 @@ class Reader {
 }  // namespace
 
 Result<JsonValue> ReadJson(std::string_view text, std::string_view what, JsonDialect dialect) {
-  if (const size_t valid = ValidUtf8Prefix(text); valid != text.size()) {
-    return Error(InvalidArgument(fmt::format("{}: invalid UTF-8 at byte {}", what, valid)));
+  if (const size_t bad = FindInvalidUtf8(text); bad != std::string_view::npos) {
+    return Error(InvalidArgument(fmt::format("{}: invalid UTF-8 at byte {}", what, bad)));
   }
   Reader reader(text, dialect);
   JsonValue value;

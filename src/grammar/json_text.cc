@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/utf8.h"
 #include "grammar/token_trie.h"
 
 namespace dsv4::grammar {
@@ -14,22 +15,7 @@ constexpr char32_t kLastChar = 0x10FFFF;
 
 std::string Utf8(char32_t c) {
   std::string text;
-  const auto add = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) {
-    add(c);
-  } else if (c < 0x800) {
-    add(0xC0 | (c >> 6));
-    add(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    add(0xE0 | (c >> 12));
-    add(0x80 | ((c >> 6) & 0x3F));
-    add(0x80 | (c & 0x3F));
-  } else {
-    add(0xF0 | (c >> 18));
-    add(0x80 | ((c >> 12) & 0x3F));
-    add(0x80 | ((c >> 6) & 0x3F));
-    add(0x80 | (c & 0x3F));
-  }
+  AppendUtf8(c, &text);
   return text;
 }
 
@@ -229,23 +215,12 @@ Regex OneSided(const Decimal& bound, bool minimum, bool exclusive, bool integer)
 
 }  // namespace
 
-void AppendUtf8(char32_t c, std::string& out) { out += Utf8(c); }
-
-bool DecodeUtf8(std::string_view text, std::u32string& out) {
+bool ToCodePoints(std::string_view text, std::u32string& out) {
+  if (FindInvalidUtf8(text) != std::string_view::npos) return false;
   for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    char32_t c = length == 1 ? lead : lead & (0x7FU >> length);
-    for (size_t k = 1; k < length; ++k) {
-      const auto byte = static_cast<uint8_t>(text[i + k]);
-      if ((byte & 0xC0) != 0x80) return false;
-      c = (c << 6) | (byte & 0x3FU);
-    }
-    constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
-    if (c < kLeast[length] || c > kLastChar || (c >= 0xD800 && c <= 0xDFFF)) return false;
-    out.push_back(c);
-    i += length;
+    const CodePoint c = DecodeUtf8(text.data() + i);
+    out.push_back(c.value);
+    i += c.num_bytes;
   }
   return true;
 }
@@ -309,7 +284,7 @@ Regex SpelledChar(const CharSet& set, Spelling spelling) {
 Regex SpelledText(std::string_view text, Spelling spelling) {
   if (spelling == Spelling::kRaw) return Literal(text);
   std::u32string decoded;
-  DecodeUtf8(text, decoded);
+  ToCodePoints(text, decoded);
   std::string spelled;
   for (const char32_t c : decoded) spelled += Spelled(c);
   return Literal(spelled);

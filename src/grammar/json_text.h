@@ -23,8 +23,7 @@ namespace dsv4::grammar {
 using CharSet = std::vector<std::pair<char32_t, char32_t>>;
 CharSet AllChars();
 // The code points of `text`; false when it is not well-formed UTF-8.
-bool DecodeUtf8(std::string_view text, std::u32string& out);
-void AppendUtf8(char32_t c, std::string& out);
+bool ToCodePoints(std::string_view text, std::u32string& out);
 // Sorts and joins ranges, and cuts out surrogates.
 CharSet Normalized(CharSet set);
 CharSet Complement(const CharSet& set);

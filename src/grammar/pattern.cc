@@ -316,7 +316,7 @@ namespace {
 
 Result<Regex> ParsePattern(std::string_view pattern, Spelling spelling, bool whole, PatternFlags flags) {
   std::u32string text;
-  if (!DecodeUtf8(pattern, text)) return Error(InvalidArgument("pattern: not well-formed UTF-8"));
+  if (!ToCodePoints(pattern, text)) return Error(InvalidArgument("pattern: not well-formed UTF-8"));
   if (text.size() > kMaxCharacters) {
     return Error(InvalidArgument(
         fmt::format("pattern: {} characters, at most {} are compiled", text.size(), kMaxCharacters)));

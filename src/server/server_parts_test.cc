@@ -11,11 +11,11 @@
 #include <future>
 #include <thread>
 
-#include "server/api_error.h"
-#include "server/call_memory.h"
+#include "server/api/api_error.h"
+#include "server/api/call_memory.h"
+#include "server/api/fields.h"
 #include "server/dialects/known_fields.h"
-#include "server/fields.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace dsv4::server {
 namespace {

@@ -8,16 +8,16 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "server/api_error.h"
+#include "server/api/api_error.h"
+#include "server/api/generation_reply.h"
+#include "server/api/json_text.h"
+#include "server/api/random_id.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/ollama.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
-#include "server/generation_reply.h"
-#include "server/json_text.h"
-#include "server/page.h"
-#include "server/random_id.h"
+#include "server/page/page.h"
 
 namespace dsv4::server {
 namespace {

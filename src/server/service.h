@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "engine/engine_thread.h"
-#include "server/access_log.h"
-#include "server/answer_writer.h"
-#include "server/api_table.h"
-#include "server/call_memory.h"
-#include "server/chat_call.h"
-#include "server/http.h"
-#include "server/metrics.h"
-#include "server/response_store.h"
+#include "server/api/answer_writer.h"
+#include "server/api/api_table.h"
+#include "server/api/call_memory.h"
+#include "server/api/chat_call.h"
+#include "server/api/response_store.h"
+#include "server/api/verification.h"
+#include "server/http/http.h"
+#include "server/observe/access_log.h"
+#include "server/observe/metrics.h"
+#include "server/observe/trace_exporter.h"
 #include "server/served_model.h"
-#include "server/trace_exporter.h"
-#include "server/verification.h"
 
 namespace dsv4::server {
 

@@ -2,9 +2,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "server/api_error.h"
-#include "server/json_text.h"
-#include "server/page.h"
+#include "server/api/api_error.h"
+#include "server/api/json_text.h"
+#include "server/page/page.h"
 #include "server/service.h"
 
 namespace dsv4::server {

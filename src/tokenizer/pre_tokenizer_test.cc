@@ -11,9 +11,9 @@
 #include <random>
 #include <vector>
 
+#include "base/utf8.h"
 #include "tokenizer/char_class.h"
 #include "tokenizer/testing.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "base/utf8.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/read_file.h"
+#include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer::testing {
 namespace {

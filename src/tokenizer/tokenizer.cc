@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "base/read_file.h"
+#include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/piece_cache.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer_file.h"
-#include "tokenizer/utf8.h"
 #include "tokenizer/vocabulary.h"
 
 namespace dsv4::tokenizer {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/utf8.h"
 #include "tokenizer/tokenizer_file_reader.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer {
 namespace {

@@ -10,12 +10,12 @@
 #include <thread>
 
 #include "base/temporary_directory_testing.h"
+#include "base/utf8.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/testing.h"
 #include "tokenizer/tokenize_cases.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer {
 namespace {

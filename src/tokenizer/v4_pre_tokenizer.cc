@@ -6,9 +6,9 @@
 //   (d) white space that ends in CRs and LFs     (e) white space not followed by something else     (f) white space
 #include <memory>
 
+#include "base/utf8.h"
 #include "tokenizer/char_class.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer {
 namespace {

@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "chat/completion_parser.h"
 #include "chat/strict_parser.h"
-#include "chat/utf8.h"
 
 namespace dsv4::chat {
 namespace {
@@ -58,7 +58,7 @@ CollectedCompletion ParseInPieces(const ChatProfile& profile, std::string_view t
   CompletionCollector collector;
   const auto add = [&](const std::vector<Delta>& deltas) {
     for (const Delta& delta : deltas) {
-      DSV4_CHECK(ValidUtf8Prefix(delta.text) == delta.text.size()) << delta.text;
+      DSV4_CHECK(FindInvalidUtf8(delta.text) == std::string_view::npos) << delta.text;
       collector.Add(delta);
     }
   };
@@ -121,7 +121,7 @@ void FuzzOne(const uint8_t* data, size_t size) {
   const auto strict = ParseStrict(profile, text, mode);
   // Values that are spliced in unchecked may differ.
   if (strict && HasPlainNames(*strict) && text.find("string=\"false\"") == std::string::npos &&
-      ValidUtf8Prefix(text) == text.size()) {
+      FindInvalidUtf8(text) == std::string_view::npos) {
     const ParserOptions plain{.starts_in_reasoning = mode == ThinkingMode::kThinking};
     DSV4_CHECK(ParseLenient(profile, text, plain).message == *strict) << text;
   }

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/testing.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace dsv4::tokenizer {
 namespace {

@@ -2,33 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 
+#include "base/utf8.h"
+
 namespace dsv4::diag {
 namespace {
-
-// The code point at the start of `text` and its length in bytes; length 0 for bytes that are no UTF-8.
-struct CodePoint {
-  uint32_t value = 0;
-  size_t length = 0;
-};
-
-CodePoint Decode(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
-  const uint32_t first = byte(0);
-  if (first < 0x80) return {first, 1};
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return {};
-  uint32_t value = first & (0xFFU >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return {};
-    value = (value << 6U) | (byte(i) & 0x3FU);
-  }
-  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  return overlong || surrogate || value > 0x10FFFF ? CodePoint{} : CodePoint{value, length};
-}
 
 bool IsInvisible(uint32_t value) {
   const bool control = (value < 0x20 && value != '\n' && value != '\t') || (value >= 0x7F && value < 0xA0);
@@ -43,13 +24,15 @@ bool IsInvisible(uint32_t value) {
 std::string EscapeHtml(std::string_view text) {
   std::string html;
   html.reserve(text.size());
+  size_t valid = std::min(FindInvalidUtf8(text), text.size());  // Bytes of whole characters ahead.
   while (!text.empty()) {
-    const CodePoint point = Decode(text);
-    if (point.length == 0) {
+    if (valid == 0) {
       fmt::format_to(std::back_inserter(html), "\\x{{{:02x}}}", static_cast<unsigned char>(text[0]));
       text.remove_prefix(1);
+      valid = std::min(FindInvalidUtf8(text), text.size());
       continue;
     }
+    const CodePoint point = DecodeUtf8(text.data());
     if (point.value == '&') {
       html += "&amp;";
     } else if (point.value == '<') {
@@ -63,9 +46,10 @@ std::string EscapeHtml(std::string_view text) {
     } else if (IsInvisible(point.value)) {
       fmt::format_to(std::back_inserter(html), "\\u{{{:x}}}", point.value);
     } else {
-      html += text.substr(0, point.length);
+      html += text.substr(0, point.num_bytes);
     }
-    text.remove_prefix(point.length);
+    text.remove_prefix(point.num_bytes);
+    valid -= point.num_bytes;
   }
   return html;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/utf8.h"
 #include "grammar/rules/scanner.h"
 
 namespace dsv4::grammar {
@@ -167,7 +168,7 @@ class GbnfParser {
         continue;
       }
       DSV4_ASSIGN_OR_RETURN(const CharSet one, ParseEscape(false));
-      AppendUtf8(one[0].first, text);
+      AppendUtf8(one[0].first, &text);
     }
     in_.Skip(1);
     return TextExpr(text);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "grammar/pattern.h"
 #include "grammar/rules/scanner.h"
 
@@ -349,8 +350,8 @@ class LarkParser {
       DSV4_ASSIGN_OR_RETURN(const std::string last_text, TakeQuoted());
       std::u32string first;
       std::u32string last;
-      if (!DecodeUtf8(text, first) || !DecodeUtf8(last_text, last) || first.size() != 1 || last.size() != 1 ||
-          first[0] > last[0]) {
+      if (!ToCodePoints(text, first) || !ToCodePoints(last_text, last) || first.size() != 1 ||
+          last.size() != 1 || first[0] > last[0]) {
         return Error(in_.Bad("not a range of characters"));
       }
       DSV4_ASSIGN_OR_RETURN(Regex regex, in_.Char({{first[0], last[0]}}));
@@ -386,7 +387,7 @@ class LarkParser {
       constexpr std::string_view kValues = {"\n\r\t\f\v\0\\\"'/", 10};
       if (digits > 0) {
         DSV4_ASSIGN_OR_RETURN(const char32_t code, in_.TakeHex(digits));
-        AppendUtf8(code, text);
+        AppendUtf8(code, &text);
       } else if (const size_t known = kNames.find(escaped); known != std::string_view::npos) {
         text.push_back(kValues[known]);
       } else {

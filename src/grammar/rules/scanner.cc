@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace dsv4::grammar {
 
 Status Scanner::CheckText(std::string_view text) {
@@ -12,7 +14,7 @@ Status Scanner::CheckText(std::string_view text) {
         fmt::format("grammar: {} bytes, at most {} are compiled", text.size(), kMaxBytes));
   }
   std::u32string decoded;
-  if (!DecodeUtf8(text, decoded)) return InvalidArgument("grammar: not well-formed UTF-8");
+  if (!ToCodePoints(text, decoded)) return InvalidArgument("grammar: not well-formed UTF-8");
   return {};
 }
 
@@ -23,12 +25,10 @@ bool Scanner::Take(std::string_view what) {
 }
 
 char32_t Scanner::TakeChar() {
-  const auto lead = static_cast<uint8_t>(Peek());
-  const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  char32_t c = length == 1 ? lead : lead & (0x7FU >> length);
-  for (size_t i = 1; i < length; ++i) c = (c << 6) | (static_cast<uint8_t>(Peek(i)) & 0x3FU);
-  Skip(length);
-  return c;
+  if (AtEnd()) return 0;
+  const CodePoint c = DecodeUtf8(text_.data() + at_);
+  Skip(c.num_bytes);
+  return c.value;
 }
 
 std::string Scanner::TakeName(std::string_view more) {

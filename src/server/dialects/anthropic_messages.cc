@@ -1,9 +1,9 @@
 // What a /v1/messages reply looks like.
 #include "server/dialects/anthropic_messages.h"
 
-#include "server/api_error.h"
-#include "server/json_text.h"
-#include "server/random_id.h"
+#include "server/api/api_error.h"
+#include "server/api/json_text.h"
+#include "server/api/random_id.h"
 
 namespace dsv4::server {
 namespace {

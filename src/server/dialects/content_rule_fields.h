@@ -11,7 +11,7 @@
 
 #include "chat/json_value.h"
 #include "grammar/rules/content_rule.h"
-#include "server/fields.h"
+#include "server/api/fields.h"
 
 namespace dsv4::server {
 

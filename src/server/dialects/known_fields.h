@@ -8,8 +8,8 @@
 #include <span>
 #include <string_view>
 
-#include "server/api_table.h"
-#include "server/fields.h"
+#include "server/api/api_table.h"
+#include "server/api/fields.h"
 
 namespace dsv4::server {
 

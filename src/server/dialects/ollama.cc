@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/fields.h"
-#include "server/json_text.h"
+#include "server/api/fields.h"
+#include "server/api/json_text.h"
 
 namespace dsv4::server {
 namespace {

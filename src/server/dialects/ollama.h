@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "server/answer_writer.h"
+#include "server/api/answer_writer.h"
 #include "server/dialects/openai_chat.h"
 
 namespace dsv4::server {

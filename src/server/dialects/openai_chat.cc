@@ -5,12 +5,12 @@
 #include <ctime>
 #include <optional>
 
-#include "server/api_error.h"
+#include "server/api/api_error.h"
+#include "server/api/json_text.h"
+#include "server/api/random_id.h"
 #include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
-#include "server/json_text.h"
-#include "server/random_id.h"
 
 namespace dsv4::server {
 namespace {

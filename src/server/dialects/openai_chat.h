@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "server/answer_writer.h"
-#include "server/call_memory.h"
-#include "server/chat_call.h"
+#include "server/api/answer_writer.h"
+#include "server/api/call_memory.h"
+#include "server/api/chat_call.h"
 
 namespace dsv4::server {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "server/answer_writer.h"
-#include "server/chat_call.h"
+#include "server/api/answer_writer.h"
+#include "server/api/chat_call.h"
 
 namespace dsv4::server {
 

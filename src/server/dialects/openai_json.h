@@ -3,9 +3,9 @@
 
 #include "base/json.h"
 #include "sampling/sampler.h"
-#include "server/answer_writer.h"
-#include "server/chat_call.h"
-#include "server/fields.h"
+#include "server/api/answer_writer.h"
+#include "server/api/chat_call.h"
+#include "server/api/fields.h"
 #include "server/served_model.h"
 
 namespace dsv4::server {

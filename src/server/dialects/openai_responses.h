@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "server/answer_writer.h"
-#include "server/call_memory.h"
-#include "server/chat_call.h"
+#include "server/api/answer_writer.h"
+#include "server/api/call_memory.h"
+#include "server/api/chat_call.h"
 #include "server/dialects/responses_tools.h"
 
 namespace dsv4::server {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/chat_call.h"
+#include "server/api/chat_call.h"
 
 namespace dsv4::server {
 

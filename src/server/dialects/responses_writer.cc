@@ -3,11 +3,11 @@
 #include <ctime>
 #include <utility>
 
-#include "server/api_error.h"
+#include "server/api/api_error.h"
+#include "server/api/json_text.h"
+#include "server/api/random_id.h"
 #include "server/dialects/openai_json.h"
 #include "server/dialects/openai_responses.h"
-#include "server/json_text.h"
-#include "server/random_id.h"
 
 namespace dsv4::server {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "engine/engine_thread.h"
 #include "engine/prefix_disk.h"
-#include "server/verification.h"
+#include "server/api/verification.h"
 
 namespace dsv4::server {
 

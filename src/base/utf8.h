@@ -1,4 +1,4 @@
-// UTF-8: validation of input, decoding of validated text, and repair of streamed output.
+// UTF-8: validation of input, decoding of validated text, and repair of streamed output. Everything that makes bytes into text uses this.
 //
 // Well-formed means Unicode table 3-7: shortest form, no surrogates, at most U+10FFFF.
 #pragma once
@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace dsv4::tokenizer {
+namespace dsv4 {
 
 // Offset in bytes of the first ill-formed sequence (a truncated one included); npos when `text` is well-formed.
 size_t FindInvalidUtf8(std::string_view text);
@@ -51,4 +51,4 @@ class Utf8Repairer {
 // All of `bytes` through a Utf8Repairer.
 std::string RepairUtf8(std::string_view bytes);
 
-}  // namespace dsv4::tokenizer
+}  // namespace dsv4

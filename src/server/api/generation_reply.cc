@@ -1,11 +1,11 @@
-#include "server/generation_reply.h"
+#include "server/api/generation_reply.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/log.h"
-#include "server/api_error.h"
+#include "server/api/api_error.h"
 
 namespace dsv4::server {
 namespace {

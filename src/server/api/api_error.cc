@@ -1,8 +1,8 @@
-#include "server/api_error.h"
+#include "server/api/api_error.h"
 
 #include "base/json.h"
-#include "server/fields.h"
-#include "server/json_text.h"
+#include "server/api/fields.h"
+#include "server/api/json_text.h"
 
 namespace dsv4::server {
 namespace {

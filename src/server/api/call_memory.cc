@@ -1,4 +1,4 @@
-#include "server/call_memory.h"
+#include "server/api/call_memory.h"
 
 #include <algorithm>
 

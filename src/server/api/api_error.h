@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace dsv4::server {
 

@@ -1,5 +1,5 @@
 // The HTTP server as handlers see it: a whole request in, a reply that is asked for its bytes until it is done. No Beast here; only
-// http_server.cc knows it.
+// connection.cc and http_server.cc know it.
 #pragma once
 
 #include <chrono>

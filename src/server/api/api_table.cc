@@ -1,9 +1,9 @@
-#include "server/api_table.h"
+#include "server/api/api_table.h"
 
 #include <algorithm>
 
 #include "base/json.h"
-#include "server/json_text.h"
+#include "server/api/json_text.h"
 
 namespace dsv4::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/response_store.h"
+#include "server/api/response_store.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 
 #include "base/log.h"
 #include "base/read_file.h"
-#include "server/random_id.h"
+#include "server/api/random_id.h"
 
 namespace dsv4::server {
 namespace {

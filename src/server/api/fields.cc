@@ -1,4 +1,4 @@
-#include "server/fields.h"
+#include "server/api/fields.h"
 
 #include <fmt/format.h>
 

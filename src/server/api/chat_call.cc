@@ -1,4 +1,4 @@
-#include "server/chat_call.h"
+#include "server/api/chat_call.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "grammar/answer_grammar.h"
 #include "grammar/forbidden_text.h"
+#include "server/api/random_id.h"
 #include "server/dialects/content_rule_fields.h"
-#include "server/random_id.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
 

@@ -1,4 +1,4 @@
-#include "server/random_id.h"
+#include "server/api/random_id.h"
 
 #include <fmt/format.h>
 

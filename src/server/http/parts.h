@@ -1,4 +1,4 @@
-// What http_server.cc knows of sockets and heads without a connection. A part of it, which alone includes this, and Beast.
+// What the HTTP server knows of sockets and heads without a connection. A part of it, which alone includes this, and Beast.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace dsv4::server {
 

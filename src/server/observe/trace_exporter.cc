@@ -1,4 +1,4 @@
-#include "server/trace_exporter.h"
+#include "server/observe/trace_exporter.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
@@ -17,8 +17,8 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "server/json_text.h"
-#include "server/random_id.h"
+#include "server/api/json_text.h"
+#include "server/api/random_id.h"
 
 namespace dsv4::server {
 namespace {

@@ -1,8 +1,8 @@
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <cstring>
 
-namespace dsv4::tokenizer {
+namespace dsv4 {
 namespace {
 
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
@@ -75,6 +75,11 @@ void AppendUtf8(uint32_t code_point, std::string* out) {
 }
 
 void Utf8Repairer::Append(std::string_view bytes, std::string* out) {
+  if (num_pending_ == 0) {
+    const std::string_view whole = bytes.substr(0, FindInvalidUtf8(bytes));
+    out->append(whole);
+    bytes.remove_prefix(whole.size());
+  }
   for (const char c : bytes) {
     const auto byte = static_cast<uint8_t>(c);
     if (num_pending_ > 0 && !MayContinue(static_cast<uint8_t>(pending_[0]), num_pending_, byte)) {
@@ -108,4 +113,4 @@ std::string RepairUtf8(std::string_view bytes) {
   return text;
 }
 
-}  // namespace dsv4::tokenizer
+}  // namespace dsv4

@@ -1,13 +1,10 @@
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tokenizer/byte_alphabet.h"
-#include "tokenizer/testing.h"
-
-namespace dsv4::tokenizer {
+namespace dsv4 {
 namespace {
 
 using namespace std::string_literals;
@@ -66,10 +63,13 @@ TEST(Utf8Repairer, EveryCutGivesTheSame) {
                                                0x9F, 0xF0, 0x90, 0xF4, 0x8F, 0xFF};
     std::string bytes;
     for (int i = 0; i < 12; ++i) {
-      if (random() % 4 == 0)
-        bytes += testing::RandomText(&random, 1);
-      else
+      if (random() % 4 == 0) {
+        static constexpr uint32_t kCharacters[] = {0x7A,   0xE9,    0x7FF,   0x800,   0x65E5,
+                                                   0xFFFD, 0x10000, 0x1F31E, 0x10FFFF};
+        AppendUtf8(kCharacters[random() % std::size(kCharacters)], &bytes);
+      } else {
         bytes.push_back(static_cast<char>(kBytes[random() % std::size(kBytes)]));
+      }
     }
     const std::string whole = RepairUtf8(bytes);
     EXPECT_EQ(FindInvalidUtf8(whole), std::string::npos);
@@ -92,24 +92,5 @@ TEST(Utf8Repairer, EveryCutGivesTheSame) {
   }
 }
 
-TEST(ByteAlphabet, IsThatOfGpt2) {
-  EXPECT_EQ(ByteToAlphabet(' '), "Ġ");
-  EXPECT_EQ(ByteToAlphabet('\n'), "Ċ");
-  EXPECT_EQ(ByteToAlphabet('\t'), "ĉ");
-  EXPECT_EQ(ByteToAlphabet('a'), "a");
-  EXPECT_EQ(ByteToAlphabet('~'), "~");
-  EXPECT_EQ(ByteToAlphabet(0x7F), "ġ");
-  EXPECT_EQ(ByteToAlphabet(0xA0), "ł");
-  EXPECT_EQ(ByteToAlphabet(0xA1), "¡");
-  EXPECT_EQ(ByteToAlphabet(0xAD), "Ń");
-  EXPECT_EQ(ByteToAlphabet(0xFF), "ÿ");
-  EXPECT_EQ(AlphabetToBytes("ä½łå¥½"), "你好");
-  EXPECT_EQ(AlphabetToBytes("<｜User｜>"), std::nullopt);
-  for (int byte = 0; byte < 256; ++byte) {
-    const auto c = static_cast<unsigned char>(byte);
-    EXPECT_EQ(AlphabetToBytes(ByteToAlphabet(c)), std::string(1, static_cast<char>(c)));
-  }
-}
-
 }  // namespace
-}  // namespace dsv4::tokenizer
+}  // namespace dsv4

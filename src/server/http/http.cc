@@ -1,4 +1,4 @@
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace dsv4::server {
 namespace {

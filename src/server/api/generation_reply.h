@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/engine_thread.h"
-#include "server/answer_writer.h"
-#include "server/metrics.h"
-#include "server/trace_exporter.h"
+#include "server/api/answer_writer.h"
+#include "server/observe/metrics.h"
+#include "server/observe/trace_exporter.h"
 
 namespace dsv4::server {
 

@@ -1,4 +1,4 @@
-// Wakeable: how other threads wake a connection. A part of http_server.cc, which alone includes it, and Asio.
+// Wakeable: how other threads wake a connection. A part of the HTTP server, which alone includes it, and Asio.
 #pragma once
 
 #include <atomic>

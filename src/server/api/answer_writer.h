@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "chat/delta.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "session/answer_reader.h"
 
 namespace dsv4::server {

@@ -1,0 +1,379 @@
+#include "server/http/connection.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <array>
+
+namespace dsv4::server {
+namespace {
+
+// A reply that is shorter goes with its head; a longer one is not copied for that.
+constexpr size_t kCopied = size_t{64} << 10;
+
+// How often a connection that waits for its reply looks whether its client is there, and for how long it has been silent.
+constexpr std::chrono::seconds kTick(1);
+
+}  // namespace
+
+bool BodyShare::Take(uint64_t num_bytes) {
+  if (num_bytes > shared_.options.max_body_bytes_together - shared_.body_bytes) return false;
+  shared_.body_bytes += num_bytes;
+  num_bytes_ += num_bytes;
+  return true;
+}
+
+void BodyShare::Return() { shared_.body_bytes -= std::exchange(num_bytes_, 0); }
+
+Connection::Connection(ConnectionsShared& shared, Socket socket, std::string client)
+    : shared_(shared), stream_(std::move(socket), shared.tls.get()), client_(std::move(client)) {
+  error_code ignored;
+  stream_.socket().non_blocking(true, ignored);  // For WriteAtOnce.
+}
+
+void Connection::Start() {
+  shared_.connections.insert(this);
+  asio::co_spawn(
+      stream_.get_executor(), [self = shared_from_this()]() -> Task { co_await self->Serve(); },
+      [self = shared_from_this()](const std::exception_ptr& exception) {
+        if (exception) {
+          try {
+            std::rethrow_exception(exception);
+          } catch (const std::exception& error) {
+            WarnNoThrow("http: connection of {} ended: {}", self->client_, error.what());
+          }
+        }
+        self->shared_.Remove(self.get());
+      });
+}
+
+void Connection::Drain() {
+  if (idle_) Abort();
+}
+
+void Connection::GiveWay() {
+  waiting_since_.reset();
+  Abort();
+}
+
+void Connection::Abort() {
+  error_code ignored;
+  stream_.socket().shutdown(Socket::shutdown_both, ignored);
+  stream_.socket().cancel(ignored);
+}
+
+Task Connection::Serve() {
+  bool open = co_await Greet();  // In a condition around the loop g++ 12 makes code of it that traps.
+  while (open) open = co_await ServeOne();
+  co_await Part();
+}
+
+// The handshake, where there is TLS. False when the client does not get through it.
+TaskOf<bool> Connection::Greet() {
+  if (stream_.tls() == nullptr) co_return true;
+  error_code error;
+  idle_ = true;
+  waiting_since_ = std::chrono::steady_clock::now();
+  stream_.plain().expires_after(shared_.options.client_timeout);
+  co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server, AwaitInto(error));
+  idle_ = false;
+  if (error) LogInfo(fmt::format("http: {}: no TLS connection: {}", client_, error.message()));
+  co_return !error;
+}
+
+// What was written should arrive before the connection is reset by what the client may still be sending.
+TaskOf<void> Connection::Part() {
+  error_code ignored;
+  stream_.plain().expires_after(std::chrono::seconds(1));
+  // That nothing was cut off.
+  if (stream_.tls() != nullptr) co_await stream_.tls()->async_shutdown(AwaitInto(ignored));
+  stream_.socket().shutdown(Socket::shutdown_send, ignored);
+  std::array<char, 4096> rest;
+  stream_.plain().expires_after(std::chrono::seconds(1));
+  for (size_t drained = 0; drained < (4U << 20);) {
+    error_code error;
+    const size_t count = co_await stream_.plain().async_read_some(asio::buffer(rest), AwaitInto(error));
+    if (error) break;
+    drained += count;
+  }
+  stream_.socket().close(ignored);
+}
+
+Refusal Connection::WhyRefused(const error_code& error) const {
+  if (error == http::error::header_limit) {
+    return {431, fmt::format("header: more than {} bytes", shared_.options.max_header_bytes)};
+  }
+  if (error == http::error::body_limit) {
+    return {413, fmt::format("body: more than {} bytes", shared_.options.max_body_bytes)};
+  }
+  const bool is_http = error.category() == http::make_error_code(http::error::bad_method).category();
+  if (!is_http || error == http::error::end_of_stream || error == http::error::partial_message) return {};
+  return {400, fmt::format("request: not HTTP/1.1 ({})", error.message())};
+}
+
+TaskOf<void> Connection::Refuse(const Refusal& refusal) {
+  const std::string body = shared_.error_body(refusal.status, refusal.message);
+  const std::string id = NewRequestId();
+  LogInfo(fmt::format("http: {} {} {}: {}", id, client_, refusal.status, refusal.message));
+  HttpHead head = {.status = refusal.status};
+  if (refusal.status == 503) head.headers.emplace_back("Retry-After", "1");
+  const std::string bytes = HeadText(head, body.size(), false, id) + body;
+  co_await Write(bytes);
+}
+
+std::chrono::steady_clock::time_point Connection::Deadline(std::chrono::steady_clock::time_point begin,
+                                                           size_t moved) const {
+  return begin + shared_.options.client_timeout + std::chrono::seconds(moved >> 10);
+}
+
+TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& share, std::string& body) {
+  BodyRead read;
+  std::string piece(size_t{64} << 10, '\0');
+  const auto begin = std::chrono::steady_clock::now();
+  while (!parser.is_done()) {
+    parser.get().body().data = piece.data();
+    parser.get().body().size = piece.size();
+    error_code error;
+    stream_.plain().expires_at(Deadline(begin, body.size()));
+    co_await http::async_read_some(stream_, buffer_, parser, AwaitInto(error));
+    if (error == http::error::need_buffer) error = {};
+    if (error) {
+      if (error == beast::error::timeout)
+        LogInfo(fmt::format("http: {}: a request did not arrive in time", client_));
+      read.refusal = WhyRefused(error);
+      read.ended = true;
+      break;
+    }
+    const size_t count = piece.size() - parser.get().body().size;
+    if (!share.Take(count)) {
+      read.refusal = {503, "the bodies of other requests take all the room there is; try again later"};
+      read.ended = true;
+      break;
+    }
+    body.append(piece.data(), count);
+  }
+  co_return read;
+}
+
+// False when the connection should end.
+TaskOf<bool> Connection::ServeOne() {
+  Parser parser;
+  parser.header_limit(shared_.options.max_header_bytes);
+  parser.body_limit(shared_.options.max_body_bytes);
+  error_code error;
+  idle_ = buffer_.size() == 0;
+  if (idle_ && shared_.draining) co_return false;
+  waiting_since_ = std::chrono::steady_clock::now();
+  stream_.plain().expires_after(shared_.options.client_timeout);
+  co_await http::async_read_header(stream_, buffer_, parser, AwaitInto(error));
+  idle_ = false;
+  waiting_since_.reset();
+  Refusal refusal;
+  if (error) {
+    if (error == beast::error::timeout && parser.got_some()) {
+      LogInfo(fmt::format("http: {}: a request did not arrive in time", client_));
+    }
+    refusal = WhyRefused(error);
+    if (refusal.status != 0) co_await Refuse(refusal);
+    co_return false;
+  }
+  refusal = BadFraming(parser.get());
+  if (refusal.status != 0) {
+    co_await Refuse(refusal);
+    co_return false;
+  }
+  HttpRequest request = ReadHead(parser.get());
+  request.id = NewRequestId();
+  request.client = client_;
+  const std::string id = request.id;
+  const bool head_only = parser.get().method() == http::verb::head;
+  const bool keep_alive = parser.get().keep_alive();
+  const unsigned version = parser.get().version();
+  BodyShare share(shared_);
+  std::unique_ptr<Reply> reply;
+  if (!parser.is_done()) {
+    // A client that may not ask is not read any further.
+    reply = shared_.gate(request);
+    if (reply != nullptr) {
+      co_await Send(reply, false, version, id, head_only);
+      co_return false;
+    }
+    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      if (!co_await Write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    }
+    const BodyRead read = co_await ReadBody(parser, share, request.body);
+    if (read.ended) {
+      if (read.refusal.status != 0) co_await Refuse(read.refusal);
+      co_return false;
+    }
+  }
+  reply = co_await Handle(request);
+  share.Return();
+  co_return co_await Send(reply, keep_alive, version, id, head_only);
+}
+
+TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
+  // Reading JSON and counting tokens can take long; the connections' thread has others to serve.
+  std::unique_ptr<Reply> reply;
+  bool failed = false;
+  auto done = std::make_shared<Wakeable>(shared_.wakes);
+  WakeTimer timer(done, stream_.get_executor());
+  asio::thread_pool& pool =
+      request.body.size() > shared_.options.large_body_bytes ? shared_.large_pool : shared_.pool;
+  asio::post(pool, [this, &pool, &reply, &failed, &request, done] {
+    try {
+      reply = shared_.handler(std::move(request));
+    } catch (const std::bad_alloc&) {
+      WarnNoThrow("http: no memory for a request of {}", client_);
+    } catch (const std::exception& error) {
+      WarnNoThrow("http: a handler failed: {}", error.what());
+      failed = true;
+    }
+    if (&pool == &shared_.large_pool) ::malloc_trim(0);  // The heap of a large request is not needed again.
+    done->Wake();
+  });
+  while (!done->woken && !done->missed) {
+    error_code ignored;
+    timer->expires_after(kTick);
+    co_await timer->async_wait(AwaitInto(ignored));
+  }
+  if (reply == nullptr) {
+    const int status = failed ? 500 : 503;
+    HttpHead head = {.status = status};
+    if (!failed) head.headers.emplace_back("Retry-After", "1");
+    reply =
+        MakeReply(std::move(head),
+                  shared_.error_body(status, failed ? "internal error" : "memory ran out; try again later"));
+  }
+  co_return reply;
+}
+
+// Wakes when the client closes its side. Data that a client sends ahead would wake for ever, so then the look is left to the
+// tick in Send.
+void Connection::WatchPeer(const std::shared_ptr<Wakeable>& wakeable) {
+  stream_.socket().async_wait(Socket::wait_read,
+                              [self = shared_from_this(), wakeable](const error_code& error) {
+                                if (error || !PeerHasLeft(self->stream_.socket().native_handle())) return;
+                                wakeable->peer_left = true;
+                                if (wakeable->timer != nullptr) wakeable->timer->cancel();
+                              });
+}
+
+std::string Connection::HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+                                 const std::string& id) const {
+  const auto reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(head.status)));
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nx-request-id: {}\r\n", head.status,
+                                 std::string_view(reason.data(), reason.size()), head.content_type, id);
+  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
+  text +=
+      length
+          ? fmt::format("Content-Length: {}\r\n", *length)
+          : std::string("Transfer-Encoding: chunked\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+  text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return text;
+}
+
+// Writes what the socket takes without waiting, and moves `bytes` on. A token of a stream is a few bytes: nearly always that is all of
+// it, and costs neither a timer nor a turn of the event loop. False when the connection is broken.
+bool Connection::WriteAtOnce(std::string_view* bytes) {
+  if (stream_.tls() != nullptr || bytes->empty()) return true;
+  error_code error;
+  bytes->remove_prefix(stream_.socket().write_some(asio::buffer(*bytes), error));
+  if (!error || error == asio::error::would_block) return true;
+  LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
+  return false;
+}
+
+// False when the connection is broken or the client took too long.
+TaskOf<bool> Connection::Write(std::string_view bytes) {
+  if (!WriteAtOnce(&bytes)) co_return false;
+  if (bytes.empty()) co_return true;
+  error_code error;
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t written = 0; !error && written < bytes.size();) {
+    stream_.plain().expires_at(Deadline(begin, written));
+    written += co_await stream_.async_write_some(asio::buffer(bytes.substr(written)), AwaitInto(error));
+  }
+  stream_.plain().expires_never();
+  if (error) LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
+  co_return !error;
+}
+
+// Sends the reply as it comes. False when the connection should end: also when the client has left, which ends the reply.
+TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version,
+                              const std::string& id, bool head_only) {
+  using Clock = std::chrono::steady_clock;
+  const auto wakeable = std::make_shared<Wakeable>(shared_.wakes);
+  WakeTimer timer(wakeable, stream_.get_executor());
+  reply->OnProgress([weak = std::weak_ptr<Wakeable>(wakeable)] {
+    if (const std::shared_ptr<Wakeable> alive = weak.lock()) alive->Wake();
+  });
+  WatchPeer(wakeable);
+  stream_.plain().expires_never();
+  std::optional<HttpHead> head;
+  std::string body;  // Of a reply that is sent as a whole.
+  bool head_sent = false;
+  bool alive = true;
+  Clock::time_point silent_since = Clock::now();
+  timer->expires_after(kTick);
+  while (alive) {
+    wakeable->woken = false;
+    ReplyOutput out;
+    reply->Advance(out);
+    if (out.head) head = std::move(out.head);
+    // HTTP/1.0 knows no chunks: there the stream ends with the connection, and the whole reply is as good.
+    const bool streamed = head && head->streamed && version >= 11 && !head_only;
+    std::string bytes;
+    if (!streamed) {
+      body += out.body;
+    } else {
+      if (!std::exchange(head_sent, true)) {
+        keep_alive = keep_alive && !shared_.draining;
+        bytes = HeadText(*head, std::nullopt, keep_alive, id);
+      }
+      if (!out.body.empty()) bytes += fmt::format("{:x}\r\n{}\r\n", out.body.size(), out.body);
+      if (out.done) bytes += "0\r\n\r\n";
+    }
+    if (out.done && !streamed) {
+      keep_alive = keep_alive && !shared_.draining && version >= 11;
+      bytes = HeadText(head.value_or(HttpHead{.status = 500}), body.size(), keep_alive, id);
+      if (!head_only && body.size() < kCopied) {
+        bytes += body;
+      } else if (!head_only) {
+        alive = co_await Write(bytes);
+        bytes = std::move(body);
+      }
+      if (!alive) break;
+    }
+    if (!bytes.empty()) {
+      std::string_view rest = bytes;
+      alive = WriteAtOnce(&rest);
+      if (alive && !rest.empty()) alive = co_await Write(rest);
+      silent_since = Clock::now();
+    }
+    if (out.done) break;
+    while (alive && !wakeable->woken) {
+      error_code ignored;
+      co_await timer->async_wait(AwaitInto(ignored));
+      const bool tick = Clock::now() >= timer->expiry();
+      if (tick) timer->expires_after(kTick);
+      if (tick && wakeable->missed.exchange(false)) break;
+      if (wakeable->peer_left || (tick && PeerHasLeft(stream_.socket().native_handle()))) {
+        LogInfo(fmt::format("http: {} {} left before the end", id, client_));
+        alive = false;
+      } else if (streamed && !reply->KeepAlive().empty() &&
+                 Clock::now() - silent_since >= shared_.options.keep_alive_interval) {
+        const std::string_view text = reply->KeepAlive();
+        const std::string chunk = fmt::format("{:x}\r\n{}\r\n", text.size(), text);
+        alive = co_await Write(chunk);
+        silent_since = Clock::now();
+      }
+    }
+  }
+  reply.reset();
+  error_code ignored;
+  stream_.socket().cancel(ignored);  // The watch.
+  co_return alive&& keep_alive;
+}
+
+}  // namespace dsv4::server

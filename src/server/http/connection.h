@@ -1,0 +1,145 @@
+// Connection: one client's, from its handshake to its end. A part of the HTTP server, which alone includes this, and Beast.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <boost/asio.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "server/http/http.h"
+#include "server/http/parts.h"
+#include "server/http/transport.h"
+#include "server/http/wakeable.h"
+
+namespace dsv4::server {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Protocol = Transport::Protocol;
+using Socket = Transport::Socket;
+using Task = asio::awaitable<void, asio::io_context::executor_type>;
+template <typename T>
+using TaskOf = asio::awaitable<T, asio::io_context::executor_type>;
+constexpr asio::use_awaitable_t<asio::io_context::executor_type> kAwait;
+
+// g++ 12 destroys temporaries of an expression with co_await twice, so nothing that owns memory is made in one.
+
+// asio::redirect_error with our awaitable.
+inline auto AwaitInto(error_code& error) { return asio::redirect_error(kAwait, error); }
+
+// For places that must go on without memory too: then nothing is said.
+template <typename... Args>
+void WarnNoThrow(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    LogWarning(fmt::format(format, std::forward<Args>(args)...));
+  } catch (const std::exception&) {
+  }
+}
+
+class Connection;
+
+// What the connections of a server share. The server's thread only, but for the pools. Outlives the connections.
+struct ConnectionsShared {
+  ConnectionsShared(HttpOptions with_options, HttpHandler with_handler, HttpGate with_gate,
+                    HttpErrorBody with_error_body)
+      : options(std::move(with_options)),
+        handler(std::move(with_handler)),
+        gate(std::move(with_gate)),
+        error_body(std::move(with_error_body)),
+        drain_timer(context),
+        pool(static_cast<size_t>(std::max(options.num_handler_threads, 1))),
+        large_pool(1) {
+    wakes->context = &context;
+  }
+
+  void Remove(Connection* connection) {
+    connections.erase(connection);
+    if (draining && connections.empty()) drain_timer.cancel();
+  }
+
+  const HttpOptions options;
+  const HttpHandler handler;
+  const HttpGate gate;
+  const HttpErrorBody error_body;
+  std::unique_ptr<asio::ssl::context> tls;  // Null: none.
+  uint64_t body_bytes = 0;                  // Taken by BodyShare.
+  asio::io_context context{1};
+  Timer drain_timer;
+  asio::thread_pool pool;
+  asio::thread_pool large_pool;  // For requests of large bodies.
+  const std::shared_ptr<WakeGate> wakes = std::make_shared<WakeGate>();
+  std::set<Connection*> connections;
+  bool draining = false;
+};
+
+// What a request takes of the room for bodies, from its header to its reply.
+class BodyShare {
+ public:
+  explicit BodyShare(ConnectionsShared& shared) : shared_(shared) {}
+  ~BodyShare() { Return(); }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  // False when there is not so much left.
+  bool Take(uint64_t num_bytes);
+  void Return();
+
+ private:
+  ConnectionsShared& shared_;
+  uint64_t num_bytes_ = 0;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(ConnectionsShared& shared, Socket socket, std::string client);
+  void Start();
+  // Closes the connection if it is between two requests; else it closes after the running one.
+  void Drain();
+  void Abort();
+  // Closes a connection that waits for a request.
+  void GiveWay();
+  // Since when it has waited for the head of a request; none while it has one.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since() const { return waiting_since_; }
+
+ private:
+  Task Serve();
+  TaskOf<bool> Greet();
+  TaskOf<void> Part();
+  TaskOf<bool> ServeOne();
+  using Parser = http::request_parser<http::buffer_body>;
+  TaskOf<bool> Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version, const std::string& id,
+                    bool head_only);
+  bool WriteAtOnce(std::string_view* bytes);
+  TaskOf<bool> Write(std::string_view bytes);
+  Refusal WhyRefused(const error_code& error) const;
+  TaskOf<void> Refuse(const Refusal& refusal);
+  // Reads the rest of a request into `body`. `ended`: without a word, because the client went away.
+  struct BodyRead {
+    Refusal refusal;
+    bool ended = false;
+  };
+  TaskOf<BodyRead> ReadBody(Parser& parser, BodyShare& share, std::string& body);
+  TaskOf<std::unique_ptr<Reply>> Handle(HttpRequest& request);
+  void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
+  std::chrono::steady_clock::time_point Deadline(std::chrono::steady_clock::time_point begin,
+                                                 size_t moved) const;
+  std::string HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+                       const std::string& id) const;
+
+  ConnectionsShared& shared_;
+  Transport stream_;
+  std::string client_;
+  beast::flat_buffer buffer_;
+  bool idle_ = false;
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_;
+};
+
+}  // namespace dsv4::server

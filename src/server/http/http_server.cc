@@ -1,0 +1,244 @@
+// HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include Beast and Asio.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "server/http/connection.h"
+#include "server/http/http.h"
+
+namespace dsv4::server {
+namespace {
+
+class Server final : public HttpServer {
+ public:
+  Server(HttpOptions options, HttpHandler handler, HttpGate gate, HttpErrorBody error_body)
+      : shared_(std::move(options), std::move(handler), std::move(gate), std::move(error_body)),
+        acceptor_(shared_.context),
+        signals_(shared_.context) {}
+
+  ~Server() override {
+    shared_.pool.join();
+    shared_.large_pool.join();
+    const std::lock_guard lock(shared_.wakes->mutex);
+    shared_.wakes->context = nullptr;
+    if (!shared_.options.unix_socket.empty() && bound_) ::unlink(shared_.options.unix_socket.c_str());
+  }
+
+  Status LoadTls();
+  Status Bind();
+  std::string address() const override { return address_; }
+  void HandleSignals() override;
+  void Run(const std::function<void()>& on_drain) override;
+  void Shutdown() override {
+    asio::post(shared_.context, [this] { BeginDrain(); });
+  }
+
+ private:
+  Task Accept();
+  // Closes the connection that has waited longest for a request; false when all are at work.
+  bool CloseIdlest();
+  void WaitForSignal();
+  void BeginDrain();
+  void EndNow();
+
+  ConnectionsShared shared_;
+  asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
+  asio::basic_signal_set<asio::io_context::executor_type> signals_;
+  RareWarning turned_away_, given_way_, accept_failed_;
+  std::string address_;
+  std::function<void()> on_drain_;
+  bool accepting_ = false;
+  bool bound_ = false;
+};
+
+Status Server::LoadTls() {
+  if (shared_.options.tls_certificate.empty()) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      shared_.tls, dsv4::server::LoadTls(shared_.options.tls_certificate, shared_.options.tls_key));
+  return {};
+}
+
+Status Server::Bind() {
+  error_code error;
+  if (!shared_.options.unix_socket.empty()) {
+    if (shared_.options.unix_socket.size() >= sizeof(sockaddr_un::sun_path)) {
+      return InvalidArgument(fmt::format("--unix-socket {}: {} bytes, a socket's path has at most {}",
+                                         shared_.options.unix_socket, shared_.options.unix_socket.size(),
+                                         sizeof(sockaddr_un::sun_path) - 1));
+    }
+    const asio::local::stream_protocol::endpoint endpoint(shared_.options.unix_socket);
+    struct stat status = {};
+    // A socket that a killed server left behind; anything else at that path is not ours.
+    if (::lstat(shared_.options.unix_socket.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
+      asio::local::stream_protocol::socket probe(shared_.context);
+      probe.connect(endpoint, error);
+      if (!error)
+        return InvalidArgument(
+            fmt::format("{}: another server is listening there", shared_.options.unix_socket));
+      ::unlink(shared_.options.unix_socket.c_str());
+    }
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.bind(Protocol::endpoint(endpoint), error);
+    address_ = "unix:" + shared_.options.unix_socket;
+  } else {
+    asio::ip::tcp::resolver resolver(shared_.context);
+    const auto results = resolver.resolve(shared_.options.host, std::to_string(shared_.options.port), error);
+    if (error) return InvalidArgument(fmt::format("--host {}: {}", shared_.options.host, error.message()));
+    const asio::ip::tcp::endpoint endpoint = results.begin()->endpoint();
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(Protocol::endpoint(endpoint), error);
+    if (!error) {
+      asio::ip::tcp::endpoint bound;
+      const Protocol::endpoint local = acceptor_.local_endpoint();
+      std::memcpy(bound.data(), local.data(), std::min(local.size(), bound.capacity()));
+      const bool v6 = endpoint.address().is_v6();
+      address_ = fmt::format("{}://{}{}{}:{}", shared_.tls ? "https" : "http", v6 ? "[" : "",
+                             endpoint.address().to_string(), v6 ? "]" : "", bound.port());
+    }
+  }
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) {
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("cannot listen on {}: {}",
+                              shared_.options.unix_socket.empty()
+                                  ? fmt::format("{}:{}", shared_.options.host, shared_.options.port)
+                                  : shared_.options.unix_socket,
+                              error.message()));
+  }
+  bound_ = true;
+  return {};
+}
+
+Task Server::Accept() {
+  for (;;) {
+    error_code error;
+    Socket socket = co_await acceptor_.async_accept(AwaitInto(error));
+    if (shared_.draining || error == asio::error::operation_aborted) co_return;
+    if (error) {  // Out of file descriptors: wait for some to be closed.
+      accept_failed_.Say(fmt::format("accepting a connection failed: {}", error.message()));
+      Timer pause(shared_.context.get_executor(), std::chrono::milliseconds(100));
+      co_await pause.async_wait(AwaitInto(error));
+      continue;
+    }
+    if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
+      if (!CloseIdlest()) {
+        turned_away_.Say(
+            fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
+        socket.close(error);
+        continue;
+      }
+      given_way_.Say(fmt::format("{} connections are open, one that waited gave way to a new one",
+                                 shared_.connections.size()));
+    }
+    std::string client;
+    if (shared_.options.unix_socket.empty()) {
+      SetTcpOptions(socket.native_handle(), shared_.options.client_timeout);
+      asio::ip::tcp::endpoint peer;
+      const Protocol::endpoint remote = socket.remote_endpoint(error);
+      if (!error) {
+        std::memcpy(peer.data(), remote.data(), std::min(remote.size(), peer.capacity()));
+        client = peer.address().to_string(error);
+      }
+    }
+    std::make_shared<Connection>(shared_, std::move(socket), std::move(client))->Start();
+  }
+}
+
+bool Server::CloseIdlest() {
+  Connection* idlest = nullptr;
+  for (Connection* connection : shared_.connections) {
+    if (!connection->waiting_since()) continue;
+    if (idlest == nullptr || *connection->waiting_since() < *idlest->waiting_since()) idlest = connection;
+  }
+  if (idlest == nullptr) return false;
+  idlest->GiveWay();
+  return true;
+}
+
+void Server::WaitForSignal() {
+  signals_.async_wait([this](const error_code& error, int) {
+    if (error) return;
+    WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
+    if (shared_.draining)
+      EndNow();
+    else
+      BeginDrain();
+  });
+}
+
+void Server::BeginDrain() {
+  if (std::exchange(shared_.draining, true)) return;
+  if (on_drain_) on_drain_();
+  error_code ignored;
+  acceptor_.close(ignored);
+  const std::set<Connection*> open = shared_.connections;
+  for (Connection* connection : open) connection->Drain();
+  shared_.drain_timer.expires_after(shared_.connections.empty() ? std::chrono::milliseconds(0)
+                                                                : shared_.options.drain_timeout);
+  shared_.drain_timer.async_wait([this](const error_code&) { EndNow(); });
+}
+
+void Server::EndNow() {
+  if (!shared_.connections.empty())
+    WarnNoThrow("http: {} connections are cut off", shared_.connections.size());
+  shared_.context.stop();
+}
+
+void Server::HandleSignals() {
+  signals_.add(SIGTERM);
+  signals_.add(SIGINT);
+  WaitForSignal();
+}
+
+void Server::Run(const std::function<void()>& on_drain) {
+  on_drain_ = on_drain;
+  for (bool running = true; running;) {
+    // What lacks memory outside of a connection, accepting one above all, is begun again when others have given some back.
+    try {
+      if (!accepting_) {
+        asio::co_spawn(shared_.context, Accept(), [this](const std::exception_ptr& exception) {
+          accepting_ = false;
+          if (exception) std::rethrow_exception(exception);
+        });
+        accepting_ = true;
+      }
+      shared_.context.run();
+      running = false;
+    } catch (const std::exception& error) {
+      WarnNoThrow("http: {}; going on", error.what());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  shared_.pool.join();
+  shared_.large_pool.join();
+  // What is still open is destroyed here, and with it its reply.
+  shared_.context.restart();
+  for (Connection* connection : std::set<Connection*>(shared_.connections)) connection->Abort();
+  shared_.drain_timer.cancel();
+  signals_.cancel();
+  shared_.context.run_for(std::chrono::seconds(2));
+}
+
+}  // namespace
+
+Status CheckTlsFiles(const std::string& certificate, const std::string& key) {
+  const auto tls = LoadTls(certificate, key);
+  return tls ? Status() : tls.error();
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
+                                                       HttpGate gate, HttpErrorBody error_body) {
+  auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(gate),
+                                         std::move(error_body));
+  DSV4_TRY(server->LoadTls());
+  DSV4_TRY(server->Bind());
+  return server;
+}
+
+}  // namespace dsv4::server
