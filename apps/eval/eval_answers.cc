@@ -2,92 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <optional>
 
 #include "apps/eval/eval_tasks.h"
-#include "apps/eval/schema_check.h"
+#include "apps/eval/grading.h"
 #include "apps/shared/chat_runtime.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "chat/json_value.h"
-#include "grammar/dfa.h"
-#include "grammar/pattern.h"
 
 namespace dsv4::apps {
 namespace {
-
-std::string Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r\f\v";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
-}
-
-// The last number in the text, without commas between its digits; empty when there is none.
-std::string LastNumber(std::string_view text) {
-  std::string last;
-  for (size_t i = 0; i < text.size();) {
-    const bool digit = std::isdigit(static_cast<unsigned char>(text[i])) != 0;
-    if (!digit) {
-      ++i;
-      continue;
-    }
-    std::string number;
-    if (i > 0 && text[i - 1] == '-') number = "-";
-    for (; i < text.size(); ++i) {
-      const char c = text[i];
-      const bool next_digit =
-          i + 1 < text.size() && std::isdigit(static_cast<unsigned char>(text[i + 1])) != 0;
-      if (c == ',' && next_digit) continue;
-      const bool point = c == '.' && next_digit && number.find('.') == std::string::npos;
-      if (std::isdigit(static_cast<unsigned char>(c)) == 0 && !point) break;
-      number.push_back(c);
-    }
-    last = number;
-  }
-  return last;
-}
-
-bool SameNumber(const std::string& a, const std::string& b) {
-  try {
-    return !a.empty() && !b.empty() && std::stod(a) == std::stod(b);
-  } catch (const std::exception&) {
-    return a == b;
-  }
-}
-
-// Whether `content` is right, by the line's "match".
-Result<bool> IsRight(const DataLine& line, const std::string& content) {
-  const std::string match = line.json.value("match", Json("contains")).is_string()
-                                ? line.json.value("match", std::string("contains"))
-                                : "";
-  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> answers, TextsOf(line, "answer"));
-  for (const std::string& answer : answers) {
-    bool right = false;
-    if (match == "exact") {
-      right = Trimmed(content) == Trimmed(answer);
-    } else if (match == "contains") {
-      right = content.find(answer) != std::string::npos;
-    } else if (match == "number") {
-      right = SameNumber(LastNumber(content), LastNumber(answer));
-    } else if (match == "regex") {
-      const Result<grammar::Regex> regex = grammar::PatternContent(answer, grammar::Spelling::kRaw);
-      if (!regex) return Error(regex.error().WithContext(line.label));
-      grammar::DfaLimits limits;
-      DSV4_ASSIGN_OR_RETURN(const grammar::Dfa dfa, grammar::Dfa::Compile(*regex, limits));
-      uint32_t state = dfa.IsEmpty() ? grammar::Dfa::kDead : grammar::Dfa::kStart;
-      for (size_t i = 0; i < content.size() && state != grammar::Dfa::kDead; ++i)
-        state = dfa.Next(state, static_cast<uint8_t>(content[i]));
-      right = state != grammar::Dfa::kDead && dfa.IsAccepting(state);
-    } else {
-      return Error(BadMember(line, "match", "exact, contains, number or regex"));
-    }
-    if (right) return true;
-  }
-  return false;
-}
 
 class AnswersTask {
  public:
@@ -161,7 +87,10 @@ class AnswersTask {
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string question, TextOf(line, "question"));
     const Json tokens = line.json.value("tokens", Json());
     const Json depth = line.json.value("depth", Json());
-    if (!tokens.is_number_unsigned() || tokens < 1) return BadMember(line, "tokens", "a number of tokens");
+    const int64_t most = runtime_.model().config().max_position_embeddings;
+    if (!tokens.is_number_unsigned() || tokens < 1 || tokens > most)
+      return BadMember(line, "tokens",
+                       fmt::format("a number of tokens, 1 to the model's context of {}", most));
     if (!depth.is_number() || depth < 0 || depth > 1) return BadMember(line, "depth", "0 to 1");
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> piece, runtime_.tokenizer().Encode(haystack));
     if (piece.empty()) return BadMember(line, "haystack", "a text that is not empty");
@@ -200,7 +129,7 @@ class AnswersTask {
     chat::AttachTools(messages, std::move(tools));
     DSV4_ASSIGN_OR_RETURN_STATUS(const Generation answer, Ask(line, messages));
     const auto& calls = answer.completion.message.tool_calls;
-    Json made = Json::array();
+    std::vector<Json> made;
     std::vector<std::string> complaints;
     for (const auto& call : calls) {
       Json arguments;
@@ -221,8 +150,8 @@ class AnswersTask {
                     {"complaints", complaints},
                     {"leak", leaked},
                     {"content", answer.completion.message.content}};
-    if (const auto expect = line.json.find("expect"); expect != line.json.end()) {
-      const Json expected = expect->is_array() ? *expect : Json::array({*expect});
+    if (line.json.contains("expect")) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Json> expected, ExpectedCalls(line));
       const bool should = !expected.empty();
       const bool did = !calls.empty();
       ++num_expected_;
@@ -234,34 +163,6 @@ class AnswersTask {
     }
     report_.lines.push_back(std::move(outcome));
     return {};
-  }
-
-  // In any order.
-  static bool SameCalls(const Json& made, const Json& expected) {
-    if (made.size() != expected.size()) return false;
-    std::vector<std::string> a;
-    std::vector<std::string> b;
-    // Members in the order of their names.
-    const auto canonical = [](const Json& call) {
-      return call.value("name", std::string()) +
-             nlohmann::json::parse(call.value("arguments", Json::object()).dump()).dump();
-    };
-    for (const Json& call : made) a.push_back(canonical(call));
-    for (const Json& call : expected) b.push_back(canonical(call));
-    std::sort(a.begin(), a.end());
-    std::sort(b.begin(), b.end());
-    return a == b;
-  }
-
-  static std::string ComplaintOf(const Json& tools, const std::string& name, const Json& arguments) {
-    for (const Json& tool : tools) {
-      const Json& function = tool.contains("function") ? tool["function"] : tool;
-      if (!function.is_object() || function.value("name", Json()) != name) continue;
-      if (!arguments.is_object()) return name + ": the arguments are no object";
-      const std::string complaint = SchemaComplaint(arguments, function.value("parameters", Json::object()));
-      return complaint.empty() ? "" : name + complaint;
-    }
-    return fmt::format("no tool is named \"{}\"", name);
   }
 
   void FillCalls() {

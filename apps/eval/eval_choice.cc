@@ -3,57 +3,19 @@
 
 #include <algorithm>
 
+#include "apps/eval/choice_question.h"
 #include "apps/eval/eval_tasks.h"
+#include "base/utf8.h"
 
 namespace dsv4::apps {
-namespace {
-
-int64_t NumCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
-
-struct Question {
-  std::vector<std::vector<int32_t>> tokens;  // Of the prompt and each choice.
-  std::vector<size_t> first;                 // Where the choice begins in them.
-  std::vector<std::string> choices;
-  size_t answer = 0;
-};
-
-// As lm-eval cuts them: white space at the end of the prompt belongs to the choices, and a choice's tokens are those that prompt and choice
-// together have more than the prompt alone.
-Result<Question> ReadQuestion(const DataLine& line, const EvalModel& model, bool bos) {
-  Question question;
-  DSV4_ASSIGN_OR_RETURN(std::string prompt, TextOf(line, "prompt"));
-  DSV4_ASSIGN_OR_RETURN(question.choices, TextsOf(line, "choices"));
-  const auto answer = line.json.find("answer");
-  if (answer == line.json.end() || !answer->is_number_unsigned() || *answer >= question.choices.size())
-    return Error(
-        BadMember(line, "answer", fmt::format("the number of a choice, 0..{}", question.choices.size() - 1)));
-  question.answer = *answer;
-  const size_t end = prompt.find_last_not_of(" \t\n\r\f\v") + 1;
-  const std::string space = prompt.substr(end);
-  prompt.resize(end);
-  for (const std::string& choice : question.choices) {
-    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> context, model.Encode(prompt, bos));
-    DSV4_ASSIGN_OR_RETURN(question.tokens.emplace_back(), model.Encode(prompt + space + choice, bos));
-    question.first.push_back(context.size());
-    if (context.empty() || question.tokens.back().size() <= context.size())
-      return Error(InvalidArgument(
-          fmt::format("{}: \"{}\" has no token of its own behind the prompt", line.label, choice)));
-  }
-  return question;
-}
-
-}  // namespace
-
 Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
                   EvalReport& report) {
   int64_t right = 0;
   int64_t right_by_length = 0;
   Blocks answer_nll;
   for (const DataLine& line : lines) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const Question question, ReadQuestion(line, model, options.bos == "on"));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ChoiceQuestion question,
+                                 ReadChoiceQuestion(line, model, options.bos == "on"));
     // What all choices begin with is read once; the last token of it gives the first logits.
     size_t shared = *std::min_element(question.first.begin(), question.first.end()) - 1;
     for (const std::vector<int32_t>& tokens : question.tokens) {
@@ -85,7 +47,7 @@ Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines
       }
       logprobs.push_back(sum);
       by_length.push_back(sum /
-                          static_cast<double>(std::max<int64_t>(1, NumCharacters(question.choices[i]))));
+                          static_cast<double>(std::max<int64_t>(1, NumCodePoints(question.choices[i]))));
       sums.push_back(sum);
       greedy.push_back(is_greedy);
     }

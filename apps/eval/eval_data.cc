@@ -8,11 +8,15 @@ namespace dsv4::apps {
 
 Result<std::vector<DataLine>> ReadJsonLines(const std::string& path, int64_t limit) {
   DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
+  return ParseJsonLines(text, path, limit);
+}
+
+Result<std::vector<DataLine>> ParseJsonLines(std::string_view text, const std::string& path, int64_t limit) {
   std::vector<DataLine> lines;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    const std::string_view line = text.substr(begin, end - begin);
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;

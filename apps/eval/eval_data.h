@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -16,6 +17,8 @@ struct DataLine {
 
 // At most `limit` lines (0: all); empty lines are none. InvalidArgument names the line that is no JSON object, or the file that has none.
 Result<std::vector<DataLine>> ReadJsonLines(const std::string& path, int64_t limit);
+// The same of the text of such a file.
+Result<std::vector<DataLine>> ParseJsonLines(std::string_view text, const std::string& path, int64_t limit);
 
 // Members of a line. Errors name line and member.
 Result<std::string> TextOf(const DataLine& line, const char* key);

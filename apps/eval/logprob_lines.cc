@@ -48,8 +48,8 @@ Result<ScoredText> TextReader::Read(const DataLine& line) {
       text.tokens.push_back(token);
     }
     const Json* first = Find(line.json, "first");
-    if (first != nullptr && (!first->is_number_unsigned() || *first < 1))
-      return Error(BadMember(line, "first", "a position of 1 or more"));
+    if (first != nullptr && (!first->is_number_unsigned() || *first < 1 || *first > text.tokens.size()))
+      return Error(BadMember(line, "first", fmt::format("a position of 1 to {}", text.tokens.size())));
     text.first = first == nullptr ? 1 : first->get<size_t>();
   } else if (const Json* messages = Find(line.json, "messages")) {
     DSV4_ASSIGN_OR_RETURN(text.tokens,
@@ -195,7 +195,11 @@ Result<int32_t> TextReader::IdOf(const DataLine& line, const Json& item) {
   }
   std::string text;
   if (const Json* bytes = Find(item, "bytes"); bytes != nullptr && bytes->is_array()) {
-    for (const Json& byte : *bytes) text.push_back(static_cast<char>(byte.is_number() ? byte.get<int>() : 0));
+    for (const Json& byte : *bytes) {
+      if (!byte.is_number_unsigned() || byte > 255)
+        return Error(BadMember(line, "logprobs", "bytes of 0 to 255"));
+      text.push_back(static_cast<char>(byte.get<uint8_t>()));
+    }
   } else if (const Json* token = Find(item, "token"); token != nullptr && token->is_string()) {
     text = token->get<std::string>();
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/utf8.h"
 #include "grammar/dfa.h"
 #include "grammar/pattern.h"
 
@@ -13,11 +14,7 @@ namespace dsv4::apps {
 namespace {
 
 constexpr int kMaxDepth = 200;
-
-int64_t NumCharacters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
+constexpr int kMaxSteps = 100'000;  // Branches that lead back to themselves double with each step.
 
 bool IsOfType(const Json& value, const std::string& type) {
   if (type == "null") return value.is_null();
@@ -51,7 +48,7 @@ class Judge {
   explicit Judge(const Json& document) : document_(document) {}
 
   std::string Complaint(const Json& value, const Json& schema, const std::string& at, int depth) const {
-    if (depth > kMaxDepth) return at + ": the schema leads back to itself";
+    if (depth > kMaxDepth || ++steps_ > kMaxSteps) return at + ": the schema leads back to itself";
     if (schema.is_boolean()) return schema.get<bool>() ? "" : at + ": nothing may stand here";
     if (!schema.is_object()) return "";
     const auto find = [&](const char* key) -> const Json* {
@@ -140,7 +137,9 @@ class Judge {
   std::string OfArray(const Json& value, const Json& schema, const std::string& at, int depth) const {
     if (schema.contains("minItems") && value.size() < schema["minItems"]) return at + ": too few items";
     if (schema.contains("maxItems") && value.size() > schema["maxItems"]) return at + ": too many items";
-    const Json prefix = schema.value("prefixItems", Json::array());
+    const Json none = Json::array();
+    const Json& prefix =
+        schema.contains("prefixItems") && schema["prefixItems"].is_array() ? schema["prefixItems"] : none;
     for (size_t i = 0; i < value.size(); ++i) {
       const Json* item = i < prefix.size()          ? &prefix[i]
                          : schema.contains("items") ? &schema["items"]
@@ -156,8 +155,8 @@ class Judge {
   template <typename Wrong>
   static std::string OfString(const Json& value, const Json& schema, const Wrong& wrong) {
     const auto& text = value.get_ref<const std::string&>();
-    if (schema.contains("minLength") && NumCharacters(text) < schema["minLength"]) return wrong("too short");
-    if (schema.contains("maxLength") && NumCharacters(text) > schema["maxLength"]) return wrong("too long");
+    if (schema.contains("minLength") && NumCodePoints(text) < schema["minLength"]) return wrong("too short");
+    if (schema.contains("maxLength") && NumCodePoints(text) > schema["maxLength"]) return wrong("too long");
     if (schema.contains("pattern") && schema["pattern"].is_string() && !Matches(text, schema["pattern"]))
       return wrong("does not match the pattern");
     return "";
@@ -175,6 +174,7 @@ class Judge {
   }
 
   const Json& document_;
+  mutable int steps_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-# pip: litellm==1.90.2
+# pip: litellm==1.110.2
 """litellm: chat and streams through its OpenAI and Anthropic providers, tools."""
 
 import json

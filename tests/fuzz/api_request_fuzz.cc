@@ -1,28 +1,19 @@
 // The readers of API requests, in every dialect, down to the prompt's tokens. Whatever the body says, it becomes a prompt or an error that
 // has a text; nothing else happens.
-#include <filesystem>
-
 #include "base/check.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
 #include "server/served_model_testing.h"
+#include "tiny_model_folder.h"
 
 namespace dsv4::server {
 namespace {
 
-// The replay runs in tests/fuzz, libFuzzer in a folder of its own.
-std::string TokenizerPath() {
-  for (std::filesystem::path folder = std::filesystem::current_path(); folder.has_relative_path();
-       folder = folder.parent_path()) {
-    if (exists(folder / "models/tiny/tokenizer.json")) return folder / "models/tiny/tokenizer.json";
-  }
-  return "models/tiny/tokenizer.json";
-}
-
 const ServedModel& Tiny() {
-  static const ServedModel model = MakeTinyServedModel(TokenizerPath(), "v4-0731");
+  static const ServedModel model =
+      MakeTinyServedModel(testing::TinyModelFolder() + "/tokenizer.json", "v4-0731");
   return model;
 }
 

@@ -1,6 +1,7 @@
 """What the server offers beside the dialects' plain use: scores of prompts, limits of tokens and words, text with a hole, descriptions of itself,
 ollama's dialect, stored responses, log and traces."""
 
+import gzip
 import http.server
 import json
 import pathlib
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import time
 import unittest
+import zlib
 
 from server_process import Server
 from server_testing import CHAT, ENDLESS, QUESTION, TICKET, TICKET_QUESTION, SharedServer
@@ -94,6 +96,47 @@ class Limits(SharedServer):
         for field, value in (("min_tokens", -1), ("min_tokens", 50), ("allowed_token_ids", [1 << 20]), ("bad_words", [""]), ("prompt_logprobs", 21)):
             status, _, reply = self.server.request("POST", CHAT, {"messages": QUESTION, "max_tokens": 5, field: value})
             self.assertEqual((status, reply["error"]["param"]), (400, field), reply)
+
+
+def zstd_of(data):
+    """A zstd frame that holds `data` as it is."""
+    return b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little") + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+class Bodies(SharedServer):
+    BODY = json.dumps({"messages": QUESTION, "seed": 1, **QUICK}).encode()
+
+    def send(self, coding, body):
+        connection = self.server.connect()
+        connection.request("POST", CHAT, body, {"Content-Type": "application/json", "Content-Encoding": coding})
+        reply = connection.getresponse()
+        answer = json.loads(reply.read())
+        connection.close()
+        return reply.status, answer
+
+    def test_compressed(self):
+        plain = self.send("identity", self.BODY)[1]["choices"][0]["message"]
+        half = len(self.BODY) // 2
+        for coding, body in (("gzip", gzip.compress(self.BODY)), ("GZIP", gzip.compress(self.BODY[:half]) + gzip.compress(self.BODY[half:])),
+                             ("deflate", zlib.compress(self.BODY)), ("zstd", zstd_of(self.BODY)), ("zstd", zstd_of(self.BODY[:half]) + zstd_of(self.BODY[half:])),
+                             ("x-gzip", gzip.compress(self.BODY + b" " * 5_000_000))):
+            status, answer = self.send(coding, body)
+            self.assertEqual(status, 200, (coding, answer))
+            self.assertEqual(answer["choices"][0]["message"], plain, coding)
+
+    def test_what_is_not_of_its_coding_is_refused(self):
+        whole = gzip.compress(self.BODY)
+        for coding, body, status, words in (
+                ("br", self.BODY, 415, "got br, wanted gzip, deflate or zstd"), ("gzip, gzip", whole, 415, "got gzip, gzip"),
+                ("gzip", self.BODY, 400, "not of its Content-Encoding"), ("zstd", whole, 400, "not of its Content-Encoding"),
+                ("deflate", whole, 400, "not of its Content-Encoding"), ("gzip", whole[:-1], 400, "ends too early"),
+                ("gzip", whole[:-8] + bytes(8), 400, "not of its Content-Encoding"), ("zstd", zstd_of(self.BODY)[:-1], 400, "ends too early"),
+                # 100 MB of blanks in 0.1 MB.
+                ("gzip", gzip.compress(self.BODY + b" " * 100_000_000), 413, "when decoded")):
+            got, answer = self.send(coding, body)
+            self.assertEqual(got, status, (coding, answer))
+            self.assertIn(words, answer["error"]["message"])
+        self.assertEqual(self.send("gzip", whole)[0], 200)
 
 
 class Calls(SharedServer):

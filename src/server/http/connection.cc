@@ -128,6 +128,13 @@ std::chrono::steady_clock::time_point Connection::Deadline(std::chrono::steady_c
 
 TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& share, std::string& body) {
   BodyRead read;
+  Result<std::unique_ptr<BodyDecoder>> made = BodyDecoder::Make(parser.get()[http::field::content_encoding]);
+  if (!made) {
+    read.refusal = {415, made.error().message()};
+    read.ended = true;
+    co_return read;
+  }
+  const std::unique_ptr<BodyDecoder> decoder = std::move(*made);
   std::string piece(size_t{64} << 10, '\0');
   const auto begin = std::chrono::steady_clock::now();
   while (!parser.is_done()) {
@@ -145,14 +152,41 @@ TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& sha
       break;
     }
     const size_t count = piece.size() - parser.get().body().size;
-    if (!share.Take(count)) {
-      read.refusal = {503, "the bodies of other requests take all the room there is; try again later"};
-      read.ended = true;
-      break;
+    read.refusal = decoder == nullptr ? TakePiece({piece.data(), count}, share, body) : Refusal();
+    if (decoder != nullptr) {
+      for (std::string_view rest(piece.data(), count); read.refusal.status == 0;) {
+        const size_t before = body.size();
+        read.refusal = DecodePiece(*decoder, rest, share, body);
+        if (rest.empty() && body.size() - before < BodyDecoder::kMostAtOnce) break;
+        co_await asio::post(stream_.get_executor(),
+                            kAwait);  // A little may stand for very much: others have their turn.
+      }
     }
-    body.append(piece.data(), count);
+    if (read.refusal.status == 0 && parser.is_done() && decoder != nullptr && !decoder->whole())
+      read.refusal = {400, "body: its Content-Encoding ends too early"};
+    read.ended = read.refusal.status != 0;
+    if (read.ended) break;
   }
   co_return read;
+}
+
+Refusal Connection::TakePiece(std::string_view bytes, BodyShare& share, std::string& body) {
+  if (!share.Take(bytes.size()))
+    return {503, "the bodies of other requests take all the room there is; try again later"};
+  body.append(bytes);
+  return {};
+}
+
+Refusal Connection::DecodePiece(BodyDecoder& decoder, std::string_view& bytes, BodyShare& share,
+                                std::string& body) {
+  const size_t before = body.size();
+  const Status status = decoder.Decode(bytes, body);
+  if (!status.ok()) return {400, fmt::format("body: not of its Content-Encoding ({})", status.message())};
+  if (body.size() > shared_.options.max_body_bytes)
+    return {413, fmt::format("body: more than {} bytes when decoded", shared_.options.max_body_bytes)};
+  if (!share.Take(body.size() - before))
+    return {503, "the bodies of other requests take all the room there is; try again later"};
+  return {};
 }
 
 // False when the connection should end.

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "server/http/body_decoder.h"
 #include "server/http/http.h"
 #include "server/http/parts.h"
 #include "server/http/transport.h"
@@ -127,6 +128,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool ended = false;
   };
   TaskOf<BodyRead> ReadBody(Parser& parser, BodyShare& share, std::string& body);
+  // Appends to `body`; status 0: all is well.
+  static Refusal TakePiece(std::string_view bytes, BodyShare& share, std::string& body);
+  Refusal DecodePiece(BodyDecoder& decoder, std::string_view& bytes, BodyShare& share, std::string& body);
   TaskOf<std::unique_ptr<Reply>> Handle(HttpRequest& request);
   void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
   std::chrono::steady_clock::time_point Deadline(std::chrono::steady_clock::time_point begin,
