@@ -24,6 +24,8 @@ add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${host_options}>")
 if(DSV4_SANITIZE)
   add_compile_options(-fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${DSV4_SANITIZE})
+  # The sanitizers' own variables are reached in ways that a shared object (a test's stand-in for NCCL) may not have.
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 endif()
 
 # Coverage for libFuzzer in every module; only the fuzz targets link its main.

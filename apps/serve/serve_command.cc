@@ -13,6 +13,7 @@
 
 #include "apps/run/run_report.h"
 #include "apps/shared/load_bar.h"
+#include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/sampling_threads.h"
 #include "apps/shared/speculation_flag.h"
@@ -21,6 +22,7 @@
 #include "base/log_times.h"
 #include "base/read_file.h"
 #include "engine/engine_thread.h"
+#include "io/mapped_file.h"
 #include "server/api/api_error.h"
 #include "server/http/http.h"
 #include "server/service.h"
@@ -28,25 +30,25 @@
 namespace dsv4::apps {
 namespace {
 
-// Looks after the other ranks while no step does: a server that has lost one can answer nothing and ends.
-class RankWatch {
+// Looks after the other ranks, while no step does, and the files of weights: a server that has lost one can answer nothing and ends.
+class LossWatch {
  public:
   // `group` may be null. `on_loss` is called once, on a thread of this object.
-  RankWatch(comm::Communicator* group, std::function<void()> on_loss) {
-    if (group == nullptr) return;
+  LossWatch(comm::Communicator* group, std::function<void()> on_loss) {
     thread_ = std::thread([this, group, on_loss = std::move(on_loss)] {
       std::unique_lock lock(mutex_);
       while (!stopping_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopped_; })) {
-        lost_ = group->Check();
+        lost_ = io::LostFile();
+        if (lost_.ok() && group != nullptr) lost_ = group->Check();
         if (!lost_.ok()) return on_loss();
       }
     });
   }
-  ~RankWatch() { (void)Stop(); }
-  RankWatch(const RankWatch&) = delete;
-  RankWatch& operator=(const RankWatch&) = delete;
+  ~LossWatch() { (void)Stop(); }
+  LossWatch(const LossWatch&) = delete;
+  LossWatch& operator=(const LossWatch&) = delete;
 
-  // What ended the group, if anything did.
+  // What was lost, if anything was: DataLoss for a file.
   Status Stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -267,14 +269,16 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   fmt::print(stderr, "Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
   std::fflush(stderr);
-  RankWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
+  GoOnWithoutLostFiles();
+  LossWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run([&] {
     service.StopBeingReady();
     fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
                engine.stats().num_running + engine.stats().num_waiting);
   });
   const Status lost = watch.Stop();
-  return lost.ok() ? kExitOk : Fail(lost, kExitRunFailed);
+  if (lost.ok()) return kExitOk;
+  return Fail(lost, lost.code() == StatusCode::kDataLoss ? kExitBadInput : kExitRunFailed);
 }
 
 }  // namespace

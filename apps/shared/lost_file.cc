@@ -29,13 +29,21 @@ void HandleBusError(int signal, siginfo_t* info, void*) {
   ::_exit(kExitBadInput);
 }
 
-}  // namespace
+void StandIn(int signal, siginfo_t* info, void* context) {
+  if (!io::StandInForLostPages(info->si_addr)) HandleBusError(signal, info, context);
+}
 
-void ReportLostFiles() {
+void Handle(void (*handler)(int, siginfo_t*, void*)) {
   struct sigaction action = {};
-  action.sa_sigaction = HandleBusError;
+  action.sa_sigaction = handler;
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &action, nullptr);
 }
+
+}  // namespace
+
+void ReportLostFiles() { Handle(HandleBusError); }
+
+void GoOnWithoutLostFiles() { Handle(StandIn); }
 
 }  // namespace dsv4::apps

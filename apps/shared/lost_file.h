@@ -1,4 +1,4 @@
-// What happens when bytes of a mapped file are gone: the process ends and says which file it was.
+// What happens when bytes of a mapped file are gone: the process ends, at once or in order, and says which file it was.
 #pragma once
 
 namespace dsv4::apps {
@@ -6,5 +6,9 @@ namespace dsv4::apps {
 // From now on a touch of a mapped file's bytes that cannot be read (another process truncated it, the disk failed) ends the
 // process with kExitBadInput and a line on standard error that names the file. Other SIGBUS end it as ever.
 void ReportLostFiles();
+
+// From now on such a touch finds zeros, and io::LostFile says which file it was. For a server, which has answers in flight that must
+// end with an error of their own: the model refuses every step from then on.
+void GoOnWithoutLostFiles();
 
 }  // namespace dsv4::apps

@@ -74,6 +74,46 @@ const char* MappedFileAt(const void* address) {
   return nullptr;
 }
 
+namespace {
+
+// The first file that was lost. Its name is written once, by a signal handler, before the state says so.
+enum LostState : int { kNone, kBeingWritten, kKnown };
+std::atomic<int> g_lost_state = kNone;
+std::array<char, 4096> g_lost_path;
+
+void RememberLost(const char* path) {
+  int none = kNone;
+  if (!g_lost_state.compare_exchange_strong(none, kBeingWritten)) return;
+  for (size_t i = 0; i + 1 < g_lost_path.size() && path[i] != '\0'; ++i) g_lost_path[i] = path[i];
+  g_lost_state.store(kKnown);
+}
+
+}  // namespace
+
+bool StandInForLostPages(const void* address) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  for (const Mapping& mapping : g_mappings) {
+    const std::byte* begin = mapping.begin.load();
+    const std::byte* end = mapping.end.load();
+    if (begin == nullptr || address < begin || address >= end) continue;
+    // Before the zeros are there: what reads them can know of it.
+    RememberLost(mapping.path.load());
+    const auto first = reinterpret_cast<uintptr_t>(address) / page * page;
+    return ::mmap(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(end) - first, PROT_READ,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+  }
+  return false;
+}
+
+Status LostFile() {
+  if (g_lost_state.load() == kNone) return {};
+  while (g_lost_state.load() != kKnown) continue;
+  return DataLoss(
+      fmt::format("{}: a part that was there cannot be read any more: the file was cut short while in use, "
+                  "or its disk failed",
+                  g_lost_path.data()));
+}
+
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must fail below instead of waiting for a writer.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

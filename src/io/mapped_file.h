@@ -2,7 +2,7 @@
 //
 // The bytes stay valid for the life of the object and are read from disk on first touch. Where another process truncates the
 // file, or the disk fails, the touch raises SIGBUS: checkpoints must not be edited in place under a running engine. A handler
-// asks MappedFileAt which file it was.
+// asks MappedFileAt which file it was, or goes on with zeros (StandInForLostPages).
 #pragma once
 
 #include <cstddef>
@@ -43,6 +43,13 @@ class MappedFile {
 // The path of the file whose mapping holds `address`, or null. A signal handler may call it. It knows the first 4096 files that
 // are open at a time.
 const char* MappedFileAt(const void* address);
+
+// Puts zeros where the mapped file's bytes are, from the page at `address`, which cannot be read any more, to the file's end. The touch can
+// then be repeated. From then on LostFile is an error: what was computed since is worthless. False where no mapped file holds the
+// address, or the kernel refuses. A signal handler may call it.
+bool StandInForLostPages(const void* address);
+// Ok, or DataLoss that names the first file of which a page was replaced. Any thread; costs a load.
+Status LostFile();
 
 // Hints to the kernel about a range of a read-only mapping; AdviseWillNeed widens it to whole pages. Failure changes speed only and is ignored.
 void AdviseWillNeed(std::span<const std::byte> range);

@@ -24,7 +24,8 @@ SIZE = float(os.environ.get("DSV4_ATTACK_SIZE", "1"))
 MAX_SECONDS = 1.0  # Of an honest answer, beside any attack.
 MAX_MIB = 256      # Of the server beyond its model and its caches.
 # A sanitizer keeps what was freed for a while, and shadows all that is there.
-MEMORY_FACTOR = 6 if SLOWNESS > 1 else 1
+SANITIZED = SLOWNESS > 1
+MEMORY_FACTOR = 6 if SANITIZED else 1
 
 
 def sized(count, most=None):

@@ -34,15 +34,27 @@ class Truncated(Files):
     """A process that touched a part that is gone was ended by SIGBUS, without a word."""
 
     def test_serve(self):
+        # Answers under way end with an error of their own, and the server in order.
         model = self.copy_model()
-        with Server("--backend", "reference", model=model) as server:
-            server.post(CHAT, REQUEST)
-            os.truncate(model / "model.safetensors", 4096)
-            with self.assertRaises((ConnectionError, AssertionError, OSError)):
-                server.post(CHAT, {**REQUEST, "seed": 1})
+        with Server("--backend", "reference", "--drain-seconds", "20", model=model) as server:
+            events = server.stream(CHAT, {**REQUEST, "max_tokens": 4000, "ignore_eos": True},
+                                   on_event=lambda count: count == 3 and os.truncate(model / "model.safetensors", 4096))
             self.assertEqual(server.process.wait(timeout=PATIENCE), 3)
+        errors = [event["error"]["message"] for _, event in events if "error" in event]
+        self.assertEqual(len(errors), 1, events[-3:])
+        self.assertIn("cannot be read any more", errors[0])
+        self.assertNotIn(str(model), errors[0])
         self.assertIn(GONE, "".join(server.log))
         self.assertIn(str(model), "".join(server.log))
+
+    def test_serve_that_rests(self):
+        model = self.copy_model()
+        with Server("--backend", "reference", model=model) as server:
+            os.truncate(model / "model.safetensors", 4096)
+            status, reply = server.request("POST", CHAT, REQUEST)[:2]
+            self.assertEqual(status, 503, reply)
+            self.assertEqual(server.process.wait(timeout=PATIENCE), 3)
+        self.assertIn(GONE, "".join(server.log))
 
     def test_run(self):
         model = self.copy_model()

@@ -35,6 +35,11 @@ void* operator new(size_t size) {
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
+// std::stable_sort asks for its buffer with this one. AddressSanitizer brings its own where it is not replaced too.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return Fails() ? nullptr : std::malloc(size == 0 ? 1 : size);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 

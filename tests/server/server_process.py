@@ -86,8 +86,8 @@ class Server:
             raise AssertionError(f"{path}: {status}: {reply}")
         return reply
 
-    def stream(self, path, body, headers=None):
-        """The events of a streamed reply: (name or None, data)."""
+    def stream(self, path, body, headers=None, on_event=None):
+        """The events of a streamed reply: (name or None, data). `on_event` is called with their number so far."""
         connection = self.connect()
         try:
             connection.request("POST", path, json.dumps({**body, "stream": True}),
@@ -102,6 +102,8 @@ class Server:
                     name = line[7:]
                 elif line.startswith("data: "):
                     events.append((name, line[6:] if line == "data: [DONE]" else json.loads(line[6:])))
+                    if on_event:
+                        on_event(len(events))
                 elif line == "":
                     name = None
                 elif not line.startswith(":"):

@@ -10,6 +10,7 @@
 #include "comm/collectives.h"
 #include "comm/null_group.h"
 #include "io/checkpoint.h"
+#include "io/mapped_file.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/rope_table.h"
 #include "model/graph/step.h"
@@ -339,6 +340,11 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
     status = RunPasses(chunks, status, output, observer);
   } catch (const std::bad_alloc&) {
     status = ResourceExhausted("step: memory ran out");
+    if (in_group_) status = EndGroup(status);
+  }
+  if (status.ok() && !io::LostFile().ok()) {
+    // Zeros stood in for weights. The file's name is for the log, not for the client.
+    status = Status(StatusCode::kUnavailable, "step: the model's weights cannot be read any more");
     if (in_group_) status = EndGroup(status);
   }
   if (status.ok()) return output;
