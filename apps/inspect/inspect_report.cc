@@ -113,9 +113,9 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
       const model::MemoryPlan plan,
       model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
   report.memory.step_bytes = plan.step;
-  const kv::CacheLayout layout =
-      model::CacheGeometry(report.config, {0, report.num_layers}, request.numerics, request.cache_rows,
-                           options.max_chunk_tokens, options.max_rewind_tokens);
+  const kv::CacheLayout layout = model::CacheGeometry(
+      report.config, model::PlanLayers(report.config, {0, report.num_layers}), request.numerics,
+      request.cache_rows, options.max_chunk_tokens, options.max_rewind_tokens);
   report.memory.context = request.context;
   report.memory.batch = request.batch;
   report.memory.sequence_bytes = kv::StateBytes(layout, request.context);

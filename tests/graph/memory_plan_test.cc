@@ -134,8 +134,8 @@ TEST_F(MemoryPlanTest, RefusesWithATableAndWithWhatWouldFit) {
   }
   // The longest sequences that fit are said: one token more does not.
   const kv::CacheLayout layout =
-      CacheGeometry(config_, {0, plan.num_layers}, options_.numerics, options_.cache_rows,
-                    options_.max_chunk_tokens, options_.max_rewind_tokens);
+      CacheGeometry(config_, PlanLayers(config_, {0, plan.num_layers}), options_.numerics,
+                    options_.cache_rows, options_.max_chunk_tokens, options_.max_rewind_tokens);
   const int64_t room = 2 * kv::StateBytes(layout, 50'000);
   const std::string message = check(plan.weights + plan.step + room + 1000).message();
   const size_t said = message.rfind("sequences of ");

@@ -6,17 +6,17 @@
 
 namespace dsv4::model {
 
-kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Numerics numerics,
+kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens) {
-  DSV4_CHECK(0 <= layers.begin && layers.end <= config.num_hidden_layers)
-      << layers.begin << ", " << layers.end;
   kv::CacheLayout layout;
-  for (int64_t i = layers.begin; i < layers.end; ++i) {
-    const LayerConfig& layer = config.layers[static_cast<size_t>(i)];
-    layout.layers.push_back({.ratio = layer.compress_ratio,
-                             .overlap = layer.compress_overlap() == 2,
+  for (const LayerPlan& layer : layers) {
+    DSV4_CHECK(layer.state_layer == static_cast<int>(layout.layers.size()))
+        << "layer " << layer.number << " has state layer " << layer.state_layer;
+    const bool owner = layer.owns_entries();
+    layout.layers.push_back({.ratio = owner ? layer.ratio : 0,
+                             .overlap = owner && layer.overlap == 2,
                              .width = config.head_dim,
-                             .indexer_width = layer.kind == LayerKind::kCsa ? config.index_head_dim : 0});
+                             .indexer_width = owner && layer.has_indexer() ? config.index_head_dim : 0});
   }
   layout.window_size = config.sliding_window;
   const DType dtype = numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kv/cache_layout.h"
 #include "model/config/config.h"
+#include "model/config/layer_plan.h"
 #include "model/config/numerics.h"
-#include "model/placement/placement.h"
 
 namespace dsv4::model {
 
@@ -14,10 +15,10 @@ namespace dsv4::model {
 // way they are the same numbers.
 enum class CacheRows : uint8_t { kPacked, kWide };
 
-// Of some layers of the configuration. Plain numerics round nothing: rows are F32. With release numerics, packed, window rows and entries
+// Of layers whose states are counted in this order; one that reads another's entries keeps none. Plain numerics round nothing: rows are F32. With release numerics, packed, window rows and entries
 // are FP8 in groups of 64 but for the rotary columns, and indexer keys FP4 in groups of 32. model_fingerprint is left 0: it depends on
 // weights.
-kv::CacheLayout CacheGeometry(const ModelConfig& config, const Range& layers, Numerics numerics,
+kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
 }  // namespace dsv4::model

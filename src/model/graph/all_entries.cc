@@ -10,7 +10,7 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
   const EntryShard& mine = step.context().shards.entries;
   AllEntries all;
   for (const PassSequence& sequence : sequences)
-    all.sequences.push_back(sequence.state->Pages(step.state_layer(), kind));
+    all.sequences.push_back(sequence.state->Pages(step.layer_plan().entries_layer, kind));
   // Packed rows travel as they are stored.
   const int64_t width = all.sequences[0].width;
   const CacheFormat format = all.sequences[0].format;
@@ -24,8 +24,7 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
   std::vector<int64_t> num_rows;  // Of a sequence, on each shard.
   for (size_t s = 0; s < all.sequences.size(); ++s) {
     const PassSequence& sequence = sequences[s];
-    const int64_t num_entries =
-        (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+    const int64_t num_entries = (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio;
     num_rows.push_back((num_entries + mine.count - 1) / mine.count);
     sources.push_back(all.sequences[s]);
     sources.back().num_rows = mine.NumRows(num_entries);

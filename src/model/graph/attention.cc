@@ -24,10 +24,10 @@ Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, 
   Projections p;
   DSV4_ASSIGN_OR_RETURN(p.q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
   DSV4_ASSIGN_OR_RETURN(p.kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
-  if (weights.indexer.has_value()) {
+  if (step.layer_plan().has_indexer()) {
     DSV4_ASSIGN_OR_RETURN(p.indexer, ProjectIndexer(step, *weights.indexer, u));
   }
-  if (weights.compressor.has_value()) {
+  if (step.layer_plan().owns_entries()) {
     DSV4_ASSIGN_OR_RETURN(p.compressor, ProjectRows(step, CompressorPart::kMain, *weights.compressor, u));
   }
   DSV4_TRY(step.RmsNorm("attn.q_lora", p.q_lora, weights.q_norm));
@@ -112,8 +112,9 @@ std::vector<ops::AttentionSequence> Sequences(const LayerStep& step, const Windo
                          .first_position = sequence.first_position,
                          .window = windows[i],
                          .entries = {}});
-    if (step.layer_config().compressed()) {
-      sequences.back().entries = sequence.state->Pages(step.state_layer(), kv::PageKind::kEntries);
+    if (step.layer_plan().sees_entries()) {
+      sequences.back().entries =
+          sequence.state->Pages(step.layer_plan().entries_layer, kv::PageKind::kEntries);
     }
   }
   return sequences;
@@ -135,7 +136,7 @@ Status AttendToPart(const LayerStep& step, const TensorView& q, const TensorView
                    .part = part.Reshaped({q.shape[0], q.shape[1], q.shape[2] + 2}),
                    .softmax_scale = SoftmaxScale(step.config()),
                    .window_size = window ? step.config().sliding_window : 0,
-                   .ratio = step.layer_config().compress_ratio,
+                   .ratio = step.layer_plan().ratio,
                    .shard = shard,
                    .sequences = sequences});
 }
@@ -173,7 +174,7 @@ Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const Ten
                    .o = o,
                    .softmax_scale = SoftmaxScale(step.config()),
                    .window_size = step.config().sliding_window,
-                   .ratio = step.layer_config().compress_ratio,
+                   .ratio = step.layer_plan().ratio,
                    .sequences = sequences});
 }
 
@@ -197,8 +198,7 @@ bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence
   const ModelConfig& config = step.config();
   const int64_t query = config.num_attention_heads * (config.head_dim * ElementBytes(step.dtype()) +
                                                       (config.head_dim + 2) * ElementBytes(DType::kF32));
-  const int64_t num_entries =
-      (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+  const int64_t num_entries = (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio;
   return sequence.num_tokens > step.policy().few_queries &&
          num_entries * config.head_dim * ElementBytes(step.dtype()) < sequence.num_tokens * query;
 }
@@ -257,7 +257,7 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
 bool MustSelect(const LayerStep& step) {
   if (!step.context().shards.divide_entries()) return true;
   return std::ranges::any_of(step.plan().sequences, [&](const PassSequence& sequence) {
-    return (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio >
+    return (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio >
            step.config().index_topk;
   });
 }
@@ -267,7 +267,7 @@ Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, co
                           const TensorView& selected, const Windows& windows) {
   const std::vector<ops::AttentionSequence> sequences = Sequences(step, windows);
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
-  const bool divided = step.context().shards.divide_entries() && step.layer_config().compressed();
+  const bool divided = step.context().shards.divide_entries() && step.layer_plan().sees_entries();
   DSV4_TRY(divided ? AttendDivided(step, weights, q, selected, sequences, o)
                    : AttendAlone(step, weights, q, selected, sequences, o));
   if (q.shape[1] == 0) return o;
@@ -302,7 +302,8 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
   const int64_t num_heads = weights.wq_b.rows / config.head_dim;
   DSV4_ASSIGN_OR_RETURN(const TensorView q, step.NewTensor(step.dtype(), {n, num_heads, config.head_dim}));
   TensorView selected;
-  const bool selects = weights.indexer.has_value() && MustSelect(step);
+  const LayerPlan& layer = step.layer_plan();
+  const bool selects = layer.has_indexer() && MustSelect(step);
   if (selects) {
     DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
   }
@@ -322,10 +323,11 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
                                                                    p.q_lora.Rows(rows.begin, rows.end)));
     }
     // Entries first: a pool that is a launch of its own comes in front of the rows that are one.
-    if (weights.compressor.has_value()) {
+    if (layer.owns_entries()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
-    if (weights.indexer.has_value()) DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
+    if (layer.owns_entries() && layer.has_indexer())
+      DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
     DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
     if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
     if (selects) DSV4_TRY(SelectEntries(step, p.indexer, indexer_queries, selected));

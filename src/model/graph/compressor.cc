@@ -27,17 +27,16 @@ Result<TensorView> Pool(const LayerStep& step, const std::string& name, bool ind
                                      indexer ? RingKind::kIndexerScores : RingKind::kCompressorScores)});
     num_entries += state.NumNewEntries(step.state_layer());
   }
-  const LayerConfig& layer = step.layer_config();
-  DSV4_ASSIGN_OR_RETURN(
-      const TensorView pooled,
-      step.NewTensor(step.dtype(), {num_entries, weights.wkv.rows / layer.compress_overlap()}));
+  const LayerPlan& layer = step.layer_plan();
+  DSV4_ASSIGN_OR_RETURN(const TensorView pooled,
+                        step.NewTensor(step.dtype(), {num_entries, weights.wkv.rows / layer.overlap}));
   DSV4_TRY(step.Run(name, step.ops().compressor_pool,
                     {.values = values,
                      .scores = scores,
                      .ape = weights.ape,
                      .pooled = pooled,
-                     .ratio = layer.compress_ratio,
-                     .overlap = layer.compress_overlap() == 2,
+                     .ratio = layer.ratio,
+                     .overlap = layer.overlap == 2,
                      .sequences = sequences}));
   step.Observe(name, pooled);
   return pooled;
@@ -70,7 +69,7 @@ Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeig
   const int64_t num_entries = entries.shape[0];
   const int64_t width = entries.shape[1];
   // An entry is rotated as its first token.
-  const TensorView& positions = step.plan().EntryPositions(step.layer_config().compress_ratio);
+  const TensorView& positions = step.plan().EntryPositions(step.layer_plan().ratio);
   DSV4_RETURN_IF_ERROR(
       step.Rope(compressed, entries.Reshaped({num_entries, 1, width}), positions, /*inverse=*/false));
   if (step.context().simulate()) {

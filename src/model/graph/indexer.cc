@@ -48,7 +48,7 @@ Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorVi
                                 {.q = q,
                                  .weights = head_weights,
                                  .candidates = candidates,
-                                 .ratio = step.layer_config().compress_ratio,
+                                 .ratio = step.layer_plan().ratio,
                                  .shard = shards.entries,
                                  .sequences = sequences}));
   const ColumnSplit split =
@@ -62,10 +62,11 @@ Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorVi
 std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
   std::vector<ops::IndexerSequence> sequences;
   for (const PassSequence& sequence : step.plan().sequences) {
-    sequences.push_back({.token_begin = sequence.token_begin,
-                         .num_tokens = sequence.num_tokens,
-                         .first_position = sequence.first_position,
-                         .keys = sequence.state->Pages(step.state_layer(), kv::PageKind::kIndexerKeys)});
+    sequences.push_back(
+        {.token_begin = sequence.token_begin,
+         .num_tokens = sequence.num_tokens,
+         .first_position = sequence.first_position,
+         .keys = sequence.state->Pages(step.layer_plan().entries_layer, kv::PageKind::kIndexerKeys)});
   }
   return sequences;
 }
@@ -78,7 +79,7 @@ bool DividesTokens(const LayerStep& step) {
   if (!step.context().shards.divide_entries() || n < step.policy().min_index_tokens) return false;
   int64_t num_keys = 0;
   for (const PassSequence& sequence : step.plan().sequences)
-    num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_config().compress_ratio;
+    num_keys += (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio;
   return num_keys * config.index_head_dim * ElementBytes(step.dtype()) <=
          step.policy().most_key_bytes * n * config.index_topk * ElementBytes(DType::kI64);
 }
@@ -93,7 +94,7 @@ std::vector<int64_t> TokensOfShards(const LayerStep& step) {
   for (const PassSequence& sequence : step.plan().sequences) {
     for (int64_t i = 0; i < sequence.num_tokens; i += kUnit) {
       const int64_t tokens = std::min(kUnit, sequence.num_tokens - i);
-      cost += tokens * (token_cost + (sequence.first_position + i) / step.layer_config().compress_ratio);
+      cost += tokens * (token_cost + (sequence.first_position + i) / step.layer_plan().ratio);
       units.emplace_back(tokens, cost);
     }
   }
@@ -127,7 +128,7 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
                                 {.q = q,
                                  .weights = head_weights,
                                  .selected = chosen,
-                                 .ratio = step.layer_config().compress_ratio,
+                                 .ratio = step.layer_plan().ratio,
                                  .sequences = mine}));
   std::vector<int64_t> piece_bytes;
   for (const int64_t num_rows : TokensOfShards(step))
@@ -180,7 +181,7 @@ Status SelectEntries(const LayerStep& step, const IndexerProjections& projection
                                   {.q = q,
                                    .weights = projections.head_weights,
                                    .selected = selected,
-                                   .ratio = step.layer_config().compress_ratio,
+                                   .ratio = step.layer_plan().ratio,
                                    .sequences = sequences}));
   }
   step.Observe("attn.indexer.selected", selected);

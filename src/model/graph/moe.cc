@@ -11,7 +11,7 @@ Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const 
   const ModelConfig& config = step.config();
   const int64_t n = logits.shape[0];
   DSV4_ASSIGN_OR_RETURN(const Routing routing, NewRouting(step, n));
-  const bool by_token = step.layer_config().hash_routed;
+  const bool by_token = step.layer_plan().router == RouterKind::kTokenIds;
   DSV4_TRY(step.Run("ffn.router.indices", step.ops().router,
                     {.logits = logits,
                      .bias = weights.gate_bias,

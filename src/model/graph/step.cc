@@ -4,10 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/graph/attention.h"
 #include "model/graph/hyper_connection.h"
-#include "model/graph/moe.h"
-#include "model/graph/routed.h"
+#include "model/graph/layer.h"
 
 namespace dsv4::model {
 namespace {
@@ -102,9 +100,8 @@ Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const Pass
   PassNumbers numbers;
   numbers.Add(token_ids);
   numbers.Add(positions);
-  for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
-    const int64_t ratio =
-        graph.config.layers[static_cast<size_t>(graph.weights.place.layers.begin) + i].compress_ratio;
+  for (const LayerPlan& layer : graph.layers) {
+    const int64_t ratio = layer.ratio;
     const auto planned = [&](const auto& entry) { return entry.first == ratio; };
     if (ratio == 0 || std::ranges::any_of(plan.entry_positions, planned)) continue;
     plan.entry_positions.emplace_back(ratio, TensorView());
@@ -141,31 +138,6 @@ Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
                      .streams = streams}));
   step.Observe("embed", streams);
   return streams;
-}
-
-// What a sub-layer reads of all rows, from the streams of those that are here.
-Result<TensorView> NormedInput(const LayerStep& step, std::string_view name, const HcMix& mix,
-                               const TensorView& weight) {
-  DSV4_TRY(step.RmsNorm(name, mix.u, weight));
-  if (!step.context().divide_streams()) return mix.u;
-  return GatherRows(step, mix.u, step.context().stream_rows);
-}
-
-// Both sub-layers, each wrapped by its hyper-connection; updates the streams in place.
-Status RunLayer(const LayerStep& step, const LayerWeights& weights, const TensorView& streams) {
-  if (step.plan().num_tokens == 0) return ServeExperts(step, weights);
-  {
-    const Arena::Scope scope(step.context().arena);
-    DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, streams));
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "attn.norm", mix, weights.attn_norm));
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, u));
-    DSV4_RETURN_IF_ERROR(HcPost(step, "attn", mix, y, streams));
-  }
-  const Arena::Scope scope(step.context().arena);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "ffn", weights.hc_ffn, streams));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "ffn.norm", mix, weights.ffn_norm));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, MixtureOfExperts(step, weights, u));
-  return HcPost(step, "ffn", mix, y, streams);
 }
 
 // Rows of the pass whose logits go to `destination`.
@@ -364,14 +336,13 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                .shards = divided ? Shards() : graph.shards,
                                .expert_shards = graph.shards,
                                .shard_tokens = shard_tokens,
-                               .stream_rows = StreamRows(graph, plan.num_tokens),
-                               .first_layer = static_cast<int>(graph.weights.place.layers.begin)};
-  const LayerStep outside(context, -1);
+                               .stream_rows = StreamRows(graph, plan.num_tokens)};
+  const LayerStep outside(context);
   if (observer != nullptr) ObservePlan(outside, mine);
 
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, EnterStage(outside, graph));
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
-    const LayerStep step(context, context.first_layer + static_cast<int>(i));
+    const LayerStep step(context, graph.layers[i]);
     DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
   }
   if (!place.last_stage() && streams.shape[0] > 0) {
@@ -380,7 +351,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   // The head is divided by vocabulary, whatever divides the layers.
   StepContext together = context;
   together.shards = context.expert_shards;
-  const LayerStep head_step(together, -1);
+  const LayerStep head_step(together);
   const std::vector<HeadRow> rows = HeadRows(context, chunks);
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);

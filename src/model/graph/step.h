@@ -19,7 +19,8 @@ namespace dsv4::model {
 // A model ready to run; borrowed.
 struct Graph {
   const ModelConfig& config;
-  const ModelWeights& weights;  // As the backend wants them.
+  const ModelWeights& weights;        // As the backend wants them.
+  std::span<const LayerPlan> layers;  // Of weights.layers, one by one.
   const ops::Backend& backend;
   RopeTables rope;
   Numerics numerics = Numerics::kRelease;

@@ -17,7 +17,8 @@ const TensorView& PassPlan::EntryPositions(int64_t ratio) const {
 }
 
 Status LayerStep::WithPlace(std::string_view name, const Status& status) const {
-  return status.WithContext(layer_ < 0 ? std::string(name) : fmt::format("layer {}, {}", layer_, name));
+  return status.WithContext(layer_.is_layer() ? fmt::format("layer {}, {}", layer_.number, name)
+                                              : std::string(name));
 }
 
 Status LayerStep::Clear(const TensorView& tensor) const {
@@ -44,7 +45,7 @@ Status LayerStep::RmsNorm(std::string_view name, const TensorView& x, const Tens
 
 Status LayerStep::Rope(std::string_view name, const TensorView& x, const TensorView& positions,
                        bool inverse) const {
-  const TensorView& frequencies = layer_config().compressed() ? context_.rope.compress : context_.rope.plain;
+  const TensorView& frequencies = layer_plan().sees_entries() ? context_.rope.compress : context_.rope.plain;
   return Run(name, ops().rope,
              {.x = x, .positions = positions, .frequencies = frequencies, .inverse = inverse});
 }

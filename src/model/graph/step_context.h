@@ -14,6 +14,7 @@
 #include "kv/sequence_state.h"
 #include "model/checkpoint/shards.h"
 #include "model/config/config.h"
+#include "model/config/layer_plan.h"
 #include "model/config/numerics.h"
 #include "model/graph/observer.h"
 #include "ops/op_table.h"
@@ -64,7 +65,6 @@ struct StepContext {
   // Where shards that cut sums divide the residual streams of a long pass: how many rows each keeps, in order. Hyper-connections and norms
   // are then of those rows, and sub-layers get all shards'.
   std::vector<int64_t> stream_rows = {};
-  int first_layer = 0;  // Of this stage: the sequence states' layer 0.
 
   bool divide_sequences() const { return !shard_tokens.empty(); }
   bool divide_streams() const { return !stream_rows.empty(); }
@@ -97,21 +97,22 @@ std::vector<Sequence> SequencesOf(const Range& rows, std::span<const Sequence> s
   return some;
 }
 
-// A StepContext inside one layer; layer -1 is what lies before and after the layers.
+// A StepContext inside one layer, or before and after the layers.
 class LayerStep {
  public:
-  LayerStep(const StepContext& context, int layer) : context_(context), layer_(layer) {}
+  LayerStep(const StepContext& context, const LayerPlan& layer) : context_(context), layer_(layer) {}
+  // Outside of the layers.
+  explicit LayerStep(const StepContext& context) : context_(context) {}
 
   const StepContext& context() const { return context_; }
   const ModelConfig& config() const { return context_.config; }
   const PassPlan& plan() const { return context_.plan; }
   const ops::OpTable& ops() const { return context_.backend.table; }
   const ops::ParallelPolicy& policy() const { return context_.backend.policy; }
-  int layer() const { return layer_; }
-  // The layer as the sequence states count.
-  int state_layer() const { return layer_ - context_.first_layer; }
+  int layer() const { return layer_.number; }
+  const LayerPlan& layer_plan() const { return layer_; }
+  int state_layer() const { return layer_.state_layer; }
   DType dtype() const { return context_.activation_dtype(); }
-  const LayerConfig& layer_config() const { return config().layers[static_cast<size_t>(layer_)]; }
 
   Result<TensorView> NewTensor(DType dtype, Shape shape) const {
     return context_.arena.Allocate(dtype, shape);
@@ -121,7 +122,7 @@ class LayerStep {
   Status Clear(const TensorView& tensor) const;
 
   void Observe(std::string_view name, const TensorView& tensor) const {
-    if (context_.observer != nullptr) context_.observer->OnTensor(layer_, name, tensor);
+    if (context_.observer != nullptr) context_.observer->OnTensor(layer_.number, name, tensor);
   }
 
   template <typename Args>
@@ -147,7 +148,7 @@ class LayerStep {
   Status WithPlace(std::string_view name, const Status& status) const;
 
   const StepContext& context_;
-  int layer_;
+  const LayerPlan layer_;
 };
 
 }  // namespace dsv4::model

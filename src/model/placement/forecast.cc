@@ -116,30 +116,31 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
   return cost;
 }
 
-// `layout`: of the stage, whose layer number `state_layer` this is.
-double StateRead(const LayerConfig& layer, const ModelConfig& config, const kv::CacheLayout& layout,
-                 int state_layer, int64_t context) {
+// `layout`: of the layer's stage.
+double StateRead(const LayerPlan& layer, const ModelConfig& config, const kv::CacheLayout& layout,
+                 int64_t context) {
   const auto bytes_of = [&](int64_t entries, kv::PageKind kind) {
-    return static_cast<double>(layout.shard.NumRows(entries) * layout.PageRowBytes(state_layer, kind));
+    return static_cast<double>(layout.shard.NumRows(entries) *
+                               layout.PageRowBytes(layer.entries_layer, kind));
   };
   double bytes = static_cast<double>(std::min(config.sliding_window, context + 1) *
-                                     layout.RingRowBytes(state_layer, kv::RingKind::kWindow));
-  if (!layer.compressed()) return bytes;
-  const int64_t entries = (context + 1) / layer.compress_ratio;
-  if (layer.kind != LayerKind::kCsa) return bytes + bytes_of(entries, kv::PageKind::kEntries);
+                                     layout.RingRowBytes(layer.state_layer, kv::RingKind::kWindow));
+  if (!layer.sees_entries()) return bytes;
+  const int64_t entries = (context + 1) / layer.ratio;
+  if (!layer.has_indexer()) return bytes + bytes_of(entries, kv::PageKind::kEntries);
   bytes += bytes_of(std::min(entries, config.index_topk), kv::PageKind::kEntries);
   if (entries > config.index_topk) bytes += bytes_of(entries, kv::PageKind::kIndexerKeys);
   return bytes;
 }
 
 // Collectives of a layer among shards, as attention.cc, indexer.cc, moe.cc and routed.cc call them one after another.
-int ExchangesOf(const LayerConfig& layer, const Placement& placement) {
+int ExchangesOf(const LayerPlan& layer, const Placement& placement) {
   if (placement.num_shards == 1) return 0;
   // Sequences: the tokens and their routing to all, terms to the tokens.
   if (placement.divide_sequences) return 3;
   // Columns: a sum of attention's parts, and one of the experts'. Else attention's two gathers, the shared expert's, and the terms.
   int exchanges = placement.experts == ExpertPlacement::kByColumns ? 2 : 7;
-  if (placement.divide_entries && layer.compressed()) exchanges += layer.kind == LayerKind::kCsa ? 3 : 2;
+  if (placement.divide_entries && layer.sees_entries()) exchanges += layer.has_indexer() ? 3 : 2;
   return exchanges;
 }
 
@@ -169,15 +170,14 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
       forecast.read += mine;
       forecast.exchanges += placement.num_shards > 1 ? 1 : 0;
     }
-    kv::CacheLayout layout = CacheGeometry(config, stages[stage], request.numerics, request.cache_rows,
-                                           kPassTokens, kRewindTokens);
+    const std::vector<LayerPlan> layers = PlanLayers(config, stages[stage]);
+    kv::CacheLayout layout =
+        CacheGeometry(config, layers, request.numerics, request.cache_rows, kPassTokens, kRewindTokens);
     if (placement.divide_entries) layout.shard = {0, placement.num_shards};
-    for (int64_t i = stages[stage].begin; i < stages[stage].end; ++i) {
-      const LayerConfig& layer = config.layers[static_cast<size_t>(i)];
-      const LayerCost cost = WeightsOf(resolved.layers[static_cast<size_t>(i)], config, placement);
+    for (const LayerPlan& layer : layers) {
+      const LayerCost cost = WeightsOf(resolved.layers[static_cast<size_t>(layer.number)], config, placement);
       weights += cost.weights;
-      forecast.read += cost.read + StateRead(layer, config, layout, static_cast<int>(i - stages[stage].begin),
-                                             request.context);
+      forecast.read += cost.read + StateRead(layer, config, layout, request.context);
       forecast.exchanges += ExchangesOf(layer, placement);
     }
     forecast.weights = std::max(forecast.weights, static_cast<int64_t>(weights));

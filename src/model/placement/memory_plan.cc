@@ -173,7 +173,7 @@ Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Chec
   const int64_t usable = room.free - room.reserved;
   if (plan.total() <= usable) return {};
   const kv::CacheLayout layout =
-      CacheGeometry(config, {0, plan.num_layers}, options.numerics, options.cache_rows,
+      CacheGeometry(config, PlanLayers(config, {0, plan.num_layers}), options.numerics, options.cache_rows,
                     options.max_chunk_tokens, options.max_rewind_tokens);
   const int64_t tokens = Largest(plan.context, [&](int64_t context) {
     return plan.weights + plan.step + plan.num_sequences * kv::StateBytes(layout, context) <= usable;

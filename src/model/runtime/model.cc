@@ -123,11 +123,13 @@ uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights
   return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
 }
 
-std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config, const ModelWeights& weights,
+std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config,
+                                                       std::span<const LayerPlan> layers,
+                                                       const ModelWeights& weights,
                                                        const ModelOptions& options) {
-  auto layout = std::make_shared<kv::CacheLayout>(
-      CacheGeometry(config, weights.place.layers, options.numerics, options.cache_rows,
-                    options.max_chunk_tokens, options.max_rewind_tokens));
+  auto layout =
+      std::make_shared<kv::CacheLayout>(CacheGeometry(config, layers, options.numerics, options.cache_rows,
+                                                      options.max_chunk_tokens, options.max_rewind_tokens));
   layout->shard = weights.place.entries();
   if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
@@ -229,7 +231,8 @@ Model::~Model() {
 Status Model::Prepare() {
   num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
   if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
-  layout_ = MakeCacheLayout(config_, weights_, options_);
+  layers_ = PlanLayers(config_, weights_.place.layers);
+  layout_ = MakeCacheLayout(config_, layers_, weights_, options_);
   if (options_.group != nullptr) {
     fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_, backend_.policy);
   }
@@ -363,6 +366,7 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
 Graph Model::MakeGraph() const {
   return {.config = config_,
           .weights = weights_,
+          .layers = layers_,
           .backend = backend_,
           .rope = {.plain = rope_plain_, .compress = rope_compress_},
           .numerics = options_.numerics,

@@ -118,6 +118,8 @@ class Model {
   // Which part of the model this rank has.
   const RankPlace& place() const { return weights_.place; }
   // What a sequence keeps on this rank; StateBytes gives its size.
+  // What each layer of this rank does.
+  std::span<const LayerPlan> layers() const { return layers_; }
   const kv::CacheLayout& cache_layout() const { return *layout_; }
 
   // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
@@ -197,6 +199,7 @@ class Model {
   ModelWeights weights_;
   ops::Backend backend_;
   ModelOptions options_;
+  std::vector<LayerPlan> layers_;  // Of weights_.layers.
   std::shared_ptr<const kv::CacheLayout> layout_;
   Buffer rope_buffer_;
   TensorView rope_plain_;
