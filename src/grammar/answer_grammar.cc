@@ -105,7 +105,8 @@ class ToolCompiler {
     const bool counts_all = members.size() <= kMostUnordered;
     struct Option {
       uint32_t entry;
-      uint32_t bit;  // 0: not counted.
+      uint32_t bit;         // 0: not counted.
+      uint32_t behind = 0;  // What must have been given before.
     };
     std::vector<Option> options;
     uint32_t required = 0;
@@ -116,21 +117,22 @@ class ToolCompiler {
                             Parameter(head, member.schema, member.pointer, parts_.end()));
       const uint32_t bit = counts_all || member.required ? std::exchange(next_bit, next_bit << 1) : 0;
       if (member.required) required |= bit;
-      options.push_back({entry, bit});
+      options.push_back({.entry = entry, .bit = bit});
     }
     if (additional != false) {
       DSV4_ASSIGN_OR_RETURN(const Dfa head, HeadOfOthers(members));
       DSV4_ASSIGN_OR_RETURN(
           const uint32_t other,
           Parameter(head, additional, Below(pointer, "additionalProperties"), parts_.end()));
-      options.push_back({other, 0});
+      // Behind the required ones: in front of them they would have no end but for a model that spells a name that is listed.
+      options.push_back({.entry = other, .bit = 0, .behind = required});
     }
     std::vector<uint32_t> places(next_bit);  // By the set.
     for (uint32_t& place : places) place = parts_.builder.Split({});
     const auto ways = [&](uint32_t given) {
       std::vector<uint32_t> calls;
       for (const Option& option : options) {
-        if ((given & option.bit) == 0)
+        if ((given & option.bit) == 0 && (given & option.behind) == option.behind)
           calls.push_back(parts_.builder.Call(option.entry, places[given | option.bit]));
       }
       return calls;

@@ -6,7 +6,8 @@
 //   invoke  = "<M invoke name=" DQ name DQ ">" LF ( parameter+ | LF ) "</M invoke>" LF
 //
 // M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in any order, each once, a string raw
-// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says. Of a tool with more than
+// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says; such as are not listed come behind the
+// required ones. Of a tool with more than
 // kMostUnordered parameters only the required ones are counted, and others may come again (of a repeated one the first counts); with more
 // than that of them, parameters come in the order of `properties`. Source: chat-encoding.md 3.1 and 3.7.
 #pragma once

@@ -1,4 +1,4 @@
-# pip: instructor==1.17.0 openai==3.57.0
+# pip: instructor==1.17.0
 """instructor: typed answers by tools and by schemas."""
 
 import sys

@@ -3,6 +3,7 @@
 // "thinking", "parallel"}, and out comes what the parser of answers reads: {"answers": [{"calls": [{"name", "arguments"}], "content"}]}.
 // For json_schema_property_test.py.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iostream>
 #include <optional>
@@ -23,6 +24,7 @@ namespace grammar = dsv4::grammar;
 namespace chat = dsv4::chat;
 
 constexpr int kWalks = 6;
+constexpr std::array<std::string_view, 5> kWanted = {"b", "é", "x", "\\\\", "w@w"};
 
 // What a token looks like in an answer; of markers that say nothing here, nothing.
 std::string TextOf(grammar::TokenId id, const chat::ChatProfile& profile) {
@@ -65,6 +67,14 @@ std::optional<std::string> Walk(grammar::Matcher matcher, bool calls, std::mt199
     std::vector<grammar::TokenId> ends;
     for (const grammar::TokenId id : ids) {
       if (IsEnd(TextOf(id, profile), id)) ends.push_back(id);
+    }
+    // Random characters are seldom the one that a pattern or the name of a member waits for.
+    if (step > 50 && random() % 16 == 0) {
+      const std::string_view wanted = kWanted[random() % kWanted.size()];
+      if (matcher.AcceptBytes(wanted).ok()) {
+        text += wanted;
+        continue;
+      }
     }
     const bool to_end = !ends.empty() && random() % 800 < 80 + step;
     const grammar::TokenId id = to_end ? ends[random() % ends.size()] : ids[random() % ids.size()];

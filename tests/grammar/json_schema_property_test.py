@@ -194,7 +194,7 @@ class Walks(unittest.TestCase):
                     self.assertEqual(errors, [], f"{document}\n{text}")
         print(f"{texts} texts of {NUM_SCHEMAS} schemas; {unended} walks did not end in time")
         self.assertGreater(texts, 5 * NUM_SCHEMAS)
-        self.assertLess(unended, texts // 20)
+        self.assertLess(unended, texts // 100)
 
     def test_every_call_satisfies_its_tool(self):
         requests = [Schemas(1000 + seed).request() for seed in range(NUM_SCHEMAS)]
@@ -223,7 +223,7 @@ class Walks(unittest.TestCase):
         print(f"{calls} calls in {answers} answers, {with_text} of them behind text; {unended} walks did not end in time")
         self.assertGreater(calls, 4 * NUM_SCHEMAS)
         self.assertGreater(with_text, 50)
-        self.assertLess(unended, answers // 10)
+        self.assertLess(unended, answers // 100)
 
 
 if __name__ == "__main__":
