@@ -27,6 +27,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
+#include "bench/cuda/queue_times.h"
 #include "comm/loopback_group.h"
 #include "comm/null_group.h"
 #include "diag/op_profile.h"
@@ -42,16 +43,6 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-std::vector<int64_t> Numbers(const std::string& text) {
-  std::vector<int64_t> numbers;
-  for (size_t begin = 0; begin < text.size() && text != "none";) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    numbers.push_back(std::stoll(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return numbers;
 }
 
 // Bytes a second, read and written.
@@ -198,8 +189,8 @@ class Bench {
     }
     if (steps == 0) return PrintProfile(profile, kCounted);
     const double num_bytes = profile.total_cost().bytes() / kCounted;
-    Report(fmt::format("decode, depth {}, batch {}", depth, batch), Median(seconds), num_bytes, before, after,
-           steps);
+    Report(fmt::format("decode, depth {}, batch {}", depth, batch), MedianOf(seconds), num_bytes, before,
+           after, steps);
     DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
   }
 
@@ -213,23 +204,27 @@ class Bench {
     std::unique_ptr<model::QueuedStep> now = Must(model_->QueueDecode(chunks, {}));
     for (size_t i = 0; i < states.size(); ++i) chunks[i].follows = static_cast<int64_t>(i);
     std::vector<double> seconds;
-    std::vector<double> host_seconds;
     backend::CudaCounters before;
     // Every list in two variants: places in staging memory take turns.
     for (int step = 0; step < 2 * kWarmUp + steps; ++step) {
       if (step == 2 * kWarmUp) before = backend::CountersOf(device_);
       const auto begin = Clock::now();
       std::unique_ptr<model::QueuedStep> next = Must(model_->QueueDecode(chunks, {}));
-      const double queued = Seconds(begin);
       Must(now->Wait());
       now = std::move(next);
-      if (step < 2 * kWarmUp) continue;
-      seconds.push_back(Seconds(begin));
-      host_seconds.push_back(queued);
+      if (step >= 2 * kWarmUp) seconds.push_back(Seconds(begin));
     }
-    Report(fmt::format("  one ahead, depth {}, batch {}", depth, states.size()), Median(seconds), num_bytes,
+    Must(now->Wait());
+    now.reset();
+    Report(fmt::format("  one ahead, depth {}, batch {}", depth, states.size()), MedianOf(seconds), num_bytes,
            before, backend::CountersOf(device_), steps);
-    fmt::print("  of which the host took {:.1f} us to queue a step\n", Median(host_seconds) * 1e6);
+    const QueueTimes host = MeasureQueue(device_, *model_, states, 2 * kWarmUp, std::max(steps, 32));
+    fmt::print(
+        "  of which the host took {:.1f} us to queue a step that is replayed, {:.1f} one that is walked: "
+        "{:.0f}%; "
+        "{} of {} steps were replayed\n",
+        host.replayed_us, host.walked_us, 100 * host.replayed_us / host.walked_us, host.num_replayed,
+        host.num_steps);
     std::fflush(stdout);
   }
 
@@ -266,12 +261,12 @@ class Bench {
       Step(states, RandomTokens(length));
     }
     if (steps == 0) PrintProfile(profile, 1);
-    const double operations = 2 * profile.total_cost().multiply_adds / Median(seconds);
-    Report(fmt::format("prefill {}", length), Median(seconds), profile.total_cost().bytes(), launches, 0);
+    const double operations = 2 * profile.total_cost().multiply_adds / MedianOf(seconds);
+    Report(fmt::format("prefill {}", length), MedianOf(seconds), profile.total_cost().bytes(), launches, 0);
     fmt::print(
         "  {:.0f} tok/s; {:.1f} TFLOP/s of products, {:.1f}% of the {:.0f} that tensor cores gives in "
         "bf16, {:.1f}% of the {:.0f} in e4m3\n",
-        static_cast<double>(length) / Median(seconds), operations / 1e12, 100 * operations / rate,
+        static_cast<double>(length) / MedianOf(seconds), operations / 1e12, 100 * operations / rate,
         rate / 1e12, 100 * operations / fp8_rate, fp8_rate / 1e12);
     std::fflush(stdout);
   }
@@ -279,11 +274,6 @@ class Bench {
  private:
   // Graphs are made when a list of launches comes for the second time, and every fourth step has other ones.
   static constexpr int kWarmUp = 12;
-
-  static double Median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-  }
 
   std::vector<int32_t> RandomTokens(int64_t count) {
     std::vector<int32_t> tokens(static_cast<size_t>(count));
@@ -355,7 +345,7 @@ int main(int argc, char** argv) {
     for (const int64_t batch : batches) {
       bench.Decode(depth, batch, steps);
       most_sequences = std::max(most_sequences, batch);
-      most_tokens = std::max(most_tokens, depth + 100);
+      most_tokens = std::max(most_tokens, depth + 200);
     }
   }
   for (const int64_t length : Numbers(argument(5, "none"))) {

@@ -13,11 +13,22 @@ class HookedContext final : public ops::OpContext {
   Memory& memory() override { return inner_.context->memory(); }
   ThreadPool& threads() override { return inner_.context->threads(); }
   Stream stream() override { return inner_.context->stream(); }
+  // A replay calls no op, so a hook would see none.
+  ops::StepReplayer* replayer() override { return AnyHook() ? nullptr : inner_.context->replayer(); }
 
   const ops::Backend& inner() const { return inner_; }
   const OpHooks& hooks() const { return *hooks_; }
 
  private:
+  bool AnyHook() const {
+    bool any = false;
+#define DSV4_HAS_HOOK(name, Args) any = any || hooks_->name != nullptr;
+    DSV4_FOR_EACH_OP(DSV4_HAS_HOOK)
+    DSV4_FOR_EACH_SHARD_OP(DSV4_HAS_HOOK)
+#undef DSV4_HAS_HOOK
+    return any;
+  }
+
   ops::Backend inner_;
   std::shared_ptr<OpHooks> hooks_;
 };

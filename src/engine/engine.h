@@ -83,7 +83,8 @@ struct EngineStats {
   int64_t num_running = 0;
   int64_t num_waiting = 0;
   int64_t num_steps = 0;
-  int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known.
+  int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known,
+  int64_t num_steps_replayed = 0;  // and queued without a walk through the model (ops/step_replay.h).
   int64_t num_prefill_tokens = 0;  // Computed.
   int64_t num_cached_tokens = 0;   // Reused instead.
   int64_t num_output_tokens = 0;

@@ -66,9 +66,11 @@ std::unique_ptr<Engine::StepUnderWay> Engine::Queue(const std::vector<Sequence*>
     chunks.push_back(chunk);
   }
   // An error changes nothing; a step that is waited for will meet it and say so.
+  const int64_t replayed_before = model_.replay_counters().replayed;
   Result<std::unique_ptr<model::QueuedStep>> step = model_.QueueDecode(chunks, allowed_on_backend_);
   if (!step) return nullptr;
   ++stats_.num_steps;
+  stats_.num_steps_replayed += model_.replay_counters().replayed - replayed_before;
   if (before != nullptr) ++stats_.num_steps_ahead;
   return std::make_unique<StepUnderWay>(StepUnderWay{std::move(*step), sequences});
 }

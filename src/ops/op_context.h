@@ -9,6 +9,8 @@
 
 namespace dsv4::ops {
 
+class StepReplayer;  // ops/step_replay.h
+
 class OpContext {
  public:
   virtual ~OpContext() = default;
@@ -17,6 +19,8 @@ class OpContext {
   virtual ThreadPool& threads() = 0;
   // Null on the host: ops are then done when they return.
   virtual Stream stream() = 0;
+  // Null where steps are walked: the backend cannot replay them, or an op is watched.
+  virtual StepReplayer* replayer() { return nullptr; }
 };
 
 // In every Args: its members that lie in memory (tensors, weights, experts, rows of caches), those that tell calls apart first. What

@@ -14,30 +14,11 @@
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/collectives/peer_group.h"
 #include "backend/cuda/cuda_backend.h"
-#include "base/check.h"
 #include "comm/ranks_testing.h"
-#include "model/runtime/model.h"
-#include "model/synthetic/synthetic.h"
+#include "tests/cuda/flash_sizes.h"
 
 namespace dsv4::testing {
 namespace {
-
-template <typename T>
-T Take(Result<T> result) {
-  DSV4_CHECK(result.has_value()) << result.error().ToString();
-  return std::move(*result);
-}
-
-// The release's shape, without numbers: two layers of the window alone, one of each ratio.
-std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend, model::ModelOptions model_options = {},
-                                        int num_layers = 4) {
-  model::SyntheticOptions options = Take(model::ParseSyntheticName("synthetic:flash,nvfp4-experts"));
-  options.num_layers = num_layers;
-  model_options.sizes_only = true;
-  auto config = Take(model::ParseModelConfig(Take(model::SyntheticConfig(options)), "flash"));
-  return Take(model::Model::FromCheckpoint(
-      std::move(config), Take(model::MakeSyntheticCheckpoint("flash", options, 1)), backend, model_options));
-}
 
 // A generation of 600 tokens from nothing: its lists are those of a step that completes no entry, one of ratio 4 or one of each
 // ratio, before and after there are more keys than a cluster's blocks take in one tile each; a list is replayed from the third time
@@ -120,29 +101,6 @@ TEST(CudaLaunches, EntriesOfFewTokensNeedNoLaunch) {
     const bool completes_128 = (kDepth + i + 1) % 128 == 0;
     EXPECT_EQ(launches[i], launches[0] + (completes_128 ? 1 : 0)) << "position " << kDepth + i;
   }
-}
-
-// The model on four ranks, each a thread with a device: work(backend, model) on rank 0 while the others follow.
-constexpr int kRanks = 4;
-void RunFlashOnRanks(const char* placement, const model::ModelOptions& model_options,
-                     const std::function<void(const ops::Backend&, model::Model&)>& work) {
-  comm::testing::RunRanks(kRanks, [&](comm::Communicator& group) {
-    const ops::Backend backend = Take(backend::MakeCudaBackend({.device = group.rank()}));
-    model::ModelOptions options = model_options;
-    options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
-    options.placement = Take(model::ParsePlacement(placement, kRanks));
-    options.make_device_group = [&](comm::Communicator& hosts, model::DeviceGroupOf) {
-      return backend::cuda::JoinPeers(
-          hosts, std::static_pointer_cast<backend::cuda::CudaContext>(backend.context), {});
-    };
-    const auto model = MakeFlash(backend, options);
-    if (group.rank() == 0) {
-      work(backend, *model);
-    } else {
-      const Status end = model->Follow();
-      EXPECT_TRUE(end.ok()) << end.ToString();
-    }
-  });
 }
 
 // Ranks whose devices map each other need no NCCL, which here is nowhere; those that send to each other do.

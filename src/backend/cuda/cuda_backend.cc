@@ -171,13 +171,16 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
       .graphs = options.graphs && !cuda::Says(std::getenv("DSV4_CUDA_GRAPHS"), "0"),
       .overlap = options.overlap && !cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "0"),
-      .prefetch = cuda::Says(std::getenv("DSV4_CUDA_PREFETCH"), "1")};
+      .prefetch = cuda::Says(std::getenv("DSV4_CUDA_PREFETCH"), "1"),
+      .watch = options.watch};
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);
   auto context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled, fp8_products);
   const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
   if (options.explain || to_log) context->Explain(to_log);
+  if (options.replay && !cuda::Says(std::getenv("DSV4_CUDA_REPLAY"), "0"))
+    context->SetReplayer(context->MakeReplayer());
   backend.context = std::move(context);
   backend.packs_rows = kCudaPacksRows;
 #define DSV4_OP_ENTRY(name, Op)                                            \
@@ -207,6 +210,15 @@ CudaCounters CountersOf(const ops::Backend& backend) {
   const cuda::LaunchCounters counters = context.queue().counters();
   return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured,
           context.num_inexact_experts()};
+}
+
+void SetReplay(const ops::Backend& backend, bool replay) {
+  auto& context = static_cast<cuda::CudaContext&>(*backend.context);
+  context.SetReplayer(replay ? context.MakeReplayer() : nullptr);
+}
+
+ops::ReplayCounters ReplayCountersOf(const ops::Backend& backend) {
+  return static_cast<cuda::CudaContext&>(*backend.context).queue().replay_counters();
 }
 
 std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend) {

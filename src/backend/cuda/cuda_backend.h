@@ -10,12 +10,15 @@
 // batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other numerics.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/block_scaled_mode.h"
 #include "backend/cuda/fp8_products.h"
 #include "ops/op_table.h"
+#include "ops/step_replay.h"
 
 namespace dsv4::backend {
 
@@ -28,6 +31,9 @@ struct CudaOptions {
   bool synchronous = false;
   // Launches that come again run as CUDA graphs. DSV4_CUDA_GRAPHS=0 turns it off from outside.
   bool graphs = true;
+  // A decode step like an earlier one is queued without a walk through the model (ops/step_replay.h). DSV4_CUDA_REPLAY=0 turns it off from
+  // outside; a backend that is synchronous or explains does not do it.
+  bool replay = true;
   // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=0 turns it off from outside.
   bool overlap = true;
   // Products on Blackwell's block-scaled tensor cores (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
@@ -39,6 +45,8 @@ struct CudaOptions {
   // Keeps which kernel every op and shape takes, and why, for ChoicesOf. DSV4_CUDA_EXPLAIN=1 does, and writes each to the log when it
   // first comes.
   bool explain = false;
+  // Sees the bytes of every list of launches that is handed to the device, and the staged arrays that they bring first. For tests.
+  std::function<void(std::span<const std::byte> launches, std::span<const std::byte> staged)> watch = {};
 };
 
 // What an op of some shape became.
@@ -93,6 +101,10 @@ Result<CudaRoom> RoomOf(int device);
 
 // Of a backend that MakeCudaBackend made.
 CudaCounters CountersOf(const ops::Backend& backend);
+
+// Whether steps are replayed, from the next one on.
+void SetReplay(const ops::Backend& backend, bool replay);
+ops::ReplayCounters ReplayCountersOf(const ops::Backend& backend);
 
 // In the order in which they first came; empty unless the backend explains (CudaOptions).
 std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend);

@@ -45,11 +45,12 @@ Status FinishQueries(const LayerStep& step, const TensorView& q) {
 }
 
 // Where the window rows of every sequence of the pass are while it runs: its own ring, or one of the arena's where that has no room
-// for so many tokens, with the rows before them that they see.
+// for so many tokens, with the rows before them that they see. Empty: all are in their own rings.
 using Windows = std::vector<RingRows>;
 
 Result<Windows> MakeWindows(const LayerStep& step) {
   Windows windows;
+  if (step.plan().windows_fit) return windows;
   for (const PassSequence& sequence : step.plan().sequences) {
     windows.push_back(sequence.state->Ring(step.state_layer(), kv::RingKind::kWindow));
     if (sequence.state->WindowFits()) continue;
@@ -77,6 +78,24 @@ Result<Windows> MakeWindows(const LayerStep& step) {
   return windows;
 }
 
+void OwnWindowRuns(const PassPlan& plan, const PassArrays::Of& of, std::vector<RowRun>* out) {
+  for (const PassSequence& sequence : plan.sequences)
+    sequence.state->WindowRuns(of.layer, sequence.token_begin, out);
+}
+
+// `which`: 1 where the layer has entries.
+void AttendingSequences(const PassPlan& plan, const PassArrays::Of& of,
+                        std::vector<ops::AttentionSequence>* out) {
+  for (const PassSequence& sequence : plan.sequences) {
+    out->push_back({.token_begin = sequence.token_begin,
+                    .num_tokens = sequence.num_tokens,
+                    .first_position = sequence.first_position,
+                    .window = sequence.state->Ring(of.layer, kv::RingKind::kWindow),
+                    .entries = {}});
+    if (of.which != 0) out->back().entries = sequence.state->Pages(of.entries_layer, kv::PageKind::kEntries);
+  }
+}
+
 // The window rows kv [n, head_dim] of this pass: normed, rotated, rounded, and stored.
 Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& kv,
                    const Windows& windows) {
@@ -90,34 +109,19 @@ Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const Ten
         step.Run("attn.kv", step.ops().simulate_fp8, {.x = kv, .num_columns = config.nope_head_dim()}));
   }
   step.Observe("attn.kv", kv);
-  std::vector<RowRun> runs;
-  CacheFormat format = kv.dtype;
+  const std::span<const RowRun> own = step.Make(OwnWindowRuns);
+  const CacheFormat format = step.plan().sequences.empty()
+                                 ? CacheFormat(kv.dtype)
+                                 : step.plan().sequences[0].state->layout().window_format;
+  if (windows.empty()) return step.StoreCacheRows("attn.kv", kv, own, format);
+  std::vector<RowRun> runs(own.begin(), own.end());
   for (size_t i = 0; i < windows.size(); ++i) {
-    format = windows[i].format;
     const PassSequence& sequence = step.plan().sequences[i];
-    sequence.state->WindowRuns(step.state_layer(), sequence.token_begin, &runs);
     if (sequence.state->WindowFits()) continue;
     const int64_t end = sequence.first_position + sequence.num_tokens;
     kv::AppendRingRuns(windows[i], sequence.first_position, end, sequence.token_begin, &runs);
   }
   return step.StoreCacheRows("attn.kv", kv, runs, format);
-}
-
-std::vector<ops::AttentionSequence> Sequences(const LayerStep& step, const Windows& windows) {
-  std::vector<ops::AttentionSequence> sequences;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    const PassSequence& sequence = step.plan().sequences[i];
-    sequences.push_back({.token_begin = sequence.token_begin,
-                         .num_tokens = sequence.num_tokens,
-                         .first_position = sequence.first_position,
-                         .window = windows[i],
-                         .entries = {}});
-    if (step.layer_plan().sees_entries()) {
-      sequences.back().entries =
-          sequence.state->Pages(step.layer_plan().entries_layer, kv::PageKind::kEntries);
-    }
-  }
-  return sequences;
 }
 
 float SoftmaxScale(const ModelConfig& config) {
@@ -229,8 +233,9 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
   const auto send = [&](int64_t begin, int64_t end) -> Status {
     for (; begin < end; begin += most_sent) {
       const Range rows{begin, std::min(end, begin + most_sent)};
+      std::vector<ops::AttentionSequence> some;
       DSV4_RETURN_IF_ERROR(AttendTogether(step, weights, of(rows, q), of(rows, selected),
-                                          SequencesOf(rows, sequences), of(rows, o)));
+                                          SequencesOf(rows, sequences, &some), of(rows, o)));
     }
     return {};
   };
@@ -241,8 +246,9 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
     const Range rows{sequences[first].token_begin,
                      sequences[end - 1].token_begin + sequences[end - 1].num_tokens};
     if (travel) {
+      std::vector<ops::AttentionSequence> some;
       DSV4_RETURN_IF_ERROR(FetchEntries(step, weights, of(rows, q), of(rows, selected),
-                                        plan.subspan(first, end - first), SequencesOf(rows, sequences),
+                                        plan.subspan(first, end - first), SequencesOf(rows, sequences, &some),
                                         of(rows, o)));
     }
     if (!travel || step.policy().sizes_only) {
@@ -255,17 +261,21 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
 // Whether the indexer of this layer has to choose: no query of the pass may see more entries than it takes, and then all are taken.
 // One rank asks its backend all the same, which sees that for itself; several would have to exchange what they would choose.
 bool MustSelect(const LayerStep& step) {
-  if (!step.context().shards.divide_entries()) return true;
-  return std::ranges::any_of(step.plan().sequences, [&](const PassSequence& sequence) {
-    return (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio >
-           step.config().index_topk;
-  });
+  return !step.context().shards.divide_entries() ||
+         step.plan().EntriesOf(step.layer_plan().ratio).beyond_top_k;
 }
 
 // Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
 Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                           const TensorView& selected, const Windows& windows) {
-  const std::vector<ops::AttentionSequence> sequences = Sequences(step, windows);
+  std::span<const ops::AttentionSequence> sequences =
+      step.Make(AttendingSequences, step.layer_plan().sees_entries() ? 1 : 0);
+  std::vector<ops::AttentionSequence> elsewhere;
+  if (!windows.empty()) {
+    elsewhere.assign(sequences.begin(), sequences.end());
+    for (size_t i = 0; i < windows.size(); ++i) elsewhere[i].window = windows[i];
+    sequences = elsewhere;
+  }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, step.NewTensor(step.dtype(), q.shape));
   const bool divided = step.context().shards.divide_entries() && step.layer_plan().sees_entries();
   DSV4_TRY(divided ? AttendDivided(step, weights, q, selected, sequences, o)

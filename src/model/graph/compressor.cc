@@ -1,5 +1,6 @@
 #include "model/graph/compressor.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,24 +10,37 @@ namespace {
 using kv::PageKind;
 using kv::RingKind;
 
+// `which` of a recipe: 1 for the indexer's.
+void PooledSequences(const PassPlan& plan, const PassArrays::Of& of,
+                     std::vector<ops::CompressorSequence>* out) {
+  const bool indexer = of.which != 0;
+  for (const PassSequence& sequence : plan.sequences) {
+    const kv::SequenceState& state = *sequence.state;
+    out->push_back({.token_begin = sequence.token_begin,
+                    .num_tokens = sequence.num_tokens,
+                    .first_position = sequence.first_position,
+                    .value_history = state.Ring(
+                        of.layer, indexer ? RingKind::kIndexerValues : RingKind::kCompressorValues),
+                    .score_history = state.Ring(
+                        of.layer, indexer ? RingKind::kIndexerScores : RingKind::kCompressorScores)});
+  }
+}
+
+void NewEntryRuns(const PassPlan& plan, const PassArrays::Of& of, std::vector<RowRun>* out) {
+  int64_t begin = 0;
+  for (const PassSequence& sequence : plan.sequences) {
+    sequence.state->EntryRuns(of.layer, of.which != 0 ? PageKind::kIndexerKeys : PageKind::kEntries, begin,
+                              out);
+    begin += sequence.state->NumNewEntries(of.layer);
+  }
+}
+
 // Pools this pass's raw rows, and those in the rings before them, to the completed entries of all sequences.
 Result<TensorView> Pool(const LayerStep& step, const std::string& name, bool indexer,
                         const CompressorWeights& weights, const TensorView& values,
                         const TensorView& scores) {
-  std::vector<ops::CompressorSequence> sequences;
-  int64_t num_entries = 0;
-  for (const PassSequence& sequence : step.plan().sequences) {
-    const kv::SequenceState& state = *sequence.state;
-    sequences.push_back(
-        {.token_begin = sequence.token_begin,
-         .num_tokens = sequence.num_tokens,
-         .first_position = sequence.first_position,
-         .value_history =
-             state.Ring(step.state_layer(), indexer ? RingKind::kIndexerValues : RingKind::kCompressorValues),
-         .score_history = state.Ring(step.state_layer(),
-                                     indexer ? RingKind::kIndexerScores : RingKind::kCompressorScores)});
-    num_entries += state.NumNewEntries(step.state_layer());
-  }
+  const std::span<const ops::CompressorSequence> sequences = step.Make(PooledSequences, indexer ? 1 : 0);
+  const int64_t num_entries = step.plan().EntriesOf(step.layer_plan().ratio).num_new;
   const LayerPlan& layer = step.layer_plan();
   DSV4_ASSIGN_OR_RETURN(const TensorView pooled,
                         step.NewTensor(step.dtype(), {num_entries, weights.wkv.rows / layer.overlap}));
@@ -69,7 +83,7 @@ Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeig
   const int64_t num_entries = entries.shape[0];
   const int64_t width = entries.shape[1];
   // An entry is rotated as its first token.
-  const TensorView& positions = step.plan().EntryPositions(step.layer_plan().ratio);
+  const TensorView& positions = step.plan().EntriesOf(step.layer_plan().ratio).positions;
   DSV4_RETURN_IF_ERROR(
       step.Rope(compressed, entries.Reshaped({num_entries, 1, width}), positions, /*inverse=*/false));
   if (step.context().simulate()) {
@@ -83,15 +97,10 @@ Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeig
   step.Observe(compressed, entries);
 
   const PageKind kind = indexer ? PageKind::kIndexerKeys : PageKind::kEntries;
-  std::vector<RowRun> runs;
-  CacheFormat format = entries.dtype;
-  int64_t begin = 0;
-  for (const PassSequence& sequence : step.plan().sequences) {
-    sequence.state->EntryRuns(step.state_layer(), kind, begin, &runs);
-    begin += sequence.state->NumNewEntries(step.state_layer());
-    format = sequence.state->layout().PageFormat(kind);
-  }
-  return step.StoreCacheRows(compressed, entries, runs, format);
+  const CacheFormat format = step.plan().sequences.empty()
+                                 ? CacheFormat(entries.dtype)
+                                 : step.plan().sequences[0].state->layout().PageFormat(kind);
+  return step.StoreCacheRows(compressed, entries, step.Make(NewEntryRuns, indexer ? 1 : 0), format);
 }
 
 }  // namespace dsv4::model

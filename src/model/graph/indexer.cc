@@ -59,16 +59,13 @@ Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorVi
                   {.candidates = all, .selected = selected});
 }
 
-std::vector<ops::IndexerSequence> Sequences(const LayerStep& step) {
-  std::vector<ops::IndexerSequence> sequences;
-  for (const PassSequence& sequence : step.plan().sequences) {
-    sequences.push_back(
-        {.token_begin = sequence.token_begin,
-         .num_tokens = sequence.num_tokens,
-         .first_position = sequence.first_position,
-         .keys = sequence.state->Pages(step.layer_plan().entries_layer, kv::PageKind::kIndexerKeys)});
+void KeysOfSequences(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::IndexerSequence>* out) {
+  for (const PassSequence& sequence : plan.sequences) {
+    out->push_back({.token_begin = sequence.token_begin,
+                    .num_tokens = sequence.num_tokens,
+                    .first_position = sequence.first_position,
+                    .keys = sequence.state->Pages(of.entries_layer, kv::PageKind::kIndexerKeys)});
   }
-  return sequences;
 }
 
 // Whether shards divide the tokens of the pass, not the keys: so many that a shard's keep a device busy, and keys are not many more bytes
@@ -118,10 +115,12 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const AllEntries all,
       GatherEntries(step, "attn.indexer.keys", kv::PageKind::kIndexerKeys, step.plan().sequences));
-  std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  const std::span<const ops::IndexerSequence> here = step.Make(KeysOfSequences);
+  std::vector<ops::IndexerSequence> sequences(here.begin(), here.end());
   for (size_t i = 0; i < sequences.size(); ++i) sequences[i].keys = all.sequences[i];
-  const std::vector<ops::IndexerSequence> mine =
-      SequencesOf(rows, std::span<const ops::IndexerSequence>(sequences));
+  std::vector<ops::IndexerSequence> some;
+  const std::span<const ops::IndexerSequence> mine =
+      SequencesOf(rows, std::span<const ops::IndexerSequence>(sequences), &some);
   const int64_t top_k = selected.shape[1];
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView chosen, step.NewTensor(DType::kI32, {rows.size(), top_k}));
   DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
@@ -171,7 +170,7 @@ Status SelectEntries(const LayerStep& step, const IndexerProjections& projection
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
   DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, projections.head_weights));
 
-  const std::vector<ops::IndexerSequence> sequences = Sequences(step);
+  const std::span<const ops::IndexerSequence> sequences = step.Make(KeysOfSequences);
   if (DividesTokens(step)) {
     DSV4_RETURN_IF_ERROR(SelectByRows(step, q, projections.head_weights, selected));
   } else if (step.context().shards.divide_entries()) {

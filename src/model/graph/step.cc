@@ -13,50 +13,52 @@ namespace {
 // Rows of logits computed at a time, which bounds the arena: a row of 129280 floats is half a megabyte.
 constexpr int64_t kMaxHeadRows = 128;
 
-// Lists of numbers that a pass begins with, on their way to the backend's memory in one copy.
-class PassNumbers {
- public:
-  void Add(std::span<const int32_t> list) {
-    // Each begins where a tensor of its own could.
-    constexpr size_t kAlignment = 64 / sizeof(int32_t);
-    values_.resize((values_.size() + kAlignment - 1) / kAlignment * kAlignment);
-    lists_.emplace_back(values_.size(), values_.size() + list.size());
-    values_.insert(values_.end(), list.begin(), list.end());
-  }
+// Each of a pass's lists of numbers begins where a tensor of its own could.
+size_t BeginOfNext(size_t end) {
+  constexpr size_t kAlignment = 64 / sizeof(int32_t);
+  return (end + kAlignment - 1) / kAlignment * kAlignment;
+}
 
-  // The lists, in order.
-  Result<std::vector<TensorView>> Upload(const ops::Backend& backend, Arena& arena) const {
-    DSV4_ASSIGN_OR_RETURN(const TensorView all,
-                          arena.Allocate(DType::kI32, {static_cast<int64_t>(values_.size())}));
-    ops::OpContext& context = *backend.context;
-    DSV4_TRY(context.memory().CopyFromHost(all.data, values_.data(), values_.size() * sizeof(int32_t),
-                                           context.stream()));
-    std::vector<TensorView> views;
-    for (const auto& [begin, end] : lists_) {
-      views.push_back(all.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end)));
-    }
-    return views;
-  }
-
- private:
-  std::vector<int32_t> values_;
-  std::vector<std::pair<size_t, size_t>> lists_;
-};
-
-// The positions at which the entries of `ratio` completed in this pass are rotated.
-std::vector<int32_t> EntryPositions(const PassPlan& plan, int64_t ratio) {
-  std::vector<int32_t> positions;
+// The lists of numbers that a pass begins with, on their way to the backend's memory in one copy: ids of tokens, their positions, and of
+// each ratio the positions at which the entries completed in this pass are rotated.
+void PassNumbers(const PassPlan& plan, const PassArrays::Of&, std::vector<int32_t>* out) {
+  *out = plan.tokens;
+  out->resize(BeginOfNext(out->size()));
   for (const PassSequence& sequence : plan.sequences) {
-    const int64_t end = (sequence.first_position + sequence.num_tokens) / ratio;
-    for (int64_t j = sequence.first_position / ratio; j < end; ++j) {
-      positions.push_back(static_cast<int32_t>(j * ratio));
+    for (int64_t i = 0; i < sequence.num_tokens; ++i)
+      out->push_back(static_cast<int32_t>(sequence.first_position + i));
+  }
+  for (const PassEntries& entries : plan.entries) {
+    out->resize(BeginOfNext(out->size()));
+    for (const PassSequence& sequence : plan.sequences) {
+      const int64_t end = (sequence.first_position + sequence.num_tokens) / entries.ratio;
+      for (int64_t j = sequence.first_position / entries.ratio; j < end; ++j)
+        out->push_back(static_cast<int32_t>(j * entries.ratio));
     }
   }
-  return positions;
+}
+
+Status UploadNumbers(const Graph& graph, Arena& arena, PassArrays& arrays, PassPlan& plan) {
+  const std::span<const int32_t> numbers = arrays.Make(PassNumbers, plan, {});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView all,
+                               arena.Allocate(DType::kI32, {static_cast<int64_t>(numbers.size())}));
+  ops::OpContext& context = *graph.backend.context;
+  DSV4_RETURN_IF_ERROR(
+      context.memory().CopyFromHost(all.data, numbers.data(), numbers.size_bytes(), context.stream()));
+  size_t end = 0;
+  const auto next = [&](int64_t count) {
+    const size_t begin = BeginOfNext(end);
+    end = begin + static_cast<size_t>(count);
+    return all.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(end));
+  };
+  plan.token_ids = next(plan.num_tokens);
+  plan.positions = next(plan.num_tokens);
+  for (PassEntries& entries : plan.entries) entries.positions = next(entries.num_new);
+  return {};
 }
 
 // The ids of tokens of which some were chosen by the pass before. `ids`: of the others, with room for all.
-Result<TensorView> TakeChosen(const Graph& graph, std::span<const PassChunk> chunks,
+Result<TensorView> TakeChosen(const Graph& graph, PassArrays& arrays, std::span<const PassChunk> chunks,
                               const TensorView& previous, const TensorView& ids) {
   bool all_in_order = true;
   std::vector<RowRun> runs;
@@ -75,46 +77,10 @@ Result<TensorView> TakeChosen(const Graph& graph, std::span<const PassChunk> chu
   if (all_in_order) return previous.Rows(0, static_cast<int64_t>(chunks.size()));
   if (runs.empty()) return ids;
   const TensorView source = previous.Reshaped({previous.shape[0], 1});
-  DSV4_TRY(graph.backend.table.store_rows(*graph.backend.context, {.source = source, .runs = runs})
+  DSV4_TRY(graph.backend.table
+               .store_rows(*graph.backend.context, {.source = source, .runs = arrays.Fixed(std::move(runs))})
                .WithContext("chosen tokens"));
   return ids;
-}
-
-Result<PassPlan> MakePlan(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
-                          const ChosenTokens* chosen) {
-  PassPlan plan;
-  std::vector<int32_t> token_ids;
-  std::vector<int32_t> positions;
-  for (const PassChunk& chunk : chunks) {
-    const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
-    plan.sequences.push_back({.state = chunk.state,
-                              .token_begin = plan.num_tokens,
-                              .num_tokens = num_tokens,
-                              .first_position = chunk.state->length()});
-    plan.num_tokens += num_tokens;
-    token_ids.insert(token_ids.end(), chunk.tokens.begin(), chunk.tokens.end());
-    for (int64_t i = 0; i < num_tokens; ++i)
-      positions.push_back(static_cast<int32_t>(chunk.state->length() + i));
-  }
-  if (chunks.empty()) return plan;
-  PassNumbers numbers;
-  numbers.Add(token_ids);
-  numbers.Add(positions);
-  for (const LayerPlan& layer : graph.layers) {
-    const int64_t ratio = layer.ratio;
-    const auto planned = [&](const auto& entry) { return entry.first == ratio; };
-    if (ratio == 0 || std::ranges::any_of(plan.entry_positions, planned)) continue;
-    plan.entry_positions.emplace_back(ratio, TensorView());
-    numbers.Add(EntryPositions(plan, ratio));
-  }
-  DSV4_ASSIGN_OR_RETURN(const std::vector<TensorView> views, numbers.Upload(graph.backend, arena));
-  plan.token_ids = views[0];
-  if (chosen != nullptr) {
-    DSV4_ASSIGN_OR_RETURN(plan.token_ids, TakeChosen(graph, chunks, chosen->previous, views[0]));
-  }
-  plan.positions = views[1];
-  for (size_t i = 0; i < plan.entry_positions.size(); ++i) plan.entry_positions[i].second = views[2 + i];
-  return plan;
 }
 
 void ObservePlan(const LayerStep& step, std::span<const PassChunk> chunks) {
@@ -190,7 +156,7 @@ Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const 
     for (int64_t i = 0; i < num_rows; ++i) {
       runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
     }
-    DSV4_TRY(step.StoreRows("head.streams", flat, runs));
+    DSV4_TRY(step.StoreRows("head.streams", flat, step.context().arrays.Fixed(std::move(runs))));
     if (!place.first_stage()) DSV4_TRY(graph.group->Send(Bytes(gathered), first));
   } else if (place.first_stage()) {
     DSV4_TRY(graph.group->Recv(Bytes(gathered), last));
@@ -211,12 +177,18 @@ Status BringLogits(const LayerStep& step, const TensorView& logits, std::span<co
   return {};
 }
 
-// `chunks`: those of the rows, the first of which is row `begin` of `chosen`.
-Status ChooseTokens(const LayerStep& step, const TensorView& logits, std::span<const PassChunk> chunks,
-                    const ChosenTokens& chosen, int64_t begin) {
-  std::vector<sampling::ChoiceParams> choices;
-  for (const PassChunk& chunk : chunks) choices.push_back(chunk.choice);
-  const int64_t end = begin + static_cast<int64_t>(chunks.size());
+// `which`: the first of up to kMaxHeadRows chunks.
+void ChoicesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<sampling::ChoiceParams>* out) {
+  const auto begin = plan.choices.begin() + of.which;
+  const int64_t count = std::min<int64_t>(kMaxHeadRows, plan.choices.end() - begin);
+  out->assign(begin, begin + count);
+}
+
+// Of rows from `begin` of `chosen` on.
+Status ChooseTokens(const LayerStep& step, const TensorView& logits, const ChosenTokens& chosen,
+                    int64_t begin) {
+  const std::span<const sampling::ChoiceParams> choices = step.Make(ChoicesOfRows, begin);
+  const int64_t end = begin + static_cast<int64_t>(choices.size());
   const auto part = [&](int64_t row) {
     return chosen.numbers.Rows(row, row + 1).Reshaped({chosen.numbers.shape[1]}).Rows(begin, end);
   };
@@ -311,8 +283,73 @@ void SortByPlace(std::vector<PassChunk>& chunks) {
   });
 }
 
+PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
+  PassPlan plan;
+  for (const PassChunk& chunk : chunks) {
+    plan.choices.push_back(chunk.choice);
+    if (!chunk.state->home().here) continue;
+    const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
+    plan.sequences.push_back({.state = chunk.state,
+                              .token_begin = plan.num_tokens,
+                              .num_tokens = num_tokens,
+                              .first_position = chunk.state->length()});
+    plan.num_tokens += num_tokens;
+    plan.tokens.insert(plan.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+    plan.windows_fit = plan.windows_fit && chunk.state->WindowFits();
+  }
+  for (const LayerPlan& layer_plan : graph.layers) {
+    const int64_t ratio = layer_plan.ratio;
+    const auto planned = [&](const PassEntries& entries) { return entries.ratio == ratio; };
+    if (!layer_plan.owns_entries() || std::ranges::any_of(plan.entries, planned)) continue;
+    PassEntries entries;
+    entries.ratio = ratio;
+    for (const PassSequence& sequence : plan.sequences) {
+      const kv::CacheLayout& layout = sequence.state->layout();
+      const int layer = layer_plan.state_layer;
+      const int64_t end = sequence.first_position + sequence.num_tokens;
+      entries.num_new += sequence.state->NumNewEntries(layer);
+      entries.num_new_rows +=
+          layout.NumEntryRows(layer, end) - layout.NumEntryRows(layer, sequence.first_position);
+      entries.beyond_top_k = entries.beyond_top_k || end / ratio > graph.config.index_topk;
+    }
+    plan.entries.push_back(entries);
+  }
+  return plan;
+}
+
+std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
+                    const PassPlan& plan, const ChosenTokens& chosen) {
+  // Shards that bring keys together cut such a pass by what its positions cost.
+  const bool by_positions =
+      graph.shards.divide_entries() && plan.num_tokens >= graph.backend.policy.min_index_tokens;
+  if (arena.base() == nullptr || by_positions) return {};
+  std::string key;
+  key.reserve(512);
+  const auto add = [&](auto number) { key.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
+  add(graph.number);
+  add(arena.base());
+  for (const TensorView* tensor : {&chosen.allowed, &chosen.previous, &chosen.numbers, &chosen.everybodys}) {
+    add(tensor->data);
+    add(tensor->is_null() ? int64_t{0} : tensor->num_elements());
+  }
+  add(plan.num_tokens);
+  add(plan.windows_fit);
+  for (const PassEntries& entries : plan.entries) {
+    add(entries.num_new);
+    add(entries.num_new_rows);
+    add(entries.beyond_top_k);
+  }
+  for (const PassChunk& chunk : chunks) {
+    add(chunk.follows);
+    add(chunk.state->home().place);
+    add(chunk.num_logits_rows);
+    add(chunk.tokens.size());
+  }
+  return key;
+}
+
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
-               const ChosenTokens* chosen, Observer* observer) {
+               const ChosenTokens* chosen, PassArrays& arrays, Observer* observer) {
   DSV4_RETURN_IF_ERROR(arena.Recycle());
   const Arena::Scope scope(arena);
   const RankPlace& place = graph.weights.place;
@@ -324,7 +361,14 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     if (divided) shard_tokens[static_cast<size_t>(home.place)] += static_cast<int64_t>(chunk.tokens.size());
     if (home.here) mine.push_back(chunk);
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const PassPlan plan, MakePlan(graph, arena, mine, chosen));
+  PassPlan plan = PlanPass(graph, chunks);
+  if (!mine.empty()) {
+    DSV4_RETURN_IF_ERROR(UploadNumbers(graph, arena, arrays, plan));
+    if (chosen != nullptr) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(plan.token_ids,
+                                   TakeChosen(graph, arrays, mine, chosen->previous, plan.token_ids));
+    }
+  }
   const StepContext context = {.config = graph.config,
                                .backend = graph.backend,
                                .rope = graph.rope,
@@ -332,6 +376,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                .clamp_shared_expert = graph.clamp_shared_expert,
                                .arena = arena,
                                .plan = plan,
+                               .arrays = arrays,
                                .observer = observer,
                                .shards = divided ? Shards() : graph.shards,
                                .expert_shards = graph.shards,
@@ -359,9 +404,9 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     const Arena::Scope head(arena);
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, streams, some));
     if (logits.is_null()) continue;
-    DSV4_RETURN_IF_ERROR(chosen == nullptr ? BringLogits(head_step, logits, some)
-                                           : ChooseTokens(head_step, logits, chunks.subspan(begin, count),
-                                                          *chosen, static_cast<int64_t>(begin)));
+    DSV4_RETURN_IF_ERROR(chosen == nullptr
+                             ? BringLogits(head_step, logits, some)
+                             : ChooseTokens(head_step, logits, *chosen, static_cast<int64_t>(begin)));
   }
   return chosen == nullptr ? Status() : ShareChosen(head_step, *chosen);
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -18,6 +19,7 @@ namespace dsv4::model {
 
 // A model ready to run; borrowed.
 struct Graph {
+  uint64_t number = 0;  // Of the model, among all that this process has had.
   const ModelConfig& config;
   const ModelWeights& weights;        // As the backend wants them.
   std::span<const LayerPlan> layers;  // Of weights.layers, one by one.
@@ -54,13 +56,21 @@ struct ChosenTokens {
 // The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
 void SortByPlace(std::vector<PassChunk>& chunks);
 
+// What RunPass computes of these chunks, without tensors.
+PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks);
+
+// All that steers RunPass where every chunk is one token: passes of one key differ in what their arrays hold, and in nothing else. Beside
+// the plan it is what is uploaded once for all steps. Empty: there is more to it, and the pass has to be walked.
+std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
+                    const PassPlan& plan, const ChosenTokens& chosen);
+
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
 // the first, which has the head.
 // Where shards divide the sequences, all are given all chunks in one order, those of a place together and places in order, and each runs
 // those whose rows it has.
 // Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
-// `chosen` may be null: then nothing is chosen.
+// `chosen` may be null: then nothing is chosen. `arrays` are empty before, and must live until the backend has been given all of the pass.
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
-               const ChosenTokens* chosen, Observer* observer);
+               const ChosenTokens* chosen, PassArrays& arrays, Observer* observer);
 
 }  // namespace dsv4::model

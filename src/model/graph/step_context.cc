@@ -8,9 +8,9 @@
 
 namespace dsv4::model {
 
-const TensorView& PassPlan::EntryPositions(int64_t ratio) const {
-  for (const auto& [planned_ratio, planned] : entry_positions) {
-    if (planned_ratio == ratio) return planned;
+const PassEntries& PassPlan::EntriesOf(int64_t ratio) const {
+  for (const PassEntries& planned : entries) {
+    if (planned.ratio == ratio) return planned;
   }
   DSV4_CHECK(false) << "ratio " << ratio << " was not planned";
   std::abort();

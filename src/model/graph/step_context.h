@@ -1,4 +1,4 @@
-// What the sub-layers of one pass share: the configuration, the backend, the arena and the plan of the pass; and the few
+// What the sub-layers of one pass share: the configuration, the backend, the arena, the plan of the pass and its arrays; and the few
 // phrases they are written in (a linear, a norm, a rotation), each of which allocates its output, runs its op, names
 // itself in errors ("layer 3, attn.q_a: ...") and shows its result to the observer.
 #pragma once
@@ -17,30 +17,12 @@
 #include "model/config/layer_plan.h"
 #include "model/config/numerics.h"
 #include "model/graph/observer.h"
+#include "model/graph/pass_arrays.h"
+#include "model/graph/pass_plan.h"
 #include "ops/op_table.h"
 #include "tensor/arena.h"
 
 namespace dsv4::model {
-
-// One sequence's part of a pass: rows token_begin .. token_begin + num_tokens of every token-wise tensor.
-struct PassSequence {
-  kv::SequenceState* state = nullptr;  // Between BeginAppend and CommitAppend.
-  int64_t token_begin = 0;
-  int64_t num_tokens = 0;
-  int64_t first_position = 0;
-};
-
-// What a pass computes, made once and uploaded once. All tensors are in the arena.
-struct PassPlan {
-  int64_t num_tokens = 0;  // None, where other shards have all sequences of the pass.
-  std::vector<PassSequence> sequences;
-  TensorView token_ids;  // [num_tokens] I32
-  TensorView positions;  // [num_tokens] I32
-  // By compress ratio: the rotary positions (the first token's) of the entries that the pass completes, [entries] I32.
-  std::vector<std::pair<int64_t, TensorView>> entry_positions;
-
-  const TensorView& EntryPositions(int64_t ratio) const;
-};
 
 // The rotary frequencies on the device, F32 [qk_rope_head_dim / 2].
 struct RopeTables {
@@ -56,6 +38,7 @@ struct StepContext {
   bool clamp_shared_expert = true;
   Arena& arena;
   const PassPlan& plan;
+  PassArrays& arrays;
   Observer* observer = nullptr;
   Shards shards;  // That divide a layer, its routed experts apart.
   Shards
@@ -81,10 +64,15 @@ struct StepContext {
   DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
 };
 
-// What of the sequences is among `rows` of the pass, as if these were all: of ops::AttentionSequence or ops::IndexerSequence.
+// What of the sequences is among `rows` of the pass, as if these were all: of ops::AttentionSequence or ops::IndexerSequence. Where it is
+// not all of them, it is in `some`.
 template <typename Sequence>
-std::vector<Sequence> SequencesOf(const Range& rows, std::span<const Sequence> sequences) {
-  std::vector<Sequence> some;
+std::span<const Sequence> SequencesOf(const Range& rows, std::span<const Sequence> sequences,
+                                      std::vector<Sequence>* some) {
+  if (sequences.empty() || (rows.begin == 0 && sequences.front().token_begin == 0 &&
+                            rows.end >= sequences.back().token_begin + sequences.back().num_tokens)) {
+    return sequences;
+  }
   for (Sequence sequence : sequences) {
     const int64_t begin = std::max(rows.begin, sequence.token_begin);
     const int64_t end = std::min(rows.end, sequence.token_begin + sequence.num_tokens);
@@ -92,9 +80,9 @@ std::vector<Sequence> SequencesOf(const Range& rows, std::span<const Sequence> s
     sequence.first_position += begin - sequence.token_begin;
     sequence.token_begin = begin - rows.begin;
     sequence.num_tokens = end - begin;
-    some.push_back(sequence);
+    some->push_back(sequence);
   }
-  return some;
+  return *some;
 }
 
 // A StepContext inside one layer, or before and after the layers.
@@ -120,6 +108,13 @@ class LayerStep {
 
   // Of a tensor that nothing writes.
   Status Clear(const TensorView& tensor) const;
+
+  // An array for ops of this layer (PassArrays).
+  template <typename T>
+  std::span<const T> Make(PassArrays::Recipe<T> recipe, int64_t which = 0) const {
+    return context_.arrays.Make(
+        recipe, plan(), {.layer = state_layer(), .entries_layer = layer_.entries_layer, .which = which});
+  }
 
   void Observe(std::string_view name, const TensorView& tensor) const {
     if (context_.observer != nullptr) context_.observer->OnTensor(layer_.number, name, tensor);

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 
 #include "comm/collectives.h"
@@ -136,6 +137,11 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
   return layout;
 }
 
+uint64_t NextModelNumber() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
 int64_t NumLogitsRows(const SequenceChunk& chunk) {
   switch (chunk.logits) {
     case LogitsRows::kNone:
@@ -152,7 +158,8 @@ int64_t NumLogitsRows(const SequenceChunk& chunk) {
 
 Model::Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend,
              const ModelOptions& options)
-    : config_(std::move(config)),
+    : number_(NextModelNumber()),
+      config_(std::move(config)),
       weights_(std::move(weights)),
       backend_(backend),
       options_(options),
@@ -364,7 +371,8 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
 }
 
 Graph Model::MakeGraph() const {
-  return {.config = config_,
+  return {.number = number_,
+          .config = config_,
           .weights = weights_,
           .layers = layers_,
           .backend = backend_,
@@ -415,7 +423,8 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
     // Memory is asked for before anything is computed, so a rank without it loses no work.
     if (in_group_) status = comm::Agree(*options_.group, status);
     DSV4_RETURN_IF_ERROR(status);
-    status = RunPass(graph, arena_, pass, nullptr, observer);
+    PassArrays arrays;
+    status = RunPass(graph, arena_, pass, nullptr, arrays, observer);
     const bool has_waited = std::ranges::any_of(
         pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
     // A host that has read logits has waited for the device.

@@ -27,6 +27,7 @@
 #include "model/graph/observer.h"
 #include "model/runtime/queued_step.h"
 #include "ops/op_table.h"
+#include "ops/step_replay.h"
 #include "tensor/arena.h"
 
 namespace dsv4::model {
@@ -147,6 +148,8 @@ class Model {
   // chunks or a chunk to follow that the step queued last has not. What only the device can tell, Wait does; in a group also what ended it.
   // `allowed`: of UploadAllowedTokens, or none, which allows all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
+  // Of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
+  ops::ReplayCounters replay_counters() const;
   // Whether the backend works while the host goes on.
   bool asynchronous() const { return backend_.context->memory().asynchronous(); }
 
@@ -186,6 +189,9 @@ class Model {
   Status EndGroup(const Status& why);
   // Memory for the tokens that `count` chunks choose, and where the pass finds those before.
   Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
+  // Queues the pass and the copy of what it chooses: again, where the backend knows a step like it, or by a walk through the graph.
+  Result<std::unique_ptr<PendingCopy>> QueuePass(std::span<const PassChunk> pass, const ChosenTokens& chosen,
+                                                 const ops::StepReplayer::End& end);
   // Begins the appends, runs the pass and ends them; `ready`: why this rank cannot, which then no rank does. An error changes nothing,
   // or has ended the group.
   Result<std::unique_ptr<QueuedStep>> RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
@@ -195,6 +201,7 @@ class Model {
   Status RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
                    Observer* observer);
 
+  const uint64_t number_;  // Among all models of this process: what was recorded of one is no other's.
   ModelConfig config_;
   ModelWeights weights_;
   ops::Backend backend_;

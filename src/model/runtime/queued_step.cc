@@ -91,6 +91,42 @@ Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
   return comm::BroadcastBytes(*options_.group, bytes, 0);
 }
 
+ops::ReplayCounters Model::replay_counters() const {
+  const ops::StepReplayer* const replayer = backend_.context->replayer();
+  return replayer == nullptr ? ops::ReplayCounters() : replayer->replay_counters();
+}
+
+Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk> pass,
+                                                      const ChosenTokens& chosen,
+                                                      const ops::StepReplayer::End& end) {
+  const Graph graph = MakeGraph();
+  ops::OpContext& context = *backend_.context;
+  const auto walk = [&](PassArrays& arrays) -> Result<std::unique_ptr<PendingCopy>> {
+    DSV4_TRY(RunPass(graph, arena_, pass, &chosen, arrays, nullptr));
+    return context.memory().StartCopyToHost(end.destination, end.source, end.num_bytes, context.stream());
+  };
+  ops::StepReplayer* const replayer = context.replayer();
+  std::string key;
+  if (replayer != nullptr) {
+    const PassPlan plan = PlanPass(graph, pass);
+    key = StepKey(graph, arena_, pass, plan, chosen);
+    if (!key.empty()) {
+      DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PendingCopy> copy,
+                            replayer->Replay(key, end, [&](ops::StepArrays& arrays) {
+                              static_cast<PassArrays&>(arrays).SetPass(&plan);  // Made below.
+                            }));
+      if (copy != nullptr) return copy;
+    }
+  }
+  const auto arrays = std::make_shared<PassArrays>();
+  if (key.empty()) return walk(*arrays);
+  replayer->BeginRecording(key, arrays);
+  Result<std::unique_ptr<PendingCopy>> copy = walk(*arrays);
+  replayer->EndRecording(copy.has_value());
+  arrays->EndPass();
+  return copy;
+}
+
 Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
                                                      const Status& ready) {
   Memory& memory = backend_.context->memory();
@@ -99,22 +135,19 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     status = pass[i].state->BeginAppend(1).WithContext(fmt::format("queued step, chunk {}", i));
   }
   const size_t num_bytes = 2 * pass.size() * sizeof(int32_t);
-  Result<Buffer> host = memory.AllocateOnHost(num_bytes);
+  Result<Buffer> host = Buffer();
+  if (status.ok()) host = memory.AllocateOnHost(num_bytes);
   if (status.ok() && !host) status = host.error();
   if (in_group_) status = comm::Agree(*options_.group, status);
   const bool begun = status.ok();
   std::unique_ptr<PendingCopy> copy;
   if (begun) {
     num_chosen_ = 0;  // Tokens of a step that was begun may be partly written.
-    status = RunPass(MakeGraph(), arena_, pass, &chosen, nullptr);
-  }
-  if (status.ok()) {
-    auto started =
-        memory.StartCopyToHost(host->data(), chosen_.data(), num_bytes, backend_.context->stream());
-    if (started) {
-      copy = std::move(*started);
+    auto queued = QueuePass(pass, chosen, {host->data(), chosen_.data(), num_bytes});
+    if (queued) {
+      copy = std::move(*queued);
     } else {
-      status = started.error();
+      status = queued.error();
     }
   }
   if (!status.ok()) {

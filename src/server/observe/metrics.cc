@@ -107,6 +107,9 @@ struct Metrics::State {
   prometheus::Counter& output = Counter("dsv4_output_tokens_total", "Tokens sampled.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
+  prometheus::Counter& replayed_steps =
+      Counter("dsv4_replayed_steps_total",
+              "Steps that were queued as an earlier one was, without a walk through the model.");
   prometheus::Counter& decode_steps = Counter(
       "dsv4_decode_steps_total",
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
@@ -198,6 +201,7 @@ void Metrics::OnStep(const engine::StepReport& report) {
         static_cast<double>(now.num_accepted_tokens[place] - last.num_accepted_tokens[place]));
   }
   state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
+  state_->replayed_steps.Increment(static_cast<double>(now.num_steps_replayed - last.num_steps_replayed));
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
   if (now.num_steps != last.num_steps) {  // Else it only waited for the disk, or ended what was cancelled.
     state_->step_seconds.Observe(report.seconds);

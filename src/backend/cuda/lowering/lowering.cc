@@ -61,6 +61,7 @@ Result<int32_t*> Lowering::ChosenRows(int64_t count) {
   if (chosen_rows_.num_bytes() < num_bytes) {
     DSV4_ASSIGN_OR_RETURN(chosen_rows_, context_.memory().Allocate(num_bytes));
   }
+  context_.queue().Keep(chosen_rows_);  // A longer list gets other memory.
   return reinterpret_cast<int32_t*>(chosen_rows_.data());
 }
 

@@ -14,6 +14,10 @@ constexpr const char* kCopyToHost = "copy to the host";
 
 Status DeviceQueue::CopyToHost(void* destination, const void* source, size_t num_bytes) {
   const std::lock_guard wait_lock(wait_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    Spoil("the host waited for bytes");
+  }
   if (num_bytes > kMaxWrittenBytes) return TransferToHost(destination, source, num_bytes);
   if (pinned_->Holds(destination, num_bytes)) return WriteToHost(destination, source, num_bytes);
   if (!landing_) {
@@ -89,32 +93,35 @@ cudaError_t DeviceQueue::TakeEvent(cudaEvent_t* event) {
   return cudaSuccess;
 }
 
+Result<std::unique_ptr<PendingCopy>> DeviceQueue::CopyStarted(Buffer fault) {
+  cudaEvent_t done = nullptr;
+  DSV4_TRY(Check(TakeEvent(&done), kCopyToHost));
+  if (const Status recorded = Check(cudaEventRecord(done, stream_), kCopyToHost); !recorded.ok()) {
+    events_.push_back(done);
+    return Error(recorded);
+  }
+  // No copy has yet to read what was staged.
+  if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
+  return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded_);
+}
+
 Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
                                                                   size_t num_bytes) {
   DSV4_ASSIGN_OR_RETURN(Buffer fault, AllocateOnHost(sizeof(Fault)));
   *static_cast<Fault*>(fault.data()) = {};
-  cudaEvent_t done = nullptr;
-  uint64_t num_recorded = 0;
-  if (pinned_->Holds(destination, num_bytes) && pinned_->Holds(fault.data(), sizeof(Fault))) {
-    DSV4_TRY(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
-    LaunchCopyToHost(*this, destination, source, num_bytes, static_cast<Fault*>(fault.data()));
-    const std::lock_guard lock(mutex_);
-    --num_open_ops_;
-    ++num_moves_;
-    DSV4_TRY(FlushOfOp());
-    DSV4_TRY(Check(TakeEvent(&done), kCopyToHost));
-    if (const Status recorded = Check(cudaEventRecord(done, stream_), kCopyToHost); !recorded.ok()) {
-      events_.push_back(done);
-      return Error(recorded);
-    }
-    num_recorded = num_recorded_;
-    // No copy has yet to read what was staged.
-    if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
-  } else {
+  if (!pinned_->Holds(destination, num_bytes) || !pinned_->Holds(fault.data(), sizeof(Fault))) {
     // The driver pins no more memory.
     DSV4_TRY(CopyToHost(destination, source, num_bytes));
+    return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), nullptr, 0);
   }
-  return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded);
+  DSV4_TRY(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
+  LaunchCopyToHost(*this, destination, source, num_bytes, static_cast<Fault*>(fault.data()));
+  const std::lock_guard lock(mutex_);
+  --num_open_ops_;
+  ++num_moves_;
+  DSV4_TRY(FlushOfOp());
+  NoteEnd({destination, source, num_bytes}, fault.data());
+  return CopyStarted(std::move(fault));
 }
 
 Result<Buffer> DeviceQueue::AllocateOnHost(size_t num_bytes) {

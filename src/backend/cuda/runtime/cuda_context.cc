@@ -33,7 +33,7 @@ CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode blo
               .fp8_products = fp8_products},
       lowering_(std::make_unique<Lowering>(*this)) {}
 
-CudaContext::~CudaContext() = default;
+CudaContext::~CudaContext() { queue_->DropRecords(); }
 
 Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& operand) const {
   if (operand.num_elements() == 0 || operand.device == queue_->device()) return {};

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/device/numeric/device_array.h"
 #include "backend/cuda/device/sync/grid_barrier.h"
@@ -17,6 +18,7 @@
 #include "backend/cuda/runtime/device_memory.h"
 #include "backend/cuda/weights/expert_tables.h"
 #include "ops/op_context.h"
+#include "ops/step_replay.h"
 #include "tensor/arena.h"
 
 namespace dsv4::backend::cuda {
@@ -32,6 +34,12 @@ class CudaContext final : public ops::OpContext {
   Memory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
   Stream stream() override { return queue_->stream(); }
+
+  ops::StepReplayer* replayer() override { return explain_ == nullptr ? replayer_.get() : nullptr; }
+  // Null: steps are walked.
+  void SetReplayer(std::shared_ptr<ops::StepReplayer> replayer) { replayer_ = std::move(replayer); }
+  // That of the queue and of this context's scratch memory. The context must outlive it.
+  std::shared_ptr<ops::StepReplayer> MakeReplayer();
 
   DeviceQueue& queue() { return *queue_; }
   // For those that may outlive the context.
@@ -86,7 +94,44 @@ class CudaContext final : public ops::OpContext {
     return static_cast<T*>(data);
   }
 
-  // A device copy of `values` for launches of the op that runs now; the source is free at return.
+  // A device copy of what `make(source, &values)` makes of an array of the op's arguments, for launches of the op that runs now. In a
+  // step that is replayed `make` is called with the step's new array, and the rest of the op is not: all else that `make` knows must follow
+  // from the op's other arguments.
+  template <typename T, typename Source, typename Make>
+  Result<DeviceArray<T>> StageFrom(std::span<const Source> source, const Make& make,
+                                   StagedGrowth growth = StagedGrowth::kNone) {
+    std::vector<T> values;
+    make(source, &values);
+    StagedOrigin origin = {.array = std::as_bytes(source), .growth = growth};
+    if (queue_->recording()) {
+      origin.fill = [make](const void* array, size_t count) {
+        static thread_local std::vector<T> again;
+        again.clear();
+        make(std::span(static_cast<const Source*>(array), count), &again);
+        return std::as_bytes(std::span<const T>(again));
+      };
+    }
+    DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size() * sizeof(T), origin));
+    return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
+  }
+  // A number that launches may depend on, of an array of the op's arguments: `number(source)`, an int64_t. Launches may depend on such an
+  // array in no other way; in a step that is replayed the number is still the same. `number` knows what `make` above may know.
+  template <typename Source, typename Number>
+  int64_t NumberFrom(std::span<const Source> source, const Number& number) {
+    const int64_t value = number(source);
+    if (queue_->recording()) {
+      queue_->NoteNumber(
+          std::as_bytes(source),
+          [number](const void* array, size_t count) {
+            return int64_t{number(std::span(static_cast<const Source*>(array), count))};
+          },
+          value);
+    }
+    return value;
+  }
+
+  // A device copy of `values` for launches of the op that runs now; the source is free at return. A step with such an array is always
+  // walked.
   template <typename T>
   Result<DeviceArray<T>> Stage(std::span<const T> values) {
     DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size_bytes()));
@@ -115,6 +160,7 @@ class CudaContext final : public ops::OpContext {
   int64_t num_inexact_experts_ = 0;
   const OpRecord* record_ = nullptr;  // Of the op that runs now.
   std::unique_ptr<Explanations> explain_;
+  std::shared_ptr<ops::StepReplayer> replayer_;
   std::set<std::string> missed_;        // Ops that the log has told of.
   std::unique_ptr<Lowering> lowering_;  // Last: it uses all of this.
 };

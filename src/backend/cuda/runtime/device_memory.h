@@ -18,6 +18,7 @@ class DeviceMemory final : public Memory {
   explicit DeviceMemory(std::shared_ptr<DeviceQueue> queue) : queue_(std::move(queue)) {}
 
   Device device() const override { return queue_->device(); }
+  DeviceQueue& queue() { return *queue_; }
   // ResourceExhausted says how much was asked for and how much is free.
   Result<Buffer> Allocate(size_t num_bytes) override;
   Status Copy(void* destination, const void* source, size_t num_bytes, Stream stream) override;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "backend/cuda/runtime/step_record.h"
 #include "base/check.h"
 
 namespace dsv4::backend::cuda {
@@ -79,6 +80,12 @@ std::string OpRecord::ToString() const {
   return text;
 }
 
+DeviceQueue::DeviceQueue(const QueueOptions& options)
+    : options_(options),
+      pinned_(std::make_shared<PinnedBlocks>()),
+      graphs_(options.prefetch),
+      records_(std::make_shared<StepRecords>()) {}
+
 Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& options) {
   std::shared_ptr<DeviceQueue> queue(new DeviceQueue(options));
   DSV4_TRY(queue->Enter());
@@ -151,6 +158,7 @@ Status DeviceQueue::Check(cudaError_t error, std::string_view what) {
 Status DeviceQueue::BeginOp(const OpRecord& record) {
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(broken_);
+  SpoilIfForeign();
   journal_[num_recorded_++ % kJournalLength] = record;
   list_ops_.push_back(record);
   launches_before_.push_back(list_.size());
@@ -247,21 +255,24 @@ bool DeviceQueue::RunsAtOnce(const void* kernel, unsigned blocks, unsigned threa
   return blocks <= known.blocks;
 }
 
-Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes) {
+Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes, const StagedOrigin& origin) {
   const std::lock_guard lock(mutex_);
-  if (num_bytes > Staging::kMaxArrayBytes) {
+  const size_t capacity = StagedCapacity(num_bytes, origin.growth);
+  if (capacity > Staging::kMaxArrayBytes) {
     DSV4_ASSIGN_OR_RETURN(void* const data, AllocateLocked(num_bytes));
     large_arrays_.push_back(data);
     DSV4_TRY(Check(cudaMemcpyAsync(data, source, num_bytes, cudaMemcpyHostToDevice, stream_),
                    "staging of an op's tables"));
     return data;
   }
-  if (!staging_.Fits(num_bytes)) {
+  if (!staging_.Fits(capacity)) {
+    Spoil("more arrays than staging memory holds");
     DSV4_TRY(Flush());
     DSV4_TRY(Check(staging_.SwitchHalf(stream_), "staging of an op's tables"));
   }
   DSV4_TRY(Check(staging_.AwaitHalf(), "staging of an op's tables"));
-  return staging_.Put(source, num_bytes);
+  NoteStaged(staging_.position().used, num_bytes, origin);
+  return staging_.Put(source, num_bytes, capacity);
 }
 
 Status DeviceQueue::EndOp() {
@@ -305,9 +316,13 @@ Status DeviceQueue::Flush() {
   const size_t without_upload = staged.num_bytes == 0 ? 1 : 0;
   if (without_upload != 0) list_.SkipFirst();
   num_moves_ += 1 - static_cast<int64_t>(without_upload);
+  if (options_.watch)
+    options_.watch(list_.bytes(), {static_cast<const std::byte*>(staged.host), staged.num_bytes});
   size_t failed = 0;
   Status status;
-  const cudaError_t error = graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed);
+  std::shared_ptr<const CudaGraph> graph;
+  const cudaError_t error =
+      graphs_.Run(list_, options_.graphs && !options_.synchronous, stream_, &failed, &graph);
   if (error != cudaSuccess) {
     // The op whose launch it was: the last that began at or before it.
     const auto after =
@@ -317,6 +332,7 @@ Status DeviceQueue::Flush() {
     status = Check(error, named ? "op " + list_ops_[static_cast<size_t>(op)].ToString()
                                 : fmt::format("a graph of {} launches", list_.size()));
   }
+  NoteList(staged.num_bytes, std::move(graph));
   ++lists_since_wait_;
   list_.Clear();
   list_ops_.clear();
@@ -326,6 +342,7 @@ Status DeviceQueue::Flush() {
 
 Result<void*> DeviceQueue::AllocateLocked(size_t num_bytes) {
   DSV4_TRY(Enter());
+  Spoil("memory was allocated");
   void* data = nullptr;
   const size_t rounded = std::max<size_t>(num_bytes, 1);
   const cudaError_t error = cudaMallocFromPoolAsync(&data, rounded, pool_, stream_);
@@ -351,6 +368,7 @@ Result<void*> DeviceQueue::Allocate(size_t num_bytes) {
 
 void DeviceQueue::Free(void* data) {
   const std::lock_guard lock(mutex_);
+  Spoil("memory was freed");
   const Status flushed = Flush();
   if (!flushed.ok() && refused_.ok()) refused_ = flushed;
   cudaFreeAsync(data, stream_);
@@ -358,6 +376,7 @@ void DeviceQueue::Free(void* data) {
 
 Status DeviceQueue::CopyOnDevice(void* destination, const void* source, size_t num_bytes) {
   const std::lock_guard lock(mutex_);
+  Spoil("a copy on the device");
   DSV4_RETURN_IF_ERROR(Flush());
   return Check(cudaMemcpyAsync(destination, source, num_bytes, cudaMemcpyDeviceToDevice, stream_),
                "copy on the device");
@@ -367,7 +386,15 @@ Status DeviceQueue::CopyOnDevice(void* destination, const void* source, size_t n
 Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t num_bytes) {
   DSV4_CHECK(num_bytes <= kMaxStagedCopyBytes) << num_bytes << " bytes";
   DSV4_RETURN_IF_ERROR(BeginOp({"copy to the device", {Shape{static_cast<int64_t>(num_bytes)}}}));
-  const Result<const void*> staged = Stage(source, num_bytes);
+  // The bytes of an array of the step are staged as they are.
+  StagedOrigin origin = {.array = {static_cast<const std::byte*>(source), num_bytes}};
+  if (recording()) {
+    origin.fill = [num_bytes](const void* array, size_t count) {
+      return count == 0 ? std::span<const std::byte>()
+                        : std::span(static_cast<const std::byte*>(array), num_bytes);
+    };
+  }
+  const Result<const void*> staged = Stage(source, num_bytes, origin);
   if (staged.has_value()) LaunchCopyBytes(*this, destination, *staged, num_bytes);
   {
     const std::lock_guard lock(mutex_);
@@ -379,6 +406,7 @@ Status DeviceQueue::CopyFromHost(void* destination, const void* source, size_t n
 
 Status DeviceQueue::OnStream(std::string_view what, const std::function<Status(cudaStream_t)>& work) {
   const std::lock_guard lock(mutex_);
+  Spoil("other work on the stream");
   DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
   return work(stream_);
 }
@@ -386,11 +414,13 @@ Status DeviceQueue::OnStream(std::string_view what, const std::function<Status(c
 Status DeviceQueue::CallOnStream(std::string_view what,
                                  const std::function<cudaError_t(cudaStream_t)>& work) {
   const std::lock_guard lock(mutex_);
+  Spoil("other work on the stream");
   DSV4_RETURN_IF_ERROR(Flush().WithContext(what));
   return Check(work(stream_), what);
 }
 
 Status DeviceQueue::StartWait(std::string_view what) {
+  Spoil("the host waited");
   DSV4_RETURN_IF_ERROR(Flush());
   return Check(cudaMemcpyAsync(host_fault_, device_fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),
                what);

@@ -16,10 +16,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,6 +32,7 @@
 #include "backend/cuda/runtime/launch_list.h"
 #include "backend/cuda/runtime/pinned_blocks.h"
 #include "backend/cuda/runtime/staging.h"
+#include "ops/step_replay.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {
@@ -51,12 +54,31 @@ class PendingLaunches {
   virtual Status Launch() = 0;
 };
 
+// Sees what is handed to the device at once: launches (LaunchList::bytes), and the staged bytes that they bring first.
+using WatchLists =
+    std::function<void(std::span<const std::byte> launches, std::span<const std::byte> staged)>;
+
 struct QueueOptions {
   int device = 0;
   bool synchronous = false;  // Every op waits for itself.
   bool graphs = true;        // Lists of launches that come again run as graphs.
   bool overlap = false;      // Kernels may start before the one in front of them has ended.
   bool prefetch = false;     // Graphs ask for weights ahead of the launches that read them.
+  WatchLists watch = {};     // For tests.
+};
+
+class StepRecords;
+
+// How the bytes of a staged array follow from an array of the step (ops/step_replay.h), borrowed until the next call; and a number that
+// steers launches, in the same way. Both are functions of the array alone: what else they know is the same in all steps of a key.
+using StagedFill = std::function<std::span<const std::byte>(const void* array, size_t count)>;
+using StagedNumber = std::function<int64_t(const void* array, size_t count)>;
+// kInSteps: an array that grows with the context, with room for some more, so that the arrays behind it stay where they are.
+enum class StagedGrowth : uint8_t { kNone, kInSteps };
+struct StagedOrigin {
+  std::span<const std::byte> array = {};  // All of it; empty with null data: the bytes are those of no array.
+  StagedGrowth growth = StagedGrowth::kNone;
+  StagedFill fill = {};
 };
 
 // Thread-safe: a mutex guards everything, and ops of several threads are queued one after the other, launch by launch.
@@ -111,8 +133,14 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   }
   // Whether so many blocks of the kernel run at the same time when nothing else does, so that they may wait for each other.
   bool RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
-  // A device copy of a host array, for launches of the op that is open; the source is free at return.
-  Result<const void*> Stage(const void* source, size_t num_bytes);
+  // A device copy of a host array, for launches of the op that is open; the source is free at return. A step that stages an array without
+  // origin leaves no record.
+  Result<const void*> Stage(const void* source, size_t num_bytes, const StagedOrigin& origin = {});
+  // While a step is recorded: launches depend on this number of the step's array.
+  void NoteNumber(std::span<const std::byte> array, StagedNumber number, int64_t value);
+  // The same: launches know this memory, which must stay.
+  void Keep(const Buffer& buffer);
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
   Status EndOp();
 
   // Memory in stream order, zeroed. The error is cudaErrorMemoryAllocation's, which is not noted as one of the device.
@@ -139,11 +167,20 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
 
   LaunchCounters counters() const;
 
+  // ops::StepReplayer. `scratch`: the memory that ops use beside their arguments, if all of it is in one place; null: no record.
+  Result<std::unique_ptr<PendingCopy>> Replay(std::string_view key, const ops::StepReplayer::End& end,
+                                              const void* scratch,
+                                              const std::function<void(ops::StepArrays&)>& pass);
+  void BeginRecording(std::string_view key, std::shared_ptr<ops::StepArrays> arrays);
+  void EndRecording(bool queued, const void* scratch);
+  ops::ReplayCounters replay_counters() const;
+  // What launches know has changed or gone (weights, their tables): steps are walked again. Also before the memory that records keep goes.
+  void DropRecords();
+
  private:
   class QueuedCopy;
 
-  explicit DeviceQueue(const QueueOptions& options)
-      : options_(options), pinned_(std::make_shared<PinnedBlocks>()), graphs_(options.prefetch) {}
+  explicit DeviceQueue(const QueueOptions& options);
   // These want mutex_ held, except in Create.
   Status Check(cudaError_t error, std::string_view what);
   Status Enter();
@@ -160,6 +197,16 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   cudaError_t TakeEvent(cudaEvent_t* event);
   std::string Journal() const;
   Status FlushOfOp();
+  // What was queued has ended with a copy to the host: a handle of it.
+  Result<std::unique_ptr<PendingCopy>> CopyStarted(Buffer fault);
+  // Something is queued that no record can hold, or by another thread.
+  void Spoil(const char* why);
+  void SpoilIfForeign();
+  void NoteStaged(size_t offset, size_t num_bytes, const StagedOrigin& origin);
+  void NoteEnd(const ops::StepReplayer::End& end, const void* fault);
+  void NoteList(size_t num_staged_bytes, std::shared_ptr<const CudaGraph> graph);
+  // How soon lists are handed over.
+  uint64_t ListGrowth() const { return std::min<uint64_t>(lists_since_wait_, 6); }
   // These do not.
   Status Wait(std::string_view what);
   // With wait_mutex_ held; both waits for everything.
@@ -171,9 +218,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   // waited for it, then as many as the host has made by the time the device has done those before.
   static constexpr size_t kFirstListLaunches = 8;
   static constexpr size_t kMaxListLaunches = 320;
-  size_t MaxListLaunches() const {
-    return std::min(kMaxListLaunches, kFirstListLaunches << std::min<uint64_t>(lists_since_wait_, 6));
-  }
+  size_t MaxListLaunches() const { return std::min(kMaxListLaunches, kFirstListLaunches << ListGrowth()); }
   // Up to so many bytes a kernel at the list's end writes to the host; more are worth TMA.
   static constexpr size_t kMaxWrittenBytes = size_t{1} << 20;
   static constexpr size_t kJournalLength = 8;
@@ -220,6 +265,8 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   std::unordered_map<const void*, int> most_clusters_;     // The same.
   std::unordered_map<const void*, BlocksAtOnce> blocks_at_once_;
   std::vector<cudaEvent_t> events_;  // That no copy uses.
+  std::shared_ptr<StepRecords> records_;
+  std::atomic<bool> recording_ = false;
 };
 
 }  // namespace dsv4::backend::cuda

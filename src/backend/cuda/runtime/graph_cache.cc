@@ -16,16 +16,18 @@ bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
 
 }  // namespace
 
+CudaGraph::~CudaGraph() {
+  if (executable != nullptr) cudaGraphExecDestroy(executable);
+}
+
 GraphCache::~GraphCache() {
-  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.executable);
   if (branch_ != nullptr) cudaEventDestroy(branch_);
   if (prefetch_stream_ != nullptr) cudaStreamDestroy(prefetch_stream_);
   if (capture_stream_ != nullptr) cudaStreamDestroy(capture_stream_);
 }
 
 void GraphCache::Drop(Graphs::iterator graph) {
-  cudaGraphExecDestroy(graph->executable);
-  by_key_.erase(graph->key);
+  by_key_.erase((*graph)->key);
   graphs_.erase(graph);
 }
 
@@ -73,17 +75,19 @@ cudaError_t GraphCache::Capture(const LaunchList& list, cudaGraphExec_t* executa
   return error;
 }
 
-cudaError_t GraphCache::Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed) {
+cudaError_t GraphCache::Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed,
+                            std::shared_ptr<const CudaGraph>* graph) {
   *failed = list.size();
+  graph->reset();
   if (list.size() == 0) return cudaSuccess;
   counters_.launches += static_cast<int64_t>(list.size());
   ++counters_.lists;
-  if (!use_graphs || list.size() < kMinLaunches) return list.Enqueue(stream, failed);
+  if (!BecomesGraph(list, use_graphs)) return list.Enqueue(stream, failed);
 
   const std::span<const std::byte> bytes = list.bytes();
   const uint64_t key = XXH3_64bits(bytes.data(), bytes.size());
   auto found = by_key_.find(key);
-  if (found != by_key_.end() && !SameBytes(found->second->bytes, bytes)) {
+  if (found != by_key_.end() && !SameBytes((*found->second)->bytes, bytes)) {
     Drop(found->second);
     found = by_key_.end();
   }
@@ -94,17 +98,35 @@ cudaError_t GraphCache::Run(const LaunchList& list, bool use_graphs, cudaStream_
       seen_once_.insert(key);
       return list.Enqueue(stream, failed);
     }
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t error = Capture(list, &executable, failed);
+    auto made = std::make_shared<CudaGraph>();
+    made->key = key;
+    made->bytes.assign(bytes.begin(), bytes.end());
+    made->num_launches = list.size();
+    const cudaError_t error = Capture(list, &made->executable, failed);
     if (error != cudaSuccess) return error;
     ++counters_.graphs_captured;
     if (graphs_.size() >= kMaxGraphs) Drop(std::prev(graphs_.end()));
-    graphs_.push_front({key, {bytes.begin(), bytes.end()}, executable});
+    graphs_.push_front(std::move(made));
     found = by_key_.emplace(key, graphs_.begin()).first;
   }
   graphs_.splice(graphs_.begin(), graphs_, found->second);
   ++counters_.replayed_lists;
-  return cudaGraphLaunch(found->second->executable, stream);
+  *graph = *found->second;
+  return cudaGraphLaunch((*graph)->executable, stream);
+}
+
+cudaError_t GraphCache::RunAgain(const CudaGraph& graph, cudaStream_t stream) {
+  counters_.launches += static_cast<int64_t>(graph.num_launches);
+  ++counters_.lists;
+  ++counters_.replayed_lists;
+  return cudaGraphLaunch(graph.executable, stream);
+}
+
+cudaError_t GraphCache::RunAgain(const LaunchList& list, cudaStream_t stream) {
+  counters_.launches += static_cast<int64_t>(list.size());
+  ++counters_.lists;
+  size_t failed = 0;
+  return list.Enqueue(stream, &failed);
 }
 
 }  // namespace dsv4::backend::cuda

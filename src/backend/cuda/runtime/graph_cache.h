@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -21,6 +22,19 @@ struct LaunchCounters {
   int64_t graphs_captured = 0;  // Graphs made.
 };
 
+// A list as a graph that can be launched, with the bytes that it was made from.
+struct CudaGraph {
+  uint64_t key = 0;
+  std::vector<std::byte> bytes;
+  size_t num_launches = 0;
+  cudaGraphExec_t executable = nullptr;
+
+  CudaGraph() = default;
+  ~CudaGraph();
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+};
+
 class GraphCache {
  public:
   // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of the graph.
@@ -30,8 +44,16 @@ class GraphCache {
   GraphCache& operator=(const GraphCache&) = delete;
 
   // Queues the list's work on `stream`. On an error *failed is the launch that was refused, or list.size() if none can be
-  // named; nothing of a list that failed to become a graph has been queued.
-  cudaError_t Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed);
+  // named; nothing of a list that failed to become a graph has been queued. *graph is what ran, null where that was none.
+  cudaError_t Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed,
+                  std::shared_ptr<const CudaGraph>* graph);
+  // Queues again what Run did for such a graph, or for a list that becomes none.
+  cudaError_t RunAgain(const CudaGraph& graph, cudaStream_t stream);
+  cudaError_t RunAgain(const LaunchList& list, cudaStream_t stream);
+  // Whether Run makes a graph of it, sooner or later.
+  static bool BecomesGraph(const LaunchList& list, bool use_graphs) {
+    return use_graphs && list.size() >= kMinLaunches;
+  }
 
   const LaunchCounters& counters() const { return counters_; }
 
@@ -41,12 +63,7 @@ class GraphCache {
   // Shorter lists are not worth one.
   static constexpr size_t kMinLaunches = 4;
 
-  struct Graph {
-    uint64_t key = 0;
-    std::vector<std::byte> bytes;
-    cudaGraphExec_t executable = nullptr;
-  };
-  using Graphs = std::list<Graph>;  // The one used last is first.
+  using Graphs = std::list<std::shared_ptr<CudaGraph>>;  // The one used last is first.
 
   cudaError_t Capture(const LaunchList& list, cudaGraphExec_t* executable, size_t* failed);
   void Drop(Graphs::iterator graph);

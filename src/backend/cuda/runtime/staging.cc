@@ -24,12 +24,13 @@ cudaError_t Staging::Allocate() {
   return cudaSuccess;
 }
 
-void* Staging::Put(const void* source, size_t num_bytes) {
-  constexpr size_t kAlignment = 256;
+void* Staging::Put(const void* source, size_t num_bytes, size_t capacity) {
   const Half& half = halves_[half_];
+  const size_t rounded = Rounded(capacity);
   if (num_bytes > 0) std::memcpy(half.host + used_, source, num_bytes);
+  std::memset(half.host + used_ + num_bytes, 0, rounded - num_bytes);
   void* const place = half.device + used_;
-  used_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  used_ += rounded;
   return place;
 }
 

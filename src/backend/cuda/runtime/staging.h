@@ -25,9 +25,10 @@ class Staging {
   // Before anything else.
   cudaError_t Allocate();
 
-  bool Fits(size_t num_bytes) const { return used_ + num_bytes <= kHalfBytes; }
-  // Copies num_bytes, which fit, and says where they will be. After AwaitHalf.
-  void* Put(const void* source, size_t num_bytes);
+  bool Fits(size_t num_bytes) const { return used_ + Rounded(num_bytes) <= kHalfBytes; }
+  // Copies num_bytes and zeros up to `capacity`, which fits, and says where they will be. After AwaitHalf.
+  void* Put(const void* source, size_t num_bytes, size_t capacity);
+  void* Put(const void* source, size_t num_bytes) { return Put(source, num_bytes, num_bytes); }
   // What was put since the last call: its taker queues the copy. Multiples of 256 bytes.
   struct Bytes {
     const void* host = nullptr;
@@ -35,6 +36,18 @@ class Staging {
     size_t num_bytes = 0;
   };
   Bytes TakeNew();
+  // Where Put goes on.
+  struct Position {
+    int half = 0;
+    size_t used = 0;
+    friend bool operator==(const Position& a, const Position& b) = default;
+  };
+  Position position() const { return {half_, used_}; }
+  // Of this half, in host memory: for a caller that puts everything where it lay before, and then goes on from there.
+  std::byte* HostBytes(size_t offset) { return halves_[half_].host + offset; }
+  void GoOnFrom(size_t used) { used_ = taken_ = used; }
+  // Bytes that an array takes.
+  static size_t Rounded(size_t num_bytes) { return (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
   // Whether there is any.
   bool HasNew() const { return used_ != taken_; }
   // Goes on in the other half. Everything put has been taken.
@@ -45,6 +58,7 @@ class Staging {
   void Rewind();
 
  private:
+  static constexpr size_t kAlignment = 256;
   struct Half {
     std::byte* host = nullptr;
     std::byte* device = nullptr;

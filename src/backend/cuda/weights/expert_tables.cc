@@ -42,6 +42,11 @@ bool ExpertTables::Entry::Fits(std::span<const ops::ExpertWeights> experts, DTyp
          last == experts.back().w2.data.data && generation == now;
 }
 
+void ExpertTables::WeightsChange() {
+  ++generation_;
+  memory_.queue().DropRecords();
+}
+
 bool ExpertTables::Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const {
   if (experts.size() <= kFewExperts) return false;
   const auto found = entries_.find(experts.data());
@@ -50,7 +55,10 @@ bool ExpertTables::Knows(std::span<const ops::ExpertWeights> experts, DType x_dt
 
 Result<const ExpertTable*> ExpertTables::Find(std::span<const ops::ExpertWeights> experts, DType x_dtype) {
   const bool few = experts.size() <= kFewExperts;
-  if (entries_.size() >= kMaxEntries && !entries_.contains(experts.data())) entries_.clear();
+  if (entries_.size() >= kMaxEntries && !entries_.contains(experts.data())) {
+    memory_.queue().DropRecords();
+    entries_.clear();
+  }
   Entry& entry = entries_[experts.data()];
   const bool alike = entry.Fits(experts, x_dtype, generation_);
   if (alike && !few) return &entry.table;
@@ -58,6 +66,7 @@ Result<const ExpertTable*> ExpertTables::Find(std::span<const ops::ExpertWeights
   if (alike && weights == entry.host) return &entry.table;
 
   // A fresh buffer: work in flight may still read the old one, which is freed behind it.
+  if (entry.num_experts > 0) memory_.queue().DropRecords();
   entry = {};
   const size_t num_bytes = weights.size() * sizeof(DeviceWeight);
   DSV4_ASSIGN_OR_RETURN(entry.device, memory_.Allocate(num_bytes));

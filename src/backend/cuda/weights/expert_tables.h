@@ -48,8 +48,8 @@ class ExpertTables {
   // Whether Find would give the table of so many experts without reading them all; they were valid when it was made.
   bool Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const;
 
-  // Weights come or change.
-  void WeightsChange() { ++generation_; }
+  // Weights come or change. Steps that were recorded know the tables they had.
+  void WeightsChange();
 
  private:
   struct Entry {

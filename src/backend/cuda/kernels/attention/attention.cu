@@ -187,20 +187,20 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
     return Unimplemented("op attention: q: " + args.q.shape.ToString() +
                          ", this backend takes a head_dim of up to 1024");
   }
-  SequenceTableBuilder builder;
-  int64_t max_keys = 0;
-  for (const ops::AttentionSequence& s : args.sequences) {
-    const int64_t visible = args.ratio == 0 ? 0 : (s.first_position + s.num_tokens) / args.ratio;
-    builder.Add({.token_begin = s.token_begin,
-                 .num_tokens = s.num_tokens,
-                 .first_position = s.first_position,
-                 .ring = s.window.data,
-                 .ring_capacity = s.window.capacity},
-                s.entries, visible);
-    const int64_t entries = args.selected.is_null() ? visible : std::min(visible, args.selected.shape[1]);
-    max_keys = std::max(max_keys, std::min(args.window_size, s.first_position + s.num_tokens) + entries);
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, head_dim));
+  const int64_t top_k = args.selected.is_null() ? INT64_MAX : args.selected.shape[1];
+  const int64_t max_keys =
+      context.NumberFrom(args.sequences, [window = args.window_size, ratio = args.ratio,
+                                          top_k](std::span<const ops::AttentionSequence> sequences) {
+        int64_t most = 0;
+        for (const ops::AttentionSequence& s : sequences) {
+          most = std::max(most, std::min(window, s.first_position + s.num_tokens) +
+                                    std::min(VisibleEntries(s, ratio), top_k));
+        }
+        return KeysInSteps(most);
+      });
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const SequenceTable table,
+      StageSequences(context, args.sequences, {.ratio = args.ratio, .shard = {}, .width = head_dim}));
   AttentionParams params = {.q = args.q.data,
                             .sink = args.sink.as<const float>(),
                             .o = args.o.data,

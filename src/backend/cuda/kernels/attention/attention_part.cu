@@ -317,21 +317,20 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
     return Unimplemented("op attention_part: q: " + args.q.shape.ToString() + ", lists of " +
                          std::to_string(top_k) + ", this backend takes a head_dim of up to 1024 and 8192");
   }
-  SequenceTableBuilder builder;
-  int64_t max_keys = 1;
-  for (const ops::AttentionSequence& s : args.sequences) {
-    const int64_t end = s.first_position + s.num_tokens;
-    const int64_t here = args.ratio == 0 ? 0 : RowsHere(end / args.ratio, args.shard.index, args.shard.count);
-    builder.Add({.token_begin = s.token_begin,
-                 .num_tokens = s.num_tokens,
-                 .first_position = s.first_position,
-                 .ring = s.window.data,
-                 .ring_capacity = std::max<int64_t>(s.window.capacity, 1)},
-                s.entries, here);
-    const int64_t rows = args.selected.is_null() ? here : std::min(here, top_k);
-    max_keys = std::max(max_keys, std::min(args.window_size, end) + rows);
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, head_dim));
+  const int64_t most_chosen = args.selected.is_null() ? INT64_MAX : top_k;
+  const int64_t max_keys =
+      context.NumberFrom(args.sequences, [window = args.window_size, ratio = args.ratio, shard = args.shard,
+                                          most_chosen](std::span<const ops::AttentionSequence> sequences) {
+        int64_t most = 1;
+        for (const ops::AttentionSequence& s : sequences) {
+          most = std::max(most, std::min(window, s.first_position + s.num_tokens) +
+                                    std::min(shard.NumRows(VisibleEntries(s, ratio)), most_chosen));
+        }
+        return KeysInSteps(most);
+      });
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const SequenceTable table,
+      StageSequences(context, args.sequences, {.ratio = args.ratio, .shard = args.shard, .width = head_dim}));
   PartParams params = {.q = args.q.data,
                        .part = args.part.as<float>(),
                        .rows = nullptr,

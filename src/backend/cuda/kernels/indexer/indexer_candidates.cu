@@ -186,26 +186,18 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
   // Row j here is entry j * count + index, so of floor((p + 1) / ratio) entries as many rows are here as
   // floor((p + shift + 1) / (ratio * count)): what the kernels for all entries count, told of later positions.
   const int64_t shift = args.ratio * (shard.count - 1 - shard.index);
-  SequenceTableBuilder builder;
-  int64_t max_entries = 0;  // Of all ranks.
-  int64_t max_visible = 0;  // Of those, here.
-  for (const ops::IndexerSequence& s : args.sequences) {
-    const int64_t entries = (s.first_position + s.num_tokens) / args.ratio;
-    const int64_t rows = shard.NumRows(entries);
-    builder.Add({.token_begin = s.token_begin,
-                 .num_tokens = s.num_tokens,
-                 .first_position = s.first_position + shift},
-                s.keys, rows);
-    if (s.num_tokens == 0) continue;
-    max_entries = std::max(max_entries, entries);
-    max_visible = std::max(max_visible, rows);
-  }
-  // As in IndexerSelect: for as many as there may soon be.
+  // As in IndexerSelect: for as many as there may soon be. Of all ranks, and of those here.
+  const int64_t max_entries = context.NumberFrom(
+      args.sequences,
+      [top_k, ratio = args.ratio, num_ranks = shard.count](std::span<const ops::IndexerSequence> sequences) {
+        return SharedEntriesInSteps(MostVisible(sequences, ratio), top_k, num_ranks);
+      });
   const bool scored = max_entries > top_k;
-  max_visible =
-      scored
-          ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))))
-          : top_k;
+  const int64_t rows_here = context.NumberFrom(
+      args.sequences, [shard, ratio = args.ratio](std::span<const ops::IndexerSequence> sequences) {
+        return EntriesInSteps(shard.NumRows(MostVisible(sequences, ratio)), -1);
+      });
+  const int64_t max_visible = scored ? rows_here : top_k;
   const size_t shared_bytes = static_cast<size_t>(top_k + top_k % 2) * sizeof(uint64_t);
   if (!CanScore(context.limits(), num_heads, width, max_visible) || shared_bytes > kMaxSharedBytes) {
     return Unimplemented(
@@ -213,7 +205,10 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
         " entries and the best " + std::to_string(top_k) +
         ", this backend takes up to 50000 elements a token, 2097120 entries and 25600 of them");
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const SequenceTable table,
+      StageSequences(context, args.sequences,
+                     {.ratio = args.ratio, .shard = shard, .shift = shift, .width = width}));
   const ScoreParams score = {.q = args.q.data,
                              .weights = args.weights.data,
                              .scores = nullptr,

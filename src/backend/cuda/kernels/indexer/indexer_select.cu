@@ -215,21 +215,14 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
   const int64_t width = args.q.shape[2];
   const int64_t top_k = args.selected.shape[1];
   if (num_tokens == 0 || top_k == 0) return {};
-  SequenceTableBuilder builder;
-  int64_t max_visible = 0;
-  for (const ops::IndexerSequence& s : args.sequences) {
-    const int64_t visible = (s.first_position + s.num_tokens) / args.ratio;
-    builder.Add(
-        {.token_begin = s.token_begin, .num_tokens = s.num_tokens, .first_position = s.first_position},
-        s.keys, visible);
-    if (s.num_tokens > 0) max_visible = std::max(max_visible, visible);
-  }
   // For as many as there may soon be: the launches of a sequence's steps stay the same.
-  max_visible =
-      max_visible <= top_k
-          ? top_k
-          : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_visible, 1024))));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const SequenceTable table, builder.Stage(context, width));
+  const int64_t max_visible = context.NumberFrom(
+      args.sequences, [top_k, ratio = args.ratio](std::span<const ops::IndexerSequence> sequences) {
+        return EntriesInSteps(MostVisible(sequences, ratio), top_k);
+      });
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const SequenceTable table,
+      StageSequences(context, args.sequences, {.ratio = args.ratio, .shard = {}, .width = width}));
 
   if (!CanScore(context.limits(), num_heads, width, max_visible)) {
     return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +

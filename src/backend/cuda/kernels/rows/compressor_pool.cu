@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
@@ -110,31 +112,52 @@ bool KeepsWhatIsRead(const ops::CompressorSequence& s, int64_t ratio, bool overl
   return rows <= s.value_history.capacity && rows <= s.score_history.capacity;
 }
 
+void AppendHistories(std::span<const ops::CompressorSequence> sequences, int64_t ratio,
+                     std::vector<Sequence>* list) {
+  int64_t num_entries = 0;
+  for (const ops::CompressorSequence& s : sequences) {
+    if (s.num_tokens == 0) continue;
+    list->push_back({.token_begin = s.token_begin,
+                     .num_tokens = s.num_tokens,
+                     .first_entry = num_entries,
+                     .values = static_cast<float*>(s.value_history.data),
+                     .scores = static_cast<float*>(s.score_history.data),
+                     .value_capacity = static_cast<int>(s.value_history.capacity),
+                     .score_capacity = static_cast<int>(s.score_history.capacity),
+                     .value_slot = static_cast<int>(s.first_position % s.value_history.capacity),
+                     .score_slot = static_cast<int>(s.first_position % s.score_history.capacity),
+                     .phase = static_cast<int>(s.first_position % ratio),
+                     .has_previous = s.first_position >= ratio ? 1 : 0});
+    num_entries += ops::NumCompletedEntries(s.first_position, s.num_tokens, ratio);
+  }
+}
+
 }  // namespace
 
 Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args) {
   const int64_t num_tokens = args.values.shape[0];
   if (args.values.num_elements() == 0) return {};
-  std::vector<Sequence> list;
-  int64_t num_entries = 0;
-  bool keeps_what_is_read = true;
-  for (const ops::CompressorSequence& s : args.sequences) {
-    if (s.num_tokens == 0) continue;
-    list.push_back({.token_begin = s.token_begin,
-                    .num_tokens = s.num_tokens,
-                    .first_entry = num_entries,
-                    .values = static_cast<float*>(s.value_history.data),
-                    .scores = static_cast<float*>(s.score_history.data),
-                    .value_capacity = static_cast<int>(s.value_history.capacity),
-                    .score_capacity = static_cast<int>(s.score_history.capacity),
-                    .value_slot = static_cast<int>(s.first_position % s.value_history.capacity),
-                    .score_slot = static_cast<int>(s.first_position % s.score_history.capacity),
-                    .phase = static_cast<int>(s.first_position % args.ratio),
-                    .has_previous = s.first_position >= args.ratio ? 1 : 0});
-    num_entries += ops::NumCompletedEntries(s.first_position, s.num_tokens, args.ratio);
-    keeps_what_is_read = keeps_what_is_read && KeepsWhatIsRead(s, args.ratio, args.overlap);
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Sequences sequences, context.Stage(std::span<const Sequence>(list)));
+  const int64_t num_entries = context.NumberFrom(
+      args.sequences, [ratio = args.ratio](std::span<const ops::CompressorSequence> sequences) {
+        int64_t count = 0;
+        for (const ops::CompressorSequence& s : sequences)
+          count += ops::NumCompletedEntries(s.first_position, s.num_tokens, ratio);
+        return count;
+      });
+  const bool keeps_what_is_read =
+      context.NumberFrom(args.sequences, [ratio = args.ratio, overlap = args.overlap](
+                                             std::span<const ops::CompressorSequence> sequences) {
+        return std::ranges::all_of(sequences, [&](const ops::CompressorSequence& s) {
+          return s.num_tokens == 0 || KeepsWhatIsRead(s, ratio, overlap);
+        });
+      }) != 0;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const Sequences sequences,
+      context.StageFrom<Sequence>(
+          args.sequences,
+          [ratio = args.ratio](std::span<const ops::CompressorSequence> all, std::vector<Sequence>* list) {
+            AppendHistories(all, ratio, list);
+          }));
   const Params params = {.values = args.values.as<const float>(),
                          .scores = args.scores.as<const float>(),
                          .ape = args.ape.as<const float>(),
@@ -144,9 +167,11 @@ Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args)
                          .overlap = args.overlap};
   std::vector<MemoryRange> touches = {{args.scores.data, static_cast<size_t>(args.scores.num_bytes())},
                                       {args.values.data, static_cast<size_t>(args.values.num_bytes())}};
-  for (const Sequence& s : list) {
-    touches.push_back({s.values, static_cast<size_t>(s.value_capacity * params.width) * sizeof(float)});
-    touches.push_back({s.scores, static_cast<size_t>(s.score_capacity * params.width) * sizeof(float)});
+  // Rings of other sequences lie apart in the same way.
+  for (const ops::CompressorSequence& s : args.sequences) {
+    if (s.num_tokens == 0) continue;
+    for (const RingRows& ring : {s.value_history, s.score_history})
+      touches.push_back({ring.data, static_cast<size_t>(ring.capacity * params.width) * sizeof(float)});
   }
   const bool in_rows = args.ratio * (args.overlap ? 2 : 1) <= kMaxPooledInRows &&
                        params.pooled_width <= kMaxPooledWidth && args.pooled.dtype == DType::kBF16;

@@ -371,16 +371,18 @@ Status Sample(CudaContext& context, const ops::SampleArgs& args) {
   const int64_t num_rows = args.logits.shape[0];
   const int64_t vocab_size = args.logits.shape[1];
   if (num_rows == 0) return {};
-  std::vector<RowChoice> choices;
-  for (const sampling::ChoiceParams& choice : args.choices) {
-    choices.push_back({.uniform = choice.uniform,
-                       .temperature = choice.temperature,
-                       .top_p = choice.top_p,
-                       .lowest_exponent = choice.lowest_exponent(),
-                       .top_k = choice.top_k});
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<RowChoice> staged,
-                               context.Stage(std::span<const RowChoice>(choices)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const DeviceArray<RowChoice> staged,
+      context.StageFrom<RowChoice>(
+          args.choices, [](std::span<const sampling::ChoiceParams> all, std::vector<RowChoice>* choices) {
+            for (const sampling::ChoiceParams& choice : all) {
+              choices->push_back({.uniform = choice.uniform,
+                                  .temperature = choice.temperature,
+                                  .top_p = choice.top_p,
+                                  .lowest_exponent = choice.lowest_exponent(),
+                                  .top_k = choice.top_k});
+            }
+          }));
   const Params params = {.logits = args.logits.as<const float>(),
                          .allowed = args.allowed.as<const uint8_t>(),
                          .choices = staged.data,

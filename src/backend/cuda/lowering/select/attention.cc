@@ -70,4 +70,13 @@ int64_t InSteps(int64_t count) {
   return power >= 4 && count <= power / 4 * 3 ? power / 4 * 3 : power;
 }
 
+int64_t KeysInSteps(int64_t count) {
+  const int64_t tiles = CeilOf(count, kAttentionTileKeys);
+  int64_t step = InSteps(tiles);
+  for (const int64_t threshold : {kMaxInRegistersTiles, kMaxColumnsTiles, kMaxDecodeClusterTiles}) {
+    if (tiles <= threshold) step = std::min(step, threshold);
+  }
+  return step * kAttentionTileKeys;
+}
+
 }  // namespace dsv4::backend::cuda

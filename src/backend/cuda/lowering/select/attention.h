@@ -42,6 +42,9 @@ int BlocksOfColumns(const AttentionShape& shape);
 // `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so that a
 // sequence's next step is launched as the one before it, and runs as the same graph.
 int64_t InSteps(int64_t count);
+// The same for keys, in tiles of kAttentionTileKeys, with a step at each threshold of the rules: what of a step's positions launches of
+// attention may depend on.
+int64_t KeysInSteps(int64_t count);
 
 inline constexpr int64_t kMaxDecodeClusterTokens = 8;
 inline constexpr int64_t kMaxDecodeClusterTiles =

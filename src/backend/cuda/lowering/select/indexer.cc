@@ -1,6 +1,9 @@
 #include "backend/cuda/lowering/select/indexer.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -44,6 +47,19 @@ Plan<IndexerPath> ChooseScores(const IndexerShape& shape, const DeviceLimits& de
 
 TopKPath ChooseTopK(bool has_scores, int64_t max_visible) {
   return has_scores && max_visible >= kMinClusterTopK ? TopKPath::kCluster : TopKPath::kBlock;
+}
+
+int64_t EntriesInSteps(int64_t count, int64_t top_k) {
+  constexpr int64_t kFirstStep = 1024;
+  if (count <= top_k) return top_k;
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(count, kFirstStep))));
+}
+
+int64_t SharedEntriesInSteps(int64_t count, int64_t top_k, int64_t num_ranks) {
+  constexpr int64_t kRows = 256;
+  if (count <= top_k) return top_k;
+  const int64_t step = kRows * num_ranks;
+  return (count + step - 1) / step * step;
 }
 
 }  // namespace dsv4::backend::cuda

@@ -33,6 +33,12 @@ Plan<IndexerPath> ChooseScores(const IndexerShape& shape, const DeviceLimits& de
 enum class TopKPath : uint8_t { kBlock, kCluster };
 TopKPath ChooseTopK(bool has_scores, int64_t max_visible);
 
+// What of a step's positions launches may depend on: how many entries a token sees at most, top_k if that is no more, then in steps, so
+// that the launches of a sequence's steps stay the same.
+int64_t EntriesInSteps(int64_t count, int64_t top_k);
+// The same for entries that so many ranks divide: in steps of whole tiles of each rank's rows, which all thresholds of rows are.
+int64_t SharedEntriesInSteps(int64_t count, int64_t top_k, int64_t num_ranks);
+
 // Tensor cores take so many heads of this width.
 inline constexpr int kScoreWidth = 128;
 inline constexpr int kScoreMaxHeads = 64;

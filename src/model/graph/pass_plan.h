@@ -1,0 +1,49 @@
+// What a pass computes: its sequences, and what of their positions steers the graph.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kv/sequence_state.h"
+#include "sampling/choice.h"
+#include "tensor/tensor.h"
+
+namespace dsv4::model {
+
+// One sequence's part of a pass: rows token_begin .. token_begin + num_tokens of every token-wise tensor.
+struct PassSequence {
+  kv::SequenceState* state = nullptr;  // Between BeginAppend and CommitAppend.
+  int64_t token_begin = 0;
+  int64_t num_tokens = 0;
+  int64_t first_position = 0;
+};
+
+// Of the layers of one compress ratio. Two passes of equal sizes whose numbers here are equal take the same way through the graph, unless
+// they are long (StepKey).
+struct PassEntries {
+  int64_t ratio = 0;
+  int64_t num_new = 0;        // Entries that the pass completes,
+  int64_t num_new_rows = 0;   // and those of them whose rows are here.
+  bool beyond_top_k = false;  // Whether a query may see more of them than the indexer chooses.
+  TensorView
+      positions;  // [num_new] I32, in the arena: the rotary positions (of the first tokens) of the new ones.
+};
+
+// Made once. Tensors are uploaded once, and are in the arena.
+struct PassPlan {
+  int64_t num_tokens = 0;  // None, where other shards have all sequences of the pass.
+  std::vector<PassSequence> sequences;
+  std::vector<int32_t> tokens;                  // Ids of all tokens; of chosen ones any.
+  std::vector<sampling::ChoiceParams> choices;  // Of all chunks of the pass, on whichever shard.
+  bool windows_fit = true;                      // WindowFits of all sequences.
+  std::vector<PassEntries> entries;             // By compress ratio.
+  TensorView token_ids;                         // [num_tokens] I32
+  TensorView positions;                         // [num_tokens] I32
+
+  const PassEntries& EntriesOf(int64_t ratio) const;
+};
+
+}  // namespace dsv4::model
