@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include <iostream>
 #include <optional>
 
+#include "apps/terminal/line_drawing.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 
@@ -39,6 +41,8 @@ constexpr const wchar_t* kNextKey = L"\x1b[9004~";
 
 // An ESC that nothing follows for so long was the key, not the start of a sequence.
 constexpr int kEscapeMilliseconds = 30;
+// In which a terminal says where its cursor is, if it ever does.
+constexpr int kAnswerMilliseconds = 200;
 
 struct Binding {
   const wchar_t* keys;
@@ -46,18 +50,43 @@ struct Binding {
 };
 // What terminals send for keys that libedit does not bind by itself. A sequence that is not here types nothing.
 constexpr Binding kBindings[] = {
-    {L"\r", L"dsv4-enter"},          {L"\n", L"dsv4-enter"},           {L"\x1b\r", L"dsv4-newline"},
-    {L"\x1b\n", L"dsv4-newline"},    {L"\x1b[13;2u", L"dsv4-newline"}, {L"\x1b[27;2;13~", L"dsv4-newline"},
-    {L"\x1b[200~", L"dsv4-paste"},   {L"\x03", L"dsv4-interrupt"},     {L"\x04", L"dsv4-delete-or-end"},
-    {L"\t", L"dsv4-complete"},       {L"\x1b[A", L"dsv4-up"},          {L"\x1bOA", L"dsv4-up"},
-    {L"\x1b[B", L"dsv4-down"},       {L"\x1bOB", L"dsv4-down"},        {L"\x1b[C", L"ed-next-char"},
-    {L"\x1bOC", L"ed-next-char"},    {L"\x1b[D", L"ed-prev-char"},     {L"\x1bOD", L"ed-prev-char"},
-    {L"\x1b[H", L"ed-move-to-beg"},  {L"\x1bOH", L"ed-move-to-beg"},   {L"\x1b[1~", L"ed-move-to-beg"},
-    {L"\x1b[7~", L"ed-move-to-beg"}, {L"\x1b[F", L"ed-move-to-end"},   {L"\x1bOF", L"ed-move-to-end"},
-    {L"\x1b[4~", L"ed-move-to-end"}, {L"\x1b[8~", L"ed-move-to-end"},  {L"\x1b[3~", L"ed-delete-next-char"},
-    {L"\x1b[1;5C", L"em-next-word"}, {L"\x1b[1;3C", L"em-next-word"},  {L"\x1b[1;5D", L"ed-prev-word"},
-    {L"\x1b[1;3D", L"ed-prev-word"}, {L"\x12", L"em-inc-search-prev"}, {L"\x13", L"em-inc-search-next"},
-    {kAcceptKey, L"ed-newline"},     {kInitialKey, L"dsv4-initial"},   {kPreviousKey, L"ed-prev-history"},
+    {L"\r", L"dsv4-enter"},
+    {L"\n", L"dsv4-enter"},
+    {L"\x1b\r", L"dsv4-newline"},
+    {L"\x1b\n", L"dsv4-newline"},
+    {L"\x1b[13;2u", L"dsv4-newline"},
+    {L"\x1b[27;2;13~", L"dsv4-newline"},
+    {L"\x1b[200~", L"dsv4-paste"},
+    {L"\x03", L"dsv4-interrupt"},
+    {L"\x04", L"dsv4-delete-or-end"},
+    {L"\t", L"dsv4-complete"},
+    {L"\x1b[A", L"dsv4-up"},
+    {L"\x1bOA", L"dsv4-up"},
+    {L"\x1b[B", L"dsv4-down"},
+    {L"\x1bOB", L"dsv4-down"},
+    {L"\x1b[C", L"ed-next-char"},
+    {L"\x1bOC", L"ed-next-char"},
+    {L"\x1b[D", L"ed-prev-char"},
+    {L"\x1bOD", L"ed-prev-char"},
+    {L"\x1b[H", L"ed-move-to-beg"},
+    {L"\x1bOH", L"ed-move-to-beg"},
+    {L"\x1b[1~", L"ed-move-to-beg"},
+    {L"\x1b[7~", L"ed-move-to-beg"},
+    {L"\x1b[F", L"ed-move-to-end"},
+    {L"\x1bOF", L"ed-move-to-end"},
+    {L"\x1b[4~", L"ed-move-to-end"},
+    {L"\x1b[8~", L"ed-move-to-end"},
+    {L"\x1b[3~", L"ed-delete-next-char"},
+    {L"\x1b[1;5C", L"em-next-word"},
+    {L"\x1b[1;3C", L"em-next-word"},
+    {L"\x1b[1;5D", L"ed-prev-word"},
+    {L"\x1b[1;3D", L"ed-prev-word"},
+    {L"\x12", L"em-inc-search-prev"},
+    {L"\x13", L"em-inc-search-next"},
+    {L"\x0c", L"dsv4-clear"},
+    {kAcceptKey, L"ed-newline"},
+    {kInitialKey, L"dsv4-initial"},
+    {kPreviousKey, L"ed-prev-history"},
     {kNextKey, L"ed-next-history"},
 };
 
@@ -113,6 +142,7 @@ class LineEditor::Impl {
   ~Impl() {
     if (editor_ != nullptr) el_end(editor_);
     if (history_ != nullptr) history_wend(history_);
+    if (libedit_output_ != nullptr) std::fclose(libedit_output_);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -137,6 +167,13 @@ class LineEditor::Impl {
   }
 
  private:
+  static int TerminalFile() { return StdoutIsTerminal() ? STDOUT_FILENO : STDERR_FILENO; }
+
+  static ssize_t PassBell(void*, const char* bytes, size_t size) {
+    if (std::string_view(bytes, size).find('\a') != std::string_view::npos) WriteToTerminal("\a");
+    return static_cast<ssize_t>(size);
+  }
+
   static Impl& Of(EditLine* editor) {
     Impl* self = nullptr;
     el_wget(editor, EL_CLIENTDATA, &self);
@@ -144,7 +181,13 @@ class LineEditor::Impl {
   }
 
   void StartEditor() {
-    editor_ = el_init("dsv4", stdin, StdoutIsTerminal() ? stdout : stderr, stderr);
+    // What libedit would draw goes nowhere, but for its bell.
+    const cookie_io_functions_t bell = {
+        .read = nullptr, .write = PassBell, .seek = nullptr, .close = nullptr};
+    libedit_output_ = ::fopencookie(nullptr, "w", bell);
+    if (libedit_output_ == nullptr) return;
+    std::setvbuf(libedit_output_, nullptr, _IONBF, 0);
+    editor_ = el_init_fd("dsv4", stdin, libedit_output_, stderr, STDIN_FILENO, TerminalFile(), STDERR_FILENO);
     if (editor_ == nullptr) return;
     history_ = history_winit();
     HistEventW event = {};
@@ -153,9 +196,6 @@ class LineEditor::Impl {
     // Between lines libedit would turn on what a TypeAheadScope turned off: keys that come then would be edited by the terminal.
     el_wset(editor_, EL_SETTY, L"-x", L"-icanon", L"-echo", nullptr);
     el_wset(editor_, EL_EDITOR, L"emacs");
-    // Between lines libedit would let the terminal echo and edit by itself, and what is typed then would lose its keys.
-    el_wset(editor_, EL_SETTY, L"-x", L"-icanon", nullptr);
-    el_wset(editor_, EL_SETTY, L"-x", L"-echo", nullptr);
     el_wset(
         editor_, EL_PROMPT, +[](EditLine* editor) { return Of(editor).prompt_.data(); });
     el_wset(
@@ -171,6 +211,7 @@ class LineEditor::Impl {
     add(L"dsv4-interrupt", [](EditLine* editor, wint_t) { return Of(editor).Interrupt(); });
     add(L"dsv4-delete-or-end", [](EditLine* editor, wint_t) { return Of(editor).DeleteOrEnd(); });
     add(L"dsv4-complete", [](EditLine* editor, wint_t) { return Of(editor).Complete(); });
+    add(L"dsv4-clear", [](EditLine* editor, wint_t) { return Of(editor).ClearScreen(); });
     add(L"dsv4-up", [](EditLine* editor, wint_t) { return Of(editor).MoveLine(-1); });
     add(L"dsv4-down", [](EditLine* editor, wint_t) { return Of(editor).MoveLine(1); });
     for (const Binding& binding : kBindings)
@@ -181,14 +222,14 @@ class LineEditor::Impl {
     prompt_ = FromUtf8(prompt);
     initial_ = FromUtf8(initial);
     interrupted_ = false;
+    drawing_.Begin();
     if (!initial_.empty()) el_wpush(editor_, kInitialKey);
     int count = 0;
     const wchar_t* line = el_wgets(editor_, &count);
+    Draw(/*finished=*/true);
+    WriteToTerminal(drawing_.End());
     if (interrupted_) return {.kind = Line::Kind::kInterrupted};
-    if (line == nullptr || count <= 0) {
-      std::fputs("\r\n", StdoutIsTerminal() ? stdout : stderr);
-      return {.kind = Line::Kind::kEnd};
-    }
+    if (line == nullptr || count <= 0) return {.kind = Line::Kind::kEnd};
     std::wstring_view text(line, static_cast<size_t>(count));
     if (text.ends_with(L'\n')) text.remove_suffix(1);
     return {.kind = Line::Kind::kText, .text = ToUtf8(text)};
@@ -225,6 +266,7 @@ class LineEditor::Impl {
         keys_.pop_front();
         return 1;
       }
+      if (characters_.empty() && !InputIsThere()) Draw();
       const std::optional<wchar_t> character = ReadCharacter(-1);
       if (!character) return 0;
       if (*character == kEscape) {
@@ -254,30 +296,29 @@ class LineEditor::Impl {
     keys_.insert(keys_.end(), sequence.begin(), sequence.end());
   }
 
-  // A character of the terminal, in the locale's encoding; nullopt at its end, or when none comes for so long (-1: waits).
-  // A byte that is no character becomes U+FFFD. Handles what signals left to do.
+  // A character of the terminal; nullopt at its end, or when none comes for so long (-1: waits). Handles what signals left to do.
   std::optional<wchar_t> ReadCharacter(int milliseconds) {
-    std::mbstate_t state = {};
     for (;;) {
+      if (!characters_.empty()) {
+        const wchar_t character = characters_.front();
+        characters_.pop_front();
+        return character;
+      }
       std::array<pollfd, 2> files = {pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
                                      pollfd{.fd = SignalWakeFile(), .events = POLLIN, .revents = 0}};
       const int ready = ::poll(files.data(), files.size(), milliseconds);
       if (ready < 0 && errno != EINTR) return std::nullopt;
       if (ready == 0) return std::nullopt;
-      if (ready < 0 || files[1].revents != 0) {
-        const SignalsSeen seen = TakeSignals();
-        if (seen.resized) {
-          MoveToPrompt();
-          el_resize(editor_);
-        }
-        if (seen.continued) {
-          el_wset(editor_, EL_PREP_TERM, 0);
-          el_wset(editor_, EL_PREP_TERM, 1);
-        }
-        if (seen.resized || seen.continued) el_wset(editor_, EL_REFRESH);
-        if (InterruptScope::Take()) return kInterruptKey;
-        continue;
-      }
+      if (ready > 0 && files[1].revents == 0) return DecodeCharacter();
+      HandleSignals();
+      if (InterruptScope::Take()) return kInterruptKey;
+    }
+  }
+
+  // In the locale's encoding. A byte that is no character becomes U+FFFD.
+  static std::optional<wchar_t> DecodeCharacter() {
+    std::mbstate_t state = {};
+    for (;;) {
       char byte = 0;
       const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
       if (got < 0 && errno == EINTR) continue;
@@ -290,40 +331,66 @@ class LineEditor::Impl {
     }
   }
 
-  // After a change of width: the terminal has wrapped what stands there anew, so the line begins another number of rows above the cursor. Goes there and clears
-  // the rest of the screen, for libedit to draw all of it again.
-  void MoveToPrompt() {
-    const int columns = TerminalColumns(StdoutIsTerminal() ? STDOUT_FILENO : STDERR_FILENO);
+  void HandleSignals() {
+    SignalsSeen seen = TakeSignals();
+    while (seen.resized) {  // A window that is dragged changes many times.
+      const int columns = TerminalColumns(TerminalFile());
+      const std::optional<Cell> cursor = AskForCursor();
+      const SignalsSeen more = TakeSignals();
+      seen = {.resized = more.resized, .continued = seen.continued || more.continued};
+      if (!seen.resized) WriteToTerminal(drawing_.Resize(columns, cursor));
+    }
+    if (seen.continued) {
+      el_wset(editor_, EL_PREP_TERM, 0);
+      el_wset(editor_, EL_PREP_TERM, 1);
+      const std::optional<Cell> cursor = AskForCursor();
+      if (cursor && cursor->column > 0) WriteToTerminal("\r\n");
+      drawing_.Begin();
+    }
+    Draw();
+  }
+
+  // Brings what the terminal shows up to date, with the cursor at the end for a line that is finished.
+  void Draw(bool finished = false) {
     const LineInfoW* line = el_wline(editor_);
-    int rows = 0;
-    int column = 0;
-    const auto put = [&](int width) {
-      if (column + width > columns) {
-        ++rows;
-        column = 0;
+    std::wstring text = prompt_ + std::wstring(line->buffer, line->lastchar);
+    if (finished && text.ends_with(L'\n')) text.pop_back();
+    const size_t cursor =
+        finished ? text.size() : prompt_.size() + static_cast<size_t>(line->cursor - line->buffer);
+    WriteToTerminal(
+        drawing_.Update(text, cursor, TerminalColumns(TerminalFile()), TerminalRows(TerminalFile())));
+  }
+
+  static bool InputIsThere() {
+    pollfd file = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    return ::poll(&file, 1, 0) > 0;
+  }
+
+  // Where the terminal says that its cursor is; nullopt when it does not say. Keys that come first wait.
+  std::optional<Cell> AskForCursor() {
+    using Clock = std::chrono::steady_clock;
+    WriteToTerminal("\x1b[6n");
+    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(kAnswerMilliseconds);
+    std::wstring read;
+    std::optional<Cell> cursor;
+    while (!cursor) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+      pollfd file = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+      if (left <= 0 || ::poll(&file, 1, static_cast<int>(left)) == 0) break;
+      if ((file.revents & POLLIN) == 0) continue;
+      const std::optional<wchar_t> character = DecodeCharacter();
+      if (!character) break;
+      read += *character;
+      const size_t begin = read.rfind(L"\x1b[");
+      Cell found;
+      if (*character == L'R' && begin != std::wstring::npos &&
+          std::swscanf(read.c_str() + begin, L"\x1b[%d;%dR", &found.row, &found.column) == 2) {
+        cursor = Cell{.row = found.row - 1, .column = found.column - 1};
+        read.resize(begin);
       }
-      column += width;
-      if (column >= columns) {
-        ++rows;
-        column = 0;
-      }
-    };
-    const auto draw = [&](wchar_t character) {
-      if (character == L'\n') {
-        ++rows;
-        column = 0;
-      } else if (character == L'\t') {
-        do put(1);
-        while (column % 8 != 0);
-      } else {
-        put(character < L' ' ? 2 : std::max(0, ::wcwidth(character)));
-      }
-    };
-    std::for_each(prompt_.begin(), prompt_.end(), draw);
-    std::for_each(line->buffer, line->cursor, draw);
-    const std::string up = rows > 0 ? fmt::format("\x1b[{}A", rows) : std::string();
-    std::fputs(("\r" + up + "\x1b[J").c_str(), StdoutIsTerminal() ? stdout : stderr);
-    std::fflush(StdoutIsTerminal() ? stdout : stderr);
+    }
+    characters_.insert(characters_.end(), read.begin(), read.end());
+    return cursor;
   }
 
   // ---- Key functions: what they return is what libedit is to do.
@@ -419,6 +486,12 @@ class LineEditor::Impl {
     return CC_CURSOR;
   }
 
+  unsigned char ClearScreen() {
+    WriteToTerminal("\x1b[H\x1b[2J");
+    drawing_.Begin();
+    return CC_NORM;
+  }
+
   unsigned char Complete() {
     const LineInfoW* line = el_wline(editor_);
     if (!completer_ || line->cursor != line->lastchar) return CC_ERROR;
@@ -434,10 +507,10 @@ class LineEditor::Impl {
       return Insert(FromUtf8(std::string_view(common).substr(text.size())));
     }
     if (words.size() == 1) return CC_ERROR;
-    std::string list = "\n";
+    std::string list;
     for (const std::string& word : words) list += word + "  ";
-    std::fputs((list + "\n").c_str(), StdoutIsTerminal() ? stdout : stderr);
-    return CC_REDISPLAY;
+    WriteToTerminal(drawing_.End() + list + "\r\n");
+    return CC_NORM;
   }
 
   // ---- History
@@ -466,10 +539,13 @@ class LineEditor::Impl {
 
   std::string history_path_;
   Completer completer_;
+  std::FILE* libedit_output_ = nullptr;
   EditLine* editor_ = nullptr;  // Null: lines are not edited.
   HistoryW* history_ = nullptr;
+  LineDrawing drawing_{TerminalSeemsToRewrap()};
   std::wstring prompt_, initial_;
-  std::deque<wchar_t> keys_;  // Read of the terminal and not yet handed to libedit.
+  std::deque<wchar_t> characters_;  // Read of the terminal and not yet looked at.
+  std::deque<wchar_t> keys_;        // Looked at and not yet handed to libedit.
   std::string last_history_;
   bool interrupted_ = false;
 };

@@ -1,7 +1,7 @@
 // The message line of the terminal chat: UTF-8, several lines, bracketed paste, history over sessions with search (Ctrl-R).
 //
-// libedit draws and edits; this file decodes the terminal's bytes for it, so that no character is lost in any locale, unknown
-// key sequences type nothing, and a paste is one text. On a terminal without cursor movement (TERM=dumb) the terminal's own
+// libedit edits; this file decodes the terminal's bytes for it, so that no character is lost in any locale, unknown key sequences
+// type nothing, and a paste is one text. LineDrawing draws: libedit loses its place when the terminal's width changes. On a terminal without cursor movement (TERM=dumb) the terminal's own
 // line discipline edits, a line at a time.
 #pragma once
 

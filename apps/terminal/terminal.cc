@@ -16,6 +16,11 @@
 #include <utility>
 
 namespace dsv4::apps {
+
+void WriteToTerminal(std::string_view text) {
+  static_cast<void>(!::write(StdoutIsTerminal() ? STDOUT_FILENO : STDERR_FILENO, text.data(), text.size()));
+}
+
 namespace {
 
 volatile std::sig_atomic_t g_interrupted = 0;
@@ -45,10 +50,6 @@ void Wake() {
   const int error = errno;
   if (g_wake[1] >= 0) static_cast<void>(!::write(g_wake[1], "", 1));
   errno = error;
-}
-
-void WriteToTerminal(std::string_view text) {
-  static_cast<void>(!::write(StdoutIsTerminal() ? STDOUT_FILENO : STDERR_FILENO, text.data(), text.size()));
 }
 
 void HandleInterrupt(int signal) {
@@ -118,6 +119,11 @@ bool TerminalCanMoveCursor() {
 int TerminalColumns(int file) {
   winsize size = {};
   return ::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+int TerminalRows(int file) {
+  winsize size = {};
+  return ::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
 }
 
 Style::Style(bool enabled) {

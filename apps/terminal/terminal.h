@@ -18,6 +18,8 @@ bool StdinIsTerminal();
 bool TerminalCanMoveCursor();
 // Of the terminal behind `file`; 80 where it does not say.
 int TerminalColumns(int file);
+// The same; 24.
+int TerminalRows(int file);
 
 // ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally.
 struct Style {
@@ -87,6 +89,9 @@ class InterruptScope {
   // Of a chat: while it does not answer, Ctrl-C never ends the process, however often it comes, since nothing runs that could hang.
   static void SetAnswering(bool answering);
 };
+
+// At once, past the buffers of standard output: to standard output where it is a terminal, else to standard error.
+void WriteToTerminal(std::string_view text);
 
 // While one lives, the terminal of standard input hands over bytes as they are typed, without echo: what is typed while an
 // answer streams waits for the next line, and pasted text keeps its brackets. A signal that ends the process restores the

@@ -253,6 +253,58 @@ class Typing(unittest.TestCase):
         self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     @unittest.skipUnless(shutil.which("tmux"), "no tmux")
+    def test_a_line_is_drawn_anew_when_the_terminal_changes(self):
+        """In a terminal that wraps its lines anew: nothing of the old drawing stays, whatever the width becomes."""
+        name = f"dsv4-{os.getpid()}"
+        text = "first wörds here " * 6 + "end"
+
+        def tmux(*words):
+            return subprocess.run(["tmux", "-u", "-L", name, *words], env=os.environ | {"LC_ALL": "C.UTF-8"}, capture_output=True, text=True,
+                                  check=False).stdout
+
+        def shown():
+            return "".join(line.ljust(width) for line in tmux("capture-pane", "-p", "-S", "-").split("\n")).replace(" ", "")
+
+        def wait_for_line(wanted):
+            try:
+                wait_until(lambda: shown().endswith(wanted), f"{wanted} in {width} columns")
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{tmux('capture-pane', '-p')}") from None
+
+        def resize(columns):
+            """Until the chat knows: tmux tells a program of a change some time after it has wrapped the screen anew."""
+            asked = written.read_bytes().count(b"\x1b[6n")
+            tmux("resize-window", "-x", str(columns), "-y", "30")
+            wait_until(lambda: written.read_bytes().count(b"\x1b[6n") > asked, "the chat asks where the cursor is")
+        width = 90
+        written = self.folder / "written"
+        written.touch()
+        tmux("new-session", "-d", "-x", str(width), "-y", "30", f"DSV4_HISTORY= TERM=xterm {BINARY} run {' '.join(QUICK)}")
+        self.addCleanup(tmux, "kill-server")
+        wait_until(lambda: "/help.>" in shown(), "the chat's prompt")
+        tmux("pipe-pane", f"cat >{written}")
+        # A full screen: tmux puts the first rows of a line out of reach when an empty one becomes narrow.
+        tmux("send-keys", "/help", "Enter", "/help", "Enter")
+        wait_until(lambda: shown().count("stopsananswer.>") == 2, "help, twice")
+        tmux("send-keys", "-l", text)
+        wanted = "stopsananswer.>" + text.replace(" ", "")
+        wait_for_line(wanted)
+        for width in (40, 61, 23, 120, 90):
+            resize(width)
+            wait_for_line(wanted)
+        # Rows that end where others went on, and the reverse.
+        tmux("send-keys", "-N", "40", "Left")
+        tmux("send-keys", "M-Enter", "x")
+        tmux("send-keys", "-N", "10", "BSpace")
+        tmux("send-keys", "-l", "behind")
+        wanted = "stopsananswer.>" + (text[:-48] + "behind" + text[-40:]).replace(" ", "")
+        wait_for_line(wanted)
+        for width in (40, 61, 23, 120, 90):
+            resize(width)
+            wait_for_line(wanted)
+        tmux("send-keys", "Home", "x", "Enter")
+        wait_until(lambda: ",answer" in shown(), "the answer")
+
     def test_resize_while_typing(self):
         terminal = self.open(columns=200)
         terminal.send("a long line with é in it " * 5)
