@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "tests/golden"
-_WRITTEN_BY_HAND = (".cc", ".h", ".md", "CMakeLists.txt", "manifest.json")
+_WRITTEN_BY_HAND = (".cc", ".h", ".py", ".md", "CMakeLists.txt", "manifest.json")
 
 
 def _files() -> list[Path]:

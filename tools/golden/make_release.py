@@ -1,7 +1,8 @@
 """Writes the golden models in the release's formats with the oracle's logits: tests/golden/models/<name>/.
 
 tokens.json and logits.{release,plain}.npy hold one long prompt; short.json and short.{release,plain}.npy the short prompts of the
-`ordinary` model, rows of all prompts one after the other. logits.mtp.plain.npy holds the draft block's logits where there is one.
+`ordinary` model, rows of all prompts one after the other. logits.mtp.plain.npy holds the draft block's logits where there is one,
+{logits,confidence}.dspark.{release,plain}.npy those of a DSpark drafter.
 """
 
 import argparse
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import margins  # noqa: E402
 from oracle.compare import cosines, summary  # noqa: E402
+from oracle.dspark import Dspark  # noqa: E402
 from oracle.model import Model  # noqa: E402
 from oracle.options import Options  # noqa: E402
 from release_models import GOLDENS, Golden, write  # noqa: E402
@@ -31,7 +33,10 @@ def _clear_seed(golden: Golden, directory: Path) -> tuple[int, np.ndarray, Model
         ids = np.random.default_rng(seed).integers(0, golden.shape.vocab, max(golden.num_tokens, 8))
         model = Model(directory, Options.make(plain=True), trace=True)
         logits = model.forward(ids)
-        if margins.smallest(model) > MIN_MARGIN:
+        clear = margins.smallest(model) > MIN_MARGIN
+        if clear and golden.shape.dspark_stages:
+            clear = min(margins.smallest(model), margins.drafts(Dspark(model)(ids)[0])) > MIN_MARGIN
+        if clear:
             return seed, ids, logits
     raise RuntimeError(f"golden {golden.name}: no seed out of 100 keeps {MIN_MARGIN} away from ties")
 
@@ -49,6 +54,11 @@ def make(golden: Golden, out: Path) -> None:
         np.save(directory / "logits.plain.npy", plain)
         if golden.shape.mtp:
             np.save(directory / "logits.mtp.plain.npy", Model(directory, Options.make(plain=True)).mtp(ids))
+        if golden.shape.dspark_stages:
+            for kind in ("release", "plain"):
+                drafts, confidence = Dspark(Model(directory, Options.make(plain=kind == "plain")))(ids)
+                np.save(directory / f"logits.dspark.{kind}.npy", drafts)
+                np.save(directory / f"confidence.dspark.{kind}.npy", confidence)
     else:
         rng = np.random.default_rng(seed)
         prompts = [rng.integers(0, golden.shape.vocab, 1 + i % 8).tolist() for i in range(32)]

@@ -1,4 +1,4 @@
-"""How close a forward pass came to a tie: in the routers and in the indexers' top-k.
+"""How close a forward pass came to a tie: in the routers, in the indexers' top-k and between greedy drafts.
 
 A golden for float32 comparison must keep clear of ties, or a correct implementation may choose differently.
 """
@@ -9,7 +9,7 @@ from oracle.model import Model
 
 
 def router_margins(model: Model) -> np.ndarray:
-    """Gap between the last chosen and the first rejected biased score, per position and scored layer."""
+    """Gap between the last chosen and the first rejected biased score, of every row and scored layer."""
     gaps, k = [], model.config.experts_per_token
     for name, logits in model.trace.items():
         bias = name.replace(".router_logits", ".gate.bias")
@@ -17,7 +17,7 @@ def router_margins(model: Model) -> np.ndarray:
             softplus = np.where(logits > 20, logits, np.log1p(np.exp(np.minimum(logits, 20))))
             ranked = -np.sort(-(np.sqrt(softplus) + model.ckpt[bias]), 1)
             gaps.append(ranked[:, k - 1] - ranked[:, k])
-    return np.stack(gaps) if gaps else np.zeros((0, 0))
+    return np.concatenate(gaps) if gaps else np.zeros(0)
 
 
 def indexer_margins(model: Model) -> np.ndarray:
@@ -34,6 +34,12 @@ def indexer_margins(model: Model) -> np.ndarray:
                 if not (ranked[k - 1] == 0 and ranked[k] == 0):
                     gaps.append(ranked[k - 1] - ranked[k])
     return np.array(gaps)
+
+
+def drafts(logits: np.ndarray) -> float:
+    """The smallest lead of a greedy draft, which the next one is fed: logits [rows, block, vocab]."""
+    best = np.partition(logits, -2, -1)[..., -2:]
+    return float((best[..., 1] - best[..., 0]).min())
 
 
 def smallest(model: Model) -> float:

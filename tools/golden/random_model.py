@@ -36,6 +36,8 @@ class Shape:
     hc_iters: int = 20
     hc_eps: float = 1e-6
     mtp: bool = False
+    dspark_stages: int = 0
+    dspark_rank: int = 32
     calm: bool = True
     yarn: dict = field(default_factory=lambda: {"type": "yarn", "factor": 16, "original_max_position_embeddings": 65536,
                                                 "beta_fast": 32, "beta_slow": 1})
@@ -107,7 +109,22 @@ def weights(shape: Shape, seed: int) -> dict[str, np.ndarray]:
         for name in ("enorm", "hnorm", "norm"):
             out[f"mtp.0.{name}"] = norm(d)
         out["mtp.0.e_proj"], out["mtp.0.h_proj"] = matrix(d, d), matrix(d, d)
+    if s.dspark_stages:
+        last = f"mtp.{s.dspark_stages - 1}"
+        for stage in range(s.dspark_stages):
+            layer(f"mtp.{stage}", 0, False)
+        out["mtp.0.main_proj"], out["mtp.0.main_norm"] = matrix(d, d * len(_taps(s))), norm(d)
+        hyper(f"{last}.hc_head", h)
+        out[f"{last}.norm"] = norm(d)
+        # both factors of size one and a rank in between: the Markov term decides as often as the head
+        out[f"{last}.markov_head.markov_w1"] = normal(s.vocab, s.dspark_rank)
+        out[f"{last}.markov_head.markov_w2"] = matrix(s.vocab, s.dspark_rank)
+        out[f"{last}.confidence_head.proj"] = matrix(1, d + s.dspark_rank, 2.0)
     return out
+
+
+def _taps(s: Shape) -> list[int]:
+    return list(range(max(0, len(s.ratios) - 3), len(s.ratios)))
 
 
 def release_config(s: Shape) -> dict:
@@ -115,15 +132,16 @@ def release_config(s: Shape) -> dict:
         "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "vocab_size": s.vocab, "hidden_size": s.hidden,
         "num_hidden_layers": len(s.ratios), "num_attention_heads": s.heads, "num_key_value_heads": 1, "head_dim": s.head_dim,
         "qk_rope_head_dim": s.rope_dim, "q_lora_rank": s.q_lora, "o_groups": s.o_groups, "o_lora_rank": s.o_lora,
-        "sliding_window": s.window, "compress_ratios": s.ratios + ([0] if s.mtp else []), "compress_rope_theta": 160000,
+        "sliding_window": s.window, "compress_ratios": s.ratios + [0] * (s.dspark_stages or int(s.mtp)), "compress_rope_theta": 160000,
         "rope_theta": 10000, "rope_scaling": s.yarn, "max_position_embeddings": 1048576, "index_n_heads": s.index_heads,
         "index_head_dim": s.index_dim, "index_topk": s.index_topk, "n_routed_experts": s.experts,
         "num_experts_per_tok": s.experts_per_token, "n_shared_experts": 1, "moe_intermediate_size": s.inter,
         "num_hash_layers": s.num_hash_layers, "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": True,
         "routed_scaling_factor": s.route_scale, "swiglu_limit": s.swiglu_limit, "hidden_act": "silu", "hc_mult": s.hc_mult,
-        "hc_sinkhorn_iters": s.hc_iters, "hc_eps": s.hc_eps, "rms_norm_eps": 1e-6, "num_nextn_predict_layers": int(s.mtp),
+        "hc_sinkhorn_iters": s.hc_iters, "hc_eps": s.hc_eps, "rms_norm_eps": 1e-6, "num_nextn_predict_layers": int(s.mtp or s.dspark_stages > 0),
         "tie_word_embeddings": False, "attention_bias": False, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16",
-    }
+    } | ({"dspark_block_size": 5, "dspark_noise_token_id": s.vocab - 1, "dspark_markov_rank": s.dspark_rank,
+          "dspark_target_layer_ids": _taps(s)} if s.dspark_stages else {})
 
 
 def transformers_config(s: Shape) -> dict:

@@ -70,21 +70,26 @@ GOLDENS = [
                          hc_mult=2, window=40, experts=5, experts_per_token=3, route_scale=2.5), 16, "bf16", "bf16",
            dialect="transformers", config="transformers", fused_experts=True,
            note="no quantised weight, no dimension a multiple of 128, two streams, transformers' fused experts"),
+    Golden("dspark", Shape([0, 4, 0], window=32, dspark_stages=3), 18, "nvfp4", "fp8", num_tokens=96, quantization=_modelopt_experts(3),
+           extra_config={"expert_dtype": "fp4"},
+           note="a DSpark drafter of three stages: MXFP4 draft experts beside an NVFP4 trunk; one nextn layer in the config, as in 0731"),
     Golden("ordinary", Shape([4], num_hash_layers=0, calm=False, swiglu_limit=10.0), 17, "mxfp4", "fp8", num_tokens=0,
            quantization=FP8, extra_config={"expert_dtype": "fp4"},
            note="not calm: prompts of 1-8 tokens only, where a faithful implementation often agrees to 0.99999 and others never do"),
 ]
 
 _BF16_REST = re.compile(r"compressor\.(wkv|wgate)$|weights_proj$|ffn\.gate$")
-_DENSE = re.compile(r"\.(wq_a|wq_b|wkv|wo_a|wo_b|e_proj|h_proj)$|shared_experts\.w\d$")
-_NORM = re.compile(r"(^|_|\.)(e|h|attn_|ffn_|q_|kv_)?norm$")
+_DENSE = re.compile(r"\.(wq_a|wq_b|wkv|wo_a|wo_b|e_proj|h_proj|main_proj)$|shared_experts\.w\d$")
+_NORM = re.compile(r"(^|_|\.)(e|h|attn_|ffn_|q_|kv_|main_)?norm$")
 
 
 def _encode(golden: Golden, name: str, x: np.ndarray) -> dict[str, encode.Tensor]:
     if name.endswith("tid2eid"):
         return {"": ("I64", x)}
-    if name in ("embed", "head") or _NORM.search(name):
+    if name in ("embed", "head") or _NORM.search(name) or ".markov_head." in name:
         return encode.bf16(x)
+    if name.endswith(".confidence_head.proj"):
+        return encode.plain_f32(x)
     if ".ffn.experts." in name:
         kind = "mxfp4" if name.startswith("mtp") and golden.experts == "nvfp4" else golden.experts
     elif _BF16_REST.search(name):

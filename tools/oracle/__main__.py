@@ -1,4 +1,4 @@
-"""python3 -m oracle MODEL TOKENS OUT.npy [--plain] [--option NAME=VALUE ...] [--max-layers N] [--mtp] [--trace TRACE.npz]"""
+"""python3 -m oracle MODEL TOKENS OUT.npy [--plain] [--option NAME=VALUE ...] [--max-layers N] [--mtp | --dspark] [--trace TRACE.npz]"""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .dspark import Dspark
 from .model import Model
 from .options import Options
 
@@ -28,16 +29,25 @@ def main() -> None:
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--max-layers", type=int)
     parser.add_argument("--mtp", action="store_true", help="logits of the draft block instead")
+    parser.add_argument("--dspark", action="store_true", help="logits [num_tokens - 1, block, vocab] of the DSpark drafter instead")
+    parser.add_argument("--confidence", type=Path, help="with --dspark: its chances of acceptance, .npy")
     parser.add_argument("--trace", type=Path, help="every intermediate, as .npz")
     args = parser.parse_args()
+    if args.mtp and args.dspark or args.confidence and not args.dspark:
+        parser.error("wanted --mtp or --dspark, and --confidence with --dspark alone")
     options = Options.make(args.plain, **dict(Options.parse(a) for a in args.option))
     model = Model(args.model, options, trace=args.trace is not None)
     ids = read_tokens(args.tokens)
-    logits = model.mtp(ids) if args.mtp else model.forward(ids, args.max_layers)
+    if args.dspark:
+        logits, chances = Dspark(model)(ids)
+        if args.confidence:
+            np.save(args.confidence, chances)
+    else:
+        logits = model.mtp(ids) if args.mtp else model.forward(ids, args.max_layers)
     np.save(args.out, logits)
     if args.trace:
         np.savez(args.trace, **model.trace)
-    print(f"{args.out}: {logits.shape[0]} positions, vocabulary {logits.shape[1]}")
+    print(f"{args.out}: {logits.shape[0]} positions, vocabulary {logits.shape[-1]}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,20 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+
+
+@dataclass
+class DsparkConfig:
+    """The `dspark_*` keys. The number of stages is that of the tensors."""
+
+    block_size: int
+    noise_token_id: int
+    markov_rank: int
+    target_layer_ids: list[int]
 
 
 @dataclass
@@ -38,6 +48,7 @@ class Config:
     compress_rope_theta: float
     yarn: dict
     fp8_block: tuple[int, int]
+    dspark: "DsparkConfig | None" = None
 
     @staticmethod
     def load(path: Path) -> "Config":
@@ -67,7 +78,7 @@ class Config:
             route_scale=raw["routed_scaling_factor"], swiglu_limit=raw["swiglu_limit"], hc_mult=raw["hc_mult"],
             hc_sinkhorn_iters=raw["hc_sinkhorn_iters"], hc_eps=raw["hc_eps"], norm_eps=raw.get("rms_norm_eps", 1e-6),
             rope_theta=float(raw["rope_theta"]), compress_rope_theta=float(raw["compress_rope_theta"]), yarn=yarn,
-            fp8_block=tuple(block))
+            fp8_block=tuple(block), dspark=_dspark(raw))
 
     def plain_frequencies(self) -> np.ndarray:
         """[rope_dim/2] of sliding-window layers, float64."""
@@ -77,6 +88,12 @@ class Config:
     def yarn_frequencies(self) -> np.ndarray:
         """[rope_dim/2] of compressed layers."""
         return yarn_frequencies(self.rope_dim, self.compress_rope_theta, self.yarn)
+
+
+def _dspark(raw: dict) -> DsparkConfig | None:
+    if "dspark_block_size" not in raw:
+        return None
+    return DsparkConfig(*(raw[f"dspark_{f.name}"] for f in fields(DsparkConfig)))
 
 
 def yarn_frequencies(dim: int, theta: float, yarn: dict) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The whole model: token ids of one sequence to float32 logits at every position."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .attention import Attention
@@ -34,11 +36,19 @@ class Model:
 
     def streams(self, ids: np.ndarray, max_layers: int | None = None) -> np.ndarray:
         """Residual streams [n, H, D] after the last layer."""
+        return self.all_streams(ids, max_layers)[-1]
+
+    def all_streams(self, ids: np.ndarray, max_layers: int | None = None) -> list[np.ndarray]:
+        """Residual streams [n, H, D]: the embedding's, then those after each layer."""
         c = self.config
-        x = np.repeat(self.ckpt["embed"][ids][:, None, :], c.hc_mult, 1).astype(self.num.dtype)
+        x = [self.embedded(ids)]
         for layer in range(c.num_layers if max_layers is None else max_layers):
-            x = self._block(x, ids, f"layers.{layer}", c.ratios[layer])
+            scope = f"layers.{layer}"
+            x.append(self.block(x[-1], ids, scope, Attention(self.num, self.ckpt, scope, c.ratios[layer])))
         return x
+
+    def embedded(self, ids: np.ndarray) -> np.ndarray:
+        return np.repeat(self.ckpt["embed"][ids][:, None, :], self.config.hc_mult, 1).astype(self.num.dtype)
 
     def mtp(self, ids: np.ndarray) -> np.ndarray:
         """float32 draft logits [len(ids)-1, vocab]: streams at p joined with the embedding of token p+1 predict token p+2."""
@@ -50,12 +60,13 @@ class Model:
         embedded = num.rms_norm(w["embed"][ids[1:]], w[f"{p}.enorm"])
         e = num.linear(embedded, w.weights[f"{p}.e_proj"])
         h = num.linear(num.rms_norm(x, w[f"{p}.hnorm"]), w.weights[f"{p}.h_proj"])
-        x = self._block(num.round(e[:, None] + h), ids[1:], p, 0)
+        x = self.block(num.round(e[:, None] + h), ids[1:], p, Attention(num, w, p, 0))
         return self._head(x, f"{p}.")
 
-    def _block(self, x: np.ndarray, ids: np.ndarray, scope: str, ratio: int) -> np.ndarray:
+    def block(self, x: np.ndarray, ids: np.ndarray, scope: str, attention: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Attention and experts, each between its hyper-connection's two halves."""
         num, w = self.num, self.ckpt
-        attention, moe = Attention(num, w, scope, ratio), MoE(num, w, scope)
+        moe = MoE(num, w, scope)
         for name, layer in (("attn", attention), ("ffn", lambda u: moe(u, ids))):
             u, post, comb = hc_pre(num, x, w[f"{scope}.hc_{name}_fn"], w[f"{scope}.hc_{name}_scale"],
                                    w[f"{scope}.hc_{name}_base"], self.config.hc_sinkhorn_iters, self.config.hc_eps)

@@ -122,6 +122,19 @@ class Options:
     logits: str = _mistake(27, "fp32", "precision of the head", ("fp32", "bf16"))
     sincos: str = _mistake(28, "accurate", "sine and cosine", ("accurate", "fast"))
 
+    # DSpark drafter.
+    dspark_tap: str = _mistake(29, "output", "streams of a tapped layer", ("output", "input"))
+    dspark_tap_streams: str = _mistake(29, "mean", "the tap of several streams (their sum is the mean: main_norm)", ("mean", "first"))
+    dspark_tap_order: str = _mistake(29, "config", "order of the taps", ("config", "reversed"))
+    dspark_main_norm: bool = _mistake(29, True, "main_norm after main_proj")
+    dspark_window: str = _mistake(30, "fixed", "context rows of row j of a block", ("fixed", "sliding", "one-short", "one-late"))
+    dspark_block_rows: str = _mistake(30, "all", "rows of its block that a row sees", ("all", "earlier", "none"))
+    dspark_anchor: str = _mistake(30, "next", "position of the anchor, counted from the last context row", ("next", "same"))
+    dspark_noise: str = _mistake(30, "noise", "tokens behind the anchor", ("noise", "anchor"))
+    dspark_markov: str = _mistake(31, "previous", "token of the Markov term", ("previous", "anchor", "none"))
+    dspark_markov_tables: str = _mistake(31, "w1,w2", "embedding and projection of the Markov head", ("w1,w2", "w2,w1"))
+    dspark_confidence: str = _mistake(32, "unnormed", "hidden state of the confidence head", ("unnormed", "normed"))
+
     @staticmethod
     def make(plain: bool = False, **changes) -> "Options":
         """Release or plain numerics with some fields changed; unknown names and values are errors."""
