@@ -18,6 +18,7 @@ from torch import Tensor
 
 import quant
 from checkpoint import load_weights
+from drafter import Drafter
 from model import Block, Config, Experts, Linear, Model
 
 _BYTES = {torch.bfloat16: ("BF16", torch.int16), torch.float32: ("F32", torch.int32), torch.int64: ("I64", torch.int64),
@@ -159,6 +160,28 @@ def write_safetensors(path: Path, tensors: dict[str, Stored]) -> None:
         file.write(text)
         for name in order:
             file.write(tensors[name].data)
+
+
+@torch.no_grad()
+def write_drafter(drafter: Drafter, trunk: dict[str, object], folder: Path) -> int:
+    """model.safetensors with the tensors `mtp.*` alone, and config.json: the trunk's with the `dspark_*` keys. The file's size."""
+    out: dict[str, Stored] = {}
+    last = f"mtp.{len(drafter.stages) - 1}"
+    _linear(out, "mtp.0.main_proj", drafter.main_proj)
+    _norm(out, "mtp.0.main_norm", drafter.main_norm)
+    for index, stage in enumerate(drafter.stages):
+        _block(out, f"mtp.{index}", stage)
+    _hyper(out, f"{last}.hc_head", drafter.hc_head)
+    _norm(out, f"{last}.norm", drafter.norm)
+    _norm(out, f"{last}.markov_head.markov_w1", drafter.markov_w1)
+    _norm(out, f"{last}.markov_head.markov_w2", drafter.markov_w2)
+    out[f"{last}.confidence_head.proj.weight"] = Stored(drafter.confidence.weight.detach())
+    write_safetensors(folder / "model.safetensors", out)
+    layers = int(trunk["num_hidden_layers"])
+    ratios = [*trunk["compress_ratios"][:layers], *[0] * len(drafter.stages)]
+    text = {**trunk, **drafter.draft_config.keys(), "compress_ratios": ratios}
+    (folder / "config.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+    return (folder / "model.safetensors").stat().st_size
 
 
 def quantization_config(layers: int) -> dict[str, object]:

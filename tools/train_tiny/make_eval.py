@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from chat import attach_tools, render
+from chat import BOS, attach_tools, render
 from dialogues import dialogue
 from facts import (
     ACCEPTANCE_RAW,
@@ -30,6 +30,7 @@ from facts import (
 from generator import load_texts
 from lexicon import Lexicon
 from recall import haystack
+from stories import story
 from tooluse import tool_dialogue
 
 _OPEN_QUESTIONS = ["Why is the sky blue?", "Write a poem about rain.", "What should I cook tonight?", "Tell me a joke.",
@@ -74,6 +75,11 @@ def chats(rng: random.Random, countries: list[Country], lexicon: Lexicon) -> lis
         mode = ("chat", "thinking")[index % 2]
         items.append({"set": "open", "mode": mode, "prompt": render([{"role": "user", "content": question}], mode)})
     return items
+
+
+def stories(rng: random.Random) -> list[dict]:
+    """The first sentence of 50 stories as raw text, to be gone on with."""
+    return [{"set": "stories", "prompt": BOS + story(rng).split(". ")[0] + "."} for _ in range(50)]
 
 
 def tools(rng: random.Random, countries: list[Country], lexicon: Lexicon) -> list[dict]:
@@ -131,6 +137,8 @@ def main() -> None:
             "tools": tools(rng, countries, lexicon)}
     for length in arguments.lengths:
         sets[f"needles-{length}"] = needles(rng, lexicon, texts, tokenizer, length, arguments.needles)
+    # last, so that the sets above stay what they were
+    sets["stories"] = stories(random.Random(arguments.seed + 1))
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name, items in sets.items():
         with (arguments.output / f"{name}.jsonl").open("w", encoding="utf-8") as file:

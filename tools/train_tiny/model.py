@@ -172,23 +172,13 @@ class Attention(nn.Module):
         self.distillation: Tensor | None = None
 
     def forward(self, u: Tensor, rope: Rope, numerics: Numerics) -> Tensor:
-        c, eps = self.config, self.config.rms_norm_eps
+        c = self.config
         batch, length, _ = u.shape
         heads, dim, window = c.num_attention_heads, c.head_dim, c.sliding_window
-        nope = dim - c.qk_rope_head_dim
         cos, sin = rope(self.ratio, 1, length)
 
-        def simulate_cache(x: Tensor) -> Tensor:
-            if not numerics.simulate:
-                return x
-            part = x[..., :nope].contiguous()
-            return torch.cat([numerics.fake(part, sim8_kv(part)), x[..., nope:]], -1)
-
-        qr = rms_norm(self.wq_a(u, numerics), self.q_norm.weight, eps)
-        q = self.wq_b(qr, numerics).view(batch, length, heads, dim)
-        q = head_norm_release(q, eps) if numerics.name == "release" else head_norm(q, eps)
-        q = rotate(q, cos[:, None], sin[:, None])
-        kv = simulate_cache(rotate(rms_norm(self.wkv(u, numerics), self.kv_norm.weight, eps), cos, sin))
+        qr, q = self.queries(u, cos, sin, numerics)
+        kv = self.rows(u, cos, sin, numerics)
 
         blocks = length // window
         by_block = kv.view(batch, blocks, window, dim)
@@ -204,7 +194,7 @@ class Attention(nn.Module):
         scale = dim**-0.5
         entries = None
         if self.ratio:
-            entries = simulate_cache(self.compressor(u, rope))
+            entries = self._simulate_cache(self.compressor(u, rope), numerics)
             lc = (widen(q).reshape(batch, length * heads, dim) @ widen(entries).transpose(1, 2)
                   ).view(batch, length, heads, -1)
             count = (position + 1) // self.ratio
@@ -213,7 +203,7 @@ class Attention(nn.Module):
                 visible = self._select(u, qr, rope, numerics, lw, lc, mask, visible, scale)
 
         if numerics.exact:
-            o = self._attend_exact(lw, lc if self.ratio else None, keys, entries, mask,
+            o = self.attend_exact(lw, lc if self.ratio else None, keys, entries, mask,
                                    visible if self.ratio else None, scale)
         elif entries is None:
             p = window_probabilities(lw, self.attn_sink, mask, scale)
@@ -222,8 +212,33 @@ class Attention(nn.Module):
             pw, pc = probabilities(lw, lc, self.attn_sink, mask, visible, scale)
             o = (pw.view(batch, blocks, window * heads, -1) @ keys).view(batch, length, heads, dim) + \
                 (pc.view(batch, length * heads, -1) @ entries).view(batch, length, heads, dim)
+        return self.output(o, cos, sin, numerics)
+
+    def queries(self, u: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor]:
+        """5.1: u [B,S,D] -> the low-rank part [B,S,q_lora], which the indexer reads too, and queries [B,S,H,d]."""
+        c, eps = self.config, self.config.rms_norm_eps
+        qr = rms_norm(self.wq_a(u, numerics), self.q_norm.weight, eps)
+        q = self.wq_b(qr, numerics).view(*u.shape[:2], c.num_attention_heads, c.head_dim)
+        q = head_norm_release(q, eps) if numerics.name == "release" else head_norm(q, eps)
+        return qr, rotate(q, cos[:, None], sin[:, None])
+
+    def rows(self, u: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics) -> Tensor:
+        """5.2: u [B,S,D] -> rows [B,S,d] as the cache holds them, keys and values in one."""
+        row = rms_norm(self.wkv(u, numerics), self.kv_norm.weight, self.config.rms_norm_eps)
+        return self._simulate_cache(rotate(row, cos, sin), numerics)
+
+    def _simulate_cache(self, x: Tensor, numerics: Numerics) -> Tensor:
+        if not numerics.simulate:
+            return x
+        nope = self.config.head_dim - self.config.qk_rope_head_dim
+        part = x[..., :nope].contiguous()
+        return torch.cat([numerics.fake(part, sim8_kv(part)), x[..., nope:]], -1)
+
+    def output(self, o: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics) -> Tensor:
+        """5.5: heads [B,S,H,d] turned back, then the grouped low-rank projection to [B,S,D]."""
+        c = self.config
         o = rotate(o, cos[:, None], -sin[:, None])
-        grouped = o.reshape(batch, length, c.o_groups, -1)
+        grouped = o.reshape(*o.shape[:2], c.o_groups, -1)
         w = self.wo_a.weight
         if numerics.name == "qat":
             w = quant.ste(w, quant.fp8_weight(w))
@@ -256,7 +271,7 @@ class Attention(nn.Module):
         chosen = torch.zeros_like(ranked, dtype=torch.bool).scatter_(-1, order, True)
         return visible & chosen
 
-    def _attend_exact(self, lw: Tensor, lc: Tensor | None, keys: Tensor, entries: Tensor | None, mask: Tensor,
+    def attend_exact(self, lw: Tensor, lc: Tensor | None, keys: Tensor, entries: Tensor | None, mask: Tensor,
                       visible: Tensor | None, scale: float) -> Tensor:
         """5.4 with the release's roundings: bf16 exponentials in the product, un-rounded ones in the sum."""
         batch, length, heads, _ = lw.shape

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from drafter import DraftConfig, Drafter
 from model import Config, Model
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn,
@@ -54,18 +56,17 @@ def decode(tensors: dict[str, Tensor], name: str) -> Tensor:
     return value if value.dtype == torch.int64 else value.float()
 
 
-def load_shipped(folder: Path, device: str = "cpu") -> Model:
-    """The model of a folder, ready for the `release` numerics."""
-    model = Model(Config.load(folder / "config.json"))
-    tensors = read_safetensors(folder / "model.safetensors")
+def _state(tensors: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str, Tensor]:
+    """A state dict from decoded tensors: hyper-connections as submodules, experts stacked, then `rename`."""
     state: dict[str, Tensor] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name in tensors:
-        if name.endswith((".scale", ".weight_scale", ".weight_scale_2", ".input_scale")):
+        hyper = re.search(r"hc_(attn|ffn|head)_(fn|base|scale)$", name)
+        # the hyper-connections' own `scale` tensors end like a quantisation scale
+        if not hyper and name.endswith((".scale", ".weight_scale", ".weight_scale_2", ".input_scale")):
             continue
         value = decode(tensors, name)
-        key = re.sub(r"(hc_attn|hc_ffn|hc_head)_(fn|base|scale)$", r"\1.\2", name)
-        key = re.sub(r"^mtp\.0\.(?!e_proj|h_proj|enorm|hnorm|norm|hc_head)", "mtp.block.", key).replace("mtp.0.", "mtp.")
+        key = rename(re.sub(r"_(fn|base|scale)$", r".\1", name) if hyper else name)
         match = re.fullmatch(r"(.*\.experts)\.(\d+)\.(w\d)\.weight", key)
         if match:
             experts.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = value
@@ -73,11 +74,30 @@ def load_shipped(folder: Path, device: str = "cpu") -> Model:
             state[key] = value
     for key, parts in experts.items():
         state[key] = torch.stack([parts[e] for e in range(len(parts))])
-    # the hyper-connections' own `scale` tensors end like a quantisation scale
-    for name in tensors:
-        if re.search(r"hc_(attn|ffn|head)_scale$", name):
-            key = re.sub(r"_scale$", ".scale", name)
-            key = re.sub(r"^mtp\.0\.(?!hc_head)", "mtp.block.", key).replace("mtp.0.", "mtp.")
-            state[key] = tensors[name]
-    model.load_state_dict(state)
+    return state
+
+
+def load_shipped(folder: Path, device: str = "cpu") -> Model:
+    """The model of a folder, ready for the `release` numerics."""
+    model = Model(Config.load(folder / "config.json"))
+
+    def rename(key: str) -> str:
+        return re.sub(r"^mtp\.0\.(?!e_proj|h_proj|enorm|hnorm|norm|hc_head)", "mtp.block.", key).replace("mtp.0.", "mtp.")
+
+    model.load_state_dict(_state(read_safetensors(folder / "model.safetensors"), rename))
     return model.to(device).eval()
+
+
+def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
+    """The drafter of a folder that export.write_drafter wrote, ready for the `release` numerics."""
+    drafter = Drafter(config, DraftConfig.load(folder / "config.json"))
+    whole = {"main_proj", "main_norm", "norm", "hc_head", "markov_head", "confidence_head"}
+
+    def rename(key: str) -> str:
+        _, stage, rest = key.split(".", 2)
+        if rest.split(".")[0] not in whole:
+            return f"stages.{stage}.{rest}"
+        return rest.replace("markov_head.", "").replace("confidence_head.proj", "confidence")
+
+    drafter.load_state_dict(_state(read_safetensors(folder / "model.safetensors"), rename))
+    return drafter.to(device).eval()

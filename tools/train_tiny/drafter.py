@@ -1,0 +1,153 @@
+"""The DSpark drafter in PyTorch: one pass drafts a block of tokens from the trunk's last layers.
+
+Taps (the output of chosen trunk layers, mean over the residual streams) become one row `main_x` a token. Of the context, the
+three stages see nothing but keys made of it. A block is the anchor (the last known token) and noise ids; its rows see the last
+`sliding_window` rows in front of the anchor and all of the block, both ways. The Markov head adds a low-rank term of the token
+before each row. The confidence head says how likely the row's draft is accepted if those before it were.
+
+Blocks of one text are computed together: their anchors stand at first, first + stride, and so on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from config import Config, Rope
+from functions import BF16, hc_apply_post, rms_norm, window_probabilities
+from model import Block, HyperHead, Linear, Model, Numerics, Weight
+
+
+@dataclass
+class DraftConfig:
+    """The `dspark_*` keys of config.json, and the number of stages, which the release shows by its tensors alone."""
+
+    block_size: int
+    noise_token_id: int
+    markov_rank: int
+    target_layer_ids: list[int]
+    stages: int = 3
+
+    @staticmethod
+    def load(path: Path) -> DraftConfig:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return DraftConfig(*(raw[f"dspark_{name}"] for name in
+                             ("block_size", "noise_token_id", "markov_rank", "target_layer_ids")))
+
+    def keys(self) -> dict[str, object]:
+        return {f"dspark_{name}": getattr(self, name) for name in
+                ("block_size", "noise_token_id", "markov_rank", "target_layer_ids")}
+
+
+@dataclass
+class Blocks:
+    """Where `count` blocks stand in a text of `length` tokens: block i's rows at first + i * stride + (0 ... size - 1)."""
+
+    first: int
+    stride: int
+    size: int
+    length: int
+    count: int
+
+    def anchors(self, device: torch.device) -> Tensor:
+        return self.first + self.stride * torch.arange(self.count, device=device)
+
+    def positions(self, device: torch.device) -> Tensor:
+        """[count * size]"""
+        return (self.anchors(device)[:, None] + torch.arange(self.size, device=device)).flatten()
+
+
+class Stage(Block):
+    """A block of the architecture whose attention sees context rows and the whole draft block."""
+
+    def draft(self, streams: Tensor, ids: Tensor, main_x: Tensor, blocks: Blocks, rope: Rope, numerics: Numerics) -> Tensor:
+        """streams [B*S,n,D], ids [B,S] with S = count * size rows of blocks; main_x [B,length,D]."""
+        eps = self.config.rms_norm_eps
+        u, post, comb = self.hc_attn(streams)
+        u = rms_norm(u, self.attn_norm.weight, eps).view(*ids.shape, -1)
+        streams = hc_apply_post(self._attend(u, main_x, blocks, rope, numerics).flatten(0, 1), streams, post, comb)
+        u, post, comb = self.hc_ffn(streams)
+        u = rms_norm(u, self.ffn_norm.weight, eps)
+        return hc_apply_post(self.ffn(u, ids.flatten(), numerics), streams, post, comb)
+
+    def _attend(self, u: Tensor, main_x: Tensor, blocks: Blocks, rope: Rope, numerics: Numerics) -> Tensor:
+        attention, config = self.attn, self.config
+        batch, rows, _ = u.shape
+        heads, dim, window = config.num_attention_heads, config.head_dim, config.sliding_window
+        cos, sin = rope(0, 1, blocks.length)
+        positions = blocks.positions(u.device)
+        block_cos, block_sin = cos[positions], sin[positions]
+        _, q = attention.queries(u, block_cos, block_sin, numerics)
+        own = attention.rows(u, block_cos, block_sin, numerics).view(batch, blocks.count, blocks.size, dim)
+        context = F.pad(attention.rows(main_x, cos, sin, numerics), (0, 0, window, 0))
+        # row w of a block's window is position anchor - window + w, which in the padded rows is anchor + w
+        windows = context[:, blocks.first:].unfold(1, window, blocks.stride)[:, :blocks.count].transpose(2, 3)
+        keys = torch.cat([windows, own], 2)
+        column = torch.arange(window + blocks.size, device=u.device)
+        mask = blocks.anchors(u.device)[:, None] - window + column >= 0
+        mask = mask.repeat_interleave(blocks.size, 0)
+
+        widen = (lambda x: x.float()) if numerics.exact else (lambda x: x)
+        shape = (batch, blocks.count, blocks.size * heads)
+        logits = (widen(q).view(*shape, dim) @ widen(keys).transpose(2, 3)).view(batch, rows, heads, -1)
+        if numerics.exact:
+            o = attention.attend_exact(logits, None, keys, None, mask, None, dim**-0.5)
+        else:
+            p = window_probabilities(logits, attention.attn_sink, mask, dim**-0.5)
+            o = (p.view(*shape, -1) @ keys).view(batch, rows, heads, dim)
+        return attention.output(o, block_cos, block_sin, numerics)
+
+
+class Drafter(nn.Module):
+    """The tensors `mtp.0` to `mtp.2` of a release with DSpark; embedding and head are the trunk's."""
+
+    def __init__(self, config: Config, draft: DraftConfig) -> None:
+        super().__init__()
+        self.config, self.draft_config = config, draft
+        d, rank = config.hidden_size, draft.markov_rank
+        self.main_proj = Linear(d, d * len(draft.target_layer_ids), "fp8")
+        self.main_norm, self.norm = Weight(torch.ones(d)), Weight(torch.ones(d))
+        self.stages = nn.ModuleList(Stage(config, config.num_hidden_layers, "mxfp4") for _ in range(draft.stages))
+        self.hc_head = HyperHead(config)
+        self.markov_w1 = Weight(0.5 * torch.randn(config.vocab_size, rank))
+        self.markov_w2 = Weight(torch.zeros(config.vocab_size, rank))
+        self.confidence = Weight(torch.zeros(1, d + rank))
+
+    def hidden(self, model: Model, taps: Tensor, ids: Tensor, blocks: Blocks, numerics: Numerics) -> Tensor:
+        """taps [B,length,taps*D], ids [B,>=length] -> [B,count*size,D], in front of the norm."""
+        anchors = blocks.anchors(ids.device)
+        block_ids = torch.full((ids.shape[0], blocks.count, blocks.size), self.draft_config.noise_token_id, device=ids.device)
+        block_ids[:, :, 0] = ids[:, anchors]
+        block_ids = block_ids.flatten(1)
+        main_x = rms_norm(self.main_proj(taps, numerics), self.main_norm.weight, self.config.rms_norm_eps)
+        embedded = F.embedding(block_ids.flatten(), model.embed.weight.to(BF16))
+        streams = embedded[:, None, :].expand(-1, self.config.hc_mult, -1).contiguous()
+        rope = model.rope(blocks.length)
+        for stage in self.stages:
+            streams = stage.draft(streams, block_ids, main_x, blocks, rope, numerics)
+        return self.hc_head(streams).view(*block_ids.shape, -1)
+
+    def base_logits(self, model: Model, hidden: Tensor, numerics: Numerics) -> Tensor:
+        """[..., D] -> [..., V], without the Markov term."""
+        return model.project(rms_norm(hidden, self.norm.weight, self.config.rms_norm_eps), numerics)
+
+    def markov(self, previous: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor]:
+        """ids [...] of the tokens before each row -> (embedding [..., rank], term added to the logits [..., V])."""
+        embedded = F.embedding(previous, self.markov_w1.weight.to(BF16))
+        w2 = self.markov_w2.weight.to(BF16)
+        return embedded, F.linear(embedded.float(), w2.float()) if numerics.exact else F.linear(embedded, w2)
+
+    def confidence_logits(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """[...]: the chance of acceptance is their sigmoid."""
+        return F.linear(torch.cat([hidden, embedded], -1).float(), self.confidence.weight).squeeze(-1)
+
+
+def taps(trace: list[Tensor], draft: DraftConfig, batch: int) -> Tensor:
+    """Streams after every trunk layer, each [B*S,n,D] -> [B,S,taps*D]."""
+    means = [trace[layer].float().mean(1).to(BF16) for layer in draft.target_layer_ids]
+    return torch.cat(means, -1).view(batch, -1, means[0].shape[-1] * len(means))
