@@ -35,6 +35,7 @@ _STRIDE = 8
 _DECAY = 4.0  # rows; the weight of row j is exp(-j / _DECAY)
 _CROSS_ENTROPY, _VARIATION, _CONFIDENCE = 0.5, 1.0, 0.2
 _BIAS_SPEED = 1e-3
+_COMPILED = 5  # steps
 
 
 @compiled
@@ -94,7 +95,9 @@ def train(model: Model, drafter: Drafter, feed: Feed, length: int, arguments: ar
     start, deadline = time.monotonic(), begin + 60 * arguments.minutes
     step, sums, count, mark = 0, torch.zeros(3 + drafter.draft_config.block_size, device=device), 0, start
     while time.monotonic() < deadline and (arguments.steps is None or step < arguments.steps):
-        progress = min(1.0, (time.monotonic() - start) / max(1.0, deadline - start))
+        if step == _COMPILED:  # the learning rate falls over the time that is left when all is compiled
+            start = time.monotonic()
+        progress = min(1.0, (time.monotonic() - start) / max(1.0, deadline - start)) if step >= _COMPILED else 0.0
         lr = (arguments.lr + (arguments.lr_end - arguments.lr) * progress) * min(1.0, (step + 1) / arguments.warmup)
         for optimiser in optimisers_:
             for group in optimiser.param_groups:
