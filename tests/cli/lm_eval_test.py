@@ -36,7 +36,11 @@ class LmEval(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         cls.server = subprocess.Popen([BINARY, "serve", "--port", "0", "-m", str(TINY)], stderr=subprocess.PIPE, text=True)
+        cls.addClassCleanup(cls.server.stderr.close)
+        cls.addClassCleanup(cls.server.wait)
+        cls.addClassCleanup(cls.server.kill)
         line = ""
         while " at http" not in line:
             line = cls.server.stderr.readline()
@@ -45,15 +49,7 @@ class LmEval(unittest.TestCase):
         cls.url = line.split(" at ")[1].split()[0]
         os.environ.setdefault("OPENAI_API_KEY", "none")
         os.environ["HF_HUB_OFFLINE"] = "1"
-        cls.model = LocalCompletionsAPI(base_url=cls.url + "/v1/completions", model="tiny", tokenizer=str(TINY), tokenizer_backend="huggingface",
-                                        tokenized_requests=False, batch_size=1, max_length=4096)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.kill()
-        cls.server.wait()
-        cls.server.stderr.close()
-        cls.folder.cleanup()
+        cls.model = LocalCompletionsAPI(base_url=cls.url + "/v1/completions", model="tiny", tokenizer_backend="remote", batch_size=1, max_length=4096)
 
     def lines(self, name, lines):
         path = pathlib.Path(self.folder.name) / name
@@ -65,15 +61,18 @@ class LmEval(unittest.TestCase):
         report = dsv4_json("eval", "choice", "--data", self.lines("choices.jsonl", QUESTIONS), "--bos", "off", "--json", "-q", "--output", output)
         ours = [json.loads(line) for line in output.read_text().splitlines()]
         right = 0
+        worst = 0.0
         for question, line in zip(QUESTIONS, ours):
             requests = [instance("loglikelihood", question["prompt"], choice) for choice in question["choices"]]
             theirs = self.model.loglikelihood(requests, disable_tqdm=True)
             for (logprob, greedy), own, own_greedy in zip(theirs, line["logprobs"], line["is_greedy"]):
                 self.assertAlmostEqual(logprob, own, delta=1e-4)
+                worst = max(worst, abs(logprob - own))
                 self.assertEqual(greedy, own_greedy)
             values = [logprob for logprob, _ in theirs]
             right += values.index(max(values)) == question["answer"]
         self.assertAlmostEqual(report["accuracy"]["value"], right / len(QUESTIONS), delta=1e-9)
+        print(f"beside dsv4 eval: choices {worst:.1e}")
 
     def test_perplexity(self):
         output = pathlib.Path(self.folder.name) / "out.jsonl"
@@ -82,6 +81,7 @@ class LmEval(unittest.TestCase):
         theirs = self.model.loglikelihood_rolling([instance("loglikelihood_rolling", text) for text in TEXTS], disable_tqdm=True)
         for logprob, line in zip(theirs, ours):
             self.assertAlmostEqual(logprob, -line["nll"], delta=1e-4)
+        print(f"beside dsv4 eval: texts {max(abs(logprob + line['nll']) for logprob, line in zip(theirs, ours)):.1e}")
         words = sum(len(re.split(r"\s+", text)) for text in TEXTS)
         num_bytes = sum(len(text.encode()) for text in TEXTS)
         total = math.fsum(theirs)

@@ -1,7 +1,11 @@
 # pip: lm-eval[api]==0.4.13
-"""lm-eval over local-completions: log-likelihoods of texts and continuations are those that the server's own tokens have."""
+"""lm-eval over local-completions: log-likelihoods of texts and continuations are those that the server's own tokens have, and its multiple choice and
+perplexity those of `dsv4 eval` (tests/cli/lm_eval_test.py)."""
 
 import json
+import pathlib
+import re
+import subprocess
 import sys
 import urllib.request
 
@@ -33,4 +37,7 @@ assert worst < 1e-4, (got, worst)
 assert got[0][0] > got[1][0] and got[2][0] > got[3][0], got
 rolling = model.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("The capital of France is Paris.",), 0)])
 assert rolling[0] < 0
-print(f"multiple choice: worst difference {worst:.1e}")
+beside_eval = subprocess.run([sys.executable, pathlib.Path(__file__).parents[1] / "cli" / "lm_eval_test.py"], capture_output=True, text=True)
+assert beside_eval.returncode == 0, (beside_eval.returncode, beside_eval.stdout, beside_eval.stderr[-3000:])
+figures = "; ".join(re.findall(r"beside dsv4 eval: .*", beside_eval.stdout))
+print(f"multiple choice: worst difference {worst:.1e}; {figures}")

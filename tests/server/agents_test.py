@@ -4,8 +4,10 @@ import json
 import pathlib
 import unittest
 
+from server_process import Server
 from server_testing import SharedServer
 
+SESSIONS = json.loads((pathlib.Path(__file__).parents[1] / "fixtures" / "agent-sessions.json").read_text())
 SHAPES = json.loads((pathlib.Path(__file__).parents[1] / "fixtures" / "client-shapes.json").read_text())
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files.",
@@ -69,6 +71,25 @@ class Agents(SharedServer):
             messages.append({"role": "assistant", "content": reply["content"]})
         for (_, before), (reused, _) in zip(cached, cached[1:]):
             self.assertGreaterEqual(reused, 0.99 * before, cached)
+
+
+class Sessions(unittest.TestCase):
+    def test_every_request_reuses_the_one_before(self):
+        with Server("--context", 16384, "--alias", "*") as server:
+            self.replay(server)
+
+    def replay(self, server):
+        for agent, path, limit in (("claude_code", "/v1/messages", "max_tokens"), ("codex", "/v1/responses", "max_output_tokens")):
+            before, shares = 0, []
+            for request in SESSIONS[agent]["requests"]:
+                usage = server.post(path, {**SESSIONS[agent]["common"], **request, "stream": False, limit: 1, "seed": 1})["usage"]
+                cached = usage.get("cache_read_input_tokens", usage.get("input_tokens_details", {}).get("cached_tokens"))
+                if before:
+                    shares.append(cached / before)
+                before = usage["input_tokens"] + (cached if agent == "claude_code" else 0)
+            print(f"{agent}: {len(shares) + 1} requests, {before} tokens at the end, at least {100 * min(shares):.2f} % of the earlier prompt reused")
+            self.assertGreaterEqual(len(shares), 4)
+            self.assertGreaterEqual(min(shares), 0.99, agent)
 
 
 if __name__ == "__main__":
