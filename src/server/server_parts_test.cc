@@ -6,12 +6,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
+#include <map>
+#include <set>
 #include <thread>
 
+#include "base/json.h"
+#include "base/read_file.h"
 #include "server/api/api_error.h"
+#include "server/api/api_table.h"
 #include "server/api/call_memory.h"
 #include "server/api/fields.h"
 #include "server/dialects/known_fields.h"
@@ -104,6 +110,37 @@ TEST(KnownFields, AreRefusedByNameUnlessTheyAskForNothing) {
     RefuseUnsupported(fields);
     EXPECT_TRUE(fields.status().ok()) << number;
   }
+}
+
+// No field of another server is ignored in a dialect where it would change an answer.
+TEST(KnownFields, EveryFieldOfTheOthersIsTakenRefusedOrChangesNothing) {
+  const Json file =
+      *ParseJson(*ReadFile("tests/fixtures/rival-fields.json", FileKind::kAny), "rival-fields.json");
+  std::set<std::string> idle;
+  for (const auto& [reason, names] : file.at("changes_no_answer").items()) {
+    for (const Json& name : names) EXPECT_TRUE(idle.insert(name).second) << name << " twice";
+  }
+  std::set<std::string_view> refused;
+  for (const KnownField& field : UnsupportedFields()) {
+    refused.insert(field.name);
+    EXPECT_FALSE(idle.contains(std::string(field.name)))
+        << field.name << " is refused and said to change nothing";
+  }
+  const std::map<std::string, ApiReader> readers = {
+      {"chat", kChat}, {"completions", kCompletions}, {"responses", kResponses}, {"messages", kMessages}};
+  size_t names_seen = 0;
+  for (const auto& [list, contents] : file.at("lists").items()) {
+    const ApiReader reader = readers.at(list.substr(list.rfind('.') + 1));
+    for (const Json& name : contents.at("names")) {
+      ++names_seen;
+      const bool taken = std::ranges::any_of(ApiFields(), [&](const ApiField& field) {
+        return (field.readers & reader) != 0 && field.name == name.get<std::string>();
+      });
+      EXPECT_TRUE(taken || refused.contains(name.get<std::string>()) || idle.contains(name))
+          << list << ": " << name;
+    }
+  }
+  EXPECT_GT(names_seen, 400u);
 }
 
 TEST(ApiError, TheFieldOfAMessage) {

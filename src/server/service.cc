@@ -274,6 +274,7 @@ Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
   for (PreparedCall& call : calls) {
     num_prompt_tokens += call.num_prompt_tokens;
     for (size_t i = 0; i < call.requests.size(); ++i) readers.emplace_back(model_, call.format);
+    if (!call.requests.empty()) writer->TakePrompt(call.requests.front().prompt);
     for (engine::Request& request : call.requests) {
       if (!request.deadline && options_.default_timeout_seconds > 0.0) {
         request.deadline = std::chrono::steady_clock::now() +

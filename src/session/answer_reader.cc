@@ -36,6 +36,7 @@ void AnswerReader::Count(sampling::SampledToken token) {
   const bool closes = in_reasoning_ && token.id == text_.special->think_end;
   if (in_reasoning_) ++num_reasoning_tokens_;
   if (closes) in_reasoning_ = false;
+  if (wants_tokens_) tokens_.ids.push_back(token.id);
   if (wants_tokens_ && !closes)
     (in_reasoning_ ? tokens_.reasoning : tokens_.content).push_back(std::move(token));
 }

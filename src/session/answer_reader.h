@@ -34,6 +34,7 @@ AnswerFormat ChatFormat(const Prompt& prompt, const std::vector<chat::JsonValue>
 struct AnswerTokens {
   std::vector<sampling::SampledToken> reasoning;  // Without the marker that closes it.
   std::vector<sampling::SampledToken> content;    // All after that, tool markup included.
+  std::vector<int32_t> ids;                       // Of all, that marker included, in their order.
 };
 
 class AnswerReader {

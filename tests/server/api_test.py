@@ -45,6 +45,24 @@ class Scores(SharedServer):
         got = [token for event in streamed for token in (event["choices"][0]["logprobs"] or {"token_logprobs": []})["token_logprobs"]]
         self.assertEqual(got, whole["logprobs"]["token_logprobs"])
 
+    def test_tokens_beside_the_texts(self):
+        tokens = self.server.post("/tokenize", {"prompt": TEXT})["tokens"]
+        body = {"prompt": [TEXT, "One, two"], "temperature": 0, "ignore_eos": True, "return_token_ids": True, "max_tokens": 5}
+        whole = self.server.post("/v1/completions", body)["choices"]
+        self.assertEqual(whole[0]["prompt_token_ids"], tokens)
+        self.assertEqual(self.server.post("/detokenize", {"tokens": whole[0]["token_ids"]})["prompt"], whole[0]["text"])
+        self.assertEqual([len(choice["token_ids"]) for choice in whole], [5, 5])
+        events = [event["choices"][0] for _, event in self.server.stream("/v1/completions", {**body, "prompt": TEXT, "stream": True}) if event != "[DONE]"]
+        self.assertEqual([token for event in events for token in event["token_ids"]], whole[0]["token_ids"])
+        self.assertEqual([event["prompt_token_ids"] for event in events if "prompt_token_ids" in event], [tokens])
+        chat = {"messages": QUESTION, "temperature": 0, "max_tokens": 300, "return_token_ids": True}
+        reply = self.server.post(CHAT, chat)
+        self.assertEqual(reply["prompt_token_ids"], self.server.post("/tokenize", {"messages": QUESTION})["tokens"])
+        self.assertEqual(len(reply["choices"][0]["token_ids"]), reply["usage"]["completion_tokens"])
+        events = [event for _, event in self.server.stream(CHAT, {**chat, "stream": True}) if event != "[DONE]"]
+        self.assertEqual([token for event in events for token in event["choices"][0]["token_ids"]], reply["choices"][0]["token_ids"])
+        self.assertEqual([event["prompt_token_ids"] for event in events if "prompt_token_ids" in event], [reply["prompt_token_ids"]])
+
     def test_prompt_logprobs(self):
         choice = self.complete(prompt_logprobs=1, max_tokens=1)
         tokens = self.server.post("/tokenize", {"prompt": TEXT})["tokens"]

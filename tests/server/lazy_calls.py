@@ -75,6 +75,7 @@ def cost(server):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--streams", type=int, default=16, help="requests at one time")
     arguments = parser.parse_args()
     schemas = {tool["name"]: tool["parameters"] for tool in TOOLS}
     faults, calls, answers = [], 0, 0
@@ -84,7 +85,7 @@ def main():
             return server.post(CHAT, {"messages": [{"role": "user", "content": ASKS[seed % len(ASKS)]}], "thinking": seed % 3 == 0, "temperature": 1,
                                       "tools": [{"type": "function", "function": tool} for tool in TOOLS], "seed": seed, "max_tokens": 400})["choices"][0]
 
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        with concurrent.futures.ThreadPoolExecutor(arguments.streams) as pool:
             for seed, choice in enumerate(pool.map(ask, range(arguments.requests))):
                 answers += 1
                 message = choice["message"]

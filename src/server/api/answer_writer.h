@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,8 @@ class AnswerWriter {
   virtual std::string_view content_type() const {
     return streamed() ? "text/event-stream" : "application/json";
   }
+  // The prompts of the call, one for each group of choices, before all else.
+  virtual void TakePrompt(std::span<const int32_t> /*prompt*/) {}
   // Each appends to `out` what can be sent; a whole answer appends all of it in End.
   virtual void Begin(const Usage& usage, std::string& out) = 0;
   // `tokens`: those since the last Write of this choice, when log-probabilities were asked for. `reader` is the choice's.

@@ -87,6 +87,8 @@ constexpr ApiField kFields[] = {
     {"repetition_penalty", "number", kGenerate, "divides the logits of tokens that were seen"},
     {"response_format", "object", kChat | kCompletions,
      "text, json_object, json_schema, regex, grammar, ebnf or structural_tag"},
+    {"return_token_ids", "boolean", kChat | kCompletions,
+     "answers name their tokens (token_ids) and those of the prompt (prompt_token_ids)"},
     {"seed", "integer", kGenerate, "makes the answer repeatable"},
     {"speculation", "string", kGenerate, "auto or off"},
     {"stop", "string|array:string", kChat | kCompletions, "texts that end the answer"},

@@ -280,7 +280,7 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   prepared.format = session::ChatFormat(prompt, call.conversation.tools, call.sampling.stop);
   prepared.format.parallel_calls = call.parallel_calls;
-  prepared.format.wants_tokens = call.sampling.num_logprobs >= 0;
+  prepared.format.wants_tokens = call.sampling.num_logprobs >= 0 || call.sampling.wants_token_ids;
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
   session::AnswerShape shape = {.starts_in_reasoning = starts_in_reasoning,
                                 .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
@@ -294,7 +294,8 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
                                  const SamplingCall& sampling) {
   PreparedCall prepared;
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.size());
-  prepared.format = {.stop = sampling.stop, .wants_tokens = sampling.num_logprobs >= 0};
+  prepared.format = {.stop = sampling.stop,
+                     .wants_tokens = sampling.num_logprobs >= 0 || sampling.wants_token_ids};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
   session::AnswerShape shape;
   DSV4_TRY(AddLimits(model, sampling, shape));

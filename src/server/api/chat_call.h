@@ -24,6 +24,7 @@ struct SamplingCall : session::AnswerOptions {
   bool has_temperature = false;
   bool has_top_p = false;
   int num_choices = 1;
+  bool wants_token_ids = false;  // In the answer, beside the texts.
   int64_t min_tokens = 0;
   std::vector<std::string> bad_words;   // Texts that the answer does not have, reasoning included.
   std::vector<int32_t> allowed_tokens;  // Empty: all.

@@ -1,6 +1,7 @@
 #include "server/dialects/openai_chat.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ctime>
 #include <optional>
@@ -34,7 +35,13 @@ class ChatWriter : public AnswerWriter {
         memory_(memory),
         num_choices_(static_cast<size_t>(request.call.sampling.num_choices)),
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
-        call_ids_(num_choices_) {}
+        wants_token_ids_(request.call.sampling.wants_token_ids),
+        call_ids_(num_choices_),
+        token_ids_(num_choices_) {}
+
+  void TakePrompt(std::span<const int32_t> prompt) override {
+    if (wants_token_ids_) prompt_ids_.assign(prompt.begin(), prompt.end());
+  }
 
   std::string ErrorBody(const Status& status) override { return OpenAiError(status); }
 
@@ -62,9 +69,12 @@ class ChatWriter : public AnswerWriter {
   CallMemory& memory_;
   size_t num_choices_;
   bool wants_logprobs_;
+  bool wants_token_ids_;
   std::string id_ = RandomId("chatcmpl-");
   int64_t created_ = std::time(nullptr);
   std::vector<std::vector<std::string>> call_ids_;  // Per choice, by the call's index.
+  std::vector<std::vector<int32_t>> token_ids_;     // Per choice: those that have not been written.
+  std::vector<int32_t> prompt_ids_;                 // Where they are wanted.
 };
 
 class StreamedChat final : public ChatWriter {
@@ -88,6 +98,7 @@ class StreamedChat final : public ChatWriter {
   void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
              const session::AnswerReader& reader, std::string& out) override {
     collectors_[choice].Add(delta);
+    token_ids_[choice].insert(token_ids_[choice].end(), tokens.ids.begin(), tokens.ids.end());
     const std::string logprobs = wants_logprobs_ && !(tokens.content.empty() && tokens.reasoning.empty())
                                      ? JsonText(LogprobsJson(tokens))
                                      : "null";
@@ -143,10 +154,19 @@ class StreamedChat final : public ChatWriter {
   // One chunk; what varies, as JSON. Every token comes through here, so no document is built.
   void Emit(size_t choice, std::string_view delta, std::string_view logprobs, std::string_view finish_reason,
             std::string& out) {
-    fmt::format_to(
-        std::back_inserter(out),
-        "{},\"choices\":[{{\"index\":{},\"delta\":{},\"logprobs\":{},\"finish_reason\":{}}}]}}\n\n", opening_,
-        choice, delta, logprobs, finish_reason);
+    fmt::format_to(std::back_inserter(out),
+                   "{},\"choices\":[{{\"index\":{},\"delta\":{},\"logprobs\":{},\"finish_reason\":{}",
+                   opening_, choice, delta, logprobs, finish_reason);
+    if (wants_token_ids_) {
+      fmt::format_to(std::back_inserter(out), ",\"token_ids\":[{}]",
+                     fmt::join(std::exchange(token_ids_[choice], {}), ","));
+    }
+    out += "}]";
+    if (!prompt_ids_.empty()) {
+      fmt::format_to(std::back_inserter(out), ",\"prompt_token_ids\":[{}]",
+                     fmt::join(std::exchange(prompt_ids_, {}), ","));
+    }
+    out += "}\n\n";
   }
 
   bool include_usage_;
@@ -174,6 +194,7 @@ class WholeChat final : public ChatWriter {
                        std::make_move_iterator(tokens.content.end()));
     all.reasoning.insert(all.reasoning.end(), std::make_move_iterator(tokens.reasoning.begin()),
                          std::make_move_iterator(tokens.reasoning.end()));
+    all.ids.insert(all.ids.end(), tokens.ids.begin(), tokens.ids.end());
     if (delta.kind != chat::Delta::Kind::kDone) return;
     if (wants_prompt_logprobs_ && choice == 0)
       prompt_logprobs_ = PromptLogprobs(model_.tokenizer, reader.prompt_scores());
@@ -199,6 +220,7 @@ class WholeChat final : public ChatWriter {
                         {"message", std::move(message)},
                         {"logprobs", wants_logprobs_ ? LogprobsJson(all) : Json(nullptr)},
                         {"finish_reason", chat::FinishReasonName(collected.finish_reason)}};
+    if (wants_token_ids_) choices_[choice]["token_ids"] = all.ids;
   }
 
   void End(const Usage& usage, std::string& out) override {
@@ -206,6 +228,7 @@ class WholeChat final : public ChatWriter {
     document["choices"] = choices_;
     document["usage"] = OpenAiUsage(usage);
     if (wants_prompt_logprobs_) document["prompt_logprobs"] = prompt_logprobs_;
+    if (wants_token_ids_) document["prompt_token_ids"] = prompt_ids_;
     out += JsonText(document);
   }
 
@@ -235,6 +258,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   ReadSampling(fields, sampling);
   ReadLogprobs(fields, sampling);
+  fields.Read("return_token_ids", &sampling.wants_token_ids);
   ReadPromptLogprobs(fields, request.stream, sampling);
   ReadToolChoice(fields, FunctionLayout::kNested, call);
   fields.Read("drop_thinking", &call.drop_thinking);

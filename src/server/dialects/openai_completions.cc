@@ -142,10 +142,12 @@ class LegacyLogprobs {
 struct ChoiceState {
   std::string text;
   std::vector<sampling::SampledToken> tokens;
+  std::vector<int32_t> ids;  // Where they are wanted: those that have not been written.
   LegacyLogprobs logprobs;
   Json prompt_logprobs = LegacyLogprobs::Empty();
   Json done;
   bool echoed = false;
+  bool prompt_named = false;  // By its tokens.
 };
 
 class CompletionsWriter final : public AnswerWriter {
@@ -156,6 +158,7 @@ class CompletionsWriter final : public AnswerWriter {
         include_usage_(request.include_usage),
         wants_logprobs_(request.sampling.num_logprobs >= 0),
         wants_prompt_logprobs_(request.wants_prompt_logprobs),
+        wants_token_ids_(request.sampling.wants_token_ids),
         num_choices_(static_cast<size_t>(request.sampling.num_choices)),
         choices_(request.prompts.size() * static_cast<size_t>(request.sampling.num_choices)) {
     if (!request.echo) return;
@@ -165,6 +168,9 @@ class CompletionsWriter final : public AnswerWriter {
   }
 
   bool streamed() const override { return streamed_; }
+  void TakePrompt(std::span<const int32_t> prompt) override {
+    if (wants_token_ids_) prompt_ids_.emplace_back(prompt.begin(), prompt.end());
+  }
 
   void Begin(const Usage&, std::string& out) override {
     if (!streamed_ || echoes_scores_) return;  // These come once the prompt has been read.
@@ -183,6 +189,7 @@ class CompletionsWriter final : public AnswerWriter {
           model_.tokenizer, first_tokens_[choice / num_choices_], reader.prompt_scores());
       if (streamed_) Emit(choice, state.text, state.prompt_logprobs, nullptr, out);
     }
+    state.ids.insert(state.ids.end(), tokens.ids.begin(), tokens.ids.end());
     if (streamed_) {
       const Json logprobs = wants_logprobs_ && !tokens.content.empty()
                                 ? state.logprobs.Take(model_.tokenizer, tokens.content)
@@ -200,6 +207,7 @@ class CompletionsWriter final : public AnswerWriter {
       LegacyLogprobs::Append(state.logprobs.Take(model_.tokenizer, state.tokens), logprobs);
     }
     state.done = Choice(choice, state.text, std::move(logprobs), reason);
+    AddIds(choice, state.done);
     if (wants_prompt_logprobs_)
       state.done["prompt_logprobs"] = PromptLogprobs(model_.tokenizer, reader.prompt_scores());
   }
@@ -235,9 +243,18 @@ class CompletionsWriter final : public AnswerWriter {
             {"logprobs", std::move(logprobs)},
             {"finish_reason", std::move(reason)}};
   }
-  void Emit(size_t choice, const std::string& text, Json logprobs, Json reason, std::string& out) const {
+  // As vLLM has them: the prompt's with the first chunk of a choice.
+  void AddIds(size_t choice, Json& json) {
+    if (!wants_token_ids_) return;
+    ChoiceState& state = choices_[choice];
+    json["token_ids"] = std::exchange(state.ids, {});
+    if (!std::exchange(state.prompt_named, true))
+      json["prompt_token_ids"] = prompt_ids_[choice / num_choices_];
+  }
+  void Emit(size_t choice, const std::string& text, Json logprobs, Json reason, std::string& out) {
     Json chunk = Document();
     chunk["choices"].push_back(Choice(choice, text, std::move(logprobs), std::move(reason)));
+    AddIds(choice, chunk["choices"].back());
     out += SseData(chunk);
   }
 
@@ -246,7 +263,9 @@ class CompletionsWriter final : public AnswerWriter {
   bool include_usage_;
   bool wants_logprobs_;
   bool wants_prompt_logprobs_;
-  size_t num_choices_;  // Of a prompt.
+  bool wants_token_ids_;
+  std::vector<std::vector<int32_t>> prompt_ids_;  // Where they are wanted.
+  size_t num_choices_;                            // Of a prompt.
   bool echoes_scores_ = false;
   std::vector<int32_t> first_tokens_;  // Of the prompts, where they are echoed.
   std::string id_ = RandomId("cmpl-");
@@ -287,6 +306,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
     fields.Fail("logprobs", fmt::format("got {}, wanted 0..20", sampling.num_logprobs));
   }
   ReadPromptLogprobs(fields, request.stream, sampling);
+  fields.Read("return_token_ids", &sampling.wants_token_ids);
   request.wants_prompt_logprobs = sampling.num_prompt_logprobs >= 0;
   ReadFormat(fields, sampling);
   std::string suffix;
