@@ -45,6 +45,7 @@ struct Plan {
   std::vector<int64_t> prefill;
   std::vector<int64_t> depths;
   std::vector<int64_t> batches;
+  std::vector<int64_t> rows;
   std::vector<std::optional<backend::cpu::Isa>> tiers;  // One; more with --isa.
 };
 
@@ -70,13 +71,15 @@ class Bench {
   Status Load();
   Status RunPrefills();
   Status RunDecodes();
+  Status RunVerifications();
   Status RunRound();
   Result<double> BytesWithoutReplication(int64_t depth);
   void Add(BenchRow row);
   void Report(std::vector<BenchRow> measured);
   // Over all rounds; rows "ahead" belong to the one in front of them.
   int64_t NumRows() const {
-    const size_t rows = plan_.prefill.size() + plan_.depths.size() * plan_.batches.size();
+    const size_t rows =
+        plan_.prefill.size() + plan_.depths.size() * (plan_.batches.size() + plan_.rows.size());
     return static_cast<int64_t>(rows * targets_.size()) * options_.rounds;
   }
   void Print(const std::string& text) const {
@@ -197,7 +200,24 @@ void Bench::Report(std::vector<BenchRow> measured) {
 Status Bench::RunRound() {
   next_row_ = 0;
   DSV4_RETURN_IF_ERROR(RunPrefills());
-  return RunDecodes();
+  DSV4_RETURN_IF_ERROR(RunDecodes());
+  return RunVerifications();
+}
+
+Status Bench::RunVerifications() {
+  if (plan_.rows.empty()) return {};
+  for (const int64_t depth : plan_.depths) {
+    for (Target& target : targets_) {
+      DSV4_RETURN_IF_ERROR(target.runs->SetDepth(depth, 1));
+      report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
+      for (const int64_t rows : plan_.rows) {
+        DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Verify(rows));
+        Add(std::move(row));
+      }
+      target.runs->DropSequences();
+    }
+  }
+  return {};
 }
 
 Status Bench::RunPrefills() {
@@ -265,6 +285,11 @@ Result<Plan> ReadPlan(const BenchOptions& options) {
   DSV4_ASSIGN_OR_RETURN(plan.prefill, ParseBenchList(options.prefill, 1));
   DSV4_ASSIGN_OR_RETURN(plan.depths, ParseBenchList(options.depth, 0));
   DSV4_ASSIGN_OR_RETURN(plan.batches, ParseBenchList(options.batch, 1));
+  DSV4_ASSIGN_OR_RETURN(plan.rows, ParseBenchList(options.rows, 1));
+  if (!plan.rows.empty() && std::ranges::max(plan.rows) > kMostVerifiedRows) {
+    return Error(InvalidArgument(
+        fmt::format("--rows: got {}, wanted at most {}", std::ranges::max(plan.rows), kMostVerifiedRows)));
+  }
   if (options.explain && options.model.backend != "cuda") {
     return Error(InvalidArgument(fmt::format(
         "--explain: got --backend {}; only the cuda backend chooses among kernels", options.model.backend)));
@@ -309,6 +334,18 @@ Status CheckLengths(const Plan& plan, const model::ModelConfig& config) {
 Result<std::vector<int64_t>> ParseBenchList(const std::string& text, int64_t min) {
   std::vector<int64_t> numbers;
   if (text == "none") return numbers;
+  // "1..8": all of them.
+  if (const size_t dots = text.find(".."); dots != std::string::npos) {
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int64_t> first, ParseBenchList(text.substr(0, dots), min));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int64_t> last, ParseBenchList(text.substr(dots + 2), min));
+    constexpr int64_t kMost = 1024;
+    if (first.size() != 1 || last.size() != 1 || first[0] > last[0] || last[0] - first[0] >= kMost) {
+      return Error(InvalidArgument(
+          fmt::format("'{}': wanted A..B with A no more than B, and at most {} numbers", text, kMost)));
+    }
+    for (int64_t number = first[0]; number <= last[0]; ++number) numbers.push_back(number);
+    return numbers;
+  }
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string item = text.substr(begin, end - begin);

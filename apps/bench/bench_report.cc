@@ -35,15 +35,20 @@ double BoundSeconds(const diag::OpCost& cost, const BenchMachine& machine) {
 const BenchRow* Find(const BenchReport& report, const BenchRow& row, const std::string& backend,
                      int64_t depth, int64_t batch) {
   const auto found = std::ranges::find_if(report.rows, [&](const BenchRow& other) {
-    return other.prefill == row.prefill && other.ahead == row.ahead && other.tokens == row.tokens &&
-           other.backend == backend && other.depth == depth && other.batch == batch;
+    return other.prefill == row.prefill && other.ahead == row.ahead && other.verify == row.verify &&
+           other.tokens == row.tokens && other.backend == backend && other.depth == depth &&
+           other.batch == batch;
   });
   return found == report.rows.end() ? nullptr : &*found;
 }
 
-const char* Kind(const BenchRow& row) { return row.prefill ? "prefill" : row.ahead ? "ahead" : "decode"; }
+const char* Kind(const BenchRow& row) {
+  if (row.verify) return "rows";
+  return row.prefill ? "prefill" : row.ahead ? "ahead" : "decode";
+}
 
 std::string RowName(const BenchRow& row) {
+  if (row.verify) return fmt::format("{} rows, depth {}", row.tokens, row.depth);
   return row.prefill ? fmt::format("prefill {}", row.tokens)
                      : fmt::format("{}, depth {}, batch {}", Kind(row), row.depth, row.batch);
 }
@@ -109,6 +114,12 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
         alone != nullptr && alone != &row) {
       add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens", alone->busy);
       summary.back().bound = static_cast<double>(row.batch) * alone->cost.bytes() / row.cost.bytes();
+    }
+    if (row.verify && row.tokens > 1) {
+      BenchRow single = row;
+      single.tokens = 1;
+      if (const BenchRow* one = Find(report, single, row.backend, row.depth, 1); one != nullptr)
+        add(" / 1 row", row.Median() / one->Median(), "x the time", one->busy);
     }
     if (const BenchRow* flat = Find(report, row, row.backend, 0, row.batch);
         flat != nullptr && flat != &row) {

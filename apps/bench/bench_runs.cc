@@ -247,6 +247,66 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   return row;
 }
 
+Result<model::StepOutput> BenchRuns::VerifyStep(std::span<const int32_t> tokens) {
+  const model::SequenceChunk chunk = {
+      .state = &states_[0], .tokens = tokens, .logits = model::LogitsRows::kAll};
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, model_.Step(std::span(&chunk, 1)));
+  sampling::SamplingParams greedy;
+  greedy.temperature = 0;
+  sampling::Sampler sampler(greedy, {}, -1);
+  // As the engine does of a draft that is right.
+  for (int64_t row = 0; row < output.num_rows(0); ++row) {
+    if (const auto token = sampler.Sample(output.Row(0, row)); !token) return Error(token.error());
+  }
+  return output;
+}
+
+Result<BenchRow> BenchRuns::Verify(int64_t rows) {
+  BenchRow row = NewRow();
+  row.depth = depth_;
+  row.verify = true;
+  row.tokens = rows;
+  random_.seed(options_.seed);
+  std::vector<std::vector<int32_t>> tokens = {RandomTokens(rows)};
+  DSV4_ASSIGN_OR_RETURN(model::StepOutput output, VerifyStep(tokens.back()));
+  // Each row by itself, behind those in front of it.
+  DSV4_TRY(Rewind(0, 1, rows));
+  for (int64_t i = 0; i < rows; ++i) {
+    DSV4_ASSIGN_OR_RETURN(const model::StepOutput alone,
+                          VerifyStep(std::span(tokens.back()).subspan(static_cast<size_t>(i), 1)));
+    if (std::memcmp(alone.logits.data(), output.Row(0, i).data(), alone.logits.size_bytes()) != 0) {
+      return Error(Internal(
+          fmt::format("{} rows at depth {}: row {} differs from a step of its own", rows, depth_, i)));
+    }
+  }
+  DSV4_TRY(Rewind(0, 1, rows));
+  const auto row_begin = Clock::now();
+  int steps = 0;
+  for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
+    tokens.push_back(RandomTokens(rows));
+    output = {};
+    const auto begin = Clock::now();
+    DSV4_ASSIGN_OR_RETURN(output, VerifyStep(tokens.back()));
+    row.seconds.push_back(Seconds(begin));
+    DSV4_TRY(Rewind(0, 1, rows));
+    Measure(row);
+  }
+  JudgeMachine(row);
+  diag::OpProfile profile(*backend_.inner().context);
+  {
+    const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
+    const ExchangesInProfile exchanges(options_.exchanges, profile);
+    for (int step = 1; step <= steps; ++step) {
+      DSV4_ASSIGN_OR_RETURN(output, VerifyStep(tokens[static_cast<size_t>(step)]));
+      DSV4_TRY(Rewind(0, 1, rows));
+    }
+  }
+  row.profiled_steps = steps;
+  row.cost = profile.total_cost() * (1.0 / steps);
+  if (options_.profile) row.ops = profile.ops();
+  return row;
+}
+
 Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
   BenchRow row = decode;
   row.ahead = true;

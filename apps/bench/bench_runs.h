@@ -1,4 +1,4 @@
-// The timed runs of `dsv4 bench`: prefills of new sequences, and decode steps of batches at a depth.
+// The timed runs of `dsv4 bench`: prefills of new sequences, decode steps of batches at a depth, and steps of several rows of one sequence.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,8 @@ struct BenchRow {
   bool prefill = false;
   bool ahead =
       false;  // Decode steps that choose their tokens on the backend, each queued before the one in front has ended.
+  bool verify =
+      false;  // Steps of `tokens` rows of each sequence, with the logits of all, as one that verifies drafts.
   int64_t depth = 0;                   // Tokens that each sequence holds before the first timed step.
   int64_t batch = 1;                   // Sequences.
   int64_t tokens = 1;                  // Per sequence and step.
@@ -54,6 +56,7 @@ struct BenchRunOptions {
 };
 // Short steps are repeated more often. One warm-up step and the timed ones must be taken back again.
 inline constexpr int kMaxRepeat = 60;
+inline constexpr int64_t kMostVerifiedRows = 16;
 
 class BenchRuns {
  public:
@@ -74,6 +77,10 @@ class BenchRuns {
   // greedily. `decode`: the row that Decode has just made of this batch, whose bytes and machine count for this one too.
   Result<BenchRow> DecodeAhead(const BenchRow& decode);
 
+  // Steps of so many random tokens of the first sequence, whose logits are all read, as of a draft that is verified; every one is taken back.
+  // Internal error when a row's logits differ from those of a step of its own.
+  Result<BenchRow> Verify(int64_t rows);
+
   void DropSequences() { states_.clear(); }
   // Bytes of the sequences of the last SetDepth.
   int64_t state_bytes() const { return state_bytes_; }
@@ -87,6 +94,7 @@ class BenchRuns {
   Result<model::StepOutput> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
                                  std::span<const int32_t> tokens);
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
+  Result<model::StepOutput> VerifyStep(std::span<const int32_t> tokens);
   Status CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits);
 
   SamplingThreads sampling_threads_;

@@ -170,8 +170,10 @@ class SpeculationBench {
 
  private:
   int64_t NumDrafted() const {
-    const auto counts = runtime_.stats().num_draft_tokens;
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    int64_t sum = 0;
+    for (const auto& counts : runtime_.stats().num_draft_tokens)
+      sum = std::accumulate(counts.begin(), counts.end(), sum);
+    return sum;
   }
 
   Result<Generation> Answer(const Prompt& prompt, bool drafted) {
@@ -179,7 +181,7 @@ class SpeculationBench {
     ask.mode = chat::ThinkingMode::kChat;
     ask.sampling.temperature = 0;
     ask.max_tokens = options_.output_tokens;
-    ask.speculate = drafted;
+    if (!drafted) ask.speculation = {.suffix = false, .mtp = false};
     if (!prompt.answer.empty()) {
       ask.max_tokens = static_cast<int64_t>(prompt.answer.size());
       ask.make_constraint = [&] {
@@ -248,7 +250,7 @@ void PrintJson(const SpeculationBenchOptions& options, const std::vector<Row>& r
 
 int RunSpeculationBench(const SpeculationBenchOptions& options, const ModelFlags& model) {
   auto speculation = ParseSpeculation(options.drafter, /*verifies=*/false);
-  if (speculation && speculation->make_drafter == nullptr)
+  if (speculation && !speculation->any())
     speculation =
         Error(InvalidArgument("bench --speculation off: wanted a drafter, which is compared with off"));
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "apps/shared/model_flags.h"
 
@@ -13,8 +14,9 @@ struct SpeculationBenchOptions {
   // One object a line: "messages", "kind" (a row of the table; default "prompts"), and for an answer that the model is made to give,
   // "answer". The model's own answers are greedy.
   std::string prompts_path;
-  int repeat = 5;               // Answers of each prompt, each way; the fastest counts.
-  int64_t output_tokens = 256;  // Of an answer of the model's own at most.
+  std::vector<double> acceptance;  // Not empty: another bench (bench_acceptance.h).
+  int repeat = 5;                  // Answers of each prompt, each way; the fastest counts.
+  int64_t output_tokens = 256;     // Of an answer of the model's own at most.
   bool json = false;
 };
 

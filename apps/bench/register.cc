@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/bench/bench_acceptance.h"
 #include "apps/bench/bench_command.h"
 #include "apps/bench/bench_runs.h"
 #include "apps/bench/bench_server.h"
@@ -18,8 +19,8 @@ namespace {
 void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
   CLI::Option* server =
       bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
-  for (const char* other :
-       {"--prefill", "--depth", "--batch", "--isa", "--repeat", "--rounds", "--profile", "--explain"}) {
+  for (const char* other : {"--prefill", "--depth", "--batch", "--rows", "--isa", "--repeat", "--rounds",
+                            "--profile", "--explain"}) {
     server->excludes(bench.get_option(other));
   }
   bench.add_option("--api-key", options.api_key, "Of the server")->needs(server);
@@ -70,10 +71,11 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
 
 // What is only for `bench --speculation`, and the prompts that it and `bench --server` read.
 void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, ServerBenchOptions& server) {
-  CLI::Option* speculation = bench.add_option(
-      "--speculation", options.drafter, "Answer --prompts with and without drafts: auto, suffix or suffix:K");
-  for (const char* other : {"--prefill", "--depth", "--batch", "--isa", "--rounds", "--profile", "--explain",
-                            "--server", "--check", "--seed"}) {
+  CLI::Option* speculation = bench.add_option("--speculation", options.drafter,
+                                              "Answer --prompts with and without drafts: auto, suffix[:K] or "
+                                              "mtp[:K]; or with --acceptance price steps of mtp");
+  for (const char* other : {"--prefill", "--batch", "--rows", "--isa", "--rounds", "--profile", "--explain",
+                            "--server", "--check"}) {
     speculation->excludes(bench.get_option(other));
   }
   bench
@@ -81,9 +83,34 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
           "--prompts", [&](const std::string& path) { options.prompts_path = server.prompts_path = path; },
           "For --server and --speculation: one object with 'messages' a line (default of --server: a mix)")
       ->type_name("FILE");
-  bench.callback([&bench, speculation] {
+  CLI::Option* acceptance =
+      bench
+          .add_option_function<std::string>(
+              "--acceptance",
+              [&options](const std::string& text) { options.acceptance = *ParseAcceptance(text); },
+              "With --speculation mtp[:K] and no prompts: that a draft is right at each place where those "
+              "before were")
+          ->check(CLI::Validator(
+              [](const std::string& text) {
+                const auto parsed = ParseAcceptance(text);
+                return parsed ? std::string() : parsed.error().message();
+              },
+              "A,B,..."))
+          ->needs(speculation)
+          ->excludes(bench.get_option("--prompts"));
+  bench.callback([&bench, speculation, acceptance] {
     const bool prompts = bench.get_option("--prompts")->count() > 0;
-    if (speculation->count() > 0 && !prompts) throw CLI::RequiresError("--speculation", "--prompts");
+    if (speculation->count() > 0 && !prompts && acceptance->count() == 0)
+      throw CLI::RequiresError("--speculation", "--prompts or --acceptance");
+    const auto depths = bench.get_option("--depth")->count() > 0
+                            ? ParseBenchList(bench.get_option("--depth")->as<std::string>(), 0)
+                            : std::vector<int64_t>{0};
+    if (acceptance->count() > 0 && (!depths || depths->size() != 1))
+      throw CLI::ValidationError("--depth", "wanted one depth beside --acceptance");
+    for (const char* of_steps : {"--depth", "--seed"}) {
+      if (speculation->count() > 0 && acceptance->count() == 0 && bench.get_option(of_steps)->count() > 0)
+        throw CLI::RequiresError(of_steps, "--acceptance beside --speculation");
+    }
     if (prompts && speculation->count() == 0 && bench.get_option("--server")->count() == 0)
       throw CLI::RequiresError("--prompts", "--server or --speculation");
   });
@@ -99,6 +126,15 @@ void RegisterBench(Commands& commands) {
   CLI::App& bench = commands.AddOverRanks(
       "bench", "Time prefills and decode steps against the machine's bounds",
       [kept, server, speculation](const Invocation& invocation) {
+        if (!speculation->acceptance.empty()) {
+          const std::vector<int64_t> depths = *ParseBenchList(kept->depth, 0);
+          return RunAcceptanceBench({.drafter = speculation->drafter,
+                                     .acceptance = speculation->acceptance,
+                                     .depth = depths.size() == 1 ? depths[0] : 0,
+                                     .seed = kept->seed,
+                                     .json = kept->json},
+                                    invocation.model);
+        }
         if (!speculation->drafter.empty()) {
           speculation->repeat = kept->repeat;
           speculation->output_tokens = server->output_tokens;
@@ -111,6 +147,7 @@ void RegisterBench(Commands& commands) {
           server->json = kept->json;
           return RunServerBench(*server);
         }
+        if (kept->rows != "none") kept->prefill = kept->batch = "none";
         kept->model = invocation.model;
         kept->model.explain = kept->explain;
         return RunBenchCommand(*kept);
@@ -122,7 +159,7 @@ void RegisterBench(Commands& commands) {
           const auto parsed = ParseBenchList(text, min);
           return parsed ? std::string() : parsed.error().message();
         },
-        "N,N,...|none");
+        "N,N,...|A..B|none");
   };
   bench.add_option("--prefill", options.prefill, "Prompt lengths")->check(list(1))->capture_default_str();
   bench.add_option("--depth", options.depth, "Tokens that sequences hold when they decode")
@@ -131,6 +168,13 @@ void RegisterBench(Commands& commands) {
   bench.add_option("--batch", options.batch, "Sequences that decode together")
       ->check(list(1))
       ->capture_default_str();
+  CLI::Option* rows = bench
+                          .add_option("--rows", options.rows,
+                                      "Steps of N rows of one sequence, as of drafts that are verified, in "
+                                      "place of batches and prompts")
+                          ->check(list(1))
+                          ->capture_default_str();
+  rows->excludes(bench.get_option("--prefill"))->excludes(bench.get_option("--batch"));
   bench
       .add_option("--isa", options.tiers,
                   "Instruction sets of the cpu backend, each run in turn (default: the machine's best)")

@@ -13,6 +13,7 @@
 #include "base/read_file.h"
 #include "diag/checks/checkpoint_check.h"
 #include "diag/checks/decode_prefill_check.h"
+#include "diag/checks/draft_check.h"
 #include "diag/checks/file_digests.h"
 #include "diag/checks/residual_check.h"
 #include "diag/checks/sampler_check.h"
@@ -115,6 +116,18 @@ Result<diag::CheckReport> RunDecodePrefill(DiagnoseSession& session) {
       subject, tokens, {.chunk = session.options().chunk, .tolerance = session.options().tolerance});
 }
 
+Result<diag::CheckReport> RunDraft(DiagnoseSession& session) {
+  if (session.options().check == "all") {  // The other checks look at the model alone.
+    return diag::CheckReport{
+        .check = "draft",
+        .verdict = diag::Verdict::kNotApplicable,
+        .headline = "the draft block is loaded for this check alone: dsv4 diagnose draft"};
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, session.Prompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  return diag::CheckDraft(subject, prompt, {});
+}
+
 Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint,
@@ -145,6 +158,7 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"decode-prefill", RunDecodePrefill},
                                                  {"compare", RunCompare},
                                                  {"knowledge", RunKnowledge},
+                                                 {"draft", RunDraft},
                                                  {"checkpoint", RunCheckpoint}};
   return checks;
 }

@@ -42,8 +42,9 @@ Result<diag::Subject> DiagnoseSession::Model() {
     DSV4_ASSIGN_OR_RETURN(ops::Backend backend, suspects_.make_backend(options_.run.model));
     backend_ = std::make_unique<diag::HookedBackend>(std::move(backend));
     LoadBar bar;
-    DSV4_ASSIGN_OR_RETURN(model_,
-                          LoadModel(options_.run.model, source_, backend_->backend(), bar.callback()));
+    ModelFlags flags = options_.run.model;
+    flags.mtp = options_.check == "draft";
+    DSV4_ASSIGN_OR_RETURN(model_, LoadModel(flags, source_, backend_->backend(), bar.callback()));
     bar.Clear();
   }
   return diag::Subject{*model_, *backend_};

@@ -248,7 +248,7 @@ int RunRunCommand(const RunOptions& options,
   }
 
   // Neither a dump nor --verify can see steps of several rows of one sequence.
-  const Result<engine::SpeculationOptions> speculation =
+  const Result<speculation::Choice> speculation =
       ParseSpeculation(options.speculation, options.verify_every > 0);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
 

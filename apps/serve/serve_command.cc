@@ -188,7 +188,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   server::Metrics metrics(served.id, options.version);
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
   SamplingThreads sampling_threads(*backend.context);
-  Result<engine::SpeculationOptions> speculation = ParseSpeculation(options.speculation, verifier != nullptr);
+  const Result<speculation::Choice> speculation = ParseSpeculation(options.speculation, verifier != nullptr);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
@@ -205,7 +205,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .prefix_disk = disk->get(),
                                 .watcher = verifier,
                                 .threads = &sampling_threads.pool(),
-                                .speculation = *speculation},
+                                .speculation = SpeculationOf(*speculation, model)},
           served.AllowedTokens()),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
@@ -338,7 +338,9 @@ int RunServeCommand(const ServeOptions& options) {
     LoadBar load_bar;
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
-    model = LoadModel(options.model, *source, *backend, load_bar.callback(), memory);
+    ModelFlags flags = options.model;
+    flags.mtp = ParseSpeculation(options.speculation, options.verify_every > 0)->mtp;  // Checked above.
+    model = LoadModel(flags, *source, *backend, load_bar.callback(), memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   std::unique_ptr<diag::Verifier> verifier;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "apps/shared/model_source.h"
+#include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
@@ -23,7 +24,9 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
                                                     : session::TextModel::Load(directory, options.revision));
   session::TextModel& text = *runtime->text_;
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
-  DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(options.model, source, backend, progress));
+  ModelFlags flags = options.model;
+  flags.mtp = options.speculation.mtp;
+  DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(flags, source, backend, progress));
   const model::ModelConfig& config = runtime->model_->config();
   if (text.special) session::WarnOfOtherBos(config.bos_token_ids, *text.special);
   DSV4_TRY(text.SetVocabSize(config.vocab_size, source.name()));
@@ -33,13 +36,13 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   if (!options.dump_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(runtime->dump_, diag::DumpWriter::Create(*backend.context, options.dump_path));
   }
-  runtime->engine_ =
-      std::make_unique<engine::Engine>(*runtime->model_,
-                                       engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes,
-                                                             .watcher = runtime->verifier_.get(),
-                                                             .speculation = options.speculation,
-                                                             .observer = runtime->dump_.get()},
-                                       text.AllowedTokens());
+  runtime->engine_ = std::make_unique<engine::Engine>(
+      *runtime->model_,
+      engine::EngineOptions{.prefix_cache_bytes = kPrefixCacheBytes,
+                            .watcher = runtime->verifier_.get(),
+                            .speculation = SpeculationOf(options.speculation, *runtime->model_),
+                            .observer = runtime->dump_.get()},
+      text.AllowedTokens());
   return runtime;
 }
 

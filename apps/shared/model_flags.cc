@@ -71,6 +71,7 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   options.numerics = flags.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   options.cache_rows = CacheRowsOf(flags);
   options.max_layers = flags.max_layers;
+  options.mtp = flags.mtp;
   options.max_chunk_tokens = PassTokens(flags);
   options.clamp_shared_expert = flags.shared_expert_clamp != "off";
   return options;

@@ -31,6 +31,7 @@ struct ModelFlags {
   std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";
   int64_t max_layers = 0;     // 0: all.
+  bool mtp = false;           // model::ModelOptions::mtp: --speculation wants it.
   int num_threads = 0;        // 0: one per core.
   std::string numa = "auto";  // "off", "interleave" or "auto".
   int64_t pass_tokens = 0;    // Most tokens of one pass through the layers; 0: what suits the backend.

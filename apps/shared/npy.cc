@@ -1,8 +1,11 @@
 #include "apps/shared/npy.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
+#include <functional>
+#include <numeric>
 
 namespace dsv4::apps {
 namespace {
@@ -11,11 +14,11 @@ static_assert(std::endian::native == std::endian::little, "the header below says
 
 }  // namespace
 
-Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t num_rows, int64_t num_columns) {
+Result<NpyWriter> NpyWriter::Create(const std::string& path, std::span<const int64_t> shape) {
   DSV4_ASSIGN_OR_RETURN(io::OutputFile file, io::OutputFile::Create(path));
   // Magic, version 1.0, header length; the header is padded with blanks so that the values start at a multiple of 64.
   std::string header =
-      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", num_rows, num_columns);
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", fmt::join(shape, ", "));
   constexpr size_t kPreambleBytes = 10;
   header.append(63 - (kPreambleBytes + header.size()) % 64, ' ');
   header += '\n';
@@ -25,7 +28,8 @@ Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t num_rows, i
   preamble += static_cast<char>(length >> 8);
   header = preamble + header;
   DSV4_TRY(file.Append(std::as_bytes(std::span(header))));
-  return NpyWriter(path, std::move(file), num_rows * num_columns);
+  return NpyWriter(path, std::move(file),
+                   std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies()));
 }
 
 Status NpyWriter::Append(std::span<const float> values) {

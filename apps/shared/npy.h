@@ -1,4 +1,4 @@
-// Streaming writer of NumPy .npy files (format version 1.0): float32, C order, two dimensions.
+// Streaming writer of NumPy .npy files (format version 1.0): float32, C order.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace dsv4::apps {
 // Written whole or not at all, or through a link, pipe or device: io::OutputFile.
 class NpyWriter {
  public:
-  static Result<NpyWriter> Create(const std::string& path, int64_t num_rows, int64_t num_columns);
+  static Result<NpyWriter> Create(const std::string& path, std::span<const int64_t> shape);
 
-  // A whole number of rows, in order.
+  // Values in order.
   Status Append(std::span<const float> values);
-  // Errors if fewer or more rows were appended than announced.
+  // Errors if fewer or more values were appended than announced.
   Status Finish();
 
  private:

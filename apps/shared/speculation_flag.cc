@@ -2,40 +2,35 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "base/log.h"
 
 namespace dsv4::apps {
-namespace {
 
-constexpr int64_t kMostDraftTokens = 64;
+Result<speculation::Choice> ParseSpeculation(const std::string& value, bool verifies) {
+  const Result<speculation::Choice> choice = speculation::ParseChoice(value);
+  if (!choice) return Error(InvalidArgument("--speculation: " + choice.error().message()));
+  if (!verifies || !choice->any()) return choice;
+  if (value == "auto") return speculation::Choice{.suffix = false, .mtp = false};
+  return Error(
+      InvalidArgument(fmt::format("--speculation {}: --verify looks at steps of one token, which have no "
+                                  "drafts; use one of the two",
+                                  value)));
+}
 
-}  // namespace
-
-Result<engine::SpeculationOptions> ParseSpeculation(const std::string& value, bool verifies) {
+engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model) {
   engine::SpeculationOptions options;
-  if (value == "off" || (value == "auto" && verifies)) return options;
-  const std::string prefix = "suffix:";
-  if (value == "auto" || value == "suffix" || value.starts_with(prefix)) {
-    if (verifies) {
-      return Error(InvalidArgument(fmt::format(
-          "--speculation {}: --verify looks at steps of one token, which have no drafts; use one of "
-          "the two",
-          value)));
-    }
-    options.make_drafter = speculation::MakeSuffixDrafter;
-    if (!value.starts_with(prefix)) return options;
-    int64_t most = 0;
-    const char* const end = value.data() + value.size();
-    const auto [rest, error] = std::from_chars(value.data() + prefix.size(), end, most);
-    if (error == std::errc() && rest == end && most >= 1 && most <= kMostDraftTokens) {
-      options.most_tokens = most;
-      options.always = true;
-      return options;
-    }
+  if (!choice.any()) return options;
+  options.mtp = choice.mtp && model.can_draft();
+  if (choice.mtp && !model.can_draft()) {
+    LogInfo(
+        fmt::format("speculation: no draft block ({}); drafts quote the text alone", model.why_no_draft()));
   }
-  return Error(InvalidArgument(
-      fmt::format("--speculation: got '{}', wanted auto, off, suffix or suffix:K with K from 1 to {}", value,
-                  kMostDraftTokens)));
+  if (choice.suffix || !options.mtp) options.make_drafter = speculation::MakeSuffixDrafter;
+  if (choice.always > 0) {
+    options.most_tokens = choice.always;
+    options.always = true;
+  }
+  return options;
 }
 
 }  // namespace dsv4::apps

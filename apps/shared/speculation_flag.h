@@ -5,16 +5,20 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::apps {
 
 inline constexpr const char* kSpeculationHelp =
-    "Verify guessed tokens in one step; the answer is the same: auto, off, or suffix[:K] (what followed the "
-    "same text before, always "
-    "up to K tokens)";
+    "Verify guessed tokens in one step; the answer is the same: auto, off, suffix[:K] (what followed the "
+    "same text "
+    "before) or mtp[:K] (the model's draft block), always up to K tokens";
 
-// What the value says. InvalidArgument for others than auto, off, suffix and suffix:K with K of 1 to 64; and where `verifies`
-// (--verify looks at steps of one row), for others than auto, which is off then, and off.
-Result<engine::SpeculationOptions> ParseSpeculation(const std::string& value, bool verifies);
+// What the value says, of speculation::ParseChoice. InvalidArgument for other values; and where `verifies` (--verify looks at steps of one
+// row), for others than auto, which is off then, and off.
+Result<speculation::Choice> ParseSpeculation(const std::string& value, bool verifies);
+
+// The engine's options for it. Says in one line why a draft block that was asked for is not there; drafts are then the suffix drafter's.
+engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model);
 
 }  // namespace dsv4::apps

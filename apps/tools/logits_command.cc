@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -69,8 +70,9 @@ Status CheckFinite(model::Model& model, ops::OpContext& context, const std::vect
 Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vector<int32_t>& tokens,
                    const LogitsOptions& options, model::Observer* observer) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
-  DSV4_ASSIGN_OR_RETURN_STATUS(NpyWriter writer,
-                               NpyWriter::Create(options.output_path, num_tokens, model.config().vocab_size));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      NpyWriter writer,
+      NpyWriter::Create(options.output_path, std::array{num_tokens, model.config().vocab_size}));
   DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
   ProgressBar bar("Reading");
   int64_t begin = 0;
@@ -87,6 +89,43 @@ Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vect
   }
   bar.Clear();
   return writer.Finish();
+}
+
+// Row t: drafted behind token t with token t + 1, which is known; each draft is fed the greedy token of the one before.
+Status WriteDrafts(model::Model& model, const std::vector<int32_t>& tokens, const LogitsOptions& options) {
+  const auto num_rows = static_cast<int64_t>(tokens.size()) - 1;
+  const int64_t vocab_size = model.config().vocab_size;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      NpyWriter writer,
+      NpyWriter::Create(options.output_path, std::array{num_rows, options.num_drafts, vocab_size}));
+  DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
+  std::vector<float> logits(static_cast<size_t>(options.num_drafts * vocab_size));
+  const std::vector<sampling::ChoiceParams> greedy(static_cast<size_t>(options.num_drafts),
+                                                   {.temperature = 0});
+  ProgressBar bar("Drafting");
+  for (size_t t = 0; t + 1 < tokens.size(); ++t) {
+    const model::SequenceChunk chunk = {
+        .state = &state, .tokens = std::span(tokens).subspan(t, 1), .logits = model::LogitsRows::kNone};
+    DSV4_ASSIGN_OR_RETURN_STATUS(const auto read, model.Step(std::span(&chunk, 1)));
+    static_cast<void>(read);
+    const model::DraftChunk draft = {
+        .state = &state, .token = tokens[t + 1], .choices = greedy, .logits = logits.data()};
+    DSV4_ASSIGN_OR_RETURN_STATUS(const auto drafted, model.Draft(std::span(&draft, 1), {}));
+    static_cast<void>(drafted);
+    if (!diag::AllFinite(logits))
+      return Internal(fmt::format("logits --draft: row {}: got a NaN or an infinity, wanted numbers", t));
+    DSV4_RETURN_IF_ERROR(writer.Append(logits));
+    bar.Update(static_cast<int64_t>(t), num_rows);
+  }
+  bar.Clear();
+  return writer.Finish();
+}
+
+Status CheckDraft(const LogitsOptions& options, const std::vector<int32_t>& tokens) {
+  if (options.draft.empty()) return {};
+  if (options.model.group != nullptr) return InvalidArgument("logits --draft: want no --ranks");
+  if (tokens.size() < 2) return InvalidArgument("logits --draft: got one token, wanted two or more");
+  return {};
 }
 
 }  // namespace
@@ -119,17 +158,25 @@ int RunLogitsCommand(const LogitsOptions& options) {
   if (!text) return Fail(text.error(), kExitBadInput);
   const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);
   if (!tokens) return Fail(tokens.error(), kExitBadInput);
+  if (const Status status = CheckDraft(options, *tokens); !status.ok()) return Fail(status, kExitBadUsage);
 
   const Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), kExitBadInput);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   LoadBar load_bar;
+  ModelFlags flags = options.model;
+  flags.mtp = !options.draft.empty();
   Result<std::unique_ptr<model::Model>> model =
-      LoadModel(options.model, *source, *backend, load_bar.callback(),
+      LoadModel(flags, *source, *backend, load_bar.callback(),
                 {.num_sequences = 1, .context = static_cast<int64_t>(tokens->size())});
   load_bar.Clear();
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+  if (flags.mtp && !(*model)->can_draft()) {
+    return Fail(
+        FailedPrecondition(fmt::format("logits --draft {}: {}", options.draft, (*model)->why_no_draft())),
+        kExitBadInput);
+  }
   for (const int32_t id : *tokens) {
     if (id >= (*model)->config().vocab_size) {
       return Fail(InvalidArgument(fmt::format("{}: token id {}, wanted 0..{}", options.tokens_path, id,
@@ -143,7 +190,9 @@ int RunLogitsCommand(const LogitsOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     dump = std::move(*made);
   }
-  Status status = WriteLogits(**model, *backend->context, *tokens, options, dump.get());
+  Status status = options.draft.empty()
+                      ? WriteLogits(**model, *backend->context, *tokens, options, dump.get())
+                      : WriteDrafts(**model, *tokens, options);
   if (status.ok() && dump != nullptr) status = dump->Finish();
   if (!status.ok()) return Fail(status, kExitRunFailed);
   return kExitOk;

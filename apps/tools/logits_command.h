@@ -11,7 +11,10 @@ namespace dsv4::apps {
 struct LogitsOptions {
   ModelFlags model;
   std::string tokens_path;  // Whitespace-separated or JSON list of ids.
-  std::string output_path;  // .npy, float32 [num_tokens, vocab_size]
+  std::string
+      output_path;  // .npy, float32 [num_tokens, vocab_size]; of drafts [num_tokens - 1, num_drafts, vocab_size]
+  std::string draft;  // "mtp": the logits of the model's draft block instead; empty: none.
+  int64_t num_drafts = 3;
   int64_t chunk =
       0;  // Prefill chunk size; 0: all at once (the model splits at its own limit, with the same result).
   std::string dump_path;     // Where to write every tensor of the run (docs/dump-format.md); empty: nowhere.

@@ -5,6 +5,7 @@
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
 #include "apps/tools/logits_command.h"
+#include "speculation/drafter.h"
 
 namespace dsv4::apps {
 
@@ -23,8 +24,18 @@ void RegisterLogits(Commands& commands) {
   logits
       .add_option("--decode-from", options.decode_from, "The first N tokens as prefill, the rest one by one")
       ->check(NonNegative());
+  CLI::Option* draft = logits
+                           .add_option("--draft", options.draft,
+                                       "Logits of drafts instead, float32 [num_tokens - 1, K, vocab_size]: "
+                                       "mtp, the model's draft block")
+                           ->check(CLI::IsMember({"mtp"}));
+  logits.add_option("--drafts", options.num_drafts, "K: drafts in a row")
+      ->check(CLI::Range(int64_t{1}, speculation::kMostMtp))
+      ->needs(draft)
+      ->capture_default_str();
   logits.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(Positive());
+  for (const char* other : {"--dump", "--chunk", "--decode-from"}) draft->excludes(logits.get_option(other));
   AddRankFlags(logits, commands.model());
 }
 

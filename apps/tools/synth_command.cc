@@ -63,6 +63,7 @@ int RunSynthCommand(const SynthOptions& options) {
   if (options.num_layers > 0) synthetic.num_layers = options.num_layers;
   synthetic.format = *format;
   synthetic.seed = options.seed;
+  synthetic.mtp = options.mtp;
   if (const Result<std::string> config = model::SyntheticConfig(synthetic); !config) {
     return Fail(config.error(), kExitBadUsage);
   }

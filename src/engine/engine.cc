@@ -64,6 +64,7 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
         part.bytes_per_token;
   }
   most_running_ = options_.max_sequences;
+  options_.speculation.mtp = options_.speculation.mtp && model.can_draft();
 }
 
 Engine::~Engine() = default;  // A step in flight is waited for.
@@ -86,6 +87,13 @@ Status Engine::Check(const Request& request) const {
   }
   if (request.max_tokens < 0) {
     return InvalidArgument(fmt::format("max_tokens: got {}, wanted 0 or more", request.max_tokens));
+  }
+  const speculation::Choice& choice = request.speculation;
+  const SpeculationOptions& has = options_.speculation;
+  if (choice.any() && !(choice.suffix && choice.mtp) &&
+      !(choice.suffix ? has.make_drafter != nullptr : has.mtp)) {
+    return InvalidArgument(
+        fmt::format("speculation: got {}, which this server runs without", choice.suffix ? "suffix" : "mtp"));
   }
   return sampling::ValidateSamplingParams(request.sampling, config.vocab_size);
 }

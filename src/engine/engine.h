@@ -31,12 +31,18 @@ namespace dsv4::engine {
 
 // Drafts (speculation/drafter.h) that steps verify. Tokens are the same with and without, and with any of these numbers.
 struct SpeculationOptions {
-  // Makes a sequence's drafter; empty: no drafts.
+  // Makes a sequence's drafter; empty: none.
   std::function<std::unique_ptr<speculation::Drafter>()> make_drafter;
-  // Tokens of a draft at most; no more than the model can take back (ModelOptions::max_rewind_tokens).
+  // Asks the model's draft block (Model::can_draft).
+  bool mtp = false;
+  // Tokens of a draft at most; no more than the model can take back (ModelOptions::max_rewind_tokens). Of one of the draft block, which
+  // makes them one after the other, at most most_mtp_tokens.
   int64_t most_tokens = 7;
+  int64_t most_mtp_tokens = 4;
   // Verifies as much of every draft as there is. Otherwise as much as pays (speculation/draft_policy.h).
   bool always = false;
+
+  bool any() const { return make_drafter != nullptr || mtp; }
 };
 
 struct EngineOptions {
@@ -89,9 +95,11 @@ struct EngineStats {
   int64_t num_cached_tokens = 0;   // Reused instead.
   int64_t num_output_tokens = 0;
   int64_t num_preemptions = 0;
-  // Of drafts, by place: tokens that steps verified, and that were right.
-  std::array<int64_t, kDraftPlaces> num_draft_tokens = {};
-  std::array<int64_t, kDraftPlaces> num_accepted_tokens = {};
+  // Of drafts, by source and place: tokens that steps verified, and that were right.
+  using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
+  DraftCounts num_draft_tokens = {};
+  DraftCounts num_accepted_tokens = {};
+  double drafting_seconds = 0;   // Of the model's draft block.
   int64_t num_decode_steps = 0;  // A step counts once for every sequence that gets tokens of it.
   int64_t state_bytes = 0;       // Of running sequences.
   // Of any sequence on a rank: what does not grow, and what a token adds to its entries and its indexer keys.
@@ -164,6 +172,8 @@ class Engine {
   bool MayGoOn() const;
   // Queues the step behind the one in flight, if it may, and takes what that one has given. False if no request wanted that.
   bool GoOn(std::vector<Event>& events);
+  // allowed_on_backend_, where there is anything to allow.
+  Status UploadAllowed();
   // Queues a step of `sequences`, behind the one in flight if there is one; null if that fails.
   std::unique_ptr<StepUnderWay> Queue(const std::vector<Sequence*>& sequences, const StepUnderWay* before);
   // Waits for the step, and advances its sequences.
@@ -172,11 +182,19 @@ class Engine {
   static void TakeBack(Sequence& sequence);
 
   // Speculation (speculate.cc).
-  // Decides which drafts the next step verifies, besides one row of each running sequence; whether there are any.
+  // Decides which drafts the next step verifies, besides one row of each running sequence; whether there are any. Those of the draft block
+  // are then to be made.
+  bool PlanDrafts();
+  // The same, and makes them.
   bool ChooseDrafts();
+  bool MakeMtpDrafts();
   void Learn(Sequence& sequence);
   // Up to `most` tokens that may follow: what the constraint forces, or the drafter's as far as the constraint allows them.
   static speculation::Draft Propose(Sequence& sequence, int64_t most);
+  // What of the options the request may use.
+  bool MayUseMtp(const Sequence& sequence) const;
+  // Its drafts' length where it says one, else 0.
+  int64_t AlwaysOf(const Sequence& sequence) const;
   // What a step of decode rows alone took.
   void SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin);
 

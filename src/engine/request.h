@@ -12,6 +12,7 @@
 #include "sampling/sampler.h"
 #include "sampling/sampling_params.h"
 #include "sampling/token_constraint.h"
+#include "speculation/drafter.h"
 
 namespace dsv4::engine {
 
@@ -34,8 +35,8 @@ struct Request {
   // Ascending positions in the prompt at which other prompts are likely to branch off (where the last turn begins): the state is
   // kept there. The prompt's end and the answer's end are kept anyway.
   std::vector<int64_t> branch_points = {};
-  // Whether steps may verify drafts of this answer, where the engine has them (EngineOptions::speculation). The answer is the same.
-  bool speculate = true;
+  // Which drafts of this answer steps may verify, of those that the engine has (EngineOptions::speculation). The answer is the same.
+  speculation::Choice speculation = {};
   // Waiting requests of the owner with the fewest running ones go first.
   uint64_t owner = 0;
   // Of a lower number is started and read before those of a higher one; answers that are being made are not touched.

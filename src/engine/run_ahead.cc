@@ -40,16 +40,18 @@ bool Engine::RunAhead() {
     return sequence->num_pending() == 1 && sequence->num_output_tokens() > 0 && sequence->GoesOn() &&
            sequence->sampler.by_logits_alone();
   });
-  if (!all_may || ChooseDrafts()) return false;
-  if (!allowed_tokens_.empty() && !allowed_on_backend_) {
-    Result<Buffer> allowed = model_.UploadAllowedTokens(allowed_tokens_);
-    if (!allowed) return false;  // Without memory; a step that reads logits may do with less.
-    allowed_on_backend_ = std::move(*allowed);
-  }
+  if (!all_may || PlanDrafts()) return false;
+  if (!UploadAllowed().ok()) return false;  // Without memory; a step that reads logits may do with less.
   std::vector<Sequence*> sequences;
   for (const auto& sequence : running_) sequences.push_back(sequence.get());
   under_way_ = Queue(sequences, nullptr);
   return under_way_ != nullptr;
+}
+
+Status Engine::UploadAllowed() {
+  if (allowed_tokens_.empty() || allowed_on_backend_) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(allowed_on_backend_, model_.UploadAllowedTokens(allowed_tokens_));
+  return {};
 }
 
 std::unique_ptr<Engine::StepUnderWay> Engine::Queue(const std::vector<Sequence*>& sequences,
@@ -80,7 +82,7 @@ bool Engine::GoOn(std::vector<Event>& events) {
   if (now->of_nobody()) return false;
   std::vector<Sequence*> next;
   // A draft of what comes behind the token in flight wants a step of its own, with that token in front.
-  const bool drafts = ChooseDrafts();
+  const bool drafts = PlanDrafts();
   for (const auto& sequence : running_) sequence->num_verified = 0;
   if (MayGoOn() && !drafts) {
     // The token that a sequence is about to get may be its last, which is never read.

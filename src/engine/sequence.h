@@ -29,10 +29,12 @@ struct Engine::Sequence {
   int64_t num_scored = 1;  // Prompt tokens whose log-probabilities are known, with the first, which has none.
   std::unique_ptr<speculation::Drafter> drafter = nullptr;  // Made when it is first asked.
   speculation::AcceptanceRecord acceptance = {};
-  speculation::Draft draft = {};   // What may follow the tokens that were known when it was made,
-  int64_t draft_at = 0;            // so many.
-  int64_t num_verified = 0;        // Of its tokens, by the step that runs.
-  std::vector<int32_t> rows = {};  // Of the step that runs, where it verifies a draft.
+  speculation::Draft draft = {};  // Of which the step that runs
+  int64_t num_verified = 0;       // verifies so many tokens. Of the draft block: which is to make so many.
+  speculation::Draft watched =
+      {};                  // Of the drafter: what may follow the tokens that were known when it was made,
+  int64_t watched_at = 0;  // so many.
+  std::vector<int32_t> rows = {};               // Of the step that runs, where it verifies a draft.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
   int64_t checkpoint_every = 0;                 // > 0: and at the multiples of this within the prompt.

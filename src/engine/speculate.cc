@@ -7,75 +7,116 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/sequence.h"
 
 namespace dsv4::engine {
 
 void Engine::Learn(Sequence& sequence) {
+  const speculation::Choice& choice = sequence.request.speculation;
+  if (options_.speculation.make_drafter == nullptr || !choice.suffix) return;
   if (sequence.drafter == nullptr) sequence.drafter = options_.speculation.make_drafter();
   // A draft that no step has verified shows nevertheless whether its first token was right.
   const auto num_known = static_cast<int64_t>(sequence.tokens.size());
-  if (!sequence.draft.tokens.empty() && sequence.draft_at < num_known) {
+  if (!sequence.watched.tokens.empty() && sequence.watched_at < num_known) {
     const bool right =
-        sequence.tokens[static_cast<size_t>(sequence.draft_at)] == sequence.draft.tokens.front();
-    draft_policy_.SawDraft(sequence.acceptance, sequence.draft.evidence, 1, right ? 1 : 0);
-    sequence.draft = {};
+        sequence.tokens[static_cast<size_t>(sequence.watched_at)] == sequence.watched.tokens.front();
+    draft_policy_.SawDraft(sequence.acceptance, sequence.watched.evidence, 1, right ? 1 : 0);
+    sequence.watched = {};
   }
   sequence.drafter->Read(sequence.tokens);
 }
 
 speculation::Draft Engine::Propose(Sequence& sequence, int64_t most) {
-  speculation::Draft draft = sequence.drafter->Propose(most);
+  speculation::Draft draft;
+  if (sequence.drafter != nullptr) draft = sequence.drafter->Propose(most);
   sampling::TokenConstraint* constraint = sequence.request.constraint.get();
   if (constraint == nullptr) return draft;
   draft.tokens.resize(constraint->CountAllowed(draft.tokens));
   std::vector<int32_t> forced = constraint->Forced(static_cast<size_t>(most));
   if (forced.empty()) return draft;
   // A draft of the same text in other tokens has been written so before.
-  if (draft.tokens.size() >= forced.size()) return {std::move(draft.tokens), speculation::kForcedEvidence};
-  return {std::move(forced), speculation::kForcedEvidence};
+  if (draft.tokens.size() >= forced.size()) forced = std::move(draft.tokens);
+  return {std::move(forced), speculation::kForcedEvidence, speculation::Source::kGrammar};
 }
 
-bool Engine::ChooseDrafts() {
+bool Engine::MayUseMtp(const Sequence& sequence) const {
+  return options_.speculation.mtp && sequence.request.speculation.mtp;
+}
+
+int64_t Engine::AlwaysOf(const Sequence& sequence) const {
+  if (sequence.request.speculation.always > 0) return sequence.request.speculation.always;
+  return options_.speculation.always ? options_.speculation.most_tokens : 0;
+}
+
+bool Engine::PlanDrafts() {
   const SpeculationOptions& options = options_.speculation;
-  for (const auto& sequence : running_) sequence->num_verified = 0;
-  if (options.make_drafter == nullptr || options_.watcher != nullptr || options_.observer != nullptr)
-    return false;
+  for (const auto& sequence : running_) {
+    sequence->num_verified = 0;
+    sequence->draft = {};
+  }
+  if (!options.any() || options_.watcher != nullptr || options_.observer != nullptr) return false;
   if (running_.empty()) return false;
   const auto num_running = static_cast<int64_t>(running_.size());
   int64_t room = std::min(options_.max_step_tokens, model_.options().max_chunk_tokens) - num_running;
   std::vector<speculation::Candidate> candidates;
   std::vector<Sequence*> drafted;
+  int64_t num_always = 0;
+  bool asks_mtp = false;
   for (const auto& sequence : running_) {
     // While a prompt is read beside it, a step's time is that of the prompt.
     if (sequence->num_pending() > 1 || sequence->num_output_tokens() == 0) return false;
-    if (!sequence->request.speculate) continue;
+    if (!sequence->request.speculation.any()) continue;
     Learn(*sequence);
     // The last token of an answer is never read.
-    const int64_t most = std::min({options.most_tokens, model_.cache_layout().max_rewind_tokens,
-                                   sequence->max_tokens - sequence->num_output_tokens() - 1});
-    const auto num_known = static_cast<int64_t>(sequence->tokens.size());
-    sequence->draft = most > 0 ? Propose(*sequence, most) : speculation::Draft();
-    sequence->draft_at = num_known;
-    if (sequence->draft.tokens.empty()) continue;
-    candidates.push_back({&sequence->draft, &sequence->acceptance});
+    const int64_t left = std::min(model_.cache_layout().max_rewind_tokens,
+                                  sequence->max_tokens - sequence->num_output_tokens() - 1);
+    const int64_t always = AlwaysOf(*sequence);
+    const int64_t most = std::min(left, always > 0 ? always : options.most_tokens);
+    sequence->watched = most > 0 ? Propose(*sequence, most) : speculation::Draft();
+    sequence->watched_at = static_cast<int64_t>(sequence->tokens.size());
+    int64_t most_mtp = 0;
+    if (most > 0 && MayUseMtp(*sequence)) {
+      most_mtp = std::min({left, always > 0 ? always : options.most_mtp_tokens, speculation::kMostMtp});
+      asks_mtp = true;
+    }
+    if (sequence->watched.tokens.empty() && most_mtp == 0) continue;
+    if (always > 0) ++num_always;
+    candidates.push_back(
+        {.draft = &sequence->watched, .record = &sequence->acceptance, .most_mtp = most_mtp});
     drafted.push_back(sequence.get());
   }
   if (drafted.empty() || room <= 0) return false;
-  std::vector<int64_t> lengths;
-  if (options.always) {
-    for (const Sequence* sequence : drafted) {
-      lengths.push_back(std::min(room, static_cast<int64_t>(sequence->draft.tokens.size())));
-      room -= lengths.back();
-    }
-  } else {
+  std::vector<speculation::Length> lengths(drafted.size());
+  if (num_always < static_cast<int64_t>(drafted.size())) {
     lengths = draft_policy_.Lengths(candidates, num_running, num_running + room);
+  }
+  const auto by_mtp = [](const speculation::Length& length) { return length.by_mtp && length.tokens > 0; };
+  if (num_always == 0 && asks_mtp && draft_policy_.TriesMtp() && std::ranges::none_of(lengths, by_mtp)) {
+    const auto first = std::ranges::find_if(
+        candidates, [](const speculation::Candidate& candidate) { return candidate.most_mtp > 0; });
+    speculation::Length& length = lengths[static_cast<size_t>(first - candidates.begin())];
+    if (length.tokens == 0) length = {.tokens = 1, .by_mtp = true};
   }
   int64_t num_bytes = 0;
   bool any = false;
   for (size_t i = 0; i < drafted.size(); ++i) {
-    drafted[i]->num_verified = lengths[i];
-    any = any || lengths[i] > 0;
+    Sequence& sequence = *drafted[i];
+    speculation::Length& length = lengths[i];
+    if (AlwaysOf(sequence) > 0) {
+      const auto free = static_cast<int64_t>(sequence.watched.tokens.size());
+      length =
+          free > 0 ? speculation::Length{free, false} : speculation::Length{candidates[i].most_mtp, true};
+    }
+    sequence.num_verified = std::min(room, length.tokens);
+    room -= sequence.num_verified;
+    if (sequence.num_verified == 0) continue;
+    any = true;
+    if (length.by_mtp) {
+      sequence.draft = {.evidence = speculation::kMtpEvidence, .source = speculation::Source::kMtp};
+    } else {
+      sequence.draft = sequence.watched;
+    }
   }
   // Drafts must not cost others their state.
   if (any && options_.max_state_bytes > 0) {
@@ -91,9 +132,50 @@ bool Engine::ChooseDrafts() {
   return any;
 }
 
+bool Engine::ChooseDrafts() { return PlanDrafts() && MakeMtpDrafts(); }
+
+// Drafts what was planned; whether there is anything to verify.
+bool Engine::MakeMtpDrafts() {
+  std::vector<Sequence*> drafted;
+  std::vector<model::DraftChunk> chunks;
+  int64_t longest = 0;
+  for (const auto& sequence : running_) {
+    if (sequence->num_verified == 0 || sequence->draft.source != speculation::Source::kMtp) continue;
+    model::DraftChunk chunk = {.state = &*sequence->state, .token = sequence->tokens.back()};
+    // With the numbers that the sampler will draw there.
+    for (int64_t i = 0; i < sequence->num_verified; ++i)
+      chunk.choices.push_back(sequence->sampler.ChoiceAfter(static_cast<uint64_t>(i)));
+    longest = std::max(longest, sequence->num_verified);
+    drafted.push_back(sequence.get());
+    chunks.push_back(std::move(chunk));
+  }
+  if (!chunks.empty()) {
+    const Clock::time_point begin = Clock::now();
+    Result<std::vector<std::vector<int32_t>>> drafts = Error(Internal("none"));
+    if (const Status ready = UploadAllowed(); ready.ok()) {
+      drafts = model_.Draft(chunks, allowed_on_backend_);
+    } else {
+      drafts = Error(ready);
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    stats_.drafting_seconds += seconds;
+    if (drafts) draft_policy_.SawDrafting(longest, static_cast<int64_t>(chunks.size()), seconds);
+    if (!drafts) LogWarning("drafts are left out of this step: " + drafts.error().message());
+    for (size_t i = 0; i < drafted.size(); ++i) {
+      Sequence& sequence = *drafted[i];
+      if (drafts) sequence.draft.tokens = std::move((*drafts)[i]);
+      if (sampling::TokenConstraint* constraint = sequence.request.constraint.get(); constraint != nullptr)
+        sequence.draft.tokens.resize(constraint->CountAllowed(sequence.draft.tokens));
+      sequence.num_verified = static_cast<int64_t>(sequence.draft.tokens.size());
+    }
+  }
+  return std::ranges::any_of(running_, [](const auto& sequence) { return sequence->num_verified > 0; });
+}
+
 void Engine::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
-  if (options_.speculation.make_drafter == nullptr) return;
+  if (!options_.speculation.any()) return;
   draft_policy_.SawStep(rows, num_sequences, std::chrono::duration<double>(Clock::now() - begin).count());
+  if (rows == num_sequences) draft_policy_.SawStepWithoutMtp();
 }
 
 void Engine::Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
@@ -117,11 +199,13 @@ void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
   if (sequence.num_verified > 0) {
     const int64_t accepted = num_sampled - 1;  // All in front of the last were the draft's.
     draft_policy_.SawDraft(sequence.acceptance, sequence.draft.evidence, sequence.num_verified, accepted);
+    const auto source = static_cast<size_t>(sequence.draft.source);
     for (int64_t place = 0; place < sequence.num_verified; ++place) {
       const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);
-      ++stats_.num_draft_tokens[counted];
-      if (place < accepted) ++stats_.num_accepted_tokens[counted];
+      ++stats_.num_draft_tokens[source][counted];
+      if (place < accepted) ++stats_.num_accepted_tokens[source][counted];
     }
+    if (sequence.draft.source != speculation::Source::kMtp) sequence.watched = {};
     sequence.draft = {};
     const Status status = sequence.state->Rewind(sequence.num_verified - accepted);
     sequence.num_verified = 0;

@@ -23,6 +23,8 @@ const LayerCacheLayout& At(const CacheLayout& layout, int layer) {
   return layout.layers[static_cast<size_t>(layer)];
 }
 
+bool IsDraft(RingKind kind) { return kind == RingKind::kDraftStreams || kind == RingKind::kDraftTokens; }
+
 bool IsIndexer(RingKind kind) { return kind == RingKind::kIndexerValues || kind == RingKind::kIndexerScores; }
 
 }  // namespace
@@ -39,6 +41,10 @@ std::string_view RingKindName(RingKind kind) {
       return "indexer values";
     case RingKind::kIndexerScores:
       return "indexer scores";
+    case RingKind::kDraftStreams:
+      return "draft streams";
+    case RingKind::kDraftTokens:
+      return "draft tokens";
   }
   return "unknown";
 }
@@ -56,19 +62,41 @@ uint64_t CacheLayout::GeometryFingerprint() const {
   }
   for (const LayerCacheLayout& layer : layers) {
     numbers.insert(numbers.end(), {layer.ratio, layer.overlap ? 1 : 0, layer.width, layer.indexer_width});
+    if (layer.draft_width > 0) numbers.push_back(layer.draft_width);
   }
   return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
 }
 
 bool CacheLayout::HasRing(int layer, RingKind kind) const {
   if (kind == RingKind::kWindow) return true;
+  if (IsDraft(kind)) return At(*this, layer).draft_width > 0;
   return IsIndexer(kind) ? At(*this, layer).indexer_width > 0 : At(*this, layer).ratio > 0;
 }
 
 int64_t CacheLayout::RingWidth(int layer, RingKind kind) const {
   const LayerCacheLayout& l = At(*this, layer);
   if (kind == RingKind::kWindow) return l.width;
+  if (IsDraft(kind)) return kind == RingKind::kDraftStreams ? l.draft_width : 1;
   return l.channels() * (IsIndexer(kind) ? l.indexer_width : l.width);
+}
+
+CacheFormat CacheLayout::RingFormat(RingKind kind) const {
+  switch (kind) {
+    case RingKind::kWindow:
+      return window_format;
+    case RingKind::kDraftStreams:
+      return window_format.dtype;
+    case RingKind::kDraftTokens:
+      return DType::kI32;
+    default:
+      return DType::kF32;
+  }
+}
+
+int CacheLayout::DraftLayer() const {
+  const auto draft =
+      std::ranges::find_if(layers, [](const LayerCacheLayout& layer) { return layer.draft_width > 0; });
+  return draft == layers.end() ? -1 : static_cast<int>(draft - layers.begin());
 }
 
 int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
@@ -76,8 +104,12 @@ int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
 }
 
 int64_t CacheLayout::RingCapacity(int layer, RingKind kind) const {
-  if (kind == RingKind::kWindow) return window_size - 1 + std::max<int64_t>(1, max_rewind_tokens);
   const LayerCacheLayout& l = At(*this, layer);
+  if (kind == RingKind::kWindow) {
+    return window_size - 1 + std::max<int64_t>(1, max_rewind_tokens) +
+           (l.draft_width > 0 ? 1 + kMostDraftRows : 0);
+  }
+  if (IsDraft(kind)) return kDraftBlock + 1 + max_rewind_tokens;
   return std::max<int64_t>(1, l.ratio * l.channels() - 1 + max_rewind_tokens);
 }
 
@@ -87,8 +119,12 @@ int64_t CacheLayout::RingBytes(int layer, RingKind kind) const {
 }
 
 int64_t CacheLayout::FirstNeededRow(int layer, RingKind kind, int64_t length) const {
-  if (kind == RingKind::kWindow) return std::max<int64_t>(0, length - (window_size - 1));
   const LayerCacheLayout& l = At(*this, layer);
+  if (kind == RingKind::kWindow) {
+    // A draft's first query is that of the last position.
+    return std::max<int64_t>(0, length - (window_size - 1) - (l.draft_width > 0 ? 1 : 0));
+  }
+  if (IsDraft(kind)) return DraftSlots(length);
   // The unfinished block, and with overlap the one before it.
   return std::max<int64_t>(0, length / l.ratio - (l.channels() - 1)) * l.ratio;
 }
@@ -126,6 +162,7 @@ Status Validate(const CacheLayout& layout) {
       DSV4_RETURN_IF_ERROR(CheckRange("width", layer.width, 1, kMaxDim));
       DSV4_RETURN_IF_ERROR(
           CheckRange("indexer_width", layer.indexer_width, 0, layer.ratio > 0 ? kMaxDim : 0));
+      DSV4_RETURN_IF_ERROR(CheckRange("draft_width", layer.draft_width, 0, layer.ratio > 0 ? 0 : kMaxDim));
       DSV4_RETURN_IF_ERROR(Validate(layout.window_format, layer.width).WithContext("window"));
       if (layer.ratio > 0)
         DSV4_RETURN_IF_ERROR(Validate(layout.entry_format, layer.width).WithContext("entries"));

@@ -1,7 +1,7 @@
 // CacheLayout: which rows a sequence keeps, in plain numbers. The model fills it from its configuration; kv
 // knows nothing else of the model.
 //
-// Per layer a sequence owns up to five rings and two paged stores:
+// Per layer a sequence owns up to seven rings and two paged stores:
 //
 // | store                              | layers          | row of                   | width           | format        |
 // | window ring                        | all             | one position             | width           | window_format |
@@ -9,10 +9,16 @@
 // | indexer values, scores (rings)     | with an indexer | one position, raw (a, b) | channels * indexer_width | F32  |
 // | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | entry_format  |
 // | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | key_format    |
+// | draft streams (ring)               | draft blocks    | one position             | draft_width     | window's, unpacked |
+// | draft tokens (ring)                | draft blocks    | one position             | 1               | I32           |
 //
 // What the model rounds is stored as the codes it was rounded to (tensor/cache_format.h). Raw rows are not rounded, and stay fp32.
 //
 // Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
+//
+// A draft block (MTP) comes behind the layers of the model. Its window row of position p, slot p, is made of the model's residual streams
+// at p and of the token at p + 1, so it comes later than p. A sequence of `length` tokens has the slots below DraftSlots(length), and keeps
+// streams and tokens of the positions from there on, of which the rest can be made at any time.
 //
 // channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
 // nothing ever moves, and taking tokens back is a change of length.
@@ -33,11 +39,18 @@ enum class RingKind : uint8_t {
   kCompressorValues,
   kCompressorScores,
   kIndexerValues,
-  kIndexerScores
+  kIndexerScores,
+  kDraftStreams,
+  kDraftTokens
 };
 enum class PageKind : uint8_t { kEntries, kIndexerKeys };
-inline constexpr int kNumRingKinds = 5;
+inline constexpr int kNumRingKinds = 7;
 inline constexpr int kNumPageKinds = 2;
+
+// Slots of a draft block are made so many at a time at least.
+inline constexpr int64_t kDraftBlock = 16;
+// Rows that a draft may write behind a sequence's end, beside its own.
+inline constexpr int64_t kMostDraftRows = 16;
 
 std::string_view RingKindName(RingKind kind);  // "window", "compressor values", ...
 std::string_view PageKindName(PageKind kind);  // "entries", "indexer keys"
@@ -47,6 +60,8 @@ struct LayerCacheLayout {
   bool overlap = false;       // An entry also pools the previous block (CSA).
   int64_t width = 0;          // Elements of a window row and of an entry.
   int64_t indexer_width = 0;  // Elements of an indexer key; 0: no indexer.
+  int64_t draft_width =
+      0;  // Of a draft block: elements of the residual streams that it reads; 0: a layer of the model.
 
   int64_t channels() const { return overlap ? 2 : 1; }
 };
@@ -72,12 +87,18 @@ struct CacheLayout {
 
   bool HasRing(int layer, RingKind kind) const;
   int64_t RingWidth(int layer, RingKind kind) const;
-  CacheFormat RingFormat(RingKind kind) const {
-    return kind == RingKind::kWindow ? window_format : CacheFormat(DType::kF32);
-  }
+  CacheFormat RingFormat(RingKind kind) const;
   int64_t RingRowBytes(int layer, RingKind kind) const;
+  // The first draft block, or -1.
+  int DraftLayer() const;
+  // Slots of a draft block that a sequence of so many tokens has in any case.
+  static int64_t DraftSlots(int64_t length) {
+    return length < 1 ? 0 : (length - 1) / kDraftBlock * kDraftBlock;
+  }
   // The rows that the next token needs, and room to append or to take back:
-  //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile)
+  //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile); of a draft
+  //                         block kMostDraftRows more
+  //   draft streams, tokens kDraftBlock + 1 + max_rewind_tokens
   //   compressor, indexer   ratio * channels - 1 + max_rewind_tokens (the pool op reads a chunk from its inputs)
   int64_t RingCapacity(int layer, RingKind kind) const;
   // All slots, rounded up so that the next ring is aligned for any device's vector loads.

@@ -67,9 +67,11 @@ class Tables {
                : Get(keys_, layout_.key_format, layout_.PageWidth(layer, kind), OnE2m1);
   }
   Result<const RowTable*> Of(int layer, RingKind kind) {
-    return kind == RingKind::kWindow
-               ? Get(windows_, layout_.window_format, layout_.RingWidth(layer, kind), OnE4m3)
-               : Get(raw_, DType::kF32, layout_.RingWidth(layer, kind), [](float value) { return value; });
+    const int64_t width = layout_.RingWidth(layer, kind);
+    if (kind == RingKind::kWindow) return Get(windows_, layout_.window_format, width, OnE4m3);
+    // The streams' format is that of e4m3 numbers too, unpacked.
+    if (kind == RingKind::kDraftStreams) return Get(streams_, layout_.RingFormat(kind), width, OnE4m3);
+    return Get(raw_, DType::kF32, width, [](float value) { return value; });
   }
 
  private:
@@ -89,6 +91,7 @@ class Tables {
 
   const CacheLayout& layout_;
   ByWidth windows_;
+  ByWidth streams_;
   ByWidth rows_;
   ByWidth keys_;
   ByWidth raw_;
@@ -140,6 +143,11 @@ Status FillRings(const SequenceState& state, int64_t length, Tables& tables, Mem
       const auto kind = static_cast<RingKind>(i);
       if (!layout.HasRing(layer, kind)) continue;
       const RingRows ring = state.Ring(layer, kind);
+      if (kind == RingKind::kDraftTokens) {  // Any token is one; all are the first.
+        const Bytes zeros(static_cast<size_t>(ring.capacity * ring.RowBytes()));
+        DSV4_RETURN_IF_ERROR(memory.CopyFromHost(ring.data, zeros.data(), zeros.size(), stream));
+        continue;
+      }
       DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, tables.Of(layer, kind));
       Bytes bytes(static_cast<size_t>(ring.capacity * rows->row_bytes()));
       for (int64_t p = layout.FirstNeededRow(layer, kind, length); p < length; ++p)

@@ -65,6 +65,7 @@ void SequenceState::Reset() {
   entry_.Reset();
   length_ = 0;
   num_appending_ = 0;
+  num_draft_slots_ = 0;
   poisoned_ = false;
   // No row before first_row = 0 is ever read, and blocks before the first are absent by position, so the old
   // rows need no clearing.
@@ -105,6 +106,37 @@ Status SequenceState::CheckAppend(int64_t num_tokens) const {
   return {};
 }
 
+Status SequenceState::OwnRings() {
+  if (rings_.unique()) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, memory_->Allocate(rings_.num_bytes()));
+  DSV4_RETURN_IF_ERROR(memory_->Copy(copy.data(), rings_.data(), rings_.num_bytes(), stream_));
+  rings_ = std::move(copy);
+  return {};
+}
+
+Status SequenceState::BeginDraft() {
+  DSV4_RETURN_IF_ERROR(CheckIdle("draft"));
+  if (layout_->DraftLayer() < 0) {
+    return FailedPrecondition("sequence state, draft: the layout has no draft block");
+  }
+  if (length_ == 0) return FailedPrecondition("sequence state, draft: got no tokens, want at least 1");
+  if (home_.here) DSV4_RETURN_IF_ERROR(OwnRings());
+  drafting_ = true;
+  return {};
+}
+
+void SequenceState::UseDraftRows(int64_t begin, int64_t count) {
+  DSV4_CHECK(drafting_ || appending()) << "length " << length_;
+  draft_begin_ = begin;
+  draft_count_ = count;
+}
+
+void SequenceState::EndDraft(bool made) {
+  drafting_ = false;
+  draft_count_ = 0;
+  if (made) num_draft_slots_ = std::max(num_draft_slots_, length_ - 1);
+}
+
 Status SequenceState::BeginAppend(int64_t num_tokens) {
   DSV4_RETURN_IF_ERROR(CheckAppend(num_tokens));
   if (num_tokens > layout_->max_chunk_tokens) {
@@ -115,11 +147,7 @@ Status SequenceState::BeginAppend(int64_t num_tokens) {
     num_appending_ = num_tokens;
     return {};
   }
-  if (!rings_.unique()) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(Buffer copy, memory_->Allocate(rings_.num_bytes()));
-    DSV4_RETURN_IF_ERROR(memory_->Copy(copy.data(), rings_.data(), rings_.num_bytes(), stream_));
-    rings_ = std::move(copy);
-  }
+  DSV4_RETURN_IF_ERROR(OwnRings());
   for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
     const int64_t begin = layout_->NumEntryRows(layer, length_);
     const int64_t end = layout_->NumEntryRows(layer, length_ + num_tokens);
@@ -160,7 +188,9 @@ void SequenceState::RollBack(int64_t length) {
   DSV4_CHECK(length >= 0 && length <= length_) << length << " of " << length_;
   const int64_t end = length_ + num_appending_;
   num_appending_ = 0;
+  draft_count_ = 0;
   length_ = length;
+  num_draft_slots_ = std::min(num_draft_slots_, std::max<int64_t>(0, length - 1));
   MarkOverwritten(end);
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     if (layout_->FirstNeededRow(layer, kind, length_) < ring.first_row) poisoned_ = true;
@@ -168,7 +198,7 @@ void SequenceState::RollBack(int64_t length) {
 }
 
 RingRows SequenceState::Ring(int layer, RingKind kind) const {
-  DSV4_CHECK(appending() && home_.here && layout_->HasRing(layer, kind))
+  DSV4_CHECK((appending() || drafting_) && home_.here && layout_->HasRing(layer, kind))
       << "layer " << layer << ", " << RingKindName(kind);
   const RingPlace& ring = layers_[static_cast<size_t>(layer)].rings[Index(kind)];
   return {static_cast<std::byte*>(rings_.data()) + ring.offset_bytes, layout_->RingCapacity(layer, kind),
@@ -185,12 +215,14 @@ PagedRows SequenceState::Pages(int layer, PageKind kind) const {
 
 void SequenceState::WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const {
   const RingRows ring = Ring(layer, RingKind::kWindow);
-  const int64_t end = length_ + num_appending_;
-  const int64_t first = std::max(length_, end - ring.capacity);
-  AppendRingRuns(ring, first, end, source_begin + (first - length_), runs);
+  const int64_t begin = draft_count_ > 0 ? draft_begin_ : length_;
+  const int64_t end = draft_count_ > 0 ? draft_begin_ + draft_count_ : length_ + num_appending_;
+  const int64_t first = std::max(begin, end - ring.capacity);
+  AppendRingRuns(ring, first, end, source_begin + (first - begin), runs);
 }
 
 bool SequenceState::WindowFits() const {
+  if (draft_count_ > 0) return true;
   const int64_t seen = std::min(layout_->window_size - 1, length_);
   return seen + num_appending_ <= layout_->RingCapacity(0, RingKind::kWindow);
 }
@@ -232,6 +264,7 @@ Status SequenceState::Rewind(int64_t num_tokens) {
   });
   DSV4_RETURN_IF_ERROR(status);
   length_ = new_length;
+  num_draft_slots_ = std::min(num_draft_slots_, std::max<int64_t>(0, length_ - 1));
   ForEachRing([&](int, RingKind, RingPlace& ring) { ring.first_row = std::min(ring.first_row, new_length); });
   entry_.Rewound(num_tokens);
   return {};

@@ -14,6 +14,7 @@
 // by one thread at a time. Errors leave the state unchanged unless said otherwise.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -93,6 +94,16 @@ class SequenceState {
   // Entries of a layer that the append completes, on this rank or another.
   int64_t NumNewEntries(int layer) const;
 
+  // --- A draft block's rows (cache_layout.h), which come on their own -----------------------------------------------------------------
+  // The slots that are made: at least those of CacheLayout::DraftSlots.
+  int64_t num_draft_slots() const { return std::max(num_draft_slots_, CacheLayout::DraftSlots(length_)); }
+  // Between BeginDraft and EndDraft, or in an append, a draft block's rows may be written: Ring and WindowRuns are then of slots
+  // begin .. begin + count - 1, which UseDraftRows says (count 0: of the append again). ResourceExhausted without memory.
+  Status BeginDraft();
+  void UseDraftRows(int64_t begin, int64_t count);
+  // All slots below length() - 1 are made; what was written behind is of no use any more.
+  void EndDraft(bool made);
+
   // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition
   // when a ring no longer holds a row that is needed again (always possible up to max_rewind_tokens behind
   // the longest length reached).
@@ -130,12 +141,18 @@ class SequenceState {
   template <typename Visit>
   void ForEachRing(Visit visit);
   void MarkOverwritten(int64_t end);
+  // Memory of its own for the rings, with what they hold.
+  Status OwnRings();
 
   std::shared_ptr<const CacheLayout> layout_;
   Memory* memory_ = nullptr;
   Stream stream_ = nullptr;
   int64_t length_ = 0;
   int64_t num_appending_ = 0;
+  int64_t num_draft_slots_ = 0;
+  bool drafting_ = false;
+  int64_t draft_begin_ = 0;
+  int64_t draft_count_ = 0;
   bool poisoned_ = false;
   StateHome home_;
   Buffer rings_;  // Of all layers; none where the rows are elsewhere.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <random>
 
 #include "kv/snapshot.h"
@@ -27,6 +28,74 @@ TEST(CacheLayout, CapacitiesAndNeededRows) {
   EXPECT_EQ(layout.FirstNeededRow(2, RingKind::kCompressorValues, 14), 14);  // Nothing is unfinished.
   EXPECT_FALSE(layout.HasRing(2, RingKind::kIndexerValues));
   EXPECT_TRUE(layout.HasPages(1, PageKind::kIndexerKeys));
+}
+
+// A draft block behind the layers.
+CacheLayout LayoutWithDrafts() {
+  CacheLayout layout = testing::SmallLayout();
+  layout.layers.push_back({.width = layout.layers[0].width, .draft_width = 12});
+  layout.max_rewind_tokens = 9;
+  return layout;
+}
+
+TEST(CacheLayout, ADraftBlockHasRowsOfItsOwn) {
+  const CacheLayout layout = LayoutWithDrafts();
+  EXPECT_TRUE(Validate(layout).ok());
+  EXPECT_EQ(layout.DraftLayer(), 3);
+  EXPECT_EQ(testing::SmallLayout().DraftLayer(), -1);
+  EXPECT_FALSE(layout.HasRing(0, RingKind::kDraftStreams));
+  EXPECT_EQ(layout.RingWidth(3, RingKind::kDraftStreams), 12);
+  EXPECT_EQ(layout.RingRowBytes(3, RingKind::kDraftTokens), 4);
+  EXPECT_EQ(layout.RingCapacity(3, RingKind::kDraftStreams), kDraftBlock + 1 + 9);
+  // The first query of a draft is at the last position, and up to kMostDraftRows come behind it.
+  EXPECT_EQ(layout.RingCapacity(3, RingKind::kWindow), 5 + 9 + kMostDraftRows);
+  EXPECT_EQ(layout.FirstNeededRow(3, RingKind::kWindow, 10), 5);
+  // The last slot's token is never known yet.
+  for (const auto& [length, slots] :
+       std::map<int64_t, int64_t>{{0, 0}, {1, 0}, {16, 0}, {17, 16}, {40, 32}}) {
+    EXPECT_EQ(CacheLayout::DraftSlots(length), slots) << length;
+    EXPECT_EQ(layout.FirstNeededRow(3, RingKind::kDraftStreams, length), slots) << length;
+  }
+  EXPECT_NE(layout.GeometryFingerprint(), testing::SmallLayout().GeometryFingerprint());
+}
+
+TEST(SequenceState, DraftRowsComeWhenTheyAreMade) {
+  Memory& memory = HostMemory();
+  auto layout = std::make_shared<const CacheLayout>(LayoutWithDrafts());
+  auto state = SequenceState::Create(layout, memory, nullptr);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_THAT(state->BeginDraft().message(), HasSubstr("want at least 1"));
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(state->BeginAppend(8).ok());
+    state->CommitAppend();
+  }
+  EXPECT_EQ(state->num_draft_slots(), 32);
+  auto fork = state->Fork();
+  ASSERT_TRUE(fork.has_value());
+  ASSERT_TRUE(state->BeginDraft().ok());
+  state->UseDraftRows(32, 8);
+  std::vector<RowRun> runs;
+  state->WindowRuns(3, 0, &runs);
+  const RingRows ring = state->Ring(3, RingKind::kWindow);
+  ASSERT_FALSE(runs.empty());
+  EXPECT_EQ(runs[0].destination, static_cast<std::byte*>(ring.data) + 32 % ring.capacity * ring.RowBytes());
+  // The copy keeps the rows as they were.
+  ASSERT_TRUE(fork->BeginAppend(1).ok());
+  EXPECT_NE(fork->Ring(3, RingKind::kWindow).data, ring.data);
+  fork->AbandonAppend();
+  state->EndDraft(/*made=*/true);
+  EXPECT_EQ(state->num_draft_slots(), 39);
+  EXPECT_EQ(fork->num_draft_slots(), 32);
+  ASSERT_TRUE(state->Rewind(3).ok());
+  EXPECT_EQ(state->num_draft_slots(), 36);
+  ASSERT_TRUE(state->BeginDraft().ok());
+  state->EndDraft(/*made=*/false);
+  EXPECT_EQ(state->num_draft_slots(), 36);
+  state->Reset();
+  EXPECT_EQ(state->num_draft_slots(), 0);
+  auto without =
+      SequenceState::Create(std::make_shared<const CacheLayout>(testing::SmallLayout()), memory, nullptr);
+  EXPECT_THAT(without->BeginDraft().message(), HasSubstr("no draft block"));
 }
 
 TEST(CacheLayout, ValidateNamesTheField) {

@@ -45,7 +45,7 @@ Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> 
         std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                std::chrono::duration<double>(*options.timeout_seconds));
   }
-  request.speculate = options.speculate;
+  request.speculation = options.speculation;
   request.owner = owner;
   request.cache_salt = XXH3_64bits_withSeed(options.cache_salt.data(), options.cache_salt.size(), owner);
   return request;

@@ -21,7 +21,7 @@ struct AnswerOptions {
   std::vector<int32_t> stop_tokens = {};   // Beside those of the model.
   int num_logprobs = -1;                   // engine::Request::num_logprobs
   std::optional<double> timeout_seconds = {};
-  bool speculate = true;  // engine::Request::speculate
+  speculation::Choice speculation = {};  // engine::Request::speculation
   std::string cache_salt = {};
   bool ignore_eos = false;       // No stop token is sampled: for measurements.
   int num_prompt_logprobs = -1;  // engine::Request::num_prompt_logprobs

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 namespace dsv4::speculation {
@@ -10,8 +11,8 @@ namespace {
 // Of what was seen long ago.
 constexpr double kForget = 0.97;
 // Before anything was seen: that the first token is right, by evidence.
-constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5, 0.6, 0.65,
-                                                           0.7,  0.75, 0.8,  0.85, 0.9, 0.95};
+constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5, 0.6,  0.65,
+                                                           0.7,  0.75, 0.8,  0.85, 0.9, 0.95, 0.7};
 constexpr double kPriorWeight = 4.0;
 
 // A sequence's drafts are watched, which costs nothing, before the first is verified, but for repeats so long that they are no accident.
@@ -22,6 +23,8 @@ constexpr double kTrustWeight = 0.5;
 
 // A row more costs this part of a row alone until it was measured. Too little rather than too much: what is tried is measured.
 constexpr double kUnknownRow = 0.15;
+// A token of the draft block until it was measured: this part of a step of one row.
+constexpr double kUnknownDrafting = 0.1;
 constexpr double kNewStep = 0.2;  // Weight of the newest step.
 // A price that has not been seen for a while is doubted: a single slow step must not end drafts for ever.
 constexpr double kDoubt = 0.001;
@@ -70,7 +73,7 @@ void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
 }
 
 void DraftPolicy::SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
-  record.Expected(Prior(evidence, 0), accepted > 0);
+  if (evidence < kForcedEvidence) record.Expected(Prior(evidence, 0), accepted > 0);
   record.Saw(evidence, verified, accepted);
   record_.Saw(evidence, verified, accepted);
 }
@@ -113,41 +116,97 @@ double DraftPolicy::RelativeCost(int64_t rows) const {
   return relative(rows);
 }
 
-std::vector<int64_t> DraftPolicy::Lengths(std::span<const Candidate> candidates, int64_t base_rows,
-                                          int64_t most_rows) const {
+void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds) {
+  patience_ = TriesMtp() ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
+  steps_without_mtp_ = 0;
+  if (tokens < 1 || tokens > kMostMtp || seconds <= 0.0) return;
+  Drafting& drafting = drafting_[static_cast<size_t>(tokens)];
+  if (drafting.sequences != sequences) {
+    drafting = {.seconds = seconds, .sequences = sequences};
+    return;
+  }
+  // What held one up says little; what was quicker than all before says much.
+  const double weight = seconds < drafting.seconds ? 0.5 : kNewStep;
+  drafting.seconds += weight * (std::min(seconds, 2 * drafting.seconds) - drafting.seconds);
+}
+
+double DraftPolicy::DraftingCost(int64_t tokens, int64_t sequences) const {
+  if (tokens == 0 || sequences == 0) return 0.0;
+  // From the number of tokens that is nearest, in proportion.
+  int64_t nearest = 0;
+  for (int64_t count = 1; count <= kMostMtp; ++count) {
+    const bool seen = drafting_[static_cast<size_t>(count)].sequences > 0;
+    if (seen && (nearest == 0 || std::abs(count - tokens) < std::abs(nearest - tokens))) nearest = count;
+  }
+  const double share = static_cast<double>(tokens);
+  if (nearest == 0) return kUnknownDrafting * share * RelativeCost(sequences);
+  const Drafting& drafting = drafting_[static_cast<size_t>(nearest)];
+  return drafting.seconds * share / static_cast<double>(nearest) * RelativeCost(sequences) /
+         RelativeCost(drafting.sequences);
+}
+
+double DraftPolicy::Probability(const AcceptanceRecord& record, int evidence, int64_t place) const {
+  const double trust = place == 0 && evidence < kCertainEvidence ? record.Trust() : 1.0;
+  return trust * record.Probability(evidence, place, Prior(evidence, place), kPriorWeight);
+}
+
+bool DraftPolicy::PrefersMtp(const Candidate& candidate) const {
+  const auto expected = [&](int evidence, int64_t most) {
+    double sum = 0.0;
+    double reaches = 1.0;
+    for (int64_t place = 0; place < most; ++place) {
+      reaches *= Probability(*candidate.record, evidence, place);
+      sum += reaches;
+    }
+    return sum;
+  };
+  if (candidate.most_mtp == 0) return false;
+  const auto size = static_cast<int64_t>(candidate.draft->tokens.size());
+  return expected(kMtpEvidence, candidate.most_mtp) > expected(candidate.draft->evidence, size);
+}
+
+std::vector<Length> DraftPolicy::Lengths(std::span<const Candidate> candidates, int64_t base_rows,
+                                         int64_t most_rows) const {
   struct Next {
     size_t candidate;
     double reaches;  // The probability that all up to and with the next token are right.
+    int evidence;
+    int64_t most;
   };
-  const auto probability = [&](const Candidate& candidate, int64_t place) {
-    const int evidence = candidate.draft->evidence;
-    const double trust = place == 0 && evidence < kCertainEvidence ? candidate.record->Trust() : 1.0;
-    return trust * candidate.record->Probability(evidence, place, Prior(evidence, place), kPriorWeight);
-  };
-  std::vector<int64_t> lengths(candidates.size(), 0);
-  std::vector<int64_t> best = lengths;
+  std::vector<Length> lengths(candidates.size());
+  std::vector<Length> best = lengths;
   std::vector<Next> next;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!candidates[i].draft->tokens.empty()) next.push_back({i, probability(candidates[i], 0)});
+    const Candidate& candidate = candidates[i];
+    lengths[i].by_mtp = PrefersMtp(candidate);
+    const int evidence = lengths[i].by_mtp ? kMtpEvidence : candidate.draft->evidence;
+    const int64_t most =
+        lengths[i].by_mtp ? candidate.most_mtp : static_cast<int64_t>(candidate.draft->tokens.size());
+    if (most > 0) next.push_back({i, Probability(*candidate.record, evidence, 0), evidence, most});
   }
   auto expected = static_cast<double>(base_rows);
   double best_rate = expected / RelativeCost(base_rows);
+  int64_t drafted = 0;    // Tokens of the longest draft of the block,
+  int64_t sequences = 0;  // and for how many it makes one.
   for (int64_t rows = base_rows + 1; rows <= most_rows && !next.empty(); ++rows) {
     const auto chosen = std::max_element(next.begin(), next.end(),
                                          [](const Next& a, const Next& b) { return a.reaches < b.reaches; });
     expected += chosen->reaches;
-    int64_t& length = lengths[chosen->candidate];
-    ++length;
-    const double rate = expected / RelativeCost(rows);
+    Length& length = lengths[chosen->candidate];
+    ++length.tokens;
+    if (length.by_mtp) {
+      drafted = std::max(drafted, length.tokens);
+      if (length.tokens == 1) ++sequences;
+    }
+    const double rate = expected / (RelativeCost(rows) + DraftingCost(drafted, sequences));
     if (rate > best_rate) {
       best_rate = rate;
       best = lengths;
     }
-    const Candidate& candidate = candidates[chosen->candidate];
-    if (length == static_cast<int64_t>(candidate.draft->tokens.size())) {
+    if (length.tokens == chosen->most) {
       next.erase(chosen);
     } else {
-      chosen->reaches *= probability(candidate, length);
+      chosen->reaches *= Probability(*candidates[chosen->candidate].record, chosen->evidence, length.tokens);
     }
   }
   return best;

@@ -38,9 +38,17 @@ class AcceptanceRecord {
   int num_expected_ = 0;
 };
 
+// What a step may verify of a sequence: tokens of a draft that is there, or of one that the model's draft block would make first.
 struct Candidate {
   const Draft* draft = nullptr;
   const AcceptanceRecord* record = nullptr;  // Of its sequence.
+  int64_t most_mtp = 0;                      // Tokens that the draft block may make.
+};
+struct Length {
+  int64_t tokens = 0;
+  bool by_mtp = false;  // Of the draft block, which is to make so many.
+
+  friend bool operator==(const Length& a, const Length& b) = default;
 };
 
 class DraftPolicy {
@@ -50,22 +58,45 @@ class DraftPolicy {
   // The same of a draft that was not verified: 1, and whether the token that came was its first.
   void SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
 
+  // The draft block made `tokens` tokens at most for each of `sequences` in so long.
+  void SawDrafting(int64_t tokens, int64_t sequences, double seconds);
+
   // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
-  std::vector<int64_t> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
-                               int64_t most_rows) const;
+  std::vector<Length> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
+                              int64_t most_rows) const;
+  // Whether the draft block is to be tried although it does not seem to pay, which a text or a machine that changes may prove wrong:
+  // seldom, and ever more seldom.
+  bool TriesMtp() const { return steps_without_mtp_ >= patience_; }
+  // A step for which it could have drafted, and has not.
+  void SawStepWithoutMtp() { ++steps_without_mtp_; }
 
   // Expected seconds of a step of so many rows, relative to one of one row. Exposed for tests and metrics.
   double RelativeCost(int64_t rows) const;
+  // The same of drafts that the block makes, on the same scale.
+  double DraftingCost(int64_t tokens, int64_t sequences) const;
 
  private:
   static constexpr int64_t kMostKnownRows = 256;
+  static constexpr int64_t kFirstPatience = 64;
+  static constexpr int64_t kMostPatience = 4096;
 
   // That token `place` of a draft is right, as all sequences have it.
   double Prior(int evidence, int64_t place) const;
+  double Probability(const AcceptanceRecord& record, int evidence, int64_t place) const;
+  // Whether more of the block's tokens than of the draft's are expected to be right.
+  bool PrefersMtp(const Candidate& candidate) const;
 
   AcceptanceRecord record_;                           // Of all sequences.
   std::array<double, kMostKnownRows + 1> cost_ = {};  // Seconds by rows; 0: not seen.
   std::array<int64_t, kMostKnownRows + 1> age_ = {};  // Steps without drafts since.
+  // By tokens: seconds of the block's drafts, and for how many sequences. 0: not seen.
+  struct Drafting {
+    double seconds = 0.0;
+    int64_t sequences = 0;
+  };
+  std::array<Drafting, kMostMtp + 1> drafting_ = {};
+  int64_t steps_without_mtp_ = 0;
+  int64_t patience_ = kFirstPatience;
 };
 
 }  // namespace dsv4::speculation

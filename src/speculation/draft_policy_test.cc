@@ -11,7 +11,10 @@ std::vector<int64_t> LengthsOf(const DraftPolicy& policy, const AcceptanceRecord
                                int evidence) {
   Draft draft = {.tokens = std::vector<int32_t>(kMost, 1), .evidence = evidence};
   const std::vector<Candidate> candidates(static_cast<size_t>(count), {&draft, &record});
-  return policy.Lengths(candidates, count, count * (kMost + 1));
+  std::vector<int64_t> tokens;
+  for (const Length& length : policy.Lengths(candidates, count, count * (kMost + 1)))
+    tokens.push_back(length.tokens);
+  return tokens;
 }
 
 // Steps that cost 1 and `row` for each row more.
@@ -68,9 +71,9 @@ TEST(DraftPolicy, GivesRowsToTheSurerSequence) {
   }
   const Draft draft = {.tokens = {1, 2, 3, 4}, .evidence = 3};
   const std::vector<Candidate> candidates = {{&draft, &unsure}, {&draft, &sure}};
-  const std::vector<int64_t> lengths = policy.Lengths(candidates, 2, 18);
-  EXPECT_EQ(lengths[0], 0);
-  EXPECT_EQ(lengths[1], 4);
+  const std::vector<Length> lengths = policy.Lengths(candidates, 2, 18);
+  EXPECT_EQ(lengths[0].tokens, 0);
+  EXPECT_EQ(lengths[1].tokens, 4);
 }
 
 TEST(DraftPolicy, WhatOtherTextsTaughtIsWatchedFirst) {
@@ -104,7 +107,7 @@ TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
   const Draft draft = {.tokens = std::vector<int32_t>(kMost, 1), .evidence = 11};
   const std::vector<Candidate> candidates(3, {&draft, &record});
   int64_t sum = 0;
-  for (const int64_t length : policy.Lengths(candidates, 3, 5)) sum += length;
+  for (const Length& length : policy.Lengths(candidates, 3, 5)) sum += length.tokens;
   EXPECT_LE(sum, 2);
 }
 

@@ -1,5 +1,6 @@
 """Every subcommand as scripts use it: output, exit codes, and the same answer however it is computed."""
 
+import array
 import json
 import os
 import pathlib
@@ -426,6 +427,23 @@ class Logits(unittest.TestCase):
 
     def test_numerics_change_the_logits(self):
         self.assertNotEqual(self.logits()[1], self.logits("--numerics", "plain")[1])
+
+    def test_drafts_have_logits_of_their_own(self):
+        _, whole = self.logits()
+        shape, drafts = self.logits("--draft", "mtp", "--drafts", 2)
+        vocab = shape[2]
+        self.assertEqual(shape, (len(self.tokens) - 1, 2, vocab))
+
+        def best(values, row):
+            numbers = array.array("f", values[row * vocab * 4 : (row + 1) * vocab * 4])
+            return numbers.index(max(numbers))
+
+        # The model's own choice behind token t + 1 is what the first draft of row t is of: a block that was trained foresees it often.
+        right = sum(best(drafts, 2 * t) == best(whole, t + 1) for t in range(shape[0]))
+        self.assertGreater(right, shape[0] // 3)
+        process = dsv4("logits", "--weights", "synthetic:tiny", "--tokens", self.directory / "tokens", "--output", self.directory / "x.npy", "--draft", "mtp")
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("no draft tensors", process.stderr)
 
     def test_bad_token_files_are_named(self):
         tokens = self.directory / "bad"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
@@ -30,6 +31,20 @@ model::Model& CpuModel() {
 }
 model::Model& ReferenceModel() {
   static const std::unique_ptr<model::Model> model = LoadModel(backend::MakeReferenceBackend(1));
+  return *model;
+}
+
+// With a draft block of random weights, which is hardly ever right.
+std::unique_ptr<model::Model> LoadDraftModel(const ops::Backend& backend) {
+  auto model = model::Model::Load("tests/golden/models/fp8_mxfp4", backend,
+                                  {.max_rewind_tokens = kMostRewound, .mtp = true});
+  EXPECT_TRUE(model.has_value()) << model.error().ToString();
+  EXPECT_TRUE((*model)->can_draft()) << (*model)->why_no_draft();
+  return std::move(*model);
+}
+model::Model& CpuDraftModel() {
+  static const std::unique_ptr<model::Model> model =
+      LoadDraftModel(*backend::MakeCpuBackend({.num_threads = 1}));
   return *model;
 }
 
@@ -192,9 +207,11 @@ void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& wan
   }
 }
 
-int64_t Sum(const std::array<int64_t, kDraftPlaces>& counts) {
+int64_t Sum(const EngineStats::DraftCounts& counts) {
   int64_t sum = 0;
-  for (const int64_t count : counts) sum += count;
+  for (const auto& of_source : counts) {
+    for (const int64_t count : of_source) sum += count;
+  }
   return sum;
 }
 
@@ -206,7 +223,11 @@ struct Sums {
   int64_t steps_with = 0;
 };
 
-// wrong_in: of so many drafted tokens one is wrong; 0: none; -1: the suffix drafter.
+constexpr int kSuffix = -1;  // In place of wrong_in.
+constexpr int kMtp = -2;
+constexpr int kSuffixAndMtp = -3;
+
+// wrong_in: of so many drafted tokens one is wrong; 0: none.
 Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds, int wrong_in,
                     const EngineOptions& base, bool always) {
   Sums sums;
@@ -225,10 +246,13 @@ Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds
     with.speculation.always = always;
     with.speculation.most_tokens = 1 + seed % 12;  // More than can be taken back, too.
     uint32_t next = seed;
-    with.speculation.make_drafter = [&]() -> std::unique_ptr<speculation::Drafter> {
-      if (wrong_in < 0) return speculation::MakeSuffixDrafter();
-      return std::make_unique<Oracle>(texts, static_cast<uint32_t>(wrong_in), next++);
-    };
+    with.speculation.mtp = wrong_in == kMtp || wrong_in == kSuffixAndMtp;
+    if (wrong_in != kMtp) {
+      with.speculation.make_drafter = [&]() -> std::unique_ptr<speculation::Drafter> {
+        if (wrong_in < 0) return speculation::MakeSuffixDrafter();
+        return std::make_unique<Oracle>(texts, static_cast<uint32_t>(wrong_in), next++);
+      };
+    }
     ExpectSame(RunMix(model, seed, with, &stats), want, seed);
     sums.drafted += Sum(stats.num_draft_tokens);
     sums.accepted += Sum(stats.num_accepted_tokens);
@@ -256,8 +280,79 @@ TEST(Speculation, TakesFewerStepsWhereDraftsAreRight) {
 }
 
 TEST(Speculation, GivesTheTextOfSerialDecodingWithSuffixDrafts) {
-  const Sums sums = ExpectSameText(CpuModel(), 300, 15, -1, {}, true);
+  const Sums sums = ExpectSameText(CpuModel(), 300, 15, kSuffix, {}, true);
   EXPECT_GT(sums.drafted, 100);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWithTheDraftBlock) {
+  const Sums sums = ExpectSameText(CpuDraftModel(), 800, 12, kMtp, {}, true);
+  EXPECT_GT(sums.drafted, 1000);
+  EXPECT_LT(sums.accepted, sums.drafted);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWithTheDraftBlockInAllCompany) {
+  ExpectSameText(CpuDraftModel(), 820, 6, kSuffixAndMtp, {}, false);
+  ExpectSameText(CpuDraftModel(), 830, 4, kMtp, {.run_ahead = true}, false);
+  ExpectSameText(CpuDraftModel(), 840, 4, kMtp, {.max_step_tokens = 6, .max_sequences = 3}, true);
+  ExpectSameText(*LoadDraftModel(backend::MakeReferenceBackend(1)), 850, 2, kMtp, {}, true);
+}
+
+// A model whose draft block was trained: chats of models/tiny, greedy and sampled.
+TEST(Speculation, TheDraftBlockOfATrainedModelIsOftenRight) {
+  auto loaded =
+      model::Model::Load("models/tiny", *backend::MakeCpuBackend({.num_threads = 2}), {.mtp = true});
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString();
+  model::Model& model = **loaded;
+  // <BOS><User>What is the capital of France?<Assistant></think> and the like, as the tokenizer has them.
+  std::vector<int32_t> prompt = {2};
+  std::mt19937 random(4);
+  for (int i = 0; i < 12; ++i) prompt.push_back(static_cast<int32_t>(300 + random() % 4000));
+  for (const float temperature : {0.0F, 0.6F}) {
+    std::vector<std::vector<int32_t>> texts;
+    for (const bool drafts : {false, true}) {
+      EngineOptions options;
+      options.speculation.mtp = drafts;
+      options.speculation.always = true;
+      options.speculation.most_tokens = 2;
+      Engine engine(model, options, {});
+      std::map<RequestId, Outcome> outcomes;
+      for (uint64_t seed = 0; seed < 4; ++seed) {
+        Request request;
+        request.prompt = prompt;
+        request.max_tokens = 120;
+        request.sampling.temperature = temperature;
+        request.sampling.seed = seed;
+        static_cast<void>(*engine.Submit(std::move(request)));
+      }
+      while (!engine.idle()) Collect(engine.Step(), outcomes);
+      std::vector<int32_t> all;
+      for (const auto& [id, outcome] : outcomes)
+        all.insert(all.end(), outcome.tokens.begin(), outcome.tokens.end());
+      texts.push_back(all);
+      if (!drafts) continue;
+      const auto mtp = static_cast<size_t>(speculation::Source::kMtp);
+      const auto drafted = engine.stats().num_draft_tokens[mtp];
+      const auto accepted = engine.stats().num_accepted_tokens[mtp];
+      EXPECT_GT(drafted[0], 100);
+      EXPECT_GT(accepted[0], drafted[0] * 3 / 10) << "temperature " << temperature;
+      std::cout << "  temperature " << temperature << ": " << accepted[0] << " of " << drafted[0]
+                << " first and " << accepted[1] << " second tokens\n";
+    }
+    EXPECT_EQ(texts[0], texts[1]);
+  }
+}
+
+TEST(Speculation, ARequestMayOnlyUseDraftersThatThereAre) {
+  EngineOptions options;
+  options.speculation.make_drafter = speculation::MakeSuffixDrafter;
+  options.speculation.mtp = true;  // Of which this model knows nothing.
+  Engine engine(CpuModel(), options, {});
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 3;
+  request.speculation = {.suffix = false, .mtp = true};
+  EXPECT_NE(engine.Submit(std::move(request)).error().message().find("speculation: got mtp"),
+            std::string::npos);
 }
 
 TEST(Speculation, GivesTheTextOfSerialDecodingWhereLengthsFollowTheClock) {
@@ -351,7 +446,7 @@ TEST(Speculation, IsLeftOutWhereARequestSaysSo) {
   request.prompt = RandomTokens(20, random);
   request.prompt.insert(request.prompt.end(), request.prompt.begin(), request.prompt.end());
   request.max_tokens = 40;
-  request.speculate = false;
+  request.speculation = {.suffix = false, .mtp = false};
   static_cast<void>(*engine.Submit(std::move(request)));
   while (!engine.idle()) engine.Step();
   EXPECT_EQ(Sum(engine.stats().num_draft_tokens), 0);

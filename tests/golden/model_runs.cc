@@ -52,18 +52,19 @@ std::vector<float> GoldenLogits(const std::string& golden, const std::string& fi
   return ReadNpy(ModelDirectory(golden) / file).values;
 }
 
-ModelParts LoadParts(const std::string& golden, model::Numerics numerics) {
+ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool mtp) {
   const std::string directory = ModelDirectory(golden).string();
   ModelParts parts{.config = Take(model::LoadModelConfig(directory)), .weights = {}};
-  parts.weights =
-      Take(model::LoadWeights(Take(io::Checkpoint::Open(directory)), parts.config,
-                              {.numerics = numerics, .max_layers = std::nullopt, .progress = {}}));
+  parts.weights = Take(
+      model::LoadWeights(Take(io::Checkpoint::Open(directory)), parts.config,
+                         {.numerics = numerics, .max_layers = std::nullopt, .mtp = mtp, .progress = {}}));
   return parts;
 }
 
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
-                                         const Mutation& mutation, const std::string& backend_name) {
-  ModelParts parts = LoadParts(golden, numerics);
+                                         const Mutation& mutation, const std::string& backend_name,
+                                         bool mtp) {
+  ModelParts parts = LoadParts(golden, numerics, mtp);
   ops::Backend backend = MakeGoldenBackend(backend_name);
   model::ModelOptions options;
   options.numerics = numerics;
@@ -85,6 +86,23 @@ std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> token
     const model::StepOutput output = Take(model.Step(std::span(&chunk, 1), observer));
     logits.insert(logits.end(), output.logits.begin(), output.logits.end());
     at += length;
+  }
+  return logits;
+}
+
+std::vector<float> RunDrafts(model::Model& model, std::span<const int32_t> tokens, int64_t num_drafted) {
+  kv::SequenceState state = Take(model.NewSequence());
+  const auto row = static_cast<size_t>(num_drafted * model.config().vocab_size);
+  std::vector<float> logits((tokens.size() - 1) * row);
+  for (size_t at = 0; at + 1 < tokens.size(); ++at) {
+    const model::SequenceChunk chunk = {.state = &state, .tokens = tokens.subspan(at, 1)};
+    Take(model.Step(std::span(&chunk, 1)));
+    const model::DraftChunk draft = {
+        .state = &state,
+        .token = tokens[at + 1],
+        .choices = std::vector<sampling::ChoiceParams>(static_cast<size_t>(num_drafted), {.temperature = 0}),
+        .logits = logits.data() + at * row};
+    Take(model.Draft(std::span(&draft, 1), {}));
   }
   return logits;
 }

@@ -31,7 +31,7 @@ struct ModelParts {
   model::ModelConfig config;
   model::ModelWeights weights;
 };
-ModelParts LoadParts(const std::string& golden, model::Numerics numerics);
+ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool mtp = false);
 
 // The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine, "cpu_scalar",
 // "cpu_avx2", ... (golden_backends.cc); in the GPU's build of these tests "cuda" (tests/cuda/golden_backends.cc). Names
@@ -51,11 +51,15 @@ struct Mutation {
 };
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
                                          const Mutation& mutation = {},
-                                         const std::string& backend = "reference");
+                                         const std::string& backend = "reference", bool mtp = false);
 
 // Logits of every token, fed to one new sequence in pieces of `pieces` tokens in turn (the last repeats).
 std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> tokens,
                              std::vector<int64_t> pieces, model::Observer* observer = nullptr);
+
+// Logits of drafts, [tokens - 1, num_drafted, vocab]: the tokens are read one by one, and row t is drafted greedily behind token t with
+// token t + 1, which is known.
+std::vector<float> RunDrafts(model::Model& model, std::span<const int32_t> tokens, int64_t num_drafted);
 
 // The bounds of README.md.
 CosineBound PlainBound();

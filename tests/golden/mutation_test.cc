@@ -14,7 +14,7 @@ namespace {
 
 struct Entry {
   std::string id;
-  std::string golden;  // "<model>", "<model>:release" or "ops/<file>"
+  std::string golden;  // "<model>", "<model>:release", "<model>:mtp" or "ops/<file>"
   std::string file;    // The golden file that shows it, below tests/golden.
 };
 
@@ -54,10 +54,12 @@ Comparison CompareModel(const Entry& entry, const SeededMistake& mistake) {
     SetScene(parts, static_cast<int64_t>(tokens.size()));
     if (mistake.mutation.parts) mistake.mutation.parts(parts);
   };
-  const std::unique_ptr<model::Model> model =
-      LoadGolden(golden, release ? model::Numerics::kRelease : model::Numerics::kPlain, mutation);
+  const bool drafts = entry.golden.ends_with(":mtp");
+  const std::unique_ptr<model::Model> model = LoadGolden(
+      golden, release ? model::Numerics::kRelease : model::Numerics::kPlain, mutation, "reference", drafts);
   const std::vector<float> want = ReadNpy(GoldenDirectory() / entry.file).values;
-  const std::vector<float> got = RunPieces(*model, tokens, mistake.pieces);
+  const std::vector<float> got =
+      drafts ? RunDrafts(*model, tokens, 1) : RunPieces(*model, tokens, mistake.pieces);
   if (got.size() != want.size()) throw std::runtime_error("the golden has another size");
   return CheckCosines(RowCosines(got, want, model->config().vocab_size),
                       release ? ReleaseBound() : PlainBound());

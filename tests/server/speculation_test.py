@@ -43,7 +43,7 @@ class Speculation(unittest.TestCase):
         self.assertEqual(self.without, 0)
 
     def test_answers_are_those_of_a_server_without_it(self):
-        for value in ("auto", "suffix:5"):
+        for value in ("auto", "suffix:5", "mtp:3", "mtp"):
             with self.subTest(value=value), Server("--speculation", value) as server:
                 for request, wanted in zip(REQUESTS, self.wanted):
                     with self.subTest(request=request):
@@ -77,9 +77,13 @@ class Speculation(unittest.TestCase):
 
     def test_other_values_are_refused(self):
         with Server() as server:
+            status, _, reply = server.request("POST", CHAT, {"messages": QUESTION, "speculation": "mtp:99"})
+            self.assertEqual(status, 400)
+            self.assertIn("speculation: got 'mtp:99', wanted auto, off,", reply["error"]["message"])
+        with Server("--speculation", "suffix") as server:
             status, _, reply = server.request("POST", CHAT, {"messages": QUESTION, "speculation": "mtp"})
             self.assertEqual(status, 400)
-            self.assertIn("speculation: got 'mtp'", reply["error"]["message"])
+            self.assertIn("speculation: got mtp, which this server runs without", reply["error"]["message"])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 tokens.json and logits.{release,plain}.npy hold one long prompt; short.json and short.{release,plain}.npy the short prompts of the
 `ordinary` model, rows of all prompts one after the other. logits.mtp.plain.npy holds the draft block's logits where there is one,
-{logits,confidence}.dspark.{release,plain}.npy those of a DSpark drafter.
+drafts.mtp.plain.npy those of three drafts in a row, {logits,confidence}.dspark.{release,plain}.npy those of a DSpark drafter.
 """
 
 import argparse
@@ -54,6 +54,7 @@ def make(golden: Golden, out: Path) -> None:
         np.save(directory / "logits.plain.npy", plain)
         if golden.shape.mtp:
             np.save(directory / "logits.mtp.plain.npy", Model(directory, Options.make(plain=True)).mtp(ids))
+            np.save(directory / "drafts.mtp.plain.npy", Model(directory, Options.make(plain=True)).drafts(ids, 3))
         if golden.shape.dspark_stages:
             for kind in ("release", "plain"):
                 drafts, confidence = Dspark(Model(directory, Options.make(plain=kind == "plain")))(ids)

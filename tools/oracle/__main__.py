@@ -1,4 +1,4 @@
-"""python3 -m oracle MODEL TOKENS OUT.npy [--plain] [--option NAME=VALUE ...] [--max-layers N] [--mtp | --dspark] [--trace TRACE.npz]"""
+"""python3 -m oracle MODEL TOKENS OUT.npy [--plain] [--option NAME=VALUE ...] [--max-layers N] [--mtp [--drafts K] | --dspark] [--trace TRACE.npz]"""
 
 import argparse
 import json
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--mtp", action="store_true", help="logits of the draft block instead")
     parser.add_argument("--dspark", action="store_true", help="logits [num_tokens - 1, block, vocab] of the DSpark drafter instead")
     parser.add_argument("--confidence", type=Path, help="with --dspark: its chances of acceptance, .npy")
+    parser.add_argument("--drafts", type=int, help="with --mtp: [num_tokens - 1, K, vocab], each draft from the one before")
     parser.add_argument("--trace", type=Path, help="every intermediate, as .npz")
     args = parser.parse_args()
     if args.mtp and args.dspark or args.confidence and not args.dspark:
@@ -43,7 +44,7 @@ def main() -> None:
         if args.confidence:
             np.save(args.confidence, chances)
     else:
-        logits = model.mtp(ids) if args.mtp else model.forward(ids, args.max_layers)
+        logits = model.drafts(ids, args.drafts) if args.drafts else model.mtp(ids) if args.mtp else model.forward(ids, args.max_layers)
     np.save(args.out, logits)
     if args.trace:
         np.savez(args.trace, **model.trace)

@@ -52,16 +52,36 @@ class Model:
 
     def mtp(self, ids: np.ndarray) -> np.ndarray:
         """float32 draft logits [len(ids)-1, vocab]: streams at p joined with the embedding of token p+1 predict token p+2."""
+        attention = Attention(self.num, self.ckpt, "mtp.0", 0)
+        x = self.block(self._joined(self.streams(ids)[:-1], ids[1:]), ids[1:], "mtp.0", attention)
+        return self._head(x, "mtp.0.")
+
+    def drafts(self, ids: np.ndarray, count: int) -> np.ndarray:
+        """float32 draft logits [len(ids)-1, count, vocab]: row t is drafted behind token t with token t+1, greedily. Each draft after the first
+        joins the block's own streams of the one before with the token drafted there, and sees the slots of the text and those of its own row."""
+        slots = self._joined(self.streams(ids)[:-1], ids[1:])
+        attention = Attention(self.num, self.ckpt, "mtp.0", 0)
+        out = []
+        for t in range(len(slots)):
+            rows = slots[max(0, t - self.config.sliding_window):t + 1]
+            logits = []
+            for _ in range(count):
+                streams = self.block(rows, np.zeros(len(rows), np.int64), "mtp.0", attention)[-1:]
+                logits.append(self._head(streams, "mtp.0."))
+                rows = np.concatenate([rows, self._joined(streams, logits[-1].argmax(-1))])
+            out.append(np.concatenate(logits))
+        return np.stack(out)
+
+    def _joined(self, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """What enters the draft block's layer: streams [n, H, D], each with the token that follows."""
         num, w, p = self.num, self.ckpt, "mtp.0"
-        x = self.streams(ids)[:-1]
         if num.options.mtp_input == "hc_head":
             collapsed = hc_head(num, x, w["hc_head_fn"], w["hc_head_scale"], w["hc_head_base"], self.config.hc_eps)
             x = np.repeat(collapsed[:, None], self.config.hc_mult, 1)
-        embedded = num.rms_norm(w["embed"][ids[1:]], w[f"{p}.enorm"])
+        embedded = num.rms_norm(w["embed"][ids], w[f"{p}.enorm"])
         e = num.linear(embedded, w.weights[f"{p}.e_proj"])
         h = num.linear(num.rms_norm(x, w[f"{p}.hnorm"]), w.weights[f"{p}.h_proj"])
-        x = self.block(num.round(e[:, None] + h), ids[1:], p, Attention(num, w, p, 0))
-        return self._head(x, f"{p}.")
+        return num.round(e[:, None] + h)
 
     def block(self, x: np.ndarray, ids: np.ndarray, scope: str, attention: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Attention and experts, each between its hyper-connection's two halves."""

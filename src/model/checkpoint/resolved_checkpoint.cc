@@ -61,6 +61,7 @@ class Resolver {
     SkipOrReportTheRest(resolved);
     if (missing_.count() + misshapen_.count() + extra_.count() > 0) return Error(Summary());
     CompareWithConfig(resolved);
+    ResolveMtp(resolved);
     return resolved;
   }
 
@@ -252,6 +253,34 @@ class Resolver {
     if (config_.has_vision) SkipVisionBiases(scope, layer);
     resolved.experts = ResolveExperts(scope, layer);
     return resolved;
+  }
+
+  // Last of all: its faults are no faults of the model's.
+  void ResolveMtp(ResolvedCheckpoint& resolved) {
+    const auto has = [&](const char* name) {
+      return checkpoint_.Find(name) != nullptr || checkpoint_.Find(std::string("model.") + name) != nullptr;
+    };
+    if (!resolved.skipped.contains("mtp.")) {
+      resolved.no_mtp = "the checkpoint has no draft tensors (mtp.*)";
+      return;
+    }
+    if (config_.has_dspark || has("mtp.0.main_norm.weight")) {
+      resolved.no_mtp = "the draft tensors are those of DSpark, which this build does not run";
+      return;
+    }
+    const std::string scope = "mtp.0.";
+    const LayerConfig layer;  // A window, and experts by score.
+    ResolvedLayer block;
+    for (const TensorRow& row : TensorTable()) {
+      if (row.scope != TensorScope::kExpert && IsOfMtp(row))
+        block.tensors[Index(row.id)] = ResolveTensor(row, scope, layer);
+    }
+    block.experts = ResolveExperts(scope, layer);
+    if (missing_.count() + misshapen_.count() == 0) {
+      resolved.mtp = std::move(block);
+    } else {
+      resolved.no_mtp = Summary().message();
+    }
   }
 
   // Image tokens are routed with biases of their own, in hash-routed layers too.

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ struct ResolvedCheckpoint {
   std::array<ResolvedTensor, kNumTensorIds> model;
   std::vector<ResolvedLayer> layers;
   bool head_is_tied = false;  // There is no head tensor; the embedding serves.
+  // The MTP block, with its kMtp* tensors and its own kNorm and kHcHead*; nullopt, and why, where the checkpoint has none, or no whole one.
+  // No error: it is needed for drafts alone. Its tensors are among the skipped ones too, as far as the model is concerned.
+  std::optional<ResolvedLayer> mtp;
+  std::string no_mtp;
 
   // Recognised and skipped, by prefix ("mtp.", "vision.", ...): number of tensors and bytes.
   struct Skipped {

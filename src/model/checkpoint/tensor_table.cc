@@ -12,6 +12,7 @@ using Kind = TensorKind;
 using Scope = TensorScope;
 
 Shape HiddenVector(Config c, Layer) { return {c.hidden_size}; }
+Shape Square(Config c, Layer) { return {c.hidden_size, c.hidden_size}; }
 Shape Vocabulary(Config c, Layer) { return {c.vocab_size, c.hidden_size}; }
 Shape HcFn(Config c, Layer) { return {c.hc_mix(), c.hc_dim()}; }
 Shape HcBase(Config c, Layer) { return {c.hc_mix()}; }
@@ -138,6 +139,11 @@ constexpr TensorRow kTable[] = {
     {Id::kFusedExpertsW2, "{ffn|mlp}.experts.down_proj", Kind::kLinear, Scope::kFusedExperts, ExpertOut,
      true},
     {Id::kGateBiasVision, "{ffn|mlp}.gate.bias_vl", Kind::kVision, Scope::kVision, PerExpert},
+
+    {Id::kMtpEProj, "e_proj", Kind::kLinear, Scope::kMtp, Square, true},
+    {Id::kMtpHProj, "h_proj", Kind::kLinear, Scope::kMtp, Square, true},
+    {Id::kMtpENorm, "enorm.weight", Kind::kVector, Scope::kMtp, HiddenVector},
+    {Id::kMtpHNorm, "hnorm.weight", Kind::kVector, Scope::kMtp, HiddenVector},
 };
 static_assert(std::size(kTable) == kNumTensorIds);
 
@@ -167,13 +173,22 @@ bool LayerHas(const TensorRow& row, const LayerConfig& layer) {
     case Scope::kModel:
     case Scope::kFusedExperts:
     case Scope::kVision:
+    case Scope::kMtp:
       return false;
   }
   return false;
 }
 
+bool IsOfMtp(const TensorRow& row) {
+  const bool of_head = row.id == TensorId::kNorm || row.id == TensorId::kHcHeadFn ||
+                       row.id == TensorId::kHcHeadBase || row.id == TensorId::kHcHeadScale;
+  return row.scope == TensorScope::kMtp || of_head || LayerHas(row, LayerConfig());
+}
+
 bool IsFp8InRelease(TensorId id) {
   switch (id) {
+    case TensorId::kMtpEProj:
+    case TensorId::kMtpHProj:
     case TensorId::kWqA:
     case TensorId::kWqB:
     case TensorId::kWkv:

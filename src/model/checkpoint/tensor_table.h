@@ -3,7 +3,7 @@
 // A name is a pattern: "{attn|self_attn}.{wq_a|q_a_proj}" stands for every combination of one choice per group. The
 // first choices spell the release's name, the last ones transformers'; what `save_pretrained` writes is a mixture of the
 // two, so every combination is accepted. "#" stands for the expert's number. Names of layer tensors follow
-// "layers.<N>."; every name may have "model." in front. The name of a linear is the module's: its parts are found by
+// "layers.<N>.", those of an MTP block "mtp.0."; every name may have "model." in front. The name of a linear is the module's: its parts are found by
 // suffix (stored_linear.h).
 #pragma once
 
@@ -64,8 +64,12 @@ enum class TensorId : uint8_t {
   kFusedExpertsW1W3,  // transformers' own module form: all experts in one tensor, w1's rows before w3's.
   kFusedExpertsW2,
   kGateBiasVision,
+  kMtpEProj,  // Of a draft block, which has a layer's tensors and kNorm and kHcHead* beside.
+  kMtpHProj,
+  kMtpENorm,
+  kMtpHNorm,
 };
-inline constexpr size_t kNumTensorIds = static_cast<size_t>(TensorId::kGateBiasVision) + 1;
+inline constexpr size_t kNumTensorIds = static_cast<size_t>(TensorId::kMtpHNorm) + 1;
 
 enum class TensorKind : uint8_t {
   kLinear,     // Any stored format, with its scales beside it.
@@ -85,6 +89,7 @@ enum class TensorScope : uint8_t {
   kExpert,  // Every routed expert of every layer.
   kFusedExperts,  // Every layer, in place of the kExpert rows.
   kVision,        // Every layer of a vision checkpoint.
+  kMtp,           // The MTP block.
 };
 
 struct TensorRow {
@@ -101,8 +106,11 @@ struct TensorRow {
 std::span<const TensorRow> TensorTable();
 const TensorRow& RowOf(TensorId id);
 
-// Whether a layer of this configuration must have the row's tensor. Not for kModel, kFusedExperts and kVision rows.
+// Whether a layer of this configuration must have the row's tensor. Not for kModel, kFusedExperts, kVision and kMtp rows.
 bool LayerHas(const TensorRow& row, const LayerConfig& layer);
+
+// Whether the MTP block has the row's tensor: those of a layer with a window and experts by score, its own norm and hc_head, and kMtp.
+bool IsOfMtp(const TensorRow& row);
 
 // The linears beside the routed experts that the release stores as FP8.
 bool IsFp8InRelease(TensorId id);

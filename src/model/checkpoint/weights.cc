@@ -267,14 +267,43 @@ class Loader {
   Status status_;
 };
 
-void LogFindings(const ResolvedCheckpoint& resolved) {
+void LogFindings(const ResolvedCheckpoint& resolved, bool loads_mtp) {
   std::string skipped;
   for (const auto& [what, counts] : resolved.skipped) {
+    if (loads_mtp && what == "mtp.") continue;
     skipped += fmt::format("{}{} {} ({:.1f} MB)", skipped.empty() ? "" : ", ", counts.num_tensors, what,
                            static_cast<double>(counts.num_bytes) / 1e6);
   }
   if (!skipped.empty()) LogInfo(fmt::format("checkpoint: skipped draft and vision tensors: {}", skipped));
   for (const std::string& disagreement : resolved.disagreements) LogWarning("checkpoint: " + disagreement);
+}
+
+// Why the MTP block is not loaded, or nothing.
+std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                     const LoadOptions& options, int64_t num_layers) {
+  if (!resolved.mtp.has_value()) return resolved.no_mtp;
+  if (num_layers < config.num_hidden_layers) return "drafts want all layers of the model";
+  if (options.placement.num_ranks() > 1) return "drafts of a model on several ranks are not supported";
+  return {};
+}
+
+// The MTP block, behind the layers.
+Status LoadMtp(const ResolvedLayer& resolved, const io::Checkpoint& checkpoint, const LoadOptions& options,
+               Loader& loader, ModelWeights& weights) {
+  Numbers numbers(checkpoint, options);
+  numbers.Add(resolved, weights.place);
+  numbers.Fetch();
+  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+  MtpWeights& mtp = weights.mtp.emplace();
+  mtp.e_proj = loader.Linear(TensorId::kMtpEProj, resolved[TensorId::kMtpEProj].linear);
+  mtp.h_proj = loader.Linear(TensorId::kMtpHProj, resolved[TensorId::kMtpHProj].linear);
+  mtp.enorm = vector(TensorId::kMtpENorm);
+  mtp.hnorm = vector(TensorId::kMtpHNorm);
+  mtp.norm = vector(TensorId::kNorm);
+  mtp.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase), vector(TensorId::kHcHeadScale)};
+  mtp.layer = loader.Layer(resolved, LayerConfig());
+  DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
+  return options.loaded ? options.loaded(weights) : Status();
 }
 
 Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfig& config,
@@ -326,9 +355,10 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
                                              config.num_hidden_layers)));
   }
   DSV4_ASSIGN_OR_RETURN(const ResolvedCheckpoint resolved, ResolveCheckpoint(*checkpoint, config));
-  LogFindings(resolved);
-
   ModelWeights weights;
+  if (options.mtp) weights.no_mtp = WhyNoMtp(resolved, config, options, num_layers);
+  const bool loads_mtp = options.mtp && weights.no_mtp.empty();
+  LogFindings(resolved, loads_mtp);
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
   const RankPlace& place = weights.place;
   Loader loader(config, options, place, weights.copies);
@@ -356,6 +386,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
                         .bytes_placed = weights.bytes_placed});
     }
   }
+  if (loads_mtp) DSV4_TRY(LoadMtp(*resolved.mtp, *checkpoint, options, loader, weights));
   weights.checkpoint = std::move(checkpoint);
   return weights;
 }

@@ -91,6 +91,18 @@ struct LayerWeights {
   LayerSplits splits;
 };
 
+// The draft block of the preview's checkpoints (multi-token prediction): from the streams behind the last layer and the embedding of the
+// next token to the streams of the token behind that. One layer with a window and experts by score; embedding and head are the model's.
+struct MtpWeights {
+  Weight e_proj;     // [D, D]
+  Weight h_proj;     // [D, D]
+  TensorView enorm;  // F32 [D]
+  TensorView hnorm;  // F32 [D]
+  LayerWeights layer;
+  HyperConnectionWeights hc_head;
+  TensorView norm;  // F32 [D]
+};
+
 // Only the first stage has embed, head and hc_head.
 struct ModelWeights {
   Weight embed;     // [vocab_size, D], kPlain
@@ -100,6 +112,8 @@ struct ModelWeights {
   ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
   std::vector<LayerWeights> layers;
+  std::optional<MtpWeights> mtp;  // LoadOptions::mtp
+  std::string no_mtp;             // Why not, where it was asked for.
   RankPlace place;
 
   std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
@@ -108,6 +122,7 @@ struct ModelWeights {
   // What PlaceLoaded (place_weights.h) has done so far.
   bool outside_placed = false;
   size_t num_layers_placed = 0;
+  bool mtp_placed = false;
   int64_t bytes_placed = 0;  // Copied to a device's memory; 0 where the backend uses the mapping.
   uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
   uint64_t norm_fingerprint = 0;
@@ -124,6 +139,8 @@ struct LoadOptions {
   Numerics numerics = Numerics::kRelease;
   // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is InvalidArgument.
   std::optional<int64_t> max_layers;
+  // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
+  bool mtp = false;
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;
   int rank = 0;

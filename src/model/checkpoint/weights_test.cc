@@ -404,6 +404,46 @@ TEST(TensorTable, DraftAndVisionTensorsAreSkipped) {
   ExpectLoadsAs(checkpoint, plain);
 }
 
+// In every format; experts of a draft block stay MXFP4 where the trunk's became NVFP4.
+TEST(Mtp, SyntheticDraftBlocksAreWhole) {
+  for (const auto name : SyntheticFormatNames()) {
+    const TemporaryDirectory temporary;
+    const SyntheticFormat format = *SyntheticFormatFromName(name);
+    ASSERT_TRUE(WriteSyntheticCheckpoint(temporary / "m",
+                                         {.num_layers = 2, .vocab_size = {}, .format = format, .mtp = true})
+                    .ok());
+    const Result<ModelConfig> config = LoadModelConfig(temporary / "m");
+    const auto weights = LoadWeights(*io::Checkpoint::Open(temporary / "m"), *config,
+                                     {.numerics = Numerics::kRelease, .max_layers = {}, .mtp = true});
+    ASSERT_TRUE(weights.has_value()) << weights.error().ToString();
+    ASSERT_TRUE(weights->mtp.has_value()) << name << ": " << weights->no_mtp;
+    const Weight& expert = weights->mtp->layer.experts.front().w1;
+    if (format == SyntheticFormat::kNvFp4Experts) EXPECT_EQ(expert.format, WeightFormat::kMxFp4);
+    EXPECT_EQ(weights->mtp->e_proj.rows, config->hidden_size);
+  }
+}
+
+// A draft block that is not whole is no error: drafts are left out, and this says why.
+TEST(Mtp, WhyThereIsNoDraftBlockIsSaid) {
+  const auto why = [](const std::vector<std::string>& names) {
+    EditableCheckpoint checkpoint = EditableCheckpoint::Synthetic(SyntheticFormat::kRelease);
+    for (const std::string& name : names) checkpoint.tensors.push_back({{name, DType::kF32, {1}}, "1234"});
+    const TemporaryDirectory temporary;
+    checkpoint.Write(temporary / "m");
+    const Result<ModelConfig> config = LoadModelConfig(temporary / "m");
+    const auto weights =
+        LoadWeights(*io::Checkpoint::Open(temporary / "m"), *config,
+                    {.numerics = Numerics::kRelease, .max_layers = std::nullopt, .mtp = true});
+    EXPECT_TRUE(weights.has_value()) << weights.error().ToString();
+    EXPECT_FALSE(weights->mtp.has_value());
+    return weights->no_mtp;
+  };
+  EXPECT_EQ(why({}), "the checkpoint has no draft tensors (mtp.*)");
+  EXPECT_THAT(why({"mtp.0.attn_norm.weight"}),
+              AllOf(HasSubstr("missing (mtp.0.norm.weight"), HasSubstr("1 not as the config wants")));
+  EXPECT_THAT(why({"mtp.0.main_norm.weight"}), HasSubstr("DSpark"));
+}
+
 TEST(TensorTable, MisshapenTensorsAreNamed) {
   const EditableCheckpoint checkpoint = EditableCheckpoint::Synthetic(SyntheticFormat::kRelease);
   const auto error_with_dims = [&](const char* name, std::vector<int64_t> dims) {

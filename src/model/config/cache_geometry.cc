@@ -32,4 +32,8 @@ kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPl
   return layout;
 }
 
+kv::LayerCacheLayout DraftBlockGeometry(const ModelConfig& config) {
+  return {.width = config.head_dim, .draft_width = config.hc_dim()};
+}
+
 }  // namespace dsv4::model

@@ -21,4 +21,7 @@ enum class CacheRows : uint8_t { kPacked, kWide };
 kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
+// Of a draft block, behind those layers.
+kv::LayerCacheLayout DraftBlockGeometry(const ModelConfig& config);
+
 }  // namespace dsv4::model

@@ -305,6 +305,12 @@ Result<TensorView> LowRankOutput(const LayerStep& step, const LayerWeights& weig
 
 }  // namespace
 
+Status AppendWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Windows windows, MakeWindows(step));
+  return StoreWindow(step, weights, kv, windows);
+}
+
 Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
   const ModelConfig& config = step.config();
   const int64_t n = u.shape[0];

@@ -11,4 +11,7 @@ namespace dsv4::model {
 // u [n, D], normed, gives [n, D], or what of it belongs to streams that are here (StepContext::own_rows). Appends this pass's rows to the sequences.
 Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u);
 
+// The window rows of u alone, and nothing attended to.
+Status AppendWindow(const LayerStep& step, const LayerWeights& weights, const TensorView& u);
+
 }  // namespace dsv4::model

@@ -39,6 +39,7 @@ struct PassPlan {
   std::vector<int32_t> tokens;                  // Ids of all tokens; of chosen ones any.
   std::vector<sampling::ChoiceParams> choices;  // Of all chunks of the pass, on whichever shard.
   bool windows_fit = true;                      // WindowFits of all sequences.
+  int64_t num_draft_slots = 0;                  // Of a draft block, that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.
   TensorView token_ids;                         // [num_tokens] I32
   TensorView positions;                         // [num_tokens] I32

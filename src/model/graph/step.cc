@@ -6,6 +6,7 @@
 
 #include "model/graph/hyper_connection.h"
 #include "model/graph/layer.h"
+#include "model/graph/mtp.h"
 
 namespace dsv4::model {
 namespace {
@@ -296,6 +297,8 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     plan.num_tokens += num_tokens;
     plan.tokens.insert(plan.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     plan.windows_fit = plan.windows_fit && chunk.state->WindowFits();
+    if (graph.weights.mtp.has_value())
+      plan.num_draft_slots += DraftSlotsToMake(plan.sequences.back(), graph.config.sliding_window).size();
   }
   for (const LayerPlan& layer_plan : graph.layers) {
     const int64_t ratio = layer_plan.ratio;
@@ -322,7 +325,8 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
   // Shards that bring keys together cut such a pass by what its positions cost.
   const bool by_positions =
       graph.shards.divide_entries() && plan.num_tokens >= graph.backend.policy.min_index_tokens;
-  if (arena.base() == nullptr || by_positions) return {};
+  // Nor do rows of a draft block come in every step.
+  if (arena.base() == nullptr || by_positions || plan.num_draft_slots > 0) return {};
   std::string key;
   key.reserve(512);
   const auto add = [&](auto number) { key.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
@@ -390,6 +394,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     const LayerStep step(context, graph.layers[i]);
     DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
   }
+  if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, streams));
   if (!place.last_stage() && streams.shape[0] > 0) {
     DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
   }

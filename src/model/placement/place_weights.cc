@@ -69,6 +69,17 @@ Status VisitLayer(const std::string& name, Weights& layer, Visit& visit) {
 }
 
 template <typename Weights, typename Visit>
+Status VisitMtp(Weights& mtp, Visit visit) {
+  DSV4_RETURN_IF_ERROR(visit("mtp.e_proj", mtp.e_proj));
+  DSV4_RETURN_IF_ERROR(visit("mtp.h_proj", mtp.h_proj));
+  DSV4_RETURN_IF_ERROR(visit("mtp.enorm", mtp.enorm));
+  DSV4_RETURN_IF_ERROR(visit("mtp.hnorm", mtp.hnorm));
+  DSV4_RETURN_IF_ERROR(visit("mtp.norm", mtp.norm));
+  DSV4_RETURN_IF_ERROR(VisitHyperConnection("mtp.hc_head", mtp.hc_head, visit));
+  return VisitLayer("mtp.0", mtp.layer, visit);
+}
+
+template <typename Weights, typename Visit>
 Status VisitOutside(Weights& weights, Visit visit) {
   DSV4_RETURN_IF_ERROR(visit("embed", weights.embed.data));
   DSV4_RETURN_IF_ERROR(visit("head", weights.head));
@@ -139,6 +150,9 @@ Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights) {
     DSV4_RETURN_IF_ERROR(VisitLayer(name, std::as_const(layer), fingerprint));
     DSV4_RETURN_IF_ERROR(VisitLayer(name, layer, place));
   }
+  // Not in the fingerprint: no row of the model depends on it.
+  if (weights.mtp.has_value() && !std::exchange(weights.mtp_placed, true))
+    DSV4_RETURN_IF_ERROR(VisitMtp(*weights.mtp, place));
   // On a device everything is a copy; the host's memory is better used otherwise.
   if (backend.context->memory().device().type != DeviceType::kHost) {
     std::erase_if(weights.copies,

@@ -131,6 +131,7 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
   auto layout =
       std::make_shared<kv::CacheLayout>(CacheGeometry(config, layers, options.numerics, options.cache_rows,
                                                       options.max_chunk_tokens, options.max_rewind_tokens));
+  if (weights.mtp.has_value()) layout->layers.push_back(DraftBlockGeometry(config));
   layout->shard = weights.place.entries();
   if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
@@ -183,6 +184,7 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
   DSV4_TRY(CheckShardOps(backend, options.placement));
   LoadOptions load{.numerics = options.numerics,
                    .max_layers = std::nullopt,
+                   .mtp = options.mtp,
                    .placement = options.placement,
                    .rank = options.group == nullptr ? 0 : options.group->rank(),
                    .loaded = [&](ModelWeights& weights) { return PlaceLoaded(backend, weights); },

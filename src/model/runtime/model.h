@@ -34,6 +34,7 @@ namespace dsv4::model {
 
 struct ChosenTokens;
 struct ChunkMessage;
+struct DraftRow;
 struct Graph;
 struct PassChunk;
 
@@ -47,6 +48,8 @@ struct ModelOptions {
   bool clamp_shared_expert = true;
   int64_t max_chunk_tokens = 512;  // Most rows of one pass through the layers; longer chunks take several.
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
+  // Loads the draft block (MTP) that a checkpoint may have: Draft. Sequences then keep rows for it.
+  bool mtp = false;
   // A backend without Backend::packs_rows keeps them wide. The same on all ranks.
   CacheRows cache_rows = CacheRows::kPacked;
   // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
@@ -64,6 +67,16 @@ struct ModelOptions {
   // of them call it together. Empty: the group reaches that memory itself.
   std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts, DeviceGroupOf of)>
       make_device_group;
+};
+
+// A draft of how a sequence goes on (Model::Draft).
+struct DraftChunk {
+  kv::SequenceState* state = nullptr;  // Made by this model's NewSequence, of at least one token.
+  int32_t token = 0;                   // That follows the state's length, and has not been read.
+  // How each token behind it is chosen: as many are drafted, at most kv::kMostDraftRows. With the choice that the sampler will make at that
+  // place the draft is what it will choose, where the draft's logits are like the model's.
+  std::vector<sampling::ChoiceParams> choices = {};
+  float* logits = nullptr;  // Unless null the logits come here: host [choices.size(), vocab_size].
 };
 
 // Which rows of a chunk want logits.
@@ -150,6 +163,12 @@ class Model {
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // Of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
   ops::ReplayCounters replay_counters() const;
+  // Whether it has a draft block (ModelOptions::mtp); if not, why.
+  bool can_draft() const { return weights_.mtp.has_value(); }
+  const std::string& why_no_draft() const { return weights_.no_mtp; }
+  // Drafts of all chunks, with the draft block. No length and no row of the model changes; a state goes on as if nothing had been drafted.
+  // InvalidArgument for what no chunk may be, FailedPrecondition without a draft block; later errors name the op. `allowed` as above.
+  Result<std::vector<std::vector<int32_t>>> Draft(std::span<const DraftChunk> chunks, const Buffer& allowed);
   // Whether the backend works while the host goes on.
   bool asynchronous() const { return backend_.context->memory().asynchronous(); }
 
@@ -174,6 +193,8 @@ class Model {
   Status UploadRopeTables();
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
   Status CheckDecode(std::span<const DecodeChunk> chunks) const;
+  Status CheckDraft(std::span<const DraftChunk> chunks) const;
+  Result<std::vector<int32_t>> RunDrafts(std::span<const DraftRow> rows, const Buffer& allowed);
   // What passes run on; of members of this model.
   Graph MakeGraph() const;
   // Tells the other ranks what comes.

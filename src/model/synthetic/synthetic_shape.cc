@@ -167,7 +167,7 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
       {"hc_sinkhorn_iters", 20},
       {"hc_eps", 1e-6},
       {"rms_norm_eps", 1e-6},
-      {"num_nextn_predict_layers", 0},
+      {"num_nextn_predict_layers", options.mtp ? 1 : 0},
       {"tie_word_embeddings", false},
       {"attention_bias", false},
       {"bos_token_id", options.bos_token_id},
@@ -189,8 +189,8 @@ Result<SyntheticOptions> ParseSyntheticName(std::string_view text) {
   constexpr std::string_view kSeed = "seed=";
   const auto error = [&](const std::string& what) {
     return Error(InvalidArgument(fmt::format(
-        "{}: {}; wanted synthetic:SHAPE[,FORMAT][,seed=N] with SHAPE one of {} and FORMAT one of {}", text,
-        what, fmt::join(SyntheticShapes(), ", "), fmt::join(SyntheticFormatNames(), ", "))));
+        "{}: {}; wanted synthetic:SHAPE[,FORMAT][,seed=N][,mtp] with SHAPE one of {} and FORMAT one of {}",
+        text, what, fmt::join(SyntheticShapes(), ", "), fmt::join(SyntheticFormatNames(), ", "))));
   };
   if (!text.starts_with(kPrefix)) return error("does not begin with synthetic:");
   std::string_view rest = text.substr(kPrefix.size());
@@ -208,6 +208,10 @@ Result<SyntheticOptions> ParseSyntheticName(std::string_view text) {
       const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), options.seed);
       const bool whole = code == std::errc() && end == digits.data() + digits.size();
       if (!whole || std::exchange(has_seed, true)) return error(fmt::format("bad field '{}'", field));
+      continue;
+    }
+    if (field == "mtp") {
+      if (std::exchange(options.mtp, true)) return error("mtp twice");
       continue;
     }
     const std::optional<SyntheticFormat> format = SyntheticFormatFromName(field);

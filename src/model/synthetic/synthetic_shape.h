@@ -35,6 +35,8 @@ struct SyntheticOptions {
   int32_t eos_token_id = 1;
   SyntheticFormat format = SyntheticFormat::kRelease;
   uint64_t seed = 0;
+  bool mtp =
+      false;  // A draft block behind the layers, with experts in MXFP4 where the layers' are NVFP4, as released.
 };
 
 // "tiny", "mini", "flash", "pro".
@@ -43,7 +45,7 @@ std::span<const std::string_view> SyntheticShapes();
 std::vector<std::string_view> SyntheticFormatNames();
 std::optional<SyntheticFormat> SyntheticFormatFromName(std::string_view name);
 
-// "synthetic:SHAPE[,FORMAT][,seed=N]", as --weights takes it; FORMAT and seed in either order, at most once.
+// "synthetic:SHAPE[,FORMAT][,seed=N][,mtp]", as --weights takes it; the fields behind SHAPE in any order, at most once.
 // InvalidArgument says which field is wrong.
 Result<SyntheticOptions> ParseSyntheticName(std::string_view text);
 

@@ -30,6 +30,10 @@ class Plan {
         if (LayerHas(row, config.layers[i])) Add(row, fmt::format("layers.{}.", i), config.layers[i]);
       }
     }
+    in_draft_block_ = true;
+    for (const TensorRow& row : TensorTable()) {
+      if (config.num_nextn_predict_layers == 1 && IsOfMtp(row)) Add(row, "mtp.0.", LayerConfig());
+    }
   }
 
   std::vector<SyntheticTensor> Take() { return std::move(tensors_); }
@@ -85,7 +89,9 @@ class Plan {
     }
     if (IsNvFp4Everywhere(format_)) return WeightFormat::kNvFp4;
     if (row.scope == TensorScope::kExpert) {
-      if (format_ == SyntheticFormat::kRelease) return WeightFormat::kMxFp4;
+      const bool nvfp4_trunk = format_ == SyntheticFormat::kNvFp4Experts;
+      if (format_ == SyntheticFormat::kRelease || (nvfp4_trunk && in_draft_block_))
+        return WeightFormat::kMxFp4;
       if (format_ == SyntheticFormat::kNvFp4Experts) return WeightFormat::kNvFp4;
       return WeightFormat::kFp8Block;
     }
@@ -153,6 +159,7 @@ class Plan {
 
   const ModelConfig& config_;
   SyntheticFormat format_;
+  bool in_draft_block_ = false;
   std::vector<SyntheticTensor> tensors_;
 };
 

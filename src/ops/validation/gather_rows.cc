@@ -8,7 +8,7 @@ namespace dsv4::ops {
 
 Status Validate(const GatherRowsArgs& args) {
   OperandChecker check("gather_rows");
-  check.Operand("rows", args.rows, {DType::kBF16, DType::kF32, DType::kU8}, {kAnyDim, kAnyDim});
+  check.Operand("rows", args.rows, {DType::kBF16, DType::kF32, DType::kI32, DType::kU8}, {kAnyDim, kAnyDim});
   int64_t left = args.rows.shape[0];
   for (size_t i = 0; check.ok() && i < args.sources.size(); ++i) {
     const PagedRows& source = args.sources[i];

@@ -230,9 +230,11 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
   }
   fields.Read("cache_salt", &call.cache_salt);
   if (std::string speculation; fields.Read("speculation", &speculation)) {
-    call.speculate = speculation != "off";
-    if (speculation != "off" && speculation != "auto")
-      fields.Fail("speculation", fmt::format("got '{}', wanted \"auto\" or \"off\"", speculation));
+    if (const auto choice = speculation::ParseChoice(speculation); choice) {
+      call.speculation = *choice;
+    } else {
+      fields.Fail("speculation", choice.error().message());
+    }
   }
   fields.Read("ignore_eos", &call.ignore_eos);
   if (fields.Read("min_tokens", &call.min_tokens) && call.min_tokens < 0)

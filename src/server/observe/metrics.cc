@@ -113,19 +113,26 @@ struct Metrics::State {
   prometheus::Counter& decode_steps = Counter(
       "dsv4_decode_steps_total",
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
-  using CountersByPlace = std::array<prometheus::Counter*, engine::kDraftPlaces>;
-  // By the token's place in its draft, from 1; the last stands for all further ones.
-  CountersByPlace ByPlace(const char* name, const char* help) {
+  using DraftCounters =
+      std::array<std::array<prometheus::Counter*, engine::kDraftPlaces>, speculation::kNumSources>;
+  // By the drafter, and by the token's place in its draft, from 1; the last stands for all further ones.
+  DraftCounters ByPlace(const char* name, const char* help) {
     prometheus::Family<prometheus::Counter>& family = BuildCounter().Name(name).Help(help).Register(registry);
-    CountersByPlace counters;
-    for (size_t place = 0; place < counters.size(); ++place) {
-      const char* const more = place + 1 == counters.size() ? "+" : "";
-      counters[place] = &family.Add({{"position", std::to_string(place + 1) + more}});
+    DraftCounters counters;
+    for (size_t source = 0; source < counters.size(); ++source) {
+      const std::string drafter(speculation::SourceName(static_cast<speculation::Source>(source)));
+      for (size_t place = 0; place < engine::kDraftPlaces; ++place) {
+        const char* const more = place + 1 == engine::kDraftPlaces ? "+" : "";
+        counters[source][place] =
+            &family.Add({{"drafter", drafter}, {"position", std::to_string(place + 1) + more}});
+      }
     }
     return counters;
   }
-  CountersByPlace draft = ByPlace("dsv4_draft_tokens_total", "Guessed tokens that steps have verified.");
-  CountersByPlace accepted = ByPlace("dsv4_accepted_draft_tokens_total", "Guessed tokens that were right.");
+  DraftCounters draft = ByPlace("dsv4_draft_tokens_total", "Guessed tokens that steps have verified.");
+  DraftCounters accepted = ByPlace("dsv4_accepted_draft_tokens_total", "Guessed tokens that were right.");
+  prometheus::Counter& drafting_seconds =
+      Counter("dsv4_drafting_seconds_total", "Time that the model's draft block has taken.");
   prometheus::Histogram& step_seconds =
       Histogram("dsv4_step_seconds", "Time of a step of the engine.", kTokenSeconds);
   prometheus::Histogram& batch = Histogram("dsv4_step_sequences", "Sequences running in a step.", kBatch);
@@ -194,12 +201,17 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->prefill.Increment(static_cast<double>(now.num_prefill_tokens - last.num_prefill_tokens));
   state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
   state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
-  for (size_t place = 0; place < engine::kDraftPlaces; ++place) {
-    state_->draft[place]->Increment(
-        static_cast<double>(now.num_draft_tokens[place] - last.num_draft_tokens[place]));
-    state_->accepted[place]->Increment(
-        static_cast<double>(now.num_accepted_tokens[place] - last.num_accepted_tokens[place]));
+  for (size_t source = 0; source < speculation::kNumSources; ++source) {
+    for (size_t place = 0; place < engine::kDraftPlaces; ++place) {
+      const auto more = [&](const engine::EngineStats::DraftCounts& a,
+                            const engine::EngineStats::DraftCounts& b) {
+        return static_cast<double>(a[source][place] - b[source][place]);
+      };
+      state_->draft[source][place]->Increment(more(now.num_draft_tokens, last.num_draft_tokens));
+      state_->accepted[source][place]->Increment(more(now.num_accepted_tokens, last.num_accepted_tokens));
+    }
   }
+  state_->drafting_seconds.Increment(now.drafting_seconds - last.drafting_seconds);
   state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
   state_->replayed_steps.Increment(static_cast<double>(now.num_steps_replayed - last.num_steps_replayed));
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));

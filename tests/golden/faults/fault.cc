@@ -23,6 +23,12 @@ void SetScene(const ModelParts& parts, int64_t num_tokens) {
     scene.q_norm.push_back(layer.q_norm.data);
     scene.indexer_wq_b.push_back(layer.indexer.has_value() ? layer.indexer->wq_b.data.data : nullptr);
   }
+  if (parts.weights.mtp.has_value()) {
+    scene.hc_head = parts.weights.hc_head;
+    scene.tid2eid = parts.weights.layers[0].tid2eid;
+    scene.mtp_hnorm = parts.weights.mtp->hnorm.data;
+    scene.mtp_gate_bias = parts.weights.mtp->layer.gate_bias.data;
+  }
   scene.plain_frequencies = model::RopeFrequencies(parts.config.rope, parts.config.qk_rope_head_dim);
   scene.compress_frequencies =
       model::RopeFrequencies(parts.config.compress_rope, parts.config.qk_rope_head_dim);
@@ -61,14 +67,12 @@ SeededMistakes AllSeededMistakes() {
   AddIndexerMistakes(mistakes);
   AddExpertMistakes(mistakes);
   AddWeightMistakes(mistakes);
+  AddDraftMistakes(mistakes);
   return mistakes;
 }
 
 const std::map<std::string, std::string>& UnseedableMistakes() {
-  static const std::map<std::string, std::string> reasons = {
-      {"06-mtp-after-head", "the engine runs no draft block yet"},
-      {"23-hash-mtp", "the engine runs no draft block yet"},
-  };
+  static const std::map<std::string, std::string> reasons;
   return reasons;
 }
 

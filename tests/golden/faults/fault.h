@@ -33,6 +33,10 @@ struct Scene {
   std::vector<const void*> indexer_wq_b;  // Null in layers without an indexer.
   std::vector<float> plain_frequencies;
   std::vector<float> compress_frequencies;
+  model::HyperConnectionWeights hc_head;  // These four where there is a draft block.
+  TensorView tid2eid;
+  const void* mtp_hnorm = nullptr;
+  const void* mtp_gate_bias = nullptr;
   std::vector<double> saved;  // What one faulty op leaves for the next.
 
   bool IsCompressTable(const TensorView& frequencies) const;
@@ -56,5 +60,6 @@ void AddCompressorMistakes(SeededMistakes& mistakes);
 void AddIndexerMistakes(SeededMistakes& mistakes);
 void AddExpertMistakes(SeededMistakes& mistakes);
 void AddWeightMistakes(SeededMistakes& mistakes);
+void AddDraftMistakes(SeededMistakes& mistakes);
 
 }  // namespace dsv4::testing

@@ -1,0 +1,310 @@
+#include "model/graph/mtp.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "model/graph/attention.h"
+#include "model/graph/hyper_connection.h"
+#include "model/graph/layer.h"
+
+namespace dsv4::model {
+namespace {
+
+// Rows that lie together, on their way to one tensor.
+class Stretches {
+ public:
+  Stretches(int64_t width, const CacheFormat& format) : width_(width), format_(format) {}
+
+  void Add(void* data, int64_t num_rows) {
+    if (num_rows == 0) return;
+    starts_.push_back(data);
+    counts_.push_back(num_rows);
+    total_ += num_rows;
+  }
+  // Rows of positions [begin, end).
+  void Add(const RingRows& ring, int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t slot = begin % ring.capacity;
+      const int64_t count = std::min(end - begin, ring.capacity - slot);
+      Add(static_cast<std::byte*>(ring.data) + slot * ring.RowBytes(), count);
+      begin += count;
+    }
+  }
+  int64_t num_rows() const { return total_; }
+
+  Result<TensorView> Gather(const LayerStep& step, std::string_view name) const {
+    DSV4_ASSIGN_OR_RETURN(const TensorView rows, step.NewTensor(format_.dtype, {total_, width_}));
+    std::vector<PagedRows> sources;
+    for (size_t i = 0; i < starts_.size(); ++i) {
+      sources.push_back({.pages = std::span(starts_).subspan(i, 1),
+                         .rows_per_page = counts_[i],
+                         .num_rows = counts_[i],
+                         .width = width_,
+                         .format = format_});
+    }
+    DSV4_TRY(step.Run(name, step.ops().gather_rows, {.sources = sources, .rows = rows}));
+    return rows;
+  }
+
+ private:
+  int64_t width_;
+  CacheFormat format_;
+  std::vector<void*> starts_;
+  std::vector<int64_t> counts_;
+  int64_t total_ = 0;
+};
+
+// What slots are made of.
+struct Slots {
+  Slots(const ModelConfig& config, DType activations)
+      : streams(config.hc_dim(), activations), tokens(1, DType::kI32) {}
+
+  // Slots [begin, end) of the sequence, whose streams and tokens are in the rings.
+  void Add(kv::SequenceState& state, int64_t begin, int64_t end) {
+    plan.sequences.push_back({.state = &state,
+                              .token_begin = plan.num_tokens,
+                              .num_tokens = end - begin,
+                              .first_position = begin});
+    plan.num_tokens += end - begin;
+  }
+
+  PassPlan plan;
+  Stretches streams;
+  Stretches tokens;  // Of each slot's next position.
+};
+
+RingRows Ring(const kv::SequenceState& state, kv::RingKind kind) {
+  return state.Ring(state.layout().DraftLayer(), kind);
+}
+
+Result<TensorView> Upload(const LayerStep& step, DType dtype, const Shape& shape, const void* values) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView tensor, step.NewTensor(dtype, shape));
+  ops::OpContext& context = *step.context().backend.context;
+  DSV4_TRY(context.memory().CopyFromHost(tensor.data, values, static_cast<size_t>(tensor.num_bytes()),
+                                         context.stream()));
+  return tensor;
+}
+
+StepContext DraftContext(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays) {
+  return {.config = graph.config,
+          .backend = graph.backend,
+          .rope = graph.rope,
+          .numerics = graph.numerics,
+          .clamp_shared_expert = graph.clamp_shared_expert,
+          .arena = arena,
+          .plan = plan,
+          .arrays = arrays,
+          .shards = graph.shards,
+          .expert_shards = graph.shards};
+}
+
+// Behind the trunk: a window, and experts by score.
+LayerPlan BlockPlan(const Graph& graph) {
+  const auto state_layer = static_cast<int>(graph.layers.size());
+  return {.number = static_cast<int>(graph.config.num_hidden_layers),
+          .state_layer = state_layer,
+          .entries_layer = state_layer};
+}
+
+// out = h_proj(hnorm(streams)) + e_proj(enorm(embedding)), the latter in every stream. `streams` [n, H, D] are overwritten.
+Status Join(const LayerStep& step, const Graph& graph, const TensorView& streams, const TensorView& token_ids,
+            const TensorView& out) {
+  const ModelConfig& config = step.config();
+  const MtpWeights& mtp = *graph.weights.mtp;
+  const int64_t n = streams.shape[0];
+  const int64_t hc = config.hc_mult;
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView e, step.NewTensor(step.dtype(), {n, 1, config.hidden_size}));
+  DSV4_RETURN_IF_ERROR(step.Run("embed", step.ops().embed,
+                                {.token_ids = token_ids, .table = graph.weights.embed.data, .streams = e}));
+  const TensorView embedded = e.Reshaped({n, config.hidden_size});
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("enorm", embedded, mtp.enorm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, step.Linear("e_proj", embedded, mtp.e_proj, step.dtype()));
+  const TensorView flat = streams.Reshaped({n * hc, config.hidden_size});
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("hnorm", flat, mtp.hnorm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView h, step.Linear("h_proj", flat, mtp.h_proj, step.dtype()));
+
+  // A hyper-connection that leaves every stream as it is and adds the embedding to each.
+  std::vector<float> ones(static_cast<size_t>(n * hc), 1.0F);
+  std::vector<float> identities(static_cast<size_t>(n * hc * hc));
+  for (size_t i = 0; i < identities.size(); ++i) {
+    const auto place = static_cast<int64_t>(i) % (hc * hc);
+    identities[i] = place / hc == place % hc ? 1.0F : 0.0F;
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView post, Upload(step, DType::kF32, {n, hc}, ones.data()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView comb,
+                               Upload(step, DType::kF32, {n, hc, hc}, identities.data()));
+  return step.Run(
+      "join", step.ops().hc_post,
+      {.y = y, .residual = h.Reshaped({n, hc, config.hidden_size}), .post = post, .comb = comb, .out = out});
+}
+
+Result<TensorView> UploadPositions(const LayerStep& step, const PassPlan& plan) {
+  std::vector<int32_t> positions;
+  for (const PassSequence& sequence : plan.sequences) {
+    for (int64_t i = 0; i < sequence.num_tokens; ++i)
+      positions.push_back(static_cast<int32_t>(sequence.first_position + i));
+  }
+  return Upload(step, DType::kI32, {plan.num_tokens}, positions.data());
+}
+
+// The window rows of slots.
+Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& slots) {
+  if (slots.plan.num_tokens == 0) return {};
+  const ModelConfig& config = graph.config;
+  const StepContext context = DraftContext(graph, arena, slots.plan, arrays);
+  const LayerPlan block = BlockPlan(graph);
+  const LayerStep step(context, block);
+  const Arena::Scope scope(arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(slots.plan.positions, UploadPositions(step, slots.plan));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView tokens, slots.tokens.Gather(step, "slots"));
+  slots.plan.token_ids = tokens.Reshaped({slots.plan.num_tokens});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, slots.streams.Gather(step, "slots"));
+  const TensorView streams = flat.Reshaped({slots.plan.num_tokens, config.hc_mult, config.hidden_size});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView joined, step.NewTensor(step.dtype(), streams.shape));
+  DSV4_RETURN_IF_ERROR(Join(step, graph, streams, slots.plan.token_ids, joined));
+  const LayerWeights& layer = graph.weights.mtp->layer;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", layer.hc_attn, joined));
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.norm", mix.u, layer.attn_norm));
+  for (const PassSequence& sequence : slots.plan.sequences)
+    sequence.state->UseDraftRows(sequence.first_position, sequence.num_tokens);
+  const Status status = AppendWindow(step, layer, mix.u);
+  for (const PassSequence& sequence : slots.plan.sequences) sequence.state->UseDraftRows(0, 0);
+  return status;
+}
+
+// Where the last rows of a pass go in the rings. `which`: 0 streams, 1 tokens.
+void KeptRuns(const PassPlan& plan, const PassArrays::Of& of, std::vector<RowRun>* out) {
+  const auto kind = of.which == 0 ? kv::RingKind::kDraftStreams : kv::RingKind::kDraftTokens;
+  for (const PassSequence& sequence : plan.sequences) {
+    const RingRows ring = sequence.state->Ring(of.layer, kind);
+    const int64_t end = sequence.first_position + sequence.num_tokens;
+    const int64_t begin = std::max(sequence.first_position, end - ring.capacity);
+    kv::AppendRingRuns(ring, begin, end, sequence.token_begin + begin - sequence.first_position, out);
+  }
+}
+
+}  // namespace
+
+Range DraftSlotsToMake(const PassSequence& sequence, int64_t window) {
+  const kv::SequenceState& state = *sequence.state;
+  const int64_t end = kv::CacheLayout::DraftSlots(sequence.first_position + sequence.num_tokens);
+  const int64_t begin = std::max(state.num_draft_slots(), end - window - state.layout().max_rewind_tokens);
+  return {std::min(begin, end), end};
+}
+
+Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams) {
+  const PassPlan& plan = context.plan;
+  const ModelConfig& config = context.config;
+  if (plan.num_tokens == 0) return {};
+  const TensorView flat = streams.Reshaped({plan.num_tokens, config.hc_dim()});
+  // What the rings hold is read before it is overwritten.
+  Slots slots(config, context.activation_dtype());
+  for (const PassSequence& sequence : plan.sequences) {
+    kv::SequenceState& state = *sequence.state;
+    const int64_t first = sequence.first_position;
+    const auto [begin, end] = DraftSlotsToMake(sequence, config.sliding_window);
+    if (begin >= end) continue;
+    slots.Add(state, begin, end);
+    const auto rows = [&](const TensorView& tensor, int64_t from, int64_t to) {
+      const int64_t row = sequence.token_begin + from - first;
+      return tensor.Rows(row, row + to - from).data;
+    };
+    slots.streams.Add(Ring(state, kv::RingKind::kDraftStreams), begin, std::min(end, first));
+    if (const int64_t from = std::max(begin, first); from < end)
+      slots.streams.Add(rows(flat, from, end), end - from);
+    slots.tokens.Add(Ring(state, kv::RingKind::kDraftTokens), begin + 1, std::min(end + 1, first));
+    if (const int64_t from = std::max(begin + 1, first); from < end + 1)
+      slots.tokens.Add(rows(plan.token_ids, from, end + 1), end + 1 - from);
+  }
+  DSV4_RETURN_IF_ERROR(MakeSlots(graph, context.arena, context.arrays, slots));
+
+  const LayerPlan block = BlockPlan(graph);
+  const LayerStep step(context, block);
+  DSV4_RETURN_IF_ERROR(step.StoreRows("streams", flat, step.Make(KeptRuns)));
+  return step.StoreRows("tokens", plan.token_ids.Reshaped({plan.num_tokens, 1}), step.Make(KeptRuns, 1));
+}
+
+Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
+                const TensorView& allowed, const TensorView& tokens, const TensorView& faults) {
+  const ModelConfig& config = graph.config;
+  const MtpWeights& mtp = *graph.weights.mtp;
+  const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  Slots slots(config, dtype);
+  Slots last(config, dtype);  // Whose tokens the callers know.
+  std::vector<int32_t> known;
+  for (const DraftRow& row : rows) {
+    const int64_t end = row.state->length() - 1;
+    if (const int64_t begin = row.state->num_draft_slots(); begin < end) {
+      slots.Add(*row.state, begin, end);
+      slots.streams.Add(Ring(*row.state, kv::RingKind::kDraftStreams), begin, end);
+      slots.tokens.Add(Ring(*row.state, kv::RingKind::kDraftTokens), begin + 1, end + 1);
+    }
+    if (row.choices.empty()) continue;
+    last.Add(*row.state, end, end + 1);
+    last.streams.Add(Ring(*row.state, kv::RingKind::kDraftStreams), end, end + 1);
+    known.push_back(row.token);
+  }
+  DSV4_RETURN_IF_ERROR(MakeSlots(graph, arena, arrays, slots));
+  if (known.empty()) return {};
+
+  // One slot of each sequence after the other; those that want fewer leave at the end.
+  PassPlan& plan = last.plan;
+  const StepContext context = DraftContext(graph, arena, plan, arrays);
+  const LayerPlan block = BlockPlan(graph);
+  const LayerStep step(context, block);
+  const auto count = static_cast<int64_t>(known.size());
+  DSV4_ASSIGN_OR_RETURN_STATUS(TensorView ids, Upload(step, DType::kI32, {count}, known.data()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, last.streams.Gather(step, "draft"));
+  TensorView streams = flat.Reshaped({count, config.hc_mult, config.hidden_size});
+  DSV4_ASSIGN_OR_RETURN_STATUS(TensorView joined, step.NewTensor(step.dtype(), streams.shape));
+  for (size_t place = 0; place < rows[0].choices.size(); ++place) {
+    int64_t n = 0;
+    while (n < count && rows[static_cast<size_t>(n)].choices.size() > place) ++n;
+    plan.sequences.resize(static_cast<size_t>(n));
+    plan.num_tokens = n;
+    const Arena::Scope scope(arena);
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      PassSequence& sequence = plan.sequences[i];
+      sequence.first_position = sequence.state->length() - 1 + static_cast<int64_t>(place);
+      sequence.state->UseDraftRows(sequence.first_position, 1);
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(plan.positions, UploadPositions(step, plan));
+    plan.token_ids = ids.Rows(0, n);
+    DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, joined.Rows(0, n)));
+    DSV4_RETURN_IF_ERROR(RunLayer(step, mtp.layer, joined.Rows(0, n)));
+
+    const TensorView out = joined.Rows(0, n).Reshaped({n, config.hc_dim()});
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const TensorView y, HcHead(step, mtp.hc_head, out.Reshaped({n, config.hc_mult, config.hidden_size})));
+    DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, mtp.norm));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
+                                 step.Linear("logits", y, graph.weights.head, DType::kF32));
+    std::vector<sampling::ChoiceParams> choices;
+    for (int64_t i = 0; i < n; ++i) {
+      const DraftRow& row = rows[static_cast<size_t>(i)];
+      choices.push_back(row.choices[place]);
+      if (row.logits == nullptr) continue;
+      const TensorView from = logits.Rows(i, i + 1);
+      ops::OpContext& op_context = *graph.backend.context;
+      DSV4_RETURN_IF_ERROR(op_context.memory().CopyToHost(
+          row.logits + static_cast<int64_t>(place) * config.vocab_size, from.data,
+          static_cast<size_t>(from.num_bytes()), op_context.stream()));
+    }
+    const auto part = [&](const TensorView& all) {
+      const auto row = static_cast<int64_t>(place);
+      return all.Rows(row, row + 1).Reshaped({all.shape[1]}).Rows(0, n);
+    };
+    DSV4_RETURN_IF_ERROR(step.Run("sample", step.ops().sample,
+                                  {.logits = logits,
+                                   .allowed = allowed,
+                                   .choices = choices,
+                                   .tokens = part(tokens),
+                                   .faults = part(faults)}));
+    ids = part(tokens);
+    std::swap(streams, joined);
+  }
+  return {};
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,36 @@
+// The MTP block (multi-token prediction): one layer behind the model's that drafts the tokens to come (model.md 10). Slot p joins the streams
+// that the model left at position p with the embedding of the token at p + 1, and foretells the token at p + 2; it sees the slots of a window
+// before it. The next slot of a draft takes the block's own streams and the token that was just drafted.
+//
+// A slot's row in the window depends on its streams and its token alone. So a pass of the model leaves streams and tokens in rings
+// (kv/cache_layout.h), and window rows are made of them in blocks, or when a draft wants them: without attention, and without experts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "model/graph/step.h"
+
+namespace dsv4::model {
+
+// The slots that a sequence is to have at the pass's end in any case, and lacks: those behind which no query looks are left out.
+Range DraftSlotsToMake(const PassSequence& sequence, int64_t window);
+
+// At the end of a pass, between BeginAppend and CommitAppend: keeps what drafts need of it, and makes the slots that a sequence of its new
+// length has in any case. `streams`: [n, H, D] behind the last layer.
+Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams);
+
+struct DraftRow {
+  kv::SequenceState* state = nullptr;  // Between BeginDraft and EndDraft.
+  int32_t token = 0;                   // At position state->length(), not yet read.
+  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
+  std::span<const sampling::ChoiceParams> choices;
+  float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
+};
+
+// Those with most choices come first. Makes the slots that are missing, and drafts: row i's token number j goes to tokens[j, i], an I32
+// tensor of the backend, [most choices, rows]; faults, of the same shape, are those of op `sample`. `allowed` as in ChosenTokens.
+Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
+                const TensorView& allowed, const TensorView& tokens, const TensorView& faults);
+
+}  // namespace dsv4::model

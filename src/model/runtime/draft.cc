@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "model/graph/mtp.h"
+#include "model/runtime/model.h"
+
+namespace dsv4::model {
+
+Status Model::CheckDraft(std::span<const DraftChunk> chunks) const {
+  if (!can_draft()) {
+    return FailedPrecondition(fmt::format("draft: {}", weights_.no_mtp.empty()
+                                                           ? "the model was loaded without its draft block"
+                                                           : weights_.no_mtp));
+  }
+  if (config_.vocab_size > sampling::kMaxChoices) {
+    return Unimplemented(fmt::format("draft: got {} tokens in the vocabulary, want at most {}",
+                                     config_.vocab_size, sampling::kMaxChoices));
+  }
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const DraftChunk& chunk = chunks[i];
+    const std::string where = fmt::format("draft, chunk {}", i);
+    if (chunk.state == nullptr || &chunk.state->layout() != layout_.get())
+      return InvalidArgument(where + ": want a sequence state of this model");
+    for (size_t k = 0; k < i; ++k) {
+      if (chunks[k].state == chunk.state)
+        return InvalidArgument(fmt::format("{}: the sequence state is already in chunk {}", where, k));
+    }
+    if (chunk.token < 0 || chunk.token >= config_.vocab_size) {
+      return InvalidArgument(
+          fmt::format("{}: got token {}, want 0 to {}", where, chunk.token, config_.vocab_size - 1));
+    }
+    if (static_cast<int64_t>(chunk.choices.size()) > kv::kMostDraftRows) {
+      return InvalidArgument(fmt::format("{}: got {} tokens to draft, want at most {}", where,
+                                         chunk.choices.size(), kv::kMostDraftRows));
+    }
+  }
+  return {};
+}
+
+Result<std::vector<std::vector<int32_t>>> Model::Draft(std::span<const DraftChunk> chunks,
+                                                       const Buffer& allowed) {
+  DSV4_TRY(CheckDraft(chunks));
+  std::vector<std::vector<int32_t>> drafts(chunks.size());
+  if (chunks.empty()) return drafts;
+  std::vector<size_t> order(chunks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return chunks[i].choices.size(); });
+  Status status;
+  size_t num_begun = 0;
+  std::vector<DraftRow> rows;
+  for (; num_begun < order.size() && status.ok(); ++num_begun) {
+    const DraftChunk& chunk = chunks[order[num_begun]];
+    status = chunk.state->BeginDraft().WithContext(fmt::format("draft, chunk {}", order[num_begun]));
+    rows.push_back(
+        {.state = chunk.state, .token = chunk.token, .choices = chunk.choices, .logits = chunk.logits});
+  }
+  std::vector<int32_t> tokens;
+  if (status.ok()) {
+    const Result<std::vector<int32_t>> drafted = RunDrafts(rows, allowed);
+    if (drafted) {
+      tokens = *drafted;
+    } else {
+      status = drafted.error();
+    }
+  }
+  for (size_t i = 0; i < num_begun; ++i) chunks[order[i]].state->EndDraft(status.ok());
+  DSV4_TRY(status);
+  for (size_t i = 0; i < order.size(); ++i) {
+    for (size_t place = 0; place < rows[i].choices.size(); ++place)
+      drafts[order[i]].push_back(tokens[place * order.size() + i]);
+  }
+  return drafts;
+}
+
+// All rows' tokens, [most choices, rows].
+Result<std::vector<int32_t>> Model::RunDrafts(std::span<const DraftRow> rows, const Buffer& allowed) {
+  ops::OpContext& context = *backend_.context;
+  DSV4_TRY(arena_.Recycle());
+  const Arena::Scope scope(arena_);
+  const auto most = static_cast<int64_t>(rows[0].choices.size());
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  DSV4_ASSIGN_OR_RETURN(const TensorView numbers, arena_.Allocate(DType::kI32, {2 * most, num_rows}));
+  TensorView allowed_tokens;
+  if (allowed) {
+    allowed_tokens =
+        TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
+  }
+  PassArrays arrays;
+  DSV4_TRY(RunDraft(MakeGraph(), arena_, arrays, rows, allowed_tokens, numbers.Rows(0, most),
+                    numbers.Rows(most, 2 * most)));
+  std::vector<int32_t> tokens(static_cast<size_t>(most * num_rows));
+  if (!tokens.empty()) {
+    DSV4_TRY(context.memory().CopyToHost(tokens.data(), numbers.data, tokens.size() * sizeof(int32_t),
+                                         context.stream()));
+  }
+  return tokens;
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,197 @@
+// The draft block on every backend against the NumPy oracle, and against itself: what a draft finds does not depend on how the text in front
+// of it was cut into passes, on drafts that were made before and came to nothing, or on its neighbours.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "tests/golden/model_runs.h"
+
+namespace dsv4::testing {
+namespace {
+
+using model::DraftChunk;
+using model::Model;
+using model::Numerics;
+
+constexpr const char* kGolden = "fp8_mxfp4";
+
+template <typename T>
+T Must(Result<T> result) {
+  EXPECT_TRUE(result.has_value()) << result.error().ToString();
+  return std::move(*result);
+}
+
+std::unique_ptr<Model> LoadIt(const std::string& backend, Numerics numerics) {
+  return LoadGolden(kGolden, numerics, {}, backend, /*mtp=*/true);
+}
+
+void Read(Model& model, kv::SequenceState& state, std::span<const int32_t> tokens) {
+  const model::SequenceChunk chunk = {.state = &state, .tokens = tokens, .logits = model::LogitsRows::kNone};
+  Must(model.Step(std::span(&chunk, 1)));
+}
+
+std::vector<sampling::ChoiceParams> Greedy(size_t count) {
+  return std::vector<sampling::ChoiceParams>(count, {.temperature = 0});
+}
+
+std::vector<float> DraftLogits(Model& model, kv::SequenceState& state, int32_t token, size_t count) {
+  std::vector<float> logits(count * static_cast<size_t>(model.config().vocab_size));
+  const DraftChunk chunk{.state = &state, .token = token, .choices = Greedy(count), .logits = logits.data()};
+  Must(model.Draft(std::span(&chunk, 1), {}));
+  return logits;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class Mtp : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Mtp, DraftsWhatTheOracleDrafts) {
+  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kPlain);
+  ASSERT_TRUE(model->can_draft()) << model->why_no_draft();
+  for (const auto& [file, count] :
+       std::map<std::string, int64_t>{{"logits.mtp.plain.npy", 1}, {"drafts.mtp.plain.npy", 3}}) {
+    const std::vector<float> got = RunDrafts(*model, GoldenTokens(kGolden), count);
+    const std::vector<float> want = GoldenLogits(kGolden, file);
+    ASSERT_EQ(got.size(), want.size()) << file;
+    const Comparison comparison =
+        CheckCosines(RowCosines(got, want, model->config().vocab_size), PlainBound());
+    EXPECT_TRUE(comparison.passed) << file << ": " << comparison.message;
+  }
+}
+
+// Whole text at once, and in pieces with rows of earlier drafts in between.
+TEST_P(Mtp, DoesNotDependOnHowTheTextWasCut) {
+  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
+  constexpr size_t kDrafted = 4;
+  std::vector<std::vector<float>> want(tokens.size());
+  kv::SequenceState serial = Must(model->NewSequence());
+  for (size_t end = 1; end < tokens.size(); ++end) {
+    Read(*model, serial, std::span(tokens).subspan(end - 1, 1));
+    want[end] = DraftLogits(*model, serial, tokens[end], kDrafted);
+  }
+  for (const size_t piece : {size_t{2}, size_t{37}, size_t{128}, tokens.size() - 1}) {
+    kv::SequenceState state = Must(model->NewSequence());
+    for (size_t at = 0, turn = 0; at + 1 < tokens.size(); ++turn) {
+      const size_t end = std::min(at + piece, tokens.size() - 1);
+      Read(*model, state, std::span(tokens).subspan(at, end - at));
+      at = end;
+      // Not behind every piece: rows that no draft has asked for are made by later passes.
+      if (turn % 4 != 1 && end + 1 < tokens.size()) continue;
+      EXPECT_TRUE(SameBits(DraftLogits(*model, state, tokens[end], kDrafted), want[end]))
+          << "pieces of " << piece << ", behind " << end;
+    }
+  }
+}
+
+// A verification that fails, a rewind, a copy that goes another way, a snapshot from bytes.
+TEST_P(Mtp, DraftsThatCameToNothingLeaveNoTrace) {
+  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
+  const auto vocab_size = static_cast<uint32_t>(model->config().vocab_size);
+  constexpr size_t kDrafted = 3;
+  std::mt19937 random(7);
+  kv::SequenceState state = Must(model->NewSequence());
+  kv::SequenceState other = Must(model->NewSequence());
+  for (size_t at = 0; at + 1 < tokens.size();) {
+    const size_t end = std::min(at + 1 + random() % 9, tokens.size() - 1);
+    Read(*model, state, std::span(tokens).subspan(at, end - at));
+    // Wrong tokens, drafted from and taken back.
+    std::vector<int32_t> wrong;
+    for (size_t i = 0; i < 1 + random() % 8; ++i)
+      wrong.push_back(static_cast<int32_t>(random() % vocab_size));
+    DraftLogits(*model, state, wrong[0], kDrafted);
+    Read(*model, state, wrong);
+    DraftLogits(*model, state, tokens[end], kDrafted);
+    ASSERT_TRUE(state.Rewind(static_cast<int64_t>(wrong.size())).ok());
+    if (random() % 3 == 0) {
+      kv::Snapshot kept = Must(state.Snapshot());
+      Read(*model, state, wrong);
+      DraftLogits(*model, state, wrong[0], kDrafted);
+      if (random() % 2 == 0) {
+        const std::vector<std::byte> bytes = Must(kept.Serialize(8));
+        kept = Must(model->DeserializeSnapshot(bytes));
+      }
+      ASSERT_TRUE(state.Restore(kept).ok());
+    }
+    at = end;
+    kv::SequenceState fresh = Must(model->NewSequence());
+    Read(*model, fresh, std::span(tokens).first(end));
+    EXPECT_TRUE(SameBits(DraftLogits(*model, state, tokens[end], kDrafted),
+                         DraftLogits(*model, fresh, tokens[end], kDrafted)))
+        << end;
+  }
+  EXPECT_EQ(state.length(), static_cast<int64_t>(tokens.size()) - 1);
+}
+
+TEST_P(Mtp, DoesNotDependOnItsNeighbours) {
+  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
+  const std::vector<size_t> lengths = {1, 17, 60, 131, 40};
+  const std::vector<size_t> counts = {2, 5, 0, 3, 5};
+  std::vector<kv::SequenceState> states;
+  std::vector<std::vector<int32_t>> want;
+  std::vector<DraftChunk> chunks;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    states.push_back(Must(model->NewSequence()));
+    Read(*model, states.back(), std::span(tokens).subspan(i, lengths[i]));
+    kv::SequenceState alone = Must(states.back().Fork());
+    std::vector<sampling::ChoiceParams> choices;
+    for (size_t k = 0; k < counts[i]; ++k)
+      choices.push_back({.temperature = 0.9F, .uniform = static_cast<double>(7 * i + k) / 50});
+    const DraftChunk chunk{.state = &alone, .token = tokens[i + lengths[i]], .choices = choices};
+    want.push_back(Must(model->Draft(std::span(&chunk, 1), {}))[0]);
+    EXPECT_EQ(want.back().size(), counts[i]);
+    chunks.push_back({.state = nullptr, .token = chunk.token, .choices = choices});
+  }
+  for (size_t i = 0; i < chunks.size(); ++i) chunks[i].state = &states[i];
+  EXPECT_EQ(Must(model->Draft(chunks, {})), want);
+}
+
+// The model's own rows are its own: logits behind a draft are those without.
+TEST_P(Mtp, ChangesNoLogitOfTheModel) {
+  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
+  const std::unique_ptr<Model> with = LoadIt(GetParam(), Numerics::kRelease);
+  const std::unique_ptr<Model> without = LoadGolden(kGolden, Numerics::kRelease, {}, GetParam());
+  kv::SequenceState state = Must(with->NewSequence());
+  std::vector<float> got;
+  for (size_t at = 0, piece = 1; at + 1 < tokens.size(); at += piece, piece = piece % 7 + 1) {
+    piece = std::min(piece, tokens.size() - 1 - at);
+    const model::SequenceChunk chunk = {
+        .state = &state, .tokens = std::span(tokens).subspan(at, piece), .logits = model::LogitsRows::kAll};
+    const model::StepOutput output = Must(with->Step(std::span(&chunk, 1)));
+    got.insert(got.end(), output.logits.begin(), output.logits.end());
+    DraftLogits(*with, state, tokens[at + piece], 3);
+  }
+  EXPECT_TRUE(SameBits(got, RunPieces(*without, std::span(tokens).first(tokens.size() - 1), {1000})));
+}
+
+TEST_P(Mtp, WrongArgumentsAreNamed) {
+  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
+  kv::SequenceState state = Must(model->NewSequence());
+  const auto error = [&](const DraftChunk& chunk) {
+    const auto drafts = model->Draft(std::span(&chunk, 1), {});
+    return drafts ? std::string("none") : drafts.error().message();
+  };
+  EXPECT_NE(error({.state = nullptr, .token = 1}).find("want a sequence state"), std::string::npos);
+  EXPECT_NE(error({.state = &state, .token = 1, .choices = Greedy(1)}).find("want at least 1"),
+            std::string::npos);
+  Read(*model, state, std::vector<int32_t>{1, 2, 3});
+  EXPECT_NE(error({.state = &state, .token = -1}).find("got token -1"), std::string::npos);
+  EXPECT_NE(error({.state = &state, .token = 1, .choices = Greedy(17)}).find("got 17 tokens to draft"),
+            std::string::npos);
+  const std::vector<DraftChunk> twice(2, {.state = &state, .token = 1, .choices = Greedy(1)});
+  EXPECT_FALSE(model->Draft(twice, {}).has_value());
+  const std::unique_ptr<Model> without = LoadGolden(kGolden, Numerics::kRelease, {}, GetParam());
+  EXPECT_NE(without->Draft({}, {}).error().message().find("without its draft block"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Mtp, ::testing::ValuesIn(GoldenBackends()),
+                         [](const auto& backend) { return backend.param; });
+
+}  // namespace
+}  // namespace dsv4::testing
