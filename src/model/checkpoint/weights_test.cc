@@ -418,7 +418,9 @@ TEST(Mtp, SyntheticDraftBlocksAreWhole) {
     ASSERT_TRUE(weights.has_value()) << weights.error().ToString();
     ASSERT_TRUE(weights->mtp.has_value()) << name << ": " << weights->no_mtp;
     const Weight& expert = weights->mtp->layer.experts.front().w1;
-    if (format == SyntheticFormat::kNvFp4Experts) EXPECT_EQ(expert.format, WeightFormat::kMxFp4);
+    if (format == SyntheticFormat::kNvFp4Experts) {
+      EXPECT_EQ(expert.format, WeightFormat::kMxFp4);
+    }
     EXPECT_EQ(weights->mtp->e_proj.rows, config->hidden_size);
   }
 }
