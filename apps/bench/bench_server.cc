@@ -13,6 +13,7 @@
 
 #include "apps/bench/load_client.h"
 #include "apps/shared/model_flags.h"
+#include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/read_file.h"
 
@@ -127,7 +128,10 @@ class Load {
 
   // The answers of a quiet server.
   Status LearnAnswers() {
+    ProgressBar bar("Answers of the quiet server");
     for (const std::string& body : bodies_) {
+      if (!options_.json)
+        bar.Update(static_cast<int64_t>(expected_.size()), static_cast<int64_t>(bodies_.size()));
       DSV4_ASSIGN_OR_RETURN_STATUS(StreamedAnswer answer, AskStreamed(server_, options_.api_key, body));
       expected_.push_back(std::move(answer.text));
     }
@@ -213,6 +217,10 @@ class Load {
 
   void ShowProgress(const std::atomic<bool>& over) {
     if (options_.json) return;
+    if (StderrIsTerminal() && TerminalCanMoveCursor()) {
+      ShowBar(over);
+      return;
+    }
     for (Clock::time_point next = start_ + std::chrono::seconds(5); !over;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       if (Clock::now() < next) continue;
@@ -222,6 +230,22 @@ class Load {
                  std::chrono::duration<double>(Clock::now() - start_).count(),
                  Clock::now() < counts_from_ ? " (warm-up)" : "", num_answers_, num_output_,
                  num_open_.load());
+    }
+  }
+
+  void ShowBar(const std::atomic<bool>& over) {
+    ProgressBar bar("Load");
+    const auto since = [this](Clock::time_point time) {
+      return static_cast<int64_t>(std::chrono::duration<double>(time - start_).count());
+    };
+    while (!over) {
+      {
+        const std::lock_guard lock(mutex_);
+        bar.Update(std::min(since(Clock::now()), since(end_)), std::max<int64_t>(since(end_), 1),
+                   fmt::format("{}{} answers, {} open", Clock::now() < counts_from_ ? "warm-up, " : "",
+                               num_answers_, num_open_.load()));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
 

@@ -120,8 +120,16 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
          },
          "As many ranks, each on a GPU of this machine")
       ->check(CLI::Range(1, 64))
-      ->excludes("--ranks")
-      ->excludes(app.get_parent()->get_option("--backend"));
+      ->excludes("--ranks");
+  // The other way round too, by the parser; said once in the help of --backend, which all these commands share.
+  CLI::Option* backend = app.get_parent()->get_option("--backend");
+  CLI::Option* gpus = app.get_option("--gpus");
+  const std::set<CLI::Option*> named = backend->get_excludes();
+  gpus->excludes(backend);
+  if (std::any_of(named.begin(), named.end(),
+                  [](const CLI::Option* other) { return other->get_name() == "--gpus"; })) {
+    backend->remove_excludes(gpus);
+  }
   app.add_flag(
       "--peer-exchange,!--no-peer-exchange", flags.peers,
       "Exchanges between GPUs go by kernels over peer memory, not by NCCL (default: where they can)");

@@ -14,6 +14,7 @@
 #include "apps/run/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
+#include "apps/shared/last_conversation.h"
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/line_editor.h"
 #include "apps/terminal/printable.h"
@@ -45,12 +46,16 @@ class Chat {
     };
   }
 
-  // `first`: a message that is there already; may be empty.
-  int Run(const std::string& first) {
+  // `last`: what was said in another run. `first`: a message that is there already. Both may be empty.
+  int Run(std::vector<chat::Message> last, const std::string& first) {
+    if (!last.empty()) messages_ = std::move(last);
+    for (const chat::Message& message : messages_)
+      num_calls_ += static_cast<int64_t>(message.tool_calls.size());
     const InterruptScope interrupts;
     InterruptScope::SetAnswering(false);
     if (StdinIsTerminal()) {
       Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
+      SayWhereItGoesOn();
       Say("Type a message, or /help.");
     }
     if (!first.empty()) Ask(first);
@@ -359,6 +364,16 @@ class Chat {
 
   // ---- Answers
 
+  // The last message of a conversation from another run, as much of it as one line has room for.
+  void SayWhereItGoesOn() {
+    const auto last = std::find_if(messages_.rbegin(), messages_.rend(), [](const chat::Message& message) {
+      return message.role == chat::Role::kUser;
+    });
+    if (last == messages_.rend()) return;
+    const std::string line = last->content.text.substr(0, last->content.text.find('\n'));
+    Say(fmt::format("{} messages, the last of yours: {}", messages_.size(), Printable(line)));
+  }
+
   void Ask(const std::string& text) {
     const std::vector<chat::Message> before = messages_;
     messages_.push_back({.role = chat::Role::kUser, .content = std::exchange(attached_, {}) + text});
@@ -384,6 +399,7 @@ class Chat {
       // A stopped answer stays in the history as far as it came: the reader has seen it.
       const chat::ParsedCompletion& message = answer->completion.message;
       messages_.push_back(CallingMessage(message, num_calls_));
+      KeepConversation(messages_);
       if (message.tool_calls.empty()) return;
       if (answer->cancelled() || !AnswerCalls()) {
         messages_ = before;
@@ -464,9 +480,10 @@ class Chat {
 }  // namespace
 
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-                       std::vector<chat::JsonValue> tools, ToolCommands commands, std::string_view reasoning,
-                       const std::string& first) {
-  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), reasoning).Run(first);
+                       std::vector<chat::Message> last, std::vector<chat::JsonValue> tools,
+                       ToolCommands commands, std::string_view reasoning, const std::string& first) {
+  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), reasoning)
+      .Run(std::move(last), first);
 }
 
 }  // namespace dsv4::apps

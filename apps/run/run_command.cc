@@ -17,6 +17,7 @@
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
+#include "apps/shared/last_conversation.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/terminal/answer_printer.h"
@@ -35,7 +36,10 @@ constexpr int64_t kMaxCalls = 100;  // Of one question: a model that goes round 
 
 Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
   std::vector<chat::Message> messages;
-  if (!options.messages_path.empty()) {
+  if (options.go_on) {
+    DSV4_ASSIGN_OR_RETURN(messages, ReadLastConversation());
+    messages.push_back({.role = chat::Role::kUser, .content = prompt});
+  } else if (!options.messages_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
   } else {
     if (!options.system.empty()) {
@@ -165,12 +169,17 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
     Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
     if (!messages) return Fail(messages.error(), kExitBadInput);
     answer = runtime.Respond(*messages, ask);
-    for (int64_t num_calls = 0; answer && AllAllowed(*answer, commands);) {
+    int64_t num_calls = 0;
+    while (answer && AllAllowed(*answer, commands)) {
       prefill_bar.Clear();
       printer.EndAnswer();
       const Status answered = AnswerCalls(*answer, commands, options, ask, *messages, num_calls);
       if (!answered.ok()) return Fail(answered, kExitRunFailed);
       answer = runtime.Respond(*messages, ask);
+    }
+    if (answer && !answer->cancelled()) {
+      messages->push_back(CallingMessage(answer->completion.message, num_calls));
+      KeepConversation(*messages);
     }
   }
   prefill_bar.Clear();
@@ -202,6 +211,11 @@ int RunRunCommand(const RunOptions& options,
                       !options.tools_path.empty() || !options.effort.empty())) {
     return Fail(
         InvalidArgument("run --raw: takes PROMPT alone, not --system, --messages, --tools or --effort"),
+        kExitBadUsage);
+  }
+  if (options.go_on && (options.raw || !options.system.empty() || !options.messages_path.empty())) {
+    return Fail(
+        InvalidArgument("run --continue: the last conversation goes on, so no --raw, --system or --messages"),
         kExitBadUsage);
   }
   if (options.model.group != nullptr && (options.verify_every > 0 || !options.dump_path.empty())) {
@@ -237,6 +251,13 @@ int RunRunCommand(const RunOptions& options,
     Result<std::vector<chat::JsonValue>> read = ReadToolsFile(options.tools_path);
     if (!read) return Fail(read.error(), kExitBadInput);
     tools = std::move(*read);
+  }
+
+  std::vector<chat::Message> last;
+  if (options.go_on) {
+    Result<std::vector<chat::Message>> read = ReadLastConversation();
+    if (!read) return Fail(read.error(), kExitBadInput);
+    last = std::move(*read);
   }
 
   const Result<ToolCommands> commands = ToolCommands::Parse(options.tool_commands);
@@ -278,8 +299,9 @@ int RunRunCommand(const RunOptions& options,
   if (has_prompt && !options.interactive) {
     return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);
   }
-  const int exit_code = RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(tools),
-                                           *commands, options.reasoning, options.prompt.value_or(""));
+  const int exit_code =
+      RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(last), std::move(tools),
+                         *commands, options.reasoning, options.prompt.value_or(""));
   const InterruptScope interrupts;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime);
   return Drifted(verify) ? kExitRunFailed : exit_code;

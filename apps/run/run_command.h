@@ -20,6 +20,7 @@ struct RunOptions {
   std::string reasoning = "show";     // "show", "hide" or "only": see MakeAnswerPrinter.
   bool quiet = false;                 // No progress and no speed on standard error.
   bool interactive = false;           // A chat that PROMPT begins.
+  bool go_on = false;                 // With the last conversation.
   bool raw = false;                   // The prompt goes to the tokenizer as it is, without the chat grammar.
   std::string system;
   std::string messages_path;  // A conversation as a JSON list of messages, in place of PROMPT and --system.

@@ -24,7 +24,7 @@ Result<std::vector<chat::JsonValue>> ReadToolsFile(const std::string& path) {
   return chat::ParseTools(json, path);
 }
 
-Status WriteChatFile(const std::string& path, std::span<const chat::Message> messages) {
+std::string ChatFileText(std::span<const chat::Message> messages) {
   Json list = Json::array();
   for (const chat::Message& message : messages) {
     Json json = {{"role", chat::RoleName(message.role)}};
@@ -53,7 +53,11 @@ Status WriteChatFile(const std::string& path, std::span<const chat::Message> mes
     if (!message.tool_call_id.empty()) json["tool_call_id"] = message.tool_call_id;
     list.push_back(std::move(json));
   }
-  return io::WriteTextFile(path, list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Status WriteChatFile(const std::string& path, std::span<const chat::Message> messages) {
+  return io::WriteTextFile(path, ChatFileText(messages));
 }
 
 }  // namespace dsv4::apps

@@ -15,7 +15,6 @@
 #include <chrono>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
 #include <cwchar>
 #include <deque>
 #include <filesystem>
@@ -23,6 +22,7 @@
 #include <iostream>
 #include <optional>
 
+#include "apps/shared/state_path.h"
 #include "apps/terminal/line_drawing.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
@@ -559,15 +559,6 @@ LineEditor::Line LineEditor::Read(std::string_view prompt, std::string_view init
 }
 void LineEditor::AddHistory(const std::string& text) { impl_->AddHistory(text); }
 
-std::string ChatHistoryPath() {
-  if (const char* path = std::getenv("DSV4_HISTORY"); path != nullptr) return path;
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state == '/') {
-    return std::string(state) + "/dsv4/chat_history";
-  }
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
-    return std::string(home) + "/.local/state/dsv4/chat_history";
-  }
-  return {};
-}
+std::string ChatHistoryPath() { return StatePath("DSV4_HISTORY", "chat_history"); }
 
 }  // namespace dsv4::apps

@@ -120,6 +120,37 @@ class Chat(unittest.TestCase):
         terminal.send("\x04")
         self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
+    def test_the_last_conversation_goes_on(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        kept = pathlib.Path(folder.name) / "state" / "last.json"
+        env = {"DSV4_CONVERSATION": str(kept)}
+        greedy = ("--temperature", "0", "--thinking-mode", "chat")
+        none = dsv4("run", "-c", "Hello", env=env)
+        self.assertEqual(none.returncode, 3)
+        self.assertIn("there is no conversation to go on with", none.stderr)
+        dsv4("run", "--system", "Be brief.", *greedy, "What is the capital of France?", env=env)
+        self.assertEqual(kept.stat().st_mode & 0o777, 0o600)
+        self.assertIn("Tokyo", dsv4("run", "--continue", *greedy, "What is the capital of Japan?", env=env).stdout)
+        terminal = Terminal("-c", *greedy, env=env)
+        self.addCleanup(terminal.close)
+        terminal.wait_for("5 messages, the last of yours: What is the capital of Japan?")
+        terminal.wait_for("> ")
+        terminal.send("What is the capital of Italy?\r")
+        terminal.wait_for("tok/s), answer")
+        terminal.send("/exit\r")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
+        messages = json.loads(kept.read_text(encoding="utf-8"))
+        self.assertEqual([message["role"] for message in messages], ["system"] + ["user", "assistant"] * 3)
+        self.assertEqual(messages[5]["content"], "What is the capital of Italy?")
+        # What is no answer, or cannot be gone on with, leaves it as it is.
+        before = kept.read_bytes()
+        dsv4("run", "--raw", "-n", "4", "The capital", env=env)
+        dsv4("run", "-n", "4", "--tools", "nowhere", "Hello", env=env)
+        self.assertEqual(kept.read_bytes(), before)
+        for other in (["--system", "x"], ["--messages", str(kept)], ["--raw"]):
+            self.assertEqual(dsv4("run", "-c", *other, env=env).returncode, 2)
+
     def test_without_a_terminal_every_line_is_a_message(self):
         process = dsv4("run", "--temperature", "0", "--thinking-mode", "chat",
                        stdin="What is the capital of France?\nWhat is the capital of Japan?\n")

@@ -9,6 +9,7 @@ import time
 
 os.environ.pop("DSV4_MODEL", None)  # Of whoever runs the tests.
 os.environ["DSV4_CONFIG"] = ""
+os.environ["DSV4_CONVERSATION"] = ""
 BINARY = os.environ["DSV4_BINARY"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
