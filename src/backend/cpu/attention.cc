@@ -17,6 +17,7 @@
 #include "backend/cpu/cached_rows.h"
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
+#include "backend/cpu/widened_rows.h"
 
 namespace dsv4::backend::cpu {
 
@@ -56,13 +57,15 @@ struct Outcome {
 // Neighbouring queries of one sequence, in phases of independent units.
 class Group {
  public:
+  // `widened`: of the sequence; may be empty.
   Group(ops::OpContext& context, const AttentionProblem& problem, const Outcome& outcome,
-        std::span<const Query> queries, GroupScratch& scratch)
+        std::span<const Query> queries, const WidenedRows& widened, GroupScratch& scratch)
       : problem_(problem),
         kernels_(KernelsOf(context)),
         panels_(PanelsFor(kernels_, problem.q.dtype)),
         outcome_(outcome),
         queries_(queries),
+        widened_(widened),
         scratch_(scratch),
         bf16_(problem.q.dtype == DType::kBF16),
         num_heads_(problem.q.shape[1]),
@@ -141,7 +144,7 @@ class Group {
   bool has_window() const { return problem_.window_size > 0; }
   int64_t NumRows() const { return num_queries() * num_heads_; }
 
-  // A row that is stored as codes, and the format of those.
+  // A row that is stored as codes and that the group widens, and the format of those.
   struct CodedRow {
     const uint8_t* row;
     const CacheFormat* format;
@@ -152,10 +155,11 @@ class Group {
     const ops::AttentionSequence& sequence = *queries_[0].sequence;
     return entries ? sequence.entries.format : sequence.window.format;
   }
+  bool WidensItself(bool entries) const { return widened_.empty() && FormatOf(entries).packed(); }
 
   void Add(bool entries, int64_t begin, int64_t end, std::vector<const uint8_t*> rows) {
     const CacheFormat& format = FormatOf(entries);
-    if (format.packed()) {
+    if (WidensItself(entries)) {
       for (const uint8_t* const row : rows) {
         if (row != nullptr) coded_rows_.push_back({row, &format});
       }
@@ -169,7 +173,7 @@ class Group {
     if (coded_rows_.empty()) return;
     const uint8_t* next = scratch_.rows.Get(static_cast<int64_t>(coded_rows_.size()) * RowBytes());
     for (Segment& segment : segments_) {
-      if (!FormatOf(segment.entries).packed()) continue;
+      if (!WidensItself(segment.entries)) continue;
       for (const uint8_t*& row : segment.rows) {
         if (row == nullptr) continue;
         row = next;
@@ -189,7 +193,7 @@ class Group {
     std::vector<const uint8_t*> rows;
     if (first_slot_position_ < queries_[0].window_begin) rows.push_back(nullptr);
     for (int64_t p = queries_[0].window_begin; p < queries_.back().window_end; ++p)
-      rows.push_back(RingRow(window, p));
+      rows.push_back(widened_.empty() ? RingRow(window, p) : widened_.Window(p));
     window_slots_ = RoundUp(static_cast<int64_t>(rows.size()), std::max<int64_t>(2, panels_.lanes));
     Add(false, 0, num_queries(), std::move(rows));
   }
@@ -198,7 +202,9 @@ class Group {
     if (has_window()) AddWindow();
     std::vector<const uint8_t*> rows;
     const ops::PagedRows& entries = queries_[0].sequence->entries;
-    const auto entry_row = [&](int64_t entry) { return PagedRow(entries, entry); };
+    const auto entry_row = [&](int64_t entry) {
+      return widened_.empty() ? PagedRow(entries, entry) : widened_.Entry(entry);
+    };
     // Queries that see a prefix of the entries share them; the others have lists of their own.
     for (int64_t i = 0; i < num_queries();) {
       const Query& query = queries_[static_cast<size_t>(i)];
@@ -382,6 +388,7 @@ class Group {
   const PanelKernels& panels_;
   const Outcome& outcome_;
   std::span<const Query> queries_;
+  const WidenedRows& widened_;
   GroupScratch& scratch_;
   bool bf16_;
   int64_t num_heads_;
@@ -396,6 +403,36 @@ class Group {
   std::vector<CodedRow> coded_rows_;  // In the order of segments and their rows.
   std::vector<double> normalizers_;
 };
+
+// Some queries of a sequence, and what was widened for all of the sequence.
+struct GroupQueries {
+  std::span<const Query> queries;
+  const WidenedRows* widened;
+  GroupQueries One(size_t i) const { return {queries.subspan(i, 1), widened}; }
+};
+
+// Of every sequence; `all` keeps them. Rows lie in `scratch`.
+std::vector<const WidenedRows*> WidenForSequences(ops::OpContext& context, const AttentionProblem& problem,
+                                                  std::span<const Query> queries,
+                                                  std::deque<WidenedRows>& all,
+                                                  std::deque<Scratch>& scratch) {
+  std::vector<const WidenedRows*> of_query;
+  const Kernels& kernels = KernelsOf(context);
+  for (size_t begin = 0; begin < queries.size();) {
+    size_t end = begin;
+    while (end < queries.size() && queries[end].sequence == queries[begin].sequence) ++end;
+    if (scratch.size() <= all.size()) scratch.resize(all.size() + 1);
+    const WidenedRows& widened =
+        all.emplace_back(WidenedRows::Of(problem, queries.subspan(begin, end - begin), scratch[all.size()]));
+    constexpr int64_t kRowsOfTask = 16;
+    context.threads().ParallelFor(widened.num_rows(), kRowsOfTask, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) widened.Widen(kernels, i);
+    });
+    of_query.resize(end, &widened);
+    begin = end;
+  }
+  return of_query;
+}
 
 // Neighbouring queries of a sequence, as many as share a row to advantage and keep their logits in the cache.
 std::vector<std::span<const Query>> Groups(std::span<const Query> queries, int64_t num_heads,
@@ -420,20 +457,26 @@ std::vector<std::span<const Query>> Groups(std::span<const Query> queries, int64
 // Many groups: each on a thread of its own. Few: every phase of them is shared by all threads.
 Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outcome& outcome) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Query> queries, AttentionQueries(context, problem));
-  const std::vector<std::span<const Query>> groups = Groups(queries, problem.q.shape[1], problem.window_size);
+  std::deque<WidenedRows> widened;
+  thread_local std::deque<Scratch> widened_scratch;
+  const std::vector<const WidenedRows*> widened_of =
+      WidenForSequences(context, problem, queries, widened, widened_scratch);
+  std::vector<GroupQueries> groups;
+  for (const std::span<const Query> some : Groups(queries, problem.q.shape[1], problem.window_size))
+    groups.push_back({some, widened_of[static_cast<size_t>(some.data() - queries.data())]});
   const auto num_groups = static_cast<int64_t>(groups.size());
 
   const int64_t num_threads = context.threads().num_threads();
-  const auto run_alone = [&](std::span<const Query> some) {
+  const auto run_alone = [&](const GroupQueries& some) {
     thread_local GroupScratch scratch;
     const auto finish = [&](Group& group) {
       for (int phase = 1; phase < Group::kNumPhases; ++phase) group.Run(phase, 0, 1);
     };
-    Group group(context, problem, outcome, some, scratch);
+    Group group(context, problem, outcome, some.queries, *some.widened, scratch);
     group.Run(0, 0, 1);
     if (group.Separable()) return finish(group);
-    for (size_t i = 0; i < some.size(); ++i) {
-      Group single(context, problem, outcome, some.subspan(i, 1), scratch);
+    for (size_t i = 0; i < some.queries.size(); ++i) {
+      Group single(context, problem, outcome, some.One(i).queries, *some.widened, scratch);
       single.Run(0, 0, 1);
       finish(single);
     }
@@ -456,11 +499,11 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
         });
   };
   std::deque<Group> made;
-  const auto make = [&](std::span<const Query> some) {
-    return &made.emplace_back(context, problem, outcome, some, scratch[made.size()]);
+  const auto make = [&](const GroupQueries& some) {
+    return &made.emplace_back(context, problem, outcome, some.queries, *some.widened, scratch[made.size()]);
   };
   std::vector<Group*> whole;
-  for (const std::span<const Query> some : groups) whole.push_back(make(some));
+  for (const GroupQueries& some : groups) whole.push_back(make(some));
   run_shared(0, whole);
   std::vector<Group*> shared;
   std::vector<Group*> singles;
@@ -469,7 +512,7 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
       shared.push_back(whole[g]);
       continue;
     }
-    for (size_t i = 0; i < groups[g].size(); ++i) singles.push_back(make(groups[g].subspan(i, 1)));
+    for (size_t i = 0; i < groups[g].queries.size(); ++i) singles.push_back(make(groups[g].One(i)));
   }
   if (!singles.empty()) run_shared(0, singles);
   shared.insert(shared.end(), singles.begin(), singles.end());
