@@ -3,7 +3,7 @@
 // step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
 // of tensor cores in bf16 and in e4m3, measured in front.
 //
-//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS]
+//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
@@ -12,6 +12,7 @@
 //               queued, written, waited for and read as ever, but cross no link and wait for nobody. The numbers are no model's, and
 //               nothing is checked. Bytes and bound are those of the rank. Of a long prompt ranks choose entries for unequal numbers of
 //               tokens, and loopback ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
+//     ROWS      packed (without) or wide: how caches are kept (docs/kv-cache.md)
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@
 #include "comm/loopback_group.h"
 #include "comm/null_group.h"
 #include "diag/op_profile.h"
-#include "formats/number_formats.h"
+#include "kv/random_rows.h"
 #include "model/placement/memory_plan.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
@@ -62,67 +63,9 @@ double CopyBandwidth(Memory& memory) {
   return 2.0 * kCopies * static_cast<double>(kBytes) / copy(kCopies);
 }
 
-// Gives a state `length` tokens that nobody computed: rows are random numbers on the grid of rounded ones.
-class RandomStates {
- public:
-  explicit RandomStates(Memory& memory) : memory_(memory), rows_(size_t{1} << 20), raw_(size_t{1} << 19) {
-    for (uint16_t& row : rows_) row = Bf16FromFloat(FloatFromE2m1(E2m1FromFloat(normal_(random_))));
-    for (float& value : raw_) value = normal_(random_);
-  }
-
-  void Fill(kv::SequenceState& state, int64_t length) {
-    const kv::CacheLayout& layout = state.layout();
-    while (state.length() < length) {
-      const int64_t count = std::min(layout.max_chunk_tokens, length - state.length());
-      Must(state.BeginAppend(count));
-      for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
-        for (const kv::PageKind kind : {kv::PageKind::kEntries, kv::PageKind::kIndexerKeys}) {
-          if (!layout.HasPages(layer, kind)) continue;
-          std::vector<RowRun> runs;
-          state.EntryRuns(layer, kind, 0, &runs);
-          for (const RowRun& run : runs) {
-            Write(run.destination, rows_.data(), rows_.size() * 2,
-                  static_cast<size_t>(run.num_rows * layout.PageRowBytes(layer, kind)));
-          }
-        }
-        if (state.length() + count < length) continue;
-        for (int i = 0; i < kv::kNumRingKinds; ++i) {
-          const auto kind = static_cast<kv::RingKind>(i);
-          if (!layout.HasRing(layer, kind)) continue;
-          const RingRows ring = state.Ring(layer, kind);
-          const auto num_bytes = static_cast<size_t>(ring.capacity * layout.RingRowBytes(layer, kind));
-          if (kind == kv::RingKind::kWindow) {
-            Write(ring.data, rows_.data(), rows_.size() * 2, num_bytes);
-          } else {
-            Write(ring.data, raw_.data(), raw_.size() * 4, num_bytes);
-          }
-        }
-      }
-      state.CommitAppend();
-    }
-  }
-
- private:
-  void Write(void* destination, const void* source, size_t source_bytes, size_t num_bytes) {
-    for (size_t done = 0; done < num_bytes;) {
-      const size_t offset = random_() % (source_bytes / 512) * 256;
-      const size_t count = std::min(num_bytes - done, source_bytes - offset);
-      Must(memory_.CopyFromHost(static_cast<std::byte*>(destination) + done,
-                                static_cast<const std::byte*>(source) + offset, count, nullptr));
-      done += count;
-    }
-  }
-
-  Memory& memory_;
-  std::mt19937_64 random_{5};
-  std::normal_distribution<float> normal_;
-  std::vector<uint16_t> rows_;
-  std::vector<float> raw_;
-};
-
 class Bench {
  public:
-  Bench(const std::string& weights, int64_t num_layers, int64_t chunk, int num_ranks)
+  Bench(const std::string& weights, int64_t num_layers, int64_t chunk, int num_ranks, model::CacheRows rows)
       : device_(Must(backend::MakeCudaBackend({}))),
         hooked_(device_),
         room_(Must(backend::RoomOf(device_.context->memory().device().index))),
@@ -134,7 +77,7 @@ class Bench {
         weights, options, static_cast<int>(std::thread::hardware_concurrency())));
     const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
-    model::ModelOptions model_options = {.max_chunk_tokens = chunk};
+    model::ModelOptions model_options = {.max_chunk_tokens = chunk, .cache_rows = rows};
     model::ModelOptions planned = model_options;
     if (num_ranks > 1) {
       model_options.placement = planned.placement = Must(model::ParsePlacement("tensor", num_ranks));
@@ -149,12 +92,13 @@ class Bench {
     model_ = Must(model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), hooked_.backend(),
                                                model_options));
     fmt::print(
-        "{}: copies {:.2f} TB/s, read and written; {} layers of {}, {:.1f} GB{}: made and placed in {:.1f} "
-        "s\n",
+        "{}: copies {:.2f} TB/s, read and written; {} layers of {}, {:.1f} GB{}, {} rows, {:.0f} bytes a "
+        "token: made and placed in {:.1f} s\n",
         device_.name, bandwidth_ / 1e12, num_layers, weights, num_bytes / 1e9,
         num_ranks > 1
             ? fmt::format(", of which rank 0 of {} has its part (tensor), the others a loopback", num_ranks)
             : "",
+        rows == model::CacheRows::kPacked ? "packed" : "wide", kv::BytesPerToken(model_->cache_layout()),
         Seconds(begin));
     fmt::print("{:<36} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9} {:>9}\n", "step", "us", "us/layer", "MB",
                "bound", "kernels", "a layer", "replayed");
@@ -163,10 +107,9 @@ class Bench {
 
   void Decode(int64_t depth, int64_t batch, int steps) {
     std::vector<kv::SequenceState> states;
-    RandomStates random(device_.context->memory());
     for (int64_t i = 0; i < batch; ++i) {
       states.push_back(Must(model_->NewSequence()));
-      random.Fill(states.back(), depth);
+      Must(kv::FillWithRandomRows(states.back(), depth, static_cast<uint64_t>(i)));
     }
     std::vector<std::vector<int32_t>> tokens;
     std::vector<double> seconds;
@@ -328,7 +271,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
-  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS]");
+  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS]");
   const auto argument = [&](int i, const char* otherwise) {
     return std::string(argc > i ? argv[i] : otherwise);
   };
@@ -336,7 +279,10 @@ int main(int argc, char** argv) {
   // Uneven pieces would be waited for that nobody sends.
   if (num_ranks != 1 && num_ranks != 2 && num_ranks != 4 && num_ranks != 8)
     Die(fmt::format("RANKS: got {}, want 1, 2, 4 or 8", num_ranks));
-  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")), num_ranks);
+  const std::string rows = argument(9, "packed");
+  if (rows != "packed" && rows != "wide") Die(fmt::format("ROWS: got {}, want packed or wide", rows));
+  Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")), num_ranks,
+              rows == "packed" ? dsv4::model::CacheRows::kPacked : dsv4::model::CacheRows::kWide);
   const int steps = std::stoi(argument(6, "24"));
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;

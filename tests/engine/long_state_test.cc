@@ -1,11 +1,12 @@
 // A sequence of a million tokens: filled, saved, restored and continued with the same bits, whichever way its rows are kept.
+#include "tests/engine/long_state.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
 #include "kv/random_rows.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
@@ -16,16 +17,18 @@ namespace {
 constexpr int64_t kLength = 1'048'000;  // Of 1,048,576 positions.
 
 std::unique_ptr<model::Model> MakeModel(model::CacheRows rows) {
-  const model::SyntheticOptions synthetic{
-      .shape = "tiny", .num_layers = {}, .vocab_size = {}, .format = model::SyntheticFormat::kRelease};
-  auto config = model::ParseModelConfig(*model::SyntheticConfig(synthetic), "tiny");
+  const testing::LongStateModel of = testing::MakeLongStateModel();
+  const model::SyntheticOptions synthetic{.shape = of.shape,
+                                          .num_layers = of.num_layers,
+                                          .vocab_size = {},
+                                          .format = model::SyntheticFormat::kRelease};
+  auto config = model::ParseModelConfig(*model::SyntheticConfig(synthetic), of.shape);
   EXPECT_TRUE(config.has_value()) << config.error().ToString();
-  auto checkpoint = model::MakeSyntheticCheckpoint("tiny", synthetic, 2);
+  auto checkpoint = model::MakeSyntheticCheckpoint(of.shape, synthetic, 2);
   EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().ToString();
   model::ModelOptions options;
   options.cache_rows = rows;
-  auto model = model::Model::FromCheckpoint(*config, *checkpoint,
-                                            *backend::MakeCpuBackend({.num_threads = 2, .isa = {}}), options);
+  auto model = model::Model::FromCheckpoint(*config, *checkpoint, of.backend, options);
   EXPECT_TRUE(model.has_value()) << model.error().ToString();
   return std::move(*model);
 }

@@ -159,8 +159,29 @@ std::vector<AttentionCase> AttentionCases() {
           {{16, 512, 32, 2, 24}, v41, {90, 3}, {3, 2}}};
 }
 
+// Of as many tokens and keys as backends have kernels and ways of their own for.
+std::vector<AttentionCase> LargeAttentionCases() {
+  const Formats release = {CacheFormat::Fp8(448, 64), CacheFormat::Fp8(448, 64)};
+  std::vector<int64_t> seventy(70);
+  std::iota(seventy.begin(), seventy.end(), 90);
+  const std::vector<int64_t> ones(seventy.size(), 1);
+  const std::vector<int64_t> far(40, 1330);
+  const auto first_ones = [&](size_t count) {
+    return std::vector<int64_t>(ones.begin(), ones.begin() + static_cast<int64_t>(count));
+  };
+  return {
+      {{4, 512, 32, 0, 0}, release, {60}, {70}},                   // Rows that many tokens share,
+      {{4, 512, 32, 4, 24}, release, {100, 3}, {80, 9}},           // and entries,
+      {{3, 512, 32, 4, 24}, release, seventy, ones},               // rows that none share,
+      {{2, 512, 32, 1, 0}, release, far, first_ones(far.size())},  // more keys for each,
+      {{33, 512, 32, 1, 0}, release, {1330, 1340, 1350, 1360, 1370, 1380, 1390, 1400, 1410}, first_ones(9)},
+      {{20, 512, 32, 1, 0}, release, {2100}, {1}}};  // and for one.
+}
+
 TEST(PackedRows, AttentionGivesTheBitsOfWideRows) {
-  for (const AttentionCase& c : AttentionCases()) {
+  std::vector<AttentionCase> cases = AttentionCases();
+  for (AttentionCase& c : LargeAttentionCases()) cases.push_back(std::move(c));
+  for (const AttentionCase& c : cases) {
     const Problem problem =
         OnGrid(MakeProblem(c.geometry, kBF16, c.first_positions, c.lengths, 11), c.formats);
     const Caches packed(problem, c.formats, true);

@@ -22,8 +22,8 @@
 
 namespace dsv4::backend {
 
-// Backend::packs_rows of this backend: its kernels read rows of the queries' dtype.
-inline constexpr bool kCudaPacksRows = false;
+// Backend::packs_rows of this backend.
+inline constexpr bool kCudaPacksRows = true;
 
 struct CudaOptions {
   int device = 0;

@@ -35,6 +35,10 @@ bool FitsRegisters(const RowsOperand& rows, const RowStep& step) {
       return step.group == kRegisterGroup && step.num_columns % kRegisterGroup == 0;
     case RowStepKind::kHadamardFp4:
       return rows.width == kRegisterHadamard;
+    case RowStepKind::kStore:
+      if (step.code == CacheCode::kE4m3) return step.group == kRegisterGroup;
+      return step.code == CacheCode::kNone ||
+             (step.group == kRegisterE2m1Group && step.num_columns == rows.width);
     default:
       return true;
   }
@@ -235,6 +239,7 @@ std::optional<ManyRows> RowGroup::AsManyRows() const {
                    .group = 1,
                    .inverse = false,
                    .num_simulated = 0,
+                   .num_packed = 0,
                    .runs = {},
                    .fault = nullptr};
   for (const RowStep& step : StepsOf(track).subspan(1)) {
@@ -248,8 +253,11 @@ std::optional<ManyRows> RowGroup::AsManyRows() const {
     } else if (step.kind == RowStepKind::kSimulateFp8 && many.num_simulated == 0 && !stored &&
                step.group == kManyRowsGroup && step.num_columns % kManyRowsGroup == 0) {
       many.num_simulated = step.num_columns;
-    } else if (step.kind == RowStepKind::kStore && !stored && step.runs.size > 0) {
+    } else if (step.kind == RowStepKind::kStore && !stored && step.runs.size > 0 &&
+               (step.code == CacheCode::kNone ||
+                (step.code == CacheCode::kE4m3 && step.group == kManyRowsGroup))) {
       many.runs = step.runs;
+      many.num_packed = step.num_columns;
     } else {
       return std::nullopt;
     }

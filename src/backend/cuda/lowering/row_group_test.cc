@@ -33,6 +33,15 @@ RowStep Fp8(int columns = 448, int group = 64) {
 RowStep Scale() { return {.kind = RowStepKind::kScale, .factor = 0.5F}; }
 RowStep Hadamard() { return {.kind = RowStepKind::kHadamardFp4}; }
 RowStep Store() { return {.kind = RowStepKind::kStore, .runs = {As<const StoredRun>('T'), 1}}; }
+RowStep Packed(CacheCode code, int columns, int group) {
+  RowStep step = Store();
+  step.code = code;
+  step.num_columns = columns;
+  step.group = group;
+  return step;
+}
+RowStep StoreFp8(int columns = 448, int group = 64) { return Packed(CacheCode::kE4m3, columns, group); }
+RowStep StoreFp4(int columns = 128, int group = 32) { return Packed(CacheCode::kE2m1, columns, group); }
 RowStep Pool() { return {.kind = RowStepKind::kPool, .num_columns = 4, .group = 1}; }
 RowStep History() { return {.kind = RowStepKind::kHistory, .num_columns = 4}; }
 
@@ -141,6 +150,16 @@ TEST(RowGroup, TheKernelOfALaunch) {
         {Rows('a', 257), Fp8(), {}},
         {Rows('a', 257), Store(), {}}},
        Path::kMany},
+      {"stored packed",
+       {{Rows('a', 257), Norm(), {}},
+        {Rows('a', 257), Rope(), {}},
+        {Rows('a', 257), Fp8(), {}},
+        {Rows('a', 257), StoreFp8(), {}}},
+       Path::kMany},
+      {"packed in other groups",
+       {{Rows('a', 257), Norm(), {}}, {Rows('a', 257), StoreFp8(512, 32), {}}},
+       Path::kTracks},
+      {"packed as FP4", {{Rows('a', 257), Norm(), {}}, {Rows('a', 257), StoreFp4(512), {}}}, Path::kTracks},
       {"stored, then rounded",
        {{Rows('a', 257), Norm(), {}}, {Rows('a', 257), Store(), {}}, {Rows('a', 257), Fp8(), {}}},
        Path::kTracks},
@@ -171,6 +190,11 @@ TEST(RowGroup, WhereABlockHasItsRow) {
   EXPECT_EQ(place_of({{Rows('a'), Rope(65), {}}}), RowPlace::kShared) << "columns of two registers";
   EXPECT_EQ(place_of({{Rows('a', 1, 256), Hadamard(), {}}}), RowPlace::kShared);
   EXPECT_EQ(place_of({{Rows('a'), Pool(), {}}}), RowPlace::kPooledInRegisters);
+  EXPECT_EQ(place_of({{Rows('a'), Pool(), {}}, {Rows('a'), StoreFp8(), {}}}), RowPlace::kPooledInRegisters);
+  EXPECT_EQ(place_of({{Rows('a', 1, 128), Hadamard(), {}}, {Rows('a', 1, 128), StoreFp4(), {}}}),
+            RowPlace::kRegisters);
+  EXPECT_EQ(place_of({{Rows('a'), StoreFp8(512, 32), {}}}), RowPlace::kShared) << "another group of codes";
+  EXPECT_EQ(place_of({{Rows('a'), StoreFp4(448), {}}}), RowPlace::kShared) << "columns without codes";
   RowsOperand none = Rows('v');
   none.out = nullptr;
   EXPECT_EQ(place_of({{none, History(), {}}}), RowPlace::kNowhere);

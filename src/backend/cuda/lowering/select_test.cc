@@ -277,11 +277,38 @@ TEST(ChooseAttention, ByTokensAndKeys) {
   };
   for (const Case& c : cases) EXPECT_EQ(ChooseAttention(c.shape, kH200).kernel, c.wanted) << c.what;
   EXPECT_EQ(ChooseAttention(Attention(2048, 640), Blackwell()).kernel, AttentionPath::kMma);
+  // The release's packed rows take what wide ones take; others' are not read by Hopper's kernels.
+  for (const auto& [num_tokens, max_keys] :
+       {std::pair{1, 640}, {8, 2049}, {9, 640}, {66, 1280}, {67, 640}, {67, 641}, {2048, 4096}}) {
+    AttentionShape packed = Attention(num_tokens, max_keys);
+    const AttentionPath wide = ChooseAttention(packed, kH200).kernel;
+    packed.rows = StoredForm::kRelease;
+    EXPECT_EQ(ChooseAttention(packed, kH200).kernel, wide)
+        << num_tokens << " tokens, " << max_keys << " keys";
+    packed.rows = StoredForm::kAny;
+    EXPECT_EQ(ChooseAttention(packed, kH200).kernel,
+              wide == AttentionPath::kDecodeCluster ? wide : AttentionPath::kMma)
+        << num_tokens << " tokens, " << max_keys << " keys";
+  }
   EXPECT_EQ(BlocksOfColumns(Attention(16, 640)), 8);
   EXPECT_EQ(BlocksOfColumns(Attention(17, 640)), 4);
   EXPECT_EQ(BlocksOfColumns(Attention(33, 640)), 4);
   EXPECT_EQ(BlocksOfColumns(Attention(34, 640)), 2);
   EXPECT_EQ(BlocksOfColumns(Attention(67, 640)), 0);
+}
+
+TEST(ChooseAttention, WidensRowsThatAreReadOften) {
+  const auto widens = [](StoredForm rows, int64_t num_tokens, int64_t num_rows, int64_t num_reads) {
+    return WidensFirst(
+        {.rows = rows, .num_tokens = num_tokens, .num_rows = num_rows, .num_reads = num_reads});
+  };
+  EXPECT_TRUE(widens(StoredForm::kRelease, 512, 9000, 512 * 640));
+  EXPECT_FALSE(widens(StoredForm::kWide, 512, 9000, 512 * 640));
+  EXPECT_FALSE(widens(StoredForm::kAny, 512, 9000, 512 * 640));
+  EXPECT_FALSE(widens(StoredForm::kRelease, 64, 128, 64 * 128)) << "few tokens";
+  EXPECT_FALSE(widens(StoredForm::kRelease, 128, 128 * 640, 128 * 640))
+      << "one token of each of many sequences";
+  EXPECT_FALSE(widens(StoredForm::kRelease, 4096, 65537, 4096 * 640)) << "more than memory is taken for";
 }
 
 TEST(ChooseAttention, SizesGoInSteps) {
@@ -319,6 +346,13 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   fp32.dtype = DType::kF32;
   EXPECT_EQ(ChooseIndexer(fp32, kH200).kernel, IndexerPath::kAny);
   EXPECT_EQ(ChooseScores(Indexer(1, 1024), kH200).kernel, IndexerPath::kMma) << "scores alone";
+  for (IndexerShape packed : {Indexer(1, 1024), Indexer(1, 8192), Indexer(32, 4096)}) {
+    const IndexerPath wide = ChooseIndexer(packed, kH200).kernel;
+    packed.keys = StoredForm::kRelease;
+    EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, wide);
+    packed.keys = StoredForm::kAny;
+    EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, IndexerPath::kAny) << "keys in a form without kernels";
+  }
   EXPECT_EQ(ChooseTopK(true, 4095), TopKPath::kBlock);
   EXPECT_EQ(ChooseTopK(true, 4096), TopKPath::kCluster);
   EXPECT_EQ(ChooseTopK(false, 65536), TopKPath::kBlock) << "all are chosen";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <string_view>
 
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
@@ -66,6 +67,10 @@ Status Describe(const Fault& fault) {
       return InvalidArgument(
           fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats", fault.place[0],
                       fault.value));
+    case FaultKind::kCacheRow:
+      return InvalidArgument(fmt::format(
+          "op store_rows: row {}, column {}: {} is no number of the format that rows are packed in",
+          fault.place[0], fault.place[1], std::bit_cast<float>(static_cast<uint32_t>(fault.value))));
   }
   return Internal(fmt::format("a kernel reported fault {}", static_cast<int>(fault.kind)));
 }

@@ -16,6 +16,7 @@ enum class FaultKind : int32_t {
   kSummedIndex,    // sum_terms: as kExpertIndex
   kSelectedEntry,  // attention: place[0] token, place[1] slot, value, limit visible entries
   kRepeatedEntry,  // attention: place[0] token, value
+  kCacheRow,       // store_rows: place[0] row, place[1] column, value bits of an fp32 number
 };
 
 struct Fault {

@@ -3,6 +3,7 @@
 // 128, attention_mma.cu, which gives few tokens to decode_cluster.cu. For everything else there is the one below.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -12,6 +13,7 @@
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
 #include "backend/cuda/kernels/attention/hopper_two_pass.h"
 #include "backend/cuda/kernels/attention/sequences.h"
+#include "backend/cuda/kernels/attention/widen_rows.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/attention.h"
 
@@ -112,6 +114,44 @@ bool IsIndexersList(CudaContext& context, const ops::AttentionArgs& args) {
                                                         .sequences = TokensOf(args.sequences)}});
 }
 
+// What the queries of a sequence may read.
+RowsRead RowsReadBy(const ops::AttentionSequence& s, int64_t window_size, int64_t ratio) {
+  const int64_t window_begin = std::max<int64_t>(s.first_position + 1 - window_size, 0);
+  return {.window_begin = window_begin,
+          .num_window = s.first_position + s.num_tokens - window_begin,
+          .num_entries = VisibleEntries(s, ratio)};
+}
+
+// Makes `table` that of wide rows where it pays.
+Status WidenFirst(CudaContext& context, const ops::AttentionArgs& args, SequenceTable& table) {
+  const int64_t top_k = args.selected.is_null() ? INT64_MAX : args.selected.shape[1];
+  const bool widens =
+      context.NumberFrom(
+          args.sequences, [window = args.window_size, ratio = args.ratio, top_k, form = table.form,
+                           num_tokens = args.q.shape[0]](std::span<const ops::AttentionSequence> sequences) {
+            RowReads reads = {.rows = form, .num_tokens = num_tokens, .num_rows = 0, .num_reads = 0};
+            for (const ops::AttentionSequence& s : sequences) {
+              if (s.num_tokens == 0) continue;
+              const RowsRead rows = RowsReadBy(s, window, ratio);
+              reads.num_rows += rows.num_window + rows.num_entries;
+              reads.num_reads += s.num_tokens * (std::min(window, s.first_position + s.num_tokens) +
+                                                 std::min(rows.num_entries, top_k));
+            }
+            return int64_t{WidensFirst(reads) ? 1 : 0};
+          }) != 0;
+  if (!widens) return {};
+  std::vector<SequenceRows> sequences;
+  std::vector<RowsRead> rows;
+  for (const ops::AttentionSequence& s : args.sequences) {
+    if (s.num_tokens == 0) continue;
+    sequences.push_back(
+        {.token_begin = s.token_begin, .num_tokens = s.num_tokens, .first_position = s.first_position});
+    rows.push_back(RowsReadBy(s, args.window_size, args.ratio));
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(table, WidenRows(context, table, sequences, rows));
+  return {};
+}
+
 // --- Any shape -------------------------------------------------------------------------------------------------------
 
 constexpr int kThreads = 128;
@@ -142,7 +182,8 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
     __syncthreads();
     for (int t = warp; t < count; t += kThreads / 32) {
       float dot = 0.0F;
-      for (int d = lane; d < dim; d += 32) dot = fmaf(q[d], ToFloat(rows[t][d]), dot);
+      const CacheFormat& format = keys.FormatOf(begin + t);
+      for (int d = lane; d < dim; d += 32) dot = fmaf(q[d], StoredElement<T>(format, rows[t], dim, d), dot);
       dot = WarpSum(dot);
       if (lane == 0) logits[t] = dot * p.softmax_scale;
     }
@@ -163,10 +204,11 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
       const float weight = expf(logits[t] - max);
       normalizer += weight;
       const float rounded = static_cast<float>(Held<T>(static_cast<double>(weight)));
+      const CacheFormat& format = keys.FormatOf(begin + t);
 #pragma unroll
       for (int r = 0; r < kMaxDimsPerThread; ++r) {
         const int d = static_cast<int>(threadIdx.x) + r * kThreads;
-        if (d < dim) o[r] = fmaf(rounded, ToFloat(rows[t][d]), o[r]);
+        if (d < dim) o[r] = fmaf(rounded, StoredElement<T>(format, rows[t], dim, d), o[r]);
       }
     }
   }
@@ -199,8 +241,10 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
         return KeysInSteps(most);
       });
   DSV4_ASSIGN_OR_RETURN_STATUS(
-      const SequenceTable table,
-      StageSequences(context, args.sequences, {.ratio = args.ratio, .shard = {}, .width = head_dim}));
+      SequenceTable table,
+      StageSequences(context, args.sequences,
+                     {.ratio = args.ratio, .shard = {}, .width = head_dim, .dtype = args.q.dtype}));
+  DSV4_RETURN_IF_ERROR(WidenFirst(context, args, table));
   AttentionParams params = {.q = args.q.data,
                             .sink = args.sink.as<const float>(),
                             .o = args.o.data,
@@ -225,6 +269,7 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
       .num_heads = params.num_heads,
       .head_dim = head_dim,
       .max_keys = max_keys,
+      .rows = table.form,
       .q = args.q.data,
       .o = args.o.data,
       .column_clusters = [&](int blocks) { return ColumnClusters(context, blocks); }};

@@ -28,6 +28,10 @@ struct KeyRows {
   __device__ const T* RowAt(int64_t key, int64_t place) const {
     return key < num_window ? table.RingRow<T>(sequence, place) : table.PagedRow<T>(sequence, place);
   }
+  // How its row is stored.
+  __device__ const CacheFormat& FormatOf(int64_t key) const {
+    return key < num_window ? table.ring.format : table.paged.format;
+  }
 
  protected:
   __device__ KeyRows(const SequenceTable& table, int64_t token) : table(table), sequence(table.Of(token)) {}

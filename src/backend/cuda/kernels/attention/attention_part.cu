@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/bitonic.cuh"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_part.cuh"
@@ -101,7 +102,8 @@ __global__ void AttentionPartPlainKernel(const __grid_constant__ SequenceTable t
     __syncthreads();
     for (int i = t / 32; i < count; i += kPlainThreads / 32) {
       float dot = 0.0F;
-      for (int d = t % 32; d < dim; d += 32) dot = fmaf(q[d], ToFloat(rows[i][d]), dot);
+      const CacheFormat& format = keys.FormatOf(begin + i);
+      for (int d = t % 32; d < dim; d += 32) dot = fmaf(q[d], StoredElement<T>(format, rows[i], dim, d), dot);
       dot = WarpSum(dot);
       if (t % 32 == 0) logits[i] = dot * p.softmax_scale;
     }
@@ -122,10 +124,11 @@ __global__ void AttentionPartPlainKernel(const __grid_constant__ SequenceTable t
       const float weight = expf(logits[i] - max);
       sum += weight;
       const float rounded = static_cast<float>(Held<T>(static_cast<double>(weight)));
+      const CacheFormat& format = keys.FormatOf(begin + i);
 #pragma unroll
       for (int r = 0; r < kMaxDimsPerThread; ++r) {
         const int d = t + r * kPlainThreads;
-        if (d < dim) values[r] = fmaf(rounded, ToFloat(rows[i][d]), values[r]);
+        if (d < dim) values[r] = fmaf(rounded, StoredElement<T>(format, rows[i], dim, d), values[r]);
       }
     }
   }
@@ -330,7 +333,8 @@ Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
       });
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const SequenceTable table,
-      StageSequences(context, args.sequences, {.ratio = args.ratio, .shard = args.shard, .width = head_dim}));
+      StageSequences(context, args.sequences,
+                     {.ratio = args.ratio, .shard = args.shard, .width = head_dim, .dtype = args.q.dtype}));
   PartParams params = {.q = args.q.data,
                        .part = args.part.as<float>(),
                        .rows = nullptr,

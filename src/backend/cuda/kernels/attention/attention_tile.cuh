@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
@@ -21,9 +22,12 @@ inline constexpr int kAttentionThreads = 32 * kAttentionWarps;
 inline constexpr int kAttentionPad = 8;  // Elements behind a row, so that eight rows lie in different banks.
 
 template <int kDim>
+using AttentionQueries = uint16_t[kAttentionHeads][kDim + kAttentionPad];
+
+template <int kDim>
 struct AttentionTile {
   uint16_t keys[kAttentionKeys][kDim + kAttentionPad];
-  uint16_t q[kAttentionHeads][kDim + kAttentionPad];
+  AttentionQueries<kDim> q;
   uint16_t weights[kAttentionHeads][kAttentionKeys + kAttentionPad];
   const uint16_t* rows[kAttentionKeys];
 };
@@ -78,15 +82,86 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const v
 
 // Asks for the queries of num_heads heads, one behind the other at `q`; the others are zero. They are there after LoadKeys.
 template <int kDim>
-__device__ __forceinline__ void LoadQueries(AttentionTile<kDim>& m, const uint16_t* q, int num_heads) {
+__device__ __forceinline__ void LoadQueries(AttentionQueries<kDim>& to, const uint16_t* q, int num_heads) {
   constexpr int kPieces = kDim / 8;  // Of 16 bytes in a row.
   for (int i = static_cast<int>(threadIdx.x); i < kAttentionHeads * kPieces; i += kAttentionThreads) {
     const int head = i / kPieces;
     const int piece = i % kPieces * 8;
     if (head < num_heads) {
-      CopyAsync(&m.q[head][piece], q + head * kDim + piece);
+      CopyAsync(&to[head][piece], q + head * kDim + piece);
     } else {
-      *reinterpret_cast<uint4*>(&m.q[head][piece]) = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(&to[head][piece]) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+// A warp's quarter of a tile's keys, of kReleaseRow. A packed row comes to the end of its place: what has no codes then lies where it
+// belongs, scales behind it, and codes widen from there to the beginning.
+__device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>& m, int num_keys) {
+  constexpr int kKeysOfWarp = kAttentionKeys / kAttentionWarps;
+  constexpr int kPieces = kReleaseRowBytes / 16;
+  constexpr int kBegin = kReleaseRowCoded;  // Of a packed row, in bytes.
+  static_assert(kBegin + kReleaseRowBytes == static_cast<int>(sizeof(m.keys[0])));
+  constexpr int kScales = kBegin + kReleaseRowScales;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first = static_cast<int>(threadIdx.x) / 32 * kKeysOfWarp;
+  const auto bytes_of = [&](int key) { return reinterpret_cast<unsigned char*>(m.keys[first + key]); };
+#pragma unroll 4
+  for (int i = lane; i < kKeysOfWarp * kPieces; i += 32) {
+    const int key = i / kPieces;
+    const int piece = i % kPieces * 16;
+    unsigned char* const to = bytes_of(key) + kBegin + piece;
+    if (first + key < num_keys) {
+      CopyAsync(to, reinterpret_cast<const unsigned char*>(m.rows[first + key]) + piece);
+    } else {
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);  // Codes and scales of zeros.
+    }
+  }
+  CommitCopies();
+  WaitForCopies<0>();
+  __syncwarp();
+  // A lane has eight codes in front and eight behind the first 256.
+  constexpr int kSecond = 256;
+  const bool has_second = kSecond + 8 * lane < kReleaseRowCoded;
+  constexpr int kAtOnce = 4;
+#pragma unroll 1
+  for (int begin = 0; begin < kKeysOfWarp; begin += kAtOnce) {
+    uint2 codes[kAtOnce][2];
+    uint32_t scales[kAtOnce][2];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const unsigned char* const row = bytes_of(begin + i);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        if (part == 1 && !has_second) continue;
+        const int column = part * kSecond + 8 * lane;
+        codes[i][part] = *reinterpret_cast<const uint2*>(row + kBegin + column);
+        scales[i][part] = row[kScales + column / kReleaseRowGroup];
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        if (part == 1 && !has_second) continue;
+        *reinterpret_cast<uint4*>(bytes_of(begin + i) + 2 * (part * kSecond + 8 * lane)) =
+            WidenE4m3(codes[i][part], scales[i][part]);
+      }
+    }
+  }
+}
+
+// The same of rows in any form, element by element.
+template <int kDim>
+__device__ __forceinline__ void LoadAnyKeys(AttentionTile<kDim>& m, const KeyRows& keys, int64_t first_key,
+                                            int num_keys) {
+  for (int key = static_cast<int>(threadIdx.x) / 32; key < kAttentionKeys; key += kAttentionWarps) {
+    for (int d = static_cast<int>(threadIdx.x) % 32; d < kDim; d += 32) {
+      m.keys[key][d] =
+          key < num_keys
+              ? Bf16FromFloat(StoredElement<Bf16>(keys.FormatOf(first_key + key), m.rows[key], kDim, d))
+              : uint16_t{0};
     }
   }
 }
@@ -99,6 +174,21 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < num_keys) m.rows[thread] = keys.template Row<uint16_t>(first_key + thread);
   __syncthreads();
+  if (keys.table.form != StoredForm::kWide) {
+    if constexpr (kDim == kReleaseRowWidth) {
+      if (keys.table.form == StoredForm::kRelease) {
+        LoadReleaseKeys(m, num_keys);
+      } else {
+        LoadAnyKeys(m, keys, first_key, num_keys);
+      }
+    } else {
+      LoadAnyKeys(m, keys, first_key, num_keys);
+    }
+    CommitCopies();  // Of queries.
+    WaitForCopies<0>();
+    __syncthreads();
+    return;
+  }
   for (int i = thread; i < kAttentionKeys * kPieces; i += kAttentionThreads) {
     const int key = i / kPieces;
     const int piece = i % kPieces * 8;
@@ -113,10 +203,15 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
   __syncthreads();
 }
 
+template <int kDim>
+__device__ __forceinline__ void LoadQueries(AttentionTile<kDim>& m, const uint16_t* q, int num_heads) {
+  LoadQueries<kDim>(m.q, q, num_heads);
+}
+
 // -inf for keys that are not. Ends with a barrier.
 template <int kDim>
-__device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, AttentionLogits& logits,
-                                              int num_keys, float scale) {
+__device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, const AttentionQueries<kDim>& q,
+                                              AttentionLogits& logits, int num_keys, float scale) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int group = lane / 4;
@@ -124,7 +219,7 @@ __device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, Atte
   // 16 keys a warp.
   float sums[2][4] = {};
   const int matrix = lane / 8;
-  const uint16_t* const q_row = m.q[lane % 8 + matrix % 2 * 8] + matrix / 2 * 8;
+  const uint16_t* const q_row = q[lane % 8 + matrix % 2 * 8] + matrix / 2 * 8;
   const uint16_t* const key_row = m.keys[warp * 16 + lane % 8 + matrix / 2 * 8] + matrix % 2 * 8;
 #pragma unroll 4
   for (int d = 0; d < kDim; d += 16) {
@@ -144,6 +239,12 @@ __device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, Atte
     }
   }
   __syncthreads();
+}
+
+template <int kDim>
+__device__ __forceinline__ void ComputeLogits(const AttentionTile<kDim>& m, AttentionLogits& logits,
+                                              int num_keys, float scale) {
+  ComputeLogits<kDim>(m, m.q, logits, num_keys, scale);
 }
 
 // The largest logit of head thread / 8, for all eight threads of a head.

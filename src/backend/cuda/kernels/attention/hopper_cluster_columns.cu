@@ -8,207 +8,15 @@
 // barriers, and no thread that asks waits for what comes; and where all rows lie is looked up in the beginning, by the threads that wait for the first.
 //
 // Two warpgroups have every other tile of the block's, then half of its columns each; the third brings everything.
-#include <algorithm>
-
-#include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/device/numeric/reduce.cuh"
-#include "backend/cuda/device/ptx/wgmma_tma.cuh"
-#include "backend/cuda/device/sync/cluster_barrier.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/attention_sums.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
-#include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/kernels/attention/hopper_columns_rows.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kDim = 512;
-constexpr int kHeads = 64;
-constexpr int kKeys = 64;
-constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
-constexpr int kConsumers = 256;
-constexpr int kProducers = 128;
-constexpr int kConsumerRegisters = 224;
-constexpr int kThreads = kConsumers + kProducers;
-// A block gets 168 registers a thread at first.
-constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegisters) / kProducers;
-constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
-constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
-constexpr int kRowsBytes = kDim / kCols * kBlockBytes;
-constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
-constexpr int kHalves = 2;          // Of 64 rows' columns: what comes by itself.
-constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
-
-// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of all tiles (bf16
-// [kHeads][kKeys] each, pieces permuted), and behind them their sums. Columns of values come to slots, which are counted from the end; a
-// slot that lies among keys waits for those to have been used.
-constexpr int kKeysBegin = kRowsBytes;
-constexpr int kRoomBegin = 3 * kRowsBytes;
-constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
-constexpr int kMostSlots = 16;
-
-// What follows from the number of a cluster's blocks.
-template <int kBlocks>
-struct Cut {
-  static constexpr int kColumns = kDim / kBlocks;                         // Of a block.
-  static constexpr int kGroups = kColumns >= 2 * kCols ? 2 : 1;           // Warpgroups that have values,
-  static constexpr int kGroupColumns = kColumns / kGroups;                // and how many columns each.
-  static constexpr int kSlotBytes = kGroupColumns / kCols * kBlockBytes;  // Such columns of a tile.
-  static constexpr int kMostTilesOfGroup = (kMostTiles + 2 * kBlocks - 1) / (2 * kBlocks);
-
-  static constexpr int SlotBegin(int slot) { return kPlaceBytes - (slot + 1) * kSlotBytes; }
-  // As many as there is room for behind weights and sums; queries stay until other blocks' weights come.
-  static __device__ __forceinline__ int NumSlots(int num_tiles) {
-    const int begin = max(num_tiles * (kBlockBytes + kSumBytes), kKeysBegin);
-    return min((kPlaceBytes - begin) / kSlotBytes, kMostSlots);
-  }
-  static_assert((kPlaceBytes - kMostTiles * (kBlockBytes + kSumBytes)) / kSlotBytes >= kGroups);
-  static_assert(SlotBegin(0) >= kRoomBegin);
-};
-
-template <int kBlocks>
-struct Shared {
-  unsigned char place[kPlaceBytes];
-  const uint16_t* rows[kMostTiles * kKeys];  // Null behind the last key.
-  float maxima[kBlocks][2][kHeads];          // Of the logits of each block's warpgroups.
-  uint64_t q_full[kHalves];
-  uint64_t keys_full[2][kHalves];
-  uint64_t keys_empty[2];
-  uint64_t slot_full[kMostSlots];
-  uint64_t slot_empty[kMostSlots];
-  uint64_t maxima_came;
-  uint64_t weights_came[kMostTiles];
-};
-static_assert(sizeof(Shared<8>) <= DeviceLimits().shared_bytes);
-
-// What a block has to do: tiles rank, rank + kBlocks, ... of a token.
-struct Item {
-  int64_t token;
-  int first_head;
-  int num_heads;
-  int num_keys;
-  int num_tiles;
-  int rank;
-  int num_own;  // Of its tiles.
-};
-
-// --- Producers -------------------------------------------------------------------------------------------------------
-
-// Half of the columns of 64 rows, 16 rows a warp; row_of(i) is null where there is none: zeros.
-template <typename RowOf>
-__device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
-                                         const void* any) {
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  static_assert(kDim / kHalves / 8 == 32);  // A piece a lane.
-  const uint32_t to = SharedAddress(rows) + (half * 4 + lane / 8) * kBlockBytes;
-#pragma unroll 8
-  for (int i = 0; i < 16; ++i) {
-    const int r = warp * 16 + i;
-    const uint16_t* const row = row_of(r);
-    const bool exists = row != nullptr;
-    CopyAsync16(to + r * 128 + ((lane % 8) ^ (r % 8)) * 16,
-                exists ? static_cast<const void*>(row + half * (kDim / kHalves) + lane * 8) : any, exists);
-  }
-}
-
-// Tile number i of the block's, to the place of the even or odd ones.
-template <int kBlocks, typename RowOf>
-__device__ __forceinline__ void BringTile(Shared<kBlocks>& m, int i, const RowOf& row_of, const void* any) {
-  const int odd = i % 2;
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    CopyHalf(m.place + kKeysBegin + odd * kRowsBytes, half, row_of, any);
-    ArriveWhenCopied(&m.keys_full[odd][half]);
-  }
-}
-
-// Queries and the first two tiles, whose rows a warp looks up by itself, one a lane.
-template <int kBlocks>
-__device__ __forceinline__ void BringFirst(Shared<kBlocks>& m, const AttentionParams& p, const Item& item,
-                                           const KeyRows& keys) {
-  const auto* const q =
-      static_cast<const uint16_t*>(p.q) + (item.token * p.num_heads + item.first_head) * kDim;
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    CopyHalf(
-        m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
-    ArriveWhenCopied(&m.q_full[half]);
-  }
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int key = (item.rank + lane / 16 * kBlocks) * kKeys + warp * 16 + lane % 16;
-  const uint16_t* const row = key < item.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
-  for (int i = 0; i < min(item.num_own, 2); ++i) {
-    BringTile(
-        m, i,
-        [&](int r) {
-          return reinterpret_cast<const uint16_t*>(
-              __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row), i * 16 + r % 16));
-        },
-        p.q);
-  }
-}
-
-// Columns [first_column, first_column + kColumns) of 64 rows to a slot.
-template <int kColumns>
-__device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t* const* rows,
-                                            int first_column, const void* any) {
-  constexpr int kPieces = kColumns / 8;
-  constexpr int kRowsAtOnce = 32 / kPieces;
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int piece = lane % kPieces;
-  const uint32_t to = SharedAddress(slot) + piece / 8 * kBlockBytes;
-#pragma unroll
-  for (int i = 0; i < 16; i += kRowsAtOnce) {
-    const int r = warp * 16 + i + lane / kPieces;
-    const uint16_t* const row = rows[r];
-    const bool exists = row != nullptr;
-    CopyAsync16(to + r * 128 + ((piece % 8) ^ (r % 8)) * 16,
-                exists ? static_cast<const void*>(row + first_column + piece * 8) : any, exists);
-  }
-}
-
-template <int kBlocks>
-__device__ __forceinline__ void Produce(Shared<kBlocks>& m, const AttentionParams& p, const Item& item) {
-  using C = Cut<kBlocks>;
-  const int num_slots = C::NumSlots(item.num_tiles);
-  const int num_fills = item.num_tiles * C::kGroups;
-  int fills = 0;  // Of slots.
-  const auto fill = [&] {
-    const int slot = fills % num_slots;
-    if (fills >= num_slots) WaitForPhase(&m.slot_empty[slot], (fills / num_slots - 1) & 1);
-    const int group = fills % C::kGroups;
-    CopyColumns<C::kGroupColumns>(m.place + C::SlotBegin(slot), m.rows + fills / C::kGroups * kKeys,
-                                  item.rank * C::kColumns + group * C::kGroupColumns, p.q);
-    ArriveWhenCopied(&m.slot_full[slot]);
-    ++fills;
-  };
-
-  if (item.num_own > 2) {
-    // What need not wait for keys to be used, before further tiles do.
-    while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) fill();
-  }
-  for (int i = 2; i < item.num_own; ++i) {
-    WaitForPhase(&m.keys_empty[i % 2], (i / 2 - 1) & 1);
-    const uint16_t* const* const rows = m.rows + (item.rank + i * kBlocks) * kKeys;
-    BringTile(
-        m, i, [&](int r) { return rows[r]; }, p.q);
-  }
-  while (fills < num_fills) {
-    if (fills < num_slots) {
-      // Slots go down through the odd tiles' place to that of the even ones.
-      const int begin = C::SlotBegin(fills);
-      const int of_odd = item.num_own / 2;
-      const int of_even = item.num_own - of_odd;
-      if (begin < kRoomBegin && of_odd > 0) WaitForPhase(&m.keys_empty[1], (of_odd - 1) & 1);
-      if (begin < kRoomBegin - kRowsBytes && of_even > 0) WaitForPhase(&m.keys_empty[0], (of_even - 1) & 1);
-    }
-    fill();
-  }
-}
+using namespace columns;  // NOLINT(google-build-using-namespace): all of it is this kernel's.
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
@@ -217,9 +25,10 @@ __device__ __forceinline__ void MeetGroup(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kConsumers / 2) : "memory");
 }
 
-template <int kBlocks>
-__device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParams& p, const Item& item) {
-  using C = Cut<kBlocks>;
+template <int kBlocks, bool kPacked>
+__device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const AttentionParams& p,
+                                        const Item& item) {
+  using C = Cut<kBlocks, kPacked>;
   constexpr int kMostMine = C::kMostTilesOfGroup;
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / 128;
@@ -390,12 +199,12 @@ __device__ __forceinline__ void Consume(Shared<kBlocks>& m, const AttentionParam
 }
 
 // Grid: blocks of a cluster, groups of heads, tokens.
-template <int kBlocks>
+template <int kBlocks, bool kPacked>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
     HopperClusterColumnsKernel(const __grid_constant__ SequenceTable table,
                                const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) unsigned char raw[];
-  auto& m = *reinterpret_cast<Shared<kBlocks>*>(raw);
+  auto& m = *reinterpret_cast<Shared<kBlocks, kPacked>*>(raw);
   const int thread = static_cast<int>(threadIdx.x);
   const auto rank = static_cast<int>(blockIdx.x);
   if (thread == 0) {
@@ -435,8 +244,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
                      .num_tiles = num_tiles,
                      .rank = rank,
                      .num_own = (num_tiles - rank + kBlocks - 1) / kBlocks};  // None where tiles are fewer.
+  Bringing<kBlocks, kPacked> bring(m, p, item);
   if (thread >= kConsumers) {
-    if (item.num_own > 0) BringFirst(m, p, item, keys);
+    if (item.num_own > 0) BringFirst(m, bring, p, item, keys);
   } else {
     for (int key = thread; key < num_tiles * kKeys; key += kConsumers)
       m.rows[key] = key < num_keys ? keys.template Row<uint16_t>(key) : nullptr;
@@ -445,7 +255,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
   WaitForCluster();  // The others' barriers are there.
   if (thread >= kConsumers) {
     GiveUpRegisters<kProducerRegisters>();
-    Produce(m, p, item);
+    Produce(m, bring, item);
     __syncwarp();
     ArriveAtClusterRelaxed();
   } else {
@@ -463,8 +273,9 @@ int64_t NumHeadGroups(const AttentionParams& p) { return CeilDiv(p.num_heads, kH
 
 int64_t ColumnClusters(CudaContext& context, int blocks) {
   const auto most = [&]<int kBlocks>() {
-    return context.queue().MostClusters(reinterpret_cast<const void*>(HopperClusterColumnsKernel<kBlocks>),
-                                        kBlocks, kThreads, sizeof(Shared<kBlocks>));
+    return context.queue().MostClusters(
+        reinterpret_cast<const void*>(HopperClusterColumnsKernel<kBlocks, false>), kBlocks, kThreads,
+        sizeof(Shared<kBlocks, false>));
   };
   if (blocks == 8) return most.template operator()<8>();
   return blocks == 4 ? most.template operator()<4>() : most.template operator()<2>();
@@ -475,8 +286,13 @@ Status HopperClusterColumns(CudaContext& context, const SequenceTable& table, co
   const auto launch = [&]<int kBlocks>() {
     const dim3 grid(kBlocks, static_cast<unsigned>(NumHeadGroups(params)),
                     static_cast<unsigned>(params.num_tokens));
-    context.Launch(HopperClusterColumnsKernel<kBlocks>, grid, kThreads, sizeof(Shared<kBlocks>), table,
-                   params);
+    if (table.form == StoredForm::kRelease) {
+      context.Launch(HopperClusterColumnsKernel<kBlocks, true>, grid, kThreads, sizeof(Shared<kBlocks, true>),
+                     table, params);
+    } else {
+      context.Launch(HopperClusterColumnsKernel<kBlocks, false>, grid, kThreads,
+                     sizeof(Shared<kBlocks, false>), table, params);
+    }
   };
   switch (num_blocks) {
     case 8:

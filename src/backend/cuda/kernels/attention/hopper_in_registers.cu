@@ -14,6 +14,7 @@
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/attention_sums.cuh"
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
+#include "backend/cuda/kernels/attention/hopper_packed_rows.cuh"
 #include "backend/cuda/lowering/select/attention.h"
 
 namespace dsv4::backend::cuda {
@@ -46,6 +47,7 @@ struct Shared {
   unsigned char q_or_weights[std::max(kBlocks, kMostTiles) * kBlockBytes];
   float tile_sums[kMostTiles][kHeads];
   float maxima[2][kHeads];  // Of each warpgroup's logits.
+  uint2 scales[2][kKeys];   // Of packed keys.
   int num_keys;             // Of the token whose queries are there.
   uint64_t keys_full[2];
   uint64_t keys_empty[2];
@@ -88,6 +90,57 @@ __device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16
   }
 }
 
+// The same of packed rows.
+__device__ __forceinline__ void CopyPackedKeys(Rows& rows, uint2 (&scales)[kKeys], int first_row,
+                                               const uint16_t* row_of_lane, const void* any) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int piece = lane % kLanesOfBlock;
+  const int second = piece / kCodePieces;  // Half of the lanes have another block.
+  const uint32_t to = SharedAddress(rows.bytes);
+#pragma unroll 1
+  for (int i = 0; i < 32; i += kRowsAtOnce) {
+    const int row = i + lane / kLanesOfBlock;
+    const auto* const from = reinterpret_cast<const unsigned char*>(
+        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), row));
+#pragma unroll
+    for (int block = 0; block + 1 < kCodedBlocks; block += 2) {
+      CopyPieceOfBlock(to + (block + second) * kBlockBytes, first_row + row, piece % kCodePieces,
+                       block + second, from, any);
+    }
+    constexpr int kLastCoded = kCodedBlocks - 1;
+    if (second == 0) {
+      CopyPieceOfBlock(to + kLastCoded * kBlockBytes, first_row + row, piece, kLastCoded, from, any);
+    } else if (piece == kCodePieces) {
+      CopyAsync8(SharedAddress(&scales[first_row + row]),
+                 from != nullptr ? static_cast<const void*>(from + kReleaseRowScales) : any, from != nullptr);
+    }
+    CopyPieceOfBlock(to + kCodedBlocks * kBlockBytes, first_row + row, piece, kCodedBlocks, from, any);
+  }
+}
+// Those 32 rows, by the warp that has brought them.
+__device__ __forceinline__ void WidenKeys(Rows& rows, const uint2 (&scales)[kKeys], int first_row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kAtOnce = 4;
+  __syncwarp();
+#pragma unroll 1
+  for (int block = 0; block < kCodedBlocks; ++block) {
+#pragma unroll 1
+    for (int begin = 0; begin < 32; begin += kAtOnce * kRowsAtOnce) {
+      unsigned char* blocks[kAtOnce];
+      int lines[kAtOnce];
+      uint32_t of_lines[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        blocks[i] = rows.bytes + block * kBlockBytes;
+        lines[i] = first_row + begin + i * kRowsAtOnce + lane / kLanesOfBlock;
+        of_lines[i] = reinterpret_cast<const unsigned char*>(&scales[lines[i]])[block];
+      }
+      WidenLines<kAtOnce>(blocks, lines, of_lines, lane % kLanesOfBlock);
+    }
+  }
+}
+
+template <bool kPacked>
 __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, const AttentionParams& p) {
   const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -120,7 +173,11 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
     int64_t place = place_of(key_of(1));
     const auto bring = [&](int fill) {
       WaitForPhase(&m.keys_empty[odd], (fills & 1U) ^ 1U);
-      CopyKeys(m.keys[odd], first_row, row, p.q);
+      if constexpr (kPacked) {
+        CopyPackedKeys(m.keys[odd], m.scales[odd], first_row, row, p.q);
+      } else {
+        CopyKeys(m.keys[odd], first_row, row, p.q);
+      }
       CommitCopies();
       ++fills;
       row = row_of(key_of(fill + 1), place);
@@ -130,6 +187,10 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
       PublishToMatrixSteps();
       __syncwarp();
       if (lane == 0) Arrive(barrier);
+    };
+    const auto tell_keys = [&] {
+      if constexpr (kPacked) WidenKeys(m.keys[odd], m.scales[odd], first_row);
+      tell(&m.keys_full[odd]);
     };
     // A quarter of the heads each.
     const int row_of_q = warp * (kHeads / 4) + lane / kLanesOfBlock;
@@ -158,14 +219,14 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
     CommitCopies();
     if (num_fills > 0) {
       WaitForCopies<1>();
-      tell(&m.keys_full[odd]);
+      tell_keys();
     }
     WaitForCopies<0>();
     tell(&m.q_full);
     for (int fill = 1; fill < num_fills; ++fill) {
       bring(fill);
       WaitForCopies<0>();
-      tell(&m.keys_full[odd]);
+      tell_keys();
     }
     token_parity ^= 1U;
   }
@@ -352,6 +413,7 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
   }
 }
 
+template <bool kPacked>
 __global__ void __launch_bounds__(kConsumers + kProducers, 1)
     HopperInRegistersKernel(const __grid_constant__ SequenceTable table,
                             const __grid_constant__ AttentionParams p) {
@@ -370,7 +432,7 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
     GiveUpRegisters<kProducerRegisters>();
-    Produce(m, table, p);
+    Produce<kPacked>(m, table, p);
   } else {
     TakeRegisters<kConsumerRegisters>();
     Consume(m, p);
@@ -382,7 +444,9 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
 Status HopperInRegisters(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
   const int64_t items = params.num_tokens * CeilDiv(params.num_heads, kHeads);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.queue().num_sms()));
-  context.Launch(HopperInRegistersKernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);
+  const auto kernel =
+      table.form == StoredForm::kRelease ? HopperInRegistersKernel<true> : HopperInRegistersKernel<false>;
+  context.Launch(kernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);
   return {};
 }
 

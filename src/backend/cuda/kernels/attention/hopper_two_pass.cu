@@ -7,6 +7,7 @@
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
+#include "backend/cuda/kernels/attention/hopper_packed_rows.cuh"
 #include "backend/cuda/kernels/attention/hopper_two_pass.h"
 
 namespace dsv4::backend::cuda {
@@ -33,6 +34,7 @@ struct Shared {
   float group_sums[kHeads][kKeys / 8];  // Of a tile's weights, eight keys each.
   float maxima[2][kHeads];              // Of each warpgroup's logits.
   float normalizers[kHeads];
+  uint2 scales[kBuffers][kKeys];  // Of packed rows.
 };
 
 // A thread's share of 64 rows: a quarter of row thread / 4. `row` is null where there is none: zeros.
@@ -47,7 +49,43 @@ __device__ __forceinline__ void CopyRow(Rows& rows, const uint16_t* row, const v
   }
 }
 
+// The same of packed rows; a thread then has a quarter of every block.
+__device__ __forceinline__ void CopyPackedRow(Rows& rows, uint2 (&scales)[kKeys], const unsigned char* row,
+                                              const void* any) {
+  const int r = static_cast<int>(threadIdx.x) / 4;
+  const int quarter = static_cast<int>(threadIdx.x) % 4;
+  const uint32_t to = SharedAddress(rows.bytes);
+#pragma unroll
+  for (int block = 0; block < kCodedBlocks; ++block)
+    CopyPieceOfBlock(to + block * kBlockBytes, r, quarter, block, row, any);
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    CopyPieceOfBlock(to + kCodedBlocks * kBlockBytes, r, 2 * quarter + i, kCodedBlocks, row, any);
+  if (quarter == 0) {
+    CopyAsync8(SharedAddress(&scales[r]),
+               row != nullptr ? static_cast<const void*>(row + kReleaseRowScales) : any, row != nullptr);
+  }
+}
+__device__ __forceinline__ void WidenRow(Rows& rows, const uint2 (&scales)[kKeys]) {
+  const int r = static_cast<int>(threadIdx.x) / 4;
+  const int quarter = static_cast<int>(threadIdx.x) % 4;
+  const auto* const of_row = reinterpret_cast<const unsigned char*>(&scales[r]);
+  __syncwarp();  // Four threads have brought the row.
+#pragma unroll
+  for (int block = 0; block < kCodedBlocks; ++block) {
+    unsigned char* const of_block = rows.bytes + block * kBlockBytes;
+    const uint4 codes = *reinterpret_cast<const uint4*>(of_block + PieceOfLine(r, quarter));
+    const uint32_t scale = of_row[block];
+    __syncwarp();
+    *reinterpret_cast<uint4*>(of_block + PieceOfLine(r, 2 * quarter)) =
+        WidenE4m3(make_uint2(codes.x, codes.y), scale);
+    *reinterpret_cast<uint4*>(of_block + PieceOfLine(r, 2 * quarter + 1)) =
+        WidenE4m3(make_uint2(codes.z, codes.w), scale);
+  }
+}
+
 // Grid: tokens, groups of heads.
+template <bool kPacked>
 __global__ void __launch_bounds__(kThreads, 1)
     HopperTwoPassKernel(const __grid_constant__ SequenceTable table, const AttentionParams p) {
   BeginKernel();
@@ -72,7 +110,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   const uint16_t* next_row = key_row(0);
   const auto copy_tile = [&](int step) {
-    if (step < 2 * num_tiles) CopyRow(m.keys[step % kBuffers], next_row, p.q);
+    if (step < 2 * num_tiles) {
+      if constexpr (kPacked) {
+        CopyPackedRow(m.keys[step % kBuffers], m.scales[step % kBuffers],
+                      reinterpret_cast<const unsigned char*>(next_row), p.q);
+      } else {
+        CopyRow(m.keys[step % kBuffers], next_row, p.q);
+      }
+    }
     CommitCopies();
     next_row = key_row(step + 1);
   };
@@ -108,15 +153,16 @@ __global__ void __launch_bounds__(kThreads, 1)
       logits[i] = key < keys.num_keys ? logits[i] * p.softmax_scale : -INFINITY;
     }
   };
-  const auto wait_for_tile = [&] {
+  const auto wait_for_tile = [&](int step) {
     WaitForCopies<kBuffers - 1>();
+    if constexpr (kPacked) WidenRow(m.keys[step % kBuffers], m.scales[step % kBuffers]);
     PublishToMatrixSteps();
     __syncthreads();
   };
 
   float maxima[2] = {-INFINITY, -INFINITY};
   for (int step = 0; step < num_tiles; ++step) {
-    wait_for_tile();
+    wait_for_tile(step);
     float logits[16];
     logits_of(step, logits);
 #pragma unroll
@@ -142,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float o[2][64] = {};
   const uint32_t weight_address = SharedAddress(m.weights);
   for (int step = num_tiles; step < 2 * num_tiles; ++step) {
-    wait_for_tile();
+    wait_for_tile(step);
     float logits[16];
     logits_of(step, logits);
     float weights[16];
@@ -223,7 +269,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 Status HopperTwoPass(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
   const dim3 grid(static_cast<unsigned>(params.num_tokens),
                   static_cast<unsigned>(CeilDiv(params.num_heads, kHeads)));
-  context.Launch(HopperTwoPassKernel, grid, kThreads, sizeof(Shared), table, params);
+  const auto kernel =
+      table.form == StoredForm::kRelease ? HopperTwoPassKernel<true> : HopperTwoPassKernel<false>;
+  context.Launch(kernel, grid, kThreads, sizeof(Shared), table, params);
   return {};
 }
 

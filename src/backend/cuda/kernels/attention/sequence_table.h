@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/device/numeric/device_array.h"
+#include "tensor/cache_format.h"
 
 namespace dsv4::backend::cuda {
 
@@ -16,12 +17,23 @@ struct SequenceRows {
   int64_t page_begin = 0;  // In `pages`.
 };
 
+// How rows are stored, for kernels that read some forms faster than others: in the queries' dtype; as the release rounds them
+// (kReleaseRow, kReleaseKey of device/numeric/packed_rows.cuh); any other form.
+enum class StoredForm : uint8_t { kWide, kRelease, kAny };
+
+struct StoredRows {
+  CacheFormat format;
+  int64_t row_bytes = 0;
+};
+
 struct SequenceTable {
   DeviceArray<SequenceRows> sequences;
   const void* const* pages =
       nullptr;  // Without their number, which grows with the context: launches stay alike.
   int64_t rows_per_page = 1;
-  int64_t width = 0;
+  StoredRows ring;
+  StoredRows paged;
+  StoredForm form = StoredForm::kWide;  // Of both.
 
 #ifdef __CUDACC__
   // Each has a token at least, so the one of a token is not behind its number; in a decode step, whose sequences have one each, and
@@ -36,14 +48,16 @@ struct SequenceTable {
     }
     return sequences[begin];
   }
+  // T: elements of a row, or anything if it is packed.
   template <typename T>
   __device__ const T* PagedRow(const SequenceRows& sequence, int64_t row) const {
     const void* page = pages[sequence.page_begin + row / rows_per_page];
-    return static_cast<const T*>(page) + row % rows_per_page * width;
+    return reinterpret_cast<const T*>(static_cast<const char*>(page) + row % rows_per_page * paged.row_bytes);
   }
   template <typename T>
   __device__ const T* RingRow(const SequenceRows& sequence, int64_t position) const {
-    return static_cast<const T*>(sequence.ring) + position % sequence.ring_capacity * width;
+    return reinterpret_cast<const T*>(static_cast<const char*>(sequence.ring) +
+                                      position % sequence.ring_capacity * ring.row_bytes);
   }
 #endif
 };

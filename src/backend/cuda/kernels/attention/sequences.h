@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/device/numeric/packed_rows.h"
 #include "backend/cuda/kernels/attention/sequence_table.h"
 #include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/cuda_context.h"
@@ -17,10 +18,11 @@ namespace dsv4::backend::cuda {
 
 // What a table says of sequences beside where they are.
 struct SequenceTableOptions {
-  int64_t ratio = 0;  // Tokens of an entry; 0: there are none.
-  EntryShard shard;   // The entries whose rows are here.
-  int64_t shift = 0;  // Added to first_position.
-  int64_t width = 0;  // Of a row.
+  int64_t ratio = 0;           // Tokens of an entry; 0: there are none.
+  EntryShard shard;            // The entries whose rows are here.
+  int64_t shift = 0;           // Added to first_position.
+  int64_t width = 0;           // Of a row,
+  DType dtype = DType::kBF16;  // and what it is read as: that of the queries.
 };
 
 inline const PagedRows& EntriesOf(const ops::AttentionSequence& sequence) { return sequence.entries; }
@@ -46,6 +48,42 @@ int64_t MostVisible(std::span<const Sequence> sequences, int64_t ratio) {
   return most;
 }
 
+// How rows of sequences are stored, which is the same in all steps of a model: the formats of windows and of entries, and what they are
+// together.
+struct StoredForms {
+  CacheFormat window;
+  CacheFormat entries;
+  StoredForm form = StoredForm::kWide;
+};
+template <typename Sequence>
+Result<StoredForms> FormsOf(std::span<const Sequence> sequences, const SequenceTableOptions& options) {
+  StoredForms forms = {.window = options.dtype, .entries = options.dtype};
+  int num_windows = 0;
+  int num_entries = 0;
+  const auto take = [](CacheFormat& all, int& count, const CacheFormat& format) {
+    const bool same = count == 0 || all == format;
+    all = format;
+    ++count;
+    return same;
+  };
+  for (const Sequence& s : sequences) {
+    if (s.num_tokens == 0) continue;
+    if ((WindowOf(s).data != nullptr && !take(forms.window, num_windows, WindowOf(s).format)) ||
+        (options.ratio > 0 && !take(forms.entries, num_entries, EntriesOf(s).format))) {
+      return Error(Unimplemented("this backend takes rows of all sequences in one format"));
+    }
+  }
+  if (!forms.window.packed() && !forms.entries.packed()) return forms;
+  const auto is_release = [&](const CacheFormat& format, int count) {
+    return count == 0 || (options.width == kReleaseRowWidth && format == kReleaseRow) ||
+           (options.width == kReleaseKeyWidth && format == kReleaseKey);
+  };
+  forms.form = is_release(forms.window, num_windows) && is_release(forms.entries, num_entries)
+                   ? StoredForm::kRelease
+                   : StoredForm::kAny;
+  return forms;
+}
+
 // Stages a descriptor for each sequence that has tokens, and the tables of the pages that their queries may read.
 template <typename Sequence>
 Result<SequenceTable> StageSequences(CudaContext& context, std::span<const Sequence> sequences,
@@ -54,12 +92,7 @@ Result<SequenceTable> StageSequences(CudaContext& context, std::span<const Seque
     const int64_t rows = options.shard.NumRows(VisibleEntries(s, options.ratio));
     return rows == 0 ? 0 : (rows + EntriesOf(s).rows_per_page - 1) / EntriesOf(s).rows_per_page;
   };
-  // Of all steps of a model alike.
-  const auto packed = [](const Sequence& s) {
-    return EntriesOf(s).format.packed() || WindowOf(s).format.packed();
-  };
-  if (std::ranges::any_of(sequences, packed))
-    return Error(Unimplemented("this backend takes no packed cache rows"));
+  DSV4_ASSIGN_OR_RETURN(const StoredForms forms, FormsOf(sequences, options));
   SequenceTable table;
   DSV4_ASSIGN_OR_RETURN(
       table.sequences,
@@ -97,7 +130,9 @@ Result<SequenceTable> StageSequences(CudaContext& context, std::span<const Seque
     }
     return rows_per_page;
   });
-  table.width = options.width;
+  table.ring = {forms.window, forms.window.RowBytes(options.width)};
+  table.paged = {forms.entries, forms.entries.RowBytes(options.width)};
+  table.form = forms.form;
   return table;
 }
 

@@ -207,8 +207,9 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const SequenceTable table,
-      StageSequences(context, args.sequences,
-                     {.ratio = args.ratio, .shard = shard, .shift = shift, .width = width}));
+      StageSequences(
+          context, args.sequences,
+          {.ratio = args.ratio, .shard = shard, .shift = shift, .width = width, .dtype = args.q.dtype}));
   const ScoreParams score = {.q = args.q.data,
                              .weights = args.weights.data,
                              .scores = nullptr,

@@ -60,16 +60,32 @@ __device__ __forceinline__ void ScoreInCluster(IndexerScoring& m, IndexerKey* al
   const int t = static_cast<int>(threadIdx.x);
   const auto rows_per_page = static_cast<uint32_t>(table.rows_per_page);
   const void* const* const pages = &table.pages[sequence.page_begin];
-  LoadScoreRows(m.keys, piece.count, [&](int row) {
+  const auto key_at = [&](int row) {
     const auto key = static_cast<uint32_t>(piece.first + row);
-    return static_cast<const uint16_t*>(pages[key / rows_per_page]) + key % rows_per_page * kScoreWidth;
-  });
+    return static_cast<const char*>(pages[key / rows_per_page]) +
+           key % rows_per_page * static_cast<uint32_t>(table.paged.row_bytes);
+  };
+  const bool packed = table.form == StoredForm::kRelease;
+  if (packed) {
+    for (int i = t; i < 2 * piece.count; i += kIndexerThreads)
+      CopyPackedKey(m.keys[i / 2], key_at(i / 2), i % 2);
+  } else {
+    LoadScoreRows(m.keys, piece.count,
+                  [&](int row) { return reinterpret_cast<const uint16_t*>(key_at(row)); });
+  }
   const auto* const q = static_cast<const uint16_t*>(p.q) + token * p.num_heads * kScoreWidth;
   LoadScoreRows(m.q, p.num_heads, [&](int row) { return q + row * kScoreWidth; });
   if (t < p.num_heads)
     m.head_weights[t] = Both(static_cast<const uint16_t*>(p.weights)[token * p.num_heads + t]);
   CommitCopies();
   WaitForCopies<0>();
+  if (packed) {
+    // Whole warps go around together.
+    for (int i = t; i - t % 32 < 2 * piece.count; i += kIndexerThreads) {
+      __syncwarp();
+      WidenPackedKey(m.keys[min(i / 2, kIndexerMaxPiece - 1)], i % 2);
+    }
+  }
   __syncthreads();
   for (int begin = t / 32 * 16; begin < piece.count; begin += kIndexerWarps * 16) {
     ScoreSixteenKeys(m.keys[begin], m.q[0], m.head_weights, p.num_heads, [&](int key, float score) {

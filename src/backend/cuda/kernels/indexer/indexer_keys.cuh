@@ -3,7 +3,9 @@
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/indexer/indexer_scores.h"
 
@@ -11,6 +13,33 @@ namespace dsv4::backend::cuda {
 
 inline constexpr int kScoreRow =
     kScoreWidth + 8;  // Elements between rows in shared memory, so that eight lie in different banks.
+
+// Packed keys (kReleaseKey) come to rows of kScoreRow at kPackedKeyBegin, from where they widen to the beginning: two threads of a warp a
+// key, `half` of its columns each, which both have asked for it.
+inline constexpr int kPackedKeyBegin = 192;  // In bytes.
+static_assert(kPackedKeyBegin % 16 == 0 && kPackedKeyBegin + kReleaseKeyBytes <= kScoreRow * 2);
+__device__ __forceinline__ void CopyPackedKey(uint16_t (&row)[kScoreRow], const void* from, int half) {
+  const auto* const words = static_cast<const float*>(from);
+  auto* const to = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(row) + kPackedKeyBegin);
+#pragma unroll
+  for (int i = 0; i < kReleaseKeyBytes / 8; ++i) CopyWordAsync(to + 2 * i + half, words + 2 * i + half);
+  if (half == 0) CopyWordAsync(to + kReleaseKeyBytes / 4 - 1, words + kReleaseKeyBytes / 4 - 1);
+}
+__device__ __forceinline__ void WidenPackedKey(uint16_t (&row)[kScoreRow], int half) {
+  auto* const bytes = reinterpret_cast<unsigned char*>(row);
+  const auto* const packed = reinterpret_cast<const uint4*>(bytes + kPackedKeyBegin);
+  const uint4 codes[2] = {packed[2 * half], packed[2 * half + 1]};
+  const uint32_t scales = *reinterpret_cast<const uint32_t*>(bytes + kPackedKeyBegin + kReleaseKeyScales);
+  __syncwarp();
+#pragma unroll
+  for (int group = 0; group < 2; ++group) {
+    const uint32_t factors = FactorsOfE8m0(scales >> (16 * half + 8 * group) & 0xFFU);
+    auto* const to = reinterpret_cast<uint4*>(bytes + half * 128 + group * 64);
+    const uint32_t words[4] = {codes[group].x, codes[group].y, codes[group].z, codes[group].w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = WidenE2m1(words[i], factors);
+  }
+}
 
 // Two dot products, rounded as the contract rounds them; the first in the low half.
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/sequences.h"
@@ -41,8 +42,8 @@ __global__ void IndexerSelectScoreKernel(const __grid_constant__ SequenceTable t
   for (int i = threadIdx.x; i < p.num_heads * p.width; i += kScoreThreads) q[i] = ToFloat(q_row[i]);
   for (int i = threadIdx.x; i < num_keys * p.width; i += kScoreThreads) {
     const int key = i / p.width;
-    keys[key * (p.width + 1) + i % p.width] =
-        ToFloat(table.PagedRow<T>(sequence, first_key + key)[i % p.width]);
+    keys[key * (p.width + 1) + i % p.width] = StoredElement<T>(
+        table.paged.format, table.PagedRow<T>(sequence, first_key + key), p.width, i % p.width);
   }
   __syncthreads();
 
@@ -80,6 +81,7 @@ constexpr int kMmaKeys = 16 * kMmaWarps;
 constexpr int64_t kScoreBlocksOfSm = 4;
 constexpr int64_t kMaxTilesPerBlock = 16;
 
+template <bool kPacked>
 __global__ void __launch_bounds__(32 * kMmaWarps)
     IndexerSelectScoreMmaKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
   extern __shared__ __align__(16) uint16_t shared_q[];  // [num_heads, kScoreRow]
@@ -97,17 +99,40 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   constexpr int kPieces = kScoreWidth / 8;
   constexpr int kPiecesPerThread = kMmaKeys * kPieces / (32 * kMmaWarps);
   uint4 next[kPiecesPerThread];
+  // Of packed keys: a group of codes and its scale.
+  constexpr int kKeyGroups = kReleaseKeyWidth / kReleaseKeyGroup;
+  constexpr int kGroupsPerThread = kMmaKeys * kKeyGroups / (32 * kMmaWarps);
+  uint32_t next_codes[kGroupsPerThread][4];
+  uint32_t next_scales[kGroupsPerThread];
   // Division of 64 bits would take longer than all else.
   const auto rows_per_page = static_cast<uint32_t>(table.rows_per_page);
   const void* const* const pages = &table.pages[sequence.page_begin];
   const auto load = [&](int64_t first_key) {
+    if constexpr (kPacked) {
 #pragma unroll
-    for (int i = 0; i < kPiecesPerThread; ++i) {
-      const auto key = static_cast<uint32_t>(first_key) + (t + i * 32 * kMmaWarps) / kPieces;
-      next[i] = make_uint4(0, 0, 0, 0);
-      if (key >= visible) continue;
-      const auto* const page = static_cast<const uint16_t*>(pages[key / rows_per_page]);
-      next[i] = *reinterpret_cast<const uint4*>(page + key % rows_per_page * kScoreWidth + t % kPieces * 8);
+      for (int i = 0; i < kGroupsPerThread; ++i) {
+        const int group = t + i * 32 * kMmaWarps;
+        const auto key = static_cast<uint32_t>(first_key) + group / kKeyGroups;
+#pragma unroll
+        for (uint32_t& codes : next_codes[i]) codes = 0;
+        next_scales[i] = 0;
+        if (key >= visible) continue;
+        const auto* const row =
+            reinterpret_cast<const uint32_t*>(static_cast<const unsigned char*>(pages[key / rows_per_page]) +
+                                              key % rows_per_page * kReleaseKeyBytes);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) next_codes[i][w] = row[group % kKeyGroups * 4 + w];
+        next_scales[i] = row[kReleaseKeyScales / 4];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPiecesPerThread; ++i) {
+        const auto key = static_cast<uint32_t>(first_key) + (t + i * 32 * kMmaWarps) / kPieces;
+        next[i] = make_uint4(0, 0, 0, 0);
+        if (key >= visible) continue;
+        const auto* const page = static_cast<const uint16_t*>(pages[key / rows_per_page]);
+        next[i] = *reinterpret_cast<const uint4*>(page + key % rows_per_page * kScoreWidth + t % kPieces * 8);
+      }
     }
   };
   load(first_tile * kMmaKeys);
@@ -123,10 +148,22 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
     const int64_t first_key = (first_tile + i_tile) * kMmaKeys;
     const int num_keys = static_cast<int>(min(int64_t{kMmaKeys}, visible - first_key));
     if (i_tile > 0) __syncthreads();
+    if constexpr (kPacked) {
 #pragma unroll
-    for (int i = 0; i < kPiecesPerThread; ++i) {
-      const int piece = t + i * 32 * kMmaWarps;
-      *reinterpret_cast<uint4*>(&keys[piece / kPieces][piece % kPieces * 8]) = next[i];
+      for (int i = 0; i < kGroupsPerThread; ++i) {
+        const int group = t + i * 32 * kMmaWarps;
+        const int of_key = group % kKeyGroups;
+        const uint32_t factors = FactorsOfE8m0(next_scales[i] >> (8 * of_key) & 0xFFU);
+        auto* const to = reinterpret_cast<uint4*>(&keys[group / kKeyGroups][of_key * kReleaseKeyGroup]);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) to[w] = WidenE2m1(next_codes[i][w], factors);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPiecesPerThread; ++i) {
+        const int piece = t + i * 32 * kMmaWarps;
+        *reinterpret_cast<uint4*>(&keys[piece / kPieces][piece % kPieces * 8]) = next[i];
+      }
     }
     __syncthreads();
     if (i_tile + 1 < num_tiles) load(first_key + kMmaKeys);
@@ -160,6 +197,7 @@ void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams 
                               .width = params.width,
                               .max_visible = params.max_visible,
                               .top_k = params.top_k,
+                              .keys = table.form,
                               .clusters = {}};
   const Plan<IndexerPath> plan = ChooseScores(shape, context.limits());
   context.Chose(plan);
@@ -169,7 +207,9 @@ void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams 
     params.tiles_per_block = static_cast<int>(std::clamp<int64_t>(
         CeilDiv(num_tokens * num_tiles, kScoreBlocksOfSm * context.limits().num_sms), 1, kMaxTilesPerBlock));
     const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
-    context.Launch(IndexerSelectScoreMmaKernel, grid, 32 * kMmaWarps,
+    const auto kernel = table.form == StoredForm::kRelease ? IndexerSelectScoreMmaKernel<true>
+                                                           : IndexerSelectScoreMmaKernel<false>;
+    context.Launch(kernel, grid, 32 * kMmaWarps,
                    static_cast<size_t>(params.num_heads * kScoreRow) * sizeof(uint16_t), table, params);
     return;
   }
@@ -222,7 +262,8 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
       });
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const SequenceTable table,
-      StageSequences(context, args.sequences, {.ratio = args.ratio, .shard = {}, .width = width}));
+      StageSequences(context, args.sequences,
+                     {.ratio = args.ratio, .shard = {}, .width = width, .dtype = args.q.dtype}));
 
   if (!CanScore(context.limits(), num_heads, width, max_visible)) {
     return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +
@@ -245,6 +286,7 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                               .width = width,
                               .max_visible = max_visible,
                               .top_k = top_k,
+                              .keys = table.form,
                               .clusters = [&] { return IndexerClusters(context); }};
   const Plan<IndexerPath> plan = ChooseIndexer(shape, context.limits());
   if (plan.kernel == IndexerPath::kCluster) {

@@ -88,6 +88,7 @@ __device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kHeads / 
 }
 
 // Grid: tokens by 4, tiles.
+template <bool kPacked>
 __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_constant__ SequenceTable table,
                                                                   const ScoreParams p, const int num_tokens) {
   BeginKernel();
@@ -131,9 +132,22 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
   // Two threads a key.
   const auto rows_per_page = static_cast<uint32_t>(table.rows_per_page);
   const uint32_t to = SharedAddress(m.keys[group][in_group / 2]) + in_group % 2 * 16;
+  uint16_t(&my_row)[kScoreRow] = m.keys[group][in_group / 2];
   const auto copy_tile = [&](const Place& at) {
     const int key = at.key + in_group / 2;
     const bool exists = key < at.end_key;
+    if constexpr (kPacked) {
+      // Of a key that is none, whose scores are not wanted, any bytes will do.
+      if (exists) {
+        const auto index = static_cast<uint32_t>(key);
+        CopyPackedKey(my_row,
+                      static_cast<const char*>(at.pages[index / rows_per_page]) +
+                          index % rows_per_page * kReleaseKeyBytes,
+                      in_group % 2);
+      }
+      CommitCopies();
+      return;
+    }
     const auto* from = static_cast<const uint16_t*>(p.q);
     if (exists) {
       const auto index = static_cast<uint32_t>(key);
@@ -183,6 +197,10 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
   const uint32_t sign_mask = lane / 4 == 1 ? 0x80008000U : 0U;
   while (more) {
     WaitForCopies<0>();
+    if constexpr (kPacked) {
+      __syncwarp();
+      WidenPackedKey(my_row, in_group % 2);
+    }
     meet();
     uint32_t a[kSteps][4];
 #pragma unroll
@@ -259,8 +277,9 @@ void ScoreEntriesWgmma(CudaContext& context, const SequenceTable& table, ScorePa
   params.tiles_per_block = static_cast<int>(CeilDiv(tiles, kGroups) * kGroups);
   const dim3 grid(static_cast<unsigned>(num_fours),
                   static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
-  context.Launch(IndexerWgmmaKernel, grid, kThreads, sizeof(Shared), table, params,
-                 static_cast<int>(num_tokens));
+  const auto kernel =
+      table.form == StoredForm::kRelease ? IndexerWgmmaKernel<true> : IndexerWgmmaKernel<false>;
+  context.Launch(kernel, grid, kThreads, sizeof(Shared), table, params, static_cast<int>(num_tokens));
 }
 
 }  // namespace dsv4::backend::cuda

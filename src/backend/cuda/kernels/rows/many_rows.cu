@@ -166,6 +166,49 @@ __global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
 
 // The same, then rope, simulate_fp8 and store_rows, as RegisterRow does them.
 constexpr int kStoredWidth = 512;
+
+// Row r of a warp's, packed, to row `in_run` at `to`; sixteen lanes have a group.
+__device__ __forceinline__ void StorePacked(const WarpRows<kStoredWidth>& rows, int r, int lane,
+                                            int num_packed, unsigned char* to, int64_t in_run, int64_t row,
+                                            Fault* fault) {
+  const CacheFormat format = CacheFormat::Fp8(num_packed, kManyRowsGroup);
+  const auto row_bytes = static_cast<int>(format.RowBytes(kStoredWidth));
+  const auto scales = static_cast<int>(format.ScaleBegin(kStoredWidth));
+  to += in_run * row_bytes;
+#pragma unroll
+  for (int j = 0; j < rows.kPieces; ++j) {
+    const uint2 words = rows.words[r][j];
+    const int column = rows.Column(r, j, lane);
+    float values[4];
+    float max = 0.0F;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      values[e] = FourColumn(words, e);
+      const float magnitude = MagnitudeOf(values[e]);
+      max = fmaxf(max, isinf(magnitude) ? 0.0F : magnitude);
+    }
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+    if (column >= num_packed) {
+      *reinterpret_cast<uint2*>(to + num_packed + (column - num_packed) * 2) = words;
+      continue;
+    }
+    const uint32_t e8m0 = SmallestE8m0(max, CacheCode::kE4m3);
+    const float inverse = InverseOfE8m0(e8m0);
+    uint32_t codes = 0;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      bool fits = true;
+      codes |= E4m3Code(values[e], inverse, fits) << (8 * e);
+      if (!fits) ReportFault(fault, FaultKind::kCacheRow, row, column + e, __float_as_uint(values[e]), 0);
+    }
+    *reinterpret_cast<uint32_t*>(to + column) = codes;
+    if (column % kManyRowsGroup == 0) to[scales + column / kManyRowsGroup] = static_cast<unsigned char>(e8m0);
+  }
+  const int zero = scales + static_cast<int>(format.NumScales()) + lane;
+  if (zero < row_bytes) to[zero] = 0;
+}
+
 __global__ void __launch_bounds__(32 * kWarps, 4)
     ManyRowsNormAndStoreKernel(const __grid_constant__ ManyRows p) {
   LetNextKernelStart();
@@ -249,8 +292,13 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
         const int of = __ffs(static_cast<int>(has_row)) - 1;
         const auto destination =
             __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(run.destination), of);
-        auto* const to = reinterpret_cast<uint16_t*>(destination) +
-                         (row - __shfl_sync(kWholeWarp, run.begin, of)) * kStoredWidth;
+        const int64_t in_run = row - __shfl_sync(kWholeWarp, run.begin, of);
+        if (p.num_packed > 0) {
+          StorePacked(rows, r, lane, p.num_packed, reinterpret_cast<unsigned char*>(destination), in_run, row,
+                      p.fault);
+          continue;
+        }
+        auto* const to = reinterpret_cast<uint16_t*>(destination) + in_run * kStoredWidth;
 #pragma unroll
         for (int j = 0; j < Rows::kPieces; ++j)
           *reinterpret_cast<uint2*>(to + rows.Column(r, j, lane)) = rows.words[r][j];

@@ -5,6 +5,7 @@
 
 #include <cuda_fp8.h>
 
+#include "backend/cuda/kernels/rows/pack_rows.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 
 namespace dsv4::backend::cuda {
@@ -167,12 +168,79 @@ class RegisterRow {
     for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
   }
 
+  // Rows that are stored packed, by groups of kRegisterGroup or kRegisterE2m1Group: first the codes, then wherever the row goes.
+  __device__ void Pack(const CacheFormat& format, int64_t row, Fault* fault) {
+    const auto coded = static_cast<int>(format.num_coded);
+    const bool e4m3 = format.code == CacheCode::kE4m3;
+    __shared__ float4 largest[kThreads / 32];
+    Values max;
+    bool has_nan[kRegisterColumns];
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      const float magnitude = Column(k) < coded ? MagnitudeOf(values_[k]) : 0.0F;
+      max[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
+      has_nan[k] = __any_sync(kWholeWarp, Column(k) < coded && isnan(values_[k]));
+    }
+    if (e4m3) {
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      if (threadIdx.x % 32 == 0) largest[warp] = make_float4(max[0], max[1], max[2], max[3]);
+      __syncthreads();
+      const float4 others = largest[warp ^ 1];
+      const Values other = {others.x, others.y, others.z, others.w};
+#pragma unroll
+      for (int k = 0; k < kRegisterColumns; ++k) max[k] = fmaxf(max[k], other[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      scales_[k] = SmallestE8m0(max[k], format.code);
+      const float inverse = InverseOfE8m0(scales_[k]);
+      bool fits = true;
+      if (e4m3) {
+        codes_[k] = E4m3Code(values_[k], inverse, fits);
+      } else if (has_nan[k]) {
+        scales_[k] = 255;
+        codes_[k] = 0;
+        fits = isnan(values_[k]);
+      } else {
+        codes_[k] = E2m1Code(values_[k] * inverse, fits);
+      }
+      if (!fits && Column(k) < coded)
+        ReportFault(fault, FaultKind::kCacheRow, row, Column(k), __float_as_uint(values_[k]), 0);
+    }
+  }
+  __device__ void WritePacked(const CacheFormat& format, unsigned char* data) const {
+    const auto coded = static_cast<int>(format.num_coded);
+    const bool e4m3 = format.code == CacheCode::kE4m3;
+    const auto scales = static_cast<int>(format.ScaleBegin(width_));
+    auto* const rest = reinterpret_cast<uint16_t*>(data + format.CodeBytes());
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      const uint32_t next = __shfl_down_sync(kWholeWarp, codes_[k], 1);
+      const int column = Column(k);
+      if (column < coded) {
+        if (e4m3) {
+          data[column] = static_cast<unsigned char>(codes_[k]);
+        } else if (column % 2 == 0) {
+          data[column / 2] = static_cast<unsigned char>(codes_[k] | next << 4);
+        }
+        const auto group = static_cast<int>(format.group);
+        if (column % group == 0) data[scales + column / group] = static_cast<unsigned char>(scales_[k]);
+      } else if (column < width_) {
+        rest[column - coded] = static_cast<uint16_t>(__float_as_uint(values_[k]) >> 16);
+      }
+    }
+    const int zeros = scales + static_cast<int>(format.NumScales()) + static_cast<int>(threadIdx.x);
+    if (zeros < format.RowBytes(width_)) data[zeros] = 0;
+  }
+
  private:
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
   }
 
   Values values_;
+  uint32_t codes_[kRegisterColumns];   // Pack,
+  uint32_t scales_[kRegisterColumns];  // of a column's group.
   const int width_;
 };
 

@@ -95,7 +95,14 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
   if (simulated > 0) row.SimulateFp8(simulated);
   if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
   if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
-  if (store != nullptr) {
+  if (store != nullptr && store->code != CacheCode::kNone) {
+    const CacheFormat format = PackedFormat(*store);
+    row.Pack(format, r, fault);
+    runs.ForEach(*store, r, [&](const StoredRun& run) {
+      row.WritePacked(format, reinterpret_cast<unsigned char*>(run.destination) +
+                                  (r - run.begin) * format.RowBytes(width));
+    });
+  } else if (store != nullptr) {
     runs.ForEach(*store, r, [&](const StoredRun& run) {
       row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
     });
@@ -172,6 +179,13 @@ __device__ void StepsInSharedMemory(const RowTracks& p, const RowTrack& track, i
         break;
       case RowStepKind::kStore:
         (&step == store ? runs : RunOfRow(&step, r)).ForEach(step, r, [&](const StoredRun& run) {
+          if (step.code != CacheCode::kNone) {
+            const CacheFormat format = PackedFormat(step);
+            return PackRowBy(
+                t, kThreads, format, width, [&](int i) { return row[i]; },
+                reinterpret_cast<unsigned char*>(run.destination) + (r - run.begin) * format.RowBytes(width),
+                r, p.fault);
+          }
           WriteRow<kThreads>(row, run.destination + (r - run.begin) * width * (is_bf16 ? 2 : 4), is_bf16,
                              width);
         });

@@ -5,6 +5,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/record/rows.h"
 
@@ -50,11 +51,72 @@ void Launch(CudaContext& context, const DeviceArray<Run>& runs, int64_t shares) 
                  kThreads, 0, runs);
 }
 
+// Rows [begin, end) of `source`, whose codes `destination` gets.
+struct PackedRun {
+  int64_t begin;
+  int64_t end;
+  unsigned char* destination;
+};
+
+// Grid: runs, shares of their rows. A block a row at a time; in_registers: RegisterRow packs such rows.
+__global__ void __launch_bounds__(kNarrowRowThreads)
+    StoreRowsPackedKernel(const DeviceArray<PackedRun> runs, const uint16_t* source, const int width,
+                          const CacheFormat format, const bool in_registers, Fault* fault) {
+  BeginKernel();
+  const PackedRun run = runs[blockIdx.x];
+  const int64_t row_bytes = format.RowBytes(width);
+  for (int64_t row = run.begin + blockIdx.y; row < run.end; row += gridDim.y) {
+    const uint16_t* const from = source + row * width;
+    unsigned char* const to = run.destination + (row - run.begin) * row_bytes;
+    if (in_registers) {
+      RegisterRow in_block(width);
+      in_block.Load(from);
+      in_block.Pack(format, row, fault);
+      in_block.WritePacked(format, to);
+      __syncthreads();  // What is shared in Pack has been read.
+    } else {
+      PackRowBy(
+          static_cast<int>(threadIdx.x), kNarrowRowThreads, format, width,
+          [&](int i) { return ToFloat(reinterpret_cast<const Bf16*>(from)[i]); }, to, row, fault);
+    }
+  }
+}
+
+Status StorePacked(CudaContext& context, const ops::StoreRowsArgs& args) {
+  const CacheFormat& format = *args.pack;
+  const int64_t width = args.source.shape[1];
+  const bool in_registers =
+      width <= kMaxRegisterRow && format.scale == CacheScale::kE8m0 &&
+      (format.code == CacheCode::kE4m3 ? format.group == kRegisterGroup
+                                       : format.group == kRegisterE2m1Group && format.num_coded == width);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<PackedRun> runs,
+                               context.StageFrom<PackedRun>(args.runs, [](std::span<const ops::RowRun> all,
+                                                                          std::vector<PackedRun>* some) {
+                                 for (const ops::RowRun& run : all) {
+                                   if (run.num_rows == 0) continue;
+                                   some->push_back({run.source_begin, run.source_begin + run.num_rows,
+                                                    static_cast<unsigned char*>(run.destination)});
+                                 }
+                               }));
+  const int64_t shares = context.NumberFrom(args.runs, [](std::span<const ops::RowRun> all) {
+    constexpr int64_t kMaxShares = 1024;
+    int64_t longest = 1;
+    for (const ops::RowRun& run : all) longest = std::max(longest, run.num_rows);
+    return std::min(longest, kMaxShares);
+  });
+  if (runs.size == 0) return {};
+  const dim3 grid(static_cast<unsigned>(runs.size), static_cast<unsigned>(shares));
+  context.Launch(StoreRowsPackedKernel, grid, kNarrowRowThreads, 0, runs, args.source.as<const uint16_t>(),
+                 static_cast<int>(width), format, in_registers, context.fault());
+  return {};
+}
+
 }  // namespace
 
 Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
-  if (args.pack.has_value()) return Unimplemented("op store_rows: this backend packs no rows");
-  const int64_t row_bytes = args.source.shape[1] * ElementBytes(args.source.dtype);
+  if (args.pack.has_value() && args.source.dtype != DType::kBF16)
+    return Unimplemented("op store_rows: this backend packs rows of bf16");
+  const int64_t row_bytes = args.StoredBytes();
   const RowsOperand rows = {.in = args.source.data,
                             .in_stride = args.source.shape[1],
                             .out = args.source.data,
@@ -64,7 +126,8 @@ Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
                             .in_is_bf16 = args.source.dtype == DType::kBF16,
                             .out_is_bf16 = args.source.dtype == DType::kBF16};
   const bool in_floats = args.source.dtype == DType::kBF16 || args.source.dtype == DType::kF32;
-  if (in_floats && args.runs.size() <= kMaxJoinedRuns && context.lowering().ContinuesRows(rows)) {
+  const bool has_step = !args.pack.has_value() || args.pack->scale == CacheScale::kE8m0;
+  if (in_floats && has_step && args.runs.size() <= kMaxJoinedRuns && context.lowering().ContinuesRows(rows)) {
     // Other steps' rows go elsewhere in the same memory, which is no operand of the launches around.
     std::vector<MemoryRange> ranges;
     for (const ops::RowRun& run : args.runs)
@@ -77,8 +140,15 @@ Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
                                                         static_cast<std::byte*>(run.destination)});
                                    }
                                  }));
-    return AddRowStep(context, rows, {.kind = RowStepKind::kStore, .runs = staged}, ranges);
+    RowStep step = {.kind = RowStepKind::kStore, .runs = staged};
+    if (args.pack.has_value()) {
+      step.code = args.pack->code;
+      step.num_columns = static_cast<int>(args.pack->num_coded);
+      step.group = static_cast<int>(args.pack->group);
+    }
+    return AddRowStep(context, rows, step, ranges);
   }
+  if (args.pack.has_value()) return StorePacked(context, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const DeviceArray<Run> runs,
       context.StageFrom<Run>(args.runs, [source = args.source.as<const std::byte>(), row_bytes](

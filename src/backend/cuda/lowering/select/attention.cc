@@ -10,9 +10,10 @@ namespace {
 constexpr int64_t kHeadsOfGroup = 64;
 constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Queries are copied by 16 bytes.
+// Queries are copied by 16 bytes, and rows are those of the release, or wide.
 bool FitsHopper(const AttentionShape& s, const DeviceLimits& d) {
-  return d.has_wgmma() && IsAligned(s.q, 16) && s.dtype == DType::kBF16 && s.head_dim == 512;
+  return d.has_wgmma() && s.rows != StoredForm::kAny && IsAligned(s.q, 16) && s.dtype == DType::kBF16 &&
+         s.head_dim == 512;
 }
 
 bool FitsColumns(const AttentionShape& s, const DeviceLimits& d) {
@@ -63,6 +64,11 @@ int BlocksOfColumns(const AttentionShape& s) {
     if (s.column_clusters && clusters <= s.column_clusters(blocks)) return blocks;
   }
   return 0;
+}
+
+bool WidensFirst(const RowReads& reads) {
+  return reads.rows == StoredForm::kRelease && reads.num_tokens >= kMinWidenedTokens &&
+         reads.num_rows <= kMaxWidenedRows && reads.num_reads >= kMinReadsOfRow * reads.num_rows;
 }
 
 int64_t InSteps(int64_t count) {

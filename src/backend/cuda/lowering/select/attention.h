@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "backend/cuda/kernels/attention/sequence_table.h"
 #include "backend/cuda/lowering/rule.h"
 #include "tensor/dtype.h"
 
@@ -15,6 +16,7 @@ struct AttentionShape {
   int64_t num_heads = 0;
   int64_t head_dim = 0;
   int64_t max_keys = 0;  // Of a token: of its window and its entries.
+  StoredForm rows = StoredForm::kWide;
   const void* q = nullptr;
   const void* o = nullptr;
   // How many clusters of so many blocks of hopper_cluster_columns the device has room for: it is asked, since that depends on what the
@@ -38,6 +40,19 @@ inline Plan<AttentionPath> ChooseAttention(const AttentionShape& shape, const De
 
 // Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no room for all clusters.
 int BlocksOfColumns(const AttentionShape& shape);
+
+// Whether packed rows of the release are widened in front of attention (kernels/attention/widen_rows.h), which then reads wide ones: of the
+// rows that all tokens together may read, each is read several times, and there is memory for them.
+struct RowReads {
+  StoredForm rows = StoredForm::kWide;
+  int64_t num_tokens = 0;
+  int64_t num_rows = 0;   // Different ones.
+  int64_t num_reads = 0;  // Of all tokens.
+};
+bool WidensFirst(const RowReads& reads);
+inline constexpr int64_t kMinWidenedTokens = 65;  // For fewer a launch more would cost what it saves.
+inline constexpr int64_t kMinReadsOfRow = 4;
+inline constexpr int64_t kMaxWidenedRows = int64_t{1} << 16;  // 64 MiB.
 
 // `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so that a
 // sequence's next step is launched as the one before it, and runs as the same graph.

@@ -9,7 +9,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 bool FitsMma(const IndexerShape& s, const DeviceLimits&) {
-  return ScoresOnTensorCores(s.dtype, s.num_heads, s.width);
+  return ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width);
 }
 
 bool FitsCluster(const IndexerShape& s, const DeviceLimits& d) {
@@ -19,7 +19,7 @@ bool FitsCluster(const IndexerShape& s, const DeviceLimits& d) {
 
 // Four tokens a block are mostly of one sequence; fewer, or with fewer entries, are too few blocks to pay for fetching four queries.
 bool FitsWgmma(const IndexerShape& s, const DeviceLimits& d) {
-  return d.has_wgmma() && s.dtype == DType::kBF16 && s.width == kScoreWidth &&
+  return d.has_wgmma() && ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width) &&
          s.num_heads == kScoreMaxHeads && s.num_tokens >= kMinTokensOfSequence * s.num_sequences &&
          s.num_tokens * s.max_visible >= kMinWgmmaScores;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "backend/cuda/kernels/attention/sequence_table.h"
 #include "backend/cuda/lowering/rule.h"
 #include "tensor/dtype.h"
 
@@ -17,6 +18,7 @@ struct IndexerShape {
   int64_t width = 0;
   int64_t max_visible = 0;  // Entries that a token may see, at most.
   int64_t top_k = 0;
+  StoredForm keys = StoredForm::kWide;
   // Clusters of indexer_cluster that the device has room for.
   std::function<int64_t()> clusters;
 };
@@ -49,8 +51,9 @@ inline constexpr int64_t kMinWgmmaScores = int64_t{1} << 17;
 inline constexpr int64_t kMinTokensOfSequence = 8;
 inline constexpr int64_t kMinClusterTopK = 4096;
 
-inline bool ScoresOnTensorCores(DType dtype, int64_t num_heads, int64_t width) {
-  return dtype == DType::kBF16 && width == kScoreWidth && num_heads % 16 == 0 && num_heads <= kScoreMaxHeads;
+inline bool ScoresOnTensorCores(DType dtype, StoredForm keys, int64_t num_heads, int64_t width) {
+  return dtype == DType::kBF16 && keys != StoredForm::kAny && width == kScoreWidth && num_heads % 16 == 0 &&
+         num_heads <= kScoreMaxHeads;
 }
 
 }  // namespace dsv4::backend::cuda

@@ -12,6 +12,7 @@
 #include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/runtime/fault.h"
 #include "backend/cuda/runtime/memory_range.h"
+#include "tensor/cache_format.h"
 
 namespace dsv4::backend::cuda {
 
@@ -56,16 +57,30 @@ inline constexpr int64_t kMaxPooledWidth = 512;
 // One step. What a kind does not name is unused and zero.
 struct RowStep {
   RowStepKind kind = RowStepKind::kScale;
-  bool inverse = false;  // kRope
-  int num_columns = 0;   // kSimulateFp8; kRope: frequencies; kPool, kHistory: ratio
-  int group = 0;         // kSimulateFp8: columns; kRope: rows that share a position; kPool: 1 with overlap
-  float factor = 0.0F;   // kRmsNorm, kHeadRmsNorm: eps; kScale
+  bool inverse = false;               // kRope
+  CacheCode code = CacheCode::kNone;  // kStore: rows are packed, with e8m0 scales (PackedFormat).
+  int num_columns = 0;                // kSimulateFp8, kStore; kRope: frequencies; kPool, kHistory: ratio
+  int group = 0;  // kSimulateFp8, kStore: columns; kRope: rows that share a position; kPool: 1 with overlap
+  float factor = 0.0F;                            // kRmsNorm, kHeadRmsNorm: eps; kScale
   const float* weight = nullptr;                  // kRmsNorm; kRope: the frequencies; kPool, kHistory: ape
   const int32_t* positions = nullptr;             // kRope
   const float* scores = nullptr;                  // kPool, kHistory: of the tokens
   DeviceArray<StoredRun> runs = {};               // kStore
   DeviceArray<CompressorHistory> histories = {};  // kPool, kHistory
 };
+
+// Of a step that stores: null codes are rows as they are.
+constexpr CacheFormat PackedFormat(const RowStep& store) {
+  switch (store.code) {
+    case CacheCode::kE4m3:
+      return CacheFormat::Fp8(store.num_columns, store.group);
+    case CacheCode::kE2m1:
+      return CacheFormat::Fp4(store.num_columns, store.group);
+    case CacheCode::kNone:
+      break;
+  }
+  return {};
+}
 
 // Rows that are read at `in` and left at `out`, which may be the same. Of kPool, which comes first, `in` are the step's values, one row a
 // token and not an entry, of fp32 whatever in_is_bf16 says: that of `out`.
@@ -168,6 +183,7 @@ struct ManyRows {
   int group;
   bool inverse;
   int num_simulated;            // simulate_fp8 of the first columns by groups of 64, or 0.
+  int num_packed;               // Columns of those stored that are e4m3 by groups of 64, or 0: as they are.
   DeviceArray<StoredRun> runs;  // store_rows, or none.
   Fault* fault;
 };
@@ -180,5 +196,6 @@ inline constexpr int kRegisterGroup = 64;   // Of simulate_fp8: two warps.
 inline constexpr int kRegisterHadamard =
     kNarrowRowThreads;  // Elements of a row of hadamard_fp4: one a thread.
 inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
+inline constexpr int kRegisterE2m1Group = 32;  // Of rows that are packed so: a warp.
 
 }  // namespace dsv4::backend::cuda

@@ -1,0 +1,111 @@
+// Elements of packed cache rows (tensor/cache_format.h) as bf16, which holds them exactly.
+//
+// Codes become the bits of bf16 numbers whose exponents are those of the codes, too small by a power of two; a product by that power and
+// the group's scale is exact, subnormal codes included. The release's two formats have their own functions, of eight codes each; all others
+// are read element by element.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/packed_rows.h"
+
+namespace dsv4::backend::cuda {
+
+// Two products in bf16, subnormal numbers included.
+__device__ __forceinline__ uint32_t ScaledPair(uint32_t pair, uint32_t factors) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factors));
+  return product;
+}
+
+// A power of two or NaN as bf16, for both of a pair. `exponent`: that of bf16, 0 for the largest subnormal power, -7 at least.
+__device__ __forceinline__ uint32_t PairOfExponent(int exponent) {
+  return (exponent > 0 ? static_cast<uint32_t>(exponent) << 7 : 0x40U) * 0x10001U;
+}
+inline constexpr uint32_t kPairOfNaN = 0x7FC07FC0U;
+
+// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is computed from it.
+__device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
+  constexpr int kTwoTo120 = 120;
+  const uint32_t carries = ((codes.x & 0x7F7F7F7FU) + 0x01010101U) | ((codes.y & 0x7F7F7F7FU) + 0x01010101U);
+  const int exponent = static_cast<int>(e8m0) + kTwoTo120;
+  constexpr int kLargest = 254;
+  const bool is_nan = (carries & 0x80808080U) != 0 || e8m0 == 255;
+  const uint32_t factors = is_nan ? kPairOfNaN : PairOfExponent(min(exponent, kLargest));
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t four = i == 0 ? codes.x : codes.y;
+    const uint32_t high = ((four >> 4) & 0x07070707U) | (four & 0x80808080U);
+    const uint32_t low = (four << 4) & 0xF0F0F0F0U;
+    words[2 * i] = ScaledPair(__byte_perm(low, high, 0x5140), factors);
+    words[2 * i + 1] = ScaledPair(__byte_perm(low, high, 0x7362), factors);
+  }
+  if (exponent > kLargest) {  // Scales of more than 2^7.
+    const uint32_t more = PairOfExponent(127 + exponent - kLargest);
+#pragma unroll
+    for (uint32_t& word : words) word = ScaledPair(word, more);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The factors of a group of e2m1 codes.
+__device__ __forceinline__ uint32_t FactorsOfE8m0(uint32_t e8m0) {
+  return e8m0 == 255 ? kPairOfNaN : PairOfExponent(static_cast<int>(e8m0));
+}
+
+// Eight e2m1 codes, the first in the lowest bits, of a group with these factors. Bytes of bf16 are looked up by a code's magnitude.
+__device__ __forceinline__ uint4 WidenE2m1(uint32_t codes, uint32_t factors) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t four = i == 0 ? codes : codes >> 16;
+    // 0, .5, 1, 1.5 and 2, 3, 4, 6, the first in the lowest byte.
+    uint32_t high = __byte_perm(0x3F3F3F00U, 0x40404040U, four & 0x7777U);
+    const uint32_t low = __byte_perm(0xC0800000U, 0xC0804000U, four & 0x7777U);
+    // A code's sign makes all bits of its byte those of 0x80's highest.
+    uint32_t signs;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(signs) : "r"(0x80808080U), "r"(four));
+    high |= (signs << 1) & 0x80808080U;
+    words[2 * i] = ScaledPair(__byte_perm(low, high, 0x5140), factors);
+    words[2 * i + 1] = ScaledPair(__byte_perm(low, high, 0x7362), factors);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The scale of a group.
+__device__ __forceinline__ float PackedScale(CacheScale scale, uint8_t code) {
+  if (scale == CacheScale::kE4m3) return FromE4m3(code);
+  if (code == 255) return __uint_as_float(0x7FC00000U);
+  return __uint_as_float(code == 0 ? 0x00400000U : static_cast<uint32_t>(code) << 23);
+}
+
+// Column `column` of a packed row of `width`, of any format.
+__device__ __forceinline__ float PackedElement(const CacheFormat& format, const unsigned char* row, int width,
+                                               int column) {
+  if (column >= format.num_coded) {
+    const unsigned char* const rest = row + format.CodeBytes();
+    const int64_t i = column - format.num_coded;
+    if (format.dtype == DType::kF32) return reinterpret_cast<const float*>(rest)[i];
+    return ToFloat(reinterpret_cast<const Bf16*>(rest)[i]);
+  }
+  const float scale =
+      PackedScale(format.scale, row[format.ScaleBegin(width) + column / static_cast<int>(format.group)]);
+  if (format.code == CacheCode::kE4m3) return FromE4m3(row[column]) * scale;
+  const uint32_t code = row[column / 2] >> (column % 2 * 4) & 0xFU;
+  const uint32_t magnitude = code & 7U;
+  const float value = magnitude < 2 ? 0.5F * static_cast<float>(magnitude)
+                                    : __uint_as_float(((magnitude >> 1) + 126) << 23 | (magnitude & 1) << 22);
+  return ((code & 8U) != 0 ? -value : value) * scale;
+}
+
+// The same as T of a row that may be packed or not.
+template <typename T>
+__device__ __forceinline__ float StoredElement(const CacheFormat& format, const void* row, int width,
+                                               int column) {
+  if (!format.packed()) return ToFloat(static_cast<const T*>(row)[column]);
+  return PackedElement(format, static_cast<const unsigned char*>(row), width, column);
+}
+
+}  // namespace dsv4::backend::cuda

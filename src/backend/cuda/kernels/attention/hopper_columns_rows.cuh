@@ -1,0 +1,354 @@
+// hopper_cluster_columns.cu: how its shared memory is laid out, and what brings queries, keys and columns of values there.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/device/sync/cluster_barrier.cuh"
+#include "backend/cuda/kernels/attention/attention_keys.cuh"
+#include "backend/cuda/kernels/attention/hopper_packed_rows.cuh"
+#include "backend/cuda/lowering/device_limits.h"
+#include "backend/cuda/lowering/select/attention.h"
+
+namespace dsv4::backend::cuda::columns {
+
+inline constexpr int kDim = 512;
+inline constexpr int kHeads = 64;
+inline constexpr int kKeys = 64;
+inline constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
+inline constexpr int kConsumers = 256;
+inline constexpr int kProducers = 128;
+inline constexpr int kConsumerRegisters = 224;
+inline constexpr int kThreads = kConsumers + kProducers;
+// A block gets 168 registers a thread at first.
+inline constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegisters) / kProducers;
+inline constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
+inline constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
+inline constexpr int kRowsBytes = kDim / kCols * kBlockBytes;
+inline constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
+inline constexpr int kHalves = 2;          // Of 64 rows' columns: what comes by itself.
+inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
+
+// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of all tiles (bf16
+// [kHeads][kKeys] each, pieces permuted), and behind them their sums. Columns of values come to slots, which are counted from the end; a
+// slot that lies among keys waits for those to have been used.
+inline constexpr int kKeysBegin = kRowsBytes;
+inline constexpr int kRoomBegin = 3 * kRowsBytes;
+inline constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
+inline constexpr int kMostSlots = 16;
+inline constexpr int kMostPackedSlots = 12;  // Beside scales there is room for no more.
+
+// What follows from the number of a cluster's blocks.
+template <int kBlocks, bool kPacked>
+struct Cut {
+  static constexpr int kColumns = kDim / kBlocks;                         // Of a block.
+  static constexpr int kGroups = kColumns >= 2 * kCols ? 2 : 1;           // Warpgroups that have values,
+  static constexpr int kGroupColumns = kColumns / kGroups;                // and how many columns each.
+  static constexpr int kSlotBytes = kGroupColumns / kCols * kBlockBytes;  // Such columns of a tile.
+  static constexpr int kMostTilesOfGroup = (kMostTiles + 2 * kBlocks - 1) / (2 * kBlocks);
+
+  static constexpr int SlotBegin(int slot) { return kPlaceBytes - (slot + 1) * kSlotBytes; }
+  // As many as there is room for behind weights and sums; queries stay until other blocks' weights come.
+  static __device__ __forceinline__ int NumSlots(int num_tiles) {
+    const int begin = max(num_tiles * (kBlockBytes + kSumBytes), kKeysBegin);
+    return min((kPlaceBytes - begin) / kSlotBytes, kPacked ? kMostPackedSlots : kMostSlots);
+  }
+  static_assert((kPlaceBytes - kMostTiles * (kBlockBytes + kSumBytes)) / kSlotBytes >= kGroups);
+  static_assert(SlotBegin(0) >= kRoomBegin);
+};
+
+// Of packed rows, of each four columns' blocks that begin at a multiple of four: of halves of keys, and of slots.
+template <bool kPacked>
+struct Scales {};
+template <>
+struct Scales<true> {
+  uint32_t of_keys[2][kHalves][kKeys];
+  uint32_t of_slots[kMostPackedSlots][kKeys];
+};
+
+template <int kBlocks, bool kPacked>
+struct Shared {
+  unsigned char place[kPlaceBytes];
+  const uint16_t* rows[kMostTiles * kKeys];  // Null behind the last key.
+  float maxima[kBlocks][2][kHeads];          // Of the logits of each block's warpgroups.
+  uint64_t q_full[kHalves];
+  uint64_t keys_full[2][kHalves];
+  uint64_t keys_empty[2];
+  uint64_t slot_full[kMostSlots];
+  uint64_t slot_empty[kMostSlots];
+  uint64_t maxima_came;
+  uint64_t weights_came[kMostTiles];
+  [[no_unique_address]] Scales<kPacked> scales;
+};
+static_assert(sizeof(Shared<8, false>) <= DeviceLimits().shared_bytes);
+static_assert(sizeof(Shared<8, true>) <= DeviceLimits().shared_bytes);
+
+// What a block has to do: tiles rank, rank + kBlocks, ... of a token.
+struct Item {
+  int64_t token;
+  int first_head;
+  int num_heads;
+  int num_keys;
+  int num_tiles;
+  int rank;
+  int num_own;  // Of its tiles.
+};
+
+// --- Producers -------------------------------------------------------------------------------------------------------
+
+// Half of the columns of 64 rows, 16 rows a warp; row_of(i) is null where there is none: zeros.
+template <typename RowOf>
+__device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
+                                         const void* any) {
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  static_assert(kDim / kHalves / 8 == 32);  // A piece a lane.
+  const uint32_t to = SharedAddress(rows) + (half * 4 + lane / 8) * kBlockBytes;
+#pragma unroll 8
+  for (int i = 0; i < 16; ++i) {
+    const int r = warp * 16 + i;
+    const uint16_t* const row = row_of(r);
+    const bool exists = row != nullptr;
+    CopyAsync16(to + r * 128 + ((lane % 8) ^ (r % 8)) * 16,
+                exists ? static_cast<const void*>(row + half * (kDim / kHalves) + lane * 8) : any, exists);
+  }
+}
+
+// Columns [first_column, first_column + kColumns) of 64 rows to a slot.
+template <int kColumns>
+__device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t* const* rows,
+                                            int first_column, const void* any) {
+  constexpr int kPieces = kColumns / 8;
+  constexpr int kRowsAtOnce = 32 / kPieces;
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int piece = lane % kPieces;
+  const uint32_t to = SharedAddress(slot) + piece / 8 * kBlockBytes;
+#pragma unroll
+  for (int i = 0; i < 16; i += kRowsAtOnce) {
+    const int r = warp * 16 + i + lane / kPieces;
+    const uint16_t* const row = rows[r];
+    const bool exists = row != nullptr;
+    CopyAsync16(to + r * 128 + ((piece % 8) ^ (r % 8)) * 16,
+                exists ? static_cast<const void*>(row + first_column + piece * 8) : any, exists);
+  }
+}
+
+// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that has theirs.
+template <int kCount, typename RowOf>
+__device__ __forceinline__ void CopyPacked(unsigned char* to, uint32_t (&scales)[kKeys], int first_block,
+                                           const RowOf& row_of, const void* any) {
+  static_assert(4 % kCount == 0);
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto bytes_of = [&](int row) { return reinterpret_cast<const unsigned char*>(row_of(row)); };
+  const uint32_t begin = SharedAddress(to);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int block = first_block + i;
+    const auto copy = [&](auto pieces) {
+#pragma unroll
+      for (int first = 0; first < 16; first += 32 / pieces) {
+        const int row = warp * 16 + first + lane / pieces;
+        CopyPieceOfBlock(begin + i * kBlockBytes, row, lane % pieces, block, bytes_of(row), any);
+      }
+    };
+    if (block < kCodedBlocks) {
+      copy(std::integral_constant<int, kCodePieces>());
+    } else {
+      copy(std::integral_constant<int, kLinePieces>());
+    }
+  }
+  const int row = warp * 16 + lane % 16;
+  const unsigned char* const from = bytes_of(row);
+  if (lane < 16) {
+    CopyAsync4(
+        SharedAddress(&scales[row]),
+        from != nullptr ? static_cast<const void*>(from + kReleaseRowScales + first_block / 4 * 4) : any,
+        from != nullptr);
+  }
+}
+// The same, by the warps that have brought them.
+template <int kCount>
+__device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&scales)[kKeys],
+                                            int first_block) {
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kAtOnce = 16 / (32 / kLinePieces);
+  __syncwarp();
+#pragma unroll 1
+  for (int i = 0; i < kCount; ++i) {
+    const int block = first_block + i;
+    if (block >= kCodedBlocks) break;
+    unsigned char* blocks[kAtOnce];
+    int rows[kAtOnce];
+    uint32_t of_rows[kAtOnce];
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      blocks[r] = of + i * kBlockBytes;
+      rows[r] = warp * 16 + r * (32 / kLinePieces) + lane / kLinePieces;
+      of_rows[r] = scales[rows[r]] >> (block % 4 * 8) & 0xFFU;
+    }
+    WidenLines<kAtOnce>(blocks, rows, of_rows, lane % kLinePieces);
+  }
+}
+
+// What brings rows to a block: halves of its tiles, and slots, in any order. Packed ones widen when they have come, a few behind those that
+// are asked for; before a producer waits for room, all that it has asked for is finished, since that may be what others wait for.
+template <int kBlocks, bool kPacked>
+class Bringing {
+ public:
+  using C = Cut<kBlocks, kPacked>;
+  __device__ Bringing(Shared<kBlocks, kPacked>& m, const AttentionParams& p, const Item& item)
+      : m_(m), any_(p.q), item_(item), num_slots_(C::NumSlots(item.num_tiles)) {}
+
+  __device__ int num_slots() const { return num_slots_; }
+
+  // Tile number i of the block's, to the place of the even or odd ones.
+  template <typename RowOf>
+  __device__ __forceinline__ void Tile(int i, const RowOf& row_of) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if constexpr (kPacked) {
+        CopyPacked<4>(HalfOfKeys(i, half), m_.scales.of_keys[i % 2][half], half * 4, row_of, any_);
+        Asked(kTile | i * kHalves | half);
+      } else {
+        CopyHalf(m_.place + kKeysBegin + i % 2 * kRowsBytes, half, row_of, any_);
+        ArriveWhenCopied(&m_.keys_full[i % 2][half]);
+      }
+    }
+  }
+  // The fill of a slot: this block's columns of all tiles, one warpgroup's after the other's.
+  __device__ __forceinline__ void Fill(int fill) {
+    const int slot = fill % num_slots_;
+    if (fill >= num_slots_) WaitFor(&m_.slot_empty[slot], (fill / num_slots_ - 1) & 1);
+    const uint16_t* const* const rows = m_.rows + fill / C::kGroups * kKeys;
+    if constexpr (kPacked) {
+      CopyPacked<C::kGroupColumns / kCols>(
+          m_.place + C::SlotBegin(slot), m_.scales.of_slots[slot], FirstColumn(fill) / kCols,
+          [&](int row) { return rows[row]; }, any_);
+      Asked(fill);
+    } else {
+      CopyColumns<C::kGroupColumns>(m_.place + C::SlotBegin(slot), rows, FirstColumn(fill), any_);
+      ArriveWhenCopied(&m_.slot_full[slot]);
+    }
+  }
+  __device__ __forceinline__ void WaitFor(uint64_t* barrier, uint32_t parity) {
+    if constexpr (kPacked) {
+      if (__any_sync(kWholeWarp, !HasPhase(barrier, parity))) FinishAll();
+    }
+    WaitForPhase(barrier, parity);
+  }
+  __device__ __forceinline__ void FinishAll() {
+    if constexpr (kPacked) {
+      WaitForCopies<0>();
+      for (; num_asked_ > 0; --num_asked_) Finish();
+    }
+  }
+
+ private:
+  static constexpr uint32_t kTile = 0x80;  // Else the number of a fill.
+  static constexpr int kInFlight = 4;      // Those of the first two tiles.
+  static_assert(kMostTiles * 2 < static_cast<int>(kTile) && 8 * (kInFlight + 1) <= 64);
+
+  __device__ unsigned char* HalfOfKeys(int i, int half) const {
+    return m_.place + kKeysBegin + i % 2 * kRowsBytes + half * (kRowsBytes / kHalves);
+  }
+  __device__ int FirstColumn(int fill) const {
+    return item_.rank * C::kColumns + fill % C::kGroups * C::kGroupColumns;
+  }
+  __device__ __forceinline__ void Asked(uint32_t what) {
+    CommitCopies();
+    asked_ |= uint64_t{what} << (8 * num_asked_++);
+    if (num_asked_ <= kInFlight) return;
+    WaitForCopies<kInFlight>();
+    --num_asked_;
+    Finish();
+  }
+  // The first of those that were asked for, which has come to the threads that did.
+  __device__ __forceinline__ void Finish() {
+    const auto what = static_cast<uint32_t>(asked_ & 0xFFU);
+    asked_ >>= 8;
+    uint64_t* full;
+    if ((what & kTile) != 0) {
+      const int half = static_cast<int>(what) % kHalves;
+      const int i = static_cast<int>(what & ~kTile) / kHalves;
+      WidenPacked<4>(HalfOfKeys(i, half), m_.scales.of_keys[i % 2][half], half * 4);
+      full = &m_.keys_full[i % 2][half];
+    } else {
+      const int fill = static_cast<int>(what);
+      const int slot = fill % num_slots_;
+      WidenPacked<C::kGroupColumns / kCols>(m_.place + C::SlotBegin(slot), m_.scales.of_slots[slot],
+                                            FirstColumn(fill) / kCols);
+      full = &m_.slot_full[slot];
+    }
+    PublishToMatrixSteps();
+    Arrive(full);
+  }
+
+  Shared<kBlocks, kPacked>& m_;
+  const void* const any_;
+  const Item& item_;
+  const int num_slots_;
+  uint64_t asked_ = 0;  // A byte each, the first in the lowest.
+  int num_asked_ = 0;
+};
+
+// Queries and the first two tiles, whose rows a warp looks up by itself, one a lane.
+template <int kBlocks, bool kPacked>
+__device__ __forceinline__ void BringFirst(Shared<kBlocks, kPacked>& m, Bringing<kBlocks, kPacked>& bring,
+                                           const AttentionParams& p, const Item& item, const KeyRows& keys) {
+  const auto* const q =
+      static_cast<const uint16_t*>(p.q) + (item.token * p.num_heads + item.first_head) * kDim;
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    CopyHalf(
+        m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
+    ArriveWhenCopied(&m.q_full[half]);
+  }
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int key = (item.rank + lane / 16 * kBlocks) * kKeys + warp * 16 + lane % 16;
+  const uint16_t* const row = key < item.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+  for (int i = 0; i < min(item.num_own, 2); ++i) {
+    bring.Tile(i, [&](int r) {
+      return reinterpret_cast<const uint16_t*>(
+          __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row), i * 16 + r % 16));
+    });
+  }
+}
+
+template <int kBlocks, bool kPacked>
+__device__ __forceinline__ void Produce(Shared<kBlocks, kPacked>& m, Bringing<kBlocks, kPacked>& bring,
+                                        const Item& item) {
+  using C = Cut<kBlocks, kPacked>;
+  const int num_slots = bring.num_slots();
+  const int num_fills = item.num_tiles * C::kGroups;
+  int fills = 0;  // Of slots.
+  if (item.num_own > 2) {
+    // What need not wait for keys to be used, before further tiles do.
+    while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) bring.Fill(fills++);
+  }
+  for (int i = 2; i < item.num_own; ++i) {
+    bring.WaitFor(&m.keys_empty[i % 2], (i / 2 - 1) & 1);
+    const uint16_t* const* const rows = m.rows + (item.rank + i * kBlocks) * kKeys;
+    bring.Tile(i, [&](int r) { return rows[r]; });
+  }
+  while (fills < num_fills) {
+    if (fills < num_slots) {
+      // Slots go down through the odd tiles' place to that of the even ones.
+      const int begin = C::SlotBegin(fills);
+      const int of_odd = item.num_own / 2;
+      const int of_even = item.num_own - of_odd;
+      if (begin < kRoomBegin && of_odd > 0) bring.WaitFor(&m.keys_empty[1], (of_odd - 1) & 1);
+      if (begin < kRoomBegin - kRowsBytes && of_even > 0) bring.WaitFor(&m.keys_empty[0], (of_even - 1) & 1);
+    }
+    bring.Fill(fills++);
+  }
+  bring.FinishAll();
+}
+
+}  // namespace dsv4::backend::cuda::columns

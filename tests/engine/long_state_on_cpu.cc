@@ -1,0 +1,10 @@
+#include "backend/cpu/cpu_backend.h"
+#include "tests/engine/long_state.h"
+
+namespace dsv4::testing {
+
+LongStateModel MakeLongStateModel() {
+  return {"tiny", {}, *backend::MakeCpuBackend({.num_threads = 2, .isa = {}})};
+}
+
+}  // namespace dsv4::testing
