@@ -7,6 +7,32 @@
 
 #include "base/status.h"
 
+// A value that was to become an object when memory ran out says that it is one and has none. Its destructor must not mind: it runs next.
+template <>
+inline void nlohmann::ordered_json::assert_invariant(bool) const noexcept {}
+
+// nlohmann's destructor takes memory, to go without recursion through a document of any depth. Where there is none, that ends the
+// process: a destructor may not throw. Ours are at most ParseJson's `max_depth` deep, so they are destroyed level by level.
+template <>
+inline void nlohmann::ordered_json::json_value::destroy(nlohmann::detail::value_t type) {
+  switch (type) {
+    case nlohmann::detail::value_t::object:
+      delete object;
+      return;
+    case nlohmann::detail::value_t::array:
+      delete array;
+      return;
+    case nlohmann::detail::value_t::string:
+      delete string;
+      return;
+    case nlohmann::detail::value_t::binary:
+      delete binary;
+      return;
+    default:
+      return;
+  }
+}
+
 namespace dsv4 {
 
 using Json = nlohmann::ordered_json;

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import http.client
+import os
 import resource
+import signal
 import subprocess
 import time
 import unittest
@@ -63,6 +65,49 @@ class Memory(unittest.TestCase):
             self.assertIn(process.returncode, (0, 1, 127), f"{mib} MiB: {process.stderr}")  # 127: the linker.
             if process.returncode:
                 self.assertTrue(process.stderr.strip(), f"{mib} MiB")
+
+
+@unittest.skipIf(SANITIZED, "a sanitizer has its own allocator")
+class AnyAllocation(unittest.TestCase):
+    """Of all threads, whatever they are at: reading, rendering, sampling, writing, counting, destroying."""
+
+    def test_one_of_many_fails(self):
+        paths = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions", "/tokenize", "/api/chat", "/metrics", "/openapi.json", "/v1/models", "/")
+        for seed in range(sized(2, 20)):
+            chance = dice(f"allocation {seed}")
+            every = chance.choice((300, 1000, 3000))
+            counts = {}
+            with Server("--max-sequences", 16, "--context", 2048, "--prefix-cache-mib", 32,
+                        environment={"LD_PRELOAD": os.environ["DSV4_FAIL_MALLOC"], "DSV4_FAIL_EVERY": str(every), "DSV4_FAIL_SEED": str(seed)}) as server:
+                server.patience = 15  # A connection that never had the memory to be served stays silent.
+                expected = server.post(CHAT, REQUEST)
+                server.process.send_signal(signal.SIGUSR2)
+
+                def ask(i, server=server, seed=seed, counts=counts):
+                    chance = dice(f"allocation {seed} {i}")
+                    path = chance.choice(paths)
+                    body = {"max_tokens": 8, "stream": chance.random() < 0.5, "temperature": 1, "seed": i}
+                    if path == "/v1/responses":
+                        body = {"input": "Hi", "max_output_tokens": 8, "stream": body["stream"]}
+                    elif path in ("/v1/completions", "/tokenize"):
+                        body = {"prompt": "The cat " * chance.randrange(1, 500), "max_tokens": 4}
+                    else:
+                        body["messages"] = [{"role": "user", "content": "word " * chance.randrange(1, 60)}]
+                    if path == CHAT and chance.random() < 0.5:
+                        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"a": {"type": "integer"}}}}}
+                    try:
+                        status = server.request("GET" if path in paths[6:] else "POST", path, None if path in paths[6:] else body)[0]
+                    except (OSError, ValueError, http.client.HTTPException):
+                        status = 0  # No memory to say so, or a stream that ended.
+                    counts[status] = counts.get(status, 0) + 1
+                with concurrent.futures.ThreadPoolExecutor(12) as pool:
+                    list(pool.map(ask, range(sized(60, 300))))
+                self.assertIsNone(server.process.poll(), f"the server ended: seed {seed}, one of {every}, replies {counts}")
+                server.process.send_signal(signal.SIGUSR2)
+                wait_until(lambda server=server: server.metric("dsv4_requests_running") == 0, "what ran has ended")
+                self.assertEqual(server.post(CHAT, REQUEST)["choices"][0]["message"], expected["choices"][0]["message"])
+            self.assertEqual(server.process.returncode, 0)
+            print(f"one allocation of {every} fails: replies by status {dict(sorted(counts.items()))} (0: broken off), alive, answers right afterwards")
 
 
 class Stop(unittest.TestCase):

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -13,11 +14,12 @@ from dsv4_process import BINARY, PATIENCE, TINY
 class Server:
     """Starts on a free port and waits until it answers; ends with the context."""
 
-    def __init__(self, *arguments, model=TINY):
+    def __init__(self, *arguments, model=TINY, environment=None):
         port = [] if "--port" in arguments or "--unix-socket" in arguments else ["--port", "0"]
         self.process = subprocess.Popen([BINARY, "serve", "-m", str(model), *port, *map(str, arguments)],
-                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **(environment or {})})
         self.log = []
+        self.patience = PATIENCE  # Of a request.
         for line in self.process.stderr:
             self.log.append(line)
             if match := re.search(r"serves (\S+) at (?:unix:|(https?)://([\d.]+):(\d+))", line):
@@ -48,7 +50,7 @@ class Server:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     def connect(self):
-        return http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
+        return http.client.HTTPConnection(self.host, self.port, timeout=self.patience)
 
     def raw(self, data):
         """Sends bytes and returns all that comes back until the connection ends, by whatever means: a server that has said why may reset

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "base/log.h"
 #include "server/api/api_error.h"
@@ -30,8 +31,11 @@ GenerationReply::GenerationReply(std::vector<Choice> choices, std::unique_ptr<An
 
 GenerationReply::~GenerationReply() {
   if (ended_) return;
-  ReplyOutput nowhere;
-  End(nowhere, "disconnected");
+  try {
+    ReplyOutput nowhere;
+    End(nowhere, "disconnected");
+  } catch (const std::bad_alloc&) {  // It is then counted nowhere.
+  }
 }
 
 void GenerationReply::OnProgress(std::function<void()> wake) {

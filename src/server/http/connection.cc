@@ -31,6 +31,8 @@ Connection::Connection(ConnectionsShared& shared, Socket socket, std::string cli
   stream_.socket().non_blocking(true, ignored);  // For WriteAtOnce.
 }
 
+Connection::~Connection() { shared_.connections.erase(this); }
+
 void Connection::Start() {
   shared_.connections.insert(this);
   asio::co_spawn(

@@ -73,12 +73,12 @@ struct ConnectionsShared {
   const HttpErrorBody error_body;
   std::unique_ptr<asio::ssl::context> tls;  // Null: none.
   uint64_t body_bytes = 0;                  // Taken by BodyShare.
+  std::set<Connection*> connections;        // Those that there are: each takes itself out.
   asio::io_context context{1};
   Timer drain_timer;
   asio::thread_pool pool;
   asio::thread_pool large_pool;  // For requests of large bodies.
   const std::shared_ptr<WakeGate> wakes = std::make_shared<WakeGate>();
-  std::set<Connection*> connections;
   bool draining = false;
 };
 
@@ -101,6 +101,10 @@ class BodyShare {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(ConnectionsShared& shared, Socket socket, std::string client);
+  // Also of one whose coroutine found no memory to go on, and was destroyed without a word.
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
   void Start();
   // Closes the connection if it is between two requests; else it closes after the running one.
   void Drain();
