@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -117,12 +118,6 @@ Result<diag::CheckReport> RunDecodePrefill(DiagnoseSession& session) {
 }
 
 Result<diag::CheckReport> RunDraft(DiagnoseSession& session) {
-  if (session.options().check == "all") {  // The other checks look at the model alone.
-    return diag::CheckReport{
-        .check = "draft",
-        .verdict = diag::Verdict::kNotApplicable,
-        .headline = "the draft block is loaded for this check alone: dsv4 diagnose draft"};
-  }
   DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, session.Prompt());
   DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
   return diag::CheckDraft(subject, prompt, {});
@@ -144,6 +139,7 @@ Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
 struct NamedCheck {
   std::string name;
   Result<diag::CheckReport> (*run)(DiagnoseSession&) = nullptr;
+  bool in_all = true;  // The others look at the model alone, which is loaded once.
 };
 
 // In the order of `all`: whatever makes a later check meaningless comes before it.
@@ -158,7 +154,7 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"decode-prefill", RunDecodePrefill},
                                                  {"compare", RunCompare},
                                                  {"knowledge", RunKnowledge},
-                                                 {"draft", RunDraft},
+                                                 {"draft", RunDraft, /*in_all=*/false},
                                                  {"checkpoint", RunCheckpoint}};
   return checks;
 }
@@ -180,11 +176,11 @@ Result<std::vector<diag::CheckReport>> Diagnose(DiagnoseSession& session,
   const bool all = session.options().check == "all";
   std::vector<diag::CheckReport> reports;
   for (const NamedCheck& check : Checks()) {
-    if (!all && session.options().check != check.name) continue;
+    if (all ? !check.in_all : session.options().check != check.name) continue;
     Result<diag::CheckReport> report = [&] {
-      const ElapsedLine line(
-          all ? fmt::format("{} (check {} of {})", check.name, reports.size() + 1, Checks().size())
-              : check.name);
+      const ElapsedLine line(all ? fmt::format("{} (check {} of {})", check.name, reports.size() + 1,
+                                               std::ranges::count_if(Checks(), &NamedCheck::in_all))
+                                 : check.name);
       return check.run(session);
     }();
     if (!report) return Error(report.error().WithContext(check.name));

@@ -339,7 +339,8 @@ int RunServeCommand(const ServeOptions& options) {
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
-    flags.mtp = ParseSpeculation(options.speculation, options.verify_every > 0)->mtp;  // Checked above.
+    const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
+    flags.mtp = WantsMtp(*speculation, flags.backend);  // The value was checked above.
     model = LoadModel(flags, *source, *backend, load_bar.callback(), memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));

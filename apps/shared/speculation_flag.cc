@@ -17,13 +17,19 @@ Result<speculation::Choice> ParseSpeculation(const std::string& value, bool veri
                                   value)));
 }
 
+bool WantsMtp(const speculation::Choice& choice, const std::string& backend) {
+  const bool automatic = choice.mtp && choice.suffix;
+  return choice.mtp && !(automatic && backend == "cuda");
+}
+
 engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model) {
   engine::SpeculationOptions options;
   if (!choice.any()) return options;
   options.mtp = choice.mtp && model.can_draft();
   if (choice.mtp && !model.can_draft()) {
-    LogInfo(
-        fmt::format("speculation: no draft block ({}); drafts quote the text alone", model.why_no_draft()));
+    const std::string& why = model.why_no_draft();
+    LogInfo(fmt::format("speculation: no draft block ({}); drafts quote the text alone",
+                        why.empty() ? "auto leaves it out on a GPU, --speculation mtp loads it" : why));
   }
   if (choice.suffix || !options.mtp) options.make_drafter = speculation::MakeSuffixDrafter;
   if (choice.always > 0) {
