@@ -3,20 +3,18 @@
 // neighbouring rows. Two warps fill a slot, one slot of the ring and no other, so that four blocks of columns are in the making at a time
 // and a thread has four pieces of each: one after the other, a piece a thread, they would wait for themselves. Two warpgroups multiply, each with half of the tokens, and take turns, so that one adds up while the other's
 // products are on tensor cores.
-#include <algorithm>
-
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/e4m3_steps.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/moe/expert_tiles.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_fp8.h"
+#include "backend/cuda/kernels/moe/grouped_gemms.h"
+#include "backend/cuda/kernels/persistent_clusters.h"
 #include "backend/cuda/weights/e4m3_experts.h"
 #include "backend/cuda/weights/operand_layout_fp8.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 constexpr int kRows = 64;
 constexpr int kTokens = 256;
 constexpr int kConsumers = 256;
@@ -90,7 +88,7 @@ __device__ __forceinline__ bool FindItem(const Params& p, int i, Item& item) {
   if (i >= *p.grouping.num_tiles * per_tile) return false;
   const ExpertTile tile = p.grouping.tiles[i / per_tile];
   const int matrix = i % per_tile / p.row_clusters;
-  const int place = tile.expert * kMatrices + p.first_matrix + matrix;
+  const int place = tile.expert * kExpertMatrices + p.first_matrix + matrix;
   const DeviceWeight& weight = p.weights[place];
   const int rank = static_cast<int>(blockIdx.x % kCluster);
   item = {.data = weight.data,
@@ -444,62 +442,30 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
   MeetInCluster();
 }
 
-void Launch(CudaContext& context, const Params& params) {
-  const int clusters =
-      std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(GroupedGemmFp8Kernel), kCluster,
-                                               kThreads, sizeof(Memory)));
-  context.Launch(GroupedGemmFp8Kernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory),
-                 params);
-}
-
 }  // namespace
 
 Status GroupedGemmFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
-  const ops::ExpertTermsArgs& args = work.args;
-  const int64_t dim = args.x.shape[1];
-  const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const E4m3Experts* const experts,
-                               FindE4m3Experts(context, table, static_cast<int64_t>(args.experts.size())));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kTokens));
-  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const gate_up,
-                               context.Scratch<uint16_t>(grouping.max_rows * 2 * width));
-  const RowSource tokens = {.x = args.x.data,
-                            .dtype = args.x.dtype,
-                            .stride = dim,
-                            .num_rows = grouping.max_rows,
-                            .origins = grouping.order,
-                            .divisor = static_cast<int>(args.indices.shape[1])};
-  Params params = {.shape = table.w1,
-                   .weights = table.weights,
-                   .largest_scales = experts->largest_scales,
-                   .max_rows = experts->max_rows,
-                   .first_matrix = 0,
-                   .num_matrices = 2,
-                   .x = {},
-                   .grouping = grouping,
-                   .row_clusters = static_cast<int>(width / (kCluster * kRows)),
-                   .y = gate_up,
-                   .by_assignment = false};
-  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, PackFp8(context, tokens, dim));
-  Launch(context, params);
-
-  const RowSource activations = {.x = gate_up,
-                                 .dtype = DType::kBF16,
-                                 .stride = 2 * width,
-                                 .num_rows = grouping.max_rows,
-                                 .origins = grouping.order,
-                                 .divisor = 0,
-                                 .row_weights = args.weights.as<const float>(),
-                                 .limit = args.limit};
-  params.shape = table.w2;
-  params.first_matrix = 2;
-  params.num_matrices = 1;
-  params.row_clusters = static_cast<int>(dim / (kCluster * kRows));
-  params.y = args.terms.as<uint16_t>();
-  params.by_assignment = true;
-  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, PackFp8(context, activations, width));
-  Launch(context, params);
-  return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const E4m3Experts* const experts,
+      FindE4m3Experts(context, table, static_cast<int64_t>(work.args.experts.size())));
+  const auto run = [&](const GroupedGemm& gemm) -> Status {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const PackedFp8 x, PackFp8(context, gemm.x, gemm.cols));
+    const Params params = {.shape = gemm.weight,
+                           .weights = table.weights,
+                           .largest_scales = experts->largest_scales,
+                           .max_rows = experts->max_rows,
+                           .first_matrix = gemm.first_matrix,
+                           .num_matrices = gemm.num_matrices,
+                           .x = x,
+                           .grouping = gemm.grouping,
+                           .row_clusters = static_cast<int>(gemm.weight.rows / (kCluster * kRows)),
+                           .y = gemm.y,
+                           .by_assignment = gemm.by_assignment};
+    LaunchPersistent(context, GroupedGemmFp8Kernel,
+                     {.blocks = kCluster, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
+    return {};
+  };
+  return RunGroupedGemms(context, table, work, kTokens, SwigluPlace::kPacking, run);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,16 +1,12 @@
-#include <algorithm>
-
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"
 #include "backend/cuda/kernels/gemm/gemm_wgmma_tiles.cuh"
-#include "backend/cuda/kernels/moe/expert_tiles.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_wgmma.h"
+#include "backend/cuda/kernels/moe/grouped_gemms.h"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 
 struct Params {
   DeviceWeight shape;  // Of all these matrices.
@@ -27,8 +23,8 @@ __device__ __forceinline__ bool FindTile(const Params& p, int64_t i, int first_m
                                          int rows_per_tile, WgmmaItem& item) {
   if (i >= int64_t{*p.grouping.num_tiles} * p.row_tiles) return false;
   const ExpertTile tile = p.grouping.tiles[i / p.row_tiles];
-  const DeviceWeight& first = p.weights[tile.expert * kMatrices + first_matrix];
-  const DeviceWeight& second = p.weights[tile.expert * kMatrices + second_matrix];
+  const DeviceWeight& first = p.weights[tile.expert * kExpertMatrices + first_matrix];
+  const DeviceWeight& second = p.weights[tile.expert * kExpertMatrices + second_matrix];
   item = {.data = {first.data, second.data},
           .scale = {first.scale, second.scale},
           .global_scale = {first.global_scale, second.global_scale},
@@ -138,44 +134,28 @@ void LaunchDown(CudaContext& context, const Params& params, unsigned blocks) {
 }  // namespace
 
 Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
-  const ops::ExpertTermsArgs& args = work.args;
-  const int64_t dim = args.x.shape[1];
-  const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kWgmmaTokens));
   const auto blocks = static_cast<unsigned>(context.queue().num_sms());
-
-  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden, context.Scratch<uint16_t>(grouping.max_rows * width));
-  const RowSource tokens = {.x = args.x.data,
-                            .dtype = args.x.dtype,
-                            .stride = dim,
-                            .num_rows = grouping.max_rows,
-                            .origins = grouping.order,
-                            .divisor = static_cast<int>(args.indices.shape[1])};
-  Params params = {.shape = table.w1,
-                   .weights = table.weights,
-                   .x = {},
-                   .grouping = grouping,
-                   .row_tiles = static_cast<int>(width / (kWgmmaRows / 2)),
-                   .y = hidden,
-                   .routing = args.weights.as<const float>(),
-                   .limit = args.limit};
-  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, Pack(context, tokens, dim, table.w1.quantized_x, table.w1.kind));
-  WithMmaKind(table.w1.kind, [&]<MatmulKind kKind>() { LaunchGateUp<kKind>(context, params, blocks); });
-
-  const RowSource activations = {.x = hidden,
-                                 .dtype = DType::kBF16,
-                                 .stride = width,
-                                 .num_rows = grouping.max_rows,
-                                 .origins = grouping.order,
-                                 .divisor = 0};
-  params.shape = table.w2;
-  params.row_tiles = static_cast<int>(CeilDiv(dim, kWgmmaRows));
-  params.y = args.terms.as<uint16_t>();
-  params.routing = nullptr;
-  DSV4_ASSIGN_OR_RETURN_STATUS(params.x,
-                               Pack(context, activations, width, table.w2.quantized_x, table.w2.kind));
-  WithMmaKind(table.w2.kind, [&]<MatmulKind kKind>() { LaunchDown<kKind>(context, params, blocks); });
-  return {};
+  const auto run = [&](const GroupedGemm& gemm) -> Status {
+    const bool down = gemm.by_assignment;
+    DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
+                                 Pack(context, gemm.x, gemm.cols, gemm.weight.quantized_x, gemm.weight.kind));
+    // A tile of gate and up has half of its rows of each.
+    const int64_t row_tiles =
+        down ? CeilDiv(gemm.weight.rows, kWgmmaRows) : gemm.weight.rows / (kWgmmaRows / 2);
+    const Params params = {.shape = gemm.weight,
+                           .weights = table.weights,
+                           .x = x,
+                           .grouping = gemm.grouping,
+                           .row_tiles = static_cast<int>(row_tiles),
+                           .y = gemm.y,
+                           .routing = down ? nullptr : work.args.weights.as<const float>(),
+                           .limit = work.args.limit};
+    WithMmaKind(gemm.weight.kind, [&]<MatmulKind kKind>() {
+      down ? LaunchDown<kKind>(context, params, blocks) : LaunchGateUp<kKind>(context, params, blocks);
+    });
+    return {};
+  };
+  return RunGroupedGemms(context, table, work, kWgmmaTokens, SwigluPlace::kGateUp, run);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -7,7 +7,6 @@
 //
 // The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test).
-#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -15,14 +14,13 @@
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/moe/expert_tiles.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
-#include "backend/cuda/weights/operand_layout.h"
+#include "backend/cuda/kernels/moe/grouped_gemms.h"
+#include "backend/cuda/kernels/persistent_clusters.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kMatrices = 3;  // Of an expert in its table: gate, up, down.
 constexpr int kRows = 128;
 constexpr int kTokens = 128;
 constexpr int kCluster = 2;
@@ -83,7 +81,7 @@ __device__ __forceinline__ void FindItems(Memory& memory, const Params& p) {
     if (i < num_items) {
       const ExpertTile tile = p.grouping.tiles[i / per_tile];
       const int matrix = i % per_tile / p.row_clusters;
-      const DeviceWeight& weight = p.weights[tile.expert * kMatrices + p.first_matrix + matrix];
+      const DeviceWeight& weight = p.weights[tile.expert * kExpertMatrices + p.first_matrix + matrix];
       const int first_row = (i % per_tile % p.row_clusters * kCluster + rank) * kRows;
       found = {.data = weight.data + first_row * (p.shape.cols / 2),
                .scale = static_cast<const uint8_t*>(weight.scale) + first_row * p.shape.scale_cols,
@@ -419,64 +417,32 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
   MeetInCluster();
 }
 
+template <MatmulKind kKind>
 void Launch(CudaContext& context, const Params& params) {
-  const auto launch = [&](auto* kernel) {
-    const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
-                                                                  kCluster, kThreads, sizeof(Memory)));
-    context.Launch(kernel, static_cast<unsigned>(clusters * kCluster), kThreads, sizeof(Memory), params);
-  };
-  if (params.shape.kind == MatmulKind::kMmaNvFp4) {
-    launch(GroupedGemmWideKernel<MatmulKind::kMmaNvFp4>);
-  } else {
-    launch(GroupedGemmWideKernel<MatmulKind::kMmaMxFp4>);
-  }
+  LaunchPersistent(context, GroupedGemmWideKernel<kKind>,
+                   {.blocks = kCluster, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
 }
 
 }  // namespace
 
 Status GroupedGemmWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
-  const ops::ExpertTermsArgs& args = work.args;
-  const int64_t dim = args.x.shape[1];
-  const int64_t width = table.w1.rows;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGrouping grouping, GroupByExpert(context, work, kTokens));
-  DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const gate_up,
-                               context.Scratch<uint16_t>(grouping.max_rows * 2 * width));
-  const RowSource tokens = {.x = args.x.data,
-                            .dtype = args.x.dtype,
-                            .stride = dim,
-                            .num_rows = grouping.max_rows,
-                            .origins = grouping.order,
-                            .divisor = static_cast<int>(args.indices.shape[1])};
-  Params params = {.shape = table.w1,
-                   .weights = table.weights,
-                   .first_matrix = 0,
-                   .num_matrices = 2,
-                   .x = {},
-                   .grouping = grouping,
-                   .row_clusters = static_cast<int>(width / (kCluster * kRows)),
-                   .y = gate_up,
-                   .by_assignment = false};
-  DSV4_ASSIGN_OR_RETURN_STATUS(params.x, Pack(context, tokens, dim, table.w1.quantized_x, table.w1.kind));
-  Launch(context, params);
-
-  const RowSource activations = {.x = gate_up,
-                                 .dtype = DType::kBF16,
-                                 .stride = 2 * width,
-                                 .num_rows = grouping.max_rows,
-                                 .origins = grouping.order,
-                                 .divisor = 0,
-                                 .row_weights = args.weights.as<const float>(),
-                                 .limit = args.limit};
-  params.shape = table.w2;
-  params.first_matrix = 2;
-  params.num_matrices = 1;
-  params.row_clusters = static_cast<int>(dim / (kCluster * kRows));
-  params.y = args.terms.as<uint16_t>();
-  params.by_assignment = true;
-  DSV4_ASSIGN_OR_RETURN_STATUS(params.x,
-                               Pack(context, activations, width, table.w2.quantized_x, table.w2.kind));
-  Launch(context, params);
-  return {};
+  const auto run = [&](const GroupedGemm& gemm) -> Status {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
+                                 Pack(context, gemm.x, gemm.cols, gemm.weight.quantized_x, gemm.weight.kind));
+    const Params params = {.shape = gemm.weight,
+                           .weights = table.weights,
+                           .first_matrix = gemm.first_matrix,
+                           .num_matrices = gemm.num_matrices,
+                           .x = x,
+                           .grouping = gemm.grouping,
+                           .row_clusters = static_cast<int>(gemm.weight.rows / (kCluster * kRows)),
+                           .y = gemm.y,
+                           .by_assignment = gemm.by_assignment};
+    gemm.weight.kind == MatmulKind::kMmaNvFp4 ? Launch<MatmulKind::kMmaNvFp4>(context, params)
+                                              : Launch<MatmulKind::kMmaMxFp4>(context, params);
+    return {};
+  };
+  return RunGroupedGemms(context, table, work, kTokens, SwigluPlace::kPacking, run);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,26 +1,13 @@
-// expert_terms: the assignments (token, slot) of the experts that are here are grouped by expert on the device; gate and up,
-// activation and down follow, each one launch for all experts. The host never learns which experts were chosen: it launches as many tiles as
-// there could be, and those left over end at once. routed_experts is expert_terms of all experts, and sum_terms.
 #include <span>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_fma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/moe/gemv_experts.h"
-#include "backend/cuda/kernels/moe/gemv_joint.h"
-#include "backend/cuda/kernels/moe/grouped_gemm_fp8.h"
-#include "backend/cuda/kernels/moe/grouped_gemm_wgmma.h"
-#include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
-#include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
-#include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
+#include "backend/cuda/kernels/moe/routed_experts.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
-#include "backend/cuda/lowering/record/linear.h"
-#include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/weights/activations.h"
-#include "backend/cuda/weights/e4m3_experts.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -326,8 +313,9 @@ ExpertsHere HereOf(const ops::ExpertTermsArgs& args) {
           static_cast<int>(args.num_experts)};
 }
 
-// Assignments by expert, in tiles of up to tokens_per_tile.
-Result<ExpertGroups> Group(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
+}  // namespace
+
+Result<ExpertGroups> GroupAssignments(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_here = static_cast<int64_t>(args.experts.size());
@@ -345,6 +333,8 @@ Result<ExpertGroups> Group(CudaContext& context, const TermsWork& work, int toke
   return groups;
 }
 
+namespace {
+
 Result<TilePlan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
                           const TermsWork& work) {
   TilePlan plan;
@@ -352,15 +342,17 @@ Result<TilePlan> MakePlan(CudaContext& context, const ExpertTable& table, bool b
   plan.block_scaled = block_scaled;
   plan.token_tiles = work.args.indices.num_elements() > 8 * work.args.num_experts ? 4 : 1;
   const int tokens_per_tile = block_scaled ? kBlockScaledTokens : plan.token_tiles * kTokensPerTile;
-  DSV4_ASSIGN_OR_RETURN(const ExpertGroups groups, Group(context, work, tokens_per_tile));
+  DSV4_ASSIGN_OR_RETURN(const ExpertGroups groups, GroupAssignments(context, work, tokens_per_tile));
   plan.max_tiles = groups.max_tiles;
   plan.order = groups.order;
   plan.tiles = groups.tiles;
   return plan;
 }
 
-// For experts of any formats.
-Status TermsOfPlan(CudaContext& context, const ExpertTable& table, bool block_scaled, const TermsWork& work) {
+}  // namespace
+
+Status ExpertTermsOfAny(CudaContext& context, const ExpertTable& table, bool block_scaled,
+                        const TermsWork& work) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
   const int64_t inter_dim = table.w1.rows;
@@ -384,123 +376,6 @@ Status TermsOfPlan(CudaContext& context, const ExpertTable& table, bool block_sc
   });
   return MultiplyExperts(context, plan, plan.table->down, kDown, 1, hidden, dtype, num_assignments, inter_dim,
                          1, args.terms.data, num_assignments, dim);
-}
-
-ExpertsShape ShapeOf(const ExpertTable& table, const ops::ExpertTermsArgs& args) {
-  return {.alike = table.alike,
-          .bulk_aligned = table.copied_in_bulk,
-          .w1 = table.w1,
-          .w2 = table.w2,
-          .num_tokens = args.x.shape[0],
-          .top_k = args.indices.shape[1],
-          .num_here = static_cast<int64_t>(args.experts.size()),
-          .num_experts = args.num_experts,
-          .x = args.x.data,
-          .x_dtype = args.x.dtype,
-          .terms = args.terms.data};
-}
-
-Result<Plan<ExpertsPath>> Choose(CudaContext& context, const ExpertTable& table, ExpertsShape shape) {
-  if (WantsE4m3(shape, context.limits())) {
-    DSV4_ASSIGN_OR_RETURN(const E4m3Experts* const experts, FindE4m3Experts(context, table, shape.num_here));
-    shape.exact_in_e4m3 = experts->exact;
-  }
-  return ChooseExperts(shape, context.limits());
-}
-
-// All kernels give a term the same bits, but for those of FP8 and block scales, which their modes ask for.
-Status ComputeTerms(CudaContext& context, const ExpertTable& table, const TermsWork& work,
-                    ExpertsPath kernel) {
-  const auto group = [&](int tokens_per_tile) { return Group(context, work, tokens_per_tile); };
-  switch (kernel) {
-    case ExpertsPath::kGroupedGemmFp8:
-      return GroupedGemmFp8(context, table, work);
-    case ExpertsPath::kBlockScaled:
-      return TermsOfPlan(context, table, true, work);
-    case ExpertsPath::kGroupedGemvRuns: {
-      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, group(RunTokensPerTile(table.w1, table.w2)));
-      return GroupedGemvRuns(context, table, groups, work.args);
-    }
-    case ExpertsPath::kGroupedGemvStream: {
-      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, group(StreamTokensPerTile(table.w1, table.w2)));
-      return GroupedGemvStream(context, table, groups, work.args);
-    }
-    case ExpertsPath::kGroupedGemmWide:
-      return GroupedGemmWide(context, table, work);
-    case ExpertsPath::kGroupedGemmWgmma:
-      return GroupedGemmWgmma(context, table, work);
-    case ExpertsPath::kGemvJoint:
-    case ExpertsPath::kGemvExperts:  // They sum: not for terms (ExpertsShape::sums).
-    case ExpertsPath::kRoutedExperts:
-      break;
-  }
-  return TermsOfPlan(context, table, false, work);
-}
-
-Status CheckSizes(const char* op, const TensorView& indices, size_t num_experts) {
-  constexpr size_t kMaxExperts = 4096;  // 32 KB of shared memory.
-  if (indices.shape[1] <= kMaxTopK && num_experts <= kMaxExperts) return {};
-  return Unimplemented("op " + std::string(op) + ": indices " + indices.shape.ToString() + " of " +
-                       std::to_string(num_experts) +
-                       " experts, this backend takes up to 64 choices of 4096 experts");
-}
-
-}  // namespace
-
-Status ExpertTerms(CudaContext& context, const ops::ExpertTermsArgs& args) {
-  if (args.indices.num_elements() == 0 || args.experts.empty()) return {};
-  DSV4_RETURN_IF_ERROR(CheckSizes("expert_terms", args.indices, args.experts.size()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
-                               context.expert_tables().Find(args.experts, args.x.dtype));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, ShapeOf(*table, args)));
-  context.Chose(plan);
-  return ComputeTerms(context, *table, {args, FaultKind::kTermIndex}, plan.kernel);
-}
-
-Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
-  const Shape shape = {args.indices.shape[0], args.indices.shape[1], args.x.shape[1]};
-  if (args.x.shape[0] == 0) return {};
-  DSV4_RETURN_IF_ERROR(CheckSizes("routed_experts", args.indices, args.experts.size()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
-                               context.expert_tables().Find(args.experts, args.x.dtype));
-  ops::ExpertTermsArgs all = {.x = args.x,
-                              .indices = args.indices,
-                              .weights = args.weights,
-                              .experts = args.experts,
-                              .num_experts = static_cast<int64_t>(args.experts.size()),
-                              .limit = args.limit,
-                              .terms = {}};
-  ExpertsShape expert_shape = ShapeOf(*table, all);
-  expert_shape.sums = true;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, expert_shape));
-  context.Chose(plan);
-  if (plan.kernel == ExpertsPath::kGemvJoint) {
-    const JointExpertsWork joint = {.w1 = table->w1,
-                                    .w2 = table->w2,
-                                    .weights = table->weights,
-                                    .indices = args.indices.as<const int32_t>(),
-                                    .routing = args.weights.as<const float>(),
-                                    .x = args.x.as<const uint16_t>(),
-                                    .y = args.y.as<float>(),
-                                    .num_tokens = static_cast<int>(shape[0]),
-                                    .num_experts = static_cast<int>(args.experts.size()),
-                                    .top_k = static_cast<int>(shape[1]),
-                                    .limit = args.limit};
-    if (!HoldsGemvJoint(context, joint, nullptr)) return GemvExperts(context, *table, args);
-    RecordExperts(context, joint);
-    return {};
-  }
-  if (plan.kernel == ExpertsPath::kGemvExperts) return GemvExperts(context, *table, args);
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      void* const terms,
-      context.Scratch(static_cast<size_t>(shape.num_elements() * ElementBytes(args.x.dtype))));
-  all.terms = TensorView::Contiguous(terms, args.x.dtype, shape, args.x.device);
-  DSV4_RETURN_IF_ERROR(ComputeTerms(context, *table, {all, FaultKind::kExpertIndex}, plan.kernel));
-  const int64_t begins[] = {0, all.num_experts};
-  return SumTerms(context, {.parts = all.terms.Reshaped({1, shape[0], shape[1], shape[2]}),
-                            .indices = args.indices,
-                            .begins = begins,
-                            .y = args.y});
 }
 
 }  // namespace dsv4::backend::cuda

@@ -4,15 +4,13 @@
 #include "backend/cuda/kernels/hyper_connection/hc_mix.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
 #include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
 #include "backend/cuda/lowering/select/rows.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-Access Of(const TensorView& tensor, Division division = Division::kNone) {
-  return {{tensor.data, tensor.is_null() ? 0 : static_cast<size_t>(tensor.num_bytes())}, division};
-}
 Division ColumnsOf(DType dtype) {
   return dtype == DType::kF32 ? Division::kFloatColumns : Division::kTokenColumns;
 }
@@ -32,9 +30,9 @@ Status MoeCombine(CudaContext& context, const ops::MoeCombineArgs& args) {
                                            context.limits());
   context.Chose(plan);
   context.lowering().Record({.kind = OpKind::kCombine,
-                             .accesses = {.reads = {Of(args.routed, Division::kFloatColumns),
-                                                    Of(args.shared, ColumnsOf(args.y.dtype))},
-                                          .writes = {Of(args.y, ColumnsOf(args.y.dtype))}},
+                             .accesses = {.reads = {AccessOf(args.routed, Division::kFloatColumns),
+                                                    AccessOf(args.shared, ColumnsOf(args.y.dtype))},
+                                          .writes = {AccessOf(args.y, ColumnsOf(args.y.dtype))}},
                              .work = CombineWork{.routed = args.routed.as<const float>(),
                                                  .shared = args.shared.data,
                                                  .y = args.y.data,
@@ -81,10 +79,10 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
   chosen.path = plan.kernel;
   context.lowering().Record(
       {.kind = OpKind::kHcPost,
-       .accesses = {.reads = {Of(args.y, ColumnsOf(args.y.dtype)),
-                              Of(args.residual, Division::kStreamColumns), Of(args.post, Division::kPost),
-                              Of(args.comb, Division::kComb)},
-                    .writes = {Of(args.out, Division::kStreamColumns)}},
+       .accesses = {.reads = {AccessOf(args.y, ColumnsOf(args.y.dtype)),
+                              AccessOf(args.residual, Division::kStreamColumns),
+                              AccessOf(args.post, Division::kPost), AccessOf(args.comb, Division::kComb)},
+                    .writes = {AccessOf(args.out, Division::kStreamColumns)}},
        .work = chosen});
   return {};
 }
@@ -100,10 +98,10 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   const int num_parts = plan.kernel == HcPrePath::kCluster ? 1 : static_cast<int>(HcParts(shape.dim));
   context.lowering().Record(
       {.kind = OpKind::kHcPre,
-       .accesses = {.reads = {Of(args.streams, Division::kStreamColumns), Of(args.fn), Of(args.scale),
-                              Of(args.base)},
-                    .writes = {Of(args.u, Division::kTokenColumns), Of(args.post, Division::kPost),
-                               Of(args.comb, Division::kComb)}},
+       .accesses = {.reads = {AccessOf(args.streams, Division::kStreamColumns), AccessOf(args.fn),
+                              AccessOf(args.scale), AccessOf(args.base)},
+                    .writes = {AccessOf(args.u, Division::kTokenColumns),
+                               AccessOf(args.post, Division::kPost), AccessOf(args.comb, Division::kComb)}},
        .work = HcPreWork{.streams = args.streams.data,
                          .fn = args.fn.as<const float>(),
                          .u = args.u.data,

@@ -2,16 +2,10 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
 #include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/select/rows.h"
 
 namespace dsv4::backend::cuda {
-namespace {
-
-Access Of(const TensorView& tensor) {
-  return {{tensor.data, tensor.is_null() ? 0 : static_cast<size_t>(tensor.num_bytes())}};
-}
-
-}  // namespace
 
 Status Swiglu(CudaContext& context, const ops::SwigluArgs& args) {
   const int64_t count = args.gate.num_elements();
@@ -39,7 +33,8 @@ Status Swiglu(CudaContext& context, const ops::SwigluArgs& args) {
   }
   context.lowering().Record(
       {.kind = OpKind::kSwiglu,
-       .accesses = {.reads = {Of(args.gate), Of(args.up), Of(args.row_weights)}, .writes = {Of(args.y)}},
+       .accesses = {.reads = {AccessOf(args.gate), AccessOf(args.up), AccessOf(args.row_weights)},
+                    .writes = {AccessOf(args.y)}},
        .work = work});
   return {};
 }
@@ -64,11 +59,11 @@ Status Router(CudaContext& context, const ops::RouterArgs& args) {
                                .num_experts = static_cast<int>(num_experts),
                                .top_k = static_cast<int>(args.indices.shape[1]),
                                .route_scale = args.route_scale};
-  context.lowering().Record(
-      {.kind = OpKind::kRouter,
-       .accesses = {.reads = {Of(args.logits), Of(args.bias), Of(args.hash_table), Of(args.token_ids)},
-                    .writes = {Of(args.indices), Of(args.weights)}},
-       .work = RouterWork{params, num_tokens}});
+  context.lowering().Record({.kind = OpKind::kRouter,
+                             .accesses = {.reads = {AccessOf(args.logits), AccessOf(args.bias),
+                                                    AccessOf(args.hash_table), AccessOf(args.token_ids)},
+                                          .writes = {AccessOf(args.indices), AccessOf(args.weights)}},
+                             .work = RouterWork{params, num_tokens}});
   return {};
 }
 

@@ -3,28 +3,22 @@
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
 #include "backend/cuda/kernels/indexer/indexer_scores.h"
 #include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-Access Of(const void* data, int64_t num_bytes, Division division = Division::kNone) {
-  return {{data, static_cast<size_t>(num_bytes)}, division};
-}
-Access Of(const TensorView& tensor, Division division = Division::kNone) {
-  return Of(tensor.data, tensor.num_bytes(), division);
-}
-
 // `mine_bytes`: of all that this rank has.
 RecordedOp Exchange(OpKind kind, const ExchangeWork& work, int64_t mine_bytes) {
   const bool gathers = kind == OpKind::kGather;
-  return {
-      .kind = kind,
-      .accesses = {.reads = {Of(work.mine, mine_bytes, gathers ? Division::kOfRank : Division::kPartsOfRank)},
-                   .writes = {Of(work.all, work.params.size * work.piece_bytes,
-                                 gathers ? Division::kOfAllRanks : Division::kPartsOfAllRanks)}},
-      .work = work};
+  return {.kind = kind,
+          .accesses = {.reads = {AccessOf(work.mine, mine_bytes,
+                                          gathers ? Division::kOfRank : Division::kPartsOfRank)},
+                       .writes = {AccessOf(work.all, work.params.size * work.piece_bytes,
+                                           gathers ? Division::kOfAllRanks : Division::kPartsOfAllRanks)}},
+          .work = work};
 }
 
 // Room for rows, kept from call to call: another op reads them.
@@ -75,16 +69,18 @@ Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidates
     DSV4_ASSIGN_OR_RETURN(params.score.scores, context.Scratch<float>(score.max_visible));
     ScoreEntries(context, table, params.score, args.q.dtype, 1);
   }
-  context.lowering().Record({.kind = OpKind::kCandidates,
-                             .accesses = {.reads = {}, .writes = {Of(args.candidates, Division::kOfRank)}},
-                             .work = std::move(work)});
+  context.lowering().Record(
+      {.kind = OpKind::kCandidates,
+       .accesses = {.reads = {}, .writes = {AccessOf(args.candidates, Division::kOfRank)}},
+       .work = std::move(work)});
   return true;
 }
 
 bool FuseMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
   return context.lowering().Fuse(
       {.kind = OpKind::kMergeCandidates,
-       .accesses = {.reads = {Of(args.candidates, Division::kOfAllRanks)}, .writes = {Of(args.selected)}},
+       .accesses = {.reads = {AccessOf(args.candidates, Division::kOfAllRanks)},
+                    .writes = {AccessOf(args.selected)}},
        .work = MergeCandidatesWork{.candidates = args.candidates.as<const uint64_t>(),
                                    .shape = args.candidates.shape,
                                    .selected = args.selected.as<int32_t>(),
@@ -115,17 +111,18 @@ bool FuseAttentionPart(CudaContext& context, const AttentionPartWork& work) {
   const int64_t heads = p.num_tokens * p.num_heads;
   return context.lowering().Fuse(
       {.kind = OpKind::kAttentionPart,
-       .accesses = {.reads = {Of(p.q, heads * p.head_dim * int64_t{sizeof(uint16_t)}, Division::kOfAllRanks)},
-                    .writes = {Of(p.part, heads * (p.head_dim + 2) * int64_t{sizeof(float)},
-                                  Division::kPartsOfRank)}},
+       .accesses = {.reads = {AccessOf(p.q, heads * p.head_dim * int64_t{sizeof(uint16_t)},
+                                       Division::kOfAllRanks)},
+                    .writes = {AccessOf(p.part, heads * (p.head_dim + 2) * int64_t{sizeof(float)},
+                                        Division::kPartsOfRank)}},
        .work = work});
 }
 
 bool FuseMergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
   return context.lowering().Fuse(
       {.kind = OpKind::kMergeAttention,
-       .accesses = {.reads = {Of(args.parts, Division::kPartsOfAllRanks), Of(args.sink)},
-                    .writes = {Of(args.o, Division::kHeads)}},
+       .accesses = {.reads = {AccessOf(args.parts, Division::kPartsOfAllRanks), AccessOf(args.sink)},
+                    .writes = {AccessOf(args.o, Division::kHeads)}},
        .work = MergeAttentionWork{.parts = args.parts.as<const float>(),
                                   .shape = args.parts.shape,
                                   .sink = args.sink.as<const float>(),
