@@ -126,7 +126,9 @@ class Parser {
         return ParseClass();
       case '.':
         ++at_;
-        return Char(flags_.dot_all ? AllChars() : Complement(kLineEnds));
+        return Char(flags_.dot_all
+                        ? AllChars()
+                        : Complement(flags_.newline_ends_lines ? CharSet{{U'\n', U'\n'}} : kLineEnds));
       case '\\': {
         DSV4_ASSIGN_OR_RETURN(const CharSet set, ParseEscape());
         return Char(set);

@@ -18,6 +18,8 @@ Result<Regex> PatternContent(std::string_view pattern, Spelling spelling = Spell
 struct PatternFlags {
   bool ignore_case = false;  // Of the letters A to Z.
   bool dot_all = false;      // `.` is any character, ends of lines too.
+  bool newline_ends_lines =
+      false;  // And nothing else does, for `.`: as Rust and Python have it, not ECMA-262.
 };
 // The texts that `pattern` matches from their first to their last character, as they are. Understood is the same, and `(?i)` and `(?s)` at its start.
 Result<Regex> WholePattern(std::string_view pattern, PatternFlags flags = {});

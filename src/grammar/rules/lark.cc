@@ -416,7 +416,7 @@ class LarkParser {
       in_.Skip(1);
     }
     in_.Skip(1);
-    PatternFlags flags;
+    PatternFlags flags = {.newline_ends_lines = true};
     for (;; in_.Skip(1)) {
       const char flag = in_.Peek();
       if (flag == 'i') flags.ignore_case = true;

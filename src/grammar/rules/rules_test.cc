@@ -102,7 +102,8 @@ const Case kCases[] = {
      "hunk: add_hunk | delete_hunk\nadd_hunk: \"*** Add File: \" filename LF add_line+\n"
      "delete_hunk: \"*** Delete File: \" filename LF\nfilename: /(.+)/\nadd_line: \"+\" /(.*)/ LF -> "
      "line\n\n%import common.LF\n",
-     {"*** Begin Patch\n*** Add File: a.txt\n+x\n+\n*** Delete File: b c\n*** End Patch"},
+     {"*** Begin Patch\n*** Add File: a.txt\n+x\n+\n*** Delete File: b c\n*** End Patch",
+      "*** Begin Patch\n*** Add File: a.txt\n+x\r\n+\u2028\n*** End Patch"},
      {"*** Begin Patch\n*** End Patch", "*** Begin Patch\n*** Add File: \n+x\n*** End Patch"}},
     {Kind::kStructuralTag,
      R"({"structures":[{"begin":"<f=a>","schema":{"type":"integer"},"end":"</f>"}],"triggers":["<f="]})",
