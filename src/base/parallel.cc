@@ -56,64 +56,89 @@ void KeepOnNode(const std::vector<std::vector<int>>& cpus_of_nodes, int index, i
   if (!status.ok()) LogWarning(status.message());
 }
 
-// A loop as one word, so that joining one, leaving it and closing it are single atomic steps: how many workers are in it, whether more may
-// come in, and a number by which a worker knows one it was in already.
-class LoopWord {
+// What is left of a thread's share of a loop, as one word: taking from it is one atomic step, and fails where the share is of another loop
+// than the taker thinks.
+class Share {
  public:
-  explicit LoopWord(uint64_t bits) : bits_(bits) {}
-  LoopWord Next() const { return LoopWord(((bits_ >> kNumberShift) + 1) << kNumberShift | kOpen); }
+  static constexpr uint64_t kMaxUnits = 0xFFFF;
+
+  explicit Share(uint64_t bits) : bits_(bits) {}
+  Share(uint32_t loop, uint64_t begin, uint64_t end) : bits_(uint64_t{loop} << 32 | begin << 16 | end) {}
 
   uint64_t bits() const { return bits_; }
-  uint64_t number() const { return bits_ >> kNumberShift; }
-  bool open() const { return (bits_ & kOpen) != 0; }
-  uint64_t workers() const { return bits_ & (kOpen - 1); }
-
-  static constexpr uint64_t kWorker = 1;
-  static constexpr int kNumberShift = 17;
-  static constexpr uint64_t kOpen = uint64_t{1} << (kNumberShift - 1);
+  uint32_t loop() const { return static_cast<uint32_t>(bits_ >> 32); }
+  uint64_t begin() const { return bits_ >> 16 & kMaxUnits; }
+  uint64_t end() const { return bits_ & kMaxUnits; }
+  uint64_t size() const { return end() - begin(); }
 
  private:
   uint64_t bits_;
 };
 
+// A thread's own cache line: what others write is not in its way. Units of a loop are ranges of `shortest` iterations.
+struct alignas(64) Slot {
+  std::atomic<uint64_t> share{0};
+  std::atomic<uint32_t> done{0};  // Units of the share, by any thread.
+};
+
 }  // namespace
 
+// Every thread begins with a share of its own, and then helps with those of the others. So threads meet at a word only at the end of a loop,
+// and a share whose thread has not come, because the kernel may have given its core to another process, is done by the others.
 struct ThreadPool::State {
+  explicit State(int num_threads) : slots(static_cast<size_t>(num_threads)) {}
+
   std::vector<std::thread> workers;
   std::chrono::nanoseconds spin{0};
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
-  // Of the open loop. Written only while no loop is open and no worker is in one.
+  // Of the open loop, published by its shares: read only by a thread that has taken units of it, for which the loop waits.
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   int64_t count = 0;
-  int64_t shortest = 1;  // Range; the last may be shorter.
-  std::atomic<int64_t> next{0};
+  int64_t shortest = 1;    // Iterations of a unit; the last unit may be shorter.
+  uint32_t num_loops = 0;  // Of the calling thread alone.
   std::atomic<bool> failed{false};
   std::exception_ptr failure;  // Of the thread that set `failed`.
-  // Opening one publishes the loop above, a worker's leaving what it computed. Opened, and `stopping` set, under the mutex, so that a
-  // sleeping worker cannot miss it.
-  std::atomic<uint64_t> loop{0};
+  std::vector<Slot> slots;     // The calling thread's is the first.
+  std::atomic<int> num_asleep{0};
+  std::atomic<bool> caller_sleeps{false};
   std::atomic<bool> stopping{false};
 
-  LoopWord Loop() const { return LoopWord(loop.load(std::memory_order_acquire)); }
-
-  // Ranges shrink with what is left: few to hand out, and all threads are done at nearly the same time.
-  void TakeRanges() {
-    const auto shares = 2 * (static_cast<int64_t>(workers.size()) + 1);
-    int64_t begin = next.load();
-    while (begin < count) {
-      const int64_t end = std::min(count, begin + std::max(shortest, (count - begin) / shares));
-      if (!next.compare_exchange_weak(begin, end)) continue;
-      try {
-        (*body)(begin, end);
-      } catch (...) {
-        if (!failed.exchange(true)) failure = std::current_exception();
-        next = count;
-        return;
-      }
-      begin = next.load();
+  void Run(uint64_t first, uint64_t last) {
+    if (failed.load(std::memory_order_relaxed)) return;
+    try {
+      (*body)(static_cast<int64_t>(first) * shortest, std::min(count, static_cast<int64_t>(last) * shortest));
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
     }
+  }
+
+  // Half of what is left of the share at a time: few ranges, the first ones long, and all threads are done at nearly the same time.
+  void Take(Slot& slot, uint32_t loop) {
+    uint64_t bits = slot.share.load(std::memory_order_acquire);
+    uint32_t num_done = 0;
+    for (;;) {
+      const Share share(bits);
+      if (share.loop() != loop || share.size() == 0) break;
+      const uint64_t end = share.begin() + (share.size() + 1) / 2;
+      const Share left(loop, end, share.end());
+      if (!slot.share.compare_exchange_weak(bits, left.bits(), std::memory_order_acq_rel)) continue;
+      Run(share.begin(), end);
+      num_done += static_cast<uint32_t>(end - share.begin());
+      bits = left.bits();
+    }
+    if (num_done == 0) return;
+    slot.done.fetch_add(num_done, std::memory_order_seq_cst);
+    if (caller_sleeps.load(std::memory_order_seq_cst)) {
+      const std::lock_guard lock(mutex);
+      work_done.notify_one();
+    }
+  }
+
+  // The own share, then the others', beginning with the next one.
+  void TakeAll(size_t own, uint32_t loop) {
+    for (size_t i = 0; i < slots.size(); ++i) Take(slots[(own + i) % slots.size()], loop);
   }
 
   // After a loop that no thread is in any more.
@@ -121,28 +146,22 @@ struct ThreadPool::State {
     if (failed.exchange(false)) std::rethrow_exception(std::exchange(failure, nullptr));
   }
 
-  void WorkerLoop() {
-    uint64_t seen = 0;
+  void WorkerLoop(size_t own) {
+    uint32_t seen = 0;
     const auto called = [&] {
-      const LoopWord now = Loop();
-      return stopping.load(std::memory_order_acquire) || (now.open() && now.number() != seen);
+      return Share(slots[own].share.load(std::memory_order_seq_cst)).loop() != seen ||
+             stopping.load(std::memory_order_acquire);
     };
     for (;;) {
       if (!SpinUntil(spin, called)) {
         std::unique_lock lock(mutex);
+        ++num_asleep;
         work_ready.wait(lock, called);
+        --num_asleep;
       }
       if (stopping) return;
-      uint64_t bits = loop.load(std::memory_order_relaxed);
-      if (const LoopWord now(bits); !now.open() || now.number() == seen) continue;  // Closed meanwhile.
-      if (!loop.compare_exchange_weak(bits, bits + LoopWord::kWorker, std::memory_order_acquire)) continue;
-      seen = LoopWord(bits).number();
-      TakeRanges();
-      const LoopWord left(loop.fetch_sub(LoopWord::kWorker, std::memory_order_acq_rel) - LoopWord::kWorker);
-      if (!left.open() && left.workers() == 0) {
-        const std::lock_guard lock(mutex);
-        work_done.notify_one();
-      }
+      seen = Share(slots[own].share.load(std::memory_order_acquire)).loop();
+      TakeAll(own, seen);
     }
   }
 };
@@ -150,7 +169,8 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int num_threads)
     : ThreadPool(ThreadPoolOptions{.num_threads = num_threads, .spin = {}, .cpus_of_nodes = {}}) {}
 
-ThreadPool::ThreadPool(const ThreadPoolOptions& options) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(const ThreadPoolOptions& options)
+    : state_(std::make_unique<State>(options.num_threads)) {
   const int num_threads = options.num_threads;
   DSV4_CHECK(num_threads >= 1) << "num_threads " << num_threads;
   const bool a_core_each = num_threads <= static_cast<int>(std::thread::hardware_concurrency());
@@ -159,7 +179,7 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options) : state_(std::make_uniq
     state_->workers.emplace_back(
         [state = state_.get(), cpus_of_nodes = options.cpus_of_nodes, i, num_threads] {
           KeepOnNode(cpus_of_nodes, i, num_threads);
-          state->WorkerLoop();
+          state->WorkerLoop(static_cast<size_t>(i));
         });
   }
 }
@@ -183,24 +203,44 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     body(0, count);
     return;
   }
-  state_->body = &body;
-  state_->count = count;
-  state_->shortest = std::max(grain, count / (16 * num_threads()));
-  state_->next = 0;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->loop.store(state_->Loop().Next().bits(), std::memory_order_release);
+  State& state = *state_;
+  const auto num_threads = static_cast<int64_t>(state.slots.size());
+  constexpr int64_t kUnitsOfThread = 16;
+  const auto most_units = std::min(kUnitsOfThread * num_threads, static_cast<int64_t>(Share::kMaxUnits));
+  state.body = &body;
+  state.count = count;
+  state.shortest = std::max(grain, (count + most_units - 1) / most_units);
+  const int64_t num_units = (count + state.shortest - 1) / state.shortest;
+  if (++state.num_loops == 0) ++state.num_loops;  // 0 is no loop.
+  const uint32_t loop = state.num_loops;
+  const int64_t num_shares = std::min(num_threads, num_units);
+  const auto begin_of = [&](int64_t i) { return static_cast<uint64_t>(num_units * i / num_shares); };
+  for (int64_t i = num_shares - 1; i >= 0; --i) {
+    Slot& slot = state.slots[static_cast<size_t>(i)];
+    slot.done.store(0, std::memory_order_relaxed);
+    slot.share.store(Share(loop, begin_of(i), begin_of(i + 1)).bits(), std::memory_order_release);
   }
-  state_->work_ready.notify_all();
-  state_->TakeRanges();
-  // The loop does not wait for a worker that has not come: the kernel may have given its core to another process.
-  state_->loop.fetch_and(~LoopWord::kOpen, std::memory_order_acq_rel);
-  const auto done = [&] { return state_->Loop().workers() == 0; };
-  if (!SpinUntil(state_->spin, done)) {
-    std::unique_lock lock(state_->mutex);
-    state_->work_done.wait(lock, done);
+  // Either this sees that a worker sleeps, or the worker, which counts itself behind this, sees its share.
+  if (state.num_asleep.fetch_add(0, std::memory_order_seq_cst) > 0) {
+    { const std::lock_guard lock(state.mutex); }
+    state.work_ready.notify_all();
   }
-  state_->ThrowFailure();
+  state.TakeAll(0, loop);
+  int64_t waits_for = 0;
+  const auto done = [&] {
+    for (; waits_for < num_shares; ++waits_for) {
+      const uint32_t units = state.slots[static_cast<size_t>(waits_for)].done.load(std::memory_order_seq_cst);
+      if (units != begin_of(waits_for + 1) - begin_of(waits_for)) return false;
+    }
+    return true;
+  };
+  if (!SpinUntil(state.spin, done)) {
+    std::unique_lock lock(state.mutex);
+    state.caller_sleeps.store(true, std::memory_order_seq_cst);
+    state.work_done.wait(lock, done);
+    state.caller_sleeps.store(false, std::memory_order_relaxed);
+  }
+  state.ThrowFailure();
 }
 
 }  // namespace dsv4

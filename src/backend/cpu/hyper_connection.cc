@@ -71,20 +71,27 @@ void MixLogits(ops::OpContext& context, const TensorView& streams, const TensorV
   }
   std::vector<float> x(static_cast<size_t>(shape.num_tokens * width));
   std::vector<double> m(static_cast<size_t>(shape.num_tokens * num_rows));
-  load(0, shape.num_tokens, x.data());
-  constexpr int64_t kRowsPerTask = 6;
+  context.threads().ParallelFor(shape.num_tokens, 1, [&](int64_t begin, int64_t end) {
+    load(begin, end - begin, x.data() + begin * width);
+  });
+  // As many as share the loads of a token's numbers, where that leaves no thread without rows.
+  constexpr int64_t kMostRowsPerTask = 6;
+  const int64_t rows_per_task =
+      std::clamp<int64_t>(num_rows / context.threads().num_threads(), 1, kMostRowsPerTask);
   context.threads().ParallelFor(
-      (num_rows + kRowsPerTask - 1) / kRowsPerTask, 1, [&](int64_t begin, int64_t end) {
-        const int64_t first = begin * kRowsPerTask;
-        const int64_t count = std::min(num_rows, end * kRowsPerTask) - first;
+      (num_rows + rows_per_task - 1) / rows_per_task, 1, [&](int64_t begin, int64_t end) {
+        const int64_t first = begin * rows_per_task;
+        const int64_t count = std::min(num_rows, end * rows_per_task) - first;
         std::vector<double> dots(static_cast<size_t>(shape.num_tokens * count));
         kernels.rows.dot_rows(At(fn.data, DType::kF32, first * width), count, width, x.data(),
                               shape.num_tokens, dots.data());
         for (int64_t t = 0; t < shape.num_tokens; ++t)
           std::copy_n(dots.data() + t * count, count, m.data() + t * num_rows + first);
       });
-  normalize(x.data(), shape.num_tokens, m.data());
-  finish(0, m.data(), shape.num_tokens);
+  context.threads().ParallelFor(shape.num_tokens, 1, [&](int64_t begin, int64_t end) {
+    normalize(x.data() + begin * width, end - begin, m.data() + begin * num_rows);
+    finish(begin, m.data() + begin * num_rows, end - begin);
+  });
 }
 
 // u = sum_i pre[i] * stream i, rounded to its dtype.
