@@ -12,7 +12,7 @@ runs = 0
 while time.monotonic() < end:
     runs += 1
     done = subprocess.run([os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", sys.argv[1] + "/openapi.json", "--checks", "not_a_server_error",
-                           "--max-examples", "60", "--seed", str(runs), "--request-timeout", "60", "--workers", "4", "--suppress-health-check", "all"],
+                           "--max-examples", "60", "--seed", str(runs), "--request-timeout", "120", "--workers", "4", "--suppress-health-check", "all"],
                           capture_output=True, text=True)
     if done.returncode != 0:
         print(done.stdout[-6000:], done.stderr[-2000:])

@@ -32,7 +32,9 @@ def main():
 
     names = sys.argv[1:] or sorted(path.stem for path in HERE.glob("client_*.py"))
     failed = []
-    with Server("--max-sequences", 16, "--context", 8192, "--alias", "*") as server:
+    # An answer that nobody bounds would go in circles until the context is full, longer than clients wait.
+    bounds = [word for kind in ("chat", "thinking", "max-effort") for word in (f"--max-tokens-{kind}", 512)]
+    with Server("--max-sequences", 16, "--context", 8192, "--alias", "*", *bounds) as server:
         for name in names:
             path = HERE / (name if name.startswith("client_") else "client_" + name)
             path = path.with_suffix(".py")
