@@ -111,6 +111,78 @@ TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
   EXPECT_LE(sum, 2);
 }
 
+// What the draft block is asked for, with nothing to quote or with a quote of such evidence.
+Length OfMtp(const DraftPolicy& policy, const AcceptanceRecord& record, int64_t most, int quote = -1) {
+  const Draft draft = quote < 0 ? Draft() : Draft{.tokens = {1, 2, 3, 4}, .evidence = quote};
+  const std::vector<Candidate> candidates = {{&draft, &record, most}};
+  return policy.Lengths(candidates, 1, kMost + 1).front();
+}
+
+TEST(DraftPolicy, TheDraftBlockIsAskedWhereItPaysForItsTime) {
+  DraftPolicy policy = PolicyOf(0.1);
+  AcceptanceRecord record;
+  for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 3, i % 10 == 0 ? 0 : 3);
+  for (int64_t tokens = 1; tokens <= 3; ++tokens)
+    policy.SawDrafting(tokens, 1, 0.05 * static_cast<double>(tokens));
+  EXPECT_EQ(OfMtp(policy, record, 3), (Length{3, true}));
+  // As often right, but as slow as the model: nothing.
+  DraftPolicy slow = PolicyOf(0.1);
+  for (int i = 0; i < 200; ++i) slow.SawDraft(record, kMtpEvidence, 3, 3);
+  for (int64_t tokens = 1; tokens <= 3; ++tokens)
+    slow.SawDrafting(tokens, 1, 1.1 * static_cast<double>(tokens));
+  EXPECT_EQ(OfMtp(slow, record, 3).tokens, 0);
+}
+
+TEST(DraftPolicy, TheDraftBlockStopsBeforeTheTokenThatIsMostlyWrong) {
+  DraftPolicy policy = PolicyOf(0.2);
+  AcceptanceRecord record;
+  for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 3, 1);
+  policy.SawDrafting(1, 1, 0.1);
+  EXPECT_EQ(OfMtp(policy, record, 3), (Length{1, true}));
+}
+
+TEST(DraftPolicy, ALongQuoteIsPreferredAndAShortOneIsNot) {
+  DraftPolicy policy = PolicyOf(0.05);
+  AcceptanceRecord record;
+  for (int i = 0; i < 100; ++i) {
+    policy.SawDraft(record, kMtpEvidence, 3, 1);
+    policy.SawDraft(record, 10, 4, 4);
+    policy.SawDraft(record, 1, 4, 0);
+  }
+  policy.SawDrafting(1, 1, 0.05);
+  EXPECT_EQ(OfMtp(policy, record, 3, 10), (Length{4, false}));
+  EXPECT_TRUE(OfMtp(policy, record, 3, 1).by_mtp);
+  EXPECT_FALSE(OfMtp(policy, record, 0, 1).by_mtp);
+}
+
+TEST(DraftPolicy, TriesTheDraftBlockEverMoreSeldomWhereItDoesNotPay) {
+  DraftPolicy policy;
+  std::vector<int> tries;
+  for (int step = 0; step < 2000; ++step) {
+    if (policy.TriesMtp()) {
+      tries.push_back(step);
+      policy.SawDrafting(1, 1, 1.0);
+    } else {
+      policy.SawStepWithoutMtp();
+    }
+  }
+  ASSERT_GE(tries.size(), 3U);
+  EXPECT_LT(tries.size(), 8U);
+  EXPECT_GT(tries[2] - tries[1], 3 * (tries[1] - tries[0]) / 2);
+}
+
+TEST(Choice, IsReadFromItsName) {
+  EXPECT_TRUE(ParseChoice("auto")->suffix && ParseChoice("auto")->mtp);
+  EXPECT_FALSE(ParseChoice("off")->any());
+  EXPECT_TRUE(ParseChoice("suffix")->suffix && !ParseChoice("suffix")->mtp);
+  EXPECT_EQ(ParseChoice("mtp")->always, 0);
+  EXPECT_EQ(ParseChoice("mtp:3")->always, 3);
+  EXPECT_EQ(ParseChoice("suffix:64")->always, 64);
+  for (const char* wrong :
+       {"", "on", "mtp:", "mtp:0", "mtp:17", "mtp:3x", "mtp3", "suffix:65", "Auto", "dspark"})
+    EXPECT_FALSE(ParseChoice(wrong).has_value()) << wrong;
+}
+
 TEST(DraftPolicy, DoubtsAPriceThatItHasNotSeenForLong) {
   DraftPolicy policy;
   policy.SawStep(1, 1, 1.0);
