@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "apps/shared/expert_flags.h"
 #include "backend/reference/reference_backend.h"
 #include "diag/checks/compare_check.h"
 #include "diag/checks/statistics.h"
@@ -98,7 +99,13 @@ Result<BenchCheck> CheckAgainstReference(const ModelSource& source, const ModelF
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
   const int64_t limit = flags.max_layers > 0 ? flags.max_layers : config.num_hidden_layers;
   options.max_layers = std::min({kLayers, limit, config.num_hidden_layers});
-  DSV4_ASSIGN_OR_RETURN(const Part ours, LoadPart(source, options, backend));
+  model::ModelOptions of_ours = options;
+  if (flags.backend == "cuda") {
+    DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
+    DSV4_ASSIGN_OR_RETURN(const auto checkpoint, source.Checkpoint());
+    DSV4_ASSIGN_OR_RETURN(of_ours.experts, SplitOf(flags, config, checkpoint, options, {}, room));
+  }
+  DSV4_ASSIGN_OR_RETURN(const Part ours, LoadPart(source, of_ours, backend));
   DSV4_ASSIGN_OR_RETURN(const Part reference,
                         LoadPart(source, options, backend::MakeReferenceBackend(NumThreads(flags))));
   DSV4_TRY(CheckOps(ours, reference));

@@ -264,6 +264,11 @@ Status Bench::Run() {
   if (options_.check) DSV4_RETURN_IF_ERROR(Check());
   ForgetPeakMemory();
   DSV4_RETURN_IF_ERROR(Load());
+  if (const model::Model& model = *targets_.front().model; !model.options().experts.all_resident()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        report_.experts, MeasureExperts(options_.model, model.config(), *checkpoint, model.options().experts,
+                                        model.num_layers()));
+  }
   Print(HeaderText(report_) + "\n" + RowHeading());
   progress_.Update(0, NumRows(), fmt::format("row 0 of {}", NumRows()));
   for (int round = 0; round < options_.rounds; ++round) DSV4_RETURN_IF_ERROR(RunRound());

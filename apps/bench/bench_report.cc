@@ -104,6 +104,11 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
         add("", MultiplyAddPercent(row), "% of the multiply-adds");
       if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
     }
+    if (report.experts.has_value() && !row.prefill && row.Machine().read_bandwidth > 0) {
+      const double bound =
+          report.experts->BoundSeconds(row.cost.bytes(), row.batch, row.Machine().read_bandwidth);
+      add(fmt::format(", of {:.2f} ms", bound * 1e3), 100.0 * bound / row.Median(), "% of the bound by tier");
+    }
     if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
     // Beside ranks that divide a token's bytes evenly.
     if (row.bytes_without_replication > 0 && row.Machine().read_bandwidth > 0) {
@@ -213,6 +218,7 @@ std::string KernelsText(const BenchReport& report) {
 
 std::string FooterText(const BenchReport& report) {
   std::string text;
+  if (report.experts.has_value()) text += ExpertsText(*report.experts);
   for (const BenchSummary& line : Summarize(report)) {
     text += fmt::format("{:<64} {:>7.2f} {}{}{}\n", line.what, line.value, line.unit,
                         line.bound > 0 ? fmt::format(", by bytes alone {:.2f}", line.bound) : "",
@@ -261,6 +267,14 @@ Json ToJson(const BenchReport& report) {
                                {"unit", line.unit},
                                {"bound", line.bound},
                                {"busy", line.busy}});
+  }
+  if (report.experts.has_value()) {
+    const BenchExperts& experts = *report.experts;
+    json["experts"] = {{"split", model::ToString(experts.split)},
+                       {"expert_bytes", experts.expert_bytes},
+                       {"host_bytes_per_token", experts.HostBytes(1)},
+                       {"bytes_per_token", experts.AllBytes(1)},
+                       {"host_bytes_per_second", experts.host_rate}};
   }
   json["memory"] = {{"peak_bytes", report.memory.peak_bytes},
                     {"weights_bytes", report.memory.weights_bytes},

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/bench/bench_experts.h"
 #include "apps/bench/bench_runs.h"
 #include "base/json.h"
 
@@ -44,7 +46,8 @@ struct BenchReport {
   std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;
   BenchMemory memory;
-  std::vector<BenchKernel> kernels;  // Empty unless asked for.
+  std::optional<BenchExperts> experts;  // Where not all are resident.
+  std::vector<BenchKernel> kernels;     // Empty unless asked for.
 };
 
 // A ratio of two rows, or a row's percentage of its bound. Only those whose rows were run.

@@ -86,6 +86,14 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->check(CLI::Range(0, 65536))
       ->capture_default_str();
   app.add_option(
+      "--experts", flags.experts,
+      "With --backend cuda, where a layer's routed experts are: auto, or resident=N,host=N, numbers "
+      "or shares such as 75% (default: all resident)");
+  app.add_option("--gpu-memory", flags.gpu_memory,
+                 "With --backend cuda, the most that is taken of the GPU's memory, in GB (0: what is free)")
+      ->check(NonNegative())
+      ->capture_default_str();
+  app.add_option(
          "--cache-rows", flags.cache_rows,
          "packed: cache rows that release numerics round are kept as FP8 and FP4; wide: as bf16, in twice "
          "the memory, with the same bits")

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
+#include <utility>
 
+#include "apps/inspect/expert_plan.h"
 #include "apps/inspect/inspect_report.h"
+#include "apps/shared/expert_flags.h"
 #include "apps/shared/load_bar.h"
 
 namespace dsv4::apps {
@@ -16,6 +20,7 @@ int RunInspectCommand(const InspectOptions& options) {
   const Result<model::Placement> placement =
       model::ParsePlacement(options.model.placement, std::max(options.model.num_ranks, 1));
   if (!placement) return Fail(placement.error(), kExitBadUsage);
+  if (const Status status = CheckExpertFlags(options.model); !status.ok()) return Fail(status, kExitBadUsage);
   LoadBar bar;
   const InspectRequest request = {
       .source = *source,
@@ -33,7 +38,19 @@ int RunInspectCommand(const InspectOptions& options) {
   const Result<InspectReport> report = Inspect(request);
   bar.Clear();
   if (!report) return Fail(report.error(), LoadExitCode(report.error()));
-  fmt::print("{}\n", options.json ? ToJson(*report).dump(2) : ToText(*report));
+  std::optional<ExpertPlan> experts;
+  if (!options.model.experts.empty()) {
+    Result<ExpertPlan> plan = PlanExperts(options.model, *source, {options.batch, options.context});
+    if (!plan) return Fail(plan.error(), LoadExitCode(plan.error()));
+    experts = std::move(*plan);
+  }
+  if (options.json) {
+    Json json = ToJson(*report);
+    if (experts) json["experts"] = ToJson(*experts);
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}\n{}", ToText(*report), experts ? ToText(*experts) : std::string());
+  }
   return kExitOk;
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/numa_placement.h"
 #include "apps/terminal/printable.h"
@@ -25,9 +26,7 @@ namespace {
 // Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in their file.
 Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                   const ops::Backend& backend) {
-  DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room,
-                               backend::RoomOf(backend.context->memory().device().index));
+                   const model::DeviceRoom& device) {
   model::ModelOptions planned = options;
   if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
     planned.group =
@@ -35,7 +34,6 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
                                model::PlanMemory(config, checkpoint, planned, request));
-  const model::DeviceRoom device{.name = backend.name, .free = room.free, .reserved = room.scratch};
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
   return model::CheckRoom(config, checkpoint, planned, plan, device);
 }
@@ -54,11 +52,24 @@ int64_t PassTokens(const ModelFlags& flags) {
 
 Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   const int num_threads = NumThreads(flags);
-  if (flags.backend == "cuda")
-    return backend::MakeCudaBackend({.device = flags.device, .explain = flags.explain});
+  DSV4_TRY(CheckExpertFlags(flags));
+  if (flags.backend == "cuda") {
+    backend::CudaOptions options{.device = flags.device, .explain = flags.explain};
+    if (!flags.experts.empty()) {
+      DSV4_ASSIGN_OR_RETURN(options.host, MakeExpertBackend(flags));
+    }
+    return backend::MakeCudaBackend(options);
+  }
   DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
   return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});
+}
+
+Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags) {
+  // Threads spin through the device's part of a layer.
+  constexpr std::chrono::milliseconds kSpin(2);
+  const int num_threads = flags.num_threads > 0 ? flags.num_threads : std::max(1, NumThreads(flags) - 1);
+  return backend::MakeCpuBackend({.num_threads = num_threads, .spin = kSpin});
 }
 
 model::CacheRows CacheRowsOf(const ModelFlags& flags) {
@@ -103,7 +114,9 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
     options.group = comm::Observe(flags.group, flags.exchange_hooks);
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
-    DSV4_TRY(CheckMemory(config, checkpoint, options, memory, backend));
+    DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
+    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room));
+    DSV4_TRY(CheckMemory(config, checkpoint, options, memory, room));
     if (flags.group != nullptr) {
       const backend::CudaGroupOptions common{
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
@@ -142,6 +155,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
         fmt::format(", rank {} of {}: placement {}, layers {} to {}", place.rank, place.placement.num_ranks(),
                     model::ToString(place.placement), place.layers.begin, place.layers.end - 1);
   }
+  if (!options.experts.all_resident())
+    line += fmt::format(", experts of a layer {}", model::ToString(options.experts));
   if (bytes_placed > 0) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     line += ", " + LoadSpeed(bytes_placed, seconds);

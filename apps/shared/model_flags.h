@@ -34,7 +34,10 @@ struct ModelFlags {
   bool mtp = false;           // model::ModelOptions::mtp: --speculation wants it.
   int num_threads = 0;        // 0: one per core.
   std::string numa = "auto";  // "off", "interleave" or "auto".
-  int64_t pass_tokens = 0;    // Most tokens of one pass through the layers; 0: what suits the backend.
+  std::string
+      experts;  // --experts, for --backend cuda: model::ParseExpertSplit, or "auto". Empty: all resident.
+  double gpu_memory = 0;  // --gpu-memory, for --backend cuda: the most that is taken, in GB; 0: what is free.
+  int64_t pass_tokens = 0;  // Most tokens of one pass through the layers; 0: what suits the backend.
 
   int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
   bool explain =
@@ -67,6 +70,10 @@ int64_t PassTokens(const ModelFlags& flags);
 // The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h): call it before weights
 // are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
+
+// The backend of the host that multiplies experts for --backend cuda: on --threads threads, by default one a core, less the one that queues the
+// device's work.
+Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags);
 
 // How the rows of sequences are kept: what --cache-rows says, where the backend can.
 model::CacheRows CacheRowsOf(const ModelFlags& flags);

@@ -2,6 +2,7 @@
 // a device, repacked for an architecture). The loader calls it once for every weight and knows nothing of tiles.
 //   source    host memory, validated; stays mapped for as long as the model lives
 //   prepared  the backend's form: borrowing views (then `owner` stays empty) or views into `owner`
+//   tier      where a backend on a device keeps it; for a backend of the host all are one
 // The values do not change. Errors: ResourceExhausted when device memory runs out.
 #pragma once
 
@@ -10,9 +11,16 @@
 
 namespace dsv4::ops {
 
+// Of a routed expert's weights; all others are resident.
+enum class WeightTier : uint8_t {
+  kResident,  // The device's memory.
+  kHost,      // The host's, as they lie in the checkpoint: the host multiplies them.
+};
+
 struct PrepareWeightArgs {
   const Weight* source = nullptr;
   Weight* prepared = nullptr;
+  WeightTier tier = WeightTier::kResident;
   DSV4_OPERANDS()  // Both are of the host.
 };
 

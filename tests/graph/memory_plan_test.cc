@@ -153,5 +153,35 @@ TEST_F(MemoryPlanTest, RefusesWithATableAndWithWhatWouldFit) {
   EXPECT_THAT(check(2000).message(), HasSubstr("not even one layer"));
 }
 
+TEST_F(MemoryPlanTest, ExpertsThatDoNotFitAreTheHosts) {
+  const MemoryRequest request = {.num_sequences = 2, .context = 1000};
+  const int64_t num_experts = config_.n_routed_experts;
+  const auto total_with = [&](int64_t resident) {
+    ModelOptions options = options_;
+    options.experts = {resident, num_experts - resident};
+    return PlanMemory(config_, checkpoint_, options, request)->total();
+  };
+  const auto fit = [&](int64_t free) {
+    return FitExperts(config_, checkpoint_, options_, request,
+                      {.name = "card", .free = free, .reserved = 1000});
+  };
+  EXPECT_LT(total_with(0), total_with(1));
+  EXPECT_EQ(total_with(num_experts), Plan(request).total());
+  for (const int64_t resident : {int64_t{0}, int64_t{1}, num_experts / 2, num_experts}) {
+    const int64_t room = total_with(resident) + 1000;
+    const auto split = fit(room);
+    ASSERT_TRUE(split.has_value()) << split.error().message();
+    EXPECT_EQ(split->resident, resident);
+    EXPECT_EQ(split->total(), num_experts);
+    if (resident > 0) {
+      EXPECT_EQ(fit(room - 1)->resident, resident - 1);
+    }
+  }
+  const auto none = fit(total_with(0) + 999);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(none.error().message(), HasSubstr("even with all routed experts on the host"));
+}
+
 }  // namespace
 }  // namespace dsv4::model

@@ -34,10 +34,11 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const auto spin, SpinFromEnvironment());
   ops::Backend backend;
   backend.name = fmt::format("cpu ({})", cpu::IsaName(isa));
-  backend.context = std::make_shared<cpu::CpuContext>(
-      ThreadPoolOptions{
-          .num_threads = options.num_threads, .spin = spin, .cpus_of_nodes = options.cpus_of_nodes},
-      cpu::KernelsFor(isa));
+  backend.context =
+      std::make_shared<cpu::CpuContext>(ThreadPoolOptions{.num_threads = options.num_threads,
+                                                          .spin = spin ? spin : options.spin,
+                                                          .cpus_of_nodes = options.cpus_of_nodes},
+                                        cpu::KernelsFor(isa));
   backend.packs_rows = true;
 #define DSV4_OP_ENTRY(name, Op) backend.table.name = cpu::Op;
   DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)

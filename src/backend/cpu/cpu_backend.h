@@ -6,6 +6,7 @@
 // nor on the number of threads; it may differ between instruction-set tiers in the last bits of fp32 sums.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace dsv4::backend {
 struct CpuOptions {
   int num_threads = 1;               // >= 1, counts the calling thread.
   std::optional<cpu::Isa> isa = {};  // Default: DSV4_CPU_ISA, else the best tier of this machine.
-  std::vector<std::vector<int>> cpus_of_nodes = {};  // As ThreadPoolOptions.
+  std::vector<std::vector<int>> cpus_of_nodes = {};    // As ThreadPoolOptions.
+  std::optional<std::chrono::microseconds> spin = {};  // The same, where DSV4_SPIN_US says nothing.
 };
 
 // The name is "cpu" and the tier: "cpu (avx512bf16)". Threads spin for DSV4_SPIN_US before they sleep. Errors: as ChooseIsa;

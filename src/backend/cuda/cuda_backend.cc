@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/tiers/expert_tiers.h"
 
 namespace dsv4::backend {
 namespace cuda {
@@ -53,7 +54,7 @@ const TensorView& FirstTensor(const Args& args) {
 template <typename Args>
 Status ValidateCall(CudaContext& cuda, const Args& args) {
   if constexpr (requires { args.experts; }) {
-    if (cuda.expert_tables().Knows(args.experts, args.x.dtype)) {
+    if (cuda.expert_tables().Knows(args.experts, args.x.dtype) || cuda.expert_tiers().Knows(args.experts)) {
       Args checked = args;
       checked.experts = args.experts.first(1);
       return Validate(checked);
@@ -176,7 +177,10 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   backend.name = fmt::format("cuda ({})", device->name);
-  auto context = std::make_shared<cuda::CudaContext>(std::move(queue), block_scaled, fp8_products);
+  auto context = std::make_shared<cuda::CudaContext>(
+      std::move(queue), block_scaled, fp8_products,
+      cuda::HostTierOptions{.backend = options.host.value_or(ops::Backend()),
+                            .deadline = options.host_deadline});
   const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
   if (options.explain || to_log) context->Explain(to_log);
   if (options.replay && !cuda::Says(std::getenv("DSV4_CUDA_REPLAY"), "0"))

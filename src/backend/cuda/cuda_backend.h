@@ -10,7 +10,9 @@
 // batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other numerics.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +49,10 @@ struct CudaOptions {
   bool explain = false;
   // Sees the bytes of every list of launches that is handed to the device, and the staged arrays that they bring first. For tests.
   std::function<void(std::span<const std::byte> launches, std::span<const std::byte> staged)> watch = {};
+  // Multiplies experts that stay on the host (ops::WeightTier::kHost): a backend of the host, this one's alone. Without one they are refused.
+  std::optional<ops::Backend> host = {};
+  // How long the device waits for the host's terms of one layer.
+  std::chrono::milliseconds host_deadline = std::chrono::minutes(2);
 };
 
 // What an op of some shape became.

@@ -59,6 +59,10 @@ Status Skip(ops::OpContext&, const Args&) {
 
 Status CountWeight(ops::OpContext& context, const ops::PrepareWeightArgs& args) {
   const Weight& source = *args.source;
+  if (args.tier == ops::WeightTier::kHost) {
+    *args.prepared = source;
+    return {};
+  }
   const int64_t num_bytes = source.data.num_bytes() + (source.scale.is_null() ? 0 : source.scale.num_bytes());
   DSV4_ASSIGN_OR_RETURN_STATUS(const Buffer counted,
                                context.memory().Allocate(static_cast<size_t>(num_bytes)));
@@ -198,6 +202,38 @@ Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Chec
           fmt::format("the model does not fit {}: {} are wanted, {} are free\n{}{}", room.name,
                       Gigabytes(plan.total() + room.reserved), Gigabytes(room.free), MemoryTable(plan, room),
                       advice)};
+}
+
+Result<ExpertSplit> FitExperts(const ModelConfig& config,
+                               const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                               const ModelOptions& options, const MemoryRequest& request,
+                               const DeviceRoom& room) {
+  const int64_t num_experts = config.n_routed_experts;
+  const int64_t usable = room.free - room.reserved;
+  const auto plan_with = [&](int64_t resident) {
+    ModelOptions planned = options;
+    planned.experts = {.resident = resident, .host = num_experts - resident};
+    return PlanMemory(config, checkpoint, planned, request);
+  };
+  DSV4_ASSIGN_OR_RETURN(const MemoryPlan most, plan_with(num_experts));
+  if (most.total() <= usable) return ExpertSplit{.resident = num_experts, .host = 0};
+  DSV4_ASSIGN_OR_RETURN(const MemoryPlan least, plan_with(0));
+  if (least.total() > usable) {
+    return Error(ResourceExhausted(fmt::format(
+        "the model does not fit {} even with all routed experts on the host: {} are wanted, {} are "
+        "free\n{}",
+        room.name, Gigabytes(least.total() + room.reserved), Gigabytes(room.free),
+        MemoryTable(least, room))));
+  }
+  // Experts are of one size as a rule, so the first guess is right as a rule.
+  const double fraction =
+      static_cast<double>(usable - least.total()) / static_cast<double>(most.weights - least.weights);
+  int64_t resident = static_cast<int64_t>(fraction * static_cast<double>(num_experts));
+  for (resident = std::clamp(resident, int64_t{0}, num_experts - 1); resident > 0; --resident) {
+    DSV4_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_with(resident));
+    if (plan.total() <= usable) break;
+  }
+  return ExpertSplit{.resident = resident, .host = num_experts - resident};
 }
 
 }  // namespace dsv4::model

@@ -52,4 +52,11 @@ std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room);
 Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room);
 
+// The most residents of every layer that leave room for the rest of the plan; the host has the others (ModelOptions::experts, which
+// `options` does not name). ResourceExhausted where not even a model without residents fits; the errors of PlanMemory.
+Result<ExpertSplit> FitExperts(const ModelConfig& config,
+                               const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                               const ModelOptions& options, const MemoryRequest& request,
+                               const DeviceRoom& room);
+
 }  // namespace dsv4::model

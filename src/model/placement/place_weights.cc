@@ -4,7 +4,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <utility>
+
+#include "io/checkpoint.h"
 
 namespace dsv4::model {
 namespace {
@@ -63,7 +67,9 @@ Status VisitLayer(const std::string& name, Weights& layer, Visit& visit) {
   DSV4_RETURN_IF_ERROR(visit(name + ".ffn.gate.bias", layer.gate_bias));
   DSV4_RETURN_IF_ERROR(visit(name + ".ffn.gate.tid2eid", layer.tid2eid));
   for (size_t e = 0; e < layer.experts.size(); ++e) {
-    DSV4_RETURN_IF_ERROR(VisitExpert(fmt::format("{}.ffn.experts.{}", name, e), layer.experts[e], visit));
+    auto visit_expert = visit.OfExpert(e);
+    DSV4_RETURN_IF_ERROR(
+        VisitExpert(fmt::format("{}.ffn.experts.{}", name, e), layer.experts[e], visit_expert));
   }
   return VisitExpert(name + ".ffn.shared_experts", layer.shared_expert, visit);
 }
@@ -87,19 +93,42 @@ Status VisitOutside(Weights& weights, Visit visit) {
   return VisitHyperConnection("hc_head", weights.hc_head, visit);
 }
 
+using HostBytes = std::span<const std::byte>;
+
+HostBytes BytesOf(const TensorView& tensor) {
+  return {tensor.as<const std::byte>(), tensor.is_null() ? 0 : static_cast<size_t>(tensor.num_bytes())};
+}
+
+bool Holds(const Buffer& buffer, HostBytes bytes) {
+  const auto* const begin = static_cast<const std::byte*>(buffer.data());
+  return begin <= bytes.data() && bytes.data() + bytes.size() <= begin + buffer.num_bytes();
+}
+
 struct Placer {
   const ops::Backend& backend;
   std::vector<Buffer>& copies;
   int64_t& bytes_placed;
+  std::span<const ops::WeightTier> tiers;  // Of the layer's experts; empty: all are resident.
+  std::vector<HostBytes>& kept;  // What the host multiplies, where the backend's memory is a device's.
+  ops::WeightTier tier = ops::WeightTier::kResident;
+
+  Placer OfExpert(size_t e) const {
+    Placer placer = *this;
+    if (!tiers.empty()) placer.tier = tiers[e];
+    return placer;
+  }
 
   Status operator()(const std::string& name, Weight& weight) const {
     if (weight.rows == 0) return {};  // Another rank has it.
     Weight prepared;
     DSV4_RETURN_IF_ERROR(
-        backend.table.prepare_weight(*backend.context, {.source = &weight, .prepared = &prepared})
+        backend.table
+            .prepare_weight(*backend.context, {.source = &weight, .prepared = &prepared, .tier = tier})
             .WithContext(name));
     if (prepared.data.device.type != DeviceType::kHost) {
       bytes_placed += weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
+    } else if (tier == ops::WeightTier::kHost) {
+      for (const HostBytes bytes : {BytesOf(prepared.data), BytesOf(prepared.scale)}) kept.push_back(bytes);
     }
     weight = std::move(prepared);
     return {};
@@ -124,6 +153,7 @@ struct Placer {
 struct Fingerprinter {
   uint64_t& hash;
 
+  Fingerprinter OfExpert(size_t) const { return *this; }
   Status operator()(const std::string&, const Weight&) const { return {}; }
   Status operator()(const std::string&, const TensorView& tensor) const {
     constexpr int64_t kMaxBytes = 4096;
@@ -136,9 +166,14 @@ struct Fingerprinter {
 
 }  // namespace
 
-Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights) {
+Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, ModelWeights& weights) {
   const Fingerprinter fingerprint{weights.fingerprint};
-  const Placer place{backend, weights.copies, weights.bytes_placed};
+  std::vector<HostBytes> kept;
+  Placer place{.backend = backend,
+               .copies = weights.copies,
+               .bytes_placed = weights.bytes_placed,
+               .tiers = {},
+               .kept = kept};
   if (!std::exchange(weights.outside_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
     weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));
@@ -148,16 +183,32 @@ Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights) {
     const std::string name = fmt::format("layers.{}", weights.num_layers_placed);
     LayerWeights& layer = weights.layers[weights.num_layers_placed];
     DSV4_RETURN_IF_ERROR(VisitLayer(name, std::as_const(layer), fingerprint));
+    std::vector<ops::WeightTier> tiers;
+    if (!options.experts.all_resident()) {
+      const auto index = weights.num_layers_placed;
+      tiers = TiersOf(options.experts,
+                      options.expert_order.empty() ? std::vector<int32_t>() : options.expert_order[index]);
+    }
+    place.tiers = tiers;
     DSV4_RETURN_IF_ERROR(VisitLayer(name, layer, place));
   }
+  place.tiers = {};
   // Not in the fingerprint: no row of the model depends on it.
   if (weights.mtp.has_value() && !std::exchange(weights.mtp_placed, true))
     DSV4_RETURN_IF_ERROR(VisitMtp(*weights.mtp, place));
-  // On a device everything is a copy; the host's memory is better used otherwise.
-  if (backend.context->memory().device().type != DeviceType::kHost) {
-    std::erase_if(weights.copies,
-                  [](const Buffer& buffer) { return buffer.device().type == DeviceType::kHost; });
-  }
+  if (backend.context->memory().device().type == DeviceType::kHost) return {};
+  // On a device everything else is a copy; the host's memory is better used otherwise.
+  std::erase_if(weights.copies, [&](const Buffer& buffer) {
+    return buffer.device().type == DeviceType::kHost &&
+           std::ranges::none_of(kept, [&](HostBytes bytes) { return Holds(buffer, bytes); });
+  });
+  std::erase_if(kept, [&](HostBytes bytes) {
+    return std::ranges::any_of(weights.copies, [&](const Buffer& buffer) {
+      return buffer.device().type == DeviceType::kHost && Holds(buffer, bytes);
+    });
+  });
+  // Users of their numbers, to the end.
+  if (options.checkpoint != nullptr) options.checkpoint->Fetch(kept);
   return {};
 }
 

@@ -2,14 +2,24 @@
 // memory (on the host they stay where they are).
 #pragma once
 
+#include <vector>
+
 #include "model/checkpoint/weights.h"
+#include "model/placement/expert_split.h"
 #include "ops/op_table.h"
 
 namespace dsv4::model {
 
+struct PlaceOptions {
+  ExpertSplit experts;                             // Of none: all are resident.
+  std::vector<std::vector<int32_t>> expert_order;  // By layer, as TiersOf; empty: by id.
+  const io::Checkpoint* checkpoint =
+      nullptr;  // Whose numbers stay for the experts of the host; null: they stay anyway.
+};
+
 // What has been loaded since the last call, in place; where the backend's memory is a device's, copies on the host end with it. Before a
 // tensor goes anywhere ModelWeights::fingerprint takes note of it, so that rows computed by another model of the same shape are
 // recognised. Errors name the weight.
-Status PlaceLoaded(const ops::Backend& backend, ModelWeights& weights);
+Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, ModelWeights& weights);
 
 }  // namespace dsv4::model

@@ -78,6 +78,20 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
   return {};
 }
 
+Status CheckExperts(const ModelConfig& config, const ModelOptions& options) {
+  if (options.experts.all_resident()) return {};
+  if (options.placement.num_shards > 1) {
+    return Unimplemented(fmt::format("experts {}: on ranks that divide layers, want ranks with whole layers",
+                                     ToString(options.experts)));
+  }
+  if (options.experts.total() != config.n_routed_experts) {
+    return InvalidArgument(fmt::format("experts {}: got {}, want {} of every layer",
+                                       ToString(options.experts), options.experts.total(),
+                                       config.n_routed_experts));
+  }
+  return {};
+}
+
 Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
   const int size = options.group == nullptr ? 1 : options.group->size();
   if (options.placement.num_ranks() != size) {
@@ -97,11 +111,17 @@ std::string Facts(const ModelConfig& config, const ModelOptions& options) {
     return fmt::format("{} {} {} {} {} {}", r.theta, r.yarn, r.factor, r.original_max_position_embeddings,
                        r.beta_fast, r.beta_slow);
   };
-  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}", options.numerics == Numerics::kRelease,
+  std::string experts;
+  if (!options.experts.all_resident()) {
+    experts = "|" + ToString(options.experts);
+    for (const std::vector<int32_t>& order : options.expert_order)
+      experts += fmt::format(" {}", fmt::join(order, ","));
+  }
+  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}{}", options.numerics == Numerics::kRelease,
                      options.clamp_shared_expert, config.num_attention_heads, config.qk_rope_head_dim,
                      config.index_n_heads, config.index_topk, config.num_experts_per_tok,
                      config.routed_scaling_factor, config.swiglu_limit, config.hc_eps, config.rms_norm_eps,
-                     rope(config.rope), rope(config.compress_rope));
+                     rope(config.rope), rope(config.compress_rope), experts);
 }
 
 // The producer of rows that a sequence keeps: what changes them changes this.
@@ -171,6 +191,7 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
   DSV4_TRY(CheckOps(backend));
   DSV4_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
   DSV4_TRY(CheckSupported(config, options));
+  DSV4_TRY(CheckExperts(config, options));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, io::Checkpoint::Open(directory));
   return FromCheckpoint(std::move(config), std::move(checkpoint), backend, options);
 }
@@ -180,17 +201,22 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
                                                const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_TRY(CheckSupported(config, options));
+  DSV4_TRY(CheckExperts(config, options));
   DSV4_TRY(CheckGroup(backend, options));
   DSV4_TRY(CheckShardOps(backend, options.placement));
-  LoadOptions load{.numerics = options.numerics,
-                   .max_layers = std::nullopt,
-                   .mtp = options.mtp,
-                   .placement = options.placement,
-                   .rank = options.group == nullptr ? 0 : options.group->rank(),
-                   .loaded = [&](ModelWeights& weights) { return PlaceLoaded(backend, weights); },
-                   .numbers_pass = backend.context->memory().device().type != DeviceType::kHost,
-                   .sizes_only = options.sizes_only,
-                   .progress = options.progress};
+  LoadOptions load{
+      .numerics = options.numerics,
+      .max_layers = std::nullopt,
+      .mtp = options.mtp,
+      .placement = options.placement,
+      .rank = options.group == nullptr ? 0 : options.group->rank(),
+      .loaded = [&, place = PlaceOptions{.experts = options.experts,
+                                         .expert_order = options.expert_order,
+                                         .checkpoint = options.sizes_only ? nullptr : checkpoint.get()}](
+                    ModelWeights& weights) { return PlaceLoaded(backend, place, weights); },
+      .numbers_pass = backend.context->memory().device().type != DeviceType::kHost,
+      .sizes_only = options.sizes_only,
+      .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
   DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(std::move(checkpoint), config, load));
   std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
@@ -215,6 +241,7 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
                                                   const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_TRY(CheckSupported(config, options));
+  DSV4_TRY(CheckExperts(config, options));
   if (options.group != nullptr)
     return Error(Unimplemented("weights in memory: in a group, want a checkpoint"));
   const auto num_layers = static_cast<int64_t>(weights.layers.size());
@@ -224,7 +251,9 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
         InvalidArgument(fmt::format("weights in memory: got {} layers and max_layers {}, want {} and 0",
                                     num_layers, options.max_layers, config.num_hidden_layers)));
   }
-  DSV4_TRY(PlaceLoaded(backend, weights));
+  DSV4_TRY(PlaceLoaded(
+      backend, {.experts = options.experts, .expert_order = options.expert_order, .checkpoint = nullptr},
+      weights));
   std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
   DSV4_TRY(model->Prepare());
   return model;
@@ -247,7 +276,9 @@ Status Model::Prepare() {
   }
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
   DSV4_RETURN_IF_ERROR(UploadRopeTables());
-  if (backend_.context->memory().device().type != DeviceType::kHost) weights_.checkpoint.reset();
+  // On a device all weights are copies, but for those of experts on the host, which borrow from the mapping.
+  const bool on_device = backend_.context->memory().device().type != DeviceType::kHost;
+  if (on_device && options_.experts.all_resident()) weights_.checkpoint.reset();
   return {};
 }
 

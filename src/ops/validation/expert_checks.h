@@ -11,7 +11,8 @@
 
 namespace dsv4::ops {
 
-// Experts of rows of `dim` numbers, all of one width, each matrix in its own format, on one device. None: nothing to check.
+// Experts of rows of `dim` numbers, all of one width, each matrix in its own format, on the device of x or (WeightTier::kHost) on the host.
+// None: nothing to check.
 inline Status CheckExperts(std::string_view op, std::span<const ExpertWeights> experts, int64_t dim,
                            Device device) {
   for (size_t i = 0; i < experts.size(); ++i) {
@@ -22,7 +23,9 @@ inline Status CheckExperts(std::string_view op, std::span<const ExpertWeights> e
     check.WeightOperand("w1", &expert.w1, inter_dim, dim);
     check.WeightOperand("w3", &expert.w3, inter_dim, dim);
     check.WeightOperand("w2", &expert.w2, dim, inter_dim);
-    check.Require(expert.w1.data.device == device, "w1", "on another device than x", "one device for all");
+    const Device where = expert.w1.data.device;
+    check.Require(where == device || where == Device{}, "w1", "on another device than x",
+                  "x's device or the host");
     DSV4_RETURN_IF_ERROR(check.status());
   }
   return {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/tiers/expert_tiers.h"
 #include "base/log.h"
 
 namespace dsv4::backend::cuda {
@@ -21,7 +22,7 @@ int64_t WidestOf(const OpRecord& record) {
 }  // namespace
 
 CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled,
-                         Fp8Products fp8_products)
+                         Fp8Products fp8_products, HostTierOptions host)
     : queue_(std::move(queue)),
       memory_(queue_),
       scratch_(memory_),
@@ -31,9 +32,17 @@ CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode blo
               .shared_bytes = queue_->shared_bytes(),
               .block_scaled = block_scaled,
               .fp8_products = fp8_products},
+      expert_tiers_(std::make_unique<ExpertTiers>(*this, std::move(host))),
       lowering_(std::make_unique<Lowering>(*this)) {}
 
-CudaContext::~CudaContext() { queue_->DropRecords(); }
+// What the host multiplies for work in flight is waited for: its thread is still there.
+CudaContext::~CudaContext() {
+  queue_->DropRecords();
+  if (expert_tiers_->host() == nullptr) return;
+  queue_->DescribeHostFaults({});
+  (void)queue_->CallOnStream("the end of the backend",
+                             [](cudaStream_t stream) { return cudaStreamSynchronize(stream); });
+}
 
 Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& operand) const {
   if (operand.num_elements() == 0 || operand.device == queue_->device()) return {};

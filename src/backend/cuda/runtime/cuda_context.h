@@ -23,12 +23,15 @@
 
 namespace dsv4::backend::cuda {
 
+class ExpertTiers;
 class Lowering;
+struct HostTierOptions;
 enum class FusionRule : uint8_t;
 
 class CudaContext final : public ops::OpContext {
  public:
-  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products);
+  CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products,
+              HostTierOptions host);
   ~CudaContext() override;
 
   Memory& memory() override { return memory_; }
@@ -142,6 +145,7 @@ class CudaContext final : public ops::OpContext {
   Result<GridBarrier*> GridBarriers();
 
   ExpertTables& expert_tables() { return expert_tables_; }
+  ExpertTiers& expert_tiers() { return *expert_tiers_; }
   Lowering& lowering() { return *lowering_; }
 
  private:
@@ -161,7 +165,8 @@ class CudaContext final : public ops::OpContext {
   const OpRecord* record_ = nullptr;  // Of the op that runs now.
   std::unique_ptr<Explanations> explain_;
   std::shared_ptr<ops::StepReplayer> replayer_;
-  std::set<std::string> missed_;        // Ops that the log has told of.
+  std::set<std::string> missed_;  // Ops that the log has told of.
+  std::unique_ptr<ExpertTiers> expert_tiers_;
   std::unique_ptr<Lowering> lowering_;  // Last: it uses all of this.
 };
 

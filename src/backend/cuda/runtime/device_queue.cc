@@ -71,6 +71,16 @@ Status Describe(const Fault& fault) {
       return InvalidArgument(fmt::format(
           "op store_rows: row {}, column {}: {} is no number of the format that rows are packed in",
           fault.place[0], fault.place[1], std::bit_cast<float>(static_cast<uint32_t>(fault.value))));
+    case FaultKind::kHostExpertsLate:
+      return {StatusCode::kDeadlineExceeded,
+              fmt::format("op routed_experts: the host has not multiplied its experts of layer {} of {} rows "
+                          "within {} ms (request {})",
+                          fault.place[0], fault.place[1], fault.limit, fault.value)};
+    case FaultKind::kHostExpertsFailed:
+      return Internal(
+          fmt::format("op routed_experts: the host could not multiply its experts of layer {} "
+                      "of {} rows (request {})",
+                      fault.place[0], fault.place[1], fault.value));
   }
   return Internal(fmt::format("a kernel reported fault {}", static_cast<int>(fault.kind)));
 }
@@ -451,7 +461,10 @@ Status DeviceQueue::EndWait(const Fault& fault) {
   if (fault.kind != FaultKind::kNone) {
     DSV4_RETURN_IF_ERROR(
         Check(cudaMemsetAsync(device_fault_, 0, sizeof(Fault), stream_), "clearing the fault record"));
-    return Describe(fault);
+    Status described = Describe(fault);
+    if (fault.kind == FaultKind::kHostExpertsFailed && host_failure_)
+      described = Status(described.code(), described.message() + ": " + host_failure_());
+    return described;
   }
   Status refused;
   std::swap(refused, refused_);

@@ -106,6 +106,12 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   // While it lives, no other thread queues anything.
   std::unique_lock<std::recursive_mutex> Lock() const { return std::unique_lock(mutex_); }
 
+  // What FaultKind::kHostExpertsFailed is told with; thread-safe.
+  void DescribeHostFaults(std::function<std::string()> failure) {
+    const std::lock_guard lock(mutex_);
+    host_failure_ = std::move(failure);
+  }
+
   // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
   Status BeginOp(const OpRecord& record);
   // Adds a launch of the op and gives its number. Refusals are reported by EndOp or a later call.
@@ -248,6 +254,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   uint64_t num_waited_for_ = 0;  // and how many of them were waited for.
   int num_open_ops_ = 0;
 
+  std::function<std::string()> host_failure_;
   PendingLaunches* pending_ = nullptr;
   bool launches_pending_ = false;  // Just now.
   LaunchList list_;

@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/tiers/expert_tiers.h"
 #include "backend/cuda/weights/e2m1_order.h"
 
 namespace dsv4::backend::cuda {
@@ -13,11 +14,21 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
 
 }  // namespace
 
-// Data and scales move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
+// Data and scales of the tier kHost stay where they are. Others move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
 // registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
+  context.expert_tiers().WeightsChange();
   const Weight& source = *args.source;
+  if (args.tier == ops::WeightTier::kHost) {
+    if (!context.expert_tiers().has_host()) {
+      return FailedPrecondition(
+          "op prepare_weight: an expert for the host, and the backend was made without one "
+          "(CudaOptions::host)");
+    }
+    *args.prepared = source;
+    return {};
+  }
   constexpr size_t kAlignment = 256;
   const auto data_bytes = static_cast<size_t>(source.data.num_bytes());
   const size_t scale_begin = (data_bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/experts.h"
+#include "backend/cuda/tiers/expert_tiers.h"
 #include "backend/cuda/weights/e4m3_experts.h"
 
 namespace dsv4::backend::cuda {
@@ -105,6 +106,8 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   const Shape shape = {args.indices.shape[0], args.indices.shape[1], args.x.shape[1]};
   if (args.x.shape[0] == 0) return {};
   DSV4_RETURN_IF_ERROR(CheckSizes("routed_experts", args.indices, args.experts.size()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TieredLayer* const tiered, context.expert_tiers().Find(args.experts));
+  if (tiered != nullptr) return context.expert_tiers().RoutedExperts(*tiered, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
                                context.expert_tables().Find(args.experts, args.x.dtype));
   ops::ExpertTermsArgs all = {.x = args.x,

@@ -1,0 +1,70 @@
+#include "apps/inspect/expert_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/shared/expert_flags.h"
+
+namespace dsv4::apps {
+namespace {
+
+// What the backend takes beside a plan (RoomOf) is known of a GPU that is there; of one that is not, this.
+constexpr int64_t kAssumedScratch = int64_t{2} << 30;
+
+Result<model::DeviceRoom> RoomOrAssumed(const ModelFlags& flags) {
+  Result<model::DeviceRoom> room = DeviceRoomOf(flags, "the GPU");
+  if (room.has_value()) return room;
+  if (flags.gpu_memory > 0) {
+    return model::DeviceRoom{.name = fmt::format("a GPU of {} GB", flags.gpu_memory),
+                             .free = static_cast<int64_t>(flags.gpu_memory * 1e9),
+                             .reserved = kAssumedScratch};
+  }
+  return Error(FailedPrecondition("--experts: there is no GPU here, and no --gpu-memory stands for one"));
+}
+
+}  // namespace
+
+Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& source,
+                               const model::MemoryRequest& request) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
+  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, source.Checkpoint());
+  ExpertPlan experts;
+  DSV4_ASSIGN_OR_RETURN(experts.room, RoomOrAssumed(flags));
+  model::ModelOptions options = MakeModelOptions(flags);
+  if (source.synthetic()) options.max_layers = 0;  // They are made for the first layers only.
+  DSV4_ASSIGN_OR_RETURN(experts.split, SplitOf(flags, config, checkpoint, options, request, experts.room));
+  options.experts = experts.split;
+  DSV4_ASSIGN_OR_RETURN(experts.plan, model::PlanMemory(config, checkpoint, options, request));
+  experts.fits = experts.plan.total() + experts.room.reserved <= experts.room.free;
+  if (!experts.split.all_resident()) {
+    options.experts = {};
+    DSV4_ASSIGN_OR_RETURN(const model::MemoryPlan all,
+                          model::PlanMemory(config, checkpoint, options, request));
+    experts.host_bytes = all.weights - experts.plan.weights;
+  }
+  return experts;
+}
+
+Json ToJson(const ExpertPlan& experts) {
+  return {{"split", model::ToString(experts.split)},
+          {"resident", experts.split.resident},
+          {"host", experts.split.host},
+          {"host_bytes", experts.host_bytes},
+          {"gpu",
+           {{"weights", experts.plan.weights},
+            {"step", experts.plan.step},
+            {"sequences", experts.plan.num_sequences * experts.plan.sequence},
+            {"scratch", experts.room.reserved},
+            {"free", experts.room.free}}},
+          {"fits", experts.fits}};
+}
+
+std::string ToText(const ExpertPlan& experts) {
+  return fmt::format("experts of a layer: {}, {:.2f} GB multiplied by the host; {}\n{}",
+                     model::ToString(experts.split), static_cast<double>(experts.host_bytes) / 1e9,
+                     experts.fits ? "the rest fits" : "the rest does not fit",
+                     model::MemoryTable(experts.plan, experts.room));
+}
+
+}  // namespace dsv4::apps

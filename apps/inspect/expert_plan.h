@@ -1,0 +1,29 @@
+// What --experts makes of a model's memory, for `dsv4 inspect`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
+#include "base/json.h"
+#include "model/placement/memory_plan.h"
+
+namespace dsv4::apps {
+
+struct ExpertPlan {
+  model::ExpertSplit split;
+  model::MemoryPlan plan;  // Of the GPU.
+  model::DeviceRoom room;
+  bool fits = false;
+  int64_t host_bytes = 0;  // Of the experts that the host multiplies.
+};
+
+// The GPU is that of the flags, or, where there is none, --gpu-memory. FailedPrecondition without either; the errors of SplitOf.
+Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& source,
+                               const model::MemoryRequest& request);
+
+Json ToJson(const ExpertPlan& plan);
+std::string ToText(const ExpertPlan& plan);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,44 @@
+// The device's side of experts that the host multiplies (tiers/host_experts.h): tokens go out, terms come back, through memory of the
+// host that kernels read and write.
+#pragma once
+
+#include "backend/cuda/runtime/cuda_context.h"
+#include "tiers/host_experts.h"
+
+namespace dsv4::backend::cuda {
+
+// Of one queue; device memory, zero in the beginning.
+struct HostTermsState {
+  uint32_t number;  // Of the last request.
+  uint32_t blocks;  // That have written their part of the next one,
+  uint32_t any;     // and whether one of them wants anything of the host.
+};
+
+// Tokens of a layer some of whose experts the host has.
+struct HostTermsWork {
+  const void* x;           // [num_rows, dim], device memory as all but the payload's and the words.
+  const int32_t* indices;  // [num_rows, top_k]
+  const float* weights;
+  const int32_t*
+      places;  // [num_experts]: an expert's place among those of the device, or ~its place among the host's.
+  int32_t*
+      device_indices;  // [num_rows, top_k], written: places among those of the device, num_device for others.
+  void* terms;         // [num_rows, top_k, dim], x's dtype.
+  tiers::Payload payload;
+  tiers::ExchangeWords* words;
+  HostTermsState* state;
+  int32_t layer;
+  int num_rows;  // At most HostExperts::kMaxRows.
+  int num_experts;
+  int num_device;
+  int num_host;
+  float limit;
+  int64_t deadline_ns;
+};
+
+// Asks the host, if it has any of the chosen experts.
+void LaunchAskHost(CudaContext& context, const HostTermsWork& work);
+// Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or where the host failed, a fault.
+void LaunchTakeHostTerms(CudaContext& context, const HostTermsWork& work);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,12 @@
+// Memory of the host that kernels of the queue's device read and write, at the same addresses.
+#pragma once
+
+#include "backend/cuda/runtime/device_queue.h"
+
+namespace dsv4::backend::cuda {
+
+// Contents unspecified; the buffer keeps the queue alive. ResourceExhausted says how much was asked for: memory that cannot be pinned has no
+// substitute here.
+Result<Buffer> AllocatePinned(DeviceQueue& queue, size_t num_bytes);
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,72 @@
+// ExpertTiers: layers whose experts are not all in the device's memory (ops::WeightTier), and routed_experts over them.
+//
+// The choice of where an expert is multiplied is made when its weights are prepared, and stays: a term has the same bits in every step.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/kernels/moe/host_terms.h"
+#include "backend/cuda/runtime/cuda_context.h"
+#include "ops/routed_experts.h"
+
+namespace dsv4::backend::cuda {
+
+// A layer with experts on the host.
+struct TieredLayer {
+  std::vector<ops::ExpertWeights> device;  // Those that are not, by id.
+  int64_t num_host = 0;
+  int32_t number = 0;  // For HostExperts.
+  Buffer places;       // HostTermsWork::places
+};
+
+struct HostTierOptions {
+  ops::Backend backend;                                         // Of the host; its table may be empty: none.
+  std::chrono::milliseconds deadline{std::chrono::minutes(2)};  // For the terms of one request.
+};
+
+class ExpertTiers {
+ public:
+  ExpertTiers(CudaContext& context, HostTierOptions options)
+      : context_(context), options_(std::move(options)) {}
+
+  // Whether there is a backend that multiplies experts of the tier kHost.
+  bool has_host() const { return options_.backend.table.expert_terms != nullptr; }
+  // Of the experts that the span's address names, as ExpertTables::Find; null: all are on the device.
+  Result<const TieredLayer*> Find(std::span<const ops::ExpertWeights> experts);
+  // Whether Find would not look at all of them again; they were valid when it did.
+  bool Knows(std::span<const ops::ExpertWeights> experts) const;
+  // Valid arguments; a layer that Find gave for args.experts.
+  Status RoutedExperts(const TieredLayer& layer, const ops::RoutedExpertsArgs& args);
+
+  // Weights come or change.
+  void WeightsChange() { ++generation_; }
+  // Null until a layer has experts on the host.
+  const tiers::HostExperts* host() const { return host_.get(); }
+
+ private:
+  struct Entry {
+    size_t num_experts = 0;
+    const void* first = nullptr;
+    const void* last = nullptr;
+    uint64_t generation = 0;
+    std::unique_ptr<TieredLayer> layer;  // Null: all on the device.
+
+    bool Fits(std::span<const ops::ExpertWeights> experts, uint64_t now) const;
+  };
+
+  Result<std::unique_ptr<TieredLayer>> MakeLayer(std::span<const ops::ExpertWeights> experts);
+  Status Start();
+
+  CudaContext& context_;
+  const HostTierOptions options_;
+  uint64_t generation_ = 0;
+  std::map<const void*, Entry> entries_;
+  Buffer state_;                              // HostTermsState
+  std::unique_ptr<tiers::HostExperts> host_;  // Last: its thread ends before the rest goes.
+};
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,34 @@
+// ExpertSplit: which routed experts a device keeps, and which the host multiplies. Fixed when a model loads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/prepare_weight.h"
+
+namespace dsv4::model {
+
+// Experts of every layer, by tier.
+struct ExpertSplit {
+  int64_t resident = 0;
+  int64_t host = 0;
+
+  int64_t total() const { return resident + host; }
+  bool all_resident() const { return host == 0; }
+  friend bool operator==(const ExpertSplit& a, const ExpertSplit& b) = default;
+};
+
+// "host=192", "resident=64,host=192", "host=75%": numbers of a layer's `num_experts` or a share of them, each tier at most once. What is not
+// named has none, but for `resident`, which then has all the others. InvalidArgument for other words or another sum.
+Result<ExpertSplit> ParseExpertSplit(std::string_view text, int64_t num_experts);
+// The same in words that ParseExpertSplit understands.
+std::string ToString(const ExpertSplit& split);
+
+// The tier of every expert of a layer, by id: the first of `order` are resident. An empty order is that of the ids; others name every
+// expert once.
+std::vector<ops::WeightTier> TiersOf(const ExpertSplit& split, const std::vector<int32_t>& order);
+
+}  // namespace dsv4::model

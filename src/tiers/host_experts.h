@@ -1,0 +1,103 @@
+// HostExperts: routed experts that stay in host memory, multiplied there for a device that does the rest of the layer.
+//
+// Device and host meet in memory that both see, without a launch, a call or a wait in between. The device writes tokens, choices and
+// weights to a payload, and the number of its request to `asked`. A thread of the host that watches it multiplies (op expert_terms of a
+// backend of the host, on that backend's threads), writes the terms to the payload, and the number to `answered`. The device waits for
+// it as long as it likes.
+//
+// A term is what the host's backend makes of it: the same bits from run to run, for any number of threads and whatever else is asked.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/op_table.h"
+
+namespace dsv4::tiers {
+
+// One request at a time is in flight. Each word has one writer, which writes the number last.
+struct ExchangeWords {
+  // The device's.
+  alignas(64) uint32_t asked = 0;  // 0: nothing yet.
+  int32_t layer = 0;
+  int32_t num_rows = 0;
+  int32_t payload = 0;
+  float limit = 0.0F;
+  // The host's.
+  alignas(64) uint32_t answered = 0;
+  uint32_t failed = 0;  // The last request that it could not answer.
+};
+
+// Of requests of one shape; memory that both see, and that lives as long as HostExperts.
+struct Payload {
+  int32_t index = 0;
+  DType dtype = DType::kBF16;
+  int64_t dim = 0;
+  int64_t top_k = 0;
+  void* x = nullptr;  // [kMaxRows, dim] dtype
+  int32_t* indices =
+      nullptr;  // [kMaxRows, top_k]: places in the layer's experts; as many as those: not the host's.
+  float* weights = nullptr;  // [kMaxRows, top_k]
+  void* terms = nullptr;     // [kMaxRows, top_k, dim] dtype; rows of others' choices are left as they are.
+};
+
+struct HostExpertsOptions {
+  ops::Backend backend;  // Of the host, and this object's alone.
+  // Memory that the device reads and writes too; zeroed or not.
+  std::function<Result<Buffer>(size_t)> allocate;
+};
+
+struct HostExpertsCounters {
+  int64_t requests = 0;
+  int64_t rows = 0;
+  double seconds = 0;  // From seeing requests to answering them.
+};
+
+class HostExperts {
+ public:
+  static constexpr int64_t kMaxRows = 512;  // Of a request.
+
+  // Unimplemented without op expert_terms; the errors of `allocate`.
+  static Result<std::unique_ptr<HostExperts>> Create(HostExpertsOptions options);
+  // No request is in flight.
+  ~HostExperts();
+  HostExperts(const HostExperts&) = delete;
+  HostExperts& operator=(const HostExperts&) = delete;
+
+  // Experts of a layer, by the places that requests name; at least one, in host memory. Gives the number of the layer.
+  int32_t AddLayer(std::vector<ops::ExpertWeights> experts);
+  // The same for the same shape.
+  Result<Payload> PayloadFor(DType dtype, int64_t dim, int64_t top_k);
+  ExchangeWords* words() const { return words_; }
+
+  // Why the last request failed that did.
+  std::string failure() const;
+  HostExpertsCounters counters() const;
+
+ private:
+  explicit HostExperts(HostExpertsOptions options) : options_(std::move(options)) {}
+  void Work(const std::stop_token& stop);
+  // False: stopped.
+  bool AwaitRequest(const std::stop_token& stop, uint32_t seen) const;
+  Status Answer();
+
+  const HostExpertsOptions options_;
+  Buffer words_memory_;
+  ExchangeWords* words_ = nullptr;
+  mutable std::mutex mutex_;  // Of what follows.
+  std::deque<std::vector<ops::ExpertWeights>> layers_;
+  std::deque<Payload> payloads_;
+  std::vector<Buffer> memory_;
+  std::string failure_;
+  HostExpertsCounters counters_;
+  std::jthread worker_;  // Last: it uses all of this.
+};
+
+}  // namespace dsv4::tiers

@@ -1,0 +1,178 @@
+// Experts that are not in the device's memory: a model gives the logits that it gives with all of them there, within the bound of two
+// backends, and the same bits again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/check.h"
+#include "model/runtime/model.h"
+#include "tests/cuda/device_tensors.h"
+
+namespace dsv4::testing {
+namespace {
+
+ops::Backend Make(int num_threads, std::chrono::milliseconds deadline = std::chrono::minutes(1)) {
+  auto host = backend::MakeCpuBackend({.num_threads = num_threads});
+  DSV4_CHECK(host.has_value()) << host.error().ToString();
+  auto made = backend::MakeCudaBackend({.host = *host, .host_deadline = deadline});
+  DSV4_CHECK(made.has_value()) << made.error().ToString();
+  return std::move(*made);
+}
+
+std::vector<int32_t> Tokens(size_t count) {
+  std::vector<int32_t> tokens(count);
+  uint64_t state = 11;
+  for (int32_t& token : tokens) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    token = static_cast<int32_t>(state >> 33) % 5120;
+  }
+  return tokens;
+}
+
+// Logits of all rows: a prefill, then decode steps.
+std::vector<float> LogitsOf(const ops::Backend& backend, const model::ExpertSplit& split,
+                            const std::vector<std::vector<int32_t>>& order = {}) {
+  model::ModelOptions options;
+  options.experts = split;
+  options.expert_order = order;
+  auto loaded = model::Model::Load("models/tiny", backend, options);  // Tests run in the source root.
+  DSV4_CHECK(loaded.has_value()) << loaded.error().ToString();
+  auto state = (*loaded)->NewSequence();
+  DSV4_CHECK(state.has_value());
+  std::vector<float> logits;
+  const std::vector<int32_t> tokens = Tokens(90);
+  const auto step = [&](size_t begin, size_t end) {
+    const model::SequenceChunk chunk{.state = &*state,
+                                     .tokens = std::span(tokens).subspan(begin, end - begin),
+                                     .logits = model::LogitsRows::kAll};
+    const auto output = (*loaded)->Step({&chunk, 1});
+    ASSERT_TRUE(output.has_value()) << output.error().ToString();
+    logits.insert(logits.end(), output->logits.begin(), output->logits.end());
+  };
+  step(0, 64);
+  for (size_t i = 64; i < tokens.size(); ++i) step(i, i + 1);
+  return logits;
+}
+
+double Cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  double dot = 0;
+  double of_a = 0;
+  double of_b = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    dot += double{a[i]} * double{b[i]};
+    of_a += double{a[i]} * double{a[i]};
+    of_b += double{b[i]} * double{b[i]};
+  }
+  return dot / std::sqrt(of_a * of_b);
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+int64_t NumExperts() {
+  const auto config = model::LoadModelConfig("models/tiny");
+  DSV4_CHECK(config.has_value());
+  return config->n_routed_experts;
+}
+
+TEST(CudaExpertTiers, EverySplitGivesTheLogitsOfAllResident) {
+  const int64_t num_experts = NumExperts();
+  const std::vector<float> want = LogitsOf(Make(2), {});
+  for (const int64_t host : {int64_t{1}, num_experts / 4, num_experts / 2, num_experts - 1, num_experts}) {
+    const model::ExpertSplit split{num_experts - host, host};
+    const std::vector<float> got = LogitsOf(Make(2), split);
+    ASSERT_EQ(got.size(), want.size());
+    EXPECT_GT(Cosine(got, want), 0.9999) << host << " experts on the host";
+    EXPECT_FALSE(SameBits(got, want)) << host << " experts on the host: did it multiply any?";
+    EXPECT_TRUE(SameBits(LogitsOf(Make(1), split), got))
+        << host << " experts on the host, another number of threads";
+  }
+}
+
+TEST(CudaExpertTiers, AnyOrderOfExperts) {
+  const int64_t num_experts = NumExperts();
+  const auto config = model::LoadModelConfig("models/tiny");
+  std::vector<std::vector<int32_t>> order;
+  for (size_t layer = 0; layer < config->layers.size(); ++layer) {
+    std::vector<int32_t> ids(static_cast<size_t>(num_experts));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i + layer + 1) % ids.size());
+    order.push_back(ids);
+  }
+  const std::vector<float> want = LogitsOf(Make(2), {});
+  EXPECT_GT(Cosine(LogitsOf(Make(2), {num_experts / 2, num_experts - num_experts / 2}, order), want), 0.9999);
+}
+
+TEST(CudaExpertTiers, WithoutABackendOfTheHostItIsRefused) {
+  auto made = backend::MakeCudaBackend({});
+  ASSERT_TRUE(made.has_value());
+  model::ModelOptions options;
+  options.experts = {NumExperts() - 1, 1};
+  const auto loaded = model::Model::Load("models/tiny", *made, options);
+  ASSERT_FALSE(loaded.has_value());
+  EXPECT_THAT(loaded.error().message(), ::testing::HasSubstr("CudaOptions::host"));
+}
+
+// A backend of the host that fails, or takes longer than the deadline, until it is told otherwise.
+struct Trouble {
+  std::atomic<bool> fails = false;
+  std::atomic<int> delay_ms = 0;
+  ops::OpFunction<ops::ExpertTermsArgs> real = nullptr;
+} trouble;
+
+Status TroubledTerms(ops::OpContext& context, const ops::ExpertTermsArgs& args) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(trouble.delay_ms.load()));
+  if (trouble.fails) return DataLoss("the disk has gone");
+  return trouble.real(context, args);
+}
+
+TEST(CudaExpertTiers, AHostThatFailsOrIsLateIsANamedErrorAndTheNextStepWorks) {
+  auto host = backend::MakeCpuBackend({.num_threads = 2});
+  ASSERT_TRUE(host.has_value());
+  trouble.real = host->table.expert_terms;
+  host->table.expert_terms = TroubledTerms;
+  auto made = backend::MakeCudaBackend({.host = *host, .host_deadline = std::chrono::milliseconds(300)});
+  ASSERT_TRUE(made.has_value());
+  model::ModelOptions options;
+  options.experts = {0, NumExperts()};
+  auto loaded = model::Model::Load("models/tiny", *made, options);
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString();
+  const std::vector<int32_t> tokens = Tokens(8);
+  const auto step = [&] {
+    auto state = (*loaded)->NewSequence();
+    DSV4_CHECK(state.has_value());
+    const model::SequenceChunk chunk{.state = &*state, .tokens = tokens, .logits = model::LogitsRows::kLast};
+    const auto output = (*loaded)->Step({&chunk, 1});
+    return output.has_value() ? Status() : output.error();
+  };
+  EXPECT_TRUE(step().ok());
+  trouble.fails = true;
+  const Status failed = step();
+  EXPECT_EQ(failed.code(), StatusCode::kInternal);
+  EXPECT_THAT(failed.message(), ::testing::HasSubstr("the disk has gone"));
+  trouble.fails = false;
+  EXPECT_TRUE(step().ok());
+  trouble.delay_ms = 1000;
+  const auto begin = std::chrono::steady_clock::now();
+  const Status late = step();
+  EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded) << late.ToString();
+  EXPECT_THAT(late.message(), ::testing::HasSubstr("within 300 ms"));
+  // One deadline, not one a layer.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  trouble.delay_ms = 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // The host ends what came too late.
+  EXPECT_TRUE(step().ok());
+}
+
+}  // namespace
+}  // namespace dsv4::testing
