@@ -18,7 +18,7 @@ inline constexpr const char* kSpeculationHelp =
 // row), for others than auto, which is off then, and off.
 Result<speculation::Choice> ParseSpeculation(const std::string& value, bool verifies);
 
-// Whether the model's draft block is to be loaded for it. On a GPU auto leaves it out: its steps have not been measured there.
+// Whether the model's draft block is to be loaded for it. On a GPU auto leaves it out: its drafts take too long there (docs/speculation.md, Measured).
 bool WantsMtp(const speculation::Choice& choice, const std::string& backend);
 
 // The engine's options for it. Says in one line why a draft block that was asked for is not there; drafts are then the suffix drafter's.
