@@ -94,7 +94,10 @@ TEST(CudaExpertTiers, EverySplitGivesTheLogitsOfAllResident) {
     const std::vector<float> got = LogitsOf(Make(2), split);
     ASSERT_EQ(got.size(), want.size());
     EXPECT_GT(Cosine(got, want), 0.9999) << host << " experts on the host";
-    EXPECT_FALSE(SameBits(got, want)) << host << " experts on the host: did it multiply any?";
+    // The host sums in another order. Of few experts 90 tokens need not show it: seen on an H100 with 1 and 4 of 16.
+    if (2 * host >= num_experts) {
+      EXPECT_FALSE(SameBits(got, want)) << host << " experts on the host: did it multiply any?";
+    }
     EXPECT_TRUE(SameBits(LogitsOf(Make(1), split), got))
         << host << " experts on the host, another number of threads";
   }
