@@ -19,7 +19,7 @@ CheckReport Check(const ModelParts& parts) {
 }
 
 // Their files hold input scales of 977, to prove that the engine never uses them.
-const std::set<std::string> kAbsurdInputScales = {"nvfp4_all", "nvfp4_experts"};
+const std::set<std::string> kAbsurdInputScales = {"dspark", "nvfp4_all", "nvfp4_experts"};
 
 TEST(CheckpointTest, AbsurdInputScalesAreAllThatIsFoundInAGolden) {
   for (const std::string& golden : kAbsurdInputScales) {

@@ -31,6 +31,7 @@ std::vector<SeededOp> SeededOps() {
     const auto golden = entry.at("golden").get<std::string>();
     if (!mistakes.contains(id) || golden.starts_with("ops/") || !mistakes.at(id).mutation.ops) continue;
     if (mistakes.at(id).pieces.size() > 1) continue;  // Shows in decode only: decode-prefill's.
+    if (golden.ends_with(":mtp")) continue;           // Shows in drafts only: draft's.
     const bool release = golden.ends_with(":release");
     ops.push_back({id, golden.substr(0, golden.find(':')),
                    release ? model::Numerics::kRelease : model::Numerics::kPlain});
