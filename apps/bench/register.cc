@@ -107,6 +107,9 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
                             : std::vector<int64_t>{0};
     if (acceptance->count() > 0 && (!depths || depths->size() != 1))
       throw CLI::ValidationError("--depth", "wanted one depth beside --acceptance");
+    if (acceptance->count() > 0 && depths->front() < 1)
+      throw CLI::ValidationError("--depth",
+                                 "got 0, wanted at least 1 beside --acceptance: a draft follows a token");
     for (const char* of_steps : {"--depth", "--seed"}) {
       if (speculation->count() > 0 && acceptance->count() == 0 && bench.get_option(of_steps)->count() > 0)
         throw CLI::RequiresError(of_steps, "--acceptance beside --speculation");

@@ -155,15 +155,15 @@ class Bench(unittest.TestCase):
         report = dsv4_json("bench", "--speculation", "mtp:2", "--acceptance", "1,0", "--depth", "130", "--json")
         self.assertEqual((report["drafts"], report["acceptance_given"], report["tokens_a_step"]), (2, [1, 0], 2))
         self.assertAlmostEqual(report["ratio"], 2 * report["serial_seconds"] / (report["drafting_seconds"] + report["verifying_seconds"]))
-        process = dsv4("bench", "--weights", "synthetic:tiny", "--speculation", "mtp:2", "--acceptance", "0.5", "--depth", "0")
+        process = dsv4("bench", "--weights", "synthetic:tiny", "--speculation", "mtp:2", "--acceptance", "0.5", "--depth", "1")
         self.assertEqual(process.returncode, 3)
         self.assertIn("no draft tensors", process.stderr)
-        process = dsv4("bench", "--weights", "synthetic:tiny,nvfp4-experts,mtp", "--speculation", "mtp", "--acceptance", "0.5,0.2", "--depth", "0")
+        process = dsv4("bench", "--weights", "synthetic:tiny,nvfp4-experts,mtp", "--speculation", "mtp", "--acceptance", "0.5,0.2", "--depth", "1")
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn("0.5, 0.2 GIVEN, not measured: 2 drafts", process.stdout)
 
     def test_wrong_uses_of_speculation_are_refused(self):
-        for arguments in (("--speculation", "auto"), ("--speculation", "off", "--prompts", "x"), ("--speculation", "mtp:99", "--prompts", "x"), ("--speculation", "suffix", "--acceptance", "0.5"), ("--speculation", "mtp", "--acceptance", "1.5"),
+        for arguments in (("--speculation", "auto"), ("--speculation", "off", "--prompts", "x"), ("--speculation", "mtp:99", "--prompts", "x"), ("--speculation", "suffix", "--acceptance", "0.5"), ("--speculation", "mtp", "--acceptance", "1.5"), ("--speculation", "mtp", "--acceptance", "0.5", "--depth", "0"),
                           ("--acceptance", "0.5"), ("--rows", "1..99"), ("--rows", "1..2", "--batch", "1"),
                           ("--prompts", "x"), ("--speculation", "auto", "--prompts", "x", "--depth", "0")):
             self.assertEqual(dsv4("bench", *arguments).returncode, 2, arguments)

@@ -39,20 +39,33 @@ class Server final : public HttpServer {
   }
 
  private:
-  Task Accept();
+  // Says, as long as it lives, that connections are accepted. It lives with the coroutine, which ends without a word where it finds no
+  // memory to go on.
+  class Accepting {
+   public:
+    explicit Accepting(bool& flag) : flag_(&flag) { *flag_ = true; }
+    Accepting(Accepting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+    ~Accepting() {
+      if (flag_ != nullptr) *flag_ = false;
+    }
+
+   private:
+    bool* flag_;
+  };
+  Task Accept(Accepting accepting);
   // Closes the connection that has waited longest for a request; false when all are at work.
   bool CloseIdlest();
   void WaitForSignal();
   void BeginDrain();
   void EndNow();
 
+  bool accepting_ = false;  // Outlives the coroutines of the context.
   ConnectionsShared shared_;
   asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
   RareWarning turned_away_, given_way_, accept_failed_;
   std::string address_;
   std::function<void()> on_drain_;
-  bool accepting_ = false;
   bool bound_ = false;
 };
 
@@ -115,7 +128,7 @@ Status Server::Bind() {
   return {};
 }
 
-Task Server::Accept() {
+Task Server::Accept(Accepting) {
   for (;;) {
     error_code error;
     Socket socket = co_await acceptor_.async_accept(AwaitInto(error));
@@ -202,11 +215,10 @@ void Server::Run(const std::function<void()>& on_drain) {
     // What lacks memory outside of a connection, accepting one above all, is begun again when others have given some back.
     try {
       if (!accepting_) {
-        asio::co_spawn(shared_.context, Accept(), [this](const std::exception_ptr& exception) {
-          accepting_ = false;
-          if (exception) std::rethrow_exception(exception);
-        });
-        accepting_ = true;
+        asio::co_spawn(shared_.context, Accept(Accepting(accepting_)),
+                       [](const std::exception_ptr& exception) {
+                         if (exception) std::rethrow_exception(exception);
+                       });
       }
       shared_.context.run();
       running = false;
