@@ -180,7 +180,8 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
 
 // `verifier` may be null.
 int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& backend,
-          server::ServedModel& served, std::vector<std::string> api_keys, diag::Verifier* verifier) {
+          const speculation::Choice& speculation, server::ServedModel& served,
+          std::vector<std::string> api_keys, diag::Verifier* verifier) {
   const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
@@ -188,8 +189,6 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   server::Metrics metrics(served.id, options.version);
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
   SamplingThreads sampling_threads(*backend.context);
-  const Result<speculation::Choice> speculation = ParseSpeculation(options.speculation, verifier != nullptr);
-  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
           model,
@@ -205,7 +204,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .prefix_disk = disk->get(),
                                 .watcher = verifier,
                                 .threads = &sampling_threads.pool(),
-                                .speculation = SpeculationOf(*speculation, model)},
+                                .speculation = SpeculationOf(speculation, model)},
           served.AllowedTokens()),
       {.max_waiting = options.max_waiting},
       [&](const engine::StepReport& report) { metrics.OnStep(report); });
@@ -286,8 +285,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
 int RunServeCommand(const ServeOptions& options) {
   SetLogTimes(options.log_times);
   // Before a model is read.
-  if (const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0); !speculation)
-    return Fail(speculation.error(), kExitBadUsage);
+  const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
+  if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   const int64_t step_tokens =
       options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
   if (step_tokens < options.max_sequences) {
@@ -339,8 +338,7 @@ int RunServeCommand(const ServeOptions& options) {
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
-    const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
-    flags.mtp = WantsMtp(*speculation, flags.backend);  // The value was checked above.
+    flags.mtp = WantsMtp(*speculation, flags.backend);
     model = LoadModel(flags, *source, *backend, load_bar.callback(), memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
@@ -350,7 +348,8 @@ int RunServeCommand(const ServeOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
-  const int exit_code = Serve(options, **model, *backend, *served, std::move(*api_keys), verifier.get());
+  const int exit_code =
+      Serve(options, **model, *backend, *speculation, *served, std::move(*api_keys), verifier.get());
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
   fmt::print(stderr, "{}\n", diag::ToText(found));

@@ -24,8 +24,9 @@ void HandleBusError(int signal, siginfo_t* info, void*) {
   RestoreTerminal();
   Say("dsv4: ");
   Say(path);
-  Say(": a part that was there cannot be read any more: the file was cut short while in use, or its disk "
-      "failed\n");
+  Say(": ");
+  Say(io::kLostFileText);
+  Say("\n");
   ::_exit(kExitBadInput);
 }
 

@@ -64,17 +64,13 @@ void Unregister(std::span<const std::byte> bytes) {
   }
 }
 
-}  // namespace
-
-const char* MappedFileAt(const void* address) {
+const Mapping* MappingAt(const void* address) {
   for (const Mapping& mapping : g_mappings) {
     const std::byte* begin = mapping.begin.load();
-    if (begin != nullptr && address >= begin && address < mapping.end.load()) return mapping.path.load();
+    if (begin != nullptr && address >= begin && address < mapping.end.load()) return &mapping;
   }
   return nullptr;
 }
-
-namespace {
 
 // The first file that was lost. Its name is written once, by a signal handler, before the state says so.
 enum LostState : int { kNone, kBeingWritten, kKnown };
@@ -90,28 +86,26 @@ void RememberLost(const char* path) {
 
 }  // namespace
 
+const char* MappedFileAt(const void* address) {
+  const Mapping* mapping = MappingAt(address);
+  return mapping == nullptr ? nullptr : mapping->path.load();
+}
+
 bool StandInForLostPages(const void* address) {
+  const Mapping* mapping = MappingAt(address);
+  if (mapping == nullptr) return false;
+  // Before the zeros are there: what reads them can know of it.
+  RememberLost(mapping->path.load());
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  for (const Mapping& mapping : g_mappings) {
-    const std::byte* begin = mapping.begin.load();
-    const std::byte* end = mapping.end.load();
-    if (begin == nullptr || address < begin || address >= end) continue;
-    // Before the zeros are there: what reads them can know of it.
-    RememberLost(mapping.path.load());
-    const auto first = reinterpret_cast<uintptr_t>(address) / page * page;
-    return ::mmap(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(end) - first, PROT_READ,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
-  }
-  return false;
+  const auto first = reinterpret_cast<uintptr_t>(address) / page * page;
+  return ::mmap(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(mapping->end.load()) - first,
+                PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }
 
 Status LostFile() {
   if (g_lost_state.load() == kNone) return {};
   while (g_lost_state.load() != kKnown) continue;
-  return DataLoss(
-      fmt::format("{}: a part that was there cannot be read any more: the file was cut short while in use, "
-                  "or its disk failed",
-                  g_lost_path.data()));
+  return DataLoss(fmt::format("{}: {}", g_lost_path.data(), kLostFileText));
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {

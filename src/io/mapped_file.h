@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -43,6 +44,10 @@ class MappedFile {
 // The path of the file whose mapping holds `address`, or null. A signal handler may call it. It knows the first 4096 files that
 // are open at a time.
 const char* MappedFileAt(const void* address);
+
+// What a message says of such a file, behind its path.
+inline constexpr std::string_view kLostFileText =
+    "a part that was there cannot be read any more: the file was cut short while in use, or its disk failed";
 
 // Puts zeros where the mapped file's bytes are, from the page at `address`, which cannot be read any more, to the file's end. The touch can
 // then be repeated. From then on LostFile is an error: what was computed since is worthless. False where no mapped file holds the

@@ -85,19 +85,6 @@ Result<TensorView> Upload(const LayerStep& step, DType dtype, const Shape& shape
   return tensor;
 }
 
-StepContext DraftContext(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays) {
-  return {.config = graph.config,
-          .backend = graph.backend,
-          .rope = graph.rope,
-          .numerics = graph.numerics,
-          .clamp_shared_expert = graph.clamp_shared_expert,
-          .arena = arena,
-          .plan = plan,
-          .arrays = arrays,
-          .shards = graph.shards,
-          .expert_shards = graph.shards};
-}
-
 // Behind the trunk: a window, and experts by score.
 LayerPlan BlockPlan(const Graph& graph) {
   const auto state_layer = static_cast<int>(graph.layers.size());
@@ -152,7 +139,7 @@ Result<TensorView> UploadPositions(const LayerStep& step, const PassPlan& plan) 
 Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& slots) {
   if (slots.plan.num_tokens == 0) return {};
   const ModelConfig& config = graph.config;
-  const StepContext context = DraftContext(graph, arena, slots.plan, arrays);
+  const StepContext context = ContextOf(graph, arena, slots.plan, arrays);
   const LayerPlan block = BlockPlan(graph);
   const LayerStep step(context, block);
   const Arena::Scope scope(arena);
@@ -250,7 +237,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
 
   // One slot of each sequence after the other; those that want fewer leave at the end.
   PassPlan& plan = last.plan;
-  const StepContext context = DraftContext(graph, arena, plan, arrays);
+  const StepContext context = ContextOf(graph, arena, plan, arrays);
   const LayerPlan block = BlockPlan(graph);
   const LayerStep step(context, block);
   const auto count = static_cast<int64_t>(known.size());

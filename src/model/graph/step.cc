@@ -352,6 +352,19 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
   return key;
 }
 
+StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays) {
+  return {.config = graph.config,
+          .backend = graph.backend,
+          .rope = graph.rope,
+          .numerics = graph.numerics,
+          .clamp_shared_expert = graph.clamp_shared_expert,
+          .arena = arena,
+          .plan = plan,
+          .arrays = arrays,
+          .shards = graph.shards,
+          .expert_shards = graph.shards};
+}
+
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
                const ChosenTokens* chosen, PassArrays& arrays, Observer* observer) {
   DSV4_RETURN_IF_ERROR(arena.Recycle());
@@ -373,19 +386,11 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                    TakeChosen(graph, arrays, mine, chosen->previous, plan.token_ids));
     }
   }
-  const StepContext context = {.config = graph.config,
-                               .backend = graph.backend,
-                               .rope = graph.rope,
-                               .numerics = graph.numerics,
-                               .clamp_shared_expert = graph.clamp_shared_expert,
-                               .arena = arena,
-                               .plan = plan,
-                               .arrays = arrays,
-                               .observer = observer,
-                               .shards = divided ? Shards() : graph.shards,
-                               .expert_shards = graph.shards,
-                               .shard_tokens = shard_tokens,
-                               .stream_rows = StreamRows(graph, plan.num_tokens)};
+  StepContext context = ContextOf(graph, arena, plan, arrays);
+  context.observer = observer;
+  if (divided) context.shards = Shards();
+  context.shard_tokens = shard_tokens;
+  context.stream_rows = StreamRows(graph, plan.num_tokens);
   const LayerStep outside(context);
   if (observer != nullptr) ObservePlan(outside, mine);
 

@@ -53,6 +53,9 @@ struct ChosenTokens {
   TensorView everybodys;
 };
 
+// What the sub-layers of a pass, or of a drafting one, share. Without an observer, and with the shards of the graph. Its arguments outlive it.
+StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays);
+
 // The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
 void SortByPlace(std::vector<PassChunk>& chunks);
 
