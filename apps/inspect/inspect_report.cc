@@ -1,6 +1,7 @@
 #include "apps/inspect/inspect_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/weights.h"
 #include "model/config/cache_geometry.h"
+#include "model/config/dspark_config.h"
 #include "model/placement/memory_plan.h"
 #include "model/runtime/model.h"
 #include "tokenizer/special_tokens.h"
@@ -288,6 +290,25 @@ std::string ForecastTable(const InspectReport& report) {
                            report.choice.why);
 }
 
+// Whether the checkpoint has a drafter, and which. A bad one is a line, for the model runs without it.
+std::string DescribeDrafter(const InspectRequest& request, const io::Checkpoint& checkpoint,
+                            const model::ModelConfig& config, const model::ResolvedCheckpoint& resolved) {
+  if (!request.source.synthetic()) {
+    const auto dspark = model::LoadDsparkConfig(checkpoint.directory(), config);
+    if (!dspark) return "DSpark, not whole: " + dspark.error().message();
+    if (dspark->has_value()) {
+      const model::DsparkConfig& keys = **dspark;
+      const auto stages = model::ResolveDspark(checkpoint, config, keys);
+      if (!stages) return "DSpark, not whole: " + stages.error().message();
+      return fmt::format("DSpark: {} stages, blocks of {}, taps of layers {}, Markov rank {}; not run yet",
+                         stages->stages.size(), keys.block_size, fmt::join(keys.target_layer_ids, ", "),
+                         keys.markov_rank);
+    }
+  }
+  if (resolved.mtp) return "MTP: one block";
+  return resolved.skipped.contains("mtp.") ? "none: " + resolved.no_mtp : "";
+}
+
 }  // namespace
 
 Result<InspectReport> Inspect(const InspectRequest& request) {
@@ -308,6 +329,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
   CountWeights(resolved, report);
   for (const auto& [what, counts] : resolved.skipped)
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
+  report.drafter = DescribeDrafter(request, *checkpoint, report.config, resolved);
   report.disagreements = resolved.disagreements;
   if (!request.source.synthetic()) DSV4_TRY(ProveNumbers(request, checkpoint, report));
   DSV4_TRY(PlanMemory(request, checkpoint, report));
@@ -349,6 +371,7 @@ Json ToJson(const InspectReport& report) {
       json["formats"][module][format] = {{"tensors", counts.num_tensors}, {"bytes", counts.num_bytes}};
     }
   }
+  json["drafter"] = report.drafter.empty() ? Json() : Json(report.drafter);
   json["skipped"] = Json::object();
   for (const auto& [what, counts] : report.skipped) {
     json["skipped"][what] = {{"tensors", counts.num_tensors}, {"bytes", counts.num_bytes}};
@@ -444,6 +467,7 @@ std::string ToText(const InspectReport& report) {
     out += fmt::format("  {:<36}{:<28}{:>7}  {:>10}\n", what, "skipped", counts.num_tensors,
                        Bytes(counts.num_bytes));
   }
+  if (!report.drafter.empty()) line("\ndrafter", report.drafter);
   if (report.num_nvfp4 > 0) {
     line("\nnvfp4", fmt::format("{} linears, {:.1f} % exact transcodes of MXFP4", report.num_nvfp4,
                                 100.0 * static_cast<double>(report.num_nvfp4_lossless) /

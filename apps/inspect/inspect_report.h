@@ -70,6 +70,7 @@ struct InspectReport {
   // Module ("attn.wq_a", "ffn.experts.w1", "embed") -> stored format -> how many.
   std::vector<std::pair<std::string, std::map<std::string, Format>>> formats;
   std::map<std::string, Format> skipped;  // Draft and vision parts by prefix.
+  std::string drafter;  // What the draft tensors are, or why they are no drafter; empty where there are none.
   std::vector<std::string> disagreements;
   int64_t num_nvfp4 = 0;
   int64_t num_nvfp4_lossless = 0;  // Exact transcodes of MXFP4.

@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 namespace dsv4::model {
 namespace {
+
+constexpr int64_t kMaxDsparkStages = 16;
 
 // Faults of one kind: all counted, the first few named.
 class FaultList {
@@ -65,7 +68,44 @@ class Resolver {
     return resolved;
   }
 
+  Result<ResolvedDspark> RunDspark(const DsparkConfig& dspark) {
+    dspark_ = &dspark;
+    int64_t num_stages = 0;
+    for (const io::StoredTensor& tensor : checkpoint_.tensors())
+      num_stages = std::max(num_stages, StageOf(tensor.name) + 1);
+    if (num_stages == 0 || num_stages > kMaxDsparkStages) {
+      return Error(InvalidArgument(fmt::format("{}: tensors of {} DSpark stages (mtp.<N>.*), wanted 1 to {}",
+                                               checkpoint_.directory(), num_stages, kMaxDsparkStages)));
+    }
+    ResolvedDspark resolved;
+    const LayerConfig layer;  // A window, and experts by score.
+    for (int64_t i = 0; i < num_stages; ++i) {
+      const std::string scope = fmt::format("mtp.{}.", i);
+      ResolvedLayer& stage = resolved.stages.emplace_back();
+      for (const TensorRow& row : TensorTable()) {
+        if (row.scope != TensorScope::kExpert && IsOfDspark(row, i == 0, i + 1 == num_stages))
+          stage.tensors[Index(row.id)] = ResolveTensor(row, scope, layer);
+      }
+      stage.experts = ResolveExperts(scope, layer);
+    }
+    if (missing_.count() + misshapen_.count() > 0) return Error(Summary());
+    return resolved;
+  }
+
  private:
+  // N of "mtp.N.", with or without "model." in front; -1 of other tensors.
+  static int64_t StageOf(std::string_view name) {
+    constexpr std::string_view kModel = "model.", kMtp = "mtp.";
+    if (name.starts_with(kModel)) name.remove_prefix(kModel.size());
+    if (!name.starts_with(kMtp)) return -1;
+    name.remove_prefix(kMtp.size());
+    int64_t stage = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), stage);
+    const bool is_stage = error == std::errc() && stage >= 0 && stage < kMaxDsparkStages &&
+                          end != name.data() + name.size() && *end == '.';
+    return is_stage ? stage : kMaxDsparkStages;
+  }
+
   static size_t Index(TensorId id) { return static_cast<size_t>(id); }
 
   const io::StoredTensor* Take(const std::string& name) {
@@ -156,6 +196,10 @@ class Resolver {
     return {};
   }
 
+  Shape ShapeOf(const TensorRow& row, const LayerConfig& layer) const {
+    return row.shape == nullptr ? DsparkShape(row.id, config_, *dspark_) : row.shape(config_, layer);
+  }
+
   StoredLinear ResolveLinear(const TensorRow& row, const std::string& scope, const LayerConfig& layer,
                              int64_t expert) {
     const std::optional<FoundLinear> found = FindLinear(row, scope, expert, /*fused=*/false);
@@ -165,7 +209,7 @@ class Resolver {
     }
     const LinearParts parts = {TensorPart::Whole(found->weight), TensorPart::Whole(found->scale),
                                TensorPart::Whole(found->multiplier), TensorPart::Whole(found->divisor)};
-    StoredLinear stored = Describe(parts, row.shape(config_, layer));
+    StoredLinear stored = Describe(parts, ShapeOf(row, layer));
     if (row.kind == TensorKind::kEmbedding && stored.found() && stored.format != WeightFormat::kPlain) {
       misshapen_.Add(fmt::format("tensor {}: stored as {}, an embedding wants F32, F16 or BF16",
                                  found->weight->name, stored.FormatName()));
@@ -180,7 +224,7 @@ class Resolver {
       missing_.Add(ExpectedName(row, scope, 0));
       return nullptr;
     }
-    const Shape wanted = row.shape(config_, layer);
+    const Shape wanted = ShapeOf(row, layer);
     std::vector<int64_t> dims;
     for (int i = 0; i < wanted.rank(); ++i) dims.push_back(wanted[i]);
     const bool is_one_number = wanted.num_elements() == 1 && tensor->dims.empty();
@@ -438,6 +482,7 @@ class Resolver {
 
   const io::Checkpoint& checkpoint_;
   const ModelConfig& config_;
+  const DsparkConfig* dspark_ = nullptr;  // Of RunDspark.
   std::vector<bool> used_;
   std::array<Spelling, kNumTensorIds> spellings_;
   bool model_prefix_ = false;
@@ -452,6 +497,11 @@ class Resolver {
 
 Result<ResolvedCheckpoint> ResolveCheckpoint(const io::Checkpoint& checkpoint, const ModelConfig& config) {
   return Resolver(checkpoint, config).Run();
+}
+
+Result<ResolvedDspark> ResolveDspark(const io::Checkpoint& checkpoint, const ModelConfig& config,
+                                     const DsparkConfig& dspark) {
+  return Resolver(checkpoint, config).RunDspark(dspark);
 }
 
 }  // namespace dsv4::model

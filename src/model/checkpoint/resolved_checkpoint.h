@@ -65,4 +65,14 @@ struct ResolvedCheckpoint {
 // from the checkpoint.
 Result<ResolvedCheckpoint> ResolveCheckpoint(const io::Checkpoint& checkpoint, const ModelConfig& config);
 
+// A DSpark drafter: mtp.0, mtp.1 and so on, the first with main_proj and main_norm, the last with the heads.
+struct ResolvedDspark {
+  std::vector<ResolvedLayer> stages;
+};
+
+// Counts the stages by their tensors, and proves that each has all it needs, as ResolveCheckpoint does for the trunk's; a part
+// of a drafter is no drafter. The trunk's tensors are not looked at, so the drafter may be in files of its own.
+Result<ResolvedDspark> ResolveDspark(const io::Checkpoint& checkpoint, const ModelConfig& config,
+                                     const DsparkConfig& dspark);
+
 }  // namespace dsv4::model

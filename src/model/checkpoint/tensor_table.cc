@@ -144,6 +144,13 @@ constexpr TensorRow kTable[] = {
     {Id::kMtpHProj, "h_proj", Kind::kLinear, Scope::kMtp, Square, true},
     {Id::kMtpENorm, "enorm.weight", Kind::kVector, Scope::kMtp, HiddenVector},
     {Id::kMtpHNorm, "hnorm.weight", Kind::kVector, Scope::kMtp, HiddenVector},
+
+    // The Markov tables' names end like an expert's; they are no part of any.
+    {Id::kDsparkMainProj, "main_proj", Kind::kLinear, Scope::kDsparkFirst, nullptr, true},
+    {Id::kDsparkMainNorm, "main_norm.weight", Kind::kVector, Scope::kDsparkFirst, nullptr},
+    {Id::kDsparkMarkovW1, "markov_head.markov_w1", Kind::kEmbedding, Scope::kDsparkLast, nullptr},
+    {Id::kDsparkMarkovW2, "markov_head.markov_w2", Kind::kLinear, Scope::kDsparkLast, nullptr},
+    {Id::kDsparkConfidence, "confidence_head.proj", Kind::kLinear, Scope::kDsparkLast, nullptr},
 };
 static_assert(std::size(kTable) == kNumTensorIds);
 
@@ -174,21 +181,56 @@ bool LayerHas(const TensorRow& row, const LayerConfig& layer) {
     case Scope::kFusedExperts:
     case Scope::kVision:
     case Scope::kMtp:
+    case Scope::kDsparkFirst:
+    case Scope::kDsparkLast:
       return false;
   }
   return false;
 }
 
+namespace {
+
+bool IsOfHead(const TensorRow& row) {
+  return row.id == TensorId::kNorm || row.id == TensorId::kHcHeadFn || row.id == TensorId::kHcHeadBase ||
+         row.id == TensorId::kHcHeadScale;
+}
+
+}  // namespace
+
 bool IsOfMtp(const TensorRow& row) {
-  const bool of_head = row.id == TensorId::kNorm || row.id == TensorId::kHcHeadFn ||
-                       row.id == TensorId::kHcHeadBase || row.id == TensorId::kHcHeadScale;
-  return row.scope == TensorScope::kMtp || of_head || LayerHas(row, LayerConfig());
+  return row.scope == TensorScope::kMtp || IsOfHead(row) || LayerHas(row, LayerConfig());
+}
+
+bool IsOfDspark(const TensorRow& row, bool first, bool last) {
+  if (row.scope == TensorScope::kDsparkFirst) return first;
+  if (row.scope == TensorScope::kDsparkLast || IsOfHead(row)) return last;
+  return LayerHas(row, LayerConfig());
+}
+
+Shape DsparkShape(TensorId id, const ModelConfig& config, const DsparkConfig& dspark) {
+  const int64_t width = config.hidden_size;
+  switch (id) {
+    case TensorId::kDsparkMainProj:
+      return {width, width * static_cast<int64_t>(dspark.target_layer_ids.size())};
+    case TensorId::kDsparkMainNorm:
+      return {width};
+    case TensorId::kDsparkMarkovW1:
+    case TensorId::kDsparkMarkovW2:
+      return {config.vocab_size, dspark.markov_rank};
+    case TensorId::kDsparkConfidence:
+      return {1, width + dspark.markov_rank};
+    default:
+      break;
+  }
+  DSV4_CHECK(false) << "not of a DSpark drafter alone: " << RowOf(id).names;
+  return {};
 }
 
 bool IsFp8InRelease(TensorId id) {
   switch (id) {
     case TensorId::kMtpEProj:
     case TensorId::kMtpHProj:
+    case TensorId::kDsparkMainProj:
     case TensorId::kWqA:
     case TensorId::kWqB:
     case TensorId::kWkv:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/config/dspark_config.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::model {
@@ -68,8 +69,13 @@ enum class TensorId : uint8_t {
   kMtpHProj,
   kMtpENorm,
   kMtpHNorm,
+  kDsparkMainProj,  // Of a DSpark drafter's first stage,
+  kDsparkMainNorm,
+  kDsparkMarkovW1,  // and of its last, which has kNorm and kHcHead* beside.
+  kDsparkMarkovW2,
+  kDsparkConfidence,
 };
-inline constexpr size_t kNumTensorIds = static_cast<size_t>(TensorId::kMtpHNorm) + 1;
+inline constexpr size_t kNumTensorIds = static_cast<size_t>(TensorId::kDsparkConfidence) + 1;
 
 enum class TensorKind : uint8_t {
   kLinear,     // Any stored format, with its scales beside it.
@@ -90,6 +96,8 @@ enum class TensorScope : uint8_t {
   kFusedExperts,  // Every layer, in place of the kExpert rows.
   kVision,        // Every layer of a vision checkpoint.
   kMtp,           // The MTP block.
+  kDsparkFirst,   // The first stage of a DSpark drafter.
+  kDsparkLast,    // The last one.
 };
 
 struct TensorRow {
@@ -98,6 +106,7 @@ struct TensorRow {
   TensorKind kind;
   TensorScope scope;
   // Rows and columns of a linear or embedding, the dims of anything else. Experts' shapes are of one expert.
+  // Null for DSpark rows, which want a DsparkConfig too.
   Shape (*shape)(const ModelConfig& config, const LayerConfig& layer);
   // Whether release numerics round activations in front of the FP8 and MXFP4 forms of this linear.
   bool quantised_activations = false;
@@ -106,11 +115,16 @@ struct TensorRow {
 std::span<const TensorRow> TensorTable();
 const TensorRow& RowOf(TensorId id);
 
-// Whether a layer of this configuration must have the row's tensor. Not for kModel, kFusedExperts, kVision and kMtp rows.
+// Whether a layer of this configuration must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and kVision.
 bool LayerHas(const TensorRow& row, const LayerConfig& layer);
 
 // Whether the MTP block has the row's tensor: those of a layer with a window and experts by score, its own norm and hc_head, and kMtp.
 bool IsOfMtp(const TensorRow& row);
+
+// Whether a stage of a DSpark drafter has the row's tensor; the only stage is the first and the last.
+bool IsOfDspark(const TensorRow& row, bool first, bool last);
+// Rows and columns, or the dims, of a DSpark row's tensor.
+Shape DsparkShape(TensorId id, const ModelConfig& config, const DsparkConfig& dspark);
 
 // The linears beside the routed experts that the release stores as FP8.
 bool IsFp8InRelease(TensorId id);

@@ -1,0 +1,71 @@
+#include "model/config/dspark_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/json.h"
+#include "io/mapped_file.h"
+
+namespace dsv4::model {
+namespace {
+
+constexpr int64_t kMaxBlock = 64;
+constexpr int64_t kMaxRank = int64_t{1} << 16;
+constexpr std::array<const char*, 4> kKeys = {"dspark_block_size", "dspark_noise_token_id",
+                                              "dspark_markov_rank", "dspark_target_layer_ids"};
+
+Status Wanted(std::string_view what, std::string_view key, std::string_view got, std::string_view wanted) {
+  return InvalidArgument(fmt::format("{}: key {}: {}, wanted {}", what, key, got, wanted));
+}
+
+std::string Shown(const Json& value) {
+  constexpr size_t kMaxShown = 80;
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return "holds " + (text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text);
+}
+
+Result<int64_t> Integer(std::string_view what, std::string_view key, const Json& value, int64_t min,
+                        int64_t max) {
+  const bool is_small = value.is_number_integer() &&
+                        !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(max));
+  if (is_small && value.get<int64_t>() >= min && value.get<int64_t>() <= max) return value.get<int64_t>();
+  return Error(Wanted(what, key, Shown(value), fmt::format("an integer from {} to {}", min, max)));
+}
+
+}  // namespace
+
+Result<std::optional<DsparkConfig>> ParseDsparkConfig(std::string_view json, std::string_view what,
+                                                      const ModelConfig& config) {
+  DSV4_ASSIGN_OR_RETURN(const Json root, ParseJson(json, what));
+  if (!root.is_object()) return Error(InvalidArgument(fmt::format("{}: not a JSON object", what)));
+  const auto has = [&](const char* key) { return root.contains(key) && !root[key].is_null(); };
+  if (std::none_of(kKeys.begin(), kKeys.end(), has)) return std::optional<DsparkConfig>();
+  for (const char* key : kKeys) {
+    if (!has(key)) return Error(Wanted(what, key, "missing", "all of dspark_* or none"));
+  }
+  DsparkConfig dspark;
+  DSV4_ASSIGN_OR_RETURN(dspark.block_size, Integer(what, kKeys[0], root[kKeys[0]], 1, kMaxBlock));
+  DSV4_ASSIGN_OR_RETURN(dspark.noise_token_id,
+                        Integer(what, kKeys[1], root[kKeys[1]], 0, config.vocab_size - 1));
+  DSV4_ASSIGN_OR_RETURN(dspark.markov_rank, Integer(what, kKeys[2], root[kKeys[2]], 1, kMaxRank));
+  const Json& layers = root[kKeys[3]];
+  const auto num_layers = static_cast<size_t>(config.num_hidden_layers);
+  if (!layers.is_array() || layers.empty() || layers.size() > num_layers)
+    return Error(Wanted(what, kKeys[3], Shown(layers), fmt::format("a list of 1 to {} layers", num_layers)));
+  for (const Json& layer : layers) {
+    DSV4_ASSIGN_OR_RETURN(const int64_t id, Integer(what, kKeys[3], layer, 0, config.num_hidden_layers - 1));
+    dspark.target_layer_ids.push_back(id);
+  }
+  return std::optional(std::move(dspark));
+}
+
+Result<std::optional<DsparkConfig>> LoadDsparkConfig(const std::string& directory,
+                                                     const ModelConfig& config) {
+  const std::string path = directory + "/config.json";
+  DSV4_ASSIGN_OR_RETURN(const std::string json, io::ReadTextFile(path));
+  return ParseDsparkConfig(json, path, config);
+}
+
+}  // namespace dsv4::model
