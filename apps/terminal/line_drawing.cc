@@ -188,8 +188,12 @@ Cell LineDrawing::CursorRewrapped(int columns) const {
 }
 
 std::string LineDrawing::Resize(int columns, const std::optional<Cell>& cursor) {
-  const Cell rewrapped = CursorRewrapped(columns);
+  Cell rewrapped = CursorRewrapped(columns);
   if (cursor) {
+    // Behind a row that is full now: most terminals keep the cursor in it, at its last cell or one further.
+    if (rewrapped.row > 0 && rewrapped.column == 0 && cursor->column >= columns - 1) {
+      rewrapped = {.row = rewrapped.row - 1, .column = cursor->column};
+    }
     const bool as_rewrapped = cursor->column == rewrapped.column;
     const bool as_kept = cursor->column == std::min(cursor_.column, columns - 1);
     if (as_rewrapped != as_kept) rewraps_ = as_rewrapped;

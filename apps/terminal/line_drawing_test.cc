@@ -12,10 +12,17 @@
 namespace dsv4::apps {
 namespace {
 
+// What a terminal does with its rows when its width changes.
+enum class Rewraps {
+  kNo,
+  kYes,
+  kCursorStays,  // Behind a row that is full then, the cursor stays in it, as in tmux.
+};
+
 // As much of a terminal as LineDrawing uses. A row has a character a cell; the second cell of a wide one is L'\0'.
 class Screen {
  public:
-  Screen(int columns, int rows, bool rewraps)
+  Screen(int columns, int rows, Rewraps rewraps)
       : columns_(columns), height_(rows), rewraps_(rewraps), rows_(1) {}
 
   void Write(const std::string& bytes) {
@@ -48,7 +55,7 @@ class Screen {
   }
 
   void Resize(int columns) {
-    if (rewraps_) {
+    if (rewraps_ != Rewraps::kNo) {
       std::vector<Row> rows(1);
       size_t cursor_row = 0;
       int cursor_column = 0;
@@ -59,7 +66,8 @@ class Screen {
           const bool wide = j + 1 < text.size() && text[j + 1] == L'\0';
           const size_t needed = j == text.size() ? 0 : wide ? 2 : 1;
           if (rows.back().text.size() + std::max<size_t>(needed, 1) > static_cast<size_t>(columns) &&
-              !(j == text.size() && !(i == row_ && j == static_cast<size_t>(column_)))) {
+              !(j == text.size() &&
+                (rewraps_ == Rewraps::kCursorStays || !(i == row_ && j == static_cast<size_t>(column_))))) {
             rows.back().goes_on = true;
             rows.emplace_back();
           }
@@ -160,7 +168,7 @@ class Screen {
   }
 
   int columns_, height_;
-  bool rewraps_;
+  Rewraps rewraps_;
   std::vector<Row> rows_;
   size_t row_ = 0;
   int column_ = 0;
@@ -181,7 +189,7 @@ std::vector<std::wstring> WantedLines(const std::wstring& text) {
   return lines;
 }
 
-class LineDrawingTest : public testing::TestWithParam<bool> {
+class LineDrawingTest : public testing::TestWithParam<Rewraps> {
  protected:
   void SetUp() override { ASSERT_NE(std::setlocale(LC_CTYPE, "C.UTF-8"), nullptr); }
 };
@@ -195,7 +203,7 @@ TEST_P(LineDrawingTest, NothingOfAnOldDrawingStays) {
     const auto below = [&](size_t limit) { return random() % limit; };
     Screen screen(40, 1000, GetParam());
     screen.Write("above\r\n\r\n");
-    LineDrawing drawing(GetParam());
+    LineDrawing drawing(GetParam() != Rewraps::kNo);
     std::wstring text;
     size_t cursor = 0;
     for (int step = 0; step < 40; ++step) {
@@ -236,7 +244,7 @@ TEST_P(LineDrawingTest, NothingOfAnOldDrawingStays) {
 TEST_P(LineDrawingTest, WhatTheTerminalDoesIsSeenAtItsCursor) {
   Screen screen(90, 24, GetParam());
   screen.Write("above\r\n");
-  LineDrawing drawing(!GetParam());
+  LineDrawing drawing(GetParam() == Rewraps::kNo);
   const std::wstring text = L"> " + std::wstring(105, L'x');
   screen.Write(drawing.Update(text, text.size(), 90, 24));
   for (const int columns : {40, 61, 23, 120, 80, 40, 90}) {
@@ -247,9 +255,13 @@ TEST_P(LineDrawingTest, WhatTheTerminalDoesIsSeenAtItsCursor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Terminals, LineDrawingTest, testing::Values(true, false), [](const auto& terminal) {
-  return terminal.param ? "that_wrap_anew" : "that_do_not";
-});
+INSTANTIATE_TEST_SUITE_P(Terminals, LineDrawingTest,
+                         testing::Values(Rewraps::kNo, Rewraps::kYes, Rewraps::kCursorStays),
+                         [](const auto& terminal) {
+                           return terminal.param == Rewraps::kNo    ? "that_do_not_wrap_anew"
+                                  : terminal.param == Rewraps::kYes ? "that_wrap_anew"
+                                                                    : "that_wrap_anew_around_the_cursor";
+                         });
 
 TEST(LineDrawing, TypingAtTheEndWritesWhatWasTyped) {
   LineDrawing drawing(true);
@@ -262,7 +274,7 @@ TEST(LineDrawing, TypingAtTheEndWritesWhatWasTyped) {
 TEST(LineDrawing, OfMoreRowsThanTheScreenThoseAroundTheCursorAreShown) {
   std::wstring text = L"> ";
   for (int i = 0; i < 30; ++i) text += std::to_wstring(i) + L"\n";
-  Screen screen(20, 5, true);
+  Screen screen(20, 5, Rewraps::kYes);
   LineDrawing drawing(true);
   screen.Write(drawing.Update(text, text.size(), 20, 5));
   EXPECT_EQ(screen.Lines(0), (std::vector<std::wstring>{L"26", L"27", L"28", L"29"}));
