@@ -45,6 +45,7 @@ constexpr std::array kExamples = {
     Examples{"bench",
              "  dsv4 bench --prefill 64 --depth 0,256 --batch 1,2\n"
              "  dsv4 bench --server http://127.0.0.1:8080 --streams 4 --seconds 2\n"},
+    Examples{"doctor", "  dsv4 doctor\n"},
     Examples{"encode", "  dsv4 encode --cases encoding-cases.json\n"},
     Examples{"parse", "  dsv4 parse --cases parsing-cases.json --lenient\n"},
     Examples{"completion",

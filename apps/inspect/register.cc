@@ -1,9 +1,11 @@
-// `dsv4 inspect` on the command line.
+// `dsv4 inspect` and `dsv4 doctor` on the command line.
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
+#include "apps/command_line/usage.h"
+#include "apps/inspect/doctor_command.h"
 #include "apps/inspect/inspect_command.h"
 #include "comm/shared_memory.h"
 
@@ -41,6 +43,15 @@ void RegisterInspect(Commands& commands) {
       ->check(NonNegative())
       ->capture_default_str();
   inspect.add_flag("--json", options.json, "One JSON document on standard output");
+
+  const auto asked = std::make_shared<DoctorOptions>();
+  CLI::App& doctor = commands.Add("doctor", "What this machine has for dsv4, and what is missing",
+                                  [asked](const Invocation& invocation) {
+                                    asked->model = invocation.model;
+                                    asked->version = VersionText();
+                                    return RunDoctorCommand(*asked);
+                                  });
+  doctor.add_flag("--json", asked->json, "One JSON document on standard output");
 }
 
 }  // namespace dsv4::apps

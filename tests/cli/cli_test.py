@@ -235,6 +235,20 @@ class Arguments(unittest.TestCase):
     def test_model_flags_may_stand_before_the_subcommand(self):
         self.assertEqual(dsv4("-m", TINY, "run", "--raw", "A", "--max-tokens", "1").returncode, 0)
 
+    def test_doctor_says_what_is_missing(self):
+        report = dsv4_json("doctor", "--json")
+        subjects = {finding["subject"]: finding for finding in report["findings"]}
+        self.assertEqual(report["missing"], 0, report)
+        self.assertTrue({"dsv4", "system", "CPU", "memory", "model", "pulled models", "conversations"} <= set(subjects))
+        self.assertIn("tiny", subjects["model"]["text"])
+        self.assertIn("Nothing is missing.", dsv4("doctor").stdout)
+        none = dsv4("doctor", "-m", "nowhere")
+        self.assertEqual(none.returncode, 1)
+        self.assertRegex(none.stdout, r"(?m)^missing +model +.*nowhere")
+        self.assertIn("1 missing.", none.stdout)
+        if not any(subject.startswith("GPU ") for subject in subjects):
+            self.assertEqual(dsv4("doctor", "--backend", "cuda").returncode, 1)
+
     def test_a_backend_that_is_not_built_fails_loudly(self):
         process = dsv4("run", QUESTION, "--backend", "cuda")
         self.assertEqual(process.returncode, 1)

@@ -1,0 +1,189 @@
+#include "apps/inspect/doctor_command.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "apps/shared/last_conversation.h"
+#include "apps/shared/model_source.h"
+#include "apps/shared/readable.h"
+#include "apps/terminal/printable.h"
+#include "backend/cpu/isa.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/json.h"
+#include "base/machine_memory.h"
+#include "hub/reference.h"
+
+namespace dsv4::apps {
+namespace {
+
+enum class Verdict { kOk, kNote, kMissing };
+
+std::string_view Name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kNote:
+      return "note";
+    case Verdict::kMissing:
+      return "missing";
+  }
+  return "";
+}
+
+struct Finding {
+  std::string subject;
+  Verdict verdict = Verdict::kOk;
+  std::string text;
+};
+
+// What stands behind `key` in the first line of a file that begins with it; empty without one.
+std::string Field(const std::string& path, std::string_view key, std::string_view separators) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t begin = line.find_first_not_of(separators, key.size());
+    if (begin == std::string::npos) return {};
+    return line.substr(begin, line.find_last_not_of(separators) + 1 - begin);
+  }
+  return {};
+}
+
+Finding System() {
+  utsname kernel = {};
+  ::uname(&kernel);
+  const std::string name = Field("/etc/os-release", "PRETTY_NAME", "=\"");
+  std::array<char, 64> library = {};  // "glibc 2.36"
+  ::confstr(_CS_GNU_LIBC_VERSION, library.data(), library.size());
+  return {"system", Verdict::kOk,
+          fmt::format("{}, kernel {}, {}", name.empty() ? "Linux" : name, kernel.release, library.data())};
+}
+
+Finding Cpu() {
+  const backend::cpu::Isa best = backend::cpu::AvailableIsas().back();
+  const std::string name = Field("/proc/cpuinfo", "model name", "\t :");
+  const std::string text =
+      fmt::format("{}, {} threads, instruction set {}", name.empty() ? "unknown" : name,
+                  std::max(1U, std::thread::hardware_concurrency()), backend::cpu::IsaName(best));
+  if (best == backend::cpu::AvailableIsas().front()) {
+    return {"CPU", Verdict::kNote, text + ": without AVX2 every answer takes many times as long"};
+  }
+  return {"CPU", Verdict::kOk, text};
+}
+
+Finding Memory() {
+  const Result<MachineMemory> memory = ReadMachineMemory();
+  if (!memory) return {"memory", Verdict::kNote, memory.error().message()};
+  return {"memory", Verdict::kOk,
+          fmt::format("{} of {} available", ReadableBytes(memory->available), ReadableBytes(memory->total))};
+}
+
+std::vector<Finding> Gpus(bool wanted, bool built) {
+  std::vector<Finding> findings;
+  bool usable = false;
+  for (const backend::CudaDeviceInfo& device : backend::CudaDevices()) {
+    const bool code = backend::HasCodeFor(device);
+    usable |= code;
+    findings.push_back({fmt::format("GPU {}", device.index), code ? Verdict::kOk : Verdict::kNote,
+                        fmt::format("{}, compute capability {}.{}, {}{}", device.name, device.major,
+                                    device.minor, ReadableBytes(static_cast<double>(device.total_bytes)),
+                                    code ? "" : ": this build has no code for it")});
+  }
+  if (!findings.empty() && (usable || !wanted)) return findings;
+  const std::string driver = Field("/proc/driver/nvidia/version", "NVRM version", ": ");
+  std::string text;
+  if (!built) {
+    text = driver.empty() ? "none seen, and this build has no CUDA backend"
+                          : "a driver is there, but this build has no CUDA backend (./dev build --cuda, or "
+                            "the CUDA package)";
+  } else if (findings.empty()) {
+    text = driver.empty() ? "none: no driver is loaded" : "none, though a driver is loaded: " + driver;
+  } else {
+    text = "none that --backend cuda could take";
+  }
+  findings.push_back({"GPU",
+                      wanted           ? Verdict::kMissing
+                      : driver.empty() ? Verdict::kOk
+                                       : Verdict::kNote,
+                      text});
+  return findings;
+}
+
+Finding Model(const ModelFlags& flags) {
+  const Result<ModelSource> source = ModelSource::Find(flags);
+  if (!source) return {"model", Verdict::kMissing, source.error().message()};
+  const Result<model::ModelConfig> config = source->Config();
+  if (!config) return {"model", Verdict::kMissing, config.error().message()};
+  if (source->synthetic()) return {"model", Verdict::kOk, source->name() + ", made in memory"};
+  const auto checkpoint = source->Checkpoint();
+  if (!checkpoint) return {"model", Verdict::kMissing, checkpoint.error().message()};
+  const std::string text = fmt::format("{}, {} layers, {}", source->name(), config->num_hidden_layers,
+                                       ReadableBytes((*checkpoint)->num_bytes()));
+  const Result<MachineMemory> memory = ReadMachineMemory();
+  if (memory && (*checkpoint)->num_bytes() > memory->available) {
+    return {"model", Verdict::kNote,
+            text + ": more than the memory that is available; `dsv4 inspect` says what would fit"};
+  }
+  return {"model", Verdict::kOk, text};
+}
+
+// The closest folder above `path` that is there, which says whether it could be made.
+std::filesystem::path Existing(std::filesystem::path path) {
+  std::error_code error;
+  while (!std::filesystem::exists(path, error) && path.has_parent_path() && path != path.parent_path()) {
+    path = path.parent_path();
+  }
+  return path;
+}
+
+Finding Folder(std::string subject, const std::string& path, std::string_view use) {
+  if (path.empty()) return {std::move(subject), Verdict::kNote, fmt::format("nowhere: {} is not kept", use)};
+  const std::filesystem::path there = Existing(path);
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  const bool writable = ::access(there.c_str(), W_OK) == 0;
+  return {std::move(subject), writable ? Verdict::kOk : Verdict::kNote,
+          fmt::format("{}, {}{}", path,
+                      error ? "" : ReadableBytes(static_cast<double>(space.available)) + " free",
+                      writable ? "" : fmt::format("; not writable, so {} is not kept", use))};
+}
+
+}  // namespace
+
+int RunDoctorCommand(const DoctorOptions& options) {
+  const bool built = options.version.find(" cuda") != std::string::npos;
+  std::vector<Finding> findings = {{"dsv4", Verdict::kOk, options.version}, System(), Cpu(), Memory()};
+  for (Finding& finding : Gpus(options.model.backend == "cuda", built))
+    findings.push_back(std::move(finding));
+  findings.push_back(Model(options.model));
+  findings.push_back(
+      Folder("pulled models", hub::SettingsFromEnvironment().cache.string(), "what `dsv4 pull` fetches"));
+  findings.push_back(Folder("conversations", LastConversationPath(), "the last conversation"));
+
+  const auto missing = std::count_if(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.verdict == Verdict::kMissing;
+  });
+  if (options.json) {
+    Json list = Json::array();
+    for (const Finding& finding : findings) {
+      list.push_back(
+          {{"subject", finding.subject}, {"verdict", Name(finding.verdict)}, {"text", finding.text}});
+    }
+    fmt::print("{}\n", Json{{"missing", missing}, {"findings", std::move(list)}}.dump());
+  } else {
+    for (const Finding& finding : findings) {
+      fmt::print("{:<8}{:<15}{}\n", Name(finding.verdict), finding.subject, Printable(finding.text));
+    }
+    fmt::print("{}\n", missing == 0 ? "Nothing is missing." : fmt::format("{} missing.", missing));
+  }
+  return missing == 0 ? kExitOk : kExitRunFailed;
+}
+
+}  // namespace dsv4::apps
