@@ -1,23 +1,19 @@
 """The interactive chat on a real pseudo-terminal: history, dimmed reasoning, and Ctrl-C."""
 
-import contextlib
-import fcntl
 import json
 import os
 import pathlib
-import pty
-import random
 import re
-import select
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import termios
 import time
 import unittest
 
+import chat_terminal
+from chat_terminal import QUICK, Terminal
 from dsv4_process import BINARY, PATIENCE, dsv4, wait_until
 
 TICKET_QUESTION = "Search a ticket with tags cook, color golden, please."
@@ -25,56 +21,6 @@ TICKET = {"type": "function", "function": {"name": "search_ticket", "description
     "type": "object", "properties": {"tags": {"type": "array", "description": "List of tags", "items": {"type": "string"}},
                                      "color": {"type": "string", "description": "Colour"}}, "required": ["tags", "color"]}}}
 DIM, RESET = "\x1b[2m", "\x1b[0m"
-
-
-class Terminal:
-    """The binary with a pseudo-terminal as standard input, output and error."""
-
-    def __init__(self, *arguments, env=None, columns=80, program=None):
-        self.master, slave = pty.openpty()
-        self.resize(columns)
-
-        def own_terminal():
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-        self.process = subprocess.Popen(
-            program or [BINARY, "run", *arguments], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
-            env={**os.environ, "TERM": "xterm", "DSV4_HISTORY": "", **(env or {})})
-        os.close(slave)
-        self.screen = ""
-        self.position = 0  # Everything before it was waited for already.
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-
-    def resize(self, columns, rows=24):
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def modes(self):
-        return termios.tcgetattr(self.master)[3] & (termios.ICANON | termios.ECHO)
-
-    def send(self, text):
-        os.write(self.master, text.encode())
-
-    def wait_for(self, text, seconds=PATIENCE):
-        """Reads until `text` appears after what the last call found; returns what came before it. A blank may be where a line was wrapped."""
-        deadline = time.monotonic() + seconds
-        pattern = re.compile(r"\s+".join(map(re.escape, text.split(" "))))
-        while not (found := pattern.search(self.screen, self.position)):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise AssertionError(f"no {text!r} in {self.screen[self.position:]!r}")
-            if select.select([self.master], [], [], left)[0]:
-                try:
-                    self.screen += os.read(self.master, 65536).decode(errors="replace")
-                except OSError as error:
-                    raise AssertionError(f"terminal closed before {text!r}: {self.screen!r}") from error
-        before = self.screen[self.position:found.start()]
-        self.position = found.end()
-        return before
 
 
 class Chat(unittest.TestCase):
@@ -159,41 +105,11 @@ class Chat(unittest.TestCase):
         self.assertIn("Tokyo", process.stdout)
 
 
-QUICK = ("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "6")
 LOCALES = ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C"}, {"LC_ALL": "", "LANG": "", "LC_CTYPE": ""})
 
 
-class Typing(unittest.TestCase):
+class Typing(chat_terminal.TypingTest):
     """What is typed is what the model is asked: read back from the file that /save writes."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def open(self, *arguments, **options):
-        terminal = Terminal(*(arguments or QUICK), **options)
-        self.addCleanup(terminal.close)
-        terminal.wait_for("/help.")
-        return terminal
-
-    def ask(self, terminal, keys):
-        terminal.send(keys)
-        terminal.wait_for(", answer ")
-
-    def messages(self, terminal):
-        path = self.folder / "saved.json"
-        path.unlink(missing_ok=True)
-        terminal.send(f"/save {path}\r")
-        terminal.wait_for(" messages written")
-        return json.loads(path.read_text())
-
-    def asked(self, terminal):
-        return [message["content"] for message in self.messages(terminal) if message["role"] == "user"]
-
-    def leave(self, terminal):
-        terminal.send("/exit\r")
-        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
     def test_no_character_is_lost_in_any_locale_and_width(self):
         texts = ["Crème brûlée à la Ærøskøbing", "北京 と 서울 в Москве", "emoji 👩\u200d🚀 🇫🇷 e\u0301", "x" * 300 + "é" * 30]
@@ -530,78 +446,6 @@ class Typing(unittest.TestCase):
         self.addCleanup(terminal.close)
         self.assertRegex(terminal.wait_for(" left"), r"row [123] of 4, \d+ s$")
         self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
-
-    def test_random_keys_lose_nothing(self):
-        number = int(os.environ.get("DSV4_KEYSTROKES", "400"))
-        seed = int(os.environ.get("DSV4_KEYSTROKES_SEED", "7"))
-        keys = ["a", "é", "北", "👩", " ", "\x01", "\x05", "\x02", "\x06", "\x7f", "\x0b", "\x15", "\x17", "\x19", "\t",
-                "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[3~", "\x1b[H", "\x1b[F", "\x1b[5~", "\x1b\r", "\\\r",
-                "\x1bb", "\x1bf", "\x1bd", "\x14", "\x1b[200~pasted\r\ttéxt\x1b[201~", "\x1b[99;5u", "\x1b", "\x03",
-                "\x12é\x05", "\x0c", "\x16", "\x1f"]
-        random_ = random.Random(seed)
-        terminal = self.open(columns=40)
-        for i in range(number):
-            key = random_.choice(keys)
-            terminal.position = len(terminal.screen)
-            terminal.send(key)
-            if key == "\x03":
-                # Some key may have sent a message, and a second Ctrl-C before its answer has stopped ends the chat, as it should. No new prompt comes
-                # where the key before it takes it as text.
-                with contextlib.suppress(AssertionError):
-                    terminal.wait_for("> ", 5)
-            if i % 20 == 19:
-                terminal.resize(random_.choice((20, 40, 80, 200)), random_.choice((5, 24)))
-                time.sleep(0.02)
-            self.assertIsNone(terminal.process.poll(), f"after {i} keys, DSV4_KEYSTROKES_SEED={seed}")
-            while select.select([terminal.master], [], [], 0)[0]:
-                terminal.screen += os.read(terminal.master, 65536).decode(errors="replace")
-        time.sleep(0.3)
-        terminal.send("\x07\x03")  # Whatever is on the line or being searched is given up.
-        time.sleep(0.3)
-        terminal.position = len(terminal.screen)
-        self.ask(terminal, "\x15last é line\r")
-        self.assertEqual(self.asked(terminal)[-1], "last é line", f"DSV4_KEYSTROKES_SEED={seed}")
-        self.leave(terminal)
-
-    def test_random_edits_keep_every_character(self):
-        """What is asked is what a list of characters becomes by the same keys, whatever the width of the terminal is meanwhile."""
-        number = int(os.environ.get("DSV4_KEYSTROKES", "400"))
-        seed = int(os.environ.get("DSV4_KEYSTROKES_SEED", "7"))
-        random_ = random.Random(seed)
-        terminal = self.open(columns=40)
-        text, cursor = [], 0
-        for i in range(number):
-            kind = random_.choices(("type", "paste", "newline", "left", "right", "backspace", "delete"), (60, 4, 4, 12, 8, 8, 4))[0]
-            if kind in ("type", "paste", "newline"):
-                typed = {"type": random_.choice("abc d.é北京서Ж👩🚀ß"), "newline": "\n",
-                         "paste": "pasted\n\ttéxt " + "京" * random_.randrange(40)}[kind]
-                text[cursor:cursor] = typed
-                cursor += len(typed)
-                keys = {"type": typed, "newline": "\x1b\r", "paste": f"\x1b[200~{typed}\x1b[201~"}[kind]
-            elif kind in ("left", "right"):
-                cursor = max(cursor - 1, 0) if kind == "left" else min(cursor + 1, len(text))
-                keys = {"left": "\x1b[D", "right": "\x1b[C"}[kind]
-            elif kind == "backspace":
-                keys = "\x7f"
-                if cursor:
-                    cursor -= 1
-                    del text[cursor]
-            else:
-                keys = "\x1b[3~"
-                del text[cursor:cursor + 1]
-            terminal.send(keys)
-            if i % 20 == 19:
-                terminal.resize(random_.choice((20, 40, 80, 200)), random_.choice((5, 24)))
-            if i % 80 == 79 or i == number - 1:
-                text[cursor:cursor] = "."
-                terminal.position = len(terminal.screen)
-                self.ask(terminal, ".\r")
-                self.assertEqual(self.asked(terminal), ["".join(text)], f"after {i} keys, DSV4_KEYSTROKES_SEED={seed}")
-                terminal.send("/clear\r")
-                text, cursor = [], 0
-            while select.select([terminal.master], [], [], 0)[0]:
-                terminal.screen += os.read(terminal.master, 65536).decode(errors="replace")
-        self.leave(terminal)
 
 
 if __name__ == "__main__":
