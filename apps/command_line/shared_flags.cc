@@ -99,6 +99,12 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
          "the memory, with the same bits")
       ->check(CLI::IsMember({"packed", "wide"}))
       ->capture_default_str();
+  app.add_option(
+         "--draft-head", flags.draft_head,
+         "Of a draft block: projects drafts with the model's head as it is stored, or with a copy of it "
+         "in fewer bits; the answer is the same (auto: nvfp4 on a GPU, else stored)")
+      ->check(CLI::IsMember({"auto", "stored", "fp8", "nvfp4"}))
+      ->capture_default_str();
   app.add_option("--shared-expert-clamp", flags.shared_expert_clamp,
                  "off: as the first release revision, whose shared expert has no SwiGLU clamp")
       ->check(CLI::IsMember({"on", "off"}))

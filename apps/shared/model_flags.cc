@@ -77,12 +77,19 @@ model::CacheRows CacheRowsOf(const ModelFlags& flags) {
   return can && flags.cache_rows == "packed" ? model::CacheRows::kPacked : model::CacheRows::kWide;
 }
 
+model::DraftHead DraftHeadOf(const ModelFlags& flags) {
+  if (flags.draft_head == "auto")
+    return flags.backend == "cuda" ? model::DraftHead::kNvFp4 : model::DraftHead::kStored;
+  return model::ParseDraftHead(flags.draft_head).value_or(model::DraftHead::kStored);
+}
+
 model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   model::ModelOptions options;
   options.numerics = flags.numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   options.cache_rows = CacheRowsOf(flags);
   options.max_layers = flags.max_layers;
   options.mtp = flags.mtp;
+  options.draft_head = DraftHeadOf(flags);
   options.max_chunk_tokens = PassTokens(flags);
   options.clamp_shared_expert = flags.shared_expert_clamp != "off";
   return options;

@@ -30,10 +30,11 @@ struct ModelFlags {
   std::string numerics = "release";
   std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";
-  int64_t max_layers = 0;     // 0: all.
-  bool mtp = false;           // model::ModelOptions::mtp: --speculation wants it.
-  int num_threads = 0;        // 0: one per core.
-  std::string numa = "auto";  // "off", "interleave" or "auto".
+  int64_t max_layers = 0;           // 0: all.
+  bool mtp = false;                 // model::ModelOptions::mtp: --speculation wants it.
+  std::string draft_head = "auto";  // --draft-head, of a draft block: model::ParseDraftHead, or "auto".
+  int num_threads = 0;              // 0: one per core.
+  std::string numa = "auto";        // "off", "interleave" or "auto".
   std::string
       experts;  // --experts, for --backend cuda: model::ParseExpertSplit, or "auto". Empty: all resident.
   double gpu_memory = 0;  // --gpu-memory, for --backend cuda: the most that is taken, in GB; 0: what is free.
@@ -77,6 +78,9 @@ Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags);
 
 // How the rows of sequences are kept: what --cache-rows says, where the backend can.
 model::CacheRows CacheRowsOf(const ModelFlags& flags);
+
+// What drafts are projected with: what --draft-head says. auto: nvfp4 on a GPU, where reading the head is most of a draft's time.
+model::DraftHead DraftHeadOf(const ModelFlags& flags);
 
 // What the flags say about the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);

@@ -167,6 +167,7 @@ int RunLogitsCommand(const LogitsOptions& options) {
   LoadBar load_bar;
   ModelFlags flags = options.model;
   flags.mtp = !options.draft.empty();
+  if (flags.draft_head == "auto") flags.draft_head = "stored";  // Numbers are compared with other engines'.
   Result<std::unique_ptr<model::Model>> model =
       LoadModel(flags, *source, *backend, load_bar.callback(),
                 {.num_sequences = 1, .context = static_cast<int64_t>(tokens->size())});

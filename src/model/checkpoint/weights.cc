@@ -96,6 +96,13 @@ class Loader {
     return LinearRows(id, stored, split->Of(part));
   }
 
+  Weight HeadOfDrafts(const StoredLinear& head) {
+    if (!status_.ok() || options_.draft_head == DraftHead::kStored) return {};
+    const Weight stored = Linear(TensorId::kHead, head);
+    if (!status_.ok()) return {};
+    return Keep(MakeDraftHead(stored, options_.draft_head, options_.sizes_only, copies_));
+  }
+
   // Small numbers as contiguous F32 of the table's shape.
   TensorView Vector(TensorId id, const io::StoredTensor* tensor, const LayerConfig& layer) {
     if (!status_.ok()) return {};
@@ -288,10 +295,11 @@ std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& conf
 }
 
 // The MTP block, behind the layers.
-Status LoadMtp(const ResolvedLayer& resolved, const io::Checkpoint& checkpoint, const LoadOptions& options,
-               Loader& loader, ModelWeights& weights) {
+Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io::Checkpoint& checkpoint,
+               const LoadOptions& options, Loader& loader, ModelWeights& weights) {
   Numbers numbers(checkpoint, options);
   numbers.Add(resolved, weights.place);
+  if (options.draft_head != DraftHead::kStored) numbers.Add(head);
   numbers.Fetch();
   const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
   MtpWeights& mtp = weights.mtp.emplace();
@@ -302,6 +310,8 @@ Status LoadMtp(const ResolvedLayer& resolved, const io::Checkpoint& checkpoint, 
   mtp.norm = vector(TensorId::kNorm);
   mtp.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase), vector(TensorId::kHcHeadScale)};
   mtp.layer = loader.Layer(resolved, LayerConfig());
+  // The model's head may have gone to a device by now.
+  weights.draft_head = loader.HeadOfDrafts(head);
   DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
   return options.loaded ? options.loaded(weights) : Status();
 }
@@ -386,7 +396,10 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
                         .bytes_placed = weights.bytes_placed});
     }
   }
-  if (loads_mtp) DSV4_TRY(LoadMtp(*resolved.mtp, *checkpoint, options, loader, weights));
+  if (loads_mtp) {
+    const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
+    DSV4_TRY(LoadMtp(*resolved.mtp, resolved[head].linear, *checkpoint, options, loader, weights));
+  }
   weights.checkpoint = std::move(checkpoint);
   return weights;
 }

@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "formats/weight.h"
+#include "model/checkpoint/draft_head.h"
 #include "model/checkpoint/shards.h"
 #include "model/config/config.h"
 #include "model/config/numerics.h"
@@ -109,6 +110,7 @@ struct ModelWeights {
   Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
+  Weight draft_head;       // Of drafts, in place of `head`; no rows: they take that (draft_head.h).
   ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
   std::vector<LayerWeights> layers;
@@ -128,6 +130,10 @@ struct ModelWeights {
   uint64_t norm_fingerprint = 0;
 };
 
+inline const Weight& DraftHeadOf(const ModelWeights& weights) {
+  return weights.draft_head.rows > 0 ? weights.draft_head : weights.head;
+}
+
 // How far loading has come.
 struct LoadProgress {
   int64_t layers = 0;
@@ -141,6 +147,8 @@ struct LoadOptions {
   std::optional<int64_t> max_layers;
   // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
   bool mtp = false;
+  // What drafts are projected with, where a draft block is loaded.
+  DraftHead draft_head = DraftHead::kStored;
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;
   int rank = 0;

@@ -266,7 +266,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
         const TensorView y, HcHead(step, mtp.hc_head, out.Reshaped({n, config.hc_mult, config.hidden_size})));
     DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, mtp.norm));
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
-                                 step.Linear("logits", y, graph.weights.head, DType::kF32));
+                                 step.Linear("logits", y, DraftHeadOf(graph.weights), DType::kF32));
     std::vector<sampling::ChoiceParams> choices;
     for (int64_t i = 0; i < n; ++i) {
       const DraftRow& row = rows[static_cast<size_t>(i)];

@@ -194,8 +194,10 @@ Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, Mod
   }
   place.tiers = {};
   // Not in the fingerprint: no row of the model depends on it.
-  if (weights.mtp.has_value() && !std::exchange(weights.mtp_placed, true))
+  if (weights.mtp.has_value() && !std::exchange(weights.mtp_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitMtp(*weights.mtp, place));
+    DSV4_RETURN_IF_ERROR(place("draft_head", weights.draft_head));
+  }
   if (backend.context->memory().device().type == DeviceType::kHost) return {};
   // On a device everything else is a copy; the host's memory is better used otherwise.
   std::erase_if(weights.copies, [&](const Buffer& buffer) {

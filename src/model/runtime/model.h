@@ -51,6 +51,8 @@ struct ModelOptions {
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
   // Loads the draft block (MTP) that a checkpoint may have: Draft. Sequences then keep rows for it.
   bool mtp = false;
+  // What its drafts are projected with. A copy of the head in fewer bits is memory beside the draft block; no answer changes.
+  DraftHead draft_head = DraftHead::kStored;
   // A backend without Backend::packs_rows keeps them wide. The same on all ranks.
   CacheRows cache_rows = CacheRows::kPacked;
   // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
