@@ -14,7 +14,7 @@ namespace {
 constexpr CosineBound kMxFp4Bound = {.min = -1, .median = 0.9998, .p5 = 0.9995};
 
 CosineBound BoundOf(const std::string& golden) {
-  return golden == "fp8_mxfp4" ? kMxFp4Bound : ReleaseBound();
+  return golden == "fp8_mxfp4" || golden == "dspark" ? kMxFp4Bound : ReleaseBound();
 }
 
 Comparison Compare(const std::vector<float>& got, const std::string& golden, int64_t vocab_size) {
