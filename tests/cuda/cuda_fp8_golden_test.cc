@@ -9,12 +9,13 @@
 namespace dsv4::testing {
 namespace {
 
-// Where experts are MXFP4 nearly all products are in FP8, and each rounding of activations carries their 1e-4 on: a median of 0.99984 and a 5th
-// percentile of 0.99964 on an H200, where products in fp32 give 0.99995 and 0.99985. Elsewhere the bounds of README.md hold.
-constexpr CosineBound kMxFp4Bound = {.min = -1, .median = 0.9998, .p5 = 0.9995};
+// Each product in FP8 carries the 1e-4 of its roundings on, so models of three layers have wider bounds than those of one and two:
+// seen on an H100, in FP8 and in fp32: fp8_mxfp4 a median of 0.99984 and 0.99995, a 5th percentile of 0.99964 and 0.99985; dspark 0.99987 and
+// 0.99999, 0.99966 and 0.99993. Elsewhere the bounds of README.md hold.
+constexpr CosineBound kThreeLayersBound = {.min = -1, .median = 0.9998, .p5 = 0.9995};
 
 CosineBound BoundOf(const std::string& golden) {
-  return golden == "fp8_mxfp4" || golden == "dspark" ? kMxFp4Bound : ReleaseBound();
+  return golden == "fp8_mxfp4" || golden == "dspark" ? kThreeLayersBound : ReleaseBound();
 }
 
 Comparison Compare(const std::vector<float>& got, const std::string& golden, int64_t vocab_size) {
