@@ -2,6 +2,8 @@
 says why, in bounded time and memory."""
 
 import json
+import multiprocessing
+import os
 import pathlib
 import resource
 import shutil
@@ -11,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from attack_testing import dice, sized
+from attack_testing import SIZE, dice, sized
 from dsv4_process import BINARY, PATIENCE, SLOWNESS, TINY
 
 FILES = ("config.json", "tokenizer.json", "generation_config.json", "hf_quant_config.json", "model.safetensors header", "model.safetensors")
@@ -79,31 +81,48 @@ def damage(chance, directory):
     return name
 
 
+def limited():
+    if SLOWNESS == 1:
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+
+def try_one(number):
+    """Three commands on one damaged checkpoint: their exit codes, the slowest one's seconds, and what was wrong."""
+    chance = dice(f"checkpoint {number}")
+    codes, slowest, bad = [], 0.0, []
+    with tempfile.TemporaryDirectory() as name:
+        model = pathlib.Path(name) / "model"
+        shutil.copytree(TINY, model)
+        file = damage(chance, model)
+        ids, output = pathlib.Path(name) / "ids", pathlib.Path(name) / "out.npy"
+        ids.write_text("0 5 9 77")
+        for command in (("inspect",), ("run", "Hi", "--max-tokens", "2", "--temperature", "0"), ("logits", "--tokens", ids, "--output", output)):
+            begin = time.perf_counter()
+            process = subprocess.run([BINARY, *map(str, command), "-m", model], capture_output=True, text=True, errors="replace",
+                                     stdin=subprocess.DEVNULL, preexec_fn=limited, timeout=PATIENCE, check=False)
+            slowest = max(slowest, time.perf_counter() - begin)
+            codes.append(process.returncode)
+            said = process.returncode == 0 or process.stderr.strip()
+            if process.returncode not in (0, 1, 3) or not said or "Sanitizer" in process.stderr:
+                bad.append((number, file, command[0], process.returncode, process.stderr[-300:]))
+            if process.returncode == 3 and process.stdout:
+                bad.append((number, file, command[0], "output of a refused file"))
+    return codes, slowest, bad
+
+
 class Damage(unittest.TestCase):
     def test_every_run_ends_and_says_why(self):
-        def limited():
-            if SLOWNESS == 1:
-                resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
         codes, slowest, bad = {}, 0.0, []
-        for number in range(sized(24, 3338)):
-            chance = dice(f"checkpoint {number}")
-            with tempfile.TemporaryDirectory() as name:
-                model = pathlib.Path(name) / "model"
-                shutil.copytree(TINY, model)
-                file = damage(chance, model)
-                ids, output = pathlib.Path(name) / "ids", pathlib.Path(name) / "out.npy"
-                ids.write_text("0 5 9 77")
-                for command in (("inspect",), ("run", "Hi", "--max-tokens", "2", "--temperature", "0"), ("logits", "--tokens", ids, "--output", output)):
-                    begin = time.perf_counter()
-                    process = subprocess.run([BINARY, *map(str, command), "-m", model], capture_output=True, text=True, errors="replace",
-                                             stdin=subprocess.DEVNULL, preexec_fn=limited, timeout=PATIENCE, check=False)
-                    slowest = max(slowest, time.perf_counter() - begin)
-                    codes[process.returncode] = codes.get(process.returncode, 0) + 1
-                    said = process.returncode == 0 or process.stderr.strip()
-                    if process.returncode not in (0, 1, 3) or not said or "Sanitizer" in process.stderr:
-                        bad.append((number, file, command[0], process.returncode, process.stderr[-300:]))
-                    if process.returncode == 3 and process.stdout:
-                        bad.append((number, file, command[0], "output of a refused file"))
+        cases = sized(24, 3338)
+        # All cases are hours for one core. The part in `./dev test` has other tests beside it.
+        with multiprocessing.Pool(min(len(os.sched_getaffinity(0)), cases) if SIZE > 1 else 1) as pool:
+            for done, (ended, seconds, wrong) in enumerate(pool.imap_unordered(try_one, range(cases)), 1):
+                slowest = max(slowest, seconds)
+                bad += wrong
+                for code in ended:
+                    codes[code] = codes.get(code, 0) + 1
+                if done % 100 == 0:
+                    print(f"damaged checkpoints: {done} of {cases}, wrong so far {bad}", flush=True)
         print(f"damaged checkpoints: {sum(codes.values())} runs, by exit code {dict(sorted(codes.items()))}, slowest {slowest:.1f} s")
         self.assertEqual(bad, [])
         self.assertLess(slowest, 20 * SLOWNESS * 3)
