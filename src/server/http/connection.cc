@@ -65,6 +65,12 @@ void Connection::Abort() {
 }
 
 Task Connection::Serve() {
+  // Where an operation finds no memory to begin, this coroutine is destroyed without a word. What then still waits at the socket, WatchPeer
+  // above all, would hold a connection without a server.
+  struct Ending {
+    Connection& connection;
+    ~Ending() { connection.Abort(); }
+  } ending{*this};
   bool open = co_await Greet();  // In a condition around the loop g++ 12 makes code of it that traps.
   while (open) open = co_await ServeOne();
   co_await Part();
@@ -249,23 +255,29 @@ TaskOf<bool> Connection::ServeOne() {
 }
 
 TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
-  // Reading JSON and counting tokens can take long; the connections' thread has others to serve.
-  std::unique_ptr<Reply> reply;
-  bool failed = false;
+  // Reading JSON and counting tokens can take long; the connections' thread has others to serve. Where it finds no memory to wait, this
+  // coroutine ends before the handler does; so the handler's things are shared.
+  struct Work {
+    HttpRequest request;
+    std::unique_ptr<Reply> reply;
+    bool failed = false;
+  };
+  auto work = std::make_shared<Work>();
+  work->request = std::move(request);
   auto done = std::make_shared<Wakeable>(shared_.wakes);
   WakeTimer timer(done, stream_.get_executor());
   asio::thread_pool& pool =
-      request.body.size() > shared_.options.large_body_bytes ? shared_.large_pool : shared_.pool;
-  asio::post(pool, [this, &pool, &reply, &failed, &request, done] {
+      work->request.body.size() > shared_.options.large_body_bytes ? shared_.large_pool : shared_.pool;
+  asio::post(pool, [&shared = shared_, &pool, work, done] {
     try {
-      reply = shared_.handler(std::move(request));
+      work->reply = shared.handler(std::move(work->request));
     } catch (const std::bad_alloc&) {
-      WarnNoThrow("http: no memory for a request of {}", client_);
+      WarnNoThrow("http: no memory for a request");
     } catch (const std::exception& error) {
       WarnNoThrow("http: a handler failed: {}", error.what());
-      failed = true;
+      work->failed = true;
     }
-    if (&pool == &shared_.large_pool) ::malloc_trim(0);  // The heap of a large request is not needed again.
+    if (&pool == &shared.large_pool) ::malloc_trim(0);  // The heap of a large request is not needed again.
     done->Wake();
   });
   while (!done->woken && !done->missed) {
@@ -273,13 +285,14 @@ TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
     timer->expires_after(kTick);
     co_await timer->async_wait(AwaitInto(ignored));
   }
+  std::unique_ptr<Reply> reply = std::move(work->reply);
   if (reply == nullptr) {
-    const int status = failed ? 500 : 503;
+    const int status = work->failed ? 500 : 503;
     HttpHead head = {.status = status};
-    if (!failed) head.headers.emplace_back("Retry-After", "1");
-    reply =
-        MakeReply(std::move(head),
-                  shared_.error_body(status, failed ? "internal error" : "memory ran out; try again later"));
+    if (!work->failed) head.headers.emplace_back("Retry-After", "1");
+    reply = MakeReply(
+        std::move(head),
+        shared_.error_body(status, work->failed ? "internal error" : "memory ran out; try again later"));
   }
   co_return reply;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "server/http/connection.h"
+#include "server/http/handler_memory.h"
 #include "server/http/http.h"
 
 namespace dsv4::server {
@@ -19,7 +20,8 @@ class Server final : public HttpServer {
   Server(HttpOptions options, HttpHandler handler, HttpGate gate, HttpErrorBody error_body)
       : shared_(std::move(options), std::move(handler), std::move(gate), std::move(error_body)),
         acceptor_(shared_.context),
-        signals_(shared_.context) {}
+        signals_(shared_.context),
+        pause_(shared_.context) {}
 
   ~Server() override {
     shared_.pool.join();
@@ -39,31 +41,37 @@ class Server final : public HttpServer {
   }
 
  private:
-  // Says, as long as it lives, that connections are accepted. It lives with the coroutine, which ends without a word where it finds no
-  // memory to go on.
+  // Counted while it lives. It lives with the operation that accepts, or pauses before it accepts again, and dies with it where there was
+  // no memory for the operation's end.
   class Accepting {
    public:
-    explicit Accepting(bool& flag) : flag_(&flag) { *flag_ = true; }
-    Accepting(Accepting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+    explicit Accepting(int& count) : count_(&count) { ++*count_; }
+    Accepting(Accepting&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
     ~Accepting() {
-      if (flag_ != nullptr) *flag_ = false;
+      if (count_ != nullptr) --*count_;
     }
 
    private:
-    bool* flag_;
+    int* count_;
   };
-  Task Accept(Accepting accepting);
+  // Begins to accept the next connection. Needs no memory.
+  void Accept();
+  void Accepted(const error_code& error, Socket socket);
+  void Serve(Socket socket);
   // Closes the connection that has waited longest for a request; false when all are at work.
   bool CloseIdlest();
   void WaitForSignal();
   void BeginDrain();
   void EndNow();
 
-  bool accepting_ = false;  // Outlives the coroutines of the context.
+  // What must begin whatever memory there is. These outlive the operations of the context.
+  int accepting_ = 0;
+  HandlerMemory accept_memory_, pause_memory_, signal_memory_;
   ConnectionsShared shared_;
   asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
-  RareWarning turned_away_, given_way_, accept_failed_;
+  Timer pause_;
+  RareWarning turned_away_, given_way_, accept_failed_, no_memory_;
   std::string address_;
   std::function<void()> on_drain_;
   bool bound_ = false;
@@ -128,39 +136,50 @@ Status Server::Bind() {
   return {};
 }
 
-Task Server::Accept(Accepting) {
-  for (;;) {
-    error_code error;
-    Socket socket = co_await acceptor_.async_accept(AwaitInto(error));
-    if (shared_.draining || error == asio::error::operation_aborted) co_return;
-    if (error) {  // Out of file descriptors: wait for some to be closed.
-      accept_failed_.Say(fmt::format("accepting a connection failed: {}", error.message()));
-      Timer pause(shared_.context.get_executor(), std::chrono::milliseconds(100));
-      co_await pause.async_wait(AwaitInto(error));
-      continue;
-    }
-    if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
-      if (!CloseIdlest()) {
-        turned_away_.Say(
-            fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
-        socket.close(error);
-        continue;
-      }
-      given_way_.Say(fmt::format("{} connections are open, one that waited gave way to a new one",
-                                 shared_.connections.size()));
-    }
-    std::string client;
-    if (shared_.options.unix_socket.empty()) {
-      SetTcpOptions(socket.native_handle(), shared_.options.client_timeout);
-      asio::ip::tcp::endpoint peer;
-      const Protocol::endpoint remote = socket.remote_endpoint(error);
-      if (!error) {
-        std::memcpy(peer.data(), remote.data(), std::min(remote.size(), peer.capacity()));
-        client = peer.address().to_string(error);
-      }
-    }
-    std::make_shared<Connection>(shared_, std::move(socket), std::move(client))->Start();
+void Server::Accept() {
+  acceptor_.async_accept(
+      asio::bind_allocator(HandlerAllocator<void>(accept_memory_),
+                           [this, accepting = Accepting(accepting_)](const error_code& error, Socket socket) {
+                             Accepted(error, std::move(socket));
+                           }));
+}
+
+void Server::Accepted(const error_code& error, Socket socket) {
+  if (shared_.draining || error == asio::error::operation_aborted) return;
+  if (error) {  // Out of file descriptors: wait for some to be closed.
+    accept_failed_.Say(fmt::format("accepting a connection failed: {}", error.message()));
+    pause_.expires_after(std::chrono::milliseconds(100));
+    pause_.async_wait(asio::bind_allocator(
+        HandlerAllocator<void>(pause_memory_),
+        [this, accepting = Accepting(accepting_)](const error_code& /*ended*/) { Accept(); }));
+    return;
   }
+  Accept();  // First: what follows may find no memory.
+  Serve(std::move(socket));
+}
+
+void Server::Serve(Socket socket) {
+  error_code error;
+  if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
+    if (!CloseIdlest()) {
+      turned_away_.Say(
+          fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
+      return;
+    }
+    given_way_.Say(fmt::format("{} connections are open, one that waited gave way to a new one",
+                               shared_.connections.size()));
+  }
+  std::string client;
+  if (shared_.options.unix_socket.empty()) {
+    SetTcpOptions(socket.native_handle(), shared_.options.client_timeout);
+    asio::ip::tcp::endpoint peer;
+    const Protocol::endpoint remote = socket.remote_endpoint(error);
+    if (!error) {
+      std::memcpy(peer.data(), remote.data(), std::min(remote.size(), peer.capacity()));
+      client = peer.address().to_string(error);
+    }
+  }
+  std::make_shared<Connection>(shared_, std::move(socket), std::move(client))->Start();
 }
 
 bool Server::CloseIdlest() {
@@ -175,14 +194,15 @@ bool Server::CloseIdlest() {
 }
 
 void Server::WaitForSignal() {
-  signals_.async_wait([this](const error_code& error, int) {
-    if (error) return;
-    WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
-    if (shared_.draining)
-      EndNow();
-    else
-      BeginDrain();
-  });
+  signals_.async_wait(
+      asio::bind_allocator(HandlerAllocator<void>(signal_memory_), [this](const error_code& error, int) {
+        if (error) return;
+        WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
+        if (shared_.draining)
+          EndNow();
+        else
+          BeginDrain();
+      }));
 }
 
 void Server::BeginDrain() {
@@ -190,8 +210,7 @@ void Server::BeginDrain() {
   if (on_drain_) on_drain_();
   error_code ignored;
   acceptor_.close(ignored);
-  const std::set<Connection*> open = shared_.connections;
-  for (Connection* connection : open) connection->Drain();
+  for (Connection* connection : shared_.connections) connection->Drain();
   shared_.drain_timer.expires_after(shared_.connections.empty() ? std::chrono::milliseconds(0)
                                                                 : shared_.options.drain_timeout);
   shared_.drain_timer.async_wait([this](const error_code&) { EndNow(); });
@@ -212,18 +231,16 @@ void Server::HandleSignals() {
 void Server::Run(const std::function<void()>& on_drain) {
   on_drain_ = on_drain;
   for (bool running = true; running;) {
-    // What lacks memory outside of a connection, accepting one above all, is begun again when others have given some back.
+    // What lacks memory outside of a connection, or as an operation of one begins, ends up here. Others give memory back meanwhile.
     try {
-      if (!accepting_) {
-        asio::co_spawn(shared_.context, Accept(Accepting(accepting_)),
-                       [](const std::exception_ptr& exception) {
-                         if (exception) std::rethrow_exception(exception);
-                       });
-      }
+      if (accepting_ == 0) Accept();
       shared_.context.run();
       running = false;
     } catch (const std::exception& error) {
-      WarnNoThrow("http: {}; going on", error.what());
+      try {
+        no_memory_.Say(fmt::format("{}; going on", error.what()));
+      } catch (const std::exception&) {  // No memory to say so.
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
@@ -231,7 +248,7 @@ void Server::Run(const std::function<void()>& on_drain) {
   shared_.large_pool.join();
   // What is still open is destroyed here, and with it its reply.
   shared_.context.restart();
-  for (Connection* connection : std::set<Connection*>(shared_.connections)) connection->Abort();
+  for (Connection* connection : shared_.connections) connection->Abort();
   shared_.drain_timer.cancel();
   signals_.cancel();
   shared_.context.run_for(std::chrono::seconds(2));
