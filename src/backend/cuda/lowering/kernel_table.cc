@@ -21,7 +21,9 @@ std::vector<KernelRow> KernelTable() {
   add("linear, grouped_linear", LinearRules());
   add("routed_experts, expert_terms", ExpertsRules());
   add("attention", AttentionRules());
+  add("attention_part", AttentionPartRules());
   add("indexer_select", IndexerRules());
+  add("indexer_select: top-k", TopKRules());
   add("hc_pre", HcPreRules());
   add("hc_pre, hc_head: dot products", HcDotsRules());
   add("hc_pre: mix", HcMixRules());

@@ -311,6 +311,16 @@ TEST(ChooseAttention, WidensRowsThatAreReadOften) {
   EXPECT_FALSE(widens(StoredForm::kRelease, 4096, 65537, 4096 * 640)) << "more than memory is taken for";
 }
 
+TEST(ChooseAttention, PartsByWidth) {
+  const auto part = [](DType dtype, int64_t head_dim) {
+    return ChooseAttentionPart({.dtype = dtype, .head_dim = head_dim}, kH200).kernel;
+  };
+  EXPECT_EQ(part(DType::kBF16, 512), AttentionPartPath::kMma);
+  EXPECT_EQ(part(DType::kBF16, 128), AttentionPartPath::kMma);
+  EXPECT_EQ(part(DType::kBF16, 256), AttentionPartPath::kAny);
+  EXPECT_EQ(part(DType::kF32, 512), AttentionPartPath::kAny);
+}
+
 TEST(ChooseAttention, SizesGoInSteps) {
   const std::map<int64_t, int64_t> steps = {{0, 1}, {1, 1}, {2, 2},  {3, 3},   {4, 4},
                                             {5, 6}, {7, 8}, {9, 12}, {13, 16}, {25, 32}};
@@ -353,9 +363,48 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
     packed.keys = StoredForm::kAny;
     EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, IndexerPath::kAny) << "keys in a form without kernels";
   }
-  EXPECT_EQ(ChooseTopK(true, 4095), TopKPath::kBlock);
-  EXPECT_EQ(ChooseTopK(true, 4096), TopKPath::kCluster);
-  EXPECT_EQ(ChooseTopK(false, 65536), TopKPath::kBlock) << "all are chosen";
+  const auto top_k = [](bool has_scores, int64_t max_visible) {
+    return ChooseTopK({.has_scores = has_scores, .max_visible = max_visible}, kH200).kernel;
+  };
+  EXPECT_EQ(top_k(true, 4095), TopKPath::kBlock);
+  EXPECT_EQ(top_k(true, 4096), TopKPath::kCluster);
+  EXPECT_EQ(top_k(false, 65536), TopKPath::kBlock) << "all are chosen";
+}
+
+// Of launches: how many tokens' scores are made at a time, and how many tiles of keys a block goes through.
+TEST(ChooseIndexer, SizesOfLaunches) {
+  EXPECT_EQ(TokensScoredAtOnce(4096, 4096), 4096);
+  EXPECT_EQ(TokensScoredAtOnce(4097, 4096), 4096) << "2^24 scores";
+  EXPECT_EQ(TokensScoredAtOnce(8, int64_t{1} << 25), 1) << "one token has more";
+  const auto mma = [](int64_t num_tokens, int64_t max_visible) {
+    return ScoreTilesOfBlock(IndexerPath::kMma, num_tokens, max_visible, kH200);
+  };
+  EXPECT_EQ(mma(1, 64), 1);
+  EXPECT_EQ(mma(1, 528 * 64), 1) << "a tile for each of four blocks of every SM";
+  EXPECT_EQ(mma(1, 528 * 64 + 1), 2);
+  EXPECT_EQ(mma(64, 65536), 16) << "the most";
+  EXPECT_EQ(ScoreTilesOfBlock(IndexerPath::kMma, 1, 528 * 64, {.num_sms = 66}), 2) << "a smaller device";
+  const auto wgmma = [](int64_t num_tokens, int64_t max_visible) {
+    return ScoreTilesOfBlock(IndexerPath::kWgmma, num_tokens, max_visible, kH200);
+  };
+  EXPECT_EQ(wgmma(32, 4096), 4) << "two for each warpgroup, the fewest";
+  EXPECT_EQ(wgmma(4 * 2112, 64 * 5), 6) << "whole warpgroups";
+  EXPECT_EQ(wgmma(8192, 262144), 64) << "the most";
+}
+
+// What ops refuse: the shared memory of a block, and the grid.
+TEST(ChooseIndexer, WhatKernelsHold) {
+  EXPECT_TRUE(CanScore(kH200, 64, 128, 65536));
+  EXPECT_TRUE(CanScore(kH200, 64, 128, int64_t{65535} * 32));
+  EXPECT_FALSE(CanScore(kH200, 64, 128, int64_t{65535} * 32 + 1)) << "more tiles than a grid has";
+  EXPECT_TRUE(CanScore(kH200, 384, 128, 1024));
+  EXPECT_FALSE(CanScore(kH200, 448, 128, 1024)) << "a query that shared memory does not hold";
+  EXPECT_FALSE(CanScore({.shared_bytes = size_t{100} * 1024}, 384, 128, 1024)) << "a smaller device";
+  EXPECT_TRUE(HoldsCandidates(kH200, 25600));
+  EXPECT_FALSE(HoldsCandidates(kH200, 25601));
+  EXPECT_TRUE(HoldsMerge(kH200, 8 * 1024, 1024));
+  EXPECT_TRUE(HoldsMerge(kH200, 16 * 1280, 2048));
+  EXPECT_FALSE(HoldsMerge(kH200, 16 * 1280, 2049));
 }
 
 HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) {

@@ -1,21 +1,14 @@
-// attention: the lists of chosen entries put in order, then a kernel. For the head width of the release's models in bf16: 9 tokens and more
-// take hopper_cluster_columns.cu, more hopper_in_registers.cu or, of many keys, hopper_two_pass.cu; all others, and other tokens of a head width of
-// 128, attention_mma.cu, which gives few tokens to decode_cluster.cu. For everything else there is the one below.
-#include "backend/cuda/cuda_ops.h"
+// attention of any shape, one head of one token a block; and, in front of every kernel, lists of chosen entries put in order. Which kernel
+// attends is lowering/select/attention.cc.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/attention/attention.h"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
-#include "backend/cuda/kernels/attention/attention_mma.h"
-#include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
-#include "backend/cuda/kernels/attention/hopper_in_registers.h"
-#include "backend/cuda/kernels/attention/hopper_two_pass.h"
-#include "backend/cuda/kernels/attention/sequences.h"
-#include "backend/cuda/kernels/attention/widen_rows.h"
-#include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -80,83 +73,12 @@ __global__ void AttentionSortEntriesKernel(const __grid_constant__ SequenceTable
   if (threadIdx.x == 0) num_entries[token] = count;
 }
 
-Status SortEntries(CudaContext& context, const SequenceTable& table, const ops::AttentionArgs& args,
-                   AttentionParams& params) {
-  const int64_t num_tokens = args.q.shape[0];
-  const int64_t top_k = args.selected.shape[1];
-  constexpr int64_t kMaxTopK = 8192;  // 32 KB of shared memory.
-  if (top_k > kMaxTopK) {
-    return Unimplemented("op attention: selected: " + args.selected.shape.ToString() +
-                         ", this backend takes lists of up to 8192");
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const entries, context.Scratch<int32_t>(num_tokens * top_k));
-  DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
-  int padded = 2;
-  while (padded < top_k) padded *= 2;
-  context.Launch(AttentionSortEntriesKernel, static_cast<unsigned>(num_tokens), kSortThreads,
-                 static_cast<size_t>(padded) * sizeof(int32_t), table, args.selected.as<const int32_t>(),
-                 entries, counts, top_k, args.ratio, padded, context.fault());
-  params.entries = entries;
-  params.num_entries = counts;
-  params.top_k = top_k;
-  return {};
-}
-
-// Whether `selected` is what indexer_select has just written: then its lists are in order and need no checks.
-bool IsIndexersList(CudaContext& context, const ops::AttentionArgs& args) {
-  if (args.selected.is_null()) return false;
-  return context.lowering().Fuse({.kind = OpKind::kAttentionList,
-                                  .accesses = {},
-                                  .work = EntryListWork{.selected = args.selected.data,
-                                                        .num_tokens = args.selected.shape[0],
-                                                        .top_k = args.selected.shape[1],
-                                                        .ratio = args.ratio,
-                                                        .sequences = TokensOf(args.sequences)}});
-}
-
-// What the queries of a sequence may read.
-RowsRead RowsReadBy(const ops::AttentionSequence& s, int64_t window_size, int64_t ratio) {
-  const int64_t window_begin = std::max<int64_t>(s.first_position + 1 - window_size, 0);
-  return {.window_begin = window_begin,
-          .num_window = s.first_position + s.num_tokens - window_begin,
-          .num_entries = VisibleEntries(s, ratio)};
-}
-
-// Makes `table` that of wide rows where it pays.
-Status WidenFirst(CudaContext& context, const ops::AttentionArgs& args, SequenceTable& table) {
-  const int64_t top_k = args.selected.is_null() ? INT64_MAX : args.selected.shape[1];
-  const bool widens =
-      context.NumberFrom(
-          args.sequences, [window = args.window_size, ratio = args.ratio, top_k, form = table.form,
-                           num_tokens = args.q.shape[0]](std::span<const ops::AttentionSequence> sequences) {
-            RowReads reads = {.rows = form, .num_tokens = num_tokens, .num_rows = 0, .num_reads = 0};
-            for (const ops::AttentionSequence& s : sequences) {
-              if (s.num_tokens == 0) continue;
-              const RowsRead rows = RowsReadBy(s, window, ratio);
-              reads.num_rows += rows.num_window + rows.num_entries;
-              reads.num_reads += s.num_tokens * (std::min(window, s.first_position + s.num_tokens) +
-                                                 std::min(rows.num_entries, top_k));
-            }
-            return int64_t{WidensFirst(reads) ? 1 : 0};
-          }) != 0;
-  if (!widens) return {};
-  std::vector<SequenceRows> sequences;
-  std::vector<RowsRead> rows;
-  for (const ops::AttentionSequence& s : args.sequences) {
-    if (s.num_tokens == 0) continue;
-    sequences.push_back(
-        {.token_begin = s.token_begin, .num_tokens = s.num_tokens, .first_position = s.first_position});
-    rows.push_back(RowsReadBy(s, args.window_size, args.ratio));
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(table, WidenRows(context, table, sequences, rows));
-  return {};
-}
-
 // --- Any shape -------------------------------------------------------------------------------------------------------
 
 constexpr int kThreads = 128;
 constexpr int kTile = 64;  // Keys at a time.
 constexpr int kMaxDimsPerThread = 8;
+static_assert(kThreads * kMaxDimsPerThread == kMaxAttentionHeadDim);
 
 // One head of one token a block, in two passes over the keys: the largest logit, then weights relative to it.
 template <typename T>
@@ -221,86 +143,21 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
 
 }  // namespace
 
-Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
-  if (args.q.num_elements() == 0) return {};
-  const int64_t num_tokens = args.q.shape[0];
-  const int64_t head_dim = args.q.shape[2];
-  if (head_dim > kThreads * kMaxDimsPerThread) {
-    return Unimplemented("op attention: q: " + args.q.shape.ToString() +
-                         ", this backend takes a head_dim of up to 1024");
-  }
-  const int64_t top_k = args.selected.is_null() ? INT64_MAX : args.selected.shape[1];
-  const int64_t max_keys =
-      context.NumberFrom(args.sequences, [window = args.window_size, ratio = args.ratio,
-                                          top_k](std::span<const ops::AttentionSequence> sequences) {
-        int64_t most = 0;
-        for (const ops::AttentionSequence& s : sequences) {
-          most = std::max(most, std::min(window, s.first_position + s.num_tokens) +
-                                    std::min(VisibleEntries(s, ratio), top_k));
-        }
-        return KeysInSteps(most);
-      });
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      SequenceTable table,
-      StageSequences(context, args.sequences,
-                     {.ratio = args.ratio, .shard = {}, .width = head_dim, .dtype = args.q.dtype}));
-  DSV4_RETURN_IF_ERROR(WidenFirst(context, args, table));
-  AttentionParams params = {.q = args.q.data,
-                            .sink = args.sink.as<const float>(),
-                            .o = args.o.data,
-                            .entries = nullptr,
-                            .num_entries = nullptr,
-                            .top_k = 0,
-                            .window_size = args.window_size,
-                            .ratio = args.ratio,
-                            .softmax_scale = args.softmax_scale,
-                            .num_tokens = static_cast<int>(num_tokens),
-                            .num_heads = static_cast<int>(args.q.shape[1]),
-                            .head_dim = static_cast<int>(head_dim)};
-  if (IsIndexersList(context, args)) {
-    params.entries = args.selected.as<const int32_t>();
-    params.top_k = args.selected.shape[1];
-  } else if (!args.selected.is_null()) {
-    DSV4_RETURN_IF_ERROR(SortEntries(context, table, args, params));
-  }
-  const AttentionShape shape = {
-      .dtype = args.q.dtype,
-      .num_tokens = num_tokens,
-      .num_heads = params.num_heads,
-      .head_dim = head_dim,
-      .max_keys = max_keys,
-      .rows = table.form,
-      .q = args.q.data,
-      .o = args.o.data,
-      .column_clusters = [&](int blocks) { return ColumnClusters(context, blocks); }};
-  const Plan<AttentionPath> plan = ChooseAttention(shape, context.limits());
-  context.Chose(plan);
-  switch (plan.kernel) {
-    case AttentionPath::kHopperClusterColumns:
-      return HopperClusterColumns(context, table, params, BlocksOfColumns(shape));
-    case AttentionPath::kHopperInRegisters:
-      return HopperInRegisters(context, table, params);
-    case AttentionPath::kHopperTwoPass:
-      return HopperTwoPass(context, table, params);
-    case AttentionPath::kDecodeCluster:
-      context.lowering().Record(
-          {.kind = OpKind::kAttention,
-           .accesses = {.reads = {},
-                        .writes = {{{args.o.data, static_cast<size_t>(args.o.num_bytes())},
-                                    Division::kHeads}}},
-           .work = AttentionWork{table, params, max_keys}});
-      return {};
-    case AttentionPath::kMma:
-      return AttentionMma(context, table, params, max_keys);
-    case AttentionPath::kAny:
-      break;
-  }
-  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
-  WithElement(args.q.dtype, [&]<typename T>(T*) {
-    context.Launch(AttentionKernel<T>, grid, kThreads, static_cast<size_t>(head_dim) * sizeof(float), table,
-                   params);
+void LaunchSortEntries(CudaContext& context, const SequenceTable& table, const EntriesToSort& lists) {
+  int padded = 2;
+  while (padded < lists.top_k) padded *= 2;
+  context.Launch(AttentionSortEntriesKernel, static_cast<unsigned>(lists.num_tokens), kSortThreads,
+                 static_cast<size_t>(padded) * sizeof(int32_t), table, lists.selected, lists.entries,
+                 lists.num_entries, lists.top_k, lists.ratio, padded, context.fault());
+}
+
+void LaunchAttentionOfAny(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+                          DType dtype) {
+  const dim3 grid(static_cast<unsigned>(params.num_tokens), static_cast<unsigned>(params.num_heads));
+  WithElement(dtype, [&]<typename T>(T*) {
+    context.Launch(AttentionKernel<T>, grid, kThreads, static_cast<size_t>(params.head_dim) * sizeof(float),
+                   table, params);
   });
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -5,7 +5,6 @@
 // The cut depends on the query's own keys alone. fp32 and other head widths take a plain kernel, one block a head.
 #include <algorithm>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/bitonic.cuh"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/packed_rows.cuh"
@@ -13,8 +12,8 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_part.cuh"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
-#include "backend/cuda/kernels/attention/sequences.h"
-#include "backend/cuda/lowering/record/over_ranks.h"
+#include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -78,6 +77,7 @@ __global__ void AttentionPartRowsKernel(const __grid_constant__ SequenceTable ta
 constexpr int kPlainThreads = 128;
 constexpr int kPlainTile = 64;
 constexpr int kMaxDimsPerThread = 8;
+static_assert(kPlainThreads * kMaxDimsPerThread == kMaxAttentionHeadDim);
 
 // One head of one token a block, in two passes over the keys.
 template <typename T>
@@ -310,75 +310,21 @@ void LaunchPartRows(CudaContext& context, const SequenceTable& table, const Part
                  list.num_rows, padded, context.fault());
 }
 
-Status AttentionPart(CudaContext& context, const ops::AttentionPartArgs& args) {
-  if (args.part.num_elements() == 0) return {};
-  const int64_t num_tokens = args.q.shape[0];
-  const int64_t head_dim = args.q.shape[2];
-  const int64_t top_k = args.selected.is_null() ? 0 : args.selected.shape[1];
-  constexpr int64_t kMaxTopK = 8192;  // 32 KB of shared memory.
-  if (head_dim > kPlainThreads * kMaxDimsPerThread || top_k > kMaxTopK) {
-    return Unimplemented("op attention_part: q: " + args.q.shape.ToString() + ", lists of " +
-                         std::to_string(top_k) + ", this backend takes a head_dim of up to 1024 and 8192");
+Status LaunchAttentionPart(CudaContext& context, const AttentionPartWork& work, AttentionPartPath kernel) {
+  const PartParams& params = work.params;
+  if (kernel == AttentionPartPath::kMma) {
+    return params.head_dim == 512 ? RunParts<512>(context, work.table, params, work.max_keys)
+                                  : RunParts<128>(context, work.table, params, work.max_keys);
   }
-  const int64_t most_chosen = args.selected.is_null() ? INT64_MAX : top_k;
-  const int64_t max_keys =
-      context.NumberFrom(args.sequences, [window = args.window_size, ratio = args.ratio, shard = args.shard,
-                                          most_chosen](std::span<const ops::AttentionSequence> sequences) {
-        int64_t most = 1;
-        for (const ops::AttentionSequence& s : sequences) {
-          most = std::max(most, std::min(window, s.first_position + s.num_tokens) +
-                                    std::min(shard.NumRows(VisibleEntries(s, ratio)), most_chosen));
-        }
-        return KeysInSteps(most);
-      });
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const SequenceTable table,
-      StageSequences(context, args.sequences,
-                     {.ratio = args.ratio, .shard = args.shard, .width = head_dim, .dtype = args.q.dtype}));
-  PartParams params = {.q = args.q.data,
-                       .part = args.part.as<float>(),
-                       .rows = nullptr,
-                       .num_rows = nullptr,
-                       .top_k = top_k,
-                       .window_size = args.window_size,
-                       .ratio = args.ratio,
-                       .shard_index = args.shard.index,
-                       .shard_count = args.shard.count,
-                       .num_tokens = num_tokens,
-                       .softmax_scale = args.softmax_scale,
-                       .num_heads = static_cast<int>(args.q.shape[1]),
-                       .head_dim = static_cast<int>(head_dim)};
-  AttentionPartWork work = {
-      .table = table, .params = params, .dtype = args.q.dtype, .max_keys = max_keys, .list = {}};
-  const RowsChosenHere chosen = FindRowsChosenHere(context, args);
-  if (chosen.rows != nullptr) {
-    work.params.rows = chosen.rows;
-    work.params.num_rows = chosen.num_rows;
-  } else if (!args.selected.is_null() && args.ratio > 0) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows,
-                                 context.Scratch<int32_t>(std::max<int64_t>(num_tokens * top_k, 1)));
-    DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const counts, context.Scratch<int32_t>(num_tokens));
-    work.params.rows = rows;
-    work.params.num_rows = counts;
-    work.list = {.selected = args.selected.as<const int32_t>(), .rows = rows, .num_rows = counts};
-  }
-  // Queries that are still to be gathered are gathered by the kernel that reads them.
-  if (FuseAttentionPart(context, work)) return {};
-  params = work.params;
-  if (work.list.selected != nullptr) LaunchPartRows(context, table, params, work.list);
-  if (args.q.dtype == DType::kBF16 && head_dim == 512) return RunParts<512>(context, table, params, max_keys);
-  if (args.q.dtype == DType::kBF16 && head_dim == 128) return RunParts<128>(context, table, params, max_keys);
-  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(args.q.shape[1]));
-  WithElement(args.q.dtype, [&]<typename T>(T*) {
+  const dim3 grid(static_cast<unsigned>(params.num_tokens), static_cast<unsigned>(params.num_heads));
+  WithElement(work.dtype, [&]<typename T>(T*) {
     context.Launch(AttentionPartPlainKernel<T>, grid, kPlainThreads,
-                   static_cast<size_t>(head_dim) * sizeof(float), table, params);
+                   static_cast<size_t>(params.head_dim) * sizeof(float), work.table, params);
   });
   return {};
 }
 
-Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
-  if (args.o.num_elements() == 0) return {};
-  if (FuseMergeAttention(context, args)) return {};
+void LaunchMergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
   const int64_t num_rows = args.o.shape[0] * args.o.shape[1];
   const size_t factors = kMergeWarps * static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
   WithElement(args.o.dtype, [&]<typename T>(T*) {
@@ -387,7 +333,6 @@ Status MergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args)
                    args.o.as<T>(), num_rows, static_cast<int>(args.parts.shape[0]),
                    static_cast<int>(args.o.shape[1]), static_cast<int>(args.o.shape[2]));
   });
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -6,6 +6,10 @@
 
 namespace dsv4::backend::cuda {
 
+__device__ inline int64_t RowsHere(int64_t num_entries, int64_t shard_index, int64_t shard_count) {
+  return (num_entries + shard_count - 1 - shard_index) / shard_count;
+}
+
 // The keys of a part that a query sees.
 struct PartKeys : KeyRows {
   __device__ PartKeys(const SequenceTable& table, const PartParams& p, int64_t token)

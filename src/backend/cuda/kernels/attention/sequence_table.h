@@ -62,4 +62,11 @@ struct SequenceTable {
 #endif
 };
 
+#ifdef __CUDACC__
+// How many entries a token sees.
+__device__ inline int64_t NumVisible(const SequenceRows& sequence, int64_t token, int64_t ratio) {
+  return (sequence.first_position + token - sequence.token_begin + 1) / ratio;
+}
+#endif
+
 }  // namespace dsv4::backend::cuda

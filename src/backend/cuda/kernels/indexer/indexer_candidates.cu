@@ -1,39 +1,21 @@
 // indexer_candidates and merge_candidates: what ranks choose together that have a part of the entries each.
-#include <bit>
-
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/indexer/indexer_scores.h"
-#include "backend/cuda/kernels/indexer/top_k.h"
-#include "backend/cuda/lowering/record/over_ranks.h"
+#include "backend/cuda/kernels/indexer/indexer_candidates.h"
+#include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr size_t kMaxSharedBytes = 200 * 1024;
 
 // ops::ScoreOrder, whose contract this is.
 __device__ uint32_t DeviceScoreOrder(float score) {
   const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0F);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
-
-struct CandidateParams {
-  const int32_t* rows;  // [all tokens, top_k]: those chosen of the rows that are here, then -1
-  const float* scores;  // [tokens of this launch, max_visible]; null: none was needed
-  uint64_t* candidates;
-  int64_t first_token;
-  int64_t max_visible;
-  int64_t top_k;
-  // The table says what a query sees as rows that are here: its positions are `shift` further on, for `ratio` times `count`.
-  int64_t shift;
-  int64_t ratio;
-  int64_t shard_index;
-  int64_t shard_count;
-};
 
 // Grid: parts of the list, tokens. Candidates are put in order by counting, for each, those that are greater; a block counts for its part.
 constexpr int kParts = 8;
@@ -99,7 +81,7 @@ __device__ int CountGreater(const uint64_t* list, int count, uint64_t value) {
 
 constexpr int kMergeThreads = 1024;
 // A bit for each of so many entries at a time puts those that are chosen in order.
-constexpr int kWords = 8192;
+constexpr int kWords = kMergeWords;
 constexpr int64_t kWindow = int64_t{kWords} * 32;
 
 // One block a token. A candidate is chosen if fewer than top_k are greater: those before it in its own list, and of the others'.
@@ -176,107 +158,19 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 }  // namespace
 
-Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args) {
-  const int64_t num_tokens = args.q.shape[0];
-  const int64_t num_heads = args.q.shape[1];
-  const int64_t width = args.q.shape[2];
-  const int64_t top_k = args.candidates.shape[1];
-  if (num_tokens == 0 || top_k == 0) return {};
-  const EntryShard& shard = args.shard;
-  // Row j here is entry j * count + index, so of floor((p + 1) / ratio) entries as many rows are here as
-  // floor((p + shift + 1) / (ratio * count)): what the kernels for all entries count, told of later positions.
-  const int64_t shift = args.ratio * (shard.count - 1 - shard.index);
-  // As in IndexerSelect: for as many as there may soon be. Of all ranks, and of those here.
-  const int64_t max_entries = context.NumberFrom(
-      args.sequences,
-      [top_k, ratio = args.ratio, num_ranks = shard.count](std::span<const ops::IndexerSequence> sequences) {
-        return SharedEntriesInSteps(MostVisible(sequences, ratio), top_k, num_ranks);
-      });
-  const bool scored = max_entries > top_k;
-  const int64_t rows_here = context.NumberFrom(
-      args.sequences, [shard, ratio = args.ratio](std::span<const ops::IndexerSequence> sequences) {
-        return EntriesInSteps(shard.NumRows(MostVisible(sequences, ratio)), -1);
-      });
-  const int64_t max_visible = scored ? rows_here : top_k;
-  const size_t shared_bytes = static_cast<size_t>(top_k + top_k % 2) * sizeof(uint64_t);
-  if (!CanScore(context.limits(), num_heads, width, max_visible) || shared_bytes > kMaxSharedBytes) {
-    return Unimplemented(
-        "op indexer_candidates: q: " + args.q.shape.ToString() + ", " + std::to_string(max_visible) +
-        " entries and the best " + std::to_string(top_k) +
-        ", this backend takes up to 50000 elements a token, 2097120 entries and 25600 of them");
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const SequenceTable table,
-      StageSequences(
-          context, args.sequences,
-          {.ratio = args.ratio, .shard = shard, .shift = shift, .width = width, .dtype = args.q.dtype}));
-  const ScoreParams score = {.q = args.q.data,
-                             .weights = args.weights.data,
-                             .scores = nullptr,
-                             .first_token = 0,
-                             .max_visible = max_visible,
-                             .top_k = 0,
-                             .ratio = args.ratio * shard.count,
-                             .num_heads = static_cast<int>(num_heads),
-                             .width = static_cast<int>(width)};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const bool in_cluster,
-                               RecordCandidates(context, args, table, score, max_entries));
-  if (in_cluster) return {};
-  DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const rows, context.Scratch<int32_t>(num_tokens * top_k));
-  constexpr int64_t kMaxScores = int64_t{1} << 24;
-  const int64_t tokens_at_once =
-      scored ? std::clamp<int64_t>(kMaxScores / max_visible, 1, num_tokens) : num_tokens;
-  float* scores = nullptr;
-  if (scored) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(scores, context.Scratch<float>(tokens_at_once * max_visible));
-  }
-  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
-    const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
-    if (scores != nullptr) {
-      ScoreParams of_launch = score;
-      of_launch.scores = scores;
-      of_launch.first_token = begin;
-      ScoreEntries(context, table, of_launch, args.q.dtype, count);
-    }
-    SelectTopK(context, table,
-               {.scores = scores,
-                .selected = rows,
-                .first_token = begin,
-                .max_visible = max_visible,
-                .top_k = top_k,
-                .ratio = args.ratio * shard.count,
-                .rounded = args.q.dtype == DType::kBF16},
-               count);
-    const CandidateParams params = {.rows = rows,
-                                    .scores = scores,
-                                    .candidates = args.candidates.as<uint64_t>(),
-                                    .first_token = begin,
-                                    .max_visible = max_visible,
-                                    .top_k = top_k,
-                                    .shift = shift,
-                                    .ratio = args.ratio,
-                                    .shard_index = shard.index,
-                                    .shard_count = shard.count};
-    context.Launch(IndexerCandidatesKernel, dim3(kParts, count), kThreads, shared_bytes, table, params);
-  }
-  return {};
+void LaunchIndexerCandidates(CudaContext& context, const SequenceTable& table, const CandidateParams& params,
+                             unsigned num_tokens) {
+  context.Launch(IndexerCandidatesKernel, dim3(kParts, num_tokens), kThreads,
+                 CandidatesSharedBytes(params.top_k), table, params);
 }
 
-Status MergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
-  const int64_t num_tokens = args.candidates.shape[0];
+void LaunchMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
   const int64_t num_candidates = args.candidates.shape[1];
   const int64_t top_k = args.selected.shape[1];
-  if (num_tokens == 0 || top_k == 0 || FuseMergeCandidates(context, args)) return {};
-  const size_t shared_bytes = static_cast<size_t>(num_candidates) * sizeof(uint64_t) +
-                              static_cast<size_t>(kWords + top_k) * sizeof(uint32_t);
-  if (shared_bytes > kMaxSharedBytes) {
-    return Unimplemented("op merge_candidates: candidates: " + args.candidates.shape.ToString() +
-                         ", this backend takes as many as fit into 200 KB with those chosen");
-  }
-  context.Launch(IndexerCandidatesMergeKernel, static_cast<unsigned>(num_tokens), kMergeThreads, shared_bytes,
-                 args.candidates.as<const uint64_t>(), args.selected.as<int32_t>(),
-                 static_cast<int>(num_candidates / top_k), static_cast<int>(top_k));
-  return {};
+  context.Launch(IndexerCandidatesMergeKernel, static_cast<unsigned>(args.candidates.shape[0]), kMergeThreads,
+                 MergeSharedBytes(num_candidates, top_k), args.candidates.as<const uint64_t>(),
+                 args.selected.as<int32_t>(), static_cast<int>(num_candidates / top_k),
+                 static_cast<int>(top_k));
 }
 
 }  // namespace dsv4::backend::cuda

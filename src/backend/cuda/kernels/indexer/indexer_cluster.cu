@@ -1,7 +1,6 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
 #include "backend/cuda/kernels/indexer/indexer_cluster.h"
-#include "backend/cuda/kernels/indexer/top_k.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -54,10 +53,10 @@ int64_t IndexerClusters(CudaContext& context) {
                                       kIndexerThreads, sizeof(ClusterMemory));
 }
 
-uint64_t SelectInCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
-                         int32_t* selected, int64_t num_tokens) {
-  return context.queue().Launch(IndexerClusterKernel, dim3(kIndexerBlocks, static_cast<unsigned>(num_tokens)),
-                                kIndexerThreads, sizeof(ClusterMemory), table, params, selected);
+void LaunchIndexerCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                          int32_t* selected, int64_t num_tokens) {
+  context.Launch(IndexerClusterKernel, dim3(kIndexerBlocks, static_cast<unsigned>(num_tokens)),
+                 kIndexerThreads, sizeof(ClusterMemory), table, params, selected);
 }
 
 }  // namespace dsv4::backend::cuda

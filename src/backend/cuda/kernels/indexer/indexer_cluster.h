@@ -1,8 +1,9 @@
 // Scores and selection of a few tokens with a few thousand entries in one launch: a cluster of blocks scores the entries, a piece
-// each, sends its scores to every block and selects from all of them. Scores and choice are those of indexer_scores.h and top_k.h.
+// each, sends its scores to every block and selects from all of them. Scores and choice are those of indexer_select.h and top_k.h.
 #pragma once
 
-#include "backend/cuda/kernels/indexer/indexer_scores.h"
+#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/kernels/indexer/score_params.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
@@ -10,8 +11,8 @@ namespace dsv4::backend::cuda {
 // Clusters that the device runs at once: tokens of a launch at most.
 int64_t IndexerClusters(CudaContext& context);
 
-// `selected`: [all tokens, top_k]; params.scores is not used. The number of its launch.
-uint64_t SelectInCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
-                         int32_t* selected, int64_t num_tokens);
+// `selected`: [all tokens, top_k]; params.scores is not used.
+void LaunchIndexerCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                          int32_t* selected, int64_t num_tokens);
 
 }  // namespace dsv4::backend::cuda

@@ -7,7 +7,7 @@
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/indexer/indexer_scores.h"
+#include "backend/cuda/lowering/select/indexer.h"
 
 namespace dsv4::backend::cuda {
 

@@ -8,7 +8,6 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
-#include "backend/cuda/kernels/indexer/top_k.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {

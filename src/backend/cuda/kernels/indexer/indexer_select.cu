@@ -1,24 +1,17 @@
-// indexer_select: scores of all visible entries, token by token, then their exact top-k (top_k.h).
-#include <bit>
-
-#include "backend/cuda/cuda_ops.h"
+// indexer_select: scores of all visible entries, token by token, in fp32 and on tensor cores. top_k.h chooses from them.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/attention/sequences.h"
-#include "backend/cuda/kernels/indexer/indexer_cluster.h"
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
-#include "backend/cuda/kernels/indexer/indexer_scores.h"
-#include "backend/cuda/kernels/indexer/indexer_wgmma.h"
-#include "backend/cuda/kernels/indexer/top_k.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/kernels/indexer/indexer_select.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kKeysPerBlock = 32;
-constexpr int kHeadGroups = 8;
+constexpr int kKeysPerBlock = kScoreKeys;
+constexpr int kHeadGroups = kScoreHeadGroups;
 constexpr int kScoreThreads = kKeysPerBlock * kHeadGroups;
 
 // 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs over the width
@@ -75,11 +68,8 @@ __global__ void IndexerSelectScoreKernel(const __grid_constant__ SequenceTable t
 // depend on which keys stand beside it. A block keeps its token's query and goes through tiles of keys, the next one on its way
 // to registers while this one is multiplied.
 constexpr int kMmaWarps = 4;
-constexpr int kMmaKeys = 16 * kMmaWarps;
-
-// As many blocks as run at once; and tiles enough for a query to be worth fetching.
-constexpr int64_t kScoreBlocksOfSm = 4;
-constexpr int64_t kMaxTilesPerBlock = 16;
+constexpr int kMmaKeys = kScoreMmaKeys;
+static_assert(kMmaKeys == 16 * kMmaWarps);
 
 template <bool kPacked>
 __global__ void __launch_bounds__(32 * kMmaWarps)
@@ -175,134 +165,25 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   }
 }
 
-// Of the kernel without tensor cores.
-size_t SharedBytes(int64_t num_heads, int64_t width) {
-  return static_cast<size_t>(num_heads * width + kKeysPerBlock * (width + 1) + 1) * sizeof(float) +
-         kScoreThreads * sizeof(double);
-}
-
 }  // namespace
 
-bool CanScore(const DeviceLimits& device, int64_t num_heads, int64_t width, int64_t max_visible) {
-  constexpr int64_t kMaxVisible = int64_t{65535} * kKeysPerBlock;  // The grid's second dimension.
-  return SharedBytes(num_heads, width) <= device.shared_bytes && max_visible <= kMaxVisible;
-}
-
-void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
-                  unsigned num_tokens) {
-  const IndexerShape shape = {.dtype = dtype,
-                              .num_tokens = num_tokens,
-                              .num_sequences = table.sequences.size,
-                              .num_heads = params.num_heads,
-                              .width = params.width,
-                              .max_visible = params.max_visible,
-                              .top_k = params.top_k,
-                              .keys = table.form,
-                              .clusters = {}};
-  const Plan<IndexerPath> plan = ChooseScores(shape, context.limits());
-  context.Chose(plan);
-  if (plan.kernel == IndexerPath::kWgmma) return ScoreEntriesWgmma(context, table, params, num_tokens);
-  if (plan.kernel == IndexerPath::kMma) {
-    const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
-    params.tiles_per_block = static_cast<int>(std::clamp<int64_t>(
-        CeilDiv(num_tokens * num_tiles, kScoreBlocksOfSm * context.limits().num_sms), 1, kMaxTilesPerBlock));
-    const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
-    const auto kernel = table.form == StoredForm::kRelease ? IndexerSelectScoreMmaKernel<true>
-                                                           : IndexerSelectScoreMmaKernel<false>;
-    context.Launch(kernel, grid, 32 * kMmaWarps,
-                   static_cast<size_t>(params.num_heads * kScoreRow) * sizeof(uint16_t), table, params);
-    return;
-  }
+void LaunchIndexerScores(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                         DType dtype, unsigned num_tokens) {
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_visible, kKeysPerBlock)));
   WithElement(dtype, [&]<typename T>(T*) {
     context.Launch(IndexerSelectScoreKernel<T>, grid, kScoreThreads,
-                   SharedBytes(params.num_heads, params.width), table, params);
+                   ScoreSharedBytes(params.num_heads, params.width), table, params);
   });
 }
 
-// One kernel after the other.
-static Status ScoreAndSelect(CudaContext& context, const SequenceTable& table, ScoreParams score,
-                             const ops::IndexerSelectArgs& args) {
-  const int64_t num_tokens = args.q.shape[0];
-  const bool all_chosen = score.max_visible <= score.top_k;
-  // Scores of as many tokens at a time as fit: memory must not grow with chunk times context.
-  constexpr int64_t kMaxScores = int64_t{1} << 24;
-  const int64_t tokens_at_once =
-      all_chosen ? num_tokens : std::clamp<int64_t>(kMaxScores / score.max_visible, 1, num_tokens);
-  if (!all_chosen) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(score.scores, context.Scratch<float>(tokens_at_once * score.max_visible));
-  }
-  for (int64_t begin = 0; begin < num_tokens; begin += tokens_at_once) {
-    const auto count = static_cast<unsigned>(std::min(tokens_at_once, num_tokens - begin));
-    score.first_token = begin;
-    if (!all_chosen) ScoreEntries(context, table, score, args.q.dtype, count);
-    SelectTopK(context, table,
-               {.scores = score.scores,
-                .selected = args.selected.as<int32_t>(),
-                .first_token = begin,
-                .max_visible = score.max_visible,
-                .top_k = score.top_k,
-                .ratio = score.ratio,
-                .rounded = args.q.dtype == DType::kBF16},
-               count);
-  }
-  return {};
-}
-
-Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
-  const int64_t num_tokens = args.q.shape[0];
-  const int64_t num_heads = args.q.shape[1];
-  const int64_t width = args.q.shape[2];
-  const int64_t top_k = args.selected.shape[1];
-  if (num_tokens == 0 || top_k == 0) return {};
-  // For as many as there may soon be: the launches of a sequence's steps stay the same.
-  const int64_t max_visible = context.NumberFrom(
-      args.sequences, [top_k, ratio = args.ratio](std::span<const ops::IndexerSequence> sequences) {
-        return EntriesInSteps(MostVisible(sequences, ratio), top_k);
-      });
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const SequenceTable table,
-      StageSequences(context, args.sequences,
-                     {.ratio = args.ratio, .shard = {}, .width = width, .dtype = args.q.dtype}));
-
-  if (!CanScore(context.limits(), num_heads, width, max_visible)) {
-    return Unimplemented("op indexer_select: q: " + args.q.shape.ToString() + " and " +
-                         std::to_string(max_visible) +
-                         " entries, this backend takes up to 50000 elements a token and 2097120 entries");
-  }
-  ScoreParams score = {.q = args.q.data,
-                       .weights = args.weights.data,
-                       .scores = nullptr,
-                       .first_token = 0,
-                       .max_visible = max_visible,
-                       .top_k = top_k,
-                       .ratio = args.ratio,
-                       .num_heads = static_cast<int>(num_heads),
-                       .width = static_cast<int>(width)};
-  const IndexerShape shape = {.dtype = args.q.dtype,
-                              .num_tokens = num_tokens,
-                              .num_sequences = table.sequences.size,
-                              .num_heads = num_heads,
-                              .width = width,
-                              .max_visible = max_visible,
-                              .top_k = top_k,
-                              .keys = table.form,
-                              .clusters = [&] { return IndexerClusters(context); }};
-  const Plan<IndexerPath> plan = ChooseIndexer(shape, context.limits());
-  if (plan.kernel == IndexerPath::kCluster) {
-    context.Chose(plan);
-    SelectInCluster(context, table, score, args.selected.as<int32_t>(), num_tokens);
-  } else {
-    DSV4_RETURN_IF_ERROR(ScoreAndSelect(context, table, score, args));
-  }
-  context.lowering().Note({.kind = OpKind::kIndexerList,
-                           .accesses = {},
-                           .work = EntryListWork{.selected = args.selected.data,
-                                                 .num_tokens = num_tokens,
-                                                 .top_k = top_k,
-                                                 .ratio = args.ratio,
-                                                 .sequences = TokensOf(args.sequences)}});
-  return {};
+void LaunchIndexerScoresMma(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                            unsigned num_tokens) {
+  const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
+  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
+  const auto kernel = table.form == StoredForm::kRelease ? IndexerSelectScoreMmaKernel<true>
+                                                         : IndexerSelectScoreMmaKernel<false>;
+  context.Launch(kernel, grid, 32 * kMmaWarps,
+                 static_cast<size_t>(params.num_heads * kScoreRow) * sizeof(uint16_t), table, params);
 }
 
 }  // namespace dsv4::backend::cuda

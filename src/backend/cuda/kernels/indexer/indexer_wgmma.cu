@@ -7,8 +7,6 @@
 // a time. Terms, pairs in bf16, then lie as tensor cores takes an A operand, which sums them in fp32: the score, and, by the signs
 // of the weights, the sum of magnitudes beside it. That tells how far off the score may be; where this leaves a doubt about its
 // rounding, the terms, which are still there, are added in double in the order of ScoreSixteenKeys.
-#include <algorithm>
-
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
@@ -16,15 +14,15 @@
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
 #include "backend/cuda/kernels/indexer/indexer_wgmma.h"
-#include "backend/cuda/kernels/indexer/top_k.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kTokens = 4;  // Of a block,
-constexpr int kKeys = 64;   // and of a tile.
+constexpr int kTokens = kWgmmaScoreTokens;  // Of a block,
+constexpr int kKeys = kWgmmaScoreKeys;      // and of a tile.
 constexpr int kHeads = 64;
-constexpr int kGroups = 2;  // Warpgroups.
+constexpr int kGroups = kWgmmaScoreGroups;  // Warpgroups.
 constexpr int kGroupThreads = 128;
 constexpr int kThreads = kGroups * kGroupThreads;
 constexpr int kSteps = kScoreWidth / 16;
@@ -266,15 +264,10 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
 
 }  // namespace
 
-void ScoreEntriesWgmma(CudaContext& context, const SequenceTable& table, ScoreParams params,
-                       int64_t num_tokens) {
-  // Blocks enough for all SMs, two at a time, to end at about the same time; tiles enough for queries to be worth fetching.
-  const int64_t num_blocks = int64_t{context.limits().num_sms} * 2 * 8;
+void LaunchIndexerScoresWgmma(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                              int64_t num_tokens) {
   const int64_t num_fours = CeilDiv(num_tokens, kTokens);
   const int64_t num_tiles = CeilDiv(params.max_visible, kKeys);
-  const int64_t tiles =
-      std::clamp<int64_t>(CeilDiv(num_fours * num_tiles, num_blocks), 2 * kGroups, 32 * kGroups);
-  params.tiles_per_block = static_cast<int>(CeilDiv(tiles, kGroups) * kGroups);
   const dim3 grid(static_cast<unsigned>(num_fours),
                   static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));
   const auto kernel =

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/indexer/top_k.cuh"
 #include "backend/cuda/kernels/indexer/top_k.h"
 #include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -136,26 +137,26 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
 }
 
 template <typename Key>
-uint64_t LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
-                       int64_t num_tokens) {
+void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+                   int64_t num_tokens) {
   constexpr int64_t kMaxSharedBytes = 128 * 1024;
   const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
   const int64_t held = std::min(piece, kMaxSharedBytes / static_cast<int64_t>(sizeof(Key)));
-  return context.queue().Launch(TopKClusterKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks),
-                                kThreads, static_cast<size_t>(held) * sizeof(Key), table, p,
-                                static_cast<int>(held));
+  context.Launch(TopKClusterKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks), kThreads,
+                 static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
 }
 
 }  // namespace
 
-uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p,
-                    int64_t num_tokens) {
-  if (ChooseTopK(p.scores != nullptr, p.max_visible) == TopKPath::kBlock) {
-    const auto kernel = p.rounded ? TopKBlockKernel<uint16_t> : TopKBlockKernel<uint32_t>;
-    return context.queue().Launch(kernel, static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
+void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p, TopKPath kernel,
+                int64_t num_tokens) {
+  if (kernel == TopKPath::kBlock) {
+    context.Launch(p.rounded ? TopKBlockKernel<uint16_t> : TopKBlockKernel<uint32_t>,
+                   static_cast<unsigned>(num_tokens), kThreads, 0, table, p);
+    return;
   }
   if (p.rounded) return LaunchCluster<uint16_t>(context, table, p, num_tokens);
-  return LaunchCluster<uint32_t>(context, table, p, num_tokens);
+  LaunchCluster<uint32_t>(context, table, p, num_tokens);
 }
 
 }  // namespace dsv4::backend::cuda

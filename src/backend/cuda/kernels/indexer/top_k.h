@@ -2,10 +2,12 @@
 // followed by -1.
 #pragma once
 
-#include "backend/cuda/kernels/attention/sequences.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/lowering/select/indexer.h"
 
 namespace dsv4::backend::cuda {
+
+class CudaContext;
 
 struct TopKParams {
   const float* scores =
@@ -18,13 +20,7 @@ struct TopKParams {
   bool rounded = false;  // Scores are bf16 numbers.
 };
 
-// How many entries a token sees.
-__host__ __device__ inline int64_t NumVisible(const SequenceRows& sequence, int64_t token, int64_t ratio) {
-  return (sequence.first_position + token - sequence.token_begin + 1) / ratio;
-}
-
-// The number of its launch.
-uint64_t SelectTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params,
-                    int64_t num_tokens);
+void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params, TopKPath kernel,
+                int64_t num_tokens);
 
 }  // namespace dsv4::backend::cuda

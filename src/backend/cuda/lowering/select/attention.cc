@@ -30,9 +30,11 @@ bool FitsTwoPass(const AttentionShape& s, const DeviceLimits& d) {
   return FitsHopper(s, d) && s.num_tokens >= kMinTwoPassTokens;
 }
 
-bool FitsMma(const AttentionShape& s, const DeviceLimits&) {
-  return s.dtype == DType::kBF16 && (s.head_dim == 128 || s.head_dim == 512);
+bool HasMmaWidth(DType dtype, int64_t head_dim) {
+  return dtype == DType::kBF16 && (head_dim == 128 || head_dim == 512);
 }
+
+bool FitsMma(const AttentionShape& s, const DeviceLimits&) { return HasMmaWidth(s.dtype, s.head_dim); }
 
 bool FitsDecodeCluster(const AttentionShape& s, const DeviceLimits& d) {
   return FitsMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
@@ -54,9 +56,17 @@ constexpr std::array<Rule<AttentionPath, AttentionShape>, 6> kRules = {{
     {AttentionPath::kAny, "attention/attention", "the rest", FitsAll, RuleKind::kAny},
 }};
 
+constexpr std::array<Rule<AttentionPartPath, AttentionPartShape>, 2> kPartRules = {{
+    {AttentionPartPath::kMma, "attention/attention_part", "bf16 of head width 128 or 512",
+     [](const AttentionPartShape& s, const DeviceLimits&) { return HasMmaWidth(s.dtype, s.head_dim); }},
+    {AttentionPartPath::kAny, "attention/attention_part", "the rest: one head of a token a block",
+     [](const AttentionPartShape&, const DeviceLimits&) { return true; }, RuleKind::kAny},
+}};
+
 }  // namespace
 
 std::span<const Rule<AttentionPath, AttentionShape>> AttentionRules() { return kRules; }
+std::span<const Rule<AttentionPartPath, AttentionPartShape>> AttentionPartRules() { return kPartRules; }
 
 int BlocksOfColumns(const AttentionShape& s) {
   const int64_t clusters = s.num_tokens * CeilOf(s.num_heads, kHeadsOfGroup);

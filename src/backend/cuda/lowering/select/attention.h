@@ -1,4 +1,4 @@
-// Which kernel attends: attention.
+// Which kernel attends: attention, attention_part.
 #pragma once
 
 #include <functional>
@@ -38,6 +38,18 @@ inline Plan<AttentionPath> ChooseAttention(const AttentionShape& shape, const De
   return FirstFit(AttentionRules(), shape, device);
 }
 
+// attention_part, where no launch over ranks has it.
+struct AttentionPartShape {
+  DType dtype = DType::kBF16;
+  int64_t head_dim = 0;
+};
+enum class AttentionPartPath : uint8_t { kMma, kAny };
+std::span<const Rule<AttentionPartPath, AttentionPartShape>> AttentionPartRules();
+inline Plan<AttentionPartPath> ChooseAttentionPart(const AttentionPartShape& shape,
+                                                   const DeviceLimits& device) {
+  return FirstFit(AttentionPartRules(), shape, device);
+}
+
 // Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no room for all clusters.
 int BlocksOfColumns(const AttentionShape& shape);
 
@@ -60,6 +72,10 @@ int64_t InSteps(int64_t count);
 // The same for keys, in tiles of kAttentionTileKeys, with a step at each threshold of the rules: what of a step's positions launches of
 // attention may depend on.
 int64_t KeysInSteps(int64_t count);
+
+// What every kernel together takes: a block of 128 threads holds eight columns a thread, and sorts a list in 32 KB of shared memory.
+inline constexpr int64_t kMaxAttentionHeadDim = 1024;
+inline constexpr int64_t kMaxAttentionList = 8192;
 
 inline constexpr int64_t kMaxDecodeClusterTokens = 8;
 inline constexpr int64_t kMaxDecodeClusterTiles =

@@ -3,10 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace dsv4::backend::cuda {
 namespace {
+
+constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What lists may take of a block's shared memory: the kernels have some of their own, and the device keeps some.
+size_t RoomOfLists(const DeviceLimits& device) {
+  constexpr size_t kOfKernels = size_t{27} * 1024;
+  return device.shared_bytes - std::min(device.shared_bytes, kOfKernels);
+}
 
 bool FitsMma(const IndexerShape& s, const DeviceLimits&) {
   return ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width);
@@ -37,6 +46,15 @@ constexpr std::array<Rule<IndexerPath, IndexerShape>, 4> kRules = {{
      RuleKind::kAny},
 }};
 
+constexpr std::array<Rule<TopKPath, TopKShape>, 2> kTopKRules = {{
+    {TopKPath::kCluster, "indexer/top_k", "from 4096 scores a token: a cluster of eight blocks",
+     [](const TopKShape& s, const DeviceLimits&) {
+       return s.has_scores && s.max_visible >= kMinClusterTopK;
+     }},
+    {TopKPath::kBlock, "indexer/top_k", "the rest: a block a token",
+     [](const TopKShape&, const DeviceLimits&) { return true; }},
+}};
+
 }  // namespace
 
 std::span<const Rule<IndexerPath, IndexerShape>> IndexerRules() { return kRules; }
@@ -45,8 +63,51 @@ Plan<IndexerPath> ChooseScores(const IndexerShape& shape, const DeviceLimits& de
   return FirstFit(IndexerRules().subspan(1), shape, device);
 }
 
-TopKPath ChooseTopK(bool has_scores, int64_t max_visible) {
-  return has_scores && max_visible >= kMinClusterTopK ? TopKPath::kCluster : TopKPath::kBlock;
+bool CanScore(const DeviceLimits& device, int64_t num_heads, int64_t width, int64_t max_visible) {
+  constexpr int64_t kMaxVisible = int64_t{65535} * kScoreKeys;  // The grid's second dimension.
+  return ScoreSharedBytes(num_heads, width) <= device.shared_bytes && max_visible <= kMaxVisible;
+}
+
+size_t ScoreSharedBytes(int64_t num_heads, int64_t width) {
+  return static_cast<size_t>(num_heads * width + kScoreKeys * (width + 1) + 1) * sizeof(float) +
+         size_t{kScoreKeys} * kScoreHeadGroups * sizeof(double);
+}
+
+int64_t TokensScoredAtOnce(int64_t num_tokens, int64_t max_visible) {
+  return std::clamp<int64_t>(kMaxScores / max_visible, 1, num_tokens);
+}
+
+int ScoreTilesOfBlock(IndexerPath kernel, int64_t num_tokens, int64_t max_visible,
+                      const DeviceLimits& device) {
+  if (kernel == IndexerPath::kWgmma) {
+    constexpr int64_t kBlocksOfSm = 2 * 8;
+    const int64_t num_fours = CeilOf(num_tokens, kWgmmaScoreTokens);
+    const int64_t num_tiles = CeilOf(max_visible, kWgmmaScoreKeys);
+    const int64_t tiles = std::clamp<int64_t>(CeilOf(num_fours * num_tiles, kBlocksOfSm * device.num_sms),
+                                              2 * kWgmmaScoreGroups, 32 * kWgmmaScoreGroups);
+    return static_cast<int>(CeilOf(tiles, kWgmmaScoreGroups) * kWgmmaScoreGroups);
+  }
+  constexpr int64_t kBlocksOfSm = 4;
+  constexpr int64_t kMostTiles = 16;
+  const int64_t num_tiles = CeilOf(max_visible, kScoreMmaKeys);
+  return static_cast<int>(
+      std::clamp<int64_t>(CeilOf(num_tokens * num_tiles, kBlocksOfSm * device.num_sms), 1, kMostTiles));
+}
+
+std::span<const Rule<TopKPath, TopKShape>> TopKRules() { return kTopKRules; }
+
+bool HoldsCandidates(const DeviceLimits& device, int64_t top_k) {
+  return CandidatesSharedBytes(top_k) <= RoomOfLists(device);
+}
+bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_k) {
+  return MergeSharedBytes(num_candidates, top_k) <= RoomOfLists(device);
+}
+size_t CandidatesSharedBytes(int64_t top_k) {
+  return static_cast<size_t>(top_k + top_k % 2) * sizeof(uint64_t);
+}
+size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k) {
+  return static_cast<size_t>(num_candidates) * sizeof(uint64_t) +
+         static_cast<size_t>(kMergeWords + top_k) * sizeof(uint32_t);
 }
 
 int64_t EntriesInSteps(int64_t count, int64_t top_k) {

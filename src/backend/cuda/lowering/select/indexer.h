@@ -32,8 +32,35 @@ inline Plan<IndexerPath> ChooseIndexer(const IndexerShape& shape, const DeviceLi
 // The same for scores alone.
 Plan<IndexerPath> ChooseScores(const IndexerShape& shape, const DeviceLimits& device);
 
+// Whether indexer_select has kernels for such queries and so many entries: those without tensor cores hold a query, a tile of keys and their
+// sums in shared memory, and have tiles of keys in a dimension of the grid.
+bool CanScore(const DeviceLimits& device, int64_t num_heads, int64_t width, int64_t max_visible);
+// Shared memory of the kernel without tensor cores.
+size_t ScoreSharedBytes(int64_t num_heads, int64_t width);
+// Tokens whose scores are made, and chosen from, at a time: memory must not grow with chunk times context.
+int64_t TokensScoredAtOnce(int64_t num_tokens, int64_t max_visible);
+// Tiles of keys that a block of the tensor-core kernels goes through. Of kMma: as many blocks as run at once, and tiles enough for a query
+// to be worth fetching. Of kWgmma, which has kWgmmaScoreTokens queries: blocks enough for all SMs, two at a time, to end at about the same time,
+// and tiles for each of its kWgmmaScoreGroups warpgroups.
+int ScoreTilesOfBlock(IndexerPath kernel, int64_t num_tokens, int64_t max_visible,
+                      const DeviceLimits& device);
+
+// What chooses the best of the scores: one block a token, or a cluster of them. No scores: all entries are chosen.
 enum class TopKPath : uint8_t { kBlock, kCluster };
-TopKPath ChooseTopK(bool has_scores, int64_t max_visible);
+struct TopKShape {
+  bool has_scores = false;
+  int64_t max_visible = 0;
+};
+std::span<const Rule<TopKPath, TopKShape>> TopKRules();
+inline Plan<TopKPath> ChooseTopK(const TopKShape& shape, const DeviceLimits& device) {
+  return FirstFit(TopKRules(), shape, device);
+}
+
+// Whether shared memory holds a list of candidates that is put in order, and all ranks' lists with what is chosen of them.
+bool HoldsCandidates(const DeviceLimits& device, int64_t top_k);
+bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_k);
+size_t CandidatesSharedBytes(int64_t top_k);
+size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
 // What of a step's positions launches may depend on: how many entries a token sees at most, top_k if that is no more, then in steps, so
 // that the launches of a sequence's steps stay the same.
@@ -50,6 +77,14 @@ inline constexpr int64_t kMaxOverRanksTopK = 1024;
 inline constexpr int64_t kMinWgmmaScores = int64_t{1} << 17;
 inline constexpr int64_t kMinTokensOfSequence = 8;
 inline constexpr int64_t kMinClusterTopK = 4096;
+inline constexpr int kScoreKeys = 32;  // Of a block without tensor cores, with so many groups of heads.
+inline constexpr int kScoreHeadGroups = 8;
+inline constexpr int kScoreMmaKeys = 64;  // Of a tile.
+inline constexpr int kWgmmaScoreKeys = 64;
+inline constexpr int kWgmmaScoreTokens = 4;
+inline constexpr int kWgmmaScoreGroups = 2;
+inline constexpr int64_t kMaxScores = int64_t{1} << 24;  // At a time: 64 MiB.
+inline constexpr int kMergeWords = 8192;                 // Of bits, one for each entry of a window.
 
 inline bool ScoresOnTensorCores(DType dtype, StoredForm keys, int64_t num_heads, int64_t width) {
   return dtype == DType::kBF16 && keys != StoredForm::kAny && width == kScoreWidth && num_heads % 16 == 0 &&
