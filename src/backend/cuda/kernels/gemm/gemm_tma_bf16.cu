@@ -4,14 +4,14 @@
 // The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test). A unit's sums of FP8, the segment's and the total of those before take
 // 192 registers a thread, which is why tiles are no larger.
-#include <algorithm>
-
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_tma_bf16.h"
 #include "backend/cuda/kernels/gemm/store_tile.cuh"
+#include "backend/cuda/kernels/gemm/tma_tiles.cuh"
+#include "backend/cuda/kernels/persistent_clusters.h"
 #include "backend/cuda/weights/operand_layout.h"
 #include "backend/cuda/weights/stored_scale.cuh"
 
@@ -39,43 +39,16 @@ struct Memory {
   uint64_t empty[kSlots];
 };
 
-struct Params {
+struct Operands {
   DeviceWeight weight;
   PackedRows packed;
   PackedRows x;
   LinearOutput y;
-  int rows_per_group;
-  int row_tiles;  // Of a group.
-  int num_groups;
-  int num_tokens;
-  int token_tiles;           // Of a cluster's tokens.
-  int token_tiles_together;  // Worked on side by side with all rows, so that both stay in the L2 cache.
 };
+struct Params : Operands, GemmTiles {};
 
-struct Tile {
-  int first_row;
-  int row_end;  // Of the group, or before the tile's end.
-  int first_x_block;
-  int first_token;
-};
-
-__device__ __forceinline__ int NumTiles(const Params& p) {
-  return p.row_tiles * p.num_groups * p.token_tiles;
-}
-// Blocks of a cluster take the same rows, and tokens beside each other; i is a number of the cluster's tiles.
-__device__ __forceinline__ Tile FindTile(const Params& p, int i) {
-  const int band_tiles = p.row_tiles * p.num_groups * p.token_tiles_together;
-  const int band = i / band_tiles;
-  const int place = i % band_tiles;
-  const int together = min(p.token_tiles_together, p.token_tiles - band * p.token_tiles_together);
-  const int row_tile = place / together;
-  const int group = row_tile / p.row_tiles;
-  return {.first_row = group * p.rows_per_group + row_tile % p.row_tiles * kRows,
-          .row_end = (group + 1) * p.rows_per_group,
-          .first_x_block = group * static_cast<int>(p.weight.cols / kPackedCols),
-          .first_token = ((band * p.token_tiles_together + place % together) * kCluster +
-                          static_cast<int>(blockIdx.x) % kCluster) *
-                         kTokens};
+__device__ __forceinline__ GemmTile FindTile(const Params& p, int i) {
+  return FindGemmTile<kRows, kTokens, kCluster, kPackedCols>(p, i);
 }
 
 using Place = RingPlace<kSlots>;
@@ -86,9 +59,9 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
   const int share = static_cast<int>(blockIdx.x) % kCluster * static_cast<int>(kShare / sizeof(uint16_t));
   const int num_blocks = static_cast<int>(p.weight.cols) / kBlockCols;
   Place place;
-  for (int i = static_cast<int>(blockIdx.x) / kCluster; i < NumTiles(p);
+  for (int i = static_cast<int>(blockIdx.x) / kCluster; i < p.count();
        i += static_cast<int>(gridDim.x) / kCluster) {
-    const Tile tile = FindTile(p, i);
+    const GemmTile tile = FindTile(p, i);
     const uint16_t* weights = p.packed.data + tile.first_row * kPackedCols;
     const uint16_t* tokens = p.x.data + (tile.first_x_block * p.x.num_rows + tile.first_token) * kPackedCols;
     for (int block = 0; block < num_blocks; ++block) {
@@ -266,14 +239,14 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     Multiplier<kKind> multiplier(memory, p.weight);
     const int own_row = thread / 32 * 16 + thread % 32 / 4 * 2;
     int i = static_cast<int>(blockIdx.x) / kCluster;
-    Tile tile = FindTile(p, i);
+    GemmTile tile = FindTile(p, i);
     Scales<kKind> scales;
     scales.Begin(p.weight, tile.first_row + own_row, tile.row_end);
-    while (i < NumTiles(p)) {
+    while (i < p.count()) {
       i += static_cast<int>(gridDim.x) / kCluster;
-      Tile next = tile;
+      GemmTile next = tile;
       const auto find_next = [&] {
-        if (i < NumTiles(p)) next = FindTile(p, i);
+        if (i < p.count()) next = FindTile(p, i);
       };
       float total[kTokens / 2];
       multiplier.MultiplyTile(scales, find_next, total);
@@ -291,46 +264,32 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 
 template <MatmulKind kKind>
 void Launch(CudaContext& context, const Params& params) {
-  auto* const kernel = GemmTmaBf16Kernel<kKind>;
-  const int clusters = std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
-                                                                kCluster, kThreads, sizeof(Memory)));
-  const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
-  context.Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads,
-                 sizeof(Memory), params);
+  LaunchPersistent(
+      context, GemmTmaBf16Kernel<kKind>,
+      {.blocks = kCluster, .threads = kThreads, .shared_bytes = sizeof(Memory), .most = params.count()},
+      params);
 }
 
 }  // namespace
 
 Status GemmTmaBf16(CudaContext& context, const GemmArgs& args) {
-  const int64_t num_tokens = args.x.shape[0];
   const int64_t cols = args.weight.cols;
-  const int64_t rows_per_group = args.weight.rows / args.num_groups;
   const bool fp8 = args.weight.kind == MatmulKind::kMmaFp8;
-  const int64_t cluster_tokens = kTokens * kCluster;
-  const int64_t row_tiles = CeilDiv(rows_per_group, kRows);
-  const int64_t token_tiles = CeilDiv(num_tokens, cluster_tokens);
+  constexpr int64_t kClusterTokens = kTokens * kCluster;
+  const GemmTiles tiles =
+      MakeGemmTiles(args, kRows, kClusterTokens, cols * static_cast<int64_t>(sizeof(uint16_t)));
   const RowSource source = {
-      .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
+      .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = tiles.num_tokens};
   DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
                                PackTokens(context, source, args.num_groups * cols, args.weight.quantized_x,
-                                          args.weight.kind, cluster_tokens));
-  // The last group's tiles may reach past its rows.
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const PackedRows packed,
-      PackWeight(context, args.weight, (args.num_groups - 1) * rows_per_group + row_tiles * kRows));
-  constexpr int64_t kBytesTogether = int64_t{16} << 20;
-  const int64_t tile_bytes = cluster_tokens * cols * static_cast<int64_t>(sizeof(uint16_t));
-  const Params params = {
-      .weight = args.weight,
-      .packed = packed,
-      .x = x,
-      .y = MakeLinearOutput(args.y, args.y_stride, rows_per_group),
-      .rows_per_group = static_cast<int>(rows_per_group),
-      .row_tiles = static_cast<int>(row_tiles),
-      .num_groups = static_cast<int>(args.num_groups),
-      .num_tokens = static_cast<int>(num_tokens),
-      .token_tiles = static_cast<int>(token_tiles),
-      .token_tiles_together = static_cast<int>(std::clamp<int64_t>(kBytesTogether / tile_bytes, 1, 16))};
+                                          args.weight.kind, kClusterTokens));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows packed,
+                               PackWeight(context, args.weight, RowsOfTiles(tiles, kRows)));
+  const Params params = {{.weight = args.weight,
+                          .packed = packed,
+                          .x = x,
+                          .y = MakeLinearOutput(args.y, args.y_stride, tiles.rows_per_group)},
+                         tiles};
   fp8 ? Launch<MatmulKind::kMmaFp8>(context, params) : Launch<MatmulKind::kMmaBf16>(context, params);
   KeepPackedTokens(context, source, args.num_groups * cols, args.weight.quantized_x, args.weight.kind, x,
                    args.y, args.y_stride);

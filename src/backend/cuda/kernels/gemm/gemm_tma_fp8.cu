@@ -4,19 +4,17 @@
 // Tokens are the A operand, so that a thread's sums are of two tokens and share two scales. The sums of 128 columns and 128 rows are 64
 // registers of a thread, the totals 64 or 128: while one warpgroup adds the former to the latter, tensor cores has the other's
 // products, which therefore take turns.
-#include <algorithm>
-
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/e4m3_steps.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_tma_fp8.h"
+#include "backend/cuda/kernels/gemm/tma_tiles.cuh"
+#include "backend/cuda/kernels/persistent_clusters.h"
 #include "backend/cuda/weights/operand_layout_fp8.h"
 #include "backend/cuda/weights/stored_scale.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-// Tokens from which it is worth its packing.
 
 constexpr int kTokens = 128;
 constexpr int kRows = 128;  // Multiplied at a time, and what shares a scale.
@@ -47,44 +45,17 @@ struct Output {
   bool in_eights;  // Eight neighbours are stored at once.
 };
 
-struct Params {
+struct Operands {
   DeviceWeight weight;
   PackedFp8 packed;
   PackedFp8 x;
   Output y;
-  int rows_per_group;
-  int row_tiles;  // Of a group.
-  int num_groups;
-  int num_tokens;
-  int token_tiles;           // Of a cluster's tokens.
-  int token_tiles_together;  // Worked on side by side with all rows, so that both stay in the L2 cache.
 };
+struct Params : Operands, GemmTiles {};
 
-struct Tile {
-  int first_row;
-  int row_end;  // Of the group, or before the tile's end.
-  int first_x_block;
-  int first_token;
-};
-
-__device__ __forceinline__ int NumTiles(const Params& p) {
-  return p.row_tiles * p.num_groups * p.token_tiles;
-}
-// Blocks of a cluster take the same rows, and tokens beside each other; i is a number of the cluster's tiles.
 template <int kParts, int kCluster>
-__device__ __forceinline__ Tile FindTile(const Params& p, int i) {
-  const int band_tiles = p.row_tiles * p.num_groups * p.token_tiles_together;
-  const int band = i / band_tiles;
-  const int place = i % band_tiles;
-  const int together = min(p.token_tiles_together, p.token_tiles - band * p.token_tiles_together);
-  const int row_tile = place / together;
-  const int group = row_tile / p.row_tiles;
-  return {.first_row = group * p.rows_per_group + row_tile % p.row_tiles * (kParts * kRows),
-          .row_end = (group + 1) * p.rows_per_group,
-          .first_x_block = group * static_cast<int>(p.weight.cols / kPackedFp8Cols),
-          .first_token = ((band * p.token_tiles_together + place % together) * kCluster +
-                          static_cast<int>(blockIdx.x) % kCluster) *
-                         kTokens};
+__device__ __forceinline__ GemmTile FindTile(const Params& p, int i) {
+  return FindGemmTile<kParts * kRows, kTokens, kCluster, kPackedFp8Cols>(p, i);
 }
 
 template <int kParts>
@@ -98,9 +69,9 @@ __device__ __forceinline__ void BringTiles(Memory<kParts>& memory, const Params&
   const uint32_t share = blockIdx.x % kCluster * kShare;
   const int num_blocks = static_cast<int>(p.weight.cols) / kE4m3Cols;
   Place<kParts> place;
-  for (int i = static_cast<int>(blockIdx.x) / kCluster; i < NumTiles(p);
+  for (int i = static_cast<int>(blockIdx.x) / kCluster; i < p.count();
        i += static_cast<int>(gridDim.x) / kCluster) {
-    const Tile tile = FindTile<kParts, kCluster>(p, i);
+    const GemmTile tile = FindTile<kParts, kCluster>(p, i);
     const uint8_t* weights = p.packed.codes + tile.first_row * kPackedFp8Cols;
     const int64_t first_x = tile.first_x_block * p.x.num_rows + tile.first_token;
     const uint8_t* tokens = p.x.codes + first_x * kPackedFp8Cols;
@@ -130,7 +101,7 @@ template <int kParts>
 class Scales {
  public:
   // Of the first block of a tile.
-  __device__ __forceinline__ void Begin(const DeviceWeight& weight, const Tile& tile) {
+  __device__ __forceinline__ void Begin(const DeviceWeight& weight, const GemmTile& tile) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const int row = min(tile.first_row + part * kRows, tile.row_end - 1);
@@ -233,7 +204,7 @@ __device__ __forceinline__ void StoreEight(const Output& y, int64_t at, int coun
 
 // Rows of the weight are columns of y, group by group; PackFp8Weight has made a thread's neighbours.
 template <int kParts>
-__device__ __forceinline__ void StoreTile(const Params& p, const Tile& tile,
+__device__ __forceinline__ void StoreTile(const Params& p, const GemmTile& tile,
                                           const float (&totals)[kParts][kSums]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -278,16 +249,16 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
     Place<kParts> place;
     uint32_t turn = thread < kConsumers / 2 ? 1 : 0;  // The first begins.
     int i = static_cast<int>(blockIdx.x) / kCluster;
-    Tile tile = FindTile<kParts, kCluster>(p, i);
+    GemmTile tile = FindTile<kParts, kCluster>(p, i);
     Scales<kParts> scales;
     scales.Begin(p.weight, tile);
-    while (i < NumTiles(p)) {
+    while (i < p.count()) {
       float totals[kParts][kSums];
       MultiplyTile<kParts, kCluster>(memory, p.weight, scales, place, turn, totals);
       // The next tile's first scales are asked for while this one's sums are stored.
       i += static_cast<int>(gridDim.x) / kCluster;
-      Tile next = tile;
-      if (i < NumTiles(p)) {
+      GemmTile next = tile;
+      if (i < p.count()) {
         next = FindTile<kParts, kCluster>(p, i);
         scales.Begin(p.weight, next);
       }
@@ -302,47 +273,32 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 
 template <int kParts, int kCluster>
 Status Run(CudaContext& context, const GemmArgs& args) {
-  const int64_t num_tokens = args.x.shape[0];
   const int64_t cols = args.weight.cols;
-  const int64_t rows_per_group = args.weight.rows / args.num_groups;
   constexpr int64_t kTileRows = kParts * kRows;
   constexpr int64_t kClusterTokens = kCluster * kTokens;
-  const int64_t row_tiles = CeilDiv(rows_per_group, kTileRows);
-  const int64_t token_tiles = CeilDiv(num_tokens, kClusterTokens);
+  const GemmTiles tiles = MakeGemmTiles(args, kTileRows, kClusterTokens, cols);
   const RowSource source = {
-      .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
+      .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = tiles.num_tokens};
   DSV4_ASSIGN_OR_RETURN_STATUS(const PackedFp8 x,
                                PackFp8(context, source, args.num_groups * cols, kClusterTokens));
-  // The last group's tiles may reach past its rows.
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const PackedFp8 packed,
-      PackFp8Weight(context, args.weight, (args.num_groups - 1) * rows_per_group + row_tiles * kTileRows));
-  constexpr int64_t kBytesTogether = int64_t{16} << 20;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedFp8 packed,
+                               PackFp8Weight(context, args.weight, RowsOfTiles(tiles, kTileRows)));
   const uintptr_t alignment = args.y.dtype == DType::kBF16 ? 8 * sizeof(uint16_t) : 4 * sizeof(float);
-  const Params params = {
-      .weight = args.weight,
-      .packed = packed,
-      .x = x,
-      .y = {.data = args.y.data,
-            .stride = args.y_stride,
-            .is_bf16 = args.y.dtype == DType::kBF16,
-            .in_eights = args.y_stride % 8 == 0 && reinterpret_cast<uintptr_t>(args.y.data) % alignment == 0},
-      .rows_per_group = static_cast<int>(rows_per_group),
-      .row_tiles = static_cast<int>(row_tiles),
-      .num_groups = static_cast<int>(args.num_groups),
-      .num_tokens = static_cast<int>(num_tokens),
-      .token_tiles = static_cast<int>(token_tiles),
-      .token_tiles_together =
-          static_cast<int>(std::clamp<int64_t>(kBytesTogether / (kClusterTokens * cols), 1, 16))};
-  auto* const kernel = GemmTmaFp8Kernel<kParts, kCluster>;
-  constexpr size_t kBytes = sizeof(Memory<kParts>);
-  const int clusters = kCluster == 1
-                           ? context.queue().num_sms()
-                           : std::max(1, context.queue().MostClusters(reinterpret_cast<const void*>(kernel),
-                                                                      kCluster, kThreads, kBytes));
-  const int tiles = params.row_tiles * params.num_groups * params.token_tiles;
-  context.Launch(kernel, static_cast<unsigned>(std::min(tiles, clusters) * kCluster), kThreads, kBytes,
-                 params);
+  const Params params = {{.weight = args.weight,
+                          .packed = packed,
+                          .x = x,
+                          .y = {.data = args.y.data,
+                                .stride = args.y_stride,
+                                .is_bf16 = args.y.dtype == DType::kBF16,
+                                .in_eights = args.y_stride % 8 == 0 &&
+                                             reinterpret_cast<uintptr_t>(args.y.data) % alignment == 0}},
+                         tiles};
+  LaunchPersistent(context, GemmTmaFp8Kernel<kParts, kCluster>,
+                   {.blocks = kCluster,
+                    .threads = kThreads,
+                    .shared_bytes = sizeof(Memory<kParts>),
+                    .most = tiles.count()},
+                   params);
   return {};
 }
 
