@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes as c
 import json
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +44,11 @@ class _Sampling(c.Structure):
 class _Delta(c.Structure):
     _fields_ = [("size", c.c_size_t), ("kind", c.c_int32), ("call", c.c_int32), ("text", c.c_void_p),
                 ("text_size", c.c_size_t)]
+
+
+class _Chunk(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("session", c.c_void_p), ("ids", c.POINTER(c.c_int32)), ("num_ids", c.c_size_t),
+                ("all_logits", c.c_int32)]
 
 
 _OnDelta = c.CFUNCTYPE(None, c.POINTER(_Delta), c.c_void_p)
@@ -140,6 +148,16 @@ class Session:
         row_bytes = self._llm.vocab_size * 4
         return [memoryview(c.string_at(data.value + i * row_bytes, row_bytes)).cast("f") for i in range(rows.value)]
 
+    def snapshot(self) -> bytes:
+        """The state, for restore here or in another process; the logits are not part of it."""
+        out = c.c_void_p()
+        _call("dsv4_session_snapshot", self._session.handle, c.byref(out))
+        return _take(out)
+
+    def restore(self, state: bytes) -> None:
+        """Goes back to a snapshot of the same model."""
+        _call("dsv4_session_restore", self._session.handle, state, c.c_size_t(len(state)))
+
     def rewind(self, num_tokens: int) -> None:
         """Takes the last tokens back."""
         _call("dsv4_session_rewind", self._session.handle, c.c_int64(num_tokens))
@@ -173,7 +191,7 @@ class LLM:
         """The text of ids."""
         out = c.c_void_p()
         _call("dsv4_detokenize", self._model.handle, _ids(ids), c.c_size_t(len(ids)), c.byref(out))
-        return _take(out).decode()
+        return _take(out).decode(errors="replace")  # Tokens may end inside a character.
 
     def session(self) -> Session:
         """An empty sequence."""
@@ -185,17 +203,84 @@ class LLM:
         session.append(ids, all_logits=True)
         return session.logits()
 
+    def _sampler(self, sampling: Sampling | None, prompt: _Handle | None) -> _Handle:
+        fields, out = dict(vars(sampling or Sampling())), c.c_void_p()
+        if fields["json_schema"] is not None:
+            fields["json_schema"] = fields["json_schema"].encode()
+        _call("dsv4_sampler_new", self._model.handle, c.byref(_Sampling(size=c.sizeof(_Sampling), **fields)),
+              prompt.handle if prompt else None, c.byref(out))
+        return _Handle("sampler", out, self._model)
+
+    def generate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int = 1024,
+                 batch: int = 8) -> list[str]:
+        """Continues every text as it is, without the chat template; `batch` of them in one step."""
+        return self._generate(prompts, sampling, max_tokens, batch, threading.Event())
+
+    def _generate(self, prompts: Sequence[str], sampling: Sampling | None, max_tokens: int, batch: int,
+                  cancelled: threading.Event) -> list[str]:
+        if isinstance(prompts, str) or batch < 1 or max_tokens < 1:
+            raise ValueError(f"generate: got prompts {type(prompts).__name__}, batch {batch}, max_tokens {max_tokens}; "
+                             "wanted a list of texts, 1 or more, 1 or more")
+        answers: list[list[int]] = [[] for _ in prompts]
+        waiting, running = list(range(len(prompts)))[::-1], []  # Of running ones: index, session, sampler.
+        token = c.c_int32()
+        while (waiting or running) and not cancelled.is_set():
+            while waiting and len(running) < batch:
+                index, session = waiting.pop(), self.session()
+                ids = self.tokenize(prompts[index])
+                if not ids:
+                    raise ValueError(f"generate: prompt {index} has no token")
+                for begin in range(0, len(ids), _PIECE):
+                    session.append(ids[begin:begin + _PIECE])
+                running.append((index, session, self._sampler(sampling, None)))
+            going_on = []
+            for index, session, sampler in running:
+                _call("dsv4_sample", sampler.handle, session._session.handle, c.byref(token))
+                if _lib.dsv4_model_is_stop(self._model.handle, token):
+                    continue
+                answers[index].append(token.value)
+                if len(answers[index]) < max_tokens:
+                    going_on.append((index, session, sampler))
+            running = going_on
+            if running:
+                ids = [c.c_int32(answers[index][-1]) for index, _, _ in running]
+                chunks = (_Chunk * len(running))(*(
+                    _Chunk(c.sizeof(_Chunk), session._session.handle, c.pointer(one), 1, 0)
+                    for one, (_, session, _) in zip(ids, running, strict=True)))
+                _call("dsv4_step", chunks, c.c_size_t(len(running)))
+        return [self.detokenize(ids) if ids else "" for ids in answers]
+
+    async def agenerate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int = 1024,
+                        batch: int = 8) -> list[str]:
+        """As generate, in a thread. A cancelled task ends it between two steps."""
+        cancelled = threading.Event()
+        try:
+            return await asyncio.to_thread(self._generate, prompts, sampling, max_tokens, batch, cancelled)
+        finally:
+            cancelled.set()
+
+    async def astream(self, messages: list[dict], **options: object) -> AsyncIterator[Delta]:
+        """As stream; every step runs in a thread. A cancelled task ends the answer at the next token."""
+        deltas, end = self.stream(messages, **options), object()
+        worker = ThreadPoolExecutor(1, "dsv4-stream")
+        try:
+            while (delta := await asyncio.get_running_loop().run_in_executor(worker, next, deltas, end)) is not end:
+                yield delta
+        finally:
+            worker.submit(deltas.close)  # Behind the step that runs.
+            worker.shutdown(wait=False)
+
+    async def achat(self, messages: list[dict], **options: object) -> str:
+        """As chat."""
+        return "".join([delta.text async for delta in self.astream(messages, **options) if delta.kind == "content"])
+
     def stream(self, messages: list[dict], sampling: Sampling | None = None, max_tokens: int = 1024,
                stop: Sequence[str] = (), **request: object) -> Iterator[Delta]:
         """Deltas of an answer. `request`: tools, thinking_mode, effort. KeyboardInterrupt ends it between tokens."""
-        model, fields = self._model.handle, dict(vars(sampling or Sampling()))
-        if fields["json_schema"] is not None:
-            fields["json_schema"] = fields["json_schema"].encode()
-        out = c.c_void_p()
+        model, out = self._model.handle, c.c_void_p()
         _call("dsv4_render", model, json.dumps({"messages": messages, **request}).encode(), c.byref(out))
         prompt, out = _Handle("prompt", out, self._model), c.c_void_p()
-        _call("dsv4_sampler_new", model, c.byref(_Sampling(size=c.sizeof(_Sampling), **fields)), prompt.handle, c.byref(out))
-        sampler, out = _Handle("sampler", out, self._model), c.c_void_p()
+        sampler = self._sampler(sampling, prompt)
         stops = (c.c_char_p * len(stop))(*(text.encode() for text in stop))
         _call("dsv4_parser_new", model, prompt.handle, stops, c.c_size_t(len(stop)), c.byref(out))
         parser = _Handle("parser", out, self._model)

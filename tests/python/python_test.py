@@ -1,8 +1,10 @@
 """The Python package on models/tiny: DSV4_LIBRARY names libdsv4.so, DSV4_BINARY the command."""
 
+import asyncio
 import os
 import subprocess
 import threading
+import time
 import unittest
 
 import dsv4
@@ -26,6 +28,57 @@ class PythonTest(unittest.TestCase):
                               "--max-tokens", "64", QUESTION], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                              check=True)
         self.assertEqual(self.ask(QUESTION).strip(), run.stdout.strip())
+
+    def test_a_hundred_greedy_texts_are_those_of_run(self):
+        prompts = [f"{words} {number}" for number in range(20) for words in
+                   ("The capital of France is", "Tell me a story about", "北京 und Köln", "def f(x): return", "1 + 1 =")]
+        texts = self.llm.generate(prompts, GREEDY, max_tokens=12)
+        for prompt, text in zip(prompts, texts, strict=True):
+            run = subprocess.run([os.environ["DSV4_BINARY"], "run", "-q", "--raw", "--temperature", "0", "--max-tokens", "12", prompt],
+                                 stdin=subprocess.DEVNULL, capture_output=True, check=True)
+            self.assertEqual(text.strip(), run.stdout.decode(errors="replace").strip(), prompt)
+
+    def test_async(self):
+        messages = [{"role": "user", "content": QUESTION}]
+        options = {"sampling": GREEDY, "max_tokens": 64, "thinking_mode": "chat"}
+
+        async def both():
+            return await asyncio.gather(self.llm.achat(messages, **options), self.llm.achat(messages, **options),
+                                        self.llm.agenerate([QUESTION], GREEDY, max_tokens=8))
+        first, second, text = asyncio.run(both())
+        self.assertEqual([first, second], [self.ask(QUESTION)] * 2)
+        self.assertEqual(text, self.llm.generate([QUESTION], GREEDY, max_tokens=8))
+
+    def test_a_cancelled_task_ends_its_answer(self):
+        async def cancelled():
+            task = asyncio.create_task(self.llm.agenerate([QUESTION] * 1000, dsv4.Sampling(), max_tokens=500))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            begin = time.monotonic()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            return begin
+        begin = asyncio.run(cancelled())  # Waits for the threads that it started.
+        print(f"ended {time.monotonic() - begin:.2f} s after it was cancelled")
+        self.assertLess(time.monotonic() - begin, 60)
+
+    def test_keyboard_interrupt_ends_an_answer(self):
+        import _thread
+        timer = threading.Timer(0.3, _thread.interrupt_main)
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.llm.generate([QUESTION] * 1000, max_tokens=500)
+        timer.join()
+        self.assertIn("Paris", self.ask(QUESTION))
+
+    def test_snapshots(self):
+        ids = self.llm.tokenize(QUESTION)
+        session, other = self.llm.session(), self.llm.session()
+        session.append(ids[:-1])
+        other.restore(session.snapshot())
+        for one in (session, other):
+            one.append(ids[-1:])
+        self.assertEqual(other.logits()[-1].tobytes(), session.logits()[-1].tobytes())
 
     def test_threads_stream_at_once(self):
         wanted, got = self.ask(QUESTION), []
