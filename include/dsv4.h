@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Changes with every change of a struct or of a function's meaning. */
-#define DSV4_ABI 1
+#define DSV4_ABI 2
 
 /* The ABI number of the library, to compare with DSV4_ABI, and its version. */
 uint32_t dsv4_abi(void);
@@ -51,18 +51,19 @@ void dsv4_buffer_free(dsv4_buffer* buffer);         /* As all *_free: NULL does 
 
 typedef struct dsv4_model dsv4_model;
 
-/* After each layer that is loaded, on the loading thread. */
-typedef void (*dsv4_progress)(int64_t layers_done, int64_t num_layers, void* user);
+/* After each layer that is loaded, on the loading thread. Another value than 0 ends the load with DSV4_CANCELLED. */
+typedef int32_t (*dsv4_progress)(int64_t layers_done, int64_t num_layers, void* user);
 /* level: 1 info, 2 warning, 3 error. From the thread that calls the library. */
 typedef void (*dsv4_log)(int32_t level, const char* message, void* user);
 
 typedef struct dsv4_model_options {
   size_t size;
   const char* path;          /* A checkpoint directory. */
-  const char* backend;       /* "cpu" (NULL) or "reference". */
+  const char* backend;       /* "cpu" (NULL), "reference", or "cuda" where the library was built with it. */
   const char* numerics;      /* "release" (NULL) or "plain". */
   const char* revision;      /* Of the chat format: "v4", "v4-0731"; NULL: as the directory says. */
   int32_t threads;           /* 0: one per core. */
+  int32_t device;            /* The GPU of "cuda", as the driver counts. */
   int32_t max_layers;        /* 0: all. */
   dsv4_progress on_progress; /* NULL: none. */
   dsv4_log on_log;           /* NULL: messages are dropped. */
@@ -80,8 +81,8 @@ int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token);
 /* ---- Text ---- */
 
 /* Ids (int32_t) of UTF-8 text of `size` bytes. markers != 0: "<think>" and its like in it are single tokens. */
-dsv4_code dsv4_tokenize(const dsv4_model* model, const char* text, size_t size, int32_t markers, dsv4_buffer** ids,
-                        dsv4_error* error);
+dsv4_code dsv4_tokenize(const dsv4_model* model, const char* text, size_t size, int32_t markers,
+                        dsv4_buffer** ids, dsv4_error* error);
 /* UTF-8 of ids. */
 dsv4_code dsv4_detokenize(const dsv4_model* model, const int32_t* ids, size_t num_ids, dsv4_buffer** text,
                           dsv4_error* error);
@@ -89,7 +90,8 @@ dsv4_code dsv4_detokenize(const dsv4_model* model, const int32_t* ids, size_t nu
 typedef struct dsv4_prompt dsv4_prompt;
 /* Renders a conversation: a JSON object with "messages", and optionally "tools", "thinking_mode" ("thinking", the default, or "chat") and
  * "effort". Another member is an error. */
-dsv4_code dsv4_render(const dsv4_model* model, const char* request_json, dsv4_prompt** prompt, dsv4_error* error);
+dsv4_code dsv4_render(const dsv4_model* model, const char* request_json, dsv4_prompt** prompt,
+                      dsv4_error* error);
 const char* dsv4_prompt_text(const dsv4_prompt* prompt);
 const int32_t* dsv4_prompt_ids(const dsv4_prompt* prompt, size_t* num_ids);
 void dsv4_prompt_free(dsv4_prompt* prompt);
@@ -114,13 +116,14 @@ typedef void (*dsv4_on_delta)(const dsv4_delta* delta, void* user);
 
 /* Parses the answer to `prompt`, which may be freed. `stops`: strings that end the content. */
 typedef struct dsv4_parser dsv4_parser;
-dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, const char* const* stops, size_t num_stops,
-                          dsv4_parser** parser, dsv4_error* error);
+dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, const char* const* stops,
+                          size_t num_stops, dsv4_parser** parser, dsv4_error* error);
 /* Goes on by tokens, and calls `on_delta` with what became certain. *done (may be NULL) is 1 when a stop string has ended the answer. */
-dsv4_code dsv4_parser_feed(dsv4_parser* parser, const int32_t* ids, size_t num_ids, dsv4_on_delta on_delta, void* user,
-                           int32_t* done, dsv4_error* error);
+dsv4_code dsv4_parser_feed(dsv4_parser* parser, const int32_t* ids, size_t num_ids, dsv4_on_delta on_delta,
+                           void* user, int32_t* done, dsv4_error* error);
 /* The answer is over, by its length if cut != 0. Ends with DSV4_DONE. Once. */
-dsv4_code dsv4_parser_finish(dsv4_parser* parser, int32_t cut, dsv4_on_delta on_delta, void* user, dsv4_error* error);
+dsv4_code dsv4_parser_finish(dsv4_parser* parser, int32_t cut, dsv4_on_delta on_delta, void* user,
+                             dsv4_error* error);
 void dsv4_parser_free(dsv4_parser* parser);
 
 /* ---- Sessions: token ids in, logits out ---- */
@@ -133,7 +136,8 @@ int64_t dsv4_session_length(const dsv4_session* session);
 dsv4_code dsv4_session_append(dsv4_session* session, const int32_t* ids, size_t num_ids, int32_t all_logits,
                               dsv4_error* error);
 /* float [num_rows, vocab_size] of the last append; until the session's next call. FAILED_PRECONDITION when there are none. */
-dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits, size_t* num_rows, dsv4_error* error);
+dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits, size_t* num_rows,
+                              dsv4_error* error);
 /* Takes the last tokens back; 64 always can be. The logits are gone. */
 dsv4_code dsv4_session_rewind(dsv4_session* session, int64_t num_tokens, dsv4_error* error);
 /* A copy that goes on by itself; shares memory. */
@@ -154,6 +158,16 @@ dsv4_code dsv4_step(dsv4_chunk* chunks, size_t num_chunks, dsv4_error* error);
 
 /* ---- Sampling ---- */
 
+/* What the content, behind the reasoning, has to be. */
+typedef enum dsv4_rule_kind {
+  DSV4_RULE_NONE = 0,
+  DSV4_RULE_JSON_SCHEMA = 1,
+  DSV4_RULE_REGEX = 2,         /* All of it matches. */
+  DSV4_RULE_CHOICE = 3,        /* A JSON list of texts. */
+  DSV4_RULE_GRAMMAR = 4,       /* GBNF or Lark. */
+  DSV4_RULE_STRUCTURAL_TAG = 5 /* JSON. */
+} dsv4_rule_kind;
+
 typedef struct dsv4_sampling {
   size_t size;
   float temperature; /* 0: greedy. */
@@ -162,11 +176,10 @@ typedef struct dsv4_sampling {
   float repetition_penalty;
   float presence_penalty;
   float frequency_penalty;
-  int32_t top_k; /* 0: all. */
-  int32_t reserved; /* 0 */
+  int32_t top_k;     /* 0: all. */
+  int32_t rule_kind; /* A dsv4_rule_kind. */
   uint64_t seed;
-  /* A JSON schema that the content satisfies, behind the reasoning; NULL: none. */
-  const char* json_schema;
+  const char* rule; /* Its text; NULL with DSV4_RULE_NONE. */
 } dsv4_sampling;
 
 void dsv4_sampling_init(dsv4_sampling* sampling);

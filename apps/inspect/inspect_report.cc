@@ -142,9 +142,14 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
 // Loads the weights, which proves what headers cannot: that scales are numbers a run can use. Random weights are.
 Status ProveNumbers(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                     const InspectReport& report) {
-  const Result<model::ModelWeights> weights = model::LoadWeights(
-      checkpoint, report.config,
-      {.numerics = request.numerics, .max_layers = report.num_layers, .progress = request.progress});
+  model::LoadOptions options = {.numerics = request.numerics, .max_layers = report.num_layers};
+  if (request.progress) {
+    options.progress = [&](const model::LoadProgress& so_far) {
+      request.progress(so_far);
+      return Status();
+    };
+  }
+  const Result<model::ModelWeights> weights = model::LoadWeights(checkpoint, report.config, options);
   return weights.has_value() ? Status() : weights.error();
 }
 

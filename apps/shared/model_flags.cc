@@ -115,6 +115,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   options.progress = [&](const model::LoadProgress& so_far) {
     bytes_placed = so_far.bytes_placed;
     if (progress) progress(so_far);
+    return Status();
   };
   options.group = flags.group;
   if (flags.group != nullptr && flags.exchange_hooks != nullptr)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import ctypes as c
 import json
+import logging
 import os
+import secrets
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 1
+ABI = 2
+RULES = ("json_schema", "regex", "choice", "grammar", "structural_tag")  # From 1.
+LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 KINDS = ("reasoning", "content", "tool_call_begin", "arguments", "tool_call_end", "done")
 _PIECE = 512  # Tokens of a prompt between two looks at KeyboardInterrupt.
 
@@ -29,16 +33,20 @@ class _Error(c.Structure):
     _fields_ = [("code", c.c_int32), ("message", c.c_char * 1020)]
 
 
+_OnProgress = c.CFUNCTYPE(c.c_int32, c.c_int64, c.c_int64, c.c_void_p)
+_OnLog = c.CFUNCTYPE(None, c.c_int32, c.c_char_p, c.c_void_p)
+
+
 class _ModelOptions(c.Structure):
     _fields_ = [("size", c.c_size_t), ("path", c.c_char_p), ("backend", c.c_char_p), ("numerics", c.c_char_p),
-                ("revision", c.c_char_p), ("threads", c.c_int32), ("max_layers", c.c_int32), ("on_progress", c.c_void_p),
-                ("on_log", c.c_void_p), ("user", c.c_void_p)]
+                ("revision", c.c_char_p), ("threads", c.c_int32), ("device", c.c_int32), ("max_layers", c.c_int32),
+                ("on_progress", _OnProgress), ("on_log", _OnLog), ("user", c.c_void_p)]
 
 
 class _Sampling(c.Structure):
     _fields_ = [("size", c.c_size_t), ("temperature", c.c_float), ("top_p", c.c_float), ("min_p", c.c_float),
                 ("repetition_penalty", c.c_float), ("presence_penalty", c.c_float), ("frequency_penalty", c.c_float),
-                ("top_k", c.c_int32), ("reserved", c.c_int32), ("seed", c.c_uint64), ("json_schema", c.c_char_p)]
+                ("top_k", c.c_int32), ("rule_kind", c.c_int32), ("seed", c.c_uint64), ("rule", c.c_char_p)]
 
 
 class _Delta(c.Structure):
@@ -74,9 +82,17 @@ def _load() -> c.CDLL:
 _lib = _load()
 
 
+_errors = threading.local()  # A struct for each thread: making one for each call takes longer than most calls.
+
+
 def _call(name: str, *arguments: object) -> None:
-    error = _Error()
-    if code := getattr(_lib, name)(*arguments, c.byref(error)):
+    try:
+        error, pointer = _errors.made
+    except AttributeError:
+        error = _Error()
+        pointer = c.byref(error)
+        _errors.made = error, pointer
+    if code := getattr(_lib, name)(*arguments, pointer):
         raise DSV4Error(code, error.message.decode())
 
 
@@ -103,7 +119,7 @@ class _Handle:
 
 @dataclass
 class Sampling:
-    """As dsv4_sampling; temperature 0 is greedy."""
+    """As dsv4_sampling; temperature 0 is greedy. At most one of the last five says what the content has to be."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -112,8 +128,25 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    seed: int = 0
-    json_schema: str | None = None
+    seed: int | None = None  # None: another one every time.
+    json_schema: dict | str | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None  # GBNF or Lark.
+    structural_tag: dict | str | None = None
+
+    def _fields(self) -> dict[str, object]:
+        """Of dsv4_sampling."""
+        fields = dict(vars(self))
+        given = [(kind, rule) for kind, name in enumerate(RULES, 1) if (rule := fields.pop(name)) is not None]
+        if len(given) > 1:
+            raise ValueError(f"Sampling: got {' and '.join(RULES[kind - 1] for kind, _ in given)}, wanted one at most")
+        for kind, rule in given:
+            text = rule if isinstance(rule, str) else json.dumps(rule)
+            fields.update(rule_kind=kind, rule=text.encode())
+        if self.seed is None:
+            fields["seed"] = secrets.randbits(64)
+        return fields
 
 
 @dataclass
@@ -169,17 +202,61 @@ class Session:
         return Session(self._llm, handle)
 
 
-class LLM:
-    """A model of a checkpoint directory. Threads may share it."""
+class _Step:
+    """Several sessions that go on together, a token each."""
 
-    def __init__(self, path: str | os.PathLike[str], backend: str = "cpu", threads: int = 0) -> None:
+    def __init__(self, sessions: list[Session], samplers: list[_Handle]) -> None:
+        self.ids = (c.c_int32 * len(sessions))()
+        places = [c.byref(self.ids, i * c.sizeof(c.c_int32)) for i in range(len(sessions))]
+        self._sampled = [(sampler.handle, session._session.handle, place)
+                         for sampler, session, place in zip(samplers, sessions, places, strict=True)]
+        self._chunks = (_Chunk * len(sessions))(*(
+            _Chunk(c.sizeof(_Chunk), session._session.handle, c.cast(place, c.POINTER(c.c_int32)), 1, 0)
+            for session, place in zip(sessions, places, strict=True)))
+
+    def sample(self) -> list[int]:
+        """The next token of every session."""
+        for arguments in self._sampled:
+            _call("dsv4_sample", *arguments)
+        return self.ids[:]
+
+    def append(self) -> None:
+        """Every session reads its token in `ids`."""
+        _call("dsv4_step", self._chunks, c.c_size_t(len(self._chunks)))
+
+
+class LLM:
+    """A model of a checkpoint directory. Threads may share it. Warnings go to the logger "dsv4"."""
+
+    def __init__(self, path: str | os.PathLike[str], backend: str = "cpu", threads: int = 0, device: int = 0,
+                 numerics: str = "release", max_layers: int = 0,
+                 on_progress: Callable[[int, int], object] | None = None) -> None:
+        """`on_progress` is called with the layers done and all layers; an exception in it ends the load, and leaves it."""
+        raised: list[BaseException] = []
+
+        def progress(done: int, total: int, _: object) -> int:
+            try:
+                if on_progress:
+                    on_progress(done, total)
+            except BaseException as error:  # KeyboardInterrupt too: nothing may pass through the library.
+                raised.append(error)
+            return len(raised)
+
+        self._log = _OnLog(lambda level, text, _: logging.getLogger("dsv4").log(LEVELS[level], "%s", text.decode()))
         options = _ModelOptions(size=c.sizeof(_ModelOptions), path=os.fsencode(path), backend=backend.encode(),
-                                threads=threads)
+                                numerics=numerics.encode(), threads=threads, device=device, max_layers=max_layers,
+                                on_progress=_OnProgress(progress), on_log=self._log)
         handle = c.c_void_p()
-        _call("dsv4_model_open", c.byref(options), c.byref(handle))
-        self._model = _Handle("model", handle, None)
+        try:
+            _call("dsv4_model_open", c.byref(options), c.byref(handle))
+        except DSV4Error:
+            if raised:
+                raise raised[0] from None
+            raise
+        self._model = _Handle("model", handle, self._log)
         self.vocab_size: int = _lib.dsv4_model_vocab_size(handle)
         self.context_length: int = _lib.dsv4_model_context_length(handle)
+        self._stops = frozenset(token for token in range(self.vocab_size) if _lib.dsv4_model_is_stop(handle, token))
 
     def tokenize(self, text: str, markers: bool = False) -> list[int]:
         """Ids of a text; with `markers`, "<think>" and its like are single tokens."""
@@ -204,9 +281,7 @@ class LLM:
         return session.logits()
 
     def _sampler(self, sampling: Sampling | None, prompt: _Handle | None) -> _Handle:
-        fields, out = dict(vars(sampling or Sampling())), c.c_void_p()
-        if fields["json_schema"] is not None:
-            fields["json_schema"] = fields["json_schema"].encode()
+        fields, out = (sampling or Sampling())._fields(), c.c_void_p()
         _call("dsv4_sampler_new", self._model.handle, c.byref(_Sampling(size=c.sizeof(_Sampling), **fields)),
               prompt.handle if prompt else None, c.byref(out))
         return _Handle("sampler", out, self._model)
@@ -223,7 +298,7 @@ class LLM:
                              "wanted a list of texts, 1 or more, 1 or more")
         answers: list[list[int]] = [[] for _ in prompts]
         waiting, running = list(range(len(prompts)))[::-1], []  # Of running ones: index, session, sampler.
-        token = c.c_int32()
+        step: _Step | None = None  # Of those that run.
         while (waiting or running) and not cancelled.is_set():
             while waiting and len(running) < batch:
                 index, session = waiting.pop(), self.session()
@@ -233,21 +308,25 @@ class LLM:
                 for begin in range(0, len(ids), _PIECE):
                     session.append(ids[begin:begin + _PIECE])
                 running.append((index, session, self._sampler(sampling, None)))
-            going_on = []
-            for index, session, sampler in running:
-                _call("dsv4_sample", sampler.handle, session._session.handle, c.byref(token))
-                if _lib.dsv4_model_is_stop(self._model.handle, token):
+                step = None
+            step = step or _Step([session for _, session, _ in running], [sampler for _, _, sampler in running])
+            ended = []
+            for row, token in zip(running, step.sample(), strict=True):
+                answer = answers[row[0]]
+                if token in self._stops:
+                    ended.append(row)
                     continue
-                answers[index].append(token.value)
-                if len(answers[index]) < max_tokens:
-                    going_on.append((index, session, sampler))
-            running = going_on
+                answer.append(token)
+                if len(answer) == max_tokens:
+                    ended.append(row)
+            if ended:
+                tokens = {row[0]: answers[row[0]][-1] for row in running if row not in ended}
+                running, step = [row for row in running if row not in ended], None
+                if running:
+                    step = _Step([session for _, session, _ in running], [sampler for _, _, sampler in running])
+                    step.ids[:] = [tokens[index] for index, _, _ in running]
             if running:
-                ids = [c.c_int32(answers[index][-1]) for index, _, _ in running]
-                chunks = (_Chunk * len(running))(*(
-                    _Chunk(c.sizeof(_Chunk), session._session.handle, c.pointer(one), 1, 0)
-                    for one, (_, session, _) in zip(ids, running, strict=True)))
-                _call("dsv4_step", chunks, c.c_size_t(len(running)))
+                step.append()
         return [self.detokenize(ids) if ids else "" for ids in answers]
 
     async def agenerate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int = 1024,
@@ -296,7 +375,7 @@ class LLM:
         token, done, cut = c.c_int32(), c.c_int32(), True
         for _ in range(max_tokens):
             _call("dsv4_sample", sampler.handle, session._session.handle, c.byref(token))
-            if _lib.dsv4_model_is_stop(model, token):
+            if token.value in self._stops:
                 cut = False
                 break
             _call("dsv4_parser_feed", parser.handle, c.byref(token), c.c_size_t(1), on_delta, None, c.byref(done))

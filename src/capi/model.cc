@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "capi/objects.h"
 #include "ops/op_table.h"
@@ -16,19 +17,25 @@
 namespace dsv4::capi {
 namespace {
 
-Result<ops::Backend> MakeBackend(std::string_view name, int threads) {
+Result<ops::Backend> MakeBackend(std::string_view name, int threads, int device) {
   if (name == "cpu") return backend::MakeCpuBackend({.num_threads = threads, .isa = {}, .cpus_of_nodes = {}});
   if (name == "reference") return backend::MakeReferenceBackend(threads);
-  return Error(
-      InvalidArgument(fmt::format("dsv4_model_options.backend: got '{}', wanted cpu or reference", name)));
+  if (name == "cuda") {
+    backend::CudaOptions options;
+    options.device = device;
+    return backend::MakeCudaBackend(options);
+  }
+  return Error(InvalidArgument(
+      fmt::format("dsv4_model_options.backend: got '{}', wanted cpu, reference or cuda", name)));
 }
 
 Status Open(const dsv4_model_options& options, dsv4_model& opened) {
   if (options.path == nullptr)
     return InvalidArgument("dsv4_model_options.path: got NULL, wanted a directory");
-  if (options.threads < 0 || options.max_layers < 0) {
-    return InvalidArgument(fmt::format("dsv4_model_options: got threads {}, max_layers {}, wanted >= 0",
-                                       options.threads, options.max_layers));
+  if (options.threads < 0 || options.device < 0 || options.max_layers < 0) {
+    return InvalidArgument(
+        fmt::format("dsv4_model_options: got threads {}, device {}, max_layers {}, wanted >= 0",
+                    options.threads, options.device, options.max_layers));
   }
   const std::string_view numerics = options.numerics != nullptr ? options.numerics : "release";
   if (numerics != "release" && numerics != "plain") {
@@ -41,14 +48,17 @@ Status Open(const dsv4_model_options& options, dsv4_model& opened) {
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ops::Backend backend,
-                               MakeBackend(options.backend != nullptr ? options.backend : "cpu", threads));
+  const std::string_view name = options.backend != nullptr ? options.backend : "cpu";
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ops::Backend backend, MakeBackend(name, threads, options.device));
   model::ModelOptions of_model;
   of_model.numerics = numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   of_model.max_layers = options.max_layers;
+  if (name == "cuda" && !backend::kCudaPacksRows) of_model.cache_rows = model::CacheRows::kWide;
   if (options.on_progress != nullptr) {
-    of_model.progress = [&options](const model::LoadProgress& so_far) {
-      options.on_progress(so_far.layers, so_far.num_layers, options.user);
+    of_model.progress = [&options](const model::LoadProgress& so_far) -> Status {
+      if (options.on_progress(so_far.layers, so_far.num_layers, options.user) == 0) return {};
+      return Cancelled(fmt::format("{}: on_progress ended the load after {} of {} layers", options.path,
+                                   so_far.layers, so_far.num_layers));
     };
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(opened.model, model::Model::Load(directory, backend, of_model));

@@ -1,10 +1,13 @@
 // Sessions, steps of several of them, and samplers.
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "capi/objects.h"
+#include "grammar/rules/content_rule.h"
 #include "kv/snapshot.h"
 #include "session/answer_shape.h"
 
@@ -13,6 +16,29 @@ using dsv4::LogSink;
 using dsv4::Status;
 using dsv4::capi::Guard;
 using Turn = dsv4_model::Turn;
+
+namespace {
+
+dsv4::Result<std::optional<dsv4::grammar::ContentRule>> RuleOf(const dsv4_sampling& sampling) {
+  using Kind = dsv4::grammar::ContentRule::Kind;
+  static constexpr std::array kKinds = {Kind::kJsonSchema, Kind::kRegex, Kind::kChoice, Kind::kGrammar,
+                                        Kind::kStructuralTag};
+  if (sampling.rule_kind < DSV4_RULE_NONE || sampling.rule_kind > DSV4_RULE_STRUCTURAL_TAG) {
+    return dsv4::Error(InvalidArgument(
+        fmt::format("dsv4_sampling.rule_kind: got {}, wanted 0 to {}", sampling.rule_kind, kKinds.size())));
+  }
+  if ((sampling.rule_kind == DSV4_RULE_NONE) != (sampling.rule == nullptr)) {
+    return dsv4::Error(
+        InvalidArgument(fmt::format("dsv4_sampling: got rule_kind {} and {} rule, wanted both or none",
+                                    sampling.rule_kind, sampling.rule == nullptr ? "no" : "a")));
+  }
+  if (sampling.rule == nullptr) return std::nullopt;
+  return dsv4::grammar::ContentRule{.kind = kKinds[static_cast<size_t>(sampling.rule_kind) - 1],
+                                    .text = sampling.rule,
+                                    .label = "dsv4_sampling.rule"};
+}
+
+}  // namespace
 
 dsv4_code dsv4_session_new(dsv4_model* model, dsv4_session** session, dsv4_error* error) {
   return Guard(error, [&]() -> Status {
@@ -141,9 +167,9 @@ dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, con
     if (model == nullptr || sampling == nullptr || sampler == nullptr)
       return InvalidArgument("dsv4_sampler_new: got NULL for model, sampling or sampler");
     *sampler = nullptr;
-    if (sampling->size != sizeof(*sampling) || sampling->reserved != 0) {
-      return InvalidArgument(fmt::format("dsv4_sampling: got size {} and reserved {}, wanted {} and 0",
-                                         sampling->size, sampling->reserved, sizeof(*sampling)));
+    if (sampling->size != sizeof(*sampling)) {
+      return InvalidArgument(
+          fmt::format("dsv4_sampling.size: got {}, wanted {}", sampling->size, sizeof(*sampling)));
     }
     dsv4::sampling::SamplingParams params;
     params.temperature = sampling->temperature;
@@ -156,11 +182,11 @@ dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, con
     params.seed = sampling->seed;
     DSV4_RETURN_IF_ERROR(dsv4::sampling::ValidateSamplingParams(params, dsv4_model_vocab_size(model)));
     std::unique_ptr<dsv4::sampling::TokenConstraint> constraint;
-    if (sampling->json_schema != nullptr) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::optional<dsv4::grammar::ContentRule> rule, RuleOf(*sampling));
+    if (rule) {
       const bool in_reasoning = prompt != nullptr && prompt->made.rendered.ends_in_reasoning;
-      DSV4_ASSIGN_OR_RETURN_STATUS(
-          constraint, dsv4::session::MakeJsonConstraint(*model->text, in_reasoning, sampling->json_schema,
-                                                        "dsv4_sampling.json_schema"));
+      DSV4_ASSIGN_OR_RETURN_STATUS(constraint,
+                                   dsv4::session::MakeRuleConstraint(*model->text, in_reasoning, *rule));
     }
     auto made = std::make_unique<dsv4_sampler>(
         dsv4_sampler{.model = model,

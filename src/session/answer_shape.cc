@@ -193,13 +193,6 @@ grammar::AnswerRules RulesOf(const TextModel& text, bool starts_in_reasoning) {
                    .parameter = std::string(profile.parameter)}};
 }
 
-Result<std::unique_ptr<sampling::TokenConstraint>> MakeJsonConstraint(const TextModel& text,
-                                                                      bool starts_in_reasoning,
-                                                                      const std::string& schema,
-                                                                      const std::string& label) {
-  return MakeRuleConstraint(text, starts_in_reasoning, {.text = schema, .label = label});
-}
-
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeRuleConstraint(const TextModel& text,
                                                                       bool starts_in_reasoning,
                                                                       const grammar::ContentRule& rule) {

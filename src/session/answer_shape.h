@@ -39,12 +39,7 @@ Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextMode
 // Rules that have the chat format's markers; content and tools are the caller's.
 grammar::AnswerRules RulesOf(const TextModel& text, bool starts_in_reasoning);
 
-// An answer whose content is JSON of `schema`; `label` is what errors call it. Errors: those of CompileAnswer and Trie.
-Result<std::unique_ptr<sampling::TokenConstraint>> MakeJsonConstraint(const TextModel& text,
-                                                                      bool starts_in_reasoning,
-                                                                      const std::string& schema,
-                                                                      const std::string& label);
-// The same for any rule; without a chat format nothing stands in front of the content.
+// An answer whose content satisfies a rule; without a chat format nothing stands in front of it. Errors: those of CompileAnswer and Trie.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeRuleConstraint(const TextModel& text,
                                                                       bool starts_in_reasoning,
                                                                       const grammar::ContentRule& rule);

@@ -29,13 +29,15 @@ static void on_delta(const dsv4_delta* delta, void* user) {
   if (delta->kind == DSV4_DONE) strncat(out->reason, delta->text, sizeof(out->reason) - 1);
 }
 
-static void on_progress(int64_t done, int64_t total, void* user) {
+/* Ends the load when *user is 1. */
+static int32_t on_progress(int64_t done, int64_t total, void* user) {
   EXPECT(done >= 1 && done <= total);
-  ++*(int*)user;
+  return --*(int*)user == 0;
 }
 
-/* Greedy but for `schema`; at most 64 tokens. */
-static void answer_to(dsv4_model* model, const char* request, const char* schema, answer* out) {
+/* Greedy but for a rule; at most 64 tokens. */
+static void answer_to(dsv4_model* model, const char* request, int32_t rule_kind, const char* rule,
+                      answer* out) {
   dsv4_prompt* prompt;
   dsv4_session* session;
   dsv4_sampler* sampler;
@@ -49,7 +51,8 @@ static void answer_to(dsv4_model* model, const char* request, const char* schema
   memset(out, 0, sizeof(*out));
   dsv4_sampling_init(&sampling);
   sampling.temperature = 0;
-  sampling.json_schema = schema;
+  sampling.rule_kind = rule_kind;
+  sampling.rule = rule;
   OK(dsv4_render(model, request, &prompt, &error));
   OK(dsv4_session_new(model, &session, &error));
   OK(dsv4_sampler_new(model, &sampling, prompt, &sampler, &error));
@@ -70,7 +73,37 @@ static void answer_to(dsv4_model* model, const char* request, const char* schema
   dsv4_prompt_free(prompt);
 }
 
+static void test_wrong_rules(dsv4_model* model) {
+  dsv4_sampler* sampler = NULL;
+  dsv4_sampling sampling;
+  dsv4_sampling_init(&sampling);
+  sampling.rule_kind = DSV4_RULE_REGEX;
+  EXPECT(dsv4_sampler_new(model, &sampling, NULL, &sampler, &error) == DSV4_INVALID_ARGUMENT &&
+         sampler == NULL);
+  sampling.rule = "(";
+  EXPECT(dsv4_sampler_new(model, &sampling, NULL, &sampler, &error) == DSV4_INVALID_ARGUMENT &&
+         sampler == NULL);
+  EXPECT(strstr(error.message, "dsv4_sampling.rule") != NULL);
+  sampling.rule_kind = 6;
+  EXPECT(dsv4_sampler_new(model, &sampling, NULL, &sampler, &error) == DSV4_INVALID_ARGUMENT &&
+         sampler == NULL);
+  sampling.rule_kind = DSV4_RULE_NONE;
+  EXPECT(dsv4_sampler_new(model, &sampling, NULL, &sampler, &error) == DSV4_INVALID_ARGUMENT &&
+         sampler == NULL);
+}
+
 static void test_text(dsv4_model* model) {
+  /* By kind: a rule, and the two answers that it allows. */
+  static const char* const rules[][3] = {
+      {"{\"enum\": [\"red\", \"green\"]}", "\"red\"", "\"green\""},
+      {"red|green", "red", "green"},
+      {"[\"red\", \"green\"]", "red", "green"},
+      {"root ::= \"red\" | \"green\"", "red", "green"},
+      {"{\"type\": \"structural_tag\", \"format\": {\"type\": \"or\", \"elements\": [{\"type\": "
+       "\"const_string\", "
+       "\"value\": \"red\"}, {\"type\": \"const_string\", \"value\": \"green\"}]}}",
+       "red", "green"}};
+  size_t i;
   const char* text = "What is the capital of France?";
   dsv4_buffer* ids;
   dsv4_buffer* again;
@@ -87,14 +120,17 @@ static void test_text(dsv4_model* model) {
   answer_to(model,
             "{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}], "
             "\"thinking_mode\": \"chat\"}",
-            NULL, &out);
+            DSV4_RULE_NONE, NULL, &out);
   EXPECT(strlen(out.content) > 0);
   printf("%s\n", out.content);
-  answer_to(model,
-            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"thinking_mode\": \"chat\"}",
-            "{\"enum\": [\"red\", \"green\"]}", &out);
-  EXPECT(strcmp(out.content, "\"red\"") == 0 || strcmp(out.content, "\"green\"") == 0);
-  EXPECT(strcmp(out.reason, "stop") == 0);
+  for (i = 0; i < sizeof(rules) / sizeof(rules[0]); ++i) {
+    answer_to(model,
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"thinking_mode\": \"chat\"}",
+              (int32_t)i + 1, rules[i][0], &out);
+    EXPECT(strcmp(out.content, rules[i][1]) == 0 || strcmp(out.content, rules[i][2]) == 0);
+    EXPECT(strcmp(out.reason, "stop") == 0);
+  }
+  test_wrong_rules(model);
 }
 
 static void expect_same_logits(const dsv4_session* a, const dsv4_session* b, size_t vocab) {
@@ -183,8 +219,8 @@ static void test_abi(const char* path) {
 int main(int argc, char** argv) {
   dsv4_model_options options;
   dsv4_model* model = NULL;
-  int num_calls = 0;
-  if (argc != 3) return 2;
+  int calls_left = 1;
+  if (argc != 3 && argc != 4) return 2;
   test_abi(argv[2]);
   dsv4_model_options_init(&options);
   options.path = "no such directory";
@@ -196,11 +232,13 @@ int main(int argc, char** argv) {
   options.size = sizeof(options);
   options.backend = "abacus";
   EXPECT(dsv4_model_open(&options, &model, NULL) == DSV4_INVALID_ARGUMENT);
-  options.backend = NULL;
+  options.backend = argc == 4 ? argv[3] : NULL;
   options.on_progress = on_progress;
-  options.user = &num_calls;
+  options.user = &calls_left;
+  EXPECT(dsv4_model_open(&options, &model, &error) == DSV4_CANCELLED && model == NULL && calls_left == 0);
+  calls_left = 1 << 20;
   OK(dsv4_model_open(&options, &model, &error));
-  EXPECT(num_calls > 0);
+  EXPECT(calls_left < 1 << 20);
   test_text(model);
   test_sessions(model);
   dsv4_model_free(model);

@@ -227,9 +227,12 @@ class Calls {
         sampling.top_p = static_cast<float>(bytes_.Next()) / 200;
         sampling.top_k = static_cast<int8_t>(bytes_.Next());
         sampling.seed = bytes_.Next();
-        static constexpr std::array<const char*, 4> kSchemas = {nullptr, R"({"type": "object"})",
-                                                                R"({"enum": ["a", 1]})", "{"};
-        sampling.json_schema = kSchemas[bytes_.Next() % kSchemas.size()];
+        static constexpr std::array<const char*, 8> kRules = {
+            nullptr,  R"({"type": "object"})", R"({"enum": ["a", 1]})",        "{",
+            "[a-c]+", R"(["a", "bc"])",        "root ::= \"a\" | \"bc\" root", "start: \"x\"+"};
+        const uint8_t rule = bytes_.Next();
+        sampling.rule = kRules[rule % kRules.size()];
+        sampling.rule_kind = sampling.rule == nullptr ? rule / 224 : rule / 8 % 7;
         dsv4_sampler* sampler = nullptr;
         if (Worked(dsv4_sampler_new(Model(), &sampling, prompts_.Choose(bytes_.Next()), &sampler, &error),
                    error)) {

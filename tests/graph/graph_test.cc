@@ -308,7 +308,10 @@ TEST_F(CheckpointTest, MaxLayersOutOfRangeIsNamed) {
 TEST_F(CheckpointTest, ProgressReachesTheEnd) {
   std::vector<std::pair<int64_t, int64_t>> calls;
   model::ModelOptions options;
-  options.progress = [&](const model::LoadProgress& p) { calls.emplace_back(p.layers, p.num_layers); };
+  options.progress = [&](const model::LoadProgress& p) {
+    calls.emplace_back(p.layers, p.num_layers);
+    return Status();
+  };
   const auto made = Model::Load(kDirectory, ToyBackend(), options);
   ASSERT_TRUE(made.has_value());
   ASSERT_FALSE(calls.empty());

@@ -71,6 +71,31 @@ class PythonTest(unittest.TestCase):
         timer.join()
         self.assertIn("Paris", self.ask(QUESTION))
 
+    def test_what_the_content_has_to_be(self):
+        for rule in ({"json_schema": {"enum": ["red", "green"]}}, {"regex": "red|green"}, {"choice": ["red", "green"]},
+                     {"grammar": 'root ::= "red" | "green"'}):
+            text = self.llm.chat([{"role": "user", "content": QUESTION}], sampling=dsv4.Sampling(**rule), thinking_mode="chat")
+            self.assertIn(text.strip('"'), ("red", "green"), rule)
+        with self.assertRaisesRegex(ValueError, "regex and choice"):
+            self.llm.chat([{"role": "user", "content": QUESTION}], sampling=dsv4.Sampling(regex="a", choice=["b"]))
+
+    def test_seeds(self):
+        def text(seed):
+            return self.llm.generate(["Tell me a story about"], dsv4.Sampling(temperature=1.5, seed=seed), max_tokens=20)
+        self.assertEqual(text(3), text(3))
+        self.assertGreater(len({str(text(None)) for _ in range(4)}), 1)
+
+    def test_a_load_can_be_ended(self):
+        calls = []
+
+        def stop(done, total):
+            calls.append((done, total))
+            raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            dsv4.LLM("models/tiny", on_progress=stop)
+        self.assertEqual(len(calls), 1)
+        self.assertGreater(calls[0][1], 1)
+
     def test_snapshots(self):
         ids = self.llm.tokenize(QUESTION)
         session, other = self.llm.session(), self.llm.session()

@@ -391,9 +391,9 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
     if (options.loaded) DSV4_TRY(options.loaded(weights));
     if (options.progress) {
-      options.progress({.layers = i + 1 - place.layers.begin,
-                        .num_layers = place.layers.size(),
-                        .bytes_placed = weights.bytes_placed});
+      DSV4_TRY(options.progress({.layers = i + 1 - place.layers.begin,
+                                 .num_layers = place.layers.size(),
+                                 .bytes_placed = weights.bytes_placed}));
     }
   }
   if (loads_mtp) {

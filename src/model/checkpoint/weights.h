@@ -159,8 +159,8 @@ struct LoadOptions {
   bool numbers_pass = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
-  // Called on the loading thread after each layer. May be empty.
-  std::function<void(const LoadProgress&)> progress;
+  // Called on the loading thread after each layer; an error ends the load and is its result. May be empty.
+  std::function<Status(const LoadProgress&)> progress;
 };
 
 // Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the

@@ -520,6 +520,7 @@ TEST(LoadWeights, MaxLayersLoadsAPrefixButChecksTheRest) {
   const LoadOptions two = {
       .numerics = Numerics::kRelease, .max_layers = 2, .progress = [&](const LoadProgress& p) {
         progress.emplace_back(p.layers, p.num_layers);
+        return Status();
       }};
   const auto weights = LoadDirectory(temporary / "m", two);
   ASSERT_TRUE(weights.has_value()) << weights.error().message();
@@ -529,6 +530,11 @@ TEST(LoadWeights, MaxLayersLoadsAPrefixButChecksTheRest) {
     EXPECT_THAT(LoadErrorOf(checkpoint, {.numerics = Numerics::kRelease, .max_layers = bad, .progress = {}}),
                 HasSubstr("max_layers"));
   }
+  const LoadOptions ended = {
+      .numerics = Numerics::kRelease, .max_layers = 2, .progress = [&](const LoadProgress& p) {
+        return p.layers == 1 ? Cancelled("enough") : Internal("a layer too many");
+      }};
+  EXPECT_THAT(LoadErrorOf(checkpoint, ended), HasSubstr("enough"));
   checkpoint.Remove("layers.3.attn.wkv.weight");
   EXPECT_THAT(LoadErrorOf(checkpoint, two), HasSubstr("layers.3.attn.wkv.weight"));
 }

@@ -65,8 +65,8 @@ struct ModelOptions {
   std::vector<std::vector<int32_t>> expert_order;
   // The backend looks at no number, so none is loaded.
   bool sizes_only = false;
-  // Called while loading, after each layer. May be empty.
-  std::function<void(const LoadProgress&)> progress;
+  // Called while loading, after each layer; an error ends the load and is its result. May be empty.
+  std::function<Status(const LoadProgress&)> progress;
   // The ranks that run the model together, each with its part; null: this process runs it alone.
   std::shared_ptr<comm::Communicator> group;
   Placement placement;  // Of as many ranks as the group has.
