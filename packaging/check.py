@@ -1,6 +1,6 @@
 """Checks what packaging/package.py made: each is installed and answers; and two builds give the same bytes.
 
-    check.py BINARY FOLDER [ROOT...]
+    check.py BINARY LIBRARY FOLDER [ROOT...]
 
 ROOT: folders with another system (debootstrap), in which archive and .deb are tried by chroot; needs root.
 """
@@ -19,6 +19,10 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+PYTHON = """import dsv4
+llm = dsv4.LLM("{model}")
+print(llm.chat([dict(role="user", content="What is the capital of France?")], sampling=dsv4.Sampling(temperature=0)))
+"""
 QUESTION = ("run", "-q", "--temperature", "0", "What is the capital of France?")
 
 
@@ -50,6 +54,16 @@ def unpack(archive: Path, folder: Path) -> Path:
     return next(folder.glob("dsv4-*"))
 
 
+def check_c(tree: Path, folder: Path) -> None:
+    """A C program against the archive's header and library."""
+    library = next((tree / "lib").glob("libdsv4.so.*"))
+    program = folder / "capi_test"
+    subprocess.run(["gcc", "-std=c99", "-I", str(tree), str(HERE.parent / "tests" / "capi" / "capi_test.c"), str(library), "-o", str(program)],
+                   check=True)
+    answers(program, tree / "share/dsv4/models/tiny", HERE.parent / "tests" / "capi" / "abi.txt", env={"LD_LIBRARY_PATH": str(tree / "lib")})
+    print("C program: answers with the archive's header and library")
+
+
 def check_image(image: Path, folder: Path) -> None:
     """Unpacks the layer as a container engine would, each digest checked, and runs its entry point there."""
     with tarfile.open(image) as tar:
@@ -68,7 +82,7 @@ def check_image(image: Path, folder: Path) -> None:
 
 
 def main() -> int:
-    binary, made, *systems = map(Path, sys.argv[1:])
+    binary, library, made, *systems = map(Path, sys.argv[1:])
     archive, deb = next(made.glob("*.tar.zst")), next(made.glob("*.deb"))
     wheel, image = next(made.glob("*.whl")), next(made.glob("*-oci.tar"))
     with tempfile.TemporaryDirectory() as name:
@@ -81,6 +95,9 @@ def main() -> int:
         subprocess.run([str(folder / "venv/bin/pip"), "install", "-q", "--no-index", "--disable-pip-version-check", str(wheel)], check=True)
         print(f"wheel: {answers(folder / 'venv/bin/dsv4', *QUESTION, env={'HOME': name}):.2f} s")
         answers(folder / "venv/bin/python", "-m", "dsv4", *QUESTION, env={"HOME": name})
+        program = PYTHON.format(model=folder / "venv/share/dsv4/models/tiny")
+        print(f"import dsv4: {answers(folder / 'venv/bin/python', '-c', program, cwd=name, env={'HOME': name}):.2f} s")
+        check_c(tree, folder)
         check_image(image, folder)
         for system in systems:
             unpack(archive, system / "opt")
@@ -90,7 +107,7 @@ def main() -> int:
             subprocess.run(["chroot", str(system), "dpkg", "--force-depends", "-i", "/tmp/dsv4.deb"], check=True, stdout=subprocess.DEVNULL)
             print(f"{system.name}: {answers_in(system, 'dsv4'):.2f} s from the .deb")
             subprocess.run(["chroot", str(system), "dpkg", "-P", "dsv4"], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run([sys.executable, str(HERE / "package.py"), str(binary), str(folder / "again")], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, str(HERE / "package.py"), str(binary), str(library), str(folder / "again")], check=True, stdout=subprocess.DEVNULL)
         if digests(made) != digests(folder / "again"):
             raise SystemExit("check: a second build gives other bytes")
         print("a second build: the same bytes")

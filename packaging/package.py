@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SUMMARY = "A native inference engine for DeepSeek-V4"
+SONAME = "libdsv4.so." + re.search(r"^#define DSV4_ABI (\d+)$", (ROOT / "include" / "dsv4.h").read_text(), re.MULTILINE)[1]
 # What the image needs beside the binary, from this machine's Debian: the C library, the loader, certificates.
 IMAGE_FILES = ["/lib64/ld-linux-x86-64.so.2", *(f"/lib/x86_64-linux-gnu/{name}" for name in (
     "libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2", "libnss_dns.so.2", "libnss_files.so.2"))]
@@ -36,11 +37,14 @@ def output_of(*command) -> str:
 class Tree:
     """Files below an install prefix: name to (bytes, mode)."""
 
-    def __init__(self, binary: Path) -> None:
+    def __init__(self, binary: Path, library: Path) -> None:
+        self.library = library.read_bytes()
         self.files: dict[str, tuple[bytes, int]] = {"bin/dsv4": (binary.read_bytes(), 0o755)}
         for path in sorted((ROOT / "models" / "tiny").iterdir()):
             if path.is_file():
                 self.add(f"share/dsv4/models/tiny/{path.name}", path.read_bytes())
+        self.add(f"lib/{SONAME}", self.library)
+        self.add("include/dsv4.h", (ROOT / "include" / "dsv4.h").read_bytes())
         self.add("share/doc/dsv4/README.md", (ROOT / "README.md").read_bytes())
         self.add("share/doc/dsv4/LICENSE", (ROOT / "LICENSE").read_bytes())
         self.add("share/doc/dsv4/THIRD-PARTY", third_party_licences())
@@ -133,18 +137,24 @@ def write_deb(tree: Tree, output: Path, version: str, epoch: int) -> Path:
 
 
 def write_wheel(tree: Tree, output: Path, version: str, epoch: int) -> Path:
-    """The binary as a script, the small model as data: `pip install` puts both below one prefix, where the binary looks."""
+    """The binary as a script, the small model as data: `pip install` puts both below one prefix, where the binary looks. The Python package
+    has its library beside it."""
     tag = "py3-none-manylinux_2_28_x86_64"
     path = output / f"dsv4-{version}-{tag}.whl"
     info = f"dsv4-{version}.dist-info"
     entries: dict[str, tuple[bytes, int]] = {}
-    entries["dsv4/__main__.py"] = ((ROOT / "packaging" / "wheel_main.py").read_bytes(), 0o644)
+    for source in sorted((ROOT / "python" / "dsv4").iterdir()):
+        if source.suffix == ".py" or source.name == "py.typed":
+            entries[f"dsv4/{source.name}"] = (source.read_bytes(), 0o644)
+    entries["dsv4/libdsv4.so"] = (tree.library, 0o755)
     for name, entry in tree.files.items():
+        if name.startswith(("lib/", "include/")):
+            continue
         folder = "scripts/dsv4" if name == "bin/dsv4" else f"data/{name}"
         entries[f"dsv4-{version}.data/{folder}"] = entry
     readme = (ROOT / "README.md").read_text()
     entries[f"{info}/METADATA"] = ((f"Metadata-Version: 2.1\nName: dsv4\nVersion: {version}\nSummary: {SUMMARY}\nLicense: Apache-2.0\n"
-                                    f"Requires-Python: >=3.9\nDescription-Content-Type: text/markdown\n\n{readme}").encode(), 0o644)
+                                    f"Requires-Python: >=3.10\nDescription-Content-Type: text/markdown\n\n{readme}").encode(), 0o644)
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dsv4 packaging\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), 0o644)
 
     def digest(data: bytes) -> str:
@@ -165,7 +175,7 @@ def write_wheel(tree: Tree, output: Path, version: str, epoch: int) -> Path:
 def write_image(tree: Tree, output: Path, version: str, epoch: int) -> Path:
     """An OCI image as an archive that docker load, podman load and skopeo take; made without a daemon."""
     path = output / f"dsv4-{version}-oci.tar"
-    files = {f"usr/{name}": entry for name, entry in tree.files.items()}
+    files = {f"usr/{name}": entry for name, entry in tree.files.items() if not name.startswith(("lib/", "include/"))}
     for name in IMAGE_FILES:
         files[name.lstrip("/")] = (Path(name).resolve().read_bytes(), 0o755)
     certificates = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -200,11 +210,12 @@ def write_image(tree: Tree, output: Path, version: str, epoch: int) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary", type=Path)
+    parser.add_argument("library", type=Path)
     parser.add_argument("output", type=Path)
     arguments = parser.parse_args()
     version = re.search(r"project\(dsv4 VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     epoch = int(output_of("git", "log", "-1", "--format=%ct"))
-    tree = Tree(arguments.binary.resolve())
+    tree = Tree(arguments.binary.resolve(), arguments.library.resolve())
     shutil.rmtree(arguments.output, ignore_errors=True)
     arguments.output.mkdir(parents=True)
     for write in (write_archive, write_deb, write_wheel, write_image):

@@ -20,7 +20,7 @@ apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourc
 for archive in ./*.orig.tar.?z; do tar xf "$archive"; done
 fmt=$(echo fmtlib-*) spdlog=$(echo spdlog-*) prometheus=$(echo prometheus-cpp-*) curl=$(echo curl-*)
 
-flags=(-O2 -g0 -std=c++17 "-ffile-prefix-map=$work=.")
+flags=(-O2 -g0 -fPIC -std=c++17 "-ffile-prefix-map=$work=.")
 compile() { # LIBRARY SOURCE FLAGS...
   local library=$1 source=$2 object
   shift 2
