@@ -46,14 +46,14 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
                       flags.model, flags.weights),
       .always_tcp = flags.rank_network == "tcp",
       .still_wanted = {}};
-  std::optional<comm::Door> door;
+  std::optional<comm::RankListener> listener;
   if (!environment) {
-    DSV4_ASSIGN_OR_RETURN(door, comm::Door::Open("127.0.0.1", 0));
-    environment = comm::RankEnvironment{.rank = 0, .size = size, .port = door->port()};
-    DSV4_ASSIGN_OR_RETURN(ranks->started_, comm::LocalRanks::Start(size, door->port(), arguments));
+    DSV4_ASSIGN_OR_RETURN(listener, comm::RankListener::Open("127.0.0.1", 0));
+    environment = comm::RankEnvironment{.rank = 0, .size = size, .port = listener->port()};
+    DSV4_ASSIGN_OR_RETURN(ranks->started_, comm::LocalRanks::Start(size, listener->port(), arguments));
     options.still_wanted = [&] { return ranks->started_->Check(); };
   }
-  DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(door), options));
+  DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(listener), options));
   DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
   flags.group = ranks->group_;
   flags.device = environment->local_rank;

@@ -73,29 +73,29 @@ int Main(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 2;
   if (size < 2 || size > 64) Must(InvalidArgument("want NUM_RANKS, 2 to 64"));
   std::optional<comm::RankEnvironment> environment = Must(comm::ReadRankEnvironment());
-  std::optional<comm::Door> door;
+  std::optional<comm::RankListener> listener;
   std::unique_ptr<comm::LocalRanks> started;
   if (!environment) {
-    door = Must(comm::Door::Open("127.0.0.1", 0));
-    environment = comm::RankEnvironment{.rank = 0, .size = size, .port = door->port()};
-    started = Must(comm::LocalRanks::Start(size, door->port(), {argv, argv + argc}));
+    listener = Must(comm::RankListener::Open("127.0.0.1", 0));
+    environment = comm::RankEnvironment{.rank = 0, .size = size, .port = listener->port()};
+    started = Must(comm::LocalRanks::Start(size, listener->port(), {argv, argv + argc}));
   }
   const comm::JoinOptions options{
       .timeout = std::chrono::seconds(60), .agreement = "exchanges", .still_wanted = {}};
-  const auto hosts = Must(comm::JoinRanks(*environment, std::move(door), options));
-  // The way they have met, and TCP, which may be the same: rank 0 opens another door, and they meet once more.
+  const auto hosts = Must(comm::JoinRanks(*environment, std::move(listener), options));
+  // The way they have met, and TCP, which may be the same: rank 0 opens another listener, and they meet once more.
   comm::JoinOptions over_tcp = options;
   over_tcp.always_tcp = true;
   int32_t port = 0;
-  std::optional<comm::Door> other_door;
+  std::optional<comm::RankListener> other_listener;
   if (environment->rank == 0) {
-    other_door = Must(comm::Door::Open(environment->address, 0));
-    port = other_door->port();
+    other_listener = Must(comm::RankListener::Open(environment->address, 0));
+    port = other_listener->port();
   }
   Must(hosts->Broadcast(std::as_writable_bytes(std::span(&port, 1)), 0));
   comm::RankEnvironment again = *environment;
   again.port = port;
-  const auto tcp = Must(comm::JoinRanks(again, std::move(other_door), over_tcp));
+  const auto tcp = Must(comm::JoinRanks(again, std::move(other_listener), over_tcp));
   TimeAll(*hosts, started == nullptr ? "as they met" : "memory");
   TimeAll(*tcp, "TCP");
   Must(hosts->Barrier());

@@ -40,14 +40,14 @@ class Ranks {
  public:
   Ranks(int size, int argc, char** argv) {
     std::optional<comm::RankEnvironment> environment = Must(comm::ReadRankEnvironment());
-    std::optional<comm::Door> door;
+    std::optional<comm::RankListener> listener;
     if (!environment) {
-      door = Must(comm::Door::Open("127.0.0.1", 0));
-      environment = comm::RankEnvironment{.rank = 0, .size = size, .port = door->port()};
-      started_ = Must(comm::LocalRanks::Start(size, door->port(), {argv, argv + argc}));
+      listener = Must(comm::RankListener::Open("127.0.0.1", 0));
+      environment = comm::RankEnvironment{.rank = 0, .size = size, .port = listener->port()};
+      started_ = Must(comm::LocalRanks::Start(size, listener->port(), {argv, argv + argc}));
     }
     hosts_ = Must(comm::JoinRanks(
-        *environment, std::move(door),
+        *environment, std::move(listener),
         {.timeout = std::chrono::seconds(60), .agreement = "exchange bench", .still_wanted = {}}));
     const auto devices = static_cast<int>(backend::CudaDevices().size());
     share_devices_ = devices > 0 && devices < environment->size && backend::DevicesAreShared();

@@ -68,7 +68,7 @@ Status FromWord(const Word& word) {
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000.0; }
 
 // A rank that has come to rank 0.
-struct Guest {
+struct JoiningRank {
   int rank = 0;
   pid_t process = 0;
   MachineId machine = {};
@@ -77,13 +77,13 @@ struct Guest {
 };
 
 // All other ranks, once each; or why not.
-Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOptions& options,
-              std::vector<Guest>& guests) {
+Status AcceptRanks(const RankEnvironment& environment, const RankListener& listener,
+                   const JoinOptions& options, std::vector<JoiningRank>& joining) {
   const Clock::time_point begin = Clock::now();
   std::vector<bool> here(static_cast<size_t>(environment.size), false);
   here[0] = true;
-  Reception<Hello> reception(door.socket());
-  while (guests.size() + 1 < here.size()) {
+  AcceptQueue<Hello> queue(listener.socket());
+  while (joining.size() + 1 < here.size()) {
     if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
     if (Clock::now() - begin > options.timeout) {
       std::vector<size_t> missing;
@@ -91,20 +91,20 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
         if (!here[r]) missing.push_back(r);
       }
       // The usual surprise: a name that the machine's own table of hosts gives a loopback address.
-      const bool hidden = door.end().IsLoopback() &&
+      const bool hidden = listener.end().IsLoopback() &&
                           environment.address.find_first_not_of("0123456789.:") != std::string::npos;
       return {StatusCode::kDeadlineExceeded,
               fmt::format("ranks {} of {} did not come to {} port {} within {} s{}", fmt::join(missing, ", "),
-                          here.size(), environment.address, door.port(), Seconds(options.timeout),
+                          here.size(), environment.address, listener.port(), Seconds(options.timeout),
                           hidden ? fmt::format(" (here it stands for {}, which is this machine's own)",
-                                               door.end().ToString())
+                                               listener.end().ToString())
                                  : "")};
     }
-    auto caller = reception.Next(std::chrono::milliseconds(50));
+    auto caller = queue.Next(std::chrono::milliseconds(50));
     if (!caller || caller->second.magic != kHello) continue;  // No caller, or a stranger.
     const Hello& hello = caller->second;
     const int rank = hello.rank;
-    guests.push_back({rank, hello.process, hello.machine, hello.host, std::move(caller->first)});
+    joining.push_back({rank, hello.process, hello.machine, hello.host, std::move(caller->first)});
     if (hello.size != environment.size || rank < 1 || rank >= environment.size) {
       return InvalidArgument(fmt::format("rank {} of {} came to rank 0 of {}: WORLD_SIZE differs", rank,
                                          hello.size, environment.size));
@@ -118,53 +118,53 @@ Status TakeIn(const RankEnvironment& environment, const Door& door, const JoinOp
     }
     here[static_cast<size_t>(rank)] = true;
   }
-  std::ranges::sort(guests, {}, &Guest::rank);
+  std::ranges::sort(joining, {}, &JoiningRank::rank);
   return {};
 }
 
-// What the guests say, once each, as rank 0 hears it while it does something else.
+// What the joining ranks say, once each, as rank 0 hears it while it does something else.
 template <typename Record>
 class Words {
  public:
-  explicit Words(const std::vector<Guest>& guests) : guests_(guests), arrivals_(guests.size()) {}
+  explicit Words(const std::vector<JoiningRank>& joining) : joining_(joining), reads_(joining.size()) {}
 
   // The first bad news, Ok where there is none.
   Status Look() {
     num_here_ = 0;
-    for (size_t i = 0; i < guests_.size(); ++i) {
-      const auto state = arrivals_[i].Look(guests_[i].socket);
-      if (state == Arrival<Record>::State::kEnded) {
+    for (size_t i = 0; i < joining_.size(); ++i) {
+      const auto state = reads_[i].Look(joining_[i].socket);
+      if (state == PartialRead<Record>::State::kEnded) {
         return {StatusCode::kUnavailable,
-                fmt::format("rank {} of {} (process {} of {}) ended", guests_[i].rank, guests_.size() + 1,
-                            guests_[i].process, Get(guests_[i].host))};
+                fmt::format("rank {} of {} (process {} of {}) ended", joining_[i].rank, joining_.size() + 1,
+                            joining_[i].process, Get(joining_[i].host))};
       }
-      if (state == Arrival<Record>::State::kUnderWay) continue;
+      if (state == PartialRead<Record>::State::kPending) continue;
       ++num_here_;
-      DSV4_RETURN_IF_ERROR(FromWord(WordOf(arrivals_[i].record())));
+      DSV4_RETURN_IF_ERROR(FromWord(WordOf(reads_[i].record())));
     }
     return {};
   }
   Status AwaitAll(Clock::time_point end, const JoinOptions& options) {
     for (;;) {
       DSV4_RETURN_IF_ERROR(Look());
-      if (num_here_ == guests_.size()) return {};
+      if (num_here_ == joining_.size()) return {};
       if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
       if (Clock::now() > end) {
         return {StatusCode::kDeadlineExceeded,
-                fmt::format("{} of {} ranks did not connect within {} s", guests_.size() - num_here_,
-                            guests_.size() + 1, Seconds(options.timeout))};
+                fmt::format("{} of {} ranks did not connect within {} s", joining_.size() - num_here_,
+                            joining_.size() + 1, Seconds(options.timeout))};
       }
       ::usleep(1000);
     }
   }
-  const Record& of(size_t guest) const { return arrivals_[guest].record(); }
+  const Record& of(size_t joiner) const { return reads_[joiner].record(); }
 
  private:
   static const Word& WordOf(const Word& word) { return word; }
   static const Word& WordOf(const Place& place) { return place.word; }
 
-  const std::vector<Guest>& guests_;
-  std::vector<Arrival<Record>> arrivals_;
+  const std::vector<JoiningRank>& joining_;
+  std::vector<PartialRead<Record>> reads_;
   size_t num_here_ = 0;
 };
 
@@ -183,42 +183,44 @@ std::string ToString(const RankMap& map, int size) {
   return fmt::format("{}", fmt::join(machines, "; "));
 }
 
-Result<RankMap> MakeMap(const Door& door, const std::vector<Guest>& guests, const Words<Place>& places) {
+Result<RankMap> MakeMap(const RankListener& listener, const std::vector<JoiningRank>& joining,
+                        const Words<Place>& places) {
   RankMap map;
   DSV4_ASSIGN_OR_RETURN(map.token, MakeGroupToken());
   std::vector<MachineId> machines = {ThisMachine()};
-  map.ranks[0] = {.endpoint = door.end(), .process = ::getpid(), .machine = 0, .host = {}};
+  map.ranks[0] = {.endpoint = listener.end(), .process = ::getpid(), .machine = 0, .host = {}};
   Put(map.ranks[0].host, HostName());
-  for (size_t i = 0; i < guests.size(); ++i) {
+  for (size_t i = 0; i < joining.size(); ++i) {
     // Where it came from, which others reach if rank 0 does.
-    std::optional<Endpoint> end = FarEnd(guests[i].socket);
+    std::optional<Endpoint> end = FarEnd(joining[i].socket);
     if (!end) {
       return Error(StatusCode::kUnavailable,
-                   fmt::format("rank {} (process {}) ended", guests[i].rank, guests[i].process));
+                   fmt::format("rank {} (process {}) ended", joining[i].rank, joining[i].process));
     }
     end->port = places.of(i).port;
-    const auto known = std::ranges::find(machines, guests[i].machine);
+    const auto known = std::ranges::find(machines, joining[i].machine);
     const auto machine = static_cast<int32_t>(known - machines.begin());
-    if (known == machines.end()) machines.push_back(guests[i].machine);
-    map.ranks[static_cast<size_t>(guests[i].rank)] = {
-        .endpoint = *end, .process = guests[i].process, .machine = machine, .host = guests[i].host};
+    if (known == machines.end()) machines.push_back(joining[i].machine);
+    map.ranks[static_cast<size_t>(joining[i].rank)] = {
+        .endpoint = *end, .process = joining[i].process, .machine = machine, .host = joining[i].host};
   }
   return map;
 }
 
 // Rank 0's part in connecting all with all.
-Result<std::vector<Link>> ConnectGuests(const RankEnvironment& environment, const Door& door,
-                                        const JoinOptions& options, const std::vector<Guest>& guests) {
+Result<std::vector<Link>> ConnectJoining(const RankEnvironment& environment, const RankListener& listener,
+                                         const JoinOptions& options,
+                                         const std::vector<JoiningRank>& joining) {
   const Clock::time_point end = Clock::now() + options.timeout;
-  Words<Place> places(guests);
+  Words<Place> places(joining);
   const Status placed = places.AwaitAll(end, options);
-  Result<RankMap> map = placed.ok() ? MakeMap(door, guests, places) : Error(placed);
+  Result<RankMap> map = placed.ok() ? MakeMap(listener, joining, places) : Error(placed);
   const MapReply reply{.word = ToWord(map ? Status() : map.error()), .map = map ? *map : RankMap()};
-  for (const Guest& guest : guests) (void)guest.socket.Write(reply);
+  for (const JoiningRank& joiner : joining) (void)joiner.socket.Write(reply);
   if (!map) return Error(map.error());
-  Words<Word> connected(guests);
+  Words<Word> connected(joining);
   Result<std::vector<Link>> links =
-      ConnectRanks(*map, 0, environment.size, door.socket(), end, [&]() -> Status {
+      ConnectRanks(*map, 0, environment.size, listener.socket(), end, [&]() -> Status {
         if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
         return connected.Look();
       });
@@ -227,7 +229,7 @@ Result<std::vector<Link>> ConnectGuests(const RankEnvironment& environment, cons
     if (!all.ok()) links = Error(all);
   }
   const Word verdict = ToWord(links ? Status() : links.error());
-  for (const Guest& guest : guests) (void)guest.socket.Write(verdict);
+  for (const JoiningRank& joiner : joining) (void)joiner.socket.Write(verdict);
   if (links) LogInfo(fmt::format("ranks exchange over TCP ({})", ToString(*map, environment.size)));
   return links;
 }
@@ -255,43 +257,44 @@ Result<std::vector<Link>> ConnectToAll(const RankEnvironment& environment, const
   if (!reply) return silent(reply.error());
   DSV4_TRY(FromWord(reply->word));
   reply->map.ranks[0].endpoint = *far;
-  Arrival<Word> verdict;
+  PartialRead<Word> verdict;
   Result<std::vector<Link>> links =
       ConnectRanks(reply->map, environment.rank, environment.size, listener->fd(), end, [&]() -> Status {
         switch (verdict.Look(rank_zero)) {
-          case Arrival<Word>::State::kUnderWay:
+          case PartialRead<Word>::State::kPending:
             return {};
-          case Arrival<Word>::State::kHere:
+          case PartialRead<Word>::State::kComplete:
             return FromWord(verdict.record());
-          case Arrival<Word>::State::kEnded:
+          case PartialRead<Word>::State::kEnded:
             break;
         }
         return {StatusCode::kUnavailable, "rank 0 ended"};
       });
   (void)rank_zero.Write(ToWord(links ? Status() : links.error()));
-  while (verdict.Look(rank_zero) == Arrival<Word>::State::kUnderWay && Clock::now() < end) ::usleep(1000);
+  while (verdict.Look(rank_zero) == PartialRead<Word>::State::kPending && Clock::now() < end) ::usleep(1000);
   switch (verdict.Look(rank_zero)) {
-    case Arrival<Word>::State::kHere:
+    case PartialRead<Word>::State::kComplete:
       DSV4_TRY(FromWord(verdict.record()));
       break;
-    case Arrival<Word>::State::kUnderWay:
+    case PartialRead<Word>::State::kPending:
       return silent({StatusCode::kDeadlineExceeded, "gave no answer"});
-    case Arrival<Word>::State::kEnded:
+    case PartialRead<Word>::State::kEnded:
       return silent({StatusCode::kUnavailable, "ended"});
   }
   return links;
 }
 
-Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment, std::optional<Door> door,
+Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment,
+                                              std::optional<RankListener> listener,
                                               const JoinOptions& options) {
-  if (!door) {
-    DSV4_ASSIGN_OR_RETURN(door, Door::Open(environment.address, environment.port));
+  if (!listener) {
+    DSV4_ASSIGN_OR_RETURN(listener, RankListener::Open(environment.address, environment.port));
   }
-  std::vector<Guest> guests;
-  Status status = TakeIn(environment, *door, options, guests);
+  std::vector<JoiningRank> joining;
+  Status status = AcceptRanks(environment, *listener, options, joining);
   const MachineId mine = ThisMachine();
-  const bool over_tcp = options.always_tcp || std::ranges::any_of(guests, [&](const Guest& guest) {
-                          return guest.machine != mine;
+  const bool over_tcp = options.always_tcp || std::ranges::any_of(joining, [&](const JoiningRank& joiner) {
+                          return joiner.machine != mine;
                         });
   Reply reply;
   reply.over_tcp = over_tcp ? 1 : 0;
@@ -302,7 +305,7 @@ Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment
       memory = std::move(*created);
       // From here on all know all: a rank that ends before it opens the memory is missed at once, and not when the deadline has passed.
       const Layout layout(memory->data(), environment.size);
-      for (const Guest& guest : guests) layout.control(guest.rank).process.store(guest.process);
+      for (const JoiningRank& joiner : joining) layout.control(joiner.rank).process.store(joiner.process);
       reply.creator = ::getpid();
       reply.fd = memory->fd();
     } else {
@@ -310,10 +313,10 @@ Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment
     }
   }
   reply.word = ToWord(status);
-  for (const Guest& guest : guests) (void)guest.socket.Write(reply);
+  for (const JoiningRank& joiner : joining) (void)joiner.socket.Write(reply);
   if (!status.ok()) return Error(status);
   if (!over_tcp) return JoinSharedMemory(std::move(memory), 0, environment.size, options.timeout);
-  DSV4_ASSIGN_OR_RETURN(std::vector<Link> links, ConnectGuests(environment, *door, options, guests));
+  DSV4_ASSIGN_OR_RETURN(std::vector<Link> links, ConnectJoining(environment, *listener, options, joining));
   return MakeSocketGroup(std::move(links), 0, options.timeout);
 }
 
@@ -356,7 +359,7 @@ Result<std::unique_ptr<Communicator>> Visit(const RankEnvironment& environment, 
 
 }  // namespace
 
-Result<Door> Door::Open(const std::string& address, int port) {
+Result<RankListener> RankListener::Open(const std::string& address, int port) {
   DSV4_ASSIGN_OR_RETURN(
       Socket socket, ForAddress(address, port, true, [](const Socket& s, const addrinfo& a) {
         const int on = 1;
@@ -366,12 +369,14 @@ Result<Door> Door::Open(const std::string& address, int port) {
   const std::optional<Endpoint> end = LocalEnd(socket);
   if (!end)
     return Error(StatusCode::kUnavailable, fmt::format("{} port {}: no local address", address, port));
-  return Door(std::move(socket), *end);
+  return RankListener(std::move(socket), *end);
 }
 
-Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment, std::optional<Door> door,
+Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment,
+                                                std::optional<RankListener> listener,
                                                 const JoinOptions& options) {
-  return environment.rank == 0 ? Receive(environment, std::move(door), options) : Visit(environment, options);
+  return environment.rank == 0 ? Receive(environment, std::move(listener), options)
+                               : Visit(environment, options);
 }
 
 }  // namespace dsv4::comm

@@ -33,18 +33,18 @@ struct RankEnvironment {
 // wanted.
 Result<std::optional<RankEnvironment>> ReadRankEnvironment();
 
-// Rank 0's open door.
-class Door {
+// Rank 0's open listener.
+class RankListener {
  public:
   // Port 0: a free one. Unavailable when the address cannot be listened on.
-  static Result<Door> Open(const std::string& address, int port);
+  static Result<RankListener> Open(const std::string& address, int port);
 
   int port() const { return end_.port; }
   int socket() const { return socket_.fd(); }
   const Endpoint& end() const { return end_; }
 
  private:
-  Door(Socket socket, const Endpoint& end) : socket_(std::move(socket)), end_(end) {}
+  RankListener(Socket socket, const Endpoint& end) : socket_(std::move(socket)), end_(end) {}
 
   Socket socket_;
   Endpoint end_;
@@ -61,10 +61,11 @@ struct JoinOptions {
 };
 
 // The group of all ranks of `environment`: in shared memory where all run on one machine (comm/machine.h), else over TCP, of which rank 0
-// tells the log. Rank 0 passes the door it opened, or none to open it here. What strangers say at the ports does no harm.
+// tells the log. Rank 0 passes the listener it opened, or none to open it here. What strangers say at the ports does no harm.
 // Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come; InvalidArgument for two of one number, another
 // WORLD_SIZE or another agreement; Unavailable for a rank that ended, or that another does not reach.
-Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment, std::optional<Door> door,
+Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment,
+                                                std::optional<RankListener> listener,
                                                 const JoinOptions& options);
 
 }  // namespace dsv4::comm

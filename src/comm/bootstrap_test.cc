@@ -100,27 +100,28 @@ TEST_F(EnvironmentTest, ThePortOfTorchrunIsItsOwn) {
 // For what does not wait: a slow machine is in no hurry.
 constexpr std::chrono::milliseconds kLong = std::chrono::seconds(120);
 
-// Rank 0 and guests (what they say of rank, size and agreement), all at once.
-struct Guest {
+// Rank 0 and the ranks that join (what they say of rank, size and agreement), all at once.
+struct JoiningRank {
   int rank;
   int size;
   std::string agreement;
 };
-std::vector<Joined> Meet(int size, const std::vector<Guest>& guests, bool always_tcp,
+std::vector<Joined> Meet(int size, const std::vector<JoiningRank>& joining, bool always_tcp,
                          std::chrono::milliseconds timeout = kLong) {
-  auto door = Door::Open("127.0.0.1", 0);
-  EXPECT_TRUE(door.has_value());
-  const int port = door->port();
-  std::vector<Joined> joined(guests.size() + 1);
+  auto listener = RankListener::Open("127.0.0.1", 0);
+  EXPECT_TRUE(listener.has_value());
+  const int port = listener->port();
+  std::vector<Joined> joined(joining.size() + 1);
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < guests.size(); ++i) {
+  for (size_t i = 0; i < joining.size(); ++i) {
     threads.emplace_back([&, i] {
-      joined[i + 1] = JoinRanks({.rank = guests[i].rank, .size = guests[i].size, .port = port}, std::nullopt,
-                                {.timeout = timeout, .agreement = guests[i].agreement, .still_wanted = {}});
+      joined[i + 1] =
+          JoinRanks({.rank = joining[i].rank, .size = joining[i].size, .port = port}, std::nullopt,
+                    {.timeout = timeout, .agreement = joining[i].agreement, .still_wanted = {}});
     });
   }
   joined[0] =
-      JoinRanks({.rank = 0, .size = size, .port = port}, std::move(*door),
+      JoinRanks({.rank = 0, .size = size, .port = port}, std::move(*listener),
                 {.timeout = timeout, .agreement = "tiny", .always_tcp = always_tcp, .still_wanted = {}});
   for (std::thread& thread : threads) thread.join();
   return joined;
@@ -209,9 +210,9 @@ void AllowOneMoreFile() {
 // Rank 1 says that it is there and then ends, before it has opened the shared memory: here because it may open no more files than
 // the socket it says that with.
 TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
-  auto door = Door::Open("127.0.0.1", 0);
-  ASSERT_TRUE(door.has_value());
-  const int port = door->port();
+  auto listener = RankListener::Open("127.0.0.1", 0);
+  ASSERT_TRUE(listener.has_value());
+  const int port = listener->port();
   const pid_t process = ::fork();
   ASSERT_GE(process, 0);
   if (process == 0) {
@@ -221,7 +222,7 @@ TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
     ::_exit(!group && group.error().message().find("shared memory") != std::string::npos ? 0 : 1);
   }
   const auto begin = std::chrono::steady_clock::now();
-  const Joined group = JoinRanks({.rank = 0, .size = 2, .port = port}, std::move(*door),
+  const Joined group = JoinRanks({.rank = 0, .size = 2, .port = port}, std::move(*listener),
                                  {.timeout = kLong, .agreement = "", .still_wanted = {}});
   ASSERT_TRUE(group.has_value()) << group.error().ToString();
   const Status met = (*group)->Barrier();
@@ -236,9 +237,9 @@ TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
 // Over TCP a rank that ends while all connect is missed by rank 0, and the others hear of it: here because it may open no more files, so
 // that it cannot listen.
 TEST(JoinRanks, WhoCannotConnectIsNamed) {
-  auto door = Door::Open("127.0.0.1", 0);
-  ASSERT_TRUE(door.has_value());
-  const int port = door->port();
+  auto listener = RankListener::Open("127.0.0.1", 0);
+  ASSERT_TRUE(listener.has_value());
+  const int port = listener->port();
   const pid_t process = ::fork();
   ASSERT_GE(process, 0);
   if (process == 0) {
@@ -252,7 +253,7 @@ TEST(JoinRanks, WhoCannotConnectIsNamed) {
     other = JoinRanks({.rank = 2, .size = 3, .port = port}, std::nullopt,
                       {.timeout = kLong, .agreement = "", .still_wanted = {}});
   });
-  const Joined group = JoinRanks({.rank = 0, .size = 3, .port = port}, std::move(*door),
+  const Joined group = JoinRanks({.rank = 0, .size = 3, .port = port}, std::move(*listener),
                                  {.timeout = kLong, .agreement = "", .always_tcp = true, .still_wanted = {}});
   third.join();
   for (const Joined* joined : {&group, static_cast<const Joined*>(&other)}) {
@@ -273,17 +274,17 @@ int OpenSocket(int port) {
 
 // A rank may be kept from speaking for seconds (a busy machine, a frozen container) and is then heard; meanwhile the others are.
 TEST(JoinRanks, WhoIsSilentIsNotSentAwayAndKeepsNobodyWaiting) {
-  auto door = Door::Open("127.0.0.1", 0);
-  ASSERT_TRUE(door.has_value());
-  const int port = door->port();
+  auto listener = RankListener::Open("127.0.0.1", 0);
+  ASSERT_TRUE(listener.has_value());
+  const int port = listener->port();
   const int silent = OpenSocket(port);
   std::atomic<bool> stop = false;
   const RankEnvironment environment{.rank = 0, .size = 3, .port = port};
   std::thread rank_zero([&] {
     const Joined group =
-        JoinRanks(environment, std::move(*door), {.timeout = kLong, .agreement = "", .still_wanted = [&] {
-                                                    return stop ? Cancelled("told") : Status();
-                                                  }});
+        JoinRanks(environment, std::move(*listener), {.timeout = kLong, .agreement = "", .still_wanted = [&] {
+                                                        return stop ? Cancelled("told") : Status();
+                                                      }});
     EXPECT_EQ(group.error().message(), "told");
   });
   pollfd left{.fd = silent, .events = POLLIN, .revents = 0};
@@ -296,9 +297,9 @@ TEST(JoinRanks, WhoIsSilentIsNotSentAwayAndKeepsNobodyWaiting) {
 
 // Port scanners, web browsers and others that find the port: sent away or left standing, and the ranks meet.
 TEST_P(Join, StrangersDoNoHarm) {
-  auto door = Door::Open("127.0.0.1", 0);
-  ASSERT_TRUE(door.has_value());
-  const int port = door->port();
+  auto listener = RankListener::Open("127.0.0.1", 0);
+  ASSERT_TRUE(listener.has_value());
+  const int port = listener->port();
   const std::string noise(100000, 'x');
   const std::string request = "GET / HTTP/1.1\r\nHost: dsv4\r\n\r\n";
   std::vector<int> strangers;
@@ -310,29 +311,29 @@ TEST_P(Join, StrangersDoNoHarm) {
     ::close(strangers[strangers.size() - 2]);  // One of them leaves.
     strangers.erase(strangers.end() - 2);
   }
-  Joined guest;
+  Joined joiner;
   std::thread second([&] {
-    guest = JoinRanks({.rank = 1, .size = 2, .port = port}, std::nullopt,
-                      {.timeout = kLong, .agreement = "", .still_wanted = {}});
-    if (guest) {
-      EXPECT_TRUE((*guest)->Barrier().ok());
+    joiner = JoinRanks({.rank = 1, .size = 2, .port = port}, std::nullopt,
+                       {.timeout = kLong, .agreement = "", .still_wanted = {}});
+    if (joiner) {
+      EXPECT_TRUE((*joiner)->Barrier().ok());
     }
   });
   const Joined group =
-      JoinRanks({.rank = 0, .size = 2, .port = port}, std::move(*door),
+      JoinRanks({.rank = 0, .size = 2, .port = port}, std::move(*listener),
                 {.timeout = kLong, .agreement = "", .always_tcp = GetParam(), .still_wanted = {}});
   ASSERT_TRUE(group.has_value()) << group.error().ToString();
   EXPECT_TRUE((*group)->Barrier().ok());
   second.join();
-  EXPECT_TRUE(guest.has_value());
+  EXPECT_TRUE(joiner.has_value());
   for (const int stranger : strangers) ::close(stranger);
 }
 
 TEST(JoinRanks, RankZeroStopsWaitingWhenTold) {
-  auto door = Door::Open("127.0.0.1", 0);
-  ASSERT_TRUE(door.has_value());
+  auto listener = RankListener::Open("127.0.0.1", 0);
+  ASSERT_TRUE(listener.has_value());
   const Joined group = JoinRanks(
-      {.rank = 0, .size = 2, .port = door->port()}, std::move(*door),
+      {.rank = 0, .size = 2, .port = listener->port()}, std::move(*listener),
       {.timeout = kLong, .agreement = "", .still_wanted = [] { return Cancelled("the child ended"); }});
   ASSERT_FALSE(group.has_value());
   EXPECT_EQ(group.error().message(), "the child ended");

@@ -87,25 +87,25 @@ std::string_view Get(const std::array<char, kSize>& field) {
 
 // A record that arrives on a socket, in as many pieces as it likes. No call waits for it.
 template <typename Record>
-class Arrival {
+class PartialRead {
  public:
-  enum class State : uint8_t { kUnderWay, kHere, kEnded };
+  enum class State : uint8_t { kPending, kComplete, kEnded };
 
   // Takes what there is.
   State Look(const Socket& socket) {
     static_assert(std::is_trivially_copyable_v<Record>);
-    while (arrived_ < sizeof(Record)) {
-      const ssize_t count = ::recv(socket.fd(), reinterpret_cast<char*>(&record_) + arrived_,
-                                   sizeof(Record) - arrived_, MSG_DONTWAIT);
+    while (num_read_ < sizeof(Record)) {
+      const ssize_t count = ::recv(socket.fd(), reinterpret_cast<char*>(&record_) + num_read_,
+                                   sizeof(Record) - num_read_, MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return State::kUnderWay;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return State::kPending;
       if (count <= 0) {
         error_ = count == 0 ? 0 : errno;
         return State::kEnded;
       }
-      arrived_ += static_cast<size_t>(count);
+      num_read_ += static_cast<size_t>(count);
     }
-    return State::kHere;
+    return State::kComplete;
   }
   const Record& record() const { return record_; }
   // Why it ended: an error number, 0 where the other side closed the connection.
@@ -113,7 +113,7 @@ class Arrival {
 
  private:
   Record record_;
-  size_t arrived_ = 0;
+  size_t num_read_ = 0;
   int error_ = 0;
 };
 
@@ -122,11 +122,11 @@ class Arrival {
 template <typename Record>
 Result<Record> Await(const Socket& socket, std::chrono::steady_clock::time_point end,
                      const std::function<Status()>& still_wanted) {
-  Arrival<Record> arrival;
+  PartialRead<Record> read;
   for (;;) {
-    const auto state = arrival.Look(socket);
-    if (state == Arrival<Record>::State::kHere) return arrival.record();
-    if (state == Arrival<Record>::State::kEnded) return Error(StatusCode::kUnavailable, "ended");
+    const auto state = read.Look(socket);
+    if (state == PartialRead<Record>::State::kComplete) return read.record();
+    if (state == PartialRead<Record>::State::kEnded) return Error(StatusCode::kUnavailable, "ended");
     if (still_wanted) DSV4_TRY(still_wanted());
     if (std::chrono::steady_clock::now() > end) return Error(StatusCode::kDeadlineExceeded, "not there");
     pollfd wanted{.fd = socket.fd(), .events = POLLIN, .revents = 0};
@@ -137,11 +137,11 @@ Result<Record> Await(const Socket& socket, std::chrono::steady_clock::time_point
 // Takes in callers at a listening socket that send a record. A silent or slow one holds up no other and is sent away only
 // when very many come after.
 template <typename Record>
-class Reception {
+class AcceptQueue {
  public:
   static constexpr size_t kMaxCallers = 256;
 
-  explicit Reception(int listener) : listener_(listener) {}
+  explicit AcceptQueue(int listener) : listener_(listener) {}
 
   // The next caller that has sent a whole record; nullopt where there is none within `wait`, or a caller came or left meanwhile.
   std::optional<std::pair<Socket, Record>> Next(std::chrono::milliseconds wait) {
@@ -151,12 +151,12 @@ class Reception {
     if (::poll(wanted.data(), wanted.size(), static_cast<int>(wait.count())) < 1) return std::nullopt;
     for (size_t i = 0; i < callers_.size(); ++i) {
       if (wanted[i + 1].revents == 0) continue;
-      const auto state = callers_[i].arrival.Look(callers_[i].socket);
-      if (state == Arrival<Record>::State::kUnderWay) continue;
+      const auto state = callers_[i].read.Look(callers_[i].socket);
+      if (state == PartialRead<Record>::State::kPending) continue;
       Caller caller = std::move(callers_[i]);
       callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (state == Arrival<Record>::State::kEnded) return std::nullopt;
-      return std::pair(std::move(caller.socket), caller.arrival.record());
+      if (state == PartialRead<Record>::State::kEnded) return std::nullopt;
+      return std::pair(std::move(caller.socket), caller.read.record());
     }
     if (wanted[0].revents == 0) return std::nullopt;
     Socket caller(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
@@ -169,7 +169,7 @@ class Reception {
  private:
   struct Caller {
     Socket socket;
-    Arrival<Record> arrival;
+    PartialRead<Record> read;
   };
   int listener_;
   std::vector<Caller> callers_;  // Have not introduced themselves.

@@ -72,7 +72,7 @@ Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, i
     // A call is taken by the system, so no rank waits here for another's answer.
     if (r < rank) DSV4_TRY(Call(map, rank, r, end, link));
   }
-  Reception<LinkHello> reception(listener);
+  AcceptQueue<LinkHello> queue(listener);
   for (int left = 2 * (size - 1 - rank); left > 0;) {
     if (still_wanted) DSV4_TRY(still_wanted());
     if (Clock::now() > end) {
@@ -84,7 +84,7 @@ Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, i
       return Error(StatusCode::kDeadlineExceeded,
                    fmt::format("rank {}: ranks {} did not connect in time", rank, fmt::join(missing, ", ")));
     }
-    auto caller = reception.Next(std::chrono::milliseconds(50));
+    auto caller = queue.Next(std::chrono::milliseconds(50));
     if (!caller) continue;
     const LinkHello& hello = caller->second;
     const bool known = hello.magic == kLink && hello.token == map.token && hello.rank > rank &&

@@ -324,10 +324,10 @@ void SocketMesh::ReadNews() {
     Peer& other = peer(r);
     if (r == rank_ || other.ended) continue;
     const auto state = other.news.Look(other.link.news);
-    if (state == Arrival<News>::State::kUnderWay) continue;
+    if (state == PartialRead<News>::State::kPending) continue;
     other.ended = true;
     const News& news = other.news.record();
-    if (state == Arrival<News>::State::kEnded || news.magic != kNews) {
+    if (state == PartialRead<News>::State::kEnded || news.magic != kNews) {
       if (!failed_) RecordEnd(r, other.news.error());
     } else if (news.left != 0) {
       Record({StatusCode::kUnavailable, fmt::format("rank {} of {} ({}) left the group", r, size(), Name(r))},

@@ -98,7 +98,7 @@ class SocketMesh {
   struct Peer {
     Link link;
     // With mutex_ held.
-    Arrival<News> news;
+    PartialRead<News> news;
     bool ended = false;  // Nothing more comes over the connection for news.
     // Of the thread that exchanges.
     uint64_t last_exchange = 0;      // That it takes part in, by number,

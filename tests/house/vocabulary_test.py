@@ -58,7 +58,8 @@ class VocabularyTest(unittest.TestCase):
 
     def test_patterns_find_their_words(self) -> None:
         examples = {"copy engine": "by the Copy Engine", "processor": "132 processors", "imagined": "IsImagined(group)",
-                    "some tens": "for some tens of tokens", "one ahead": "steps run ahead", "who": "whoever waits"}
+                    "some tens": "for some tens of tokens", "one ahead": "steps run ahead", "door": "comm::Door",
+                    "who": "whoever waits"}
         for word in json.loads(LIST.read_text())["words"]:
             if word["word"] in examples:
                 self.assertRegex(examples[word["word"]], re.compile(word["pattern"], re.IGNORECASE))
