@@ -9,9 +9,9 @@
 //
 // Two warpgroups have every other tile of the block's, then half of its columns each; the third brings everything.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/attention/attention_sums.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
 #include "backend/cuda/kernels/attention/hopper_columns_rows.cuh"
+#include "backend/cuda/kernels/attention/hopper_softmax.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -33,9 +33,8 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / 128;
   const int lane = thread % 32;
-  const int place = lane % 4;
-  const int row =
-      thread % 128 / 32 * 16 + lane / 4;  // The heads of this thread: this one and that eight further.
+  const int place = PlaceOf(thread);
+  const int row = RowOf(thread);
   const int mine = (item.num_own + 1 - group) / 2;
   float sinks[2];
 #pragma unroll
@@ -77,16 +76,15 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     const int num_keys = item.num_keys - tile_of(i) * kKeys;
 #pragma unroll
     for (int k = 0; k < kLogits; ++k) {
-      logits[i][k] = k / 4 * 8 + place * 2 + k % 2 < num_keys ? logits[i][k] * p.softmax_scale : -INFINITY;
+      logits[i][k] = LogitOf(logits[i][k], k, 0, num_keys, place, p.softmax_scale);
       maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], logits[i][k]);
     }
   }
 
   // A block that has all largest logits knows that all have used their queries and keys: weights may come to their place.
+  ShareLargest(maxima);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    for (int offset = 2; offset > 0; offset /= 2)
-      maxima[r] = fmaxf(maxima[r], __shfl_xor_sync(kWholeWarp, maxima[r], offset));
     for (int to = place; to < kBlocks; to += 4)
       SendTo(&m.maxima[item.rank][group][row + 8 * r], maxima[r], &m.maxima_came, to);
   }
@@ -104,15 +102,8 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     const int tile = tile_of(i);
     unsigned char* const weights = m.place + tile * kBlockBytes;
     float* const sums = all_sums + tile * kHeads;
-#pragma unroll
-    for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(logits[i][k] - maxima[k / 2 % 2]);
-      // Rounded for the value product only.
-#pragma unroll
-    for (int k = 0; k < kLogits; k += 2) {
-      const int head = row + k / 2 % 2 * 8;
-      *reinterpret_cast<uint32_t*>(weights + head * 128 + ((k / 4) ^ (head % 8)) * 16 + place * 4) =
-          Bf16Pair(logits[i][k], logits[i][k + 1]);
-    }
+    WeighLogits(logits[i], maxima, logits[i]);
+    StoreWeights(weights, logits[i], row, 0, place);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = SumOfTile(logits[i], r, place);
@@ -144,22 +135,12 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
       WaitForPhase(&m.weights_came[tile], 0);
       WaitForPhase(&m.slot_full[slot], parity);
       PublishToMatrixSteps();
-      const uint64_t weights = MatrixDescriptor(SharedAddress(m.place) + tile * kBlockBytes);
-      const uint32_t columns = SharedAddress(m.place) + C::SlotBegin(slot);
       float values[C::kGroupColumns / 2];
-      FenceRegisters(values);
-      BeginMatrixSteps();
-#pragma unroll
-      for (int i = 0; i < kKeys / 16; ++i) {
-        SharedMatrixStep<C::kGroupColumns, true>::Add(
-            values, weights + 2 * i, TransposedDescriptor(columns + i * (16 * 128), kBlockBytes),
-            i > 0 ? 1 : 0);
-      }
-      CommitMatrixSteps();
+      BeginValues<C::kGroupColumns>(values, SharedAddress(m.place) + tile * kBlockBytes,
+                                    SharedAddress(m.place) + C::SlotBegin(slot));
 #pragma unroll
       for (int r = 0; r < 2; ++r) normalizers[r] += all_sums[tile * kHeads + row + 8 * r];
-      WaitForMatrixSteps<0>();
-      FenceRegisters(values);
+      FinishValues(values);
       if (lane == 0) Arrive(&m.slot_empty[slot]);
 #pragma unroll
       for (int i = 0; i < C::kGroupColumns / 2; ++i) o[i] += values[i];
@@ -189,12 +170,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
         *reinterpret_cast<uint32_t*>(out + i * 8) = Bf16Pair(quotient(o[j]), quotient(o[j + 1]));
       }
     };
-    const Divisor divisor(normalizers[r]);
-    if (divisor.is_plain && ArePlain(o, r)) {
-      store([&](float x) { return divisor.Plain(x); });
-    } else {
-      store([&](float x) { return divisor.Any(x); });
-    }
+    DivideRow(o, r, normalizers[r], store);
   }
 }
 

@@ -6,7 +6,6 @@
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
-#include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/cluster_barrier.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/hopper_packed_rows.cuh"
@@ -15,21 +14,11 @@
 
 namespace dsv4::backend::cuda::columns {
 
-inline constexpr int kDim = 512;
-inline constexpr int kHeads = 64;
-inline constexpr int kKeys = 64;
+using namespace hopper;  // NOLINT(google-build-using-namespace): what this kernel shares with two others.
+
 inline constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
-inline constexpr int kConsumers = 256;
-inline constexpr int kProducers = 128;
-inline constexpr int kConsumerRegisters = 224;
 inline constexpr int kThreads = kConsumers + kProducers;
-// A block gets 168 registers a thread at first.
-inline constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegisters) / kProducers;
-inline constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
-inline constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
-inline constexpr int kRowsBytes = kDim / kCols * kBlockBytes;
-inline constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
-inline constexpr int kHalves = 2;          // Of 64 rows' columns: what comes by itself.
+inline constexpr int kHalves = 2;  // Of 64 rows' columns: what comes by itself.
 inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
 // How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of all tiles (bf16
@@ -112,7 +101,7 @@ __device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const Ro
     const int r = warp * 16 + i;
     const uint16_t* const row = row_of(r);
     const bool exists = row != nullptr;
-    CopyAsync16(to + r * 128 + ((lane % 8) ^ (r % 8)) * 16,
+    CopyAsync16(to + PieceOfLine(r, lane % kLinePieces),
                 exists ? static_cast<const void*>(row + half * (kDim / kHalves) + lane * 8) : any, exists);
   }
 }
@@ -132,7 +121,7 @@ __device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t*
     const int r = warp * 16 + i + lane / kPieces;
     const uint16_t* const row = rows[r];
     const bool exists = row != nullptr;
-    CopyAsync16(to + r * 128 + ((piece % 8) ^ (r % 8)) * 16,
+    CopyAsync16(to + PieceOfLine(r, piece % kLinePieces),
                 exists ? static_cast<const void*>(row + first_column + piece * 8) : any, exists);
   }
 }

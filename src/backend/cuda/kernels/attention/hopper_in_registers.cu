@@ -8,43 +8,25 @@
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/device/numeric/reduce.cuh"
-#include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
-#include "backend/cuda/kernels/attention/attention_sums.cuh"
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
 #include "backend/cuda/kernels/attention/hopper_packed_rows.cuh"
+#include "backend/cuda/kernels/attention/hopper_softmax.cuh"
 #include "backend/cuda/lowering/select/attention.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kDim = 512;
-constexpr int kHeads = 64;
-constexpr int kKeys = 64;
-constexpr int kMostTiles = static_cast<int>(kMaxInRegistersTiles);
-constexpr int kConsumers = 256;
-constexpr int kProducers = 128;
-constexpr int kConsumerRegisters = 224;
-constexpr int kThreads = kConsumers + kProducers;
-// A block gets 168 registers a thread at first.
-constexpr int kProducerRegisters = (168 * kThreads - kConsumers * kConsumerRegisters) / kProducers;
-constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
-constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
-constexpr int kBlocks = kDim / kCols;
-constexpr int kStepsOfBlock = kCols / 16;
-constexpr int kLogits = kKeys / 2;  // A thread's of a tile.
+using namespace hopper;  // NOLINT(google-build-using-namespace): what this kernel shares with two others.
 
-// 64 rows of kDim, [kBlocks][64][kCols], pieces permuted.
-struct Rows {
-  unsigned char bytes[kBlocks * kBlockBytes];
-};
+constexpr int kMostTiles = static_cast<int>(kMaxInRegistersTiles);
+constexpr int kStepsOfBlock = kCols / 16;
 
 struct Shared {
   Rows keys[2];  // Of even and odd tiles.
   // The queries, then bf16 weights [tiles][kHeads][kKeys], pieces permuted.
-  unsigned char q_or_weights[std::max(kBlocks, kMostTiles) * kBlockBytes];
+  unsigned char q_or_weights[std::max(kRowBlocks, kMostTiles) * kBlockBytes];
   float tile_sums[kMostTiles][kHeads];
   float maxima[2][kHeads];  // Of each warpgroup's logits.
   uint2 scales[2][kKeys];   // Of packed keys.
@@ -52,7 +34,7 @@ struct Shared {
   uint64_t keys_full[2];
   uint64_t keys_empty[2];
   uint64_t q_full;
-  uint64_t q_empty[kBlocks];  // No warp reads queries, or weights, where this block of queries lies.
+  uint64_t q_empty[kRowBlocks];  // No warp reads queries, or weights, where this block of queries lies.
 };
 
 __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
@@ -64,11 +46,6 @@ __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
 // Lanes of a row's block of columns, and rows that a warp copies a block of at once.
 constexpr int kLanesOfBlock = kCols / 8;
 constexpr int kRowsAtOnce = 32 / kLanesOfBlock;
-
-// Where the piece of this lane lies in row `row` of a block.
-__device__ __forceinline__ uint32_t PlaceOfPiece(int row, int piece) {
-  return static_cast<uint32_t>(row * 128 + (piece ^ (row % 8)) * 16);
-}
 
 // Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none: zeros.
 __device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16_t* row_of_lane,
@@ -83,9 +60,9 @@ __device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16
         __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row_of_lane), row));
     const bool exists = from != nullptr;
     from = (exists ? from : static_cast<const uint16_t*>(any)) + piece * 8;
-    const uint32_t at = to + PlaceOfPiece(first_row + row, piece);
+    const uint32_t at = to + PieceOfLine(first_row + row, piece);
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block)
+    for (int block = 0; block < kRowBlocks; ++block)
       CopyAsync16(at + block * kBlockBytes, from + block * kCols, exists);
   }
 }
@@ -203,14 +180,14 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
         const uint32_t to = SharedAddress(m.q_or_weights) + block * kBlockBytes;
 #pragma unroll
         for (int i = 0; i < kHeads / 4; i += kRowsAtOnce) {
-          CopyAsync16(to + PlaceOfPiece(row_of_q + i, lane % kLanesOfBlock), q + i * kDim + block * kCols,
+          CopyAsync16(to + PieceOfLine(row_of_q + i, lane % kLanesOfBlock), q + i * kDim + block * kCols,
                       first_head + row_of_q + i < p.num_heads);
         }
       }
     };
     // Of the token in front, the place of weights that there are is given back tile by tile.
     constexpr int kEarlyBlock = 3;
-    bring_queries(kEarlyBlock, kBlocks);
+    bring_queries(kEarlyBlock, kRowBlocks);
     CommitCopies();
     if (num_fills > 0) bring(0);
     bring_queries(0, kEarlyBlock);
@@ -242,9 +219,8 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
   const int thread = static_cast<int>(threadIdx.x);
   const int half = thread / 128;  // The warpgroup.
   const int lane = thread % 32;
-  const int place = lane % 4;
-  const int row =
-      thread % 128 / 32 * 16 + lane / 4;  // The heads of this thread: this one and that eight further.
+  const int place = PlaceOf(thread);
+  const int row = RowOf(thread);
   const int groups = HeadGroups(p);
   const int num_items = p.num_tokens * groups;
   uint32_t fills[2] = {0, 0};  // Of both places, before this token.
@@ -268,11 +244,6 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
     float maxima[2] = {-INFINITY, -INFINITY};
     // Set, although they are overwritten: what is written under a condition would be kept from token to token.
     float logits[kMostTiles / 2][kLogits] = {};
-    // The logit of a sum, which lies where tensor cores leaves it.
-    const auto scaled = [&](int i, int k, float sum) {
-      const int key = (2 * i + half) * kKeys + k / 4 * 8 + place * 2 + k % 2;
-      return key < num_keys ? sum * p.softmax_scale : -INFINITY;
-    };
     // The keys of this warpgroup's tile number i, which is one of all in two.
 #pragma unroll
     for (int i = kMostTiles / 2 - 1; i >= 0; --i) {
@@ -298,14 +269,13 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
       if (i > 0 && lane == 0) ArriveTimes(&m.keys_empty[half], 2);
 #pragma unroll
       for (int k = 0; k < kLogits; ++k) {
-        logits[i][k] = scaled(i, k, logits[i][k]);
+        logits[i][k] = LogitOf(logits[i][k], k, (2 * i + half) * kKeys, num_keys, place, p.softmax_scale);
         maxima[k / 2 % 2] = fmaxf(maxima[k / 2 % 2], logits[i][k]);
       }
     }
+    ShareLargest(maxima);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      for (int offset = 2; offset > 0; offset /= 2)
-        maxima[r] = fmaxf(maxima[r], __shfl_xor_sync(kWholeWarp, maxima[r], offset));
       if (place == 0) m.maxima[half][row + 8 * r] = maxima[r];
     }
     MeetConsumers();
@@ -313,21 +283,13 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
     for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(m.maxima[0][row + 8 * r], m.maxima[1][row + 8 * r]);
 
     // No warp reads the queries any more. Where no weights come to lie, the next token's may.
-    if (thread >= num_tiles && thread < kBlocks) ArriveTimes(&m.q_empty[thread], kConsumers / 32);
+    if (thread >= num_tiles && thread < kRowBlocks) ArriveTimes(&m.q_empty[thread], kConsumers / 32);
 #pragma unroll
     for (int i = 0; i < kMostTiles / 2; ++i) {
       if (i >= mine) continue;
       const int tile = 2 * i + half;
-#pragma unroll
-      for (int k = 0; k < kLogits; ++k) logits[i][k] = expf(logits[i][k] - maxima[k / 2 % 2]);
-        // Rounded for the value product only.
-#pragma unroll
-      for (int k = 0; k < kLogits; k += 2) {
-        const int head = row + k / 2 % 2 * 8;
-        *reinterpret_cast<uint32_t*>(m.q_or_weights + tile * kBlockBytes + head * 128 +
-                                     ((k / 4) ^ (head % 8)) * 16 + place * 4) =
-            Bf16Pair(logits[i][k], logits[i][k + 1]);
-      }
+      WeighLogits(logits[i], maxima, logits[i]);
+      StoreWeights(m.q_or_weights + tile * kBlockBytes, logits[i], row, 0, place);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float sum = SumOfTile(logits[i], r, place);
@@ -356,20 +318,11 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         float values[64];
-        FenceRegisters(values);
-        BeginMatrixSteps();
-#pragma unroll
-        for (int i = 0; i < kKeys / 16; ++i) {
-          const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
-          SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
-                                           TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
-        }
-        CommitMatrixSteps();
-        WaitForMatrixSteps<0>();
-        FenceRegisters(values);
+        BeginValues<128>(values, weight_address, value_address + (half * 4 + part * 2) * kBlockBytes);
+        FinishValues(values);
         if (part == 1 && lane == 0) {
           Arrive(&m.keys_empty[odd]);
-          if (tile < kBlocks) Arrive(&m.q_empty[tile]);
+          if (tile < kRowBlocks) Arrive(&m.q_empty[tile]);
         }
 #pragma unroll
         for (int i = 0; i < 64; ++i) o[part][i] += values[i];

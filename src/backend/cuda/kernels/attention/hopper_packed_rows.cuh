@@ -4,14 +4,12 @@
 #pragma once
 
 #include "backend/cuda/device/numeric/packed_rows.cuh"
-#include "backend/cuda/device/ptx/wgmma_tma.cuh"
+#include "backend/cuda/kernels/attention/hopper_layout.cuh"
 
-namespace dsv4::backend::cuda {
+namespace dsv4::backend::cuda::hopper {
 
-inline constexpr int kLineBytes = 128;
 inline constexpr int kCodedBlocks = kReleaseRowCoded / kReleaseRowGroup;
 inline constexpr int kCodePieces = kReleaseRowGroup / 16;  // Of a line.
-inline constexpr int kLinePieces = kLineBytes / 16;
 
 __device__ __forceinline__ void CopyAsync8(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(exists ? 8 : 0)
@@ -28,11 +26,6 @@ __device__ __forceinline__ bool HasPhase(uint64_t* barrier, uint32_t parity) {
       : "r"(SharedAddress(barrier)), "r"(parity)
       : "memory");
   return has != 0;
-}
-
-// Where a piece of a row lies in its block.
-__device__ __forceinline__ uint32_t PieceOfLine(int row, int piece) {
-  return static_cast<uint32_t>(row * kLineBytes + (piece ^ (row % kLinePieces)) * 16);
 }
 
 // Asks for a line's piece: of codes one of kCodePieces, else one of kLinePieces. `block`: shared memory; zeros where no row is.
@@ -57,4 +50,4 @@ __device__ __forceinline__ void WidenLines(unsigned char* const (&blocks)[kCount
     *reinterpret_cast<uint4*>(blocks[i] + PieceOfLine(rows[i], piece)) = WidenE4m3(codes[i], scales[i]);
 }
 
-}  // namespace dsv4::backend::cuda
+}  // namespace dsv4::backend::cuda::hopper

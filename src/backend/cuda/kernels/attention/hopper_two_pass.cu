@@ -3,29 +3,20 @@
 // 16 keys; tiles added in order. Here a block goes through all tiles of a token for 64 heads, twice, while the next tiles
 // are on their way into shared memory: keys are read once for 64 heads, and no partial results leave the block.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/device/numeric/reduce.cuh"
-#include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/attention/hopper_packed_rows.cuh"
+#include "backend/cuda/kernels/attention/hopper_softmax.cuh"
 #include "backend/cuda/kernels/attention/hopper_two_pass.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kDim = 512;
-constexpr int kHeads = 64;
-constexpr int kKeys = 64;
-constexpr int kThreads = 256;  // Two warpgroups: half of a tile's keys each, then half of the columns each.
-constexpr int kBuffers = 2;
-constexpr int kCols = 64;                 // Of a block of rows in the layout of wgmma_tma.cuh,
-constexpr int kBlockBytes = kKeys * 128;  // with 64 rows.
-constexpr int kBlocks = kDim / kCols;
+using namespace hopper;  // NOLINT(google-build-using-namespace): what this kernel shares with two others.
 
-// 64 rows of kDim, [kBlocks][64][kCols], pieces permuted.
-struct Rows {
-  unsigned char bytes[kBlocks * kBlockBytes];
-};
+constexpr int kThreads =
+    kConsumers;  // Two warpgroups: half of a tile's keys each, then half of the columns each.
+constexpr int kBuffers = 2;
 
 struct Shared {
   Rows keys[kBuffers];
@@ -40,11 +31,11 @@ struct Shared {
 // A thread's share of 64 rows: a quarter of row thread / 4. `row` is null where there is none: zeros.
 __device__ __forceinline__ void CopyRow(Rows& rows, const uint16_t* row, const void* any) {
   const int r = static_cast<int>(threadIdx.x) / 4;
-  const uint32_t to = SharedAddress(rows.bytes) + r * 128;
+  const uint32_t to = SharedAddress(rows.bytes);
 #pragma unroll
   for (int i = 0; i < kDim / 8 / 4; ++i) {
     const int piece = i * 4 + static_cast<int>(threadIdx.x) % 4;
-    CopyAsync16(to + piece / 8 * kBlockBytes + ((piece % 8) ^ (r % 8)) * 16,
+    CopyAsync16(to + piece / kLinePieces * kBlockBytes + PieceOfLine(r, piece % kLinePieces),
                 row != nullptr ? static_cast<const void*>(row + piece * 8) : any, row != nullptr);
   }
 }
@@ -98,10 +89,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
   const int thread = static_cast<int>(threadIdx.x);
   const int half = thread / 128;  // The warpgroup.
-  const int lane = thread % 32;
-  const int place = lane % 4;
-  const int row =
-      thread % 128 / 32 * 16 + lane / 4;  // The heads of this thread: this one and that eight further.
+  const int place = PlaceOf(thread);
+  const int row = RowOf(thread);
 
   // Tiles come twice: steps [0, num_tiles) for maxima, then for values.
   const auto key_row = [&](int step) -> const uint16_t* {
@@ -136,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     FenceRegisters(logits);
     BeginMatrixSteps();
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
+    for (int block = 0; block < kRowBlocks; ++block) {
       const uint64_t a = MatrixDescriptor(q_address + block * kBlockBytes);
       const uint64_t b = MatrixDescriptor(key_address + block * kBlockBytes);
 #pragma unroll
@@ -148,10 +137,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     FenceRegisters(logits);
     const int64_t first_key = int64_t{step < num_tiles ? step : step - num_tiles} * kKeys + half * 32;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int64_t key = first_key + i / 4 * 8 + place * 2 + i % 2;
-      logits[i] = key < keys.num_keys ? logits[i] * p.softmax_scale : -INFINITY;
-    }
+    for (int i = 0; i < 16; ++i)
+      logits[i] = LogitOf(logits[i], i, first_key, keys.num_keys, place, p.softmax_scale);
   };
   const auto wait_for_tile = [&](int step) {
     WaitForCopies<kBuffers - 1>();
@@ -170,10 +157,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     copy_tile(step + kBuffers);
   }
+  ShareLargest(maxima);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    for (int offset = 2; offset > 0; offset /= 2)
-      maxima[r] = fmaxf(maxima[r], __shfl_xor_sync(kWholeWarp, maxima[r], offset));
     if (place == 0) m.maxima[half][row + 8 * r] = maxima[r];
   }
   __syncthreads();
@@ -192,16 +178,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     float logits[16];
     logits_of(step, logits);
     float weights[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) weights[i] = expf(logits[i] - maxima[i / 2 % 2]);
-      // Rounded for the value product only.
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int head = row + i / 2 % 2 * 8;
-      const int piece = half * 4 + i / 4;
-      *reinterpret_cast<uint32_t*>(m.weights + head * 128 + (piece ^ (head % 8)) * 16 + place * 4) =
-          Bf16FromFloat(weights[i]) | static_cast<uint32_t>(Bf16FromFloat(weights[i + 1])) << 16;
-    }
+    WeighLogits(logits, maxima, weights);
+    StoreWeights(m.weights, weights, row, half * 4, place);
     // Sums of eight keys in order, from lane to lane.
 #pragma unroll
     for (int group = 0; group < 8; ++group) {
@@ -225,17 +203,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       float values[64];
-      FenceRegisters(values);
-      BeginMatrixSteps();
-#pragma unroll
-      for (int i = 0; i < kKeys / 16; ++i) {
-        const uint32_t block = value_address + (half * 4 + part * 2) * kBlockBytes + i * (16 * 128);
-        SharedMatrixStep<128, true>::Add(values, MatrixDescriptor(weight_address) + 2 * i,
-                                         TransposedDescriptor(block, kBlockBytes), i > 0 ? 1 : 0);
-      }
-      CommitMatrixSteps();
-      WaitForMatrixSteps<0>();
-      FenceRegisters(values);
+      BeginValues<128>(values, weight_address, value_address + (half * 4 + part * 2) * kBlockBytes);
+      FinishValues(values);
 #pragma unroll
       for (int i = 0; i < 64; ++i) o[part][i] += values[i];
     }
