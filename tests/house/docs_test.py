@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE_SUFFIXES = {".h", ".cc", ".py", ".cmake", ".txt", ".md", ".json", ".sh", ".toml"}
 # Those that everybody reads first; their sentences are short.
 MAIN_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/adding-an-op.md", "docs/adding-a-kernel.md",
-                  "docs/glossary.md", "docs/cpu-backend.md", "docs/performance.md", "docs/scaling.md", "docs/scaling-design.md",
-                  "docs/cuda/overview.md", "docs/cuda/fusion.md", "docs/cuda/numerics.md"]
+                  "docs/glossary.md", "docs/checkpoints.md", "docs/constrained-decoding.md", "docs/dump-format.md",
+                  "docs/getting-started.md", "docs/python.md", "docs/c-api.md", "docs/cpu-backend.md", "docs/performance.md",
+                  "docs/scaling.md", "docs/scaling-design.md", "docs/cuda/overview.md", "docs/cuda/fusion.md", "docs/cuda/numerics.md"]
 # Built as pieces, so that this file is not its own finding.
 MACHINE_PATHS = re.compile("(?<![\\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + ")/[a-z]")
 
