@@ -261,6 +261,24 @@ Result<model::StepOutput> BenchRuns::VerifyStep(std::span<const int32_t> tokens)
   return output;
 }
 
+// As the engine verifies a draft: the backend chooses, where it gains by it.
+Status BenchRuns::TimedVerifyStep(std::span<const int32_t> tokens) {
+  if (!model_.asynchronous() || !model_.can_queue()) {
+    const Result<model::StepOutput> output = VerifyStep(tokens);
+    return output ? Status() : output.error();
+  }
+  const std::vector<sampling::ChoiceParams> greedy(tokens.size(), {.temperature = 0.0F});
+  const model::DecodeChunk chunk{.state = &states_[0],
+                                 .token = tokens[0],
+                                 .choice = greedy[0],
+                                 .draft = tokens.subspan(1),
+                                 .draft_choices = std::span(greedy).subspan(1)};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<model::QueuedStep> step,
+                               model_.QueueDecode(std::span(&chunk, 1), {}));
+  const auto chosen = step->Wait();
+  return chosen ? Status() : chosen.error();
+}
+
 Result<BenchRow> BenchRuns::Verify(int64_t rows) {
   BenchRow row = NewRow();
   row.depth = depth_;
@@ -280,13 +298,18 @@ Result<BenchRow> BenchRuns::Verify(int64_t rows) {
     }
   }
   DSV4_TRY(Rewind(0, 1, rows));
+  constexpr int kWarmUp = 4;  // A device takes a step that it knows another way.
+  for (int i = 0; i < kWarmUp; ++i) {
+    DSV4_TRY(TimedVerifyStep(tokens.back()));
+    DSV4_TRY(Rewind(0, 1, rows));
+  }
   const auto row_begin = Clock::now();
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
     tokens.push_back(RandomTokens(rows));
     output = {};
     const auto begin = Clock::now();
-    DSV4_ASSIGN_OR_RETURN(output, VerifyStep(tokens.back()));
+    DSV4_TRY(TimedVerifyStep(tokens.back()));
     row.seconds.push_back(Seconds(begin));
     DSV4_TRY(Rewind(0, 1, rows));
     Measure(row);

@@ -95,6 +95,7 @@ class BenchRuns {
                                  std::span<const int32_t> tokens);
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
   Result<model::StepOutput> VerifyStep(std::span<const int32_t> tokens);
+  Status TimedVerifyStep(std::span<const int32_t> tokens);
   Status CheckAlone(int64_t index, std::span<const int32_t> tokens, std::span<const float> logits);
 
   SamplingThreads sampling_threads_;

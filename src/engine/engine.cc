@@ -435,7 +435,7 @@ void Engine::Step(std::vector<Event>& events) {
     GoOn(events);
     return;
   }
-  ChooseDrafts();
+  if (ChooseDrafts() && VerifyOnBackend(events)) return;
 
   std::vector<Pending> pending;
   for (const auto& sequence : running_) {

@@ -90,9 +90,10 @@ struct EngineStats {
   int64_t num_waiting = 0;
   int64_t num_steps = 0;
   int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known,
-  int64_t num_steps_replayed = 0;  // and queued without a walk through the model (ops/step_replay.h).
-  int64_t num_prefill_tokens = 0;  // Computed.
-  int64_t num_cached_tokens = 0;   // Reused instead.
+  int64_t num_steps_replayed = 0;  // and queued without a walk through the model (ops/step_replay.h);
+  int64_t num_steps_verified_on_backend = 0;  // with drafts, and chose their tokens on the backend.
+  int64_t num_prefill_tokens = 0;             // Computed.
+  int64_t num_cached_tokens = 0;              // Reused instead.
   int64_t num_output_tokens = 0;
   int64_t num_preemptions = 0;
   // Of drafts, by source and place: tokens that steps verified, and that were right.
@@ -178,6 +179,10 @@ class Engine {
   std::unique_ptr<StepUnderWay> Queue(const std::vector<Sequence*>& sequences, const StepUnderWay* before);
   // Waits for the step, and advances its sequences.
   void Settle(StepUnderWay& step, std::vector<Event>& events);
+  // Runs the step that verifies the chosen drafts, if it may choose its tokens on the backend as well.
+  bool VerifyOnBackend(std::vector<Event>& events);
+  // A token that the backend has chosen, into sequence.sampled; whether the one behind it may be taken too.
+  bool Take(Sequence& sequence, const model::ChosenToken& token) const;
   // Takes back what the state has read beyond the tokens that are known.
   static void TakeBack(Sequence& sequence);
 

@@ -124,19 +124,78 @@ void Engine::Settle(StepUnderWay& step, std::vector<Event>& events) {
       Finish(sequence, FinishReason::kError, tokens.error(), -1, events);
       continue;
     }
-    const model::ChosenToken& token = (*tokens)[i];
-    if (token.fault == ops::kNoFault) {
-      sequence.sampler.Record(token.id);
-      if (sequence.request.constraint != nullptr && !sequence.request.stop_tokens.contains(token.id))
-        sequence.request.constraint->Accept(token.id);
-      sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
-    } else if (token.fault == model_.config().vocab_size) {
-      sequence.sampled.emplace_back(Error(sequence.sampler.NoChoice()));
-    } else {
-      sequence.sampled.emplace_back(Error(sequence.sampler.BadLogit(token.fault, "NaN or infinite")));
-    }
+    Take(sequence, (*tokens)[i]);
     Advance(sequence, events);
   }
+}
+
+bool Engine::Take(Sequence& sequence, const model::ChosenToken& token) const {
+  if (token.fault != ops::kNoFault) {
+    sequence.sampled.emplace_back(Error(token.fault == model_.config().vocab_size
+                                            ? sequence.sampler.NoChoice()
+                                            : sequence.sampler.BadLogit(token.fault, "NaN or infinite")));
+    return false;
+  }
+  sequence.sampler.Record(token.id);
+  sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
+  if (sequence.request.stop_tokens.contains(token.id)) return false;
+  if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token.id);
+  // The token may have ended the waiting of a constraint: what comes behind it has been chosen without.
+  return sequence.GoesOn();
+}
+
+// Logits of several rows would come to the host, and be looked at there, with the device idle.
+bool Engine::VerifyOnBackend(std::vector<Event>& events) {
+  if (!options_.run_ahead.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
+  std::vector<model::DecodeChunk> chunks;
+  std::vector<std::vector<sampling::ChoiceParams>> choices;  // Behind the tokens of each draft.
+  int64_t num_rows = 0;
+  for (const auto& sequence : running_) {
+    const bool may = sequence->num_pending() == 1 && sequence->num_output_tokens() > 0 &&
+                     sequence->GoesOn() && sequence->sampler.by_logits_alone();
+    if (!may) return false;
+    choices.emplace_back();
+    for (int64_t i = 1; i <= sequence->num_verified; ++i)
+      choices.back().push_back(sequence->sampler.ChoiceAfter(static_cast<uint64_t>(i)));
+    num_rows += 1 + sequence->num_verified;
+    chunks.push_back(
+        {.state = &*sequence->state,
+         .token = sequence->tokens.back(),
+         .choice = sequence->sampler.ChoiceAfter(0),
+         .draft = std::span(sequence->draft.tokens).first(static_cast<size_t>(sequence->num_verified)),
+         .draft_choices = choices.back()});
+  }
+  if (num_rows > model_.options().max_chunk_tokens || !UploadAllowed().ok()) return false;
+  const Clock::time_point began = Clock::now();
+  const int64_t replayed_before = model_.replay_counters().replayed;
+  // An error changes nothing; a step that is waited for will meet it and say so.
+  Result<std::unique_ptr<model::QueuedStep>> step = model_.QueueDecode(chunks, allowed_on_backend_);
+  if (!step) return false;
+  const Result<std::vector<model::ChosenToken>> tokens = (*step)->Wait();
+  ++stats_.num_steps;
+  ++stats_.num_steps_verified_on_backend;
+  stats_.num_steps_replayed += model_.replay_counters().replayed - replayed_before;
+  const auto num_sequences = static_cast<int64_t>(running_.size());
+  if (tokens) {
+    SawDecodeStep(num_rows, num_sequences, began);
+    step_price_.SawStep(num_sequences, 0, std::chrono::duration<double>(Clock::now() - began).count());
+  }
+  size_t row = 0;
+  for (const auto& sequence : running_) {
+    const std::span<const int32_t> draft = chunks[static_cast<size_t>(&sequence - running_.data())].draft;
+    const size_t first = std::exchange(row, row + 1 + draft.size());
+    if (!tokens) {
+      Finish(*sequence, FinishReason::kError, tokens.error(), -1, events);
+      continue;
+    }
+    for (size_t i = 0; i <= draft.size(); ++i) {
+      const model::ChosenToken& token = (*tokens)[first + i];
+      if (!Take(*sequence, token) || (i < draft.size() && token.id != draft[i])) break;
+    }
+    Advance(*sequence, events);
+  }
+  std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
+  return true;
 }
 
 void Engine::TakeBack(Sequence& sequence) {

@@ -133,6 +133,30 @@ TEST(DraftPolicy, TheDraftBlockIsAskedWhereItPaysForItsTime) {
   EXPECT_EQ(OfMtp(slow, record, 3).tokens, 0);
 }
 
+// A device that 64 sequences fill takes as long for a row of a draft as for a row of a sequence, so that a token that may be wrong costs more
+// than it brings; one that 4 fill only in part does not.
+TEST(DraftPolicy, IsOffWhereTheBatchIsFull) {
+  for (const int64_t sequences : {4, 64}) {
+    const bool full = sequences == 64;
+    DraftPolicy policy;
+    for (int i = 0; i < 50; ++i) {
+      for (int64_t more = 0; more <= 8; ++more) {
+        const double row = full ? 1.0 / static_cast<double>(sequences) : 0.05;
+        policy.SawStep(sequences + more, sequences, 1.0 + row * static_cast<double>(more));
+      }
+    }
+    AcceptanceRecord record;
+    for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 1, i % 10 < 8 ? 1 : 0);
+    policy.SawDrafting(1, sequences, 0.1);
+    const Draft none;
+    const std::vector<Candidate> candidates(static_cast<size_t>(sequences), {&none, &record, 3});
+    int64_t drafted = 0;
+    for (const Length& length : policy.Lengths(candidates, sequences, sequences + 64))
+      drafted += length.tokens;
+    EXPECT_EQ(drafted > 0, !full) << sequences;
+  }
+}
+
 TEST(DraftPolicy, TheDraftBlockStopsBeforeTheTokenThatIsMostlyWrong) {
   DraftPolicy policy = PolicyOf(0.2);
   AcceptanceRecord record;

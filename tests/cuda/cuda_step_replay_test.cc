@@ -93,6 +93,9 @@ class Steps {
       if (before_step) before_step(i);
       std::vector<model::DecodeChunk> chunks;
       std::map<size_t, int64_t> rows_here;
+      const std::vector<int32_t> draft(draft_tokens, static_cast<int32_t>(7 + i));
+      const std::vector<sampling::ChoiceParams> draft_choices(
+          draft_tokens, {.temperature = temperature, .uniform = static_cast<double>(i % 89) / 89.0});
       for (const size_t sequence : step) {
         kv::SequenceState& state = states_[sequence];
         const auto before = rows.find(sequence);
@@ -101,8 +104,10 @@ class Steps {
                           .follows = before == rows.end() ? -1 : before->second,
                           .choice = {.temperature = temperature,
                                      .top_p = 0.9F,
-                                     .uniform = static_cast<double>(state.length() % 97) / 97.0}});
-        rows_here[sequence] = static_cast<int64_t>(chunks.size()) - 1;
+                                     .uniform = static_cast<double>(state.length() % 97) / 97.0},
+                          .draft = draft,
+                          .draft_choices = draft_choices});
+        if (draft.empty()) rows_here[sequence] = static_cast<int64_t>(chunks.size()) - 1;
       }
       std::unique_ptr<model::QueuedStep> next = Take(model_.QueueDecode(chunks, {}));
       if (now != nullptr) {
@@ -120,7 +125,7 @@ class Steps {
   void TakeBack(std::span<const Step> script) {
     std::map<size_t, int64_t> counts;
     for (const Step& step : script) {
-      for (const size_t sequence : step) ++counts[sequence];
+      for (const size_t sequence : step) counts[sequence] += 1 + static_cast<int64_t>(draft_tokens);
     }
     for (const auto& [sequence, count] : counts) {
       const Status rewound = states_[sequence].Rewind(count);
@@ -129,6 +134,9 @@ class Steps {
   }
 
   void SetReplay(bool replay) { backend::SetReplay(backend_, replay); }
+
+  // Each sequence reads so many tokens more in each step, of a draft. None follows a step in front then.
+  size_t draft_tokens = 0;
 
   // Called before each step of a script is queued.
   std::function<void(size_t)> before_step;
@@ -177,6 +185,26 @@ TEST(CudaStepReplay, OneSequenceIsWalkedOrReplayedWithTheSameBytes) {
     num_steps += kBlock;
   }
   EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
+}
+
+// Steps that verify drafts: windows that wrap within a step, and each number of entries that one completes.
+TEST(CudaStepReplay, StepsOfSeveralRowsOfASequence) {
+  for (const size_t draft : {1, 3, 5}) {
+    Alone alone;
+    Steps& steps = alone.steps;
+    steps.draft_tokens = draft;
+    const size_t count = 60 / (1 + draft) - (60 / (1 + draft) + 1) % 2;  // Odd, and can be taken back.
+    const size_t warm = steps.Add(0);
+    for (int i = 0; i < 60; ++i) steps.Run(Same({warm}, count));
+    const size_t sequence = steps.Add(0);
+    const int64_t before = steps.replayed();
+    int64_t num_steps = 0;
+    for (int block = 0; block < 12; ++block) {
+      EXPECT_EQ(steps.Compare(Same({sequence}, count)), "") << draft << " tokens, block " << block;
+      num_steps += static_cast<int64_t>(count);
+    }
+    EXPECT_GE(steps.replayed() - before, num_steps / 2) << "of " << num_steps << " steps, " << draft;
+  }
 }
 
 // Several, of all phases: one crosses 2048 tokens, where its entries become more than the indexer chooses, one its window, one joins, one

@@ -221,6 +221,7 @@ struct Sums {
   int64_t ahead = 0;
   int64_t steps_without = 0;
   int64_t steps_with = 0;
+  int64_t verified_on_backend = 0;
 };
 
 constexpr int kSuffix = -1;  // In place of wrong_in.
@@ -257,6 +258,7 @@ Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds
     sums.drafted += Sum(stats.num_draft_tokens);
     sums.accepted += Sum(stats.num_accepted_tokens);
     sums.ahead += stats.num_steps_ahead;
+    sums.verified_on_backend += stats.num_steps_verified_on_backend;
     sums.steps_with += stats.num_steps;
   }
   return sums;
@@ -295,6 +297,16 @@ TEST(Speculation, GivesTheTextOfSerialDecodingWithTheDraftBlockInAllCompany) {
   ExpectSameText(CpuDraftModel(), 830, 4, kMtp, {.run_ahead = true}, false);
   ExpectSameText(CpuDraftModel(), 840, 4, kMtp, {.max_step_tokens = 6, .max_sequences = 3}, true);
   ExpectSameText(*LoadDraftModel(backend::MakeReferenceBackend(1)), 850, 2, kMtp, {}, true);
+}
+
+// Where a backend works while the host goes on, it chooses the tokens of steps that verify; of some requests of the mix the host does.
+TEST(Speculation, GivesTheTextOfSerialDecodingWithTokensThatTheBackendChooses) {
+  const EngineOptions ahead = {.run_ahead = true};
+  for (const int wrong_in : {0, 1, 4, kSuffixAndMtp}) {
+    const Sums sums = ExpectSameText(CpuDraftModel(), 900, 8, wrong_in, ahead, true);
+    EXPECT_GE(sums.verified_on_backend, 10) << wrong_in;
+    EXPECT_LT(sums.verified_on_backend, sums.steps_with) << wrong_in;
+  }
 }
 
 // A model whose draft block was trained: chats of models/tiny, greedy and sampled.

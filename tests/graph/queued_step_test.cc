@@ -106,6 +106,45 @@ TEST_F(QueuedStepTest, OnlyAllowedTokensAreChosen) {
               HasSubstr("got 3, want 61"));
 }
 
+// Rows of a draft choose what steps of their own would, whatever the draft is right about, beside others of their own lengths.
+TEST_F(QueuedStepTest, DraftsAreVerifiedInOneStep) {
+  constexpr int kTokens = 14;
+  const std::vector<int32_t> of_5 = GreedyTokens(*model_, 5, kTokens);
+  const std::vector<int32_t> of_6 = GreedyTokens(*model_, 6, kTokens);
+  std::vector<int32_t> known_5 = {5};
+  std::vector<int32_t> known_6 = {6};
+  const std::vector<sampling::ChoiceParams> choices(8, kGreedy);
+  for (size_t turn = 0; known_5.size() + 4 < kTokens && known_6.size() + 4 < kTokens; ++turn) {
+    std::vector<int32_t> draft(of_5.begin() + static_cast<std::ptrdiff_t>(known_5.size()) - 1,
+                               of_5.begin() + static_cast<std::ptrdiff_t>(known_5.size()) + 2);
+    const size_t wrong = turn % 4;  // 3: none is.
+    if (wrong < draft.size()) draft[wrong] = (draft[wrong] + 1) % kToyVocab;
+    const auto step = Queue(*model_, {{.state = &states_[1], .token = known_6.back(), .choice = kGreedy},
+                                      {.state = &states_[0],
+                                       .token = known_5.back(),
+                                       .choice = kGreedy,
+                                       .draft = draft,
+                                       .draft_choices = std::span(choices).first(draft.size())}});
+    const std::vector<int32_t> ids = Ids(*step);
+    ASSERT_EQ(ids.size(), 2 + draft.size());
+    known_6.push_back(ids[0]);
+    size_t right = 0;
+    while (right < draft.size() && ids[1 + right] == draft[right]) ++right;
+    EXPECT_EQ(right, std::min(wrong, draft.size()));
+    known_5.insert(known_5.end(), ids.begin() + 1, ids.begin() + static_cast<std::ptrdiff_t>(right) + 2);
+    EXPECT_TRUE(states_[0].Rewind(static_cast<int64_t>(draft.size() - right)).ok());
+    EXPECT_EQ(states_[0].length(), static_cast<int64_t>(known_5.size()) - 1);
+  }
+  EXPECT_GT(known_5.size(), known_6.size());
+  EXPECT_TRUE(std::equal(known_5.begin() + 1, known_5.end(), of_5.begin()));
+  EXPECT_TRUE(std::equal(known_6.begin() + 1, known_6.end(), of_6.begin()));
+  // None can follow a step of several rows.
+  EXPECT_THAT(model_->QueueDecode(std::vector<DecodeChunk>{{.state = &states_[0], .follows = 0}}, {})
+                  .error()
+                  .message(),
+              HasSubstr("the step before had 0"));
+}
+
 TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
   const auto message = [&](const std::vector<DecodeChunk>& chunks) {
     return model_->QueueDecode(chunks, {}).error().message();
@@ -117,6 +156,9 @@ TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
   EXPECT_THAT(message({{.state = &states_[0]}, {.state = &states_[0]}}), HasSubstr("already in chunk 0"));
   EXPECT_THAT(message({{.state = &states_[0], .choice = {.temperature = -1.0F}}}),
               HasSubstr("sample: op sample: choices[0].temperature"));
+  const std::vector<int32_t> draft = {1, 2};
+  EXPECT_THAT(message({{.state = &states_[0], .draft = draft}}),
+              HasSubstr("a draft of 2 tokens with 0 choices"));
   for (const kv::SequenceState& state : states_) {
     EXPECT_EQ(state.length(), 0);
     EXPECT_FALSE(state.appending());

@@ -37,7 +37,7 @@ struct PassPlan {
   int64_t num_tokens = 0;  // None, where other shards have all sequences of the pass.
   std::vector<PassSequence> sequences;
   std::vector<int32_t> tokens;                  // Ids of all tokens; of chosen ones any.
-  std::vector<sampling::ChoiceParams> choices;  // Of all chunks of the pass, on whichever shard.
+  std::vector<sampling::ChoiceParams> choices;  // Behind all tokens of the pass, on whichever shard.
   bool windows_fit = true;                      // WindowFits of all sequences.
   int64_t num_draft_slots = 0;                  // Of a draft block, that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.

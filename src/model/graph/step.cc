@@ -63,8 +63,9 @@ Result<TensorView> TakeChosen(const Graph& graph, PassArrays& arrays, std::span<
                               const TensorView& previous, const TensorView& ids) {
   bool all_in_order = true;
   std::vector<RowRun> runs;
+  int64_t end = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    const auto row = static_cast<int64_t>(i);
+    const int64_t row = std::exchange(end, end + static_cast<int64_t>(chunks[i].tokens.size()));
     all_in_order = all_in_order && chunks[i].follows == row;
     if (chunks[i].follows < 0) continue;
     const bool continues =
@@ -75,7 +76,7 @@ Result<TensorView> TakeChosen(const Graph& graph, PassArrays& arrays, std::span<
       runs.push_back({chunks[i].follows, 1, ids.Rows(row, row + 1).data});
     }
   }
-  if (all_in_order) return previous.Rows(0, static_cast<int64_t>(chunks.size()));
+  if (all_in_order) return previous.Rows(0, end);
   if (runs.empty()) return ids;
   const TensorView source = previous.Reshaped({previous.shape[0], 1});
   DSV4_TRY(graph.backend.table
@@ -178,7 +179,7 @@ Status BringLogits(const LayerStep& step, const TensorView& logits, std::span<co
   return {};
 }
 
-// `which`: the first of up to kMaxHeadRows chunks.
+// `which`: the first of up to kMaxHeadRows tokens.
 void ChoicesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<sampling::ChoiceParams>* out) {
   const auto begin = plan.choices.begin() + of.which;
   const int64_t count = std::min<int64_t>(kMaxHeadRows, plan.choices.end() - begin);
@@ -288,6 +289,7 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
   PassPlan plan;
   for (const PassChunk& chunk : chunks) {
     plan.choices.push_back(chunk.choice);
+    plan.choices.insert(plan.choices.end(), chunk.draft_choices.begin(), chunk.draft_choices.end());
     if (!chunk.state->home().here) continue;
     const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
     plan.sequences.push_back({.state = chunk.state,

@@ -38,9 +38,11 @@ struct PassChunk {
   int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
   int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
   float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
-  // In a pass with ChosenTokens all chunks are one token, whose logits stay on the device: row i of ChosenTokens is chunk i's.
-  int64_t follows = -1;                // >= 0: the token is what this row of the pass before has chosen.
-  sampling::ChoiceParams choice = {};  // Of the next token.
+  // In a pass with ChosenTokens the logits of all tokens stay on the device, and choose the one behind each: row i of ChosenTokens is that of
+  // the pass's token i.
+  int64_t follows = -1;                // >= 0: the one token is what this row of the pass before has chosen.
+  sampling::ChoiceParams choice = {};  // Of what comes behind the first token,
+  std::span<const sampling::ChoiceParams> draft_choices = {};  // and behind the others.
 };
 
 // Where a pass chooses the tokens that come next (op `sample`), in the backend's memory, and finds what the pass before has chosen.
@@ -48,8 +50,8 @@ struct ChosenTokens {
   TensorView allowed;   // [vocab_size] U8, or null.
   TensorView previous;  // [rows of the pass before] I32, or null.
   TensorView
-      numbers;  // [2, chunks] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
-  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, chunks] I32, of which rank 0's count.
+      numbers;  // [2, tokens] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
+  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, tokens] I32, of which rank 0's count.
   TensorView everybodys;
 };
 
@@ -62,7 +64,7 @@ void SortByPlace(std::vector<PassChunk>& chunks);
 // What RunPass computes of these chunks, without tensors.
 PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks);
 
-// All that steers RunPass where every chunk is one token: passes of one key differ in what their arrays hold, and in nothing else. Beside
+// All that steers RunPass with ChosenTokens: passes of one key differ in what their arrays hold, and in nothing else. Beside
 // the plan it is what is uploaded once for all steps. Empty: there is more to it, and the pass has to be walked.
 std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
                     const PassPlan& plan, const ChosenTokens& chosen);

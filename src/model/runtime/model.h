@@ -162,10 +162,11 @@ class Model {
   bool can_queue() const;
   // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
   Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
-  // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token. Where the
-  // backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one has been waited for.
-  // Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than max_chunk_tokens
-  // chunks or a chunk to follow that the step queued last has not. What only the device can tell, Wait does; in a group also what ended it.
+  // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token; by those of its draft
+  // too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
+  // has been waited for. Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than
+  // max_chunk_tokens rows, a draft that DecodeChunk does not allow, or a chunk to follow that the step queued last has not; none can follow a
+  // step with drafts. What only the device can tell, Wait does; in a group also what ended it.
   // `allowed`: of UploadAllowedTokens, or none, which allows all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // Of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
@@ -199,7 +200,7 @@ class Model {
   void AwaitCause();
   Status UploadRopeTables();
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
-  Status CheckDecode(std::span<const DecodeChunk> chunks) const;
+  Status CheckDecode(std::span<const DecodeChunk> chunks, std::span<const int32_t> tokens) const;
   Status CheckDraft(std::span<const DraftChunk> chunks) const;
   Result<std::vector<int32_t>> RunDrafts(std::span<const DraftRow> rows, const Buffer& allowed);
   // What passes run on; of members of this model.
@@ -215,7 +216,7 @@ class Model {
   Result<kv::SequenceState*> CopyOf(const ChunkMessage& message);
   // Ends the group, which this rank cannot go on with: what the others then hear.
   Status EndGroup(const Status& why);
-  // Memory for the tokens that `count` chunks choose, and where the pass finds those before.
+  // Memory for the tokens that `count` rows choose, and where the pass finds those before.
   Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
   // Queues the pass and the copy of what it chooses: again, where the backend knows a step like it, or by a walk through the graph.
   Result<std::unique_ptr<PendingCopy>> QueuePass(std::span<const PassChunk> pass, const ChosenTokens& chosen,
@@ -246,7 +247,7 @@ class Model {
   // Of queued steps.
   Buffer
       chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then all ranks'.
-  int64_t num_chosen_ = 0;           // Its chunks.
+  int64_t num_chosen_ = 0;           // Its chunks that others may follow.
   std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
 
   // In a group.

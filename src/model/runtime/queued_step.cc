@@ -30,24 +30,33 @@ Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) cons
   return buffer;
 }
 
-Status Model::CheckDecode(std::span<const DecodeChunk> chunks) const {
+// `tokens`: of all chunks.
+Status Model::CheckDecode(std::span<const DecodeChunk> chunks, std::span<const int32_t> tokens) const {
   if (!can_queue()) {
     return Unimplemented(fmt::format("queued step: want one stage and up to {} tokens in the vocabulary",
                                      sampling::kMaxChoices));
   }
-  if (static_cast<int64_t>(chunks.size()) > options_.max_chunk_tokens) {
-    return InvalidArgument(fmt::format("queued step: got {} chunks, want at most max_chunk_tokens {}",
-                                       chunks.size(), options_.max_chunk_tokens));
+  if (static_cast<int64_t>(tokens.size()) > options_.max_chunk_tokens) {
+    return InvalidArgument(fmt::format("queued step: got {} rows, want at most max_chunk_tokens {}",
+                                       tokens.size(), options_.max_chunk_tokens));
   }
   std::vector<SequenceChunk> sequences;
+  size_t begin = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     const DecodeChunk& chunk = chunks[i];
+    if (chunk.draft.size() != chunk.draft_choices.size() || (chunk.follows >= 0 && !chunk.draft.empty())) {
+      return InvalidArgument(fmt::format(
+          "queued step, chunk {}: got a draft of {} tokens with {} choices{}, want as many of both, "
+          "and none behind a token that is not known",
+          i, chunk.draft.size(), chunk.draft_choices.size(),
+          chunk.follows >= 0 ? " that follows a chunk" : ""));
+    }
     if (chunk.follows >= num_chosen_) {
       return InvalidArgument(fmt::format("queued step, chunk {}: follows chunk {}, the step before had {}", i,
                                          chunk.follows, num_chosen_));
     }
-    static constexpr int32_t kAny = 0;
-    sequences.push_back({.state = chunk.state, .tokens = {chunk.follows < 0 ? &chunk.token : &kAny, 1}});
+    sequences.push_back({.state = chunk.state, .tokens = tokens.subspan(begin, 1 + chunk.draft.size())});
+    begin += 1 + chunk.draft.size();
   }
   return CheckChunks(sequences);
 }
@@ -127,14 +136,27 @@ Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk>
   return copy;
 }
 
+namespace {
+
+size_t NumRows(std::span<const PassChunk> pass) {
+  size_t num_rows = 0;
+  for (const PassChunk& chunk : pass) num_rows += chunk.tokens.size();
+  return num_rows;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
                                                      const Status& ready) {
   Memory& memory = backend_.context->memory();
   Status status = ready;
   for (size_t i = 0; i < pass.size() && status.ok(); ++i) {
-    status = pass[i].state->BeginAppend(1).WithContext(fmt::format("queued step, chunk {}", i));
+    status = pass[i]
+                 .state->BeginAppend(static_cast<int64_t>(pass[i].tokens.size()))
+                 .WithContext(fmt::format("queued step, chunk {}", i));
   }
-  const size_t num_bytes = 2 * pass.size() * sizeof(int32_t);
+  const size_t num_rows = NumRows(pass);
+  const size_t num_bytes = 2 * num_rows * sizeof(int32_t);
   Result<Buffer> host = Buffer();
   if (status.ok()) host = memory.AllocateOnHost(num_bytes);
   if (status.ok() && !host) status = host.error();
@@ -157,7 +179,7 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     return Error(begun && in_group_ ? EndGroup(status) : status);
   }
   for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
-  num_chosen_ = static_cast<int64_t>(pass.size());
+  num_chosen_ = num_rows == pass.size() ? static_cast<int64_t>(num_rows) : 0;
   std::function<Status()> check;
   if (device_shards_ != nullptr) {
     check = [this] {
@@ -165,9 +187,18 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
       return whole.ok() ? whole : EndGroup(whole);
     };
   }
-  std::vector<size_t> rows(pass.size());
-  for (size_t i = 0; i < pass.size(); ++i) rows[static_cast<size_t>(pass[i].chunk)] = i;
-  chosen_rows_ = rows;
+  // In the caller's order.
+  std::vector<size_t> first(pass.size());
+  std::vector<size_t> of_chunk(pass.size());
+  for (size_t i = 0, row = 0; i < pass.size(); row += pass[i++].tokens.size()) {
+    first[static_cast<size_t>(pass[i].chunk)] = row;
+    of_chunk[static_cast<size_t>(pass[i].chunk)] = pass[i].tokens.size();
+  }
+  std::vector<size_t> rows;
+  for (size_t i = 0; i < pass.size(); ++i) {
+    for (size_t k = 0; k < of_chunk[i]; ++k) rows.push_back(first[i] + k);
+  }
+  chosen_rows_ = std::move(first);
   return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
 }
 
@@ -180,10 +211,10 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
     pass.push_back({.state = copy ? *copy : nullptr,
                     .tokens = message.tokens,
                     .chunk = static_cast<int32_t>(pass.size()),
-                    .num_logits_rows = 1,
+                    .num_logits_rows = static_cast<int64_t>(message.tokens.size()),
                     .follows = message.follows});
   }
-  Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(pass.size()), {});
+  Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(NumRows(pass)), {});
   if (!chosen && ready.ok()) ready = chosen.error();
   Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
   // What no rank has done, rank 0 reports; the group goes on.
@@ -197,19 +228,28 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
 
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
-  DSV4_TRY(CheckDecode(chunks));
-  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen,
-                        ReserveChosen(static_cast<int64_t>(chunks.size()), allowed));
-  std::vector<PassChunk> pass;
+  std::vector<int32_t> tokens;
   for (const DecodeChunk& chunk : chunks) {
+    tokens.push_back(chunk.follows < 0 ? chunk.token : 0);
+    tokens.insert(tokens.end(), chunk.draft.begin(), chunk.draft.end());
+  }
+  DSV4_TRY(CheckDecode(chunks, tokens));
+  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen,
+                        ReserveChosen(static_cast<int64_t>(tokens.size()), allowed));
+  std::vector<PassChunk> pass;
+  std::span<const int32_t> left = tokens;
+  for (const DecodeChunk& chunk : chunks) {
+    const std::span<const int32_t> read = left.first(1 + chunk.draft.size());
+    left = left.subspan(read.size());
     pass.push_back({.state = chunk.state,
-                    .tokens = {&chunk.token, 1},
+                    .tokens = read,
                     .chunk = static_cast<int32_t>(pass.size()),
-                    .num_logits_rows = 1,
+                    .num_logits_rows = static_cast<int64_t>(read.size()),
                     .follows = chunk.follows < 0
                                    ? -1
                                    : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
-                    .choice = chunk.choice});
+                    .choice = chunk.choice,
+                    .draft_choices = chunk.draft_choices});
   }
   SortByPlace(pass);
   if (in_group_) DSV4_TRY(AnnounceQueued(pass));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kv/sequence_state.h"
@@ -13,13 +14,15 @@
 
 namespace dsv4::model {
 
-// One sequence's part: it reads one token and chooses the next.
+// One sequence's part: it reads one token and chooses the next; with a draft it reads that too, and chooses the token behind each of its tokens.
 struct DecodeChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
   // What it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not negative.
   int32_t token = 0;
   int64_t follows = -1;
   sampling::ChoiceParams choice = {};
+  std::span<const int32_t> draft = {};  // Behind `token`; none where `follows` is not negative.
+  std::span<const sampling::ChoiceParams> draft_choices = {};  // Of what comes behind each of the draft.
 };
 
 struct ChosenToken {
@@ -29,14 +32,13 @@ struct ChosenToken {
 
 class QueuedStep {
  public:
-  // Memory of the host for tokens and their faults, [2, chunks]; `copy` brings them there, those of the caller's chunk i as number
-  // rows[i]. `check` says, once they are there,
-  // whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
+  // Memory of the host for tokens and their faults, [2, rows]; `copy` brings them there, the caller's row i as number rows[i]. `check` says,
+  // once they are there, whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
   QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, std::vector<size_t> rows,
              std::function<Status()> check)
       : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
 
-  // Waits for the step: a token for each chunk. After an error its sequences hold rows that are of no use, and so do those of steps
+  // Waits for the step: the tokens that were chosen, chunk after chunk, of a chunk one and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
