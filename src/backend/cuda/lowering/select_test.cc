@@ -297,6 +297,26 @@ TEST(ChooseAttention, ByTokensAndKeys) {
   EXPECT_EQ(BlocksOfColumns(Attention(67, 640)), 0);
 }
 
+// Room for 7 clusters of 16 blocks, 14 of 8 and 30 of 4, and 64 heads a token.
+TEST(AttentionChoice, BlocksOfADecodeCluster) {
+  const auto blocks = [](int64_t tiles, int64_t tokens) {
+    return BlocksOfDecodeCluster(tiles, tokens * 4, [](int of) { return of == 16 ? 7 : of == 8 ? 14 : 30; });
+  };
+  EXPECT_EQ(blocks(2, 1), 8);
+  EXPECT_EQ(blocks(8, 1), 8);
+  EXPECT_EQ(blocks(12, 1), 16);
+  EXPECT_EQ(blocks(32, 1), 16);
+  EXPECT_EQ(blocks(12, 2), 8);  // All clusters of 16 have no room, and 8 take two tiles a block.
+  EXPECT_EQ(blocks(3, 3), 8);
+  EXPECT_EQ(blocks(3, 4), 4);  // 16 clusters: those of 8 would take turns.
+  EXPECT_EQ(blocks(8, 4), 8);  // As many turns either way.
+  EXPECT_EQ(blocks(12, 4), 4);
+  EXPECT_EQ(blocks(12, 6), 4);
+  EXPECT_EQ(blocks(24, 4), 8);  // A block of 4 would not hold its tiles.
+  EXPECT_EQ(blocks(3, 8), 4);
+  EXPECT_EQ(BlocksOfDecodeCluster(3, 16, [](int) { return 0; }), 8);
+}
+
 TEST(ChooseAttention, WidensRowsThatAreReadOften) {
   const auto widens = [](StoredForm rows, int64_t num_tokens, int64_t num_rows, int64_t num_reads) {
     return WidensFirst(

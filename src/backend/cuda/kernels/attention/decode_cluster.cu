@@ -13,11 +13,7 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-// Blocks of a cluster; tile t is block t % blocks'. Twice as many where there are more tiles than blocks and all clusters run at once: a
-// block that has two tiles takes twice as long.
-constexpr int kFewBlocks = 8;
-constexpr int kManyBlocks = 16;
-constexpr int kMaxTiles = static_cast<int>(kMaxDecodeClusterTiles);
+// Tile t is that of block t % blocks of a cluster (BlocksOfDecodeCluster).
 static_assert(2 * kMaxDecodeClusterFrequencies == kAttentionThreads);
 
 // What a tile gave. Its logits lie where its values come.
@@ -166,14 +162,14 @@ dim3 Grid(const AttentionParams& p, int blocks) {
               static_cast<unsigned>(p.num_tokens));
 }
 
-// Whether all clusters of many blocks run at once.
+// Clusters that run at once, where each block has as many tiles as it holds.
 template <int kDim>
-bool HasManyBlocks(CudaContext& context, const AttentionParams& p) {
-  const dim3 grid = Grid(p, kManyBlocks);
-  const int most = context.queue().MostClusters(
-      reinterpret_cast<const void*>(DecodeClusterKernel<kDim, kManyBlocks>), kManyBlocks, kAttentionThreads,
-      SharedBytes<kDim>(kMaxTiles / kManyBlocks));
-  return static_cast<int64_t>(grid.y) * grid.z <= most;
+int64_t MostClusters(CudaContext& context, int blocks) {
+  const void* const kernel = blocks == 16  ? reinterpret_cast<const void*>(DecodeClusterKernel<kDim, 16>)
+                             : blocks == 8 ? reinterpret_cast<const void*>(DecodeClusterKernel<kDim, 8>)
+                                           : reinterpret_cast<const void*>(DecodeClusterKernel<kDim, 4>);
+  return context.queue().MostClusters(kernel, static_cast<unsigned>(blocks), kAttentionThreads,
+                                      SharedBytes<kDim>(kMaxDecodeBlockTiles));
 }
 
 }  // namespace
@@ -187,9 +183,16 @@ void LaunchDecodeCluster(CudaContext& context, const AttentionWork& work, const 
                    SharedBytes<kDim>(CeilDiv(tiles, int64_t{kBlocks})), work.table, p, rotation);
   };
   const auto launch = [&]<int kDim>() {
-    return tiles > kFewBlocks && HasManyBlocks<kDim>(context, p)
-               ? launch_with.template operator()<kDim, kManyBlocks>()
-               : launch_with.template operator()<kDim, kFewBlocks>();
+    const int64_t clusters = CeilDiv(p.num_heads, int64_t{kAttentionHeads}) * p.num_tokens;
+    switch (BlocksOfDecodeCluster(tiles, clusters,
+                                  [&](int blocks) { return MostClusters<kDim>(context, blocks); })) {
+      case 16:
+        return launch_with.template operator()<kDim, 16>();
+      case 4:
+        return launch_with.template operator()<kDim, 4>();
+      default:
+        return launch_with.template operator()<kDim, 8>();
+    }
   };
   return p.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
 }

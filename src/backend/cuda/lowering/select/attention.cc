@@ -76,6 +76,24 @@ int BlocksOfColumns(const AttentionShape& s) {
   return 0;
 }
 
+int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<int64_t(int blocks)>& room) {
+  constexpr int kFewBlocks = 8;
+  const auto turns = [&](int blocks) {
+    const int64_t of_block = CeilOf(tiles, blocks);
+    const int64_t at_once = of_block > kMaxDecodeBlockTiles ? 0 : room(blocks);
+    return at_once == 0 ? int64_t{0} : of_block * CeilOf(clusters, at_once);
+  };
+  int best = kFewBlocks;
+  int64_t fewest = turns(best);
+  for (const int blocks : {4, 16}) {
+    const int64_t of_these = turns(blocks);
+    if (of_these == 0 || (fewest > 0 && of_these >= fewest)) continue;
+    best = blocks;
+    fewest = of_these;
+  }
+  return best;
+}
+
 bool WidensFirst(const RowReads& reads) {
   return reads.rows == StoredForm::kRelease && reads.num_tokens >= kMinWidenedTokens &&
          reads.num_rows <= kMaxWidenedRows && reads.num_reads >= kMinReadsOfRow * reads.num_rows;

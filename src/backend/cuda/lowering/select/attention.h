@@ -53,6 +53,13 @@ inline Plan<AttentionPartPath> ChooseAttentionPart(const AttentionPartShape& sha
 // Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no room for all clusters.
 int BlocksOfColumns(const AttentionShape& shape);
 
+// Blocks that share a token and 16 heads in decode_cluster, whose keys are `tiles` tiles: 8, or as many of 16 and 4 as take less time. A block
+// takes its tiles one after the other, and clusters that the device has no room for wait: rows of one sequence are often 16 clusters, of which
+// an H100 holds fewer where they are of 8 blocks. `room(blocks)`: of so many clusters; 0: of none.
+int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<int64_t(int blocks)>& room);
+// Tiles that a block's shared memory holds the results of.
+inline constexpr int64_t kMaxDecodeBlockTiles = 4;
+
 // Whether packed rows of the release are widened in front of attention (kernels/attention/widen_rows.h), which then reads wide ones: of the
 // rows that all tokens together may read, each is read several times, and there is memory for them.
 struct RowReads {
