@@ -124,7 +124,12 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   if (flags.backend == "cuda") {
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
     DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room));
-    DSV4_TRY(CheckMemory(config, checkpoint, options, memory, room));
+    Status fits = CheckMemory(config, checkpoint, options, memory, room);
+    if (fits.code() == StatusCode::kResourceExhausted && options.mtp && flags.mtp_if_it_fits) {
+      options.mtp = false;
+      fits = CheckMemory(config, checkpoint, options, memory, room);
+    }
+    DSV4_TRY(fits);
     if (flags.group != nullptr) {
       const backend::CudaGroupOptions common{
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),

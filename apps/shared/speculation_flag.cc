@@ -17,9 +17,9 @@ Result<speculation::Choice> ParseSpeculation(const std::string& value, bool veri
                                   value)));
 }
 
-bool WantsMtp(const speculation::Choice& choice, const std::string& backend) {
-  const bool automatic = choice.mtp && choice.suffix;
-  return choice.mtp && !(automatic && backend == "cuda");
+void WantDraftBlock(const speculation::Choice& choice, ModelFlags& flags) {
+  flags.mtp = choice.mtp;
+  flags.mtp_if_it_fits = choice.mtp && choice.suffix;
 }
 
 engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model) {
@@ -29,7 +29,7 @@ engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, cons
   if (choice.mtp && !model.can_draft()) {
     const std::string& why = model.why_no_draft();
     LogInfo(fmt::format("speculation: no draft block ({}); drafts quote the text alone",
-                        why.empty() ? "auto leaves it out on a GPU, --speculation mtp loads it" : why));
+                        why.empty() ? "the device has no room for it" : why));
   }
   if (choice.suffix || !options.mtp) options.make_drafter = speculation::MakeSuffixDrafter;
   if (choice.always > 0) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "apps/shared/model_flags.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "model/runtime/model.h"
@@ -18,8 +19,8 @@ inline constexpr const char* kSpeculationHelp =
 // row), for others than auto, which is off then, and off.
 Result<speculation::Choice> ParseSpeculation(const std::string& value, bool verifies);
 
-// Whether the model's draft block is to be loaded for it. On a GPU auto leaves it out: its drafts take too long there (docs/speculation.md, Measured).
-bool WantsMtp(const speculation::Choice& choice, const std::string& backend);
+// Has the model's draft block loaded for it; for auto only where a device has room for it.
+void WantDraftBlock(const speculation::Choice& choice, ModelFlags& flags);
 
 // The engine's options for it. Says in one line why a draft block that was asked for is not there; drafts are then the suffix drafter's.
 engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model);
