@@ -267,10 +267,7 @@ size_t Engine::ChooseWaiting() {
   for (size_t i = 0; i < waiting_.size(); ++i) {
     const int64_t priority = waiting_[i]->request.priority;
     if (best != waiting_.size() && priority > best_priority) continue;
-    const uint64_t owner = waiting_[i]->request.owner;
-    const int64_t num_running = std::count_if(running_.begin(), running_.end(), [&](const auto& sequence) {
-      return sequence->request.owner == owner;
-    });
+    const int64_t num_running = RunningOf(waiting_[i]->request.owner);
     if (best != waiting_.size() && priority == best_priority && num_running >= best_running) continue;
     if (WaitsForAnother(*waiting_[i]) || WaitsForDisk(*waiting_[i])) continue;
     best = i;
@@ -280,14 +277,46 @@ size_t Engine::ChooseWaiting() {
   return best;
 }
 
+int64_t Engine::RunningOf(uint64_t owner) const {
+  return std::ranges::count_if(running_,
+                               [&](const auto& sequence) { return sequence->request.owner == owner; });
+}
+
+size_t Engine::ChooseToGiveWay() const {
+  const bool any_has_none = std::ranges::any_of(
+      waiting_, [&](const auto& sequence) { return RunningOf(sequence->request.owner) == 0; });
+  size_t chosen = running_.size();
+  if (!any_has_none) return chosen;
+  const Clock::time_point now = Clock::now();
+  int64_t most = 1;
+  for (size_t i = running_.size(); i-- > 0;) {
+    if (std::chrono::duration<double>(now - running_[i]->running_since).count() < options_.turn_seconds)
+      continue;
+    const int64_t num_running = RunningOf(running_[i]->request.owner);
+    if (num_running <= most) continue;
+    most = num_running;
+    chosen = i;
+  }
+  return chosen;
+}
+
 void Engine::Admit(std::vector<Event>& events) {
-  while (static_cast<int64_t>(running_.size()) < most_running_) {
+  while (!waiting_.empty()) {
+    const bool full = static_cast<int64_t>(running_.size()) >= most_running_;
+    const size_t gives_way = full || options_.max_state_bytes > 0 ? ChooseToGiveWay() : running_.size();
+    if (full && gives_way == running_.size()) return;
     const size_t chosen = ChooseWaiting();
     if (chosen == waiting_.size()) return;
     Sequence& next = *waiting_[chosen];
-    if (options_.max_state_bytes > 0 && !running_.empty() &&
-        RunningBytes() + BytesOf(next) > options_.max_state_bytes) {
-      return;  // No smaller one passes it, or it might never run.
+    if (full || (options_.max_state_bytes > 0 && !running_.empty() &&
+                 RunningBytes() + BytesOf(next) > options_.max_state_bytes)) {
+      // No smaller one passes it, or it might never run.
+      if (gives_way == running_.size() || RunningOf(next.request.owner) > 0 ||
+          running_[gives_way]->request.priority < next.request.priority) {
+        return;
+      }
+      Preempt(gives_way);
+      continue;
     }
     const uint64_t salt = next.request.cache_salt;
     if (!next.wants_scores()) next.state = store_.Find(salt, next.tokens);
@@ -314,19 +343,20 @@ void Engine::Admit(std::vector<Event>& events) {
       events.push_back(
           {.request = next.id, .kind = Event::Kind::kAdmitted, .num_cached_tokens = next.length()});
     }
+    next.running_since = Clock::now();
     running_.push_back(std::move(waiting_[chosen]));
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(chosen));
   }
 }
 
-void Engine::PreemptYoungest() {
-  Sequence& youngest = *running_.back();
-  KeepState(youngest);
-  youngest.state.reset();
-  youngest.waits_for = 0;
-  youngest.num_loads = 0;
-  waiting_.push_front(std::move(running_.back()));
-  running_.pop_back();
+void Engine::Preempt(size_t index) {
+  Sequence& sequence = *running_[index];
+  KeepState(sequence);
+  sequence.state.reset();
+  sequence.waits_for = 0;
+  sequence.num_loads = 0;
+  waiting_.push_front(std::move(running_[index]));
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   ++stats_.num_preemptions;
 }
 
@@ -335,7 +365,7 @@ bool Engine::FreeMemory() {
       store_.EvictOne() || (options_.prefix_disk != nullptr && options_.prefix_disk->DropQueue());
   if (!freed) {
     if (running_.size() < 2) return false;
-    PreemptYoungest();
+    Preempt(running_.size() - 1);
   }
   // What a failed step has spoilt is computed again.
   for (size_t i = running_.size(); i-- > 0;) {
@@ -352,7 +382,7 @@ bool Engine::FreeMemory() {
 
 void Engine::MakeRoom() {
   if (options_.max_state_bytes == 0) return;
-  while (running_.size() > 1 && RunningBytes() > options_.max_state_bytes) PreemptYoungest();
+  while (running_.size() > 1 && RunningBytes() > options_.max_state_bytes) Preempt(running_.size() - 1);
 }
 
 void Engine::AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& token,

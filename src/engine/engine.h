@@ -56,7 +56,9 @@ struct EngineOptions {
   // Seconds that a step with answers may take: prompts get as many tokens beside them as keep to it, as far as former steps tell, and no
   // more than max_prefill_beside_decode unless a prompt is overdue. 0: no bound.
   double max_gap = 0.0;
-  int max_sequences = 16;   // Sequences with a state at one time; further requests wait.
+  int max_sequences = 16;  // Sequences with a state at one time; further requests wait.
+  // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
+  double turn_seconds = 0.25;
   int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
   // Of the states of running sequences. When they outgrow it, the youngest is preempted: it gives its state up, waits, and is
   // computed again from what the prefix store has. 0: no limit.
@@ -151,6 +153,10 @@ class Engine {
   void Admit(std::vector<Event>& events);
   // Index of the waiting sequence to run next, or waiting_.size().
   size_t ChooseWaiting();
+  int64_t RunningOf(uint64_t owner) const;
+  // Index of the running sequence that gives way when an owner with none running waits: the youngest, of those that have had their turn, of
+  // the owner that has most. running_.size() when there is none, or no such owner.
+  size_t ChooseToGiveWay() const;
   // Whether a running sequence is just computing what this one could reuse.
   bool WaitsForAnother(Sequence& sequence);
   // Whether a state that this one could start from is on its way from the disk. What has come is in the store.
@@ -161,7 +167,7 @@ class Engine {
   void MakeRoom();
   // After a step ran out of memory. False when there is nothing to give up.
   bool FreeMemory();
-  void PreemptYoungest();
+  void Preempt(size_t index);
   void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);

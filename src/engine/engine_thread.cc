@@ -72,6 +72,7 @@ struct EngineThread::Shared {
   EngineStats stats;
   int64_t num_unfinished = 0;  // Submitted and without a kFinished event.
   int64_t num_unadmitted = 0;
+  std::unordered_map<uint64_t, int64_t> num_unadmitted_of;  // By owner; those that have any.
   bool has_cancellations = false;
   bool stopping = false;
 
@@ -79,6 +80,7 @@ struct EngineThread::Shared {
   struct Reader {
     std::shared_ptr<Mailbox> mailbox;
     std::shared_ptr<std::atomic<bool>> cancelled;
+    uint64_t owner = 0;
     bool admitted = false;
     std::vector<Event> events;
   };
@@ -87,6 +89,8 @@ struct EngineThread::Shared {
   void Run();
   template <typename Act>
   void Insist(const Act& act);
+  // One of the owner's requests waits no longer. With the lock.
+  void CountAdmitted(uint64_t owner);
   void Receive(std::vector<Submission> submissions);
   void Deliver(std::vector<Event> events, double seconds);
 };
@@ -132,9 +136,16 @@ void EngineThread::Shared::Insist(const Act& act) {
   }
 }
 
+void EngineThread::Shared::CountAdmitted(uint64_t owner) {
+  --num_unadmitted;
+  const auto found = num_unadmitted_of.find(owner);
+  if (--found->second == 0) num_unadmitted_of.erase(found);
+}
+
 void EngineThread::Shared::Receive(std::vector<Submission> submissions) {
   for (Submission& submission : submissions) {
     Status status;
+    const uint64_t owner = submission.request.owner;
     RequestId number = 0;
     Insist([&] {
       try {
@@ -151,7 +162,7 @@ void EngineThread::Shared::Receive(std::vector<Submission> submissions) {
       {
         const std::lock_guard lock(mutex);
         --num_unfinished;
-        --num_unadmitted;
+        CountAdmitted(owner);
       }
       std::vector<Event> events;
       Insist([&] {
@@ -163,14 +174,14 @@ void EngineThread::Shared::Receive(std::vector<Submission> submissions) {
     }
     Insist([&] { readers.try_emplace(number); });
     readers.at(number) = {.mailbox = std::move(submission.mailbox),
-                          .cancelled = std::move(submission.cancelled)};
+                          .cancelled = std::move(submission.cancelled),
+                          .owner = owner};
   }
 }
 
 void EngineThread::Shared::Deliver(std::vector<Event> events, double seconds) {
   std::vector<RequestId> touched;
   int64_t num_finished = 0;
-  int64_t num_admitted = 0;
   for (Event& event : events) {
     Reader& reader = readers.at(event.request);
     if (reader.events.empty()) Insist([&] { touched.push_back(event.request); });
@@ -178,7 +189,8 @@ void EngineThread::Shared::Deliver(std::vector<Event> events, double seconds) {
     if (finished) ++num_finished;
     if (!reader.admitted && (finished || event.kind == Event::Kind::kAdmitted)) {
       reader.admitted = true;
-      ++num_admitted;
+      const std::lock_guard lock(mutex);
+      CountAdmitted(reader.owner);
     }
     Insist([&] { reader.events.push_back(std::move(event)); });
   }
@@ -187,7 +199,6 @@ void EngineThread::Shared::Deliver(std::vector<Event> events, double seconds) {
     const std::lock_guard lock(mutex);
     stats = now;
     num_unfinished -= num_finished;
-    num_unadmitted -= num_admitted;
   }
   try {
     if (on_step) on_step({.seconds = seconds, .num_sequences = now.num_running, .stats = now});
@@ -271,12 +282,16 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
       return Error(InvalidArgument(fmt::format("n: {} answers in one request, at most {} may wait", count,
                                                shared_->options.max_waiting)));
     }
-    if (shared_->num_unadmitted + count > shared_->options.max_waiting) {
-      return Error(
-          ResourceExhausted(fmt::format("queue: {} requests are waiting already, {} may; try again later",
-                                        shared_->num_unadmitted, shared_->options.max_waiting)));
+    if (submissions.empty()) return generations;
+    const uint64_t owner = submissions.front().request.owner;
+    const int64_t room = shared_->num_unadmitted_of.contains(owner) ? shared_->options.max_waiting
+                                                                    : 2 * shared_->options.max_waiting;
+    if (shared_->num_unadmitted + count > room) {
+      return Error(ResourceExhausted(fmt::format(
+          "queue: {} requests are waiting already, {} may; try again later", shared_->num_unadmitted, room)));
     }
     shared_->inbox.reserve(shared_->inbox.size() + submissions.size());
+    shared_->num_unadmitted_of[owner] += count;
     shared_->num_unadmitted += count;
     shared_->num_unfinished += count;
     for (Submission& submission : submissions) shared_->inbox.push_back(std::move(submission));

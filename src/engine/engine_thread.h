@@ -24,7 +24,8 @@ class Generation {
 };
 
 struct EngineThreadOptions {
-  int64_t max_waiting = 256;  // Requests that have not been admitted.
+  // Requests that have not been admitted. Owners that have none of them find room for as many again, so that one owner cannot fill it all.
+  int64_t max_waiting = 256;
 };
 
 // What one step did, for metrics.

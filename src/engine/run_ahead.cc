@@ -18,6 +18,7 @@ bool Engine::MayGoOn() const {
   if (!std::ranges::all_of(running_, [](const auto& sequence) { return sequence->GoesOn(); })) return false;
 
   if (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) return false;
+  if (ChooseToGiveWay() < running_.size()) return false;
   const auto now = std::chrono::steady_clock::now();
   const auto is_to_end = [&](const auto& sequence) {
     return sequence->cancelled || (sequence->request.deadline && now >= *sequence->request.deadline);

@@ -42,6 +42,7 @@ struct Engine::Sequence {
   int64_t waits_until = 0;  // up to here; 0: waits for none.
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
   int num_loads = 0;
+  std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.
   bool finished = false;

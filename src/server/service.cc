@@ -1,8 +1,10 @@
 #include "server/service.h"
 
+#include <arpa/inet.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netinet/in.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -44,6 +46,18 @@ bool Equal(std::string_view a, std::string_view b) {
   unsigned difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
+}
+
+// Whose share of the places a client without a key has: its address's. Of IPv6 the network's (/64), since one client has all its addresses.
+// 0 on a unix socket.
+uint64_t ShareOf(const std::string& client) {
+  if (client.empty()) return 0;
+  in6_addr v6;
+  const bool is_v6 = ::inet_pton(AF_INET6, client.c_str(), &v6) == 1;
+  const bool is_v4 = is_v6 && IN6_IS_ADDR_V4MAPPED(&v6);
+  if (is_v6 && !is_v4) return XXH3_64bits(&v6, 8);
+  const size_t begin = is_v4 ? client.rfind(':') + 1 : 0;
+  return XXH3_64bits(client.data() + begin, client.size() - begin);
 }
 
 // A browser says which page asks. Other people's pages must not make a server on this machine work, even if they cannot read what
@@ -129,14 +143,19 @@ Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics
   const auto add = [&](const std::string& key) {
     const std::string& stored =
         options_.responses != nullptr ? options_.responses->secret() : options_.cache_secret;
-    callers_.push_back({.owner = hash(options_.cache_secret + key), .store_owner = hash(stored + key)});
+    const uint64_t owner = hash(options_.cache_secret + key);
+    callers_.push_back({.owner = owner, .share = owner, .store_owner = hash(stored + key)});
   };
   for (const std::string& key : options_.api_keys) add(key);
   add("");
 }
 
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return callers_.back();
+  if (options_.api_keys.empty()) {
+    Caller caller = callers_.back();
+    caller.share = ShareOf(request.client);
+    return caller;
+  }
   std::string_view key = request.Header("x-api-key");
   constexpr std::string_view kScheme = "bearer ";  // In any case: RFC 9110, 11.1.
   if (const std::string_view given = request.Header("authorization");

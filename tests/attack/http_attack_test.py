@@ -8,7 +8,8 @@ import threading
 import time
 import unittest
 
-from dsv4_process import PATIENCE, SLOWNESS
+from attack_testing import busy
+from dsv4_process import PATIENCE, SLOWNESS, wait_until
 from server_process import Server
 
 CHAT = "/v1/chat/completions"
@@ -179,6 +180,36 @@ class Connections(unittest.TestCase):
                 connection.close()
         lines = [line for line in server.log if "gave way" in line]
         self.assertLess(len(lines), 5, lines)
+
+
+class Places(unittest.TestCase):
+    def test_slow_readers_with_all_places_leave_one_to_others(self):
+        # Answers without an end for clients that never read, more than there are places, from one address. The honest client has another.
+        body = json.dumps({**REQUEST, "max_tokens": 6000, "ignore_eos": True, "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with Server("--max-sequences", 16, "--max-waiting", 24, "--client-seconds", 8) as server:
+            expected = server.post(CHAT, REQUEST)["choices"][0]["message"]
+            readers = []
+            for _ in range(40):
+                reader = socket.socket()
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                reader.bind(("127.0.0.2", 0))
+                reader.connect((server.host, server.port))
+                reader.sendall(head + body)
+                readers.append(reader)
+            wait_until(lambda: server.metric("dsv4_requests_running") == 16 and server.metric("dsv4_requests_waiting") > 0, "all places are taken")
+            slowest, beside, begin = 0.0, 0, time.monotonic()
+            while time.monotonic() - begin < 8:
+                start = time.perf_counter()
+                self.assertEqual(server.post(CHAT, REQUEST)["choices"][0]["message"], expected)
+                slowest = max(slowest, time.perf_counter() - start)
+                beside += server.metric("dsv4_requests_waiting") > 0
+            wait_until(lambda: server.metric("dsv4_requests_running") == 0, "readers are given up")
+            for reader in readers:
+                reader.close()
+            print(f"beside 40 readers with all 16 places: {beside} answers while others waited, slowest {slowest:.2f} s")
+            self.assertGreater(beside, 5)
+            self.assertLess(slowest, 1.0 * SLOWNESS * busy())
 
 
 class Keys(unittest.TestCase):

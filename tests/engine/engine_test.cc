@@ -387,21 +387,6 @@ TEST(Engine, ALongPromptDoesNotHoldUpAShortOne) {
   FAIL() << "not answered in two steps";
 }
 
-TEST(Engine, OwnersTakeTurns) {
-  Engine engine(SharedModel(), {.max_sequences = 2}, {});
-  std::vector<RequestId> ids;
-  for (const uint64_t owner : {1, 1, 1, 2}) {
-    Request request = MakeRequest(RandomTokens(4, 1), 5);
-    request.owner = owner;
-    ids.push_back(*engine.Submit(std::move(request)));
-  }
-  std::vector<RequestId> admitted;
-  for (const Event& event : engine.Step()) {
-    if (event.kind == Event::Kind::kAdmitted) admitted.push_back(event.request);
-  }
-  EXPECT_EQ(admitted, (std::vector<RequestId>{ids[0], ids[3]}));
-}
-
 TEST(Engine, ADeadlineEndsRunningAndWaitingRequests) {
   Engine engine(SharedModel(), {.max_sequences = 1}, {});
   const auto submit = [&](std::chrono::steady_clock::duration left) {

@@ -127,6 +127,31 @@ TEST(EngineThread, AFullQueueSaysSoAndTakesRequestsAgainLater) {
   EXPECT_EQ(thread->SubmitAll(std::move(three)).error().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(EngineThread, AnOwnerThatFillsTheQueueLeavesRoomForOthers) {
+  const std::vector<int32_t> expected = Alone(2, 3);  // Before: the model is the thread's.
+  const std::unique_ptr<EngineThread> thread = MakeThread({.max_sequences = 1}, {.max_waiting = 2});
+  std::vector<std::unique_ptr<Generation>> greedy;
+  for (Status refused; refused.ok();) {
+    Result<std::unique_ptr<Generation>> generation = thread->Submit(MakeRequest(1, kEndless));
+    if (generation)
+      greedy.push_back(std::move(*generation));
+    else
+      refused = generation.error();
+  }
+  std::vector<std::unique_ptr<Generation>> others;
+  for (uint64_t owner = 1; owner <= 2; ++owner) {
+    Request request = MakeRequest(2, 3);
+    request.owner = owner;
+    others.push_back(std::move(*thread->Submit(std::move(request))));
+  }
+  Request one_more = MakeRequest(2, 3);  // There is room for twice as many altogether, whoever asks.
+  one_more.owner = 3;
+  EXPECT_EQ(thread->Submit(std::move(one_more)).error().code(), StatusCode::kResourceExhausted);
+  for (const auto& generation : greedy) generation->Cancel();
+  for (const auto& generation : others) EXPECT_EQ(Read(*generation).tokens, expected);
+  EXPECT_EQ(Read(**thread->Submit(MakeRequest(2, 3))).tokens, expected);
+}
+
 TEST(EngineThread, ADestroyedGenerationIsCancelled) {
   const std::unique_ptr<EngineThread> thread = MakeThread();
   { const std::unique_ptr<Generation> abandoned = std::move(*thread->Submit(MakeRequest(1, kEndless))); }

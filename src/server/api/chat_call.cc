@@ -68,6 +68,7 @@ Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const
     DSV4_ASSIGN_OR_RETURN(engine::Request request,
                           session::MakeRequest(model, prompt, sampling, caller.owner));
     request.sampling.seed = seed + static_cast<uint64_t>(choice);
+    request.owner = caller.share;
     requests.push_back(std::move(request));
   }
   return requests;

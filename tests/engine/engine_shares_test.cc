@@ -1,0 +1,99 @@
+// What owners get of the places that there are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "backend/reference/reference_backend.h"
+#include "engine/engine.h"
+
+namespace dsv4::engine {
+namespace {
+
+model::Model& SharedModel() {
+  static const std::unique_ptr<model::Model> model = std::move(
+      *model::Model::Load("tests/golden/models/nvfp4_experts", backend::MakeReferenceBackend(1), {}));
+  return *model;
+}
+
+std::vector<int32_t> RandomTokens(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(count);
+  const auto vocab_size = static_cast<uint32_t>(SharedModel().config().vocab_size);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
+  return tokens;
+}
+
+Request MakeRequest(std::vector<int32_t> prompt, int64_t max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.sampling.temperature = 0.0F;
+  return request;
+}
+
+std::vector<int32_t> RunAlone(Request request) {
+  Engine engine(SharedModel(), {}, {});
+  static_cast<void>(*engine.Submit(std::move(request)));
+  std::vector<int32_t> tokens;
+  while (!engine.idle()) {
+    for (const Event& event : engine.Step()) {
+      if (event.kind == Event::Kind::kToken) tokens.push_back(event.token.id);
+    }
+  }
+  return tokens;
+}
+
+TEST(EngineShares, OwnersTakeTurns) {
+  Engine engine(SharedModel(), {.max_sequences = 2}, {});
+  std::vector<RequestId> ids;
+  for (const uint64_t owner : {1, 1, 1, 2}) {
+    Request request = MakeRequest(RandomTokens(4, 1), 5);
+    request.owner = owner;
+    ids.push_back(*engine.Submit(std::move(request)));
+  }
+  std::vector<RequestId> admitted;
+  for (const Event& event : engine.Step()) {
+    if (event.kind == Event::Kind::kAdmitted) admitted.push_back(event.request);
+  }
+  EXPECT_EQ(admitted, (std::vector<RequestId>{ids[0], ids[3]}));
+}
+
+// Places that one owner has taken, and a request of another: it runs at once, none of the answers differs, and the first owner keeps a place.
+TEST(EngineShares, AnOwnerWithNoPlaceTakesOneOfAnOwnerWithSeveral) {
+  for (const double turn : {0.0, 3600.0}) {  // Seconds.
+    Engine engine(SharedModel(), {.max_sequences = 2, .turn_seconds = turn}, {});
+    const auto submit = [&](uint64_t owner, uint32_t seed, int64_t priority = 0) {
+      Request request = MakeRequest(RandomTokens(6, seed), 12);
+      request.owner = owner;
+      request.priority = priority;
+      return *engine.Submit(std::move(request));
+    };
+    std::map<RequestId, uint32_t> seeds;
+    for (const uint32_t seed : {1U, 2U, 3U}) seeds[submit(1, seed)] = seed;
+    std::map<RequestId, std::vector<int32_t>> tokens;
+    const auto step = [&] {
+      for (const Event& event : engine.Step()) {
+        if (event.kind == Event::Kind::kToken) tokens[event.request].push_back(event.token.id);
+      }
+    };
+    for (int i = 0; i < 4; ++i) step();
+    const RequestId other = submit(2, 4);
+    const RequestId third = submit(3, 5, 1);  // Of lower priority than those that run, so it waits.
+    seeds[other] = 4;
+    seeds[third] = 5;
+    step();
+    EXPECT_EQ(tokens[other].size(), turn == 0.0 ? 1U : 0U);
+    EXPECT_EQ(engine.stats().num_preemptions, turn == 0.0 ? 1 : 0);
+    EXPECT_EQ(engine.stats().num_running, 2);
+    for (int i = 0; i < 4; ++i) step();
+    EXPECT_EQ(engine.stats().num_preemptions, turn == 0.0 ? 1 : 0);
+    while (!engine.idle()) step();
+    for (const auto& [id, seed] : seeds)
+      EXPECT_EQ(tokens[id], RunAlone(MakeRequest(RandomTokens(6, seed), 12))) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::engine
