@@ -355,6 +355,7 @@ IndexerShape Indexer(int64_t num_tokens, int64_t max_visible, int64_t num_sequen
           .width = 128,
           .max_visible = max_visible,
           .top_k = 512,
+          .rows_per_page = 64,
           .clusters = [] { return int64_t{8}; }};
 }
 
@@ -379,7 +380,15 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   for (IndexerShape packed : {Indexer(1, 1024), Indexer(1, 8192), Indexer(32, 4096)}) {
     const IndexerPath wide = ChooseIndexer(packed, kH200).kernel;
     packed.keys = StoredForm::kRelease;
-    EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, wide);
+    EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, wide == IndexerPath::kMma ? IndexerPath::kDecode : wide);
+    EXPECT_EQ(ChooseIndexer(packed, Blackwell()).kernel,
+              wide == IndexerPath::kWgmma ? IndexerPath::kMma : wide);
+    packed.rows_per_page = 24;
+    EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, wide) << "sixteen keys that lie in two pages";
+    packed.rows_per_page = 48;
+    packed.num_heads = 48;
+    EXPECT_NE(ChooseIndexer(packed, kH200).kernel, IndexerPath::kDecode) << "fewer heads";
+    packed.num_heads = 64;
     packed.keys = StoredForm::kAny;
     EXPECT_EQ(ChooseIndexer(packed, kH200).kernel, IndexerPath::kAny) << "keys in a form without kernels";
   }
@@ -389,6 +398,15 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   EXPECT_EQ(top_k(true, 4095), TopKPath::kBlock);
   EXPECT_EQ(top_k(true, 4096), TopKPath::kCluster);
   EXPECT_EQ(top_k(false, 65536), TopKPath::kBlock) << "all are chosen";
+  const auto blocks = [](int64_t num_tokens, int64_t max_visible) {
+    return TopKClusterBlocks(num_tokens, max_visible, kH200);
+  };
+  EXPECT_EQ(blocks(33, 65536), 8);
+  EXPECT_EQ(blocks(34, 65536), 4) << "264 blocks run at once";
+  EXPECT_EQ(blocks(66, 65536), 4);
+  EXPECT_EQ(blocks(67, 65536), 2);
+  EXPECT_EQ(blocks(67, 65537), 4) << "more keys than blocks hold";
+  EXPECT_EQ(blocks(512, 262144), 8);
 }
 
 // Of launches: how many tokens' scores are made at a time, and how many tiles of keys a block goes through.
@@ -410,6 +428,10 @@ TEST(ChooseIndexer, SizesOfLaunches) {
   EXPECT_EQ(wgmma(32, 4096), 4) << "two for each warpgroup, the fewest";
   EXPECT_EQ(wgmma(4 * 2112, 64 * 5), 6) << "whole warpgroups";
   EXPECT_EQ(wgmma(8192, 262144), 64) << "the most";
+  EXPECT_EQ(DecodeScoreBlocks(64, 65536, kH200), 4) << "256 of the 264 blocks that run at once";
+  EXPECT_EQ(DecodeScoreBlocks(1, 8192, kH200), 64) << "a tile for each warpgroup";
+  EXPECT_EQ(DecodeScoreBlocks(1, 262144, kH200), 264);
+  EXPECT_EQ(DecodeScoreBlocks(265, 65536, kH200), 1);
 }
 
 // What ops refuse: the shared memory of a block, and the grid.

@@ -13,9 +13,10 @@ namespace dsv4::backend::cuda {
 
 class Staging {
  public:
-  static constexpr size_t kHalfBytes = size_t{2} << 20;
-  // The largest array that is taken; bigger ones are worth an allocation of their own.
-  static constexpr size_t kMaxArrayBytes = size_t{256} << 10;
+  // The page tables of a step of 64 sequences of 131072 tokens, two for each of 21 layers, are 11 MB.
+  static constexpr size_t kHalfBytes = size_t{16} << 20;
+  // The largest array that is taken; bigger ones get an allocation of their own, and steps with them are always walked.
+  static constexpr size_t kMaxArrayBytes = size_t{2} << 20;
 
   Staging() = default;
   ~Staging();

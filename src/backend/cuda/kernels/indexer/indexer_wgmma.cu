@@ -2,17 +2,14 @@
 // shared memory. Its warpgroups go through tiles of 64 keys, each through its own, with a tile as A operand in registers while it is
 // multiplied by one query after the other; the tile after it is on its way meanwhile. Warpgroups of an SM take turns: one's dot
 // products are on tensor cores while others sum theirs up.
-//
-// Keys are rows of the result and heads its columns, so a head's term is made in the register where its dot product lies, two heads at
-// a time. Terms, pairs in bf16, then lie as tensor cores takes an A operand, which sums them in fp32: the score, and, by the signs
-// of the weights, the sum of magnitudes beside it. That tells how far off the score may be; where this leaves a doubt about its
-// rounding, the terms, which are still there, are added in double in the order of ScoreSixteenKeys.
+// How dot products become scores: indexer_terms.cuh.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
+#include "backend/cuda/kernels/indexer/indexer_terms.cuh"
 #include "backend/cuda/kernels/indexer/indexer_wgmma.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
@@ -21,7 +18,7 @@ namespace {
 
 constexpr int kTokens = kWgmmaScoreTokens;  // Of a block,
 constexpr int kKeys = kWgmmaScoreKeys;      // and of a tile.
-constexpr int kHeads = 64;
+constexpr int kHeads = kTermHeads;
 constexpr int kGroups = kWgmmaScoreGroups;  // Warpgroups.
 constexpr int kGroupThreads = 128;
 constexpr int kThreads = kGroups * kGroupThreads;
@@ -43,47 +40,6 @@ struct Place {
   int key = 0;      // The tile's first.
   const void* const* pages = nullptr;
 };
-
-// Two dot products, rounded as the contract rounds them, and 0 where that is negative; NaN stays.
-__device__ __forceinline__ uint32_t PositivePair(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-// The bound on how far `sum` is off, for terms of these magnitudes. Tensor cores adds 16 terms, their products by 1 or -1, as integers
-// whose unit is 2^-23 of the largest or less, and cuts off what lies below: 2^-23 of the magnitudes for each of 16 and for the result,
-// even if it adds eight at a time two more. Four such sums are added in fp32: 2^-23 in all. 20 * 2^-23 is less than:
-constexpr float kDoubt = 0x1p-18F;
-// Sums of smaller magnitudes are in doubt (terms that are subnormal may count as 0), and those that are no finite number.
-constexpr float kSmall = 0x1p-90F;
-constexpr float kLarge = 0x1p120F;
-
-// Whether a sum in double of the terms whose sum in fp32 this is rounds to `score` without doubt: rounding keeps the order of numbers,
-// to fp32 and then to bf16 too, and the sum in double, itself off by less than 2^-46, lies between both ends.
-__device__ __forceinline__ bool RoundsClearly(float sum, float magnitudes, float& score) {
-  const uint32_t ends = Bf16Pair(fmaf(magnitudes, -kDoubt, sum), fmaf(magnitudes, kDoubt, sum));
-  score = __uint_as_float(ends & 0xFFFF0000U);
-  return magnitudes > kSmall && magnitudes < kLarge && ends >> 16 == (ends & 0xFFFFU);
-}
-
-// The score of a key whose terms four lanes have, [j]: of heads 8 j + 2 place and the next. As ScoreSixteenKeys adds them: those of heads
-// that differ by 8 in order, then sums whose heads differ by 4, by 2 and by 1.
-__device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kHeads / 8]) {
-  double even = 0.0;
-  double odd = 0.0;
-#pragma unroll
-  for (int j = 0; j < kHeads / 8; ++j) {
-    even += static_cast<double>(__uint_as_float(terms[j] << 16));
-    odd += static_cast<double>(__uint_as_float(terms[j] & 0xFFFF0000U));
-  }
-#pragma unroll
-  for (int offset = 2; offset > 0; offset /= 2) {
-    even += __shfl_xor_sync(kWholeWarp, even, offset);
-    odd += __shfl_xor_sync(kWholeWarp, odd, offset);
-  }
-  return RoundToBf16(static_cast<float>(even + odd));
-}
 
 // Grid: tokens by 4, tiles.
 template <bool kPacked>
@@ -191,8 +147,7 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
 
   // --- Scores ---
   const auto meet = [&] { asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory"); };
-  // B of the second product: its first column adds up, its second by the weights' signs.
-  const uint32_t sign_mask = lane / 4 == 1 ? 0x80008000U : 0U;
+  const uint32_t sign_mask = SignMaskOfLane(lane);
   while (more) {
     WaitForCopies<0>();
     if constexpr (kPacked) {
@@ -232,32 +187,9 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
       WaitForMatrixSteps<0>();
       FenceRegisters(dots);
 
-      uint32_t terms[2][kHeads / 8];  // Of both keys.
-#pragma unroll
-      for (int j = 0; j < kHeads / 8; ++j) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          terms[r][j] = MulBf16x2(PositivePair(dots[4 * j + 2 * r], dots[4 * j + 2 * r + 1]), weights[j]);
-      }
-      float sums[kHeads / 16][4] = {};
-#pragma unroll
-      for (int i = 0; i < kHeads / 16; ++i) {
-        const uint32_t sixteen[4] = {terms[0][2 * i], terms[1][2 * i], terms[0][2 * i + 1],
-                                     terms[1][2 * i + 1]};
-        constexpr uint32_t kOnes = 0x3F803F80U;
-        Mma(sums[i], sixteen, (weights[2 * i] & sign_mask) | kOnes, (weights[2 * i + 1] & sign_mask) | kOnes);
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        // The sums lie in the first of four lanes.
-        const bool wanted = place == 0 && tile_key + row + 8 * r < visible;
-        float score;
-        const bool clear = RoundsClearly(
-            (sums[0][2 * r] + sums[1][2 * r]) + (sums[2][2 * r] + sums[3][2 * r]),
-            (sums[0][2 * r + 1] + sums[1][2 * r + 1]) + (sums[2][2 * r + 1] + sums[3][2 * r + 1]), score);
-        if (__any_sync(kWholeWarp, wanted && !clear)) score = ScoreInDouble(terms[r]);
-        if (wanted) scores[8 * r] = score;
-      }
+      ScoresOfDots(
+          dots, weights, sign_mask, [&](int r) { return place == 0 && tile_key + row + 8 * r < visible; },
+          [&](int r, float score) { scores[8 * r] = score; });
     }
   }
 }

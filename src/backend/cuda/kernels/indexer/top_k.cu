@@ -15,7 +15,6 @@ namespace cg = cooperative_groups;
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int kClusterBlocks = 8;
 
 // One block a token. Keys of bf16 scores are their 16 high bits, here and below.
 template <typename Key>
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // A cluster of blocks a token, each with a piece of the entries. The first `held` keys
 // of a piece lie in shared memory, the others are made again whenever they are wanted.
-template <typename Key>
+template <typename Key, int kClusterBlocks>
 __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
     TopKClusterKernel(const __grid_constant__ SequenceTable table, const TopKParams p, const int held) {
   constexpr int kKeyBits = 8 * static_cast<int>(sizeof(Key));
@@ -136,14 +135,27 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   cluster.sync();  // No block leaves while its counts may still be read.
 }
 
-template <typename Key>
+template <typename Key, int kClusterBlocks>
 void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
   constexpr int64_t kMaxSharedBytes = 128 * 1024;
   const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
   const int64_t held = std::min(piece, kMaxSharedBytes / static_cast<int64_t>(sizeof(Key)));
-  context.Launch(TopKClusterKernel<Key>, static_cast<unsigned>(num_tokens * kClusterBlocks), kThreads,
-                 static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
+  context.Launch(TopKClusterKernel<Key, kClusterBlocks>, static_cast<unsigned>(num_tokens * kClusterBlocks),
+                 kThreads, static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
+}
+
+template <typename Key>
+void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+                   int64_t num_tokens) {
+  switch (TopKClusterBlocks(num_tokens, p.max_visible, context.limits())) {
+    case 2:
+      return LaunchCluster<Key, 2>(context, table, p, num_tokens);
+    case 4:
+      return LaunchCluster<Key, 4>(context, table, p, num_tokens);
+    default:
+      return LaunchCluster<Key, 8>(context, table, p, num_tokens);
+  }
 }
 
 }  // namespace

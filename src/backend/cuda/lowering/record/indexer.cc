@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/attention/sequences.h"
 #include "backend/cuda/kernels/indexer/indexer_candidates.h"
 #include "backend/cuda/kernels/indexer/indexer_cluster.h"
+#include "backend/cuda/kernels/indexer/indexer_decode.h"
 #include "backend/cuda/kernels/indexer/indexer_select.h"
 #include "backend/cuda/kernels/indexer/indexer_wgmma.h"
 #include "backend/cuda/kernels/indexer/top_k.h"
@@ -27,6 +28,7 @@ IndexerShape ShapeOf(const SequenceTable& table, const ScoreParams& params, DTyp
           .max_visible = params.max_visible,
           .top_k = params.top_k,
           .keys = table.form,
+          .rows_per_page = table.rows_per_page,
           .clusters = {}};
 }
 
@@ -43,6 +45,9 @@ void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams 
           ScoreTilesOfBlock(plan.kernel, num_tokens, params.max_visible, context.limits());
       return plan.kernel == IndexerPath::kWgmma ? LaunchIndexerScoresWgmma(context, table, params, num_tokens)
                                                 : LaunchIndexerScoresMma(context, table, params, num_tokens);
+    case IndexerPath::kDecode:
+      return LaunchIndexerScoresDecode(context, table, params, num_tokens,
+                                       DecodeScoreBlocks(num_tokens, params.max_visible, context.limits()));
     case IndexerPath::kCluster:  // It chooses too: not for scores alone (ChooseScores).
     case IndexerPath::kAny:
       break;

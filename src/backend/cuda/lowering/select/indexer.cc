@@ -33,13 +33,22 @@ bool FitsWgmma(const IndexerShape& s, const DeviceLimits& d) {
          s.num_tokens * s.max_visible >= kMinWgmmaScores;
 }
 
+// What is left: queries that share no keys. Of wide keys bytes are what bounds it, and the kernel for all of them will do.
+bool FitsDecode(const IndexerShape& s, const DeviceLimits& d) {
+  return d.has_wgmma() && ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width) &&
+         s.num_heads == kScoreMaxHeads && s.keys == StoredForm::kRelease &&
+         s.rows_per_page % kIndexerDecodePage == 0;
+}
+
 bool FitsAll(const IndexerShape&, const DeviceLimits&) { return true; }
 
-constexpr std::array<Rule<IndexerPath, IndexerShape>, 4> kRules = {{
+constexpr std::array<Rule<IndexerPath, IndexerShape>, 5> kRules = {{
     {IndexerPath::kCluster, "indexer/indexer_cluster",
      "up to 4096 entries, as long as all clusters are resident", FitsCluster},
     {IndexerPath::kWgmma, "indexer/indexer_wgmma",
      "64 heads of 128, 8 tokens a sequence, 2^17 scores; then indexer/top_k", FitsWgmma},
+    {IndexerPath::kDecode, "indexer/indexer_decode",
+     "64 heads of 128, packed keys in pages by 16; then indexer/top_k", FitsDecode},
     {IndexerPath::kMma, "indexer/indexer_select",
      "bf16, heads by 16 up to 64, of width 128; then indexer/top_k", FitsMma},
     {IndexerPath::kAny, "indexer/indexer_select", "the rest, in fp32; then indexer/top_k", FitsAll,
@@ -47,7 +56,7 @@ constexpr std::array<Rule<IndexerPath, IndexerShape>, 4> kRules = {{
 }};
 
 constexpr std::array<Rule<TopKPath, TopKShape>, 2> kTopKRules = {{
-    {TopKPath::kCluster, "indexer/top_k", "from 4096 scores a token: a cluster of eight blocks",
+    {TopKPath::kCluster, "indexer/top_k", "from 4096 scores a token: a cluster of eight, four or two blocks",
      [](const TopKShape& s, const DeviceLimits&) {
        return s.has_scores && s.max_visible >= kMinClusterTopK;
      }},
@@ -108,6 +117,20 @@ size_t CandidatesSharedBytes(int64_t top_k) {
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k) {
   return static_cast<size_t>(num_candidates) * sizeof(uint64_t) +
          static_cast<size_t>(kMergeWords + top_k) * sizeof(uint32_t);
+}
+
+int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device) {
+  int64_t blocks = 8;
+  while (blocks > 2 && num_tokens * blocks > kTopKBlocksOfSm * device.num_sms &&
+         max_visible <= kTopKMaxPiece * (blocks / 2))
+    blocks /= 2;
+  return blocks;
+}
+
+int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device) {
+  constexpr int64_t kKeys = int64_t{kDecodeScoreKeys} * kDecodeScoreGroups;
+  const int64_t resident = int64_t{device.num_sms} * kDecodeScoreBlocksOfSm;
+  return std::clamp<int64_t>(resident / num_tokens, 1, (max_visible + kKeys - 1) / kKeys);
 }
 
 int64_t EntriesInSteps(int64_t count, int64_t top_k) {

@@ -19,12 +19,13 @@ struct IndexerShape {
   int64_t max_visible = 0;  // Entries that a token may see, at most.
   int64_t top_k = 0;
   StoredForm keys = StoredForm::kWide;
+  int64_t rows_per_page = 1;  // Of keys.
   // Clusters of indexer_cluster that the device has room for.
   std::function<int64_t()> clusters;
 };
 
-// One launch that scores and chooses, or scores by one of three kernels and top_k behind them.
-enum class IndexerPath : uint8_t { kCluster, kWgmma, kMma, kAny };
+// One launch that scores and chooses, or scores by one of four kernels and top_k behind them.
+enum class IndexerPath : uint8_t { kCluster, kWgmma, kDecode, kMma, kAny };
 std::span<const Rule<IndexerPath, IndexerShape>> IndexerRules();
 inline Plan<IndexerPath> ChooseIndexer(const IndexerShape& shape, const DeviceLimits& device) {
   return FirstFit(IndexerRules(), shape, device);
@@ -62,6 +63,11 @@ bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_
 size_t CandidatesSharedBytes(int64_t top_k);
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
+// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once.
+int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
+// Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
+int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
+
 // What of a step's positions launches may depend on: how many entries a token sees at most, top_k if that is no more, then in steps, so
 // that the launches of a sequence's steps stay the same.
 int64_t EntriesInSteps(int64_t count, int64_t top_k);
@@ -76,6 +82,12 @@ inline constexpr int64_t kMaxOverRanksRows = 16384;  // Of a rank, where they ar
 inline constexpr int64_t kMaxOverRanksTopK = 1024;
 inline constexpr int64_t kMinWgmmaScores = int64_t{1} << 17;
 inline constexpr int64_t kMinTokensOfSequence = 8;
+inline constexpr int64_t kIndexerDecodePage = 16;  // Keys that a copy brings lie in one page.
+inline constexpr int kDecodeScoreKeys = 64;        // Of a warpgroup's tile.
+inline constexpr int kDecodeScoreGroups = 2;       // Of a block.
+inline constexpr int kDecodeScoreBlocksOfSm = 2;
+inline constexpr int64_t kTopKBlocksOfSm = 2;
+inline constexpr int64_t kTopKMaxPiece = 32768;  // Entries of a block: two such blocks' keys fit an SM.
 inline constexpr int64_t kMinClusterTopK = 4096;
 inline constexpr int kScoreKeys = 32;  // Of a block without tensor cores, with so many groups of heads.
 inline constexpr int kScoreHeadGroups = 8;

@@ -1,0 +1,15 @@
+// The indexer's scores of decode steps over packed keys, on Hopper's tensor cores (wgmma): keys go from their codes to operands in registers.
+#pragma once
+
+#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/kernels/indexer/score_params.h"
+
+namespace dsv4::backend::cuda {
+
+class CudaContext;
+
+// As LaunchIndexerScoresMma, and with its bits; 64 heads, kReleaseKey in pages of whole kIndexerDecodePage, `num_blocks` a token.
+void LaunchIndexerScoresDecode(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+                               int64_t num_tokens, int64_t num_blocks);
+
+}  // namespace dsv4::backend::cuda
