@@ -132,9 +132,9 @@ class Access(page_testing.PageTest):
         metrics = {each["name"]: each["value"] for each in self.browser.call("Performance.getMetrics")["metrics"]}
         return metrics["TaskDuration"]
 
-    def test_much_scrolls_at_sixty_frames_a_second(self):
-        """The bound is processor time, which other programs do not change; the frames are printed."""
-        self.do(f"""window.answer = ''; for (let i = 0; answer.length < 1e6; i++) answer += {json.dumps(TURNS[1]["content"])}.replace('Head', 'Part ' + i) + 'Plain words follow. '.repeat(40) + '\\n\\n';
+    def show_much(self, answer):
+        """200 conversations, in the first of them a long answer, which a loop of the page makes; shows it and says after how long."""
+        self.do(f"""window.answer = ''; {answer}
             importText(JSON.stringify({{ format: 'dsv4 conversations', version: 1, conversations: Array.from({{ length: 200 }}, (_, i) => ({{ title: 'Conversation ' + i, turns: [
                 {{ role: 'user', content: 'question ' + i }}, {{ role: 'assistant', reasoning: '', calls: [], content: i ? 'answer' : answer }}] }})) }}))""")
         self.wait("conversations.length === 200 && conversations.every(c => c.version === 1)")
@@ -142,13 +142,31 @@ class Access(page_testing.PageTest):
         self.do("select(conversations.find(c => c.title === 'Conversation 0'))")
         self.browser.evaluate("document.getElementById('log').scrollHeight")
         print(f"an answer of 1 MB is shown after {time.monotonic() - begin:.1f} s")
-        for name, node in (("the answer of 1 MB", "document.getElementById('log')"), ("the list of 200", "document.getElementById('list')")):
-            self.do(f"{node}.scrollTop = 0")
-            rate, used = self.frames(node)
-            print(f"{name}: {rate:.0f} frames a second" + (f", {used:.1f} ms of processor time each" if used else ""))
-            if not page_testing.FIREFOX:
-                self.assertLess(used, 1000 / 60, name)
-            self.assertGreater(rate, 5, name)  # It is not stuck.
+
+    def scrolls(self, name, node):
+        """The bound is processor time, which other programs do not change; the frames are printed."""
+        self.do(f"{node}.scrollTop = 0")
+        rate, used = self.frames(node)
+        print(f"{name}: {rate:.0f} frames a second" + (f", {used:.1f} ms of processor time each" if used else ""))
+        if not page_testing.FIREFOX:
+            self.assertLess(used, 1000 / 60, name)
+        self.assertGreater(rate, 5, name)  # It is not stuck.
+
+    def test_much_scrolls_at_sixty_frames_a_second(self):
+        self.show_much(f"""for (let i = 0; answer.length < 1e6; i++) answer += {json.dumps(TURNS[1]["content"])}.replace('Head', 'Part ' + i) + 'Plain words follow. '.repeat(40)
+            + '\\n\\n';""")
+        self.scrolls("the answer of 1 MB", "document.getElementById('log')")
+        self.scrolls("the list of 200", "document.getElementById('list')")
+
+    def test_a_table_of_1_mb_scrolls_at_sixty_frames_a_second(self):
+        self.show_much("answer = '| a | b |\\n|---|--:|\\n'; for (let i = 0; answer.length < 1e6; i++) answer += `| row ${i} | **${7 * i}** |\\n`;")
+        self.scrolls("the table of 1 MB", "document.getElementById('log')")
+        # Whoever does not see it hears a table, with all its rows.
+        self.assertEqual(self.browser.evaluate("""(() => { const table = document.querySelector('.tall table'); const row = table.querySelector('tbody tr');
+            return [table.role, table.querySelector('tbody').role, row.role, row.firstChild.role, table.querySelector('th').role].join(); })()"""),
+                         "table,rowgroup,row,cell,columnheader")
+        self.assertGreater(self.browser.evaluate("document.querySelectorAll('.tall tbody tr').length"), 30000)
+        self.assertEqual(self.browser.evaluate("getComputedStyle(document.querySelector('.tall td:last-child')).textAlign"), "right")
 
 
 if __name__ == "__main__":

@@ -59,14 +59,32 @@ function codeBlock(language, body) {
   return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, code));
 }
 
+// Of more rows, a table is drawn in groups that the browser leaves out while they are not seen. It can do so with blocks only, so the rows are grids
+// with columns of one width, and the roles are said.
+const kTallTable = 256;
+const kRowGroup = 64;
+function tallTable(columns, head, rows) {
+  const groups = [];
+  for (let i = 0; i < rows.length; i += kRowGroup) groups.push(make("tbody", { role: "rowgroup" }, ...rows.slice(i, i + kRowGroup)));
+  for (const row of [head, ...rows]) {
+    row.role = "row";
+    for (const cell of row.children) cell.role = row === head ? "columnheader" : "cell";
+  }
+  const node = make("table", { role: "table" }, make("thead", { role: "rowgroup" }, head), ...groups);
+  node.style.setProperty("--columns", columns);
+  return make("div", { className: "table tall", tabIndex: 0 }, node);
+}
+
 function table(lines) {
   const sides = cells(lines[1]).map(cell => (/^:.*:$/.test(cell) ? "centre" : /:$/.test(cell) ? "right" : ""));
   const line = (tag, text, properties) => {
     const words = cells(text);
     return make("tr", {}, ...sides.map((side, i) => inline(make(tag, { className: side, ...properties }), words[i] ?? "")));
   };
-  return make("div", { className: "table", tabIndex: 0 }, make("table", {}, make("thead", {}, line("th", lines[0], { scope: "col" })),
-    make("tbody", {}, ...lines.slice(2).map(text => line("td", text)))));
+  const head = line("th", lines[0], { scope: "col" });
+  const rows = lines.slice(2).map(text => line("td", text));
+  if (rows.length > kTallTable) return tallTable(sides.length, head, rows);
+  return make("div", { className: "table", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
 // Items of deeper indentation go into a list of the item before them.
