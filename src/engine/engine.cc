@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/measure_prices.h"
 #include "engine/sequence.h"
 
 namespace dsv4::engine {
@@ -64,7 +65,12 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
         part.bytes_per_token;
   }
   most_running_ = options_.max_sequences;
-  options_.speculation.mtp = options_.speculation.mtp && model.can_draft();
+  SpeculationOptions& speculation = options_.speculation;
+  speculation.mtp = speculation.mtp && model.can_draft();
+  // Other backends are as fast at first as later; ranks that follow do so later.
+  const bool ahead = options_.run_ahead.value_or(model.asynchronous()) && model.can_queue();
+  if (!ahead || !speculation.any() || speculation.always || model.options().group != nullptr) return;
+  MeasurePrices(model, {.most_mtp_tokens = speculation.mtp ? speculation.most_mtp_tokens : 0}, draft_policy_);
 }
 
 Engine::~Engine() = default;  // A step in flight is waited for.

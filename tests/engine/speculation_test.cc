@@ -12,6 +12,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "engine/engine.h"
+#include "engine/measure_prices.h"
 
 namespace dsv4::engine {
 namespace {
@@ -307,6 +308,25 @@ TEST(Speculation, GivesTheTextOfSerialDecodingWithTokensThatTheBackendChooses) {
     EXPECT_GE(sums.verified_on_backend, 10) << wrong_in;
     EXPECT_LT(sums.verified_on_backend, sums.steps_with) << wrong_in;
   }
+}
+
+TEST(Speculation, PricesAreMeasuredBeforeTheFirstRequest) {
+  auto loaded =
+      model::Model::Load("models/tiny", *backend::MakeCpuBackend({.num_threads = 2}), {.mtp = true});
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString();
+  speculation::DraftPolicy measured;
+  MeasurePrices(**loaded, {.most_mtp_tokens = 2, .most_seconds = 20}, measured);
+  // What was not measured is relative to one row, which takes 1.
+  for (int64_t rows = 1; rows <= 5; ++rows) {
+    EXPECT_GT(measured.RelativeCost(rows), 0.0) << rows;
+    EXPECT_LT(measured.RelativeCost(rows), 0.2) << rows << " rows of models/tiny, in seconds";
+  }
+  EXPECT_GT(measured.DraftingCost(1, 1), 0.0);
+  EXPECT_LT(measured.DraftingCost(1, 1), measured.DraftingCost(2, 1) * 1.5);
+  EXPECT_LT(measured.DraftingCost(2, 1), 0.2);
+  speculation::DraftPolicy none;  // Without time.
+  MeasurePrices(**loaded, {.most_mtp_tokens = 2, .most_seconds = 0}, none);
+  EXPECT_EQ(none.RelativeCost(1), 1.0);
 }
 
 // A model whose draft block was trained: chats of models/tiny, greedy and sampled.

@@ -17,10 +17,34 @@ using ::testing::HasSubstr;
 
 constexpr const char* kGolden = "fp8_mxfp4";
 
+// That the text's last tokens come again, which is sometimes right.
+class Echo final : public speculation::Drafter {
+ public:
+  void Read(std::span<const int32_t> text) override { text_.assign(text.begin(), text.end()); }
+  speculation::Draft Propose(int64_t most) override {
+    const size_t count = std::min(text_.size(), static_cast<size_t>(most));
+    return {.tokens = {text_.end() - static_cast<std::ptrdiff_t>(count), text_.end()}, .evidence = 5};
+  }
+
+ private:
+  std::vector<int32_t> text_;
+};
+
+engine::SpeculationOptions WithEcho() {
+  engine::SpeculationOptions options;
+  options.make_drafter = [] { return std::make_unique<Echo>(); };
+  options.always = true;
+  options.most_tokens = 3;
+  return options;
+}
+
 // Answers of requests that come and go, some of them ended by a stop token that the step behind has already read.
-std::vector<std::vector<int32_t>> Converse(model::Model& model, bool run_ahead, int64_t* steps_ahead) {
+std::vector<std::vector<int32_t>> Converse(model::Model& model, bool run_ahead, int64_t* steps_ahead,
+                                           const engine::SpeculationOptions& speculation = {}) {
   std::mt19937 random(3);
-  engine::Engine engine(model, {.prefix_cache_bytes = int64_t{1} << 28, .run_ahead = run_ahead}, {});
+  engine::Engine engine(
+      model, {.prefix_cache_bytes = int64_t{1} << 28, .run_ahead = run_ahead, .speculation = speculation},
+      {});
   const auto vocab_size = static_cast<uint32_t>(model.config().vocab_size);
   std::map<engine::RequestId, std::vector<int32_t>> answers;
   const auto collect = [&](const std::vector<engine::Event>& events) {
@@ -43,7 +67,8 @@ std::vector<std::vector<int32_t>> Converse(model::Model& model, bool run_ahead, 
     for (size_t n = random() % 4; n > 0 && !engine.idle(); --n) collect(engine.Step());
   }
   while (!engine.idle()) collect(engine.Step());
-  *steps_ahead = engine.stats().num_steps_ahead;
+  const engine::EngineStats stats = engine.stats();
+  *steps_ahead = speculation.any() ? stats.num_steps_verified_on_backend : stats.num_steps_ahead;
   std::vector<std::vector<int32_t>> all;
   for (auto& [id, answer] : answers) all.push_back(std::move(answer));
   return all;
@@ -68,6 +93,24 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
       if (run.placement == "expert" || run.placement == "expert,sequences") {
         EXPECT_EQ(waited, alone);
       }
+    }
+  }
+}
+
+// Each rank reads as many rows of each sequence as rank 0 verifies, and takes back as many.
+TEST(QueuedSteps, OfSeveralRanksVerifyDrafts) {
+  RanksRun run{.directory = ModelDirectory(kGolden).string(), .options = {}};
+  for (const char* placement : {"expert,sequences", "tensor"}) {
+    for (run.num_ranks = 2; run.num_ranks <= 3; ++run.num_ranks) {
+      run.placement = placement;
+      int64_t num_steps = 0;
+      std::vector<std::vector<int32_t>> serial;
+      RunModel(run, [&](model::Model& model) { serial = Converse(model, false, &num_steps); });
+      RunModel(run, [&](model::Model& model) {
+        EXPECT_EQ(Converse(model, true, &num_steps, WithEcho()), serial)
+            << placement << ", " << run.num_ranks;
+      });
+      EXPECT_GT(num_steps, 5);
     }
   }
 }

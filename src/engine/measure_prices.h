@@ -1,0 +1,22 @@
+// What steps of several rows and drafts of the block cost on this machine, measured before the first request: prices that are learnt from requests
+// begin with those of steps that a device meets for the first time, and are tried ever more seldom where they seem not to pay.
+#pragma once
+
+#include <cstdint>
+
+#include "model/runtime/model.h"
+#include "speculation/draft_policy.h"
+
+namespace dsv4::engine {
+
+struct PriceOptions {
+  int64_t most_drafted = 4;     // Rows beside the first.
+  int64_t most_mtp_tokens = 0;  // Of the draft block; 0: it is not asked.
+  double most_seconds = 0.5;    // Behind the first steps, which find a device cold.
+};
+
+// Tells the policy, of one sequence whose steps choose their tokens on the backend and are queued ahead (run_ahead.cc). Does without what fails
+// or has no time left, and leaves nothing in the model.
+void MeasurePrices(model::Model& model, const PriceOptions& options, speculation::DraftPolicy& policy);
+
+}  // namespace dsv4::engine
