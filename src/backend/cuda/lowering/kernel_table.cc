@@ -30,6 +30,9 @@ std::vector<KernelRow> KernelTable() {
   add("hc_post", HcPostRules());
   add("head_rms_norm", HeadNormRules());
   add("rope", RopeRules());
+  add("scale", ScaleRules());
+  add("compressor_pool", PoolRules());
+  add("store_rows", StoreRules());
   add("steps on rows", RowsRules());
   add("swiglu", SwigluRules());
   add("moe_combine", MoeCombineRules());

@@ -1,12 +1,11 @@
 // scale, swiglu and moe_combine: one output from the elements at its place.
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
 #include "backend/cuda/device/numeric/wide_bf16.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
-#include "backend/cuda/lowering/record/rows.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -92,28 +91,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
+void LaunchScale(CudaContext& context, const ops::ScaleArgs& args) {
   const int64_t count = args.x.num_elements();
-  if (count == 0) return {};
-  if (count <= kMaxRowWidth) {
-    // As one row, beside others.
-    const bool is_bf16 = args.x.dtype == DType::kBF16;
-    return AddRowStep(context,
-                      {.in = args.x.data,
-                       .in_stride = count,
-                       .out = args.y.data,
-                       .out_stride = count,
-                       .num_rows = 1,
-                       .width = count,
-                       .in_is_bf16 = is_bf16,
-                       .out_is_bf16 = is_bf16},
-                      {.kind = RowStepKind::kScale, .factor = args.factor});
-  }
   WithElement(args.x.dtype, [&]<typename T>(T*) {
     context.Launch(ElementwiseScaleKernel<T>, Blocks(count), kThreads, 0, args.x.as<const T>(),
                    args.y.as<T>(), count, args.factor);
   });
-  return {};
 }
 
 void LaunchSwiglu(CudaContext& context, const SwigluWork& work) {

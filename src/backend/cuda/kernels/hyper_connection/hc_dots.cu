@@ -13,7 +13,7 @@
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_dots.h"
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
 
 namespace dsv4::backend::cuda {
 namespace {

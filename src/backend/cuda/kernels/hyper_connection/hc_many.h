@@ -4,8 +4,9 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/lowering/work/hyper_connection.h"
 #include "backend/cuda/runtime/cuda_context.h"
+#include "ops/hyper_connection.h"
 
 namespace dsv4::backend::cuda {
 

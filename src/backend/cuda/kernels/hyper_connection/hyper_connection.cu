@@ -1,16 +1,14 @@
 // hc_pre and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
 // its own; a second kernel turns a token's few numbers into its mix.
 #include <algorithm>
-#include <memory>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_dots.h"
-#include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/kernels/hyper_connection/hyper_connection.h"
+#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -328,32 +326,19 @@ __global__ void __launch_bounds__(kMixThreads)
              min(dim, begin + kMixColumns));
 }
 
-// Scratch of [num_tokens, num_rows + 1, num_parts] partial dot products, and of four numbers a token.
-struct MixDots {
-  const double* data;
-  int num_parts;
-  double* pre;
-};
-Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
+}  // namespace
+
+void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
+                  const HcDots& to) {
+  double* const dots = to.data;
+  if (kernel == HcDotsPath::kMma) return LaunchHcDotsMma(context, streams, fn, dots);
   const int64_t num_tokens = streams.shape[0];
   const int64_t num_rows = fn.shape[0];
   const int64_t dim = streams.shape[2];
-  const HcPreShape shape = ShapeOf(streams, fn, nullptr);
-  const Plan<HcDotsPath> plan = ChooseHcDots(shape, context.limits());
-  context.Chose(plan);
-  const bool in_parts = plan.kernel != HcDotsPath::kAny;
-  const int64_t num_parts = in_parts ? HcParts(dim) : 1;
-  const int64_t count = num_tokens * (num_rows + 1) * num_parts;
-  const int64_t first_pre = CeilDiv(count, 2) * 2;  // Read two at once.
-  DSV4_ASSIGN_OR_RETURN(double* const dots, context.Scratch<double>(first_pre + num_tokens * kHcMult));
-  const MixDots result = {dots, static_cast<int>(num_parts), dots + first_pre};
-  if (plan.kernel == HcDotsPath::kMma) {
-    LaunchHcDotsMma(context, streams, fn, dots);
-    return result;
-  }
+  const int64_t num_parts = to.num_parts;
   WithElement(streams.dtype, [&]<typename T>(T*) {
     const int64_t runs = dim / (num_parts * kHcRunColumns);
-    if (plan.kernel == HcDotsPath::kManyTokens) {
+    if (kernel == HcDotsPath::kManyTokens) {
       // As many blocks as there are SMs, or that many again.
       const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;
       const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_sms() / others);
@@ -367,7 +352,7 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
                      static_cast<int>(num_rows), num_tokens, tokens_per_block);
       return;
     }
-    if (in_parts) {
+    if (kernel != HcDotsPath::kAny) {
       // Spread over the device.
       constexpr int64_t tokens_per_block = int64_t{2} * kTokensAtOnce;
       const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
@@ -382,45 +367,9 @@ Result<MixDots> LaunchDots(CudaContext& context, const TensorView& streams, cons
     context.Launch(HyperConnectionAnyDotsKernel<T>, grid, kDotThreads, 0, streams.as<const T>(),
                    fn.as<const float>(), dots, fn.shape[1], static_cast<int>(num_rows));
   });
-  return result;
 }
 
-}  // namespace
-
-HcPreShape ShapeOf(const TensorView& streams, const TensorView& fn, const void* u) {
-  return {.dtype = streams.dtype,
-          .num_tokens = streams.shape[0],
-          .mult = streams.shape[1],
-          .dim = streams.shape[2],
-          .num_rows = fn.shape[0],
-          .streams = streams.data,
-          .fn = fn.data,
-          .u = u,
-          .cluster_fits = {}};
-}
-
-HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
-  return {.dots = dots,
-          .scale = args.scale.as<const float>(),
-          .base = args.base.as<const float>(),
-          .post = args.post.as<float>(),
-          .comb = args.comb.as<float>(),
-          .num_parts = num_parts,
-          .mult = static_cast<int>(args.streams.shape[1]),
-          .dim = args.streams.shape[2],
-          .norm_eps = args.norm_eps,
-          .hc_eps = args.hc_eps,
-          .sinkhorn_iters = args.sinkhorn_iters};
-}
-
-Status LaunchHcPreInParts(CudaContext& context, const ops::HcPreArgs& args) {
-  const HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
-  const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
-  if (ChooseHcMix(shape, context.limits()).kernel == HcMixPath::kManyTokens) {
-    LaunchManyMixes(context, args, params, dots.pre);
-    return {};
-  }
+void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params) {
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
                   static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));
@@ -428,21 +377,17 @@ Status LaunchHcPreInParts(CudaContext& context, const ops::HcPreArgs& args) {
     context.Launch(HyperConnectionPreKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(),
                    args.u.as<T>(), params);
   });
-  return {};
 }
 
-Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
-  const auto num_tokens = static_cast<unsigned>(args.streams.shape[0]);
-  if (args.streams.num_elements() == 0) return {};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const MixDots dots, LaunchDots(context, args.streams, args.fn));
-  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
+void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDots& dots) {
+  const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
+                  static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
-    context.Launch(HyperConnectionHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(), dots.data,
-                   dots.num_parts, args.scale.as<const float>(), args.base.as<const float>(), args.y.as<T>(),
-                   static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
-                   args.hc_eps);
+    context.Launch(HyperConnectionHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(),
+                   static_cast<const double*>(dots.data), dots.num_parts, args.scale.as<const float>(),
+                   args.base.as<const float>(), args.y.as<T>(), static_cast<int>(args.streams.shape[1]),
+                   args.streams.shape[2], args.norm_eps, args.hc_eps);
   });
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,7 +1,10 @@
-// The ops between two sub-layers: what moe_combine, the sum over ranks, hc_post and hc_pre record.
+// The ops between two sub-layers: what moe_combine, the sum over ranks, hc_post and hc_pre record, and which kernels run what is not
+// recorded: hc_pre in two launches, hc_head.
+#include "backend/cuda/kernels/hyper_connection/hyper_connection.h"
+
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
-#include "backend/cuda/kernels/hyper_connection/hc_mix.h"
+#include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
@@ -13,6 +16,60 @@ namespace {
 
 Division ColumnsOf(DType dtype) {
   return dtype == DType::kF32 ? Division::kFloatColumns : Division::kTokenColumns;
+}
+
+HcPreShape ShapeOf(const TensorView& streams, const TensorView& fn, const void* u) {
+  return {.dtype = streams.dtype,
+          .num_tokens = streams.shape[0],
+          .mult = streams.shape[1],
+          .dim = streams.shape[2],
+          .num_rows = fn.shape[0],
+          .streams = streams.data,
+          .fn = fn.data,
+          .u = u,
+          .cluster_fits = {}};
+}
+
+HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
+  return {.dots = dots,
+          .scale = args.scale.as<const float>(),
+          .base = args.base.as<const float>(),
+          .post = args.post.as<float>(),
+          .comb = args.comb.as<float>(),
+          .num_parts = num_parts,
+          .mult = static_cast<int>(args.streams.shape[1]),
+          .dim = args.streams.shape[2],
+          .norm_eps = args.norm_eps,
+          .hc_eps = args.hc_eps,
+          .sinkhorn_iters = args.sinkhorn_iters};
+}
+
+// The dot products of streams and fn, in scratch.
+Result<HcDots> ComputeDots(CudaContext& context, const TensorView& streams, const TensorView& fn) {
+  const Plan<HcDotsPath> plan = ChooseHcDots(ShapeOf(streams, fn, nullptr), context.limits());
+  context.Chose(plan);
+  const int64_t num_tokens = streams.shape[0];
+  const int64_t num_parts = plan.kernel != HcDotsPath::kAny ? HcParts(streams.shape[2]) : 1;
+  const int64_t count = num_tokens * (fn.shape[0] + 1) * num_parts;
+  const int64_t first_pre = (count + 1) / 2 * 2;  // Read two at once.
+  DSV4_ASSIGN_OR_RETURN(double* const data, context.Scratch<double>(first_pre + num_tokens * kHcMult));
+  const HcDots dots = {.data = data, .num_parts = static_cast<int>(num_parts), .pre = data + first_pre};
+  LaunchHcDots(context, plan.kernel, streams, fn, dots);
+  return dots;
+}
+
+// Of whatever hc_cluster and hc_eights do not take.
+Status HcPreInParts(CudaContext& context, const ops::HcPreArgs& args) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const HcDots dots, ComputeDots(context, args.streams, args.fn));
+  const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);
+  const Plan<HcMixPath> plan = ChooseHcMix(ShapeOf(args.streams, args.fn, args.u.data), context.limits());
+  context.Chose(plan);
+  if (plan.kernel == HcMixPath::kManyTokens) {
+    LaunchManyMixes(context, args, params, dots.pre);
+  } else {
+    LaunchHcMix(context, args, params);
+  }
+  return {};
 }
 
 }  // namespace
@@ -93,7 +150,7 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   shape.cluster_fits = [&] { return HoldsHcCluster(context, args.streams.shape[2], false); };
   const Plan<HcPrePath> plan = ChooseHcPre(shape, context.limits());
   context.Chose(plan);
-  if (plan.kernel == HcPrePath::kDotsThenMix) return LaunchHcPreInParts(context, args);
+  if (plan.kernel == HcPrePath::kDotsThenMix) return HcPreInParts(context, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(double* const dots, context.lowering().HcDots());
   const int num_parts = plan.kernel == HcPrePath::kCluster ? 1 : static_cast<int>(HcParts(shape.dim));
   context.lowering().Record(
@@ -109,6 +166,13 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
                          .dots = dots,
                          .num_tokens = static_cast<int>(shape.num_tokens),
                          .path = plan.kernel}});
+  return {};
+}
+
+Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
+  if (args.streams.num_elements() == 0) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const HcDots dots, ComputeDots(context, args.streams, args.fn));
+  LaunchHcHead(context, args, dots);
   return {};
 }
 

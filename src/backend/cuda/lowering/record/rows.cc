@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kernels/elementwise/elementwise.h"
 #include "backend/cuda/kernels/rows/many_heads.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/rows.h"
@@ -124,6 +125,29 @@ Status Rope(CudaContext& context, const ops::RopeArgs& args) {
                      .group = static_cast<int>(args.x.shape[1]),
                      .weight = args.frequencies.as<const float>(),
                      .positions = args.positions.as<const int32_t>()});
+}
+
+Status Scale(CudaContext& context, const ops::ScaleArgs& args) {
+  const int64_t count = args.x.num_elements();
+  if (count == 0) return {};
+  const Plan<ScalePath> plan = FirstFit(ScaleRules(), {.count = count}, context.limits());
+  context.Chose(plan);
+  if (plan.kernel == ScalePath::kEach) {
+    LaunchScale(context, args);
+    return {};
+  }
+  // As one row, beside others.
+  const bool is_bf16 = IsBf16(args.x);
+  return AddRowStep(context,
+                    {.in = args.x.data,
+                     .in_stride = count,
+                     .out = args.y.data,
+                     .out_stride = count,
+                     .num_rows = 1,
+                     .width = count,
+                     .in_is_bf16 = is_bf16,
+                     .out_is_bf16 = is_bf16},
+                    {.kind = RowStepKind::kScale, .factor = args.factor});
 }
 
 Status SimulateFp8(CudaContext& context, const ops::SimulateFp8Args& args) {

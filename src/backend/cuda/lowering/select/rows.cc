@@ -28,6 +28,18 @@ bool FitsManyRows(const RowsShape& s, const DeviceLimits&) {
   return s.one_track && s.norm_first && s.is_bf16 && s.num_rows >= kManyRows;
 }
 
+bool FitsScaledRow(const ScaleShape& s, const DeviceLimits&) { return s.count <= kMaxRowWidth; }
+
+bool FitsStoreStep(const StoreShape& s, const DeviceLimits&) {
+  return (s.dtype == DType::kBF16 || s.dtype == DType::kF32) && (!s.packs || s.scale == CacheScale::kE8m0) &&
+         s.num_runs <= kMaxJoinedRuns && s.continues_rows;
+}
+bool FitsPack(const StoreShape& s, const DeviceLimits&) { return s.packs; }
+
+bool FitsPooledRows(const PoolShape& s, const DeviceLimits&) {
+  return s.tokens_of_entry <= kMaxPooledInRows && s.width <= kMaxPooledWidth && s.dtype == DType::kBF16;
+}
+
 bool FitsSwigluBySeveral(const ElementsShape& s, const DeviceLimits&) {
   return s.dtype == DType::kBF16 && s.count >= kManyElements && s.width % 8 == 0 && IsAligned(s.a, 16) &&
          IsAligned(s.b, 16) && IsAligned(s.y, 16);
@@ -52,6 +64,22 @@ constexpr std::array<Rule<RowsPath, RowsShape>, 3> kRowsRules = {{
      FitsManyRows},
     {RowsPath::kRowTracks, "rows/row_tracks", "all other steps on rows", FitsAll<RowsShape>},
 }};
+constexpr std::array<Rule<ScalePath, ScaleShape>, 2> kScaleRules = {{
+    {ScalePath::kRows, "rows/row_tracks", "up to 16384 elements: a step on one row", FitsScaledRow},
+    {ScalePath::kEach, "elementwise/elementwise", "the rest: one a thread", FitsAll<ScaleShape>},
+}};
+constexpr std::array<Rule<StorePath, StoreShape>, 3> kStoreRules = {{
+    {StorePath::kRows, "rows/row_tracks",
+     "up to 64 runs of rows that the launch in front has, as they are or packed by powers of two",
+     FitsStoreStep},
+    {StorePath::kPack, "rows/store_rows", "rows that are packed", FitsPack},
+    {StorePath::kCopy, "rows/store_rows", "the rest: bytes are copied", FitsAll<StoreShape>},
+}};
+constexpr std::array<Rule<PoolPath, PoolShape>, 2> kPoolRules = {{
+    {PoolPath::kRows, "rows/row_tracks", "entries of up to 8 tokens, 512 wide, in bf16: a step on rows",
+     FitsPooledRows},
+    {PoolPath::kPool, "rows/compressor_pool", "the rest: many blocks an entry", FitsAll<PoolShape>},
+}};
 constexpr std::array<Rule<ElementsPath, ElementsShape>, 2> kSwigluRules = {{
     {ElementsPath::kSeveral, "elementwise/elementwise", "from 2^20 elements in bf16: eight a thread",
      FitsSwigluBySeveral},
@@ -68,7 +96,16 @@ constexpr std::array<Rule<ElementsPath, ElementsShape>, 2> kCombineRules = {{
 std::span<const Rule<HeadsPath, HeadsShape>> HeadNormRules() { return kHeadNormRules; }
 std::span<const Rule<HeadsPath, HeadsShape>> RopeRules() { return kRopeRules; }
 std::span<const Rule<RowsPath, RowsShape>> RowsRules() { return kRowsRules; }
+std::span<const Rule<ScalePath, ScaleShape>> ScaleRules() { return kScaleRules; }
+std::span<const Rule<StorePath, StoreShape>> StoreRules() { return kStoreRules; }
+std::span<const Rule<PoolPath, PoolShape>> PoolRules() { return kPoolRules; }
 std::span<const Rule<ElementsPath, ElementsShape>> SwigluRules() { return kSwigluRules; }
 std::span<const Rule<ElementsPath, ElementsShape>> MoeCombineRules() { return kCombineRules; }
+
+bool PacksInRegisters(const CacheFormat& format, int64_t width) {
+  if (width > kMaxRegisterRow || format.scale != CacheScale::kE8m0) return false;
+  if (format.code == CacheCode::kE4m3) return format.group == kRegisterGroup;
+  return format.group == kRegisterE2m1Group && format.num_coded == width;
+}
 
 }  // namespace dsv4::backend::cuda

@@ -1,9 +1,12 @@
-// Which kernels turn rows into rows: norms, rope, rounding, stores, SwiGLU and moe_combine.
+// Which kernels turn rows into rows: norms, rope, rounding, scaling, pools, stores, SwiGLU and moe_combine.
 #pragma once
 
+#include <cstddef>
 #include <span>
 
 #include "backend/cuda/lowering/rule.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
+#include "tensor/cache_format.h"
 #include "tensor/dtype.h"
 
 namespace dsv4::backend::cuda {
@@ -52,6 +55,47 @@ struct ElementsShape {
 enum class ElementsPath : uint8_t { kSeveral, kEach };
 std::span<const Rule<ElementsPath, ElementsShape>> SwigluRules();
 std::span<const Rule<ElementsPath, ElementsShape>> MoeCombineRules();
+
+// scale: a step on one row, or a launch of its own.
+struct ScaleShape {
+  int64_t count = 0;
+};
+enum class ScalePath : uint8_t { kRows, kEach };
+std::span<const Rule<ScalePath, ScaleShape>> ScaleRules();
+
+// store_rows. A step on rows has an operand that the launch in front has too (Lowering::ContinuesRows); without one, and for rows that no
+// step takes, they are packed or copied by a launch of their own.
+struct StoreShape {
+  DType dtype = DType::kBF16;
+  size_t num_runs = 0;
+  bool packs = false;
+  CacheScale scale = CacheScale::kE8m0;  // Of what is packed.
+  bool continues_rows = false;
+};
+enum class StorePath : uint8_t { kRows, kPack, kCopy };
+std::span<const Rule<StorePath, StoreShape>> StoreRules();
+// Whether a launch that packs has a row in the registers of its block.
+bool PacksInRegisters(const CacheFormat& format, int64_t width);
+
+// compressor_pool: entries of few tokens are rows, which later steps go on with; others have a launch of their own.
+struct PoolShape {
+  DType dtype = DType::kBF16;
+  int64_t tokens_of_entry = 0;
+  int64_t width = 0;
+};
+enum class PoolPath : uint8_t { kRows, kPool };
+std::span<const Rule<PoolPath, PoolShape>> PoolRules();
+
+inline constexpr int64_t kMaxRowWidth = 16384;  // Of steps on rows, in elements.
+inline constexpr size_t kMaxJoinedRuns = 64;    // Of a step that stores: a block looks through them at once.
+// A row of bf16 that a block has in registers, and groups of it that are rounded or packed: of e4m3 two warps, of e2m1 one.
+inline constexpr int kRegisterColumns = 4;  // Of a thread.
+inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
+inline constexpr int kRegisterGroup = 64;
+inline constexpr int kRegisterE2m1Group = 32;
+// What PooledRow (kernels/rows/compressor_rows.cuh) takes: so many tokens of an entry, and columns.
+inline constexpr int kMaxPooledInRows = 8;
+inline constexpr int64_t kMaxPooledWidth = kMaxRegisterRow;
 
 inline constexpr int64_t kManyElements = int64_t{1} << 20;
 inline constexpr int64_t kMaxRouterAndSwigluTokens = 8;  // More fill the device without sharing a launch.

@@ -50,9 +50,6 @@ struct CompressorHistory {
   int phase;         // and modulo the ratio.
   int has_previous;  // Whether an entry comes before the first of this step.
 };
-// What PooledRow (compressor_rows.cuh) takes: so many tokens of an entry, and columns (kMaxRegisterRow).
-inline constexpr int kMaxPooledInRows = 8;
-inline constexpr int64_t kMaxPooledWidth = 512;
 
 // One step. What a kind does not name is unused and zero.
 struct RowStep {
@@ -94,12 +91,6 @@ struct RowsOperand {
   bool in_is_bf16 = false;
   bool out_is_bf16 = false;
 };
-
-// Rows of up to so many elements.
-inline constexpr int64_t kMaxRowWidth = 16384;
-
-// Of a step that stores: a block looks through them at once.
-inline constexpr size_t kMaxJoinedRuns = 64;
 
 // A step as it is recorded.
 struct RowsWork {
@@ -190,12 +181,8 @@ struct ManyRows {
 
 inline constexpr int kManyRowsRotated = 64;
 inline constexpr int kManyRowsGroup = 64;
-// What RegisterRow (kernels/rows/row_registers.cuh) takes.
-inline constexpr int kRegisterColumns = 4;  // Of a thread.
-inline constexpr int kRegisterGroup = 64;   // Of simulate_fp8: two warps.
+// What RegisterRow (kernels/rows/row_registers.cuh) takes, beside rows of kMaxRegisterRow.
 inline constexpr int kRegisterHadamard =
     kNarrowRowThreads;  // Elements of a row of hadamard_fp4: one a thread.
-inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
-inline constexpr int kRegisterE2m1Group = 32;  // Of rows that are packed so: a warp.
 
 }  // namespace dsv4::backend::cuda

@@ -1,0 +1,25 @@
+// hc_pre in two launches, of whatever hc_cluster and hc_eights do not take, and hc_head: dot products, then the mix of the streams.
+#pragma once
+
+#include "backend/cuda/lowering/select/hyper_connection.h"
+#include "backend/cuda/lowering/work/hyper_connection.h"
+#include "ops/hyper_connection.h"
+
+namespace dsv4::backend::cuda {
+
+class CudaContext;
+
+// Partial dot products, [num_tokens, num_rows + 1, num_parts], and four numbers a token behind them.
+struct HcDots {
+  double* data;
+  int num_parts;
+  double* pre;
+};
+void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
+                  const HcDots& to);
+
+// The mix of any number of tokens, and what hc_head makes of its dot products.
+void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params);
+void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDots& dots);
+
+}  // namespace dsv4::backend::cuda
