@@ -166,7 +166,7 @@ def main() -> None:
     finally:
         feed.stop()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    size = write_drafter(drafter, json.loads((arguments.model / "config.json").read_text(encoding="utf-8")), arguments.output)
+    size = write_drafter(drafter.cpu(), json.loads((arguments.model / "config.json").read_text(encoding="utf-8")), arguments.output)
     print(f"{arguments.output}: {size} bytes", flush=True)
 
 
