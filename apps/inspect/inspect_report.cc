@@ -13,10 +13,10 @@
 #include "formats/cache_rows.h"
 #include "io/checkpoint.h"
 #include "kv/cache_layout.h"
+#include "model/checkpoint/dspark_source.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/weights.h"
 #include "model/config/cache_geometry.h"
-#include "model/config/dspark_config.h"
 #include "model/placement/memory_plan.h"
 #include "model/runtime/model.h"
 #include "tokenizer/special_tokens.h"
@@ -296,21 +296,24 @@ std::string ForecastTable(const InspectReport& report) {
 }
 
 // Whether the checkpoint has a drafter, and which. A bad one is a line, for the model runs without it.
-std::string DescribeDrafter(const InspectRequest& request, const io::Checkpoint& checkpoint,
+std::string DescribeDrafter(const std::shared_ptr<const io::Checkpoint>& checkpoint,
                             const model::ModelConfig& config, const model::ResolvedCheckpoint& resolved) {
-  if (!request.source.synthetic()) {
-    const auto dspark = model::LoadDsparkConfig(checkpoint.directory(), config);
-    if (!dspark) return "DSpark, not whole: " + dspark.error().message();
-    if (dspark->has_value()) {
-      const model::DsparkConfig& keys = **dspark;
-      const auto stages = model::ResolveDspark(checkpoint, config, keys);
-      if (!stages) return "DSpark, not whole: " + stages.error().message();
-      return fmt::format("DSpark: {} stages, blocks of {}, taps of layers {}, Markov rank {}; not run yet",
-                         stages->stages.size(), keys.block_size, fmt::join(keys.target_layer_ids, ", "),
-                         keys.markov_rank);
-    }
+  const auto dspark = model::FindDspark(checkpoint, config);
+  if (!dspark && dspark.error().code() != StatusCode::kNotFound)
+    return "DSpark, not whole: " + dspark.error().message();
+  const std::string mtp = resolved.mtp ? "MTP: one block" : "";
+  if (dspark) {
+    const model::DsparkConfig& keys = dspark->config;
+    const std::string own = dspark->checkpoint == checkpoint
+                                ? ""
+                                : fmt::format(", in the folder {} ({})", model::kDsparkFolder,
+                                              Bytes(dspark->checkpoint->num_bytes()));
+    return fmt::format("DSpark: {} stages, blocks of {}, taps of layers {}, Markov rank {}{}{}{}",
+                       dspark->resolved.stages.size(), keys.block_size,
+                       fmt::join(keys.target_layer_ids, ", "), keys.markov_rank, own, mtp.empty() ? "" : "; ",
+                       mtp);
   }
-  if (resolved.mtp) return "MTP: one block";
+  if (resolved.mtp) return mtp;
   return resolved.skipped.contains("mtp.") ? "none: " + resolved.no_mtp : "";
 }
 
@@ -334,7 +337,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
   CountWeights(resolved, report);
   for (const auto& [what, counts] : resolved.skipped)
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
-  report.drafter = DescribeDrafter(request, *checkpoint, report.config, resolved);
+  report.drafter = DescribeDrafter(checkpoint, report.config, resolved);
   report.disagreements = resolved.disagreements;
   if (!request.source.synthetic()) DSV4_TRY(ProveNumbers(request, checkpoint, report));
   DSV4_TRY(PlanMemory(request, checkpoint, report));

@@ -63,13 +63,17 @@ uint64_t CacheLayout::GeometryFingerprint() const {
   for (const LayerCacheLayout& layer : layers) {
     numbers.insert(numbers.end(), {layer.ratio, layer.overlap ? 1 : 0, layer.width, layer.indexer_width});
     if (layer.draft_width > 0) numbers.push_back(layer.draft_width);
+    if (layer.block_draft) numbers.push_back(-1);
   }
   return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
 }
 
 bool CacheLayout::HasRing(int layer, RingKind kind) const {
   if (kind == RingKind::kWindow) return true;
-  if (IsDraft(kind)) return At(*this, layer).draft_width > 0;
+  if (IsDraft(kind)) {
+    const LayerCacheLayout& l = At(*this, layer);
+    return l.draft_width > 0 && !(l.block_draft && kind == RingKind::kDraftTokens);
+  }
   return IsIndexer(kind) ? At(*this, layer).indexer_width > 0 : At(*this, layer).ratio > 0;
 }
 
@@ -95,7 +99,7 @@ CacheFormat CacheLayout::RingFormat(RingKind kind) const {
 
 int CacheLayout::DraftLayer() const {
   const auto draft =
-      std::ranges::find_if(layers, [](const LayerCacheLayout& layer) { return layer.draft_width > 0; });
+      std::ranges::find_if(layers, [](const LayerCacheLayout& layer) { return layer.drafts(); });
   return draft == layers.end() ? -1 : static_cast<int>(draft - layers.begin());
 }
 
@@ -106,8 +110,7 @@ int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
 int64_t CacheLayout::RingCapacity(int layer, RingKind kind) const {
   const LayerCacheLayout& l = At(*this, layer);
   if (kind == RingKind::kWindow) {
-    return window_size - 1 + std::max<int64_t>(1, max_rewind_tokens) +
-           (l.draft_width > 0 ? 1 + kMostDraftRows : 0);
+    return window_size - 1 + std::max<int64_t>(1, max_rewind_tokens) + (l.drafts() ? 1 + kMostDraftRows : 0);
   }
   if (IsDraft(kind)) return kDraftBlock + 1 + max_rewind_tokens;
   return std::max<int64_t>(1, l.ratio * l.channels() - 1 + max_rewind_tokens);
@@ -121,8 +124,8 @@ int64_t CacheLayout::RingBytes(int layer, RingKind kind) const {
 int64_t CacheLayout::FirstNeededRow(int layer, RingKind kind, int64_t length) const {
   const LayerCacheLayout& l = At(*this, layer);
   if (kind == RingKind::kWindow) {
-    // A draft's first query is that of the last position.
-    return std::max<int64_t>(0, length - (window_size - 1) - (l.draft_width > 0 ? 1 : 0));
+    // A draft's first query is that of the last position; a block sees a whole window in front of it.
+    return std::max<int64_t>(0, length - (window_size - 1) - (l.drafts() ? 1 : 0));
   }
   if (IsDraft(kind)) return DraftSlots(length);
   // The unfinished block, and with overlap the one before it.
@@ -163,6 +166,7 @@ Status Validate(const CacheLayout& layout) {
       DSV4_RETURN_IF_ERROR(
           CheckRange("indexer_width", layer.indexer_width, 0, layer.ratio > 0 ? kMaxDim : 0));
       DSV4_RETURN_IF_ERROR(CheckRange("draft_width", layer.draft_width, 0, layer.ratio > 0 ? 0 : kMaxDim));
+      DSV4_RETURN_IF_ERROR(CheckRange("block_draft", layer.block_draft ? 1 : 0, 0, layer.ratio > 0 ? 0 : 1));
       DSV4_RETURN_IF_ERROR(Validate(layout.window_format, layer.width).WithContext("window"));
       if (layer.ratio > 0)
         DSV4_RETURN_IF_ERROR(Validate(layout.entry_format, layer.width).WithContext("entries"));

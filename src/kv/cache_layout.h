@@ -20,6 +20,9 @@
 // at p and of the token at p + 1, so it comes later than p. A sequence of `length` tokens has the slots below DraftSlots(length), and keeps
 // streams and tokens of the positions from there on, of which the rest can be made at any time.
 //
+// The stages of a drafter of blocks (DSpark) come there too. Their slots are made of the taps of their positions, without a token. A draft
+// writes the rows of its block behind the sequence's end, where slots overwrite them.
+//
 // channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
 // nothing ever moves, and taking tokens back is a change of length.
 #pragma once
@@ -61,8 +64,10 @@ struct LayerCacheLayout {
   int64_t width = 0;          // Elements of a window row and of an entry.
   int64_t indexer_width = 0;  // Elements of an indexer key; 0: no indexer.
   int64_t draft_width =
-      0;  // Of a draft block: elements of the residual streams that it reads; 0: a layer of the model.
+      0;  // Of a drafter's first layer: elements of what it reads of the model's pass (MTP: residual streams, DSpark: taps).
+  bool block_draft = false;  // A stage of a drafter of blocks (DSpark).
 
+  bool drafts() const { return draft_width > 0 || block_draft; }
   int64_t channels() const { return overlap ? 2 : 1; }
 };
 
@@ -89,15 +94,15 @@ struct CacheLayout {
   int64_t RingWidth(int layer, RingKind kind) const;
   CacheFormat RingFormat(RingKind kind) const;
   int64_t RingRowBytes(int layer, RingKind kind) const;
-  // The first draft block, or -1.
+  // The first layer that is a drafter's, or -1.
   int DraftLayer() const;
   // Slots of a draft block that a sequence of so many tokens has in any case.
   static int64_t DraftSlots(int64_t length) {
     return length < 1 ? 0 : (length - 1) / kDraftBlock * kDraftBlock;
   }
   // The rows that the next token needs, and room to append or to take back:
-  //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile); of a draft
-  //                         block kMostDraftRows more
+  //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile); of a
+  //                         drafter's layers kMostDraftRows more
   //   draft streams, tokens kDraftBlock + 1 + max_rewind_tokens
   //   compressor, indexer   ratio * channels - 1 + max_rewind_tokens (the pool op reads a chunk from its inputs)
   int64_t RingCapacity(int layer, RingKind kind) const;

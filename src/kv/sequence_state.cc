@@ -117,7 +117,7 @@ Status SequenceState::OwnRings() {
 Status SequenceState::BeginDraft() {
   DSV4_RETURN_IF_ERROR(CheckIdle("draft"));
   if (layout_->DraftLayer() < 0) {
-    return FailedPrecondition("sequence state, draft: the layout has no draft block");
+    return FailedPrecondition("sequence state, draft: the layout has no drafter");
   }
   if (length_ == 0) return FailedPrecondition("sequence state, draft: got no tokens, want at least 1");
   if (home_.here) DSV4_RETURN_IF_ERROR(OwnRings());

@@ -95,7 +95,7 @@ TEST(SequenceState, DraftRowsComeWhenTheyAreMade) {
   EXPECT_EQ(state->num_draft_slots(), 0);
   auto without =
       SequenceState::Create(std::make_shared<const CacheLayout>(testing::SmallLayout()), memory, nullptr);
-  EXPECT_THAT(without->BeginDraft().message(), HasSubstr("no draft block"));
+  EXPECT_THAT(without->BeginDraft().message(), HasSubstr("no drafter"));
 }
 
 TEST(CacheLayout, ValidateNamesTheField) {

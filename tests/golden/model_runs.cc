@@ -52,19 +52,19 @@ std::vector<float> GoldenLogits(const std::string& golden, const std::string& fi
   return ReadNpy(ModelDirectory(golden) / file).values;
 }
 
-ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool mtp) {
+ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool drafter) {
   const std::string directory = ModelDirectory(golden).string();
   ModelParts parts{.config = Take(model::LoadModelConfig(directory)), .weights = {}};
-  parts.weights = Take(
-      model::LoadWeights(Take(io::Checkpoint::Open(directory)), parts.config,
-                         {.numerics = numerics, .max_layers = std::nullopt, .mtp = mtp, .progress = {}}));
+  parts.weights = Take(model::LoadWeights(
+      Take(io::Checkpoint::Open(directory)), parts.config,
+      {.numerics = numerics, .max_layers = std::nullopt, .mtp = drafter, .dspark = drafter, .progress = {}}));
   return parts;
 }
 
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
                                          const Mutation& mutation, const std::string& backend_name,
-                                         bool mtp) {
-  ModelParts parts = LoadParts(golden, numerics, mtp);
+                                         bool drafter) {
+  ModelParts parts = LoadParts(golden, numerics, drafter);
   ops::Backend backend = MakeGoldenBackend(backend_name);
   model::ModelOptions options;
   options.numerics = numerics;

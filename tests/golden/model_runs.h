@@ -31,7 +31,7 @@ struct ModelParts {
   model::ModelConfig config;
   model::ModelWeights weights;
 };
-ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool mtp = false);
+ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool drafter = false);
 
 // The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine, "cpu_scalar",
 // "cpu_avx2", ... (golden_backends.cc); in the GPU's build of these tests "cuda" (tests/cuda/golden_backends.cc). Names
@@ -51,7 +51,7 @@ struct Mutation {
 };
 std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numerics numerics,
                                          const Mutation& mutation = {},
-                                         const std::string& backend = "reference", bool mtp = false);
+                                         const std::string& backend = "reference", bool drafter = false);
 
 // Logits of every token, fed to one new sequence in pieces of `pieces` tokens in turn (the last repeats).
 std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> tokens,

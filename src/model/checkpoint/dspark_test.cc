@@ -1,5 +1,5 @@
-// The config and the tensors of a DSpark drafter, on the golden model that has one. Nothing runs it yet; that it is read as what it
-// is, and a part of it refused, is all that is proven here.
+// The config and the tensors of a DSpark drafter, on the golden model that has one: it is read as what it is, and a part of it refused.
+// What it drafts is for draft_golden_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,25 +43,23 @@ std::string ResolveError(const std::function<void(EditableCheckpoint&)>& edit) {
   checkpoint.Write(temporary / "m");
   const ModelConfig config = GoldenConfig();
   const auto opened = io::Checkpoint::Open(temporary / "m");
-  const auto resolved = ResolveDspark(**opened, config, **LoadDsparkConfig(kGolden, config));
+  const auto resolved = ResolveDspark(**opened, config, *config.dspark);
   return resolved ? "" : resolved.error().message();
 }
 
 TEST(DsparkConfig, IsReadFromTheKeys) {
-  const auto dspark = LoadDsparkConfig(kGolden, GoldenConfig());
-  ASSERT_TRUE(dspark.has_value()) << dspark.error().message();
-  ASSERT_TRUE(dspark->has_value());
-  EXPECT_EQ((*dspark)->block_size, 5);
-  EXPECT_EQ((*dspark)->noise_token_id, 95);
-  EXPECT_EQ((*dspark)->markov_rank, 32);
-  EXPECT_THAT((*dspark)->target_layer_ids, ElementsAre(0, 1, 2));
+  const ModelConfig config = GoldenConfig();
+  ASSERT_TRUE(config.dspark.has_value()) << config.dspark_fault;
+  EXPECT_EQ(config.dspark->block_size, 5);
+  EXPECT_EQ(config.dspark->noise_token_id, 95);
+  EXPECT_EQ(config.dspark->markov_rank, 32);
+  EXPECT_THAT(config.dspark->target_layer_ids, ElementsAre(0, 1, 2));
 }
 
 TEST(DsparkConfig, NoKeyIsNoDrafter) {
-  const std::string other = "tests/golden/models/fp8_mxfp4";
-  const auto dspark = LoadDsparkConfig(other, *LoadModelConfig(other));
-  ASSERT_TRUE(dspark.has_value()) << dspark.error().message();
-  EXPECT_FALSE(dspark->has_value());
+  const ModelConfig config = *LoadModelConfig("tests/golden/models/fp8_mxfp4");
+  EXPECT_FALSE(config.dspark.has_value());
+  EXPECT_EQ(config.dspark_fault, "");
 }
 
 TEST(DsparkConfig, FaultsNameTheKey) {
@@ -81,7 +79,7 @@ TEST(Dspark, StagesAreThoseOfTheTensors) {
   const ModelConfig config = GoldenConfig();
   EXPECT_EQ(config.num_nextn_predict_layers, 1);  // As 0731 has it.
   const auto checkpoint = io::Checkpoint::Open(kGolden);
-  const auto resolved = ResolveDspark(**checkpoint, config, **LoadDsparkConfig(kGolden, config));
+  const auto resolved = ResolveDspark(**checkpoint, config, *config.dspark);
   ASSERT_TRUE(resolved.has_value()) << resolved.error().message();
   ASSERT_EQ(resolved->stages.size(), 3U);
   for (const ResolvedLayer& stage : resolved->stages) {

@@ -308,8 +308,8 @@ class Resolver {
       resolved.no_mtp = "the checkpoint has no draft tensors (mtp.*)";
       return;
     }
-    if (config_.has_dspark || has("mtp.0.main_norm.weight")) {
-      resolved.no_mtp = "the draft tensors are those of DSpark, which this build does not run";
+    if (config_.dspark.has_value() || !config_.dspark_fault.empty() || has("mtp.0.main_norm.weight")) {
+      resolved.no_mtp = "the draft tensors are those of DSpark";
       return;
     }
     const std::string scope = "mtp.0.";

@@ -147,7 +147,7 @@ constexpr TensorRow kTable[] = {
 
     // The Markov tables' names end like an expert's; they are no part of any.
     {Id::kDsparkMainProj, "main_proj", Kind::kLinear, Scope::kDsparkFirst, nullptr, true},
-    {Id::kDsparkMainNorm, "main_norm.weight", Kind::kVector, Scope::kDsparkFirst, nullptr},
+    {Id::kDsparkMainNorm, "main_norm.weight", Kind::kVector, Scope::kDsparkFirst, HiddenVector},
     {Id::kDsparkMarkovW1, "markov_head.markov_w1", Kind::kEmbedding, Scope::kDsparkLast, nullptr},
     {Id::kDsparkMarkovW2, "markov_head.markov_w2", Kind::kLinear, Scope::kDsparkLast, nullptr},
     {Id::kDsparkConfidence, "confidence_head.proj", Kind::kLinear, Scope::kDsparkLast, nullptr},
@@ -212,8 +212,6 @@ Shape DsparkShape(TensorId id, const ModelConfig& config, const DsparkConfig& ds
   switch (id) {
     case TensorId::kDsparkMainProj:
       return {width, width * static_cast<int64_t>(dspark.target_layer_ids.size())};
-    case TensorId::kDsparkMainNorm:
-      return {width};
     case TensorId::kDsparkMarkovW1:
     case TensorId::kDsparkMarkovW2:
       return {config.vocab_size, dspark.markov_rank};

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "model/config/config.h"
-#include "model/config/dspark_config.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::model {
@@ -106,7 +105,7 @@ struct TensorRow {
   TensorKind kind;
   TensorScope scope;
   // Rows and columns of a linear or embedding, the dims of anything else. Experts' shapes are of one expert.
-  // Null for DSpark rows, which want a DsparkConfig too.
+  // Null for the DSpark rows that want a DsparkConfig too.
   Shape (*shape)(const ModelConfig& config, const LayerConfig& layer);
   // Whether release numerics round activations in front of the FP8 and MXFP4 forms of this linear.
   bool quantised_activations = false;
@@ -123,7 +122,7 @@ bool IsOfMtp(const TensorRow& row);
 
 // Whether a stage of a DSpark drafter has the row's tensor; the only stage is the first and the last.
 bool IsOfDspark(const TensorRow& row, bool first, bool last);
-// Rows and columns, or the dims, of a DSpark row's tensor.
+// Rows and columns of a DSpark row without a shape.
 Shape DsparkShape(TensorId id, const ModelConfig& config, const DsparkConfig& dspark);
 
 // The linears beside the routed experts that the release stores as FP8.

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "io/checkpoint.h"
 #include "io/read_ahead.h"
+#include "model/checkpoint/dspark_source.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/small_tensors.h"
 #include "model/checkpoint/stored_linear.h"
@@ -107,6 +108,13 @@ class Loader {
   TensorView Vector(TensorId id, const io::StoredTensor* tensor, const LayerConfig& layer) {
     if (!status_.ok()) return {};
     return Keep(LoadVector(*tensor, RowOf(id).shape(config_, layer), copies_));
+  }
+
+  // Columns [begin, end) of a linear.
+  Weight ColumnsOf(TensorId id, const StoredLinear& stored, const Range& columns) {
+    if (!status_.ok()) return {};
+    return Linear(id, Keep(options_.sizes_only ? stored.SizesOfColumns(columns.begin, columns.end)
+                                               : stored.Columns(columns.begin, columns.end, copies_)));
   }
 
   TensorView ExpertIds(const io::StoredTensor* tensor) {
@@ -210,8 +218,7 @@ class Loader {
   Weight LinearColumns(TensorId id, const StoredLinear& stored, const Range& columns) {
     if (!status_.ok() || columns.empty()) return {};
     if (columns == Range{0, stored.cols}) return Linear(id, stored);
-    return Linear(id, Keep(options_.sizes_only ? stored.SizesOfColumns(columns.begin, columns.end)
-                                               : stored.Columns(columns.begin, columns.end, copies_)));
+    return ColumnsOf(id, stored, columns);
   }
 
   void LoadSharedExpert(const ResolvedLayer& resolved, LayerWeights& out) {
@@ -274,10 +281,10 @@ class Loader {
   Status status_;
 };
 
-void LogFindings(const ResolvedCheckpoint& resolved, bool loads_mtp) {
+void LogFindings(const ResolvedCheckpoint& resolved, bool loads_drafter) {
   std::string skipped;
   for (const auto& [what, counts] : resolved.skipped) {
-    if (loads_mtp && what == "mtp.") continue;
+    if (loads_drafter && what == "mtp.") continue;
     skipped += fmt::format("{}{} {} ({:.1f} MB)", skipped.empty() ? "" : ", ", counts.num_tensors, what,
                            static_cast<double>(counts.num_bytes) / 1e6);
   }
@@ -285,13 +292,83 @@ void LogFindings(const ResolvedCheckpoint& resolved, bool loads_mtp) {
   for (const std::string& disagreement : resolved.disagreements) LogWarning("checkpoint: " + disagreement);
 }
 
-// Why the MTP block is not loaded, or nothing.
-std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& config,
-                     const LoadOptions& options, int64_t num_layers) {
-  if (!resolved.mtp.has_value()) return resolved.no_mtp;
+// Why no drafter can be loaded, or nothing.
+std::string WhyNoDrafter(const ModelConfig& config, const LoadOptions& options, int64_t num_layers) {
   if (num_layers < config.num_hidden_layers) return "drafts want all layers of the model";
   if (options.placement.num_ranks() > 1) return "drafts of a model on several ranks are not supported";
   return {};
+}
+
+// Why the MTP block is not loaded, or nothing.
+std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                     const LoadOptions& options, int64_t num_layers) {
+  return resolved.mtp.has_value() ? WhyNoDrafter(config, options, num_layers) : resolved.no_mtp;
+}
+
+// A hyper-connection's head whose sigmoids are 0, so that each stream has the weight that op hc_head adds to them: exactly what it is asked
+// for, where the nearest sigmoid to 1/4 would move the many sums that lie in the middle between two numbers.
+Result<HyperConnectionWeights> MeanOfStreams(const ModelConfig& config, std::vector<Buffer>& copies) {
+  const int64_t hc = config.hc_mult;
+  const Shape fn = {hc, config.hc_dim()};
+  DSV4_ASSIGN_OR_RETURN(
+      Buffer buffer, HostMemory().Allocate(static_cast<size_t>(fn.num_elements() + hc + 1) * sizeof(float)));
+  auto* const numbers = static_cast<float*>(buffer.data());
+  std::fill_n(numbers, fn.num_elements() + hc + 1, 0.0F);
+  float* const base = numbers + fn.num_elements();
+  constexpr float kSigmoidOfNothing = -200.0F;
+  std::fill_n(base, hc, kSigmoidOfNothing);
+  copies.push_back(std::move(buffer));
+  return HyperConnectionWeights{.fn = TensorView::Contiguous(numbers, DType::kF32, fn),
+                                .base = TensorView::Contiguous(base, DType::kF32, {hc}),
+                                .scale = TensorView::Contiguous(base + hc, DType::kF32, {1})};
+}
+
+// The model's head may have gone to a device by now.
+Status LoadHeadOfDrafts(const StoredLinear& head, const io::Checkpoint& checkpoint,
+                        const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+  if (options.draft_head == DraftHead::kStored) return {};
+  Numbers numbers(checkpoint, options);
+  numbers.Add(head);
+  numbers.Fetch();
+  weights.draft_head = loader.HeadOfDrafts(head);
+  return loader.status().WithContext(checkpoint.directory());
+}
+
+// The DSpark drafter, behind the layers.
+Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io::Checkpoint& trunk,
+                  const ModelConfig& config, const LoadOptions& options, Loader& loader,
+                  ModelWeights& weights) {
+  const std::vector<ResolvedLayer>& stages = source.resolved.stages;
+  DsparkWeights& dspark = weights.dspark.emplace();
+  dspark.config = source.config;
+  dspark.checkpoint = source.checkpoint;
+  DSV4_ASSIGN_OR_RETURN_STATUS(dspark.tap, MeanOfStreams(config, weights.copies));
+  for (const ResolvedLayer& resolved : stages) {
+    Numbers numbers(*source.checkpoint, options);
+    numbers.Add(resolved, weights.place);
+    numbers.Fetch();
+    const auto linear = [&](TensorId id) { return loader.Linear(id, resolved[id].linear); };
+    const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+    if (&resolved == &stages.front()) {
+      dspark.main_proj = linear(TensorId::kDsparkMainProj);
+      dspark.main_norm = vector(TensorId::kDsparkMainNorm);
+    }
+    if (&resolved == &stages.back()) {
+      dspark.norm = vector(TensorId::kNorm);
+      dspark.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
+                        vector(TensorId::kHcHeadScale)};
+      dspark.markov_w1 = linear(TensorId::kDsparkMarkovW1);
+      dspark.markov_w2 = linear(TensorId::kDsparkMarkovW2);
+      const StoredLinear& proj = resolved[TensorId::kDsparkConfidence].linear;
+      const int64_t width = config.hidden_size;
+      dspark.confidence_hidden = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {0, width});
+      dspark.confidence_markov = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {width, proj.cols});
+    }
+    dspark.stages.push_back(loader.Layer(resolved, LayerConfig()));
+    DSV4_RETURN_IF_ERROR(loader.status().WithContext(source.checkpoint->directory()));
+  }
+  DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, trunk, options, loader, weights));
+  return options.loaded ? options.loaded(weights) : Status();
 }
 
 // The MTP block, behind the layers.
@@ -299,7 +376,6 @@ Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io
                const LoadOptions& options, Loader& loader, ModelWeights& weights) {
   Numbers numbers(checkpoint, options);
   numbers.Add(resolved, weights.place);
-  if (options.draft_head != DraftHead::kStored) numbers.Add(head);
   numbers.Fetch();
   const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
   MtpWeights& mtp = weights.mtp.emplace();
@@ -310,9 +386,8 @@ Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io
   mtp.norm = vector(TensorId::kNorm);
   mtp.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase), vector(TensorId::kHcHeadScale)};
   mtp.layer = loader.Layer(resolved, LayerConfig());
-  // The model's head may have gone to a device by now.
-  weights.draft_head = loader.HeadOfDrafts(head);
   DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
+  DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, checkpoint, options, loader, weights));
   return options.loaded ? options.loaded(weights) : Status();
 }
 
@@ -366,9 +441,20 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   }
   DSV4_ASSIGN_OR_RETURN(const ResolvedCheckpoint resolved, ResolveCheckpoint(*checkpoint, config));
   ModelWeights weights;
+  std::optional<DsparkSource> dspark;
+  if (options.dspark) {
+    weights.no_dspark = WhyNoDrafter(config, options, num_layers);
+    if (Result<DsparkSource> source = FindDspark(checkpoint, config); !source) {
+      weights.no_dspark = source.error().message();
+    } else if (weights.no_dspark.empty()) {
+      dspark = *std::move(source);
+    }
+  }
   if (options.mtp) weights.no_mtp = WhyNoMtp(resolved, config, options, num_layers);
   const bool loads_mtp = options.mtp && weights.no_mtp.empty();
-  LogFindings(resolved, loads_mtp);
+  // One drafter is enough: that of the checkpoint's own files, which has one or the other, before that of a folder.
+  if (loads_mtp) dspark.reset();
+  LogFindings(resolved, loads_mtp || (dspark.has_value() && dspark->checkpoint == checkpoint));
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
   const RankPlace& place = weights.place;
   Loader loader(config, options, place, weights.copies);
@@ -396,10 +482,9 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
                                  .bytes_placed = weights.bytes_placed}));
     }
   }
-  if (loads_mtp) {
-    const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
-    DSV4_TRY(LoadMtp(*resolved.mtp, resolved[head].linear, *checkpoint, options, loader, weights));
-  }
+  const StoredLinear& head = resolved[resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead].linear;
+  if (loads_mtp) DSV4_TRY(LoadMtp(*resolved.mtp, head, *checkpoint, options, loader, weights));
+  if (dspark.has_value()) DSV4_TRY(LoadDspark(*dspark, head, *checkpoint, config, options, loader, weights));
   weights.checkpoint = std::move(checkpoint);
   return weights;
 }

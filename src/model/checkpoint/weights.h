@@ -104,6 +104,24 @@ struct MtpWeights {
   TensorView norm;  // F32 [D]
 };
 
+// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h). Embedding and head are the model's.
+struct DsparkWeights {
+  DsparkConfig config;
+  // Mixes the streams of a tapped layer to their mean: a hyper-connection's head whose sigmoids are 0, to be run with hc_eps 1/H.
+  HyperConnectionWeights tap;
+  Weight main_proj;      // [D, D * tapped layers]
+  TensorView main_norm;  // F32 [D]
+  std::vector<LayerWeights> stages;
+  HyperConnectionWeights hc_head;
+  TensorView norm;   // F32 [D]
+  Weight markov_w1;  // [vocab_size, rank], kPlain: of the token in front,
+  Weight markov_w2;  // [vocab_size, rank]: to the logits behind it.
+  Weight
+      confidence_hidden;  // [1, D] and [1, rank]: of confidence_head.proj the columns for hc_head's output, and for the token's row of
+  Weight confidence_markov;                          // markov_w1.
+  std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
+};
+
 // Only the first stage has embed, head and hc_head.
 struct ModelWeights {
   Weight embed;     // [vocab_size, D], kPlain
@@ -114,8 +132,10 @@ struct ModelWeights {
   ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
   std::vector<LayerWeights> layers;
-  std::optional<MtpWeights> mtp;  // LoadOptions::mtp
-  std::string no_mtp;             // Why not, where it was asked for.
+  std::optional<MtpWeights> mtp;        // LoadOptions::mtp
+  std::string no_mtp;                   // Why not, where it was asked for.
+  std::optional<DsparkWeights> dspark;  // LoadOptions::dspark
+  std::string no_dspark;                // Why not, where it was asked for.
   RankPlace place;
 
   std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
@@ -125,6 +145,7 @@ struct ModelWeights {
   bool outside_placed = false;
   size_t num_layers_placed = 0;
   bool mtp_placed = false;
+  bool dspark_placed = false;
   int64_t bytes_placed = 0;  // Copied to a device's memory; 0 where the backend uses the mapping.
   uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
   uint64_t norm_fingerprint = 0;
@@ -147,7 +168,9 @@ struct LoadOptions {
   std::optional<int64_t> max_layers;
   // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
   bool mtp = false;
-  // What drafts are projected with, where a draft block is loaded.
+  // Loads the DSpark drafter, if there is a whole one (dspark_source.h) and all layers are loaded, and no MTP block is loaded.
+  bool dspark = false;
+  // What drafts are projected with, where a drafter is loaded.
   DraftHead draft_head = DraftHead::kStored;
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;

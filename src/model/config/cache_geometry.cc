@@ -36,4 +36,11 @@ kv::LayerCacheLayout DraftBlockGeometry(const ModelConfig& config) {
   return {.width = config.head_dim, .draft_width = config.hc_dim()};
 }
 
+kv::LayerCacheLayout DsparkStageGeometry(const ModelConfig& config, const DsparkConfig& dspark, bool first) {
+  const auto num_taps = static_cast<int64_t>(dspark.target_layer_ids.size());
+  return {.width = config.head_dim,
+          .draft_width = first ? num_taps * config.hidden_size : 0,
+          .block_draft = true};
+}
+
 }  // namespace dsv4::model

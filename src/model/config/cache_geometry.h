@@ -21,7 +21,8 @@ enum class CacheRows : uint8_t { kPacked, kWide };
 kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
-// Of a draft block, behind those layers.
+// Of a draft block (MTP), and of a stage of a DSpark drafter, behind those layers.
 kv::LayerCacheLayout DraftBlockGeometry(const ModelConfig& config);
+kv::LayerCacheLayout DsparkStageGeometry(const ModelConfig& config, const DsparkConfig& dspark, bool first);
 
 }  // namespace dsv4::model

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "io/mapped_file.h"
+#include "model/config/dspark_config.h"
 
 namespace dsv4::model {
 namespace {
@@ -440,7 +441,6 @@ void ReadIndexer(ObjectReader& reader, ModelConfig& config) {
 
 void ReadDraftAndVision(ObjectReader& reader, ModelConfig& config) {
   config.num_nextn_predict_layers = reader.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0);
-  config.has_dspark = reader.Has("dspark_block_size") || reader.Has("dspark_target_layer_ids");
   config.has_vision = reader.IntOr("vision_n_layers", 0, kMaxLayers, 0) > 0;
 }
 
@@ -488,6 +488,11 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view wha
                 fmt::format("at most n_routed_experts {}", config.n_routed_experts));
   }
   DSV4_TRY(status);
+  if (auto dspark = ParseDsparkConfig(json, what, config); dspark) {
+    config.dspark = *std::move(dspark);
+  } else {
+    config.dspark_fault = dspark.error().message();
+  }
   return config;
 }
 

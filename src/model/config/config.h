@@ -65,6 +65,16 @@ struct QuantizationConfig {
   std::vector<std::string> ignore;            // Module name patterns left in the source format.
 };
 
+// A DSpark drafter: the `dspark_*` keys of the releases from July 2026 on (dspark_config.h). How many stages there are is shown by the
+// tensors alone: num_nextn_predict_layers stayed 1 when there were three.
+struct DsparkConfig {
+  int64_t block_size = 0;      // Tokens that one pass drafts.
+  int64_t noise_token_id = 0;  // What stands behind the anchor in a block.
+  int64_t markov_rank = 0;     // Columns of both Markov tables.
+  std::vector<int64_t>
+      target_layer_ids;  // Layers of the trunk whose outputs are tapped, in the order of main_proj's columns.
+};
+
 struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -104,9 +114,10 @@ struct ModelConfig {
 
   std::vector<LayerConfig> layers;  // num_hidden_layers entries; a draft module's tail is dropped.
 
-  // Draft and vision parts are recognised, never loaded.
+  // Drafters and vision parts. The model runs without them, so a fault of their keys is no error of the configuration.
   int64_t num_nextn_predict_layers = 0;
-  bool has_dspark = false;
+  std::optional<DsparkConfig> dspark;
+  std::string dspark_fault;  // Why there is none although some of its keys are there.
   bool has_vision = false;
 
   std::string expert_dtype;  // "fp4", "fp8" or empty, as written.

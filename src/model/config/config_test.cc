@@ -143,15 +143,27 @@ TEST(ModelConfig, RotaryDimSurvivesARoundedFactor) {
 TEST(ModelConfig, RecognisesDraftAndVisionKeysAndTokenLists) {
   Json json = ReleaseConfig();
   json["dspark_block_size"] = 5;
+  json["dspark_noise_token_id"] = 3;
+  json["dspark_markov_rank"] = 8;
+  json["dspark_target_layer_ids"] = {1};
   json["vision_n_layers"] = 32;
   json["eos_token_id"] = {1, 7};
   json["bos_token_id"] = nullptr;
   json["compress_ratios"] = {0, 0, 4, 128, 0, 0, 0};
   const ModelConfig config = Parse(json);
-  EXPECT_TRUE(config.has_dspark);
+  ASSERT_TRUE(config.dspark.has_value()) << config.dspark_fault;
+  EXPECT_EQ(config.dspark->block_size, 5);
   EXPECT_TRUE(config.has_vision);
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 7));
   EXPECT_TRUE(config.bos_token_ids.empty());
+}
+
+TEST(ModelConfig, AFaultOfADrafterIsNoneOfTheModel) {
+  Json json = ReleaseConfig();
+  json["dspark_block_size"] = 5;
+  const ModelConfig config = Parse(json);
+  EXPECT_FALSE(config.dspark.has_value());
+  EXPECT_THAT(config.dspark_fault, HasSubstr("dspark_noise_token_id: missing"));
 }
 
 TEST(ModelConfig, RefusesOtherArchitecturesByName) {

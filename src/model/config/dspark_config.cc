@@ -6,7 +6,6 @@
 #include <array>
 
 #include "base/json.h"
-#include "io/mapped_file.h"
 
 namespace dsv4::model {
 namespace {
@@ -59,13 +58,6 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(std::string_view json, std
     dspark.target_layer_ids.push_back(id);
   }
   return std::optional(std::move(dspark));
-}
-
-Result<std::optional<DsparkConfig>> LoadDsparkConfig(const std::string& directory,
-                                                     const ModelConfig& config) {
-  const std::string path = directory + "/config.json";
-  DSV4_ASSIGN_OR_RETURN(const std::string json, io::ReadTextFile(path));
-  return ParseDsparkConfig(json, path, config);
 }
 
 }  // namespace dsv4::model

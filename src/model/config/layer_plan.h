@@ -33,6 +33,8 @@ struct LayerPlan {
   // Layers of a sequence's state (kv/cache_layout.h), counted from 0 on each rank:
   int state_layer = 0;    // whose window, and raw rows of compressors, are this layer's own;
   int entries_layer = 0;  // whose entries and indexer keys its queries read.
+  // Of a stage of a drafter of blocks: each sequence's rows are a block, all of which see one another and the window in front of the first.
+  int64_t block_rows = 0;
 
   bool sees_entries() const { return attention != AttentionKind::kWindow; }
   bool has_indexer() const { return attention == AttentionKind::kSelectedEntries; }

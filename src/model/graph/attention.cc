@@ -83,6 +83,20 @@ void OwnWindowRuns(const PassPlan& plan, const PassArrays::Of& of, std::vector<R
     sequence.state->WindowRuns(of.layer, sequence.token_begin, out);
 }
 
+// Each row of a block sees what its last row sees: a window that is longer by the block.
+void AttendingBlocks(const PassPlan& plan, const PassArrays::Of& of,
+                     std::vector<ops::AttentionSequence>* out) {
+  for (const PassSequence& sequence : plan.sequences) {
+    for (int64_t i = 0; i < sequence.num_tokens; ++i) {
+      out->push_back({.token_begin = sequence.token_begin + i,
+                      .num_tokens = 1,
+                      .first_position = sequence.first_position + sequence.num_tokens - 1,
+                      .window = sequence.state->Ring(of.layer, kv::RingKind::kWindow),
+                      .entries = {}});
+    }
+  }
+}
+
 // `which`: 1 where the layer has entries.
 void AttendingSequences(const PassPlan& plan, const PassArrays::Of& of,
                         std::vector<ops::AttentionSequence>* out) {
@@ -177,7 +191,7 @@ Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const Ten
                    .selected = selected,
                    .o = o,
                    .softmax_scale = SoftmaxScale(step.config()),
-                   .window_size = step.config().sliding_window,
+                   .window_size = step.config().sliding_window + step.layer_plan().block_rows,
                    .ratio = step.layer_plan().ratio,
                    .sequences = sequences});
 }
@@ -268,8 +282,10 @@ bool MustSelect(const LayerStep& step) {
 // Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
 Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                           const TensorView& selected, const Windows& windows) {
+  const LayerPlan& plan = step.layer_plan();
   std::span<const ops::AttentionSequence> sequences =
-      step.Make(AttendingSequences, step.layer_plan().sees_entries() ? 1 : 0);
+      plan.block_rows > 0 ? step.Make(AttendingBlocks)
+                          : step.Make(AttendingSequences, plan.sees_entries() ? 1 : 0);
   std::vector<ops::AttentionSequence> elsewhere;
   if (!windows.empty()) {
     elsewhere.assign(sequences.begin(), sequences.end());

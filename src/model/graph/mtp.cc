@@ -4,86 +4,12 @@
 #include <vector>
 
 #include "model/graph/attention.h"
+#include "model/graph/draft_rows.h"
 #include "model/graph/hyper_connection.h"
 #include "model/graph/layer.h"
 
 namespace dsv4::model {
 namespace {
-
-// Rows that lie together, on their way to one tensor.
-class Stretches {
- public:
-  Stretches(int64_t width, const CacheFormat& format) : width_(width), format_(format) {}
-
-  void Add(void* data, int64_t num_rows) {
-    if (num_rows == 0) return;
-    starts_.push_back(data);
-    counts_.push_back(num_rows);
-    total_ += num_rows;
-  }
-  // Rows of positions [begin, end).
-  void Add(const RingRows& ring, int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t slot = begin % ring.capacity;
-      const int64_t count = std::min(end - begin, ring.capacity - slot);
-      Add(static_cast<std::byte*>(ring.data) + slot * ring.RowBytes(), count);
-      begin += count;
-    }
-  }
-  int64_t num_rows() const { return total_; }
-
-  Result<TensorView> Gather(const LayerStep& step, std::string_view name) const {
-    DSV4_ASSIGN_OR_RETURN(const TensorView rows, step.NewTensor(format_.dtype, {total_, width_}));
-    std::vector<PagedRows> sources;
-    for (size_t i = 0; i < starts_.size(); ++i) {
-      sources.push_back({.pages = std::span(starts_).subspan(i, 1),
-                         .rows_per_page = counts_[i],
-                         .num_rows = counts_[i],
-                         .width = width_,
-                         .format = format_});
-    }
-    DSV4_TRY(step.Run(name, step.ops().gather_rows, {.sources = sources, .rows = rows}));
-    return rows;
-  }
-
- private:
-  int64_t width_;
-  CacheFormat format_;
-  std::vector<void*> starts_;
-  std::vector<int64_t> counts_;
-  int64_t total_ = 0;
-};
-
-// What slots are made of.
-struct Slots {
-  Slots(const ModelConfig& config, DType activations)
-      : streams(config.hc_dim(), activations), tokens(1, DType::kI32) {}
-
-  // Slots [begin, end) of the sequence, whose streams and tokens are in the rings.
-  void Add(kv::SequenceState& state, int64_t begin, int64_t end) {
-    plan.sequences.push_back({.state = &state,
-                              .token_begin = plan.num_tokens,
-                              .num_tokens = end - begin,
-                              .first_position = begin});
-    plan.num_tokens += end - begin;
-  }
-
-  PassPlan plan;
-  Stretches streams;
-  Stretches tokens;  // Of each slot's next position.
-};
-
-RingRows Ring(const kv::SequenceState& state, kv::RingKind kind) {
-  return state.Ring(state.layout().DraftLayer(), kind);
-}
-
-Result<TensorView> Upload(const LayerStep& step, DType dtype, const Shape& shape, const void* values) {
-  DSV4_ASSIGN_OR_RETURN(const TensorView tensor, step.NewTensor(dtype, shape));
-  ops::OpContext& context = *step.context().backend.context;
-  DSV4_TRY(context.memory().CopyFromHost(tensor.data, values, static_cast<size_t>(tensor.num_bytes()),
-                                         context.stream()));
-  return tensor;
-}
 
 // Behind the trunk: a window, and experts by score.
 LayerPlan BlockPlan(const Graph& graph) {
@@ -118,21 +44,12 @@ Status Join(const LayerStep& step, const Graph& graph, const TensorView& streams
     const auto place = static_cast<int64_t>(i) % (hc * hc);
     identities[i] = place / hc == place % hc ? 1.0F : 0.0F;
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView post, Upload(step, DType::kF32, {n, hc}, ones.data()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView post, UploadToStep(step, DType::kF32, {n, hc}, ones.data()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView comb,
-                               Upload(step, DType::kF32, {n, hc, hc}, identities.data()));
+                               UploadToStep(step, DType::kF32, {n, hc, hc}, identities.data()));
   return step.Run(
       "join", step.ops().hc_post,
       {.y = y, .residual = h.Reshaped({n, hc, config.hidden_size}), .post = post, .comb = comb, .out = out});
-}
-
-Result<TensorView> UploadPositions(const LayerStep& step, const PassPlan& plan) {
-  std::vector<int32_t> positions;
-  for (const PassSequence& sequence : plan.sequences) {
-    for (int64_t i = 0; i < sequence.num_tokens; ++i)
-      positions.push_back(static_cast<int32_t>(sequence.first_position + i));
-  }
-  return Upload(step, DType::kI32, {plan.num_tokens}, positions.data());
 }
 
 // The window rows of slots.
@@ -160,25 +77,7 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
   return status;
 }
 
-// Where the last rows of a pass go in the rings. `which`: 0 streams, 1 tokens.
-void KeptRuns(const PassPlan& plan, const PassArrays::Of& of, std::vector<RowRun>* out) {
-  const auto kind = of.which == 0 ? kv::RingKind::kDraftStreams : kv::RingKind::kDraftTokens;
-  for (const PassSequence& sequence : plan.sequences) {
-    const RingRows ring = sequence.state->Ring(of.layer, kind);
-    const int64_t end = sequence.first_position + sequence.num_tokens;
-    const int64_t begin = std::max(sequence.first_position, end - ring.capacity);
-    kv::AppendRingRuns(ring, begin, end, sequence.token_begin + begin - sequence.first_position, out);
-  }
-}
-
 }  // namespace
-
-Range DraftSlotsToMake(const PassSequence& sequence, int64_t window) {
-  const kv::SequenceState& state = *sequence.state;
-  const int64_t end = kv::CacheLayout::DraftSlots(sequence.first_position + sequence.num_tokens);
-  const int64_t begin = std::max(state.num_draft_slots(), end - window - state.layout().max_rewind_tokens);
-  return {std::min(begin, end), end};
-}
 
 Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams) {
   const PassPlan& plan = context.plan;
@@ -186,7 +85,7 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Tenso
   if (plan.num_tokens == 0) return {};
   const TensorView flat = streams.Reshaped({plan.num_tokens, config.hc_dim()});
   // What the rings hold is read before it is overwritten.
-  Slots slots(config, context.activation_dtype());
+  Slots slots(config.hc_dim(), context.activation_dtype());
   for (const PassSequence& sequence : plan.sequences) {
     kv::SequenceState& state = *sequence.state;
     const int64_t first = sequence.first_position;
@@ -197,10 +96,10 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Tenso
       const int64_t row = sequence.token_begin + from - first;
       return tensor.Rows(row, row + to - from).data;
     };
-    slots.streams.Add(Ring(state, kv::RingKind::kDraftStreams), begin, std::min(end, first));
+    slots.streams.Add(DraftRing(state, kv::RingKind::kDraftStreams), begin, std::min(end, first));
     if (const int64_t from = std::max(begin, first); from < end)
       slots.streams.Add(rows(flat, from, end), end - from);
-    slots.tokens.Add(Ring(state, kv::RingKind::kDraftTokens), begin + 1, std::min(end + 1, first));
+    slots.tokens.Add(DraftRing(state, kv::RingKind::kDraftTokens), begin + 1, std::min(end + 1, first));
     if (const int64_t from = std::max(begin + 1, first); from < end + 1)
       slots.tokens.Add(rows(plan.token_ids, from, end + 1), end + 1 - from);
   }
@@ -217,19 +116,19 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   const ModelConfig& config = graph.config;
   const MtpWeights& mtp = *graph.weights.mtp;
   const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
-  Slots slots(config, dtype);
-  Slots last(config, dtype);  // Whose tokens the callers know.
+  Slots slots(config.hc_dim(), dtype);
+  Slots last(config.hc_dim(), dtype);  // Whose tokens the callers know.
   std::vector<int32_t> known;
   for (const DraftRow& row : rows) {
     const int64_t end = row.state->length() - 1;
     if (const int64_t begin = row.state->num_draft_slots(); begin < end) {
       slots.Add(*row.state, begin, end);
-      slots.streams.Add(Ring(*row.state, kv::RingKind::kDraftStreams), begin, end);
-      slots.tokens.Add(Ring(*row.state, kv::RingKind::kDraftTokens), begin + 1, end + 1);
+      slots.streams.Add(DraftRing(*row.state, kv::RingKind::kDraftStreams), begin, end);
+      slots.tokens.Add(DraftRing(*row.state, kv::RingKind::kDraftTokens), begin + 1, end + 1);
     }
     if (row.choices.empty()) continue;
     last.Add(*row.state, end, end + 1);
-    last.streams.Add(Ring(*row.state, kv::RingKind::kDraftStreams), end, end + 1);
+    last.streams.Add(DraftRing(*row.state, kv::RingKind::kDraftStreams), end, end + 1);
     known.push_back(row.token);
   }
   DSV4_RETURN_IF_ERROR(MakeSlots(graph, arena, arrays, slots));
@@ -241,7 +140,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   const LayerPlan block = BlockPlan(graph);
   const LayerStep step(context, block);
   const auto count = static_cast<int64_t>(known.size());
-  DSV4_ASSIGN_OR_RETURN_STATUS(TensorView ids, Upload(step, DType::kI32, {count}, known.data()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(TensorView ids, UploadToStep(step, DType::kI32, {count}, known.data()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, last.streams.Gather(step, "draft"));
   TensorView streams = flat.Reshaped({count, config.hc_mult, config.hidden_size});
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView joined, step.NewTensor(step.dtype(), streams.shape));

@@ -13,9 +13,6 @@
 
 namespace dsv4::model {
 
-// The slots that a sequence is to have at the pass's end in any case, and lacks: those behind which no query looks are left out.
-Range DraftSlotsToMake(const PassSequence& sequence, int64_t window);
-
 // At the end of a pass, between BeginAppend and CommitAppend: keeps what drafts need of it, and makes the slots that a sequence of its new
 // length has in any case. `streams`: [n, H, D] behind the last layer.
 Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams);
@@ -26,6 +23,8 @@ struct DraftRow {
   // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
   std::span<const sampling::ChoiceParams> choices;
   float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
+  // Of a DSpark drafter: that the draft at each place is accepted if those before it were; host [choices.size()].
+  float* confidence = nullptr;
 };
 
 // Those with most choices come first. Makes the slots that are missing, and drafts: row i's token number j goes to tokens[j, i], an I32

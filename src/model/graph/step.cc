@@ -1,9 +1,12 @@
 #include "model/graph/step.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "model/graph/draft_rows.h"
+#include "model/graph/dspark.h"
 #include "model/graph/hyper_connection.h"
 #include "model/graph/layer.h"
 #include "model/graph/mtp.h"
@@ -299,7 +302,7 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     plan.num_tokens += num_tokens;
     plan.tokens.insert(plan.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     plan.windows_fit = plan.windows_fit && chunk.state->WindowFits();
-    if (graph.weights.mtp.has_value())
+    if (graph.weights.mtp.has_value() || graph.weights.dspark.has_value())
       plan.num_draft_slots += DraftSlotsToMake(plan.sequences.back(), graph.config.sliding_window).size();
   }
   for (const LayerPlan& layer_plan : graph.layers) {
@@ -397,10 +400,16 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   if (observer != nullptr) ObservePlan(outside, mine);
 
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, EnterStage(outside, graph));
+  std::optional<DsparkTaps> taps;
+  if (graph.weights.dspark.has_value()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(taps, DsparkTaps::Begin(context, graph));
+  }
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
     const LayerStep step(context, graph.layers[i]);
     DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
+    if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Tap(step, static_cast<int64_t>(i), streams));
   }
+  if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Keep());
   if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, streams));
   if (!place.last_stage() && streams.shape[0] > 0) {
     DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));

@@ -86,6 +86,21 @@ Status VisitMtp(Weights& mtp, Visit visit) {
 }
 
 template <typename Weights, typename Visit>
+Status VisitDspark(Weights& dspark, Visit visit) {
+  DSV4_RETURN_IF_ERROR(VisitHyperConnection("dspark.tap", dspark.tap, visit));
+  DSV4_RETURN_IF_ERROR(visit("dspark.main_proj", dspark.main_proj));
+  DSV4_RETURN_IF_ERROR(visit("dspark.main_norm", dspark.main_norm));
+  for (size_t i = 0; i < dspark.stages.size(); ++i)
+    DSV4_RETURN_IF_ERROR(VisitLayer(fmt::format("mtp.{}", i), dspark.stages[i], visit));
+  DSV4_RETURN_IF_ERROR(VisitHyperConnection("dspark.hc_head", dspark.hc_head, visit));
+  DSV4_RETURN_IF_ERROR(visit("dspark.norm", dspark.norm));
+  DSV4_RETURN_IF_ERROR(visit("dspark.markov_w1", dspark.markov_w1.data));
+  DSV4_RETURN_IF_ERROR(visit("dspark.markov_w2", dspark.markov_w2));
+  DSV4_RETURN_IF_ERROR(visit("dspark.confidence_hidden", dspark.confidence_hidden));
+  return visit("dspark.confidence_markov", dspark.confidence_markov);
+}
+
+template <typename Weights, typename Visit>
 Status VisitOutside(Weights& weights, Visit visit) {
   DSV4_RETURN_IF_ERROR(visit("embed", weights.embed.data));
   DSV4_RETURN_IF_ERROR(visit("head", weights.head));
@@ -196,6 +211,10 @@ Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, Mod
   // Not in the fingerprint: no row of the model depends on it.
   if (weights.mtp.has_value() && !std::exchange(weights.mtp_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitMtp(*weights.mtp, place));
+    DSV4_RETURN_IF_ERROR(place("draft_head", weights.draft_head));
+  }
+  if (weights.dspark.has_value() && !std::exchange(weights.dspark_placed, true)) {
+    DSV4_RETURN_IF_ERROR(VisitDspark(*weights.dspark, place));
     DSV4_RETURN_IF_ERROR(place("draft_head", weights.draft_head));
   }
   if (backend.context->memory().device().type == DeviceType::kHost) return {};

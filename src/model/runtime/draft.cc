@@ -3,16 +3,24 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/graph/dspark.h"
 #include "model/graph/mtp.h"
 #include "model/runtime/model.h"
 
 namespace dsv4::model {
 
+std::string Model::why_no_draft() const {
+  if (can_draft()) return {};
+  const std::string& mtp = weights_.no_mtp;
+  const std::string& dspark = weights_.no_dspark;
+  return mtp.empty() || dspark.empty() ? mtp + dspark : fmt::format("{}; {}", dspark, mtp);
+}
+
 Status Model::CheckDraft(std::span<const DraftChunk> chunks) const {
   if (!can_draft()) {
-    return FailedPrecondition(fmt::format("draft: {}", weights_.no_mtp.empty()
-                                                           ? "the model was loaded without its draft block"
-                                                           : weights_.no_mtp));
+    const std::string why = why_no_draft();
+    return FailedPrecondition(
+        fmt::format("draft: {}", why.empty() ? "the model was loaded without a drafter" : why));
   }
   if (config_.vocab_size > sampling::kMaxChoices) {
     return Unimplemented(fmt::format("draft: got {} tokens in the vocabulary, want at most {}",
@@ -31,10 +39,12 @@ Status Model::CheckDraft(std::span<const DraftChunk> chunks) const {
       return InvalidArgument(
           fmt::format("{}: got token {}, want 0 to {}", where, chunk.token, config_.vocab_size - 1));
     }
-    if (static_cast<int64_t>(chunk.choices.size()) > kv::kMostDraftRows) {
+    if (static_cast<int64_t>(chunk.choices.size()) > most_drafts()) {
       return InvalidArgument(fmt::format("{}: got {} tokens to draft, want at most {}", where,
-                                         chunk.choices.size(), kv::kMostDraftRows));
+                                         chunk.choices.size(), most_drafts()));
     }
+    if (chunk.confidence != nullptr && !has_dspark())
+      return InvalidArgument(where + ": only a DSpark drafter says how confident it is");
   }
   return {};
 }
@@ -53,8 +63,11 @@ Result<std::vector<std::vector<int32_t>>> Model::Draft(std::span<const DraftChun
   for (; num_begun < order.size() && status.ok(); ++num_begun) {
     const DraftChunk& chunk = chunks[order[num_begun]];
     status = chunk.state->BeginDraft().WithContext(fmt::format("draft, chunk {}", order[num_begun]));
-    rows.push_back(
-        {.state = chunk.state, .token = chunk.token, .choices = chunk.choices, .logits = chunk.logits});
+    rows.push_back({.state = chunk.state,
+                    .token = chunk.token,
+                    .choices = chunk.choices,
+                    .logits = chunk.logits,
+                    .confidence = chunk.confidence});
   }
   std::vector<int32_t> tokens;
   if (status.ok()) {
@@ -88,8 +101,9 @@ Result<std::vector<int32_t>> Model::RunDrafts(std::span<const DraftRow> rows, co
         TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
   }
   PassArrays arrays;
-  DSV4_TRY(RunDraft(MakeGraph(), arena_, arrays, rows, allowed_tokens, numbers.Rows(0, most),
-                    numbers.Rows(most, 2 * most)));
+  const auto run = has_dspark() ? RunDsparkDraft : RunDraft;
+  DSV4_TRY(run(MakeGraph(), arena_, arrays, rows, allowed_tokens, numbers.Rows(0, most),
+               numbers.Rows(most, 2 * most)));
   std::vector<int32_t> tokens(static_cast<size_t>(most * num_rows));
   if (!tokens.empty()) {
     DSV4_TRY(context.memory().CopyToHost(tokens.data(), numbers.data, tokens.size() * sizeof(int32_t),

@@ -152,6 +152,8 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
       std::make_shared<kv::CacheLayout>(CacheGeometry(config, layers, options.numerics, options.cache_rows,
                                                       options.max_chunk_tokens, options.max_rewind_tokens));
   if (weights.mtp.has_value()) layout->layers.push_back(DraftBlockGeometry(config));
+  for (size_t i = 0; weights.dspark.has_value() && i < weights.dspark->stages.size(); ++i)
+    layout->layers.push_back(DsparkStageGeometry(config, weights.dspark->config, i == 0));
   layout->shard = weights.place.entries();
   if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
   layout->model_fingerprint = ModelFingerprint(config, weights, options);
@@ -208,6 +210,7 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
       .numerics = options.numerics,
       .max_layers = std::nullopt,
       .mtp = options.mtp,
+      .dspark = options.dspark,
       .draft_head = options.draft_head,
       .placement = options.placement,
       .rank = options.group == nullptr ? 0 : options.group->rank(),

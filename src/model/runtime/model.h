@@ -51,7 +51,10 @@ struct ModelOptions {
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
   // Loads the draft block (MTP) that a checkpoint may have: Draft. Sequences then keep rows for it.
   bool mtp = false;
-  // What its drafts are projected with. A copy of the head in fewer bits is memory beside the draft block; no answer changes.
+  // Loads the DSpark drafter that a checkpoint may have (checkpoint/dspark_source.h), for Draft; with `mtp` too, only where there is no draft
+  // block: a folder's drafter comes behind the checkpoint's own.
+  bool dspark = false;
+  // What its drafts are projected with. A copy of the head in fewer bits is memory beside the drafter; no answer changes.
   DraftHead draft_head = DraftHead::kStored;
   // A backend without Backend::packs_rows keeps them wide. The same on all ranks.
   CacheRows cache_rows = CacheRows::kPacked;
@@ -80,10 +83,12 @@ struct ModelOptions {
 struct DraftChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence, of at least one token.
   int32_t token = 0;                   // That follows the state's length, and has not been read.
-  // How each token behind it is chosen: as many are drafted, at most kv::kMostDraftRows. With the choice that the sampler will make at that
+  // How each token behind it is chosen: as many are drafted, at most Model::most_drafts. With the choice that the sampler will make at that
   // place the draft is what it will choose, where the draft's logits are like the model's.
   std::vector<sampling::ChoiceParams> choices = {};
   float* logits = nullptr;  // Unless null the logits come here: host [choices.size(), vocab_size].
+  // Unless null, of a DSpark drafter: the chance that the draft at each place is right if those before it are; host [choices.size()].
+  float* confidence = nullptr;
 };
 
 // Which rows of a chunk want logits.
@@ -171,11 +176,16 @@ class Model {
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // Of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
   ops::ReplayCounters replay_counters() const;
-  // Whether it has a draft block (ModelOptions::mtp); if not, why.
-  bool can_draft() const { return weights_.mtp.has_value(); }
-  const std::string& why_no_draft() const { return weights_.no_mtp; }
-  // Drafts of all chunks, with the draft block. No length and no row of the model changes; a state goes on as if nothing had been drafted.
-  // InvalidArgument for what no chunk may be, FailedPrecondition without a draft block; later errors name the op. `allowed` as above.
+  // Whether it has a drafter (ModelOptions::mtp, dspark); if not, why.
+  bool can_draft() const { return weights_.mtp.has_value() || has_dspark(); }
+  bool has_dspark() const { return weights_.dspark.has_value(); }
+  std::string why_no_draft() const;
+  // Tokens of one draft: a block of DSpark, or as many as a state has room for.
+  int64_t most_drafts() const {
+    return has_dspark() ? weights_.dspark->config.block_size : kv::kMostDraftRows;
+  }
+  // Drafts of all chunks, with the drafter. No length and no row of the model changes; a state goes on as if nothing had been drafted.
+  // InvalidArgument for what no chunk may be, FailedPrecondition without a drafter; later errors name the op. `allowed` as above.
   Result<std::vector<std::vector<int32_t>>> Draft(std::span<const DraftChunk> chunks, const Buffer& allowed);
   // Whether the backend works while the host goes on.
   bool asynchronous() const { return backend_.context->memory().asynchronous(); }

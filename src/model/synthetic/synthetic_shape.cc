@@ -101,6 +101,18 @@ std::string_view TakeField(std::string_view& text) {
   return field;
 }
 
+// The keys of a drafter; the noise is the last id, and the Markov head as wide as the release's where the model is.
+void AddDspark(int64_t num_layers, Json& config) {
+  constexpr int64_t kTaps = 3;
+  constexpr int64_t kReleasedRank = 256;
+  std::vector<int64_t> layers;
+  for (int64_t i = std::max<int64_t>(0, num_layers - kTaps); i < num_layers; ++i) layers.push_back(i);
+  config["dspark_block_size"] = 5;
+  config["dspark_noise_token_id"] = config["vocab_size"].get<int64_t>() - 1;
+  config["dspark_markov_rank"] = std::min(kReleasedRank, config["hidden_size"].get<int64_t>() / 4);
+  config["dspark_target_layer_ids"] = layers;
+}
+
 }  // namespace
 
 std::span<const std::string_view> SyntheticShapes() { return kShapeNames; }
@@ -120,6 +132,8 @@ std::optional<SyntheticFormat> SyntheticFormatFromName(std::string_view name) {
 
 Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const ModelShape* found, FindShape(options));
+  if (options.mtp && options.dspark)
+    return Error(InvalidArgument("mtp and dspark: wanted one of them, their tensors have the same names"));
   const ModelShape& shape = *found;
   const int64_t num_layers = options.num_layers.value_or(shape.num_layers);
   std::vector<int64_t> ratios;
@@ -167,7 +181,7 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
       {"hc_sinkhorn_iters", 20},
       {"hc_eps", 1e-6},
       {"rms_norm_eps", 1e-6},
-      {"num_nextn_predict_layers", options.mtp ? 1 : 0},
+      {"num_nextn_predict_layers", options.mtp || options.dspark ? 1 : 0},
       {"tie_word_embeddings", false},
       {"attention_bias", false},
       {"bos_token_id", options.bos_token_id},
@@ -175,6 +189,7 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
       {"random_weights", true},  // Ours: `diagnose knowledge` asks such a model nothing.
       {"torch_dtype", options.format == SyntheticFormat::kF32 ? "float32" : "bfloat16"},
   };
+  if (options.dspark) AddDspark(num_layers, config);
   if (quantised) {
     const bool fp8_experts =
         options.format == SyntheticFormat::kFp8 || options.format == SyntheticFormat::kFp8Base;
@@ -189,7 +204,8 @@ Result<SyntheticOptions> ParseSyntheticName(std::string_view text) {
   constexpr std::string_view kSeed = "seed=";
   const auto error = [&](const std::string& what) {
     return Error(InvalidArgument(fmt::format(
-        "{}: {}; wanted synthetic:SHAPE[,FORMAT][,seed=N][,mtp] with SHAPE one of {} and FORMAT one of {}",
+        "{}: {}; wanted synthetic:SHAPE[,FORMAT][,seed=N][,mtp|dspark] with SHAPE one of {} and FORMAT one "
+        "of {}",
         text, what, fmt::join(SyntheticShapes(), ", "), fmt::join(SyntheticFormatNames(), ", "))));
   };
   if (!text.starts_with(kPrefix)) return error("does not begin with synthetic:");
@@ -210,6 +226,10 @@ Result<SyntheticOptions> ParseSyntheticName(std::string_view text) {
       if (!whole || std::exchange(has_seed, true)) return error(fmt::format("bad field '{}'", field));
       continue;
     }
+    if (field == "dspark") {
+      if (std::exchange(options.dspark, true)) return error("dspark twice");
+      continue;
+    }
     if (field == "mtp") {
       if (std::exchange(options.mtp, true)) return error("mtp twice");
       continue;
@@ -219,6 +239,7 @@ Result<SyntheticOptions> ParseSyntheticName(std::string_view text) {
     options.format = *format;
   }
   if (text.ends_with(',')) return error("ends with a comma");
+  if (options.mtp && options.dspark) return error("mtp and dspark, wanted one of them");
   return options;
 }
 

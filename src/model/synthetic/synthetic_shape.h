@@ -37,6 +37,8 @@ struct SyntheticOptions {
   uint64_t seed = 0;
   bool mtp =
       false;  // A draft block behind the layers, with experts in MXFP4 where the layers' are NVFP4, as released.
+  bool dspark =
+      false;  // A DSpark drafter there instead: three stages that tap the last three layers (or all), a block of five.
 };
 
 // "tiny", "mini", "flash", "pro".
@@ -45,7 +47,7 @@ std::span<const std::string_view> SyntheticShapes();
 std::vector<std::string_view> SyntheticFormatNames();
 std::optional<SyntheticFormat> SyntheticFormatFromName(std::string_view name);
 
-// "synthetic:SHAPE[,FORMAT][,seed=N][,mtp]", as --weights takes it; the fields behind SHAPE in any order, at most once.
+// "synthetic:SHAPE[,FORMAT][,seed=N][,mtp|dspark]", as --weights takes it; the fields behind SHAPE in any order, at most once.
 // InvalidArgument says which field is wrong.
 Result<SyntheticOptions> ParseSyntheticName(std::string_view text);
 

@@ -15,6 +15,7 @@ bool IsNvFp4Everywhere(SyntheticFormat format) {
   return format == SyntheticFormat::kNvFp4 || format == SyntheticFormat::kNvFp4Ct;
 }
 
+constexpr int64_t kDsparkStages = 3;
 constexpr double kFp8Sigma = 64;    // Elements stay below 448 to seven standard deviations.
 constexpr double kFp4Sigma = 2;     // Three standard deviations reach the largest element.
 constexpr double kNvFp4Scale = 23;  // The mean of kNvFp4Scales.
@@ -31,8 +32,13 @@ class Plan {
       }
     }
     in_draft_block_ = true;
+    const int64_t num_stages = config.dspark.has_value() ? kDsparkStages : 0;
     for (const TensorRow& row : TensorTable()) {
-      if (config.num_nextn_predict_layers == 1 && IsOfMtp(row)) Add(row, "mtp.0.", LayerConfig());
+      if (num_stages == 0 && config.num_nextn_predict_layers == 1 && IsOfMtp(row))
+        Add(row, "mtp.0.", LayerConfig());
+      for (int64_t i = 0; i < num_stages; ++i) {
+        if (IsOfDspark(row, i == 0, i + 1 == num_stages)) Add(row, fmt::format("mtp.{}.", i), LayerConfig());
+      }
     }
   }
 
@@ -49,7 +55,8 @@ class Plan {
   }
 
   void AddNamed(const TensorRow& row, const std::string& name, const LayerConfig& layer) {
-    const Shape shape = row.shape(config_, layer);
+    const Shape shape =
+        row.shape == nullptr ? DsparkShape(row.id, config_, *config_.dspark) : row.shape(config_, layer);
     std::vector<int64_t> dims;
     for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
     const bool f32 = format_ == SyntheticFormat::kF32;

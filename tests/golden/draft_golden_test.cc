@@ -1,10 +1,11 @@
-// The draft block on every backend against the NumPy oracle, and against itself: what a draft finds does not depend on how the text in front
+// Both drafters, the draft block (MTP) and DSpark, on every backend against the NumPy oracle, and against themselves: what a draft finds does not depend on how the text in front
 // of it was cut into passes, on drafts that were made before and came to nothing, or on its neighbours.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
-#include <map>
 #include <random>
+#include <tuple>
 
 #include "tests/golden/model_runs.h"
 
@@ -15,16 +16,13 @@ using model::DraftChunk;
 using model::Model;
 using model::Numerics;
 
-constexpr const char* kGolden = "fp8_mxfp4";
+constexpr const char* kMtp = "fp8_mxfp4";
+constexpr const char* kDspark = "dspark";
 
 template <typename T>
 T Must(Result<T> result) {
   EXPECT_TRUE(result.has_value()) << result.error().ToString();
   return std::move(*result);
-}
-
-std::unique_ptr<Model> LoadIt(const std::string& backend, Numerics numerics) {
-  return LoadGolden(kGolden, numerics, {}, backend, /*mtp=*/true);
 }
 
 void Read(Model& model, kv::SequenceState& state, std::span<const int32_t> tokens) {
@@ -47,26 +45,59 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-class Mtp : public ::testing::TestWithParam<std::string> {};
+// Of a backend, and a golden that has one of the drafters.
+class Drafter : public ::testing::TestWithParam<std::tuple<std::string, const char*>> {
+ protected:
+  static std::string backend() { return std::get<0>(GetParam()); }
+  static std::string golden() { return std::get<1>(GetParam()); }
+  static std::unique_ptr<Model> LoadIt(Numerics numerics, bool drafter = true) {
+    return LoadGolden(golden(), numerics, {}, backend(), drafter);
+  }
+};
 
-TEST_P(Mtp, DraftsWhatTheOracleDrafts) {
-  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kPlain);
-  ASSERT_TRUE(model->can_draft()) << model->why_no_draft();
-  for (const auto& [file, count] :
-       std::map<std::string, int64_t>{{"logits.mtp.plain.npy", 1}, {"drafts.mtp.plain.npy", 3}}) {
-    const std::vector<float> got = RunDrafts(*model, GoldenTokens(kGolden), count);
-    const std::vector<float> want = GoldenLogits(kGolden, file);
+TEST_P(Drafter, DraftsWhatTheOracleDrafts) {
+  const bool dspark = golden() == kDspark;
+  using File = std::tuple<const char*, Numerics, int64_t>;
+  const std::vector<File> files =
+      dspark ? std::vector<File>{{"logits.dspark.plain.npy", Numerics::kPlain, 5},
+                                 {"logits.dspark.release.npy", Numerics::kRelease, 5}}
+             : std::vector<File>{{"logits.mtp.plain.npy", Numerics::kPlain, 1},
+                                 {"drafts.mtp.plain.npy", Numerics::kPlain, 3}};
+  for (const auto& [file, numerics, count] : files) {
+    const std::unique_ptr<Model> model = LoadIt(numerics);
+    ASSERT_TRUE(model->can_draft()) << model->why_no_draft();
+    EXPECT_EQ(model->has_dspark(), dspark);
+    const std::vector<float> got = RunDrafts(*model, GoldenTokens(golden()), count);
+    const std::vector<float> want = GoldenLogits(golden(), file);
     ASSERT_EQ(got.size(), want.size()) << file;
-    const Comparison comparison =
-        CheckCosines(RowCosines(got, want, model->config().vocab_size), PlainBound());
+    const Comparison comparison = CheckCosines(RowCosines(got, want, model->config().vocab_size),
+                                               numerics == Numerics::kPlain ? PlainBound() : ReleaseBound());
     EXPECT_TRUE(comparison.passed) << file << ": " << comparison.message;
   }
 }
 
+TEST_P(Drafter, IsAsConfidentAsTheOracle) {
+  if (golden() != kDspark) GTEST_SKIP() << "only DSpark has a confidence head";
+  const std::unique_ptr<Model> model = LoadIt(Numerics::kPlain);
+  const std::vector<float> want = GoldenLogits(golden(), "confidence.dspark.plain.npy");
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
+  constexpr size_t kBlock = 5;
+  ASSERT_EQ(want.size(), (tokens.size() - 1) * kBlock);
+  kv::SequenceState state = Must(model->NewSequence());
+  for (size_t t = 0; t + 1 < tokens.size(); ++t) {
+    Read(*model, state, std::span(tokens).subspan(t, 1));
+    std::vector<float> got(kBlock);
+    const DraftChunk chunk{
+        .state = &state, .token = tokens[t + 1], .choices = Greedy(kBlock), .confidence = got.data()};
+    Must(model->Draft(std::span(&chunk, 1), {}));
+    for (size_t i = 0; i < kBlock; ++i) EXPECT_NEAR(got[i], want[t * kBlock + i], 2e-4) << t << ", " << i;
+  }
+}
+
 // Whole text at once, and in pieces with rows of earlier drafts in between.
-TEST_P(Mtp, DoesNotDependOnHowTheTextWasCut) {
-  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
-  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
+TEST_P(Drafter, DoesNotDependOnHowTheTextWasCut) {
+  const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
   constexpr size_t kDrafted = 4;
   std::vector<std::vector<float>> want(tokens.size());
   kv::SequenceState serial = Must(model->NewSequence());
@@ -89,9 +120,9 @@ TEST_P(Mtp, DoesNotDependOnHowTheTextWasCut) {
 }
 
 // A verification that fails, a rewind, a copy that goes another way, a snapshot from bytes.
-TEST_P(Mtp, DraftsThatCameToNothingLeaveNoTrace) {
-  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
-  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
+TEST_P(Drafter, DraftsThatCameToNothingLeaveNoTrace) {
+  const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
   const auto vocab_size = static_cast<uint32_t>(model->config().vocab_size);
   constexpr size_t kDrafted = 3;
   std::mt19937 random(7);
@@ -128,10 +159,10 @@ TEST_P(Mtp, DraftsThatCameToNothingLeaveNoTrace) {
   EXPECT_EQ(state.length(), static_cast<int64_t>(tokens.size()) - 1);
 }
 
-TEST_P(Mtp, DoesNotDependOnItsNeighbours) {
-  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
-  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
-  const std::vector<size_t> lengths = {1, 17, 60, 131, 40};
+TEST_P(Drafter, DoesNotDependOnItsNeighbours) {
+  const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
+  const std::vector<size_t> lengths = {1, 17, 60, std::min<size_t>(131, tokens.size() - 6), 40};
   const std::vector<size_t> counts = {2, 5, 0, 3, 5};
   std::vector<kv::SequenceState> states;
   std::vector<std::vector<int32_t>> want;
@@ -153,10 +184,10 @@ TEST_P(Mtp, DoesNotDependOnItsNeighbours) {
 }
 
 // The model's own rows are its own: logits behind a draft are those without.
-TEST_P(Mtp, ChangesNoLogitOfTheModel) {
-  const std::vector<int32_t> tokens = GoldenTokens(kGolden);
-  const std::unique_ptr<Model> with = LoadIt(GetParam(), Numerics::kRelease);
-  const std::unique_ptr<Model> without = LoadGolden(kGolden, Numerics::kRelease, {}, GetParam());
+TEST_P(Drafter, ChangesNoLogitOfTheModel) {
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
+  const std::unique_ptr<Model> with = LoadIt(Numerics::kRelease);
+  const std::unique_ptr<Model> without = LoadIt(Numerics::kRelease, /*drafter=*/false);
   kv::SequenceState state = Must(with->NewSequence());
   std::vector<float> got;
   for (size_t at = 0, piece = 1; at + 1 < tokens.size(); at += piece, piece = piece % 7 + 1) {
@@ -170,8 +201,8 @@ TEST_P(Mtp, ChangesNoLogitOfTheModel) {
   EXPECT_TRUE(SameBits(got, RunPieces(*without, std::span(tokens).first(tokens.size() - 1), {1000})));
 }
 
-TEST_P(Mtp, WrongArgumentsAreNamed) {
-  const std::unique_ptr<Model> model = LoadIt(GetParam(), Numerics::kRelease);
+TEST_P(Drafter, WrongArgumentsAreNamed) {
+  const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
   kv::SequenceState state = Must(model->NewSequence());
   const auto error = [&](const DraftChunk& chunk) {
     const auto drafts = model->Draft(std::span(&chunk, 1), {});
@@ -184,14 +215,22 @@ TEST_P(Mtp, WrongArgumentsAreNamed) {
   EXPECT_NE(error({.state = &state, .token = -1}).find("got token -1"), std::string::npos);
   EXPECT_NE(error({.state = &state, .token = 1, .choices = Greedy(17)}).find("got 17 tokens to draft"),
             std::string::npos);
+  float confidence = 0;
+  EXPECT_EQ(error({.state = &state, .token = 1, .choices = Greedy(1), .confidence = &confidence}) == "none",
+            model->has_dspark());
   const std::vector<DraftChunk> twice(2, {.state = &state, .token = 1, .choices = Greedy(1)});
   EXPECT_FALSE(model->Draft(twice, {}).has_value());
-  const std::unique_ptr<Model> without = LoadGolden(kGolden, Numerics::kRelease, {}, GetParam());
-  EXPECT_NE(without->Draft({}, {}).error().message().find("without its draft block"), std::string::npos);
+  const std::unique_ptr<Model> without = LoadIt(Numerics::kRelease, /*drafter=*/false);
+  EXPECT_NE(without->Draft({}, {}).error().message().find("without a drafter"), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Mtp, ::testing::ValuesIn(GoldenBackends()),
-                         [](const auto& backend) { return backend.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, Drafter,
+                         ::testing::Combine(::testing::ValuesIn(GoldenBackends()),
+                                            ::testing::Values(kMtp, kDspark)),
+                         [](const auto& param) {
+                           const bool dspark = std::get<1>(param.param) == std::string(kDspark);
+                           return std::get<0>(param.param) + (dspark ? "_dspark" : "_mtp");
+                         });
 
 }  // namespace
 }  // namespace dsv4::testing

@@ -1,0 +1,295 @@
+#include "model/graph/dspark.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "model/graph/attention.h"
+#include "model/graph/draft_rows.h"
+#include "model/graph/hyper_connection.h"
+#include "model/graph/layer.h"
+
+namespace dsv4::model {
+namespace {
+
+// Behind the trunk: a window, and experts by score.
+LayerPlan StagePlan(const Graph& graph, size_t stage, int64_t block_rows) {
+  const auto state_layer = static_cast<int>(graph.layers.size() + stage);
+  return {.number = static_cast<int>(graph.config.num_hidden_layers) + static_cast<int>(stage),
+          .state_layer = state_layer,
+          .entries_layer = state_layer,
+          .block_rows = block_rows};
+}
+
+// The window rows of slots, in all stages.
+Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& slots) {
+  if (slots.plan.num_tokens == 0) return {};
+  const DsparkWeights& dspark = *graph.weights.dspark;
+  const StepContext context = ContextOf(graph, arena, slots.plan, arrays);
+  const LayerStep step(context, StagePlan(graph, 0, 0));
+  const Arena::Scope scope(arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(slots.plan.positions, UploadPositions(step, slots.plan));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView taps, slots.streams.Gather(step, "dspark.taps"));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView main_x,
+                               step.Linear("dspark.main_proj", taps, dspark.main_proj, step.dtype()));
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("dspark.main_norm", main_x, dspark.main_norm));
+  for (const PassSequence& sequence : slots.plan.sequences)
+    sequence.state->UseDraftRows(sequence.first_position, sequence.num_tokens);
+  Status status;
+  for (size_t i = 0; i < dspark.stages.size() && status.ok(); ++i) {
+    const Arena::Scope of_stage(arena);
+    status = AppendWindow(LayerStep(context, StagePlan(graph, i, 0)), dspark.stages[i], main_x);
+  }
+  for (const PassSequence& sequence : slots.plan.sequences) sequence.state->UseDraftRows(0, 0);
+  return status;
+}
+
+}  // namespace
+
+Result<DsparkTaps> DsparkTaps::Begin(const StepContext& context, const Graph& graph) {
+  DsparkTaps taps(context, graph);
+  const PassPlan& plan = context.plan;
+  for (const PassSequence& sequence : plan.sequences) {
+    const kv::CacheLayout& layout = sequence.state->layout();
+    const int64_t capacity = layout.RingCapacity(layout.DraftLayer(), kv::RingKind::kWindow);
+    const int64_t left_out = std::max<int64_t>(0, sequence.num_tokens - capacity);
+    taps.first_row_.push_back(sequence.token_begin + left_out);
+    taps.kept_.sequences.push_back({.state = sequence.state,
+                                    .token_begin = taps.kept_.num_tokens,
+                                    .num_tokens = sequence.num_tokens - left_out,
+                                    .first_position = sequence.first_position + left_out});
+    taps.kept_.num_tokens += sequence.num_tokens - left_out;
+  }
+  const auto num_taps = static_cast<int64_t>(graph.weights.dspark->config.target_layer_ids.size());
+  DSV4_ASSIGN_OR_RETURN(taps.taps_,
+                        context.arena.Allocate(context.activation_dtype(),
+                                               {taps.kept_.num_tokens * num_taps, graph.config.hidden_size}));
+  return taps;
+}
+
+Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& streams) {
+  const std::vector<int64_t>& layers = graph_->weights.dspark->config.target_layer_ids;
+  if (kept_.num_tokens == 0 || std::ranges::find(layers, layer) == layers.end()) return {};
+  const ModelConfig& config = graph_->config;
+  const HyperConnectionWeights& mean = graph_->weights.dspark->tap;
+  const Arena::Scope scope(context_->arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView rows,
+                               step.NewTensor(step.dtype(), {streams.shape[0], config.hidden_size}));
+  DSV4_RETURN_IF_ERROR(step.Run("dspark.tap", step.ops().hc_head,
+                                {.streams = streams,
+                                 .fn = mean.fn,
+                                 .scale = mean.scale,
+                                 .base = mean.base,
+                                 .y = rows,
+                                 .norm_eps = static_cast<float>(config.rms_norm_eps),
+                                 .hc_eps = 1.0F / static_cast<float>(config.hc_mult)}));
+  const auto num_taps = static_cast<int64_t>(layers.size());
+  std::vector<RowRun> runs;
+  for (int64_t tap = 0; tap < num_taps; ++tap) {
+    if (layers[static_cast<size_t>(tap)] != layer) continue;
+    for (size_t i = 0; i < kept_.sequences.size(); ++i) {
+      const PassSequence& sequence = kept_.sequences[i];
+      for (int64_t k = 0; k < sequence.num_tokens; ++k) {
+        const int64_t place = (sequence.token_begin + k) * num_taps + tap;
+        runs.push_back({first_row_[i] + k, 1, taps_.Rows(place, place + 1).data});
+      }
+    }
+  }
+  return step.StoreRows("dspark.tap", rows, context_->arrays.Fixed(std::move(runs)));
+}
+
+Status DsparkTaps::Keep() {
+  if (kept_.num_tokens == 0) return {};
+  const ModelConfig& config = graph_->config;
+  const TensorView flat = taps_.Reshaped({kept_.num_tokens, graph_->weights.dspark->main_proj.cols});
+  // What the rings hold is read before it is overwritten.
+  Slots slots(flat.shape[1], flat.dtype);
+  for (size_t i = 0; i < kept_.sequences.size(); ++i) {
+    const PassSequence& kept = kept_.sequences[i];
+    const PassSequence& whole = context_->plan.sequences[i];
+    const auto [begin, end] = DraftSlotsToMake(whole, config.sliding_window);
+    if (begin >= end) continue;
+    slots.Add(*kept.state, begin, end);
+    slots.streams.Add(DraftRing(*kept.state, kv::RingKind::kDraftStreams), begin,
+                      std::min(end, whole.first_position));
+    if (const int64_t from = std::max(begin, whole.first_position); from < end) {
+      const int64_t row = kept.token_begin + from - kept.first_position;
+      slots.streams.Add(flat.Rows(row, row + end - from).data, end - from);
+    }
+  }
+  DSV4_RETURN_IF_ERROR(MakeSlots(*graph_, context_->arena, context_->arrays, slots));
+  const StepContext context = ContextOf(*graph_, context_->arena, kept_, context_->arrays);
+  const LayerStep step(context, StagePlan(*graph_, 0, 0));
+  return step.StoreRows("dspark.taps", flat, step.Make(KeptRuns));
+}
+
+namespace {
+
+// The head's input of the first `most` rows of every block, those of one place together: [most * blocks, D].
+Result<TensorView> ByPlace(const LayerStep& step, const TensorView& y, int64_t num_blocks, int64_t block,
+                           int64_t most) {
+  if (num_blocks == 1) return y.Rows(0, most);
+  DSV4_ASSIGN_OR_RETURN(const TensorView ordered, step.NewTensor(y.dtype, {most * num_blocks, y.shape[1]}));
+  std::vector<RowRun> runs;
+  for (int64_t place = 0; place < most; ++place) {
+    for (int64_t i = 0; i < num_blocks; ++i) {
+      const int64_t row = place * num_blocks + i;
+      runs.push_back({i * block + place, 1, ordered.Rows(row, row + 1).data});
+    }
+  }
+  DSV4_TRY(step.StoreRows("dspark.head", y, runs));
+  return ordered;
+}
+
+// What the confidence head makes of the rows and of the tokens in front of them, [most, blocks] each.
+struct Confidence {
+  TensorView hidden;
+  TensorView markov;
+};
+
+Status BringConfidence(const LayerStep& step, const Confidence& confidence, std::span<const DraftRow> rows) {
+  const int64_t num_blocks = confidence.hidden.shape[1];
+  std::vector<float> hidden(static_cast<size_t>(confidence.hidden.num_elements()));
+  std::vector<float> markov(hidden.size());
+  ops::OpContext& context = *step.context().backend.context;
+  for (const auto& [tensor, values] :
+       {std::pair(&confidence.hidden, &hidden), std::pair(&confidence.markov, &markov)}) {
+    DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(values->data(), tensor->data,
+                                                     values->size() * sizeof(float), context.stream()));
+  }
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    const DraftRow& row = rows[static_cast<size_t>(i)];
+    for (size_t place = 0; row.confidence != nullptr && place < row.choices.size(); ++place) {
+      const size_t at = place * static_cast<size_t>(num_blocks) + static_cast<size_t>(i);
+      row.confidence[place] =
+          static_cast<float>(1 / (1 + std::exp(-static_cast<double>(hidden[at]) - markov[at])));
+    }
+  }
+  return {};
+}
+
+// The streams of all blocks behind the stages, [blocks * size, H, D].
+Result<TensorView> RunStages(const Graph& graph, const LayerStep& outside, PassPlan& plan) {
+  const DsparkWeights& dspark = *graph.weights.dspark;
+  const ModelConfig& config = graph.config;
+  const int64_t size = dspark.config.block_size;
+  DSV4_ASSIGN_OR_RETURN(plan.positions, UploadPositions(outside, plan));
+  DSV4_ASSIGN_OR_RETURN(plan.token_ids,
+                        UploadToStep(outside, DType::kI32, {plan.num_tokens}, plan.tokens.data()));
+  DSV4_ASSIGN_OR_RETURN(
+      const TensorView streams,
+      outside.NewTensor(outside.dtype(), {plan.num_tokens, config.hc_mult, config.hidden_size}));
+  DSV4_TRY(outside.Run("embed", outside.ops().embed,
+                       {.token_ids = plan.token_ids, .table = graph.weights.embed.data, .streams = streams}));
+  for (size_t i = 0; i < dspark.stages.size(); ++i)
+    DSV4_TRY(RunLayer(LayerStep(outside.context(), StagePlan(graph, i, size)), dspark.stages[i], streams));
+  return streams;
+}
+
+}  // namespace
+
+Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
+                      const TensorView& allowed, const TensorView& tokens, const TensorView& faults) {
+  const ModelConfig& config = graph.config;
+  const DsparkWeights& dspark = *graph.weights.dspark;
+  const int64_t size = dspark.config.block_size;
+  const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  Slots slots(dspark.main_proj.cols, dtype);
+  for (const DraftRow& row : rows) {
+    const int64_t begin = row.state->num_draft_slots();
+    slots.Add(*row.state, begin, row.state->length());
+    slots.streams.Add(DraftRing(*row.state, kv::RingKind::kDraftStreams), begin, row.state->length());
+  }
+  DSV4_RETURN_IF_ERROR(MakeSlots(graph, arena, arrays, slots));
+
+  PassPlan plan;
+  std::vector<int32_t> anchors;
+  for (const DraftRow& row : rows) {
+    if (row.choices.empty()) break;
+    plan.sequences.push_back({.state = row.state,
+                              .token_begin = plan.num_tokens,
+                              .num_tokens = size,
+                              .first_position = row.state->length()});
+    plan.num_tokens += size;
+    row.state->UseDraftRows(row.state->length(), size);
+    anchors.push_back(row.token);
+    plan.tokens.push_back(row.token);
+    plan.tokens.insert(plan.tokens.end(), static_cast<size_t>(size - 1),
+                       static_cast<int32_t>(dspark.config.noise_token_id));
+  }
+  if (anchors.empty()) return {};
+  const auto num_blocks = static_cast<int64_t>(anchors.size());
+  const auto most = static_cast<int64_t>(rows[0].choices.size());
+
+  const StepContext context = ContextOf(graph, arena, plan, arrays);
+  const LayerPlan last = StagePlan(graph, dspark.stages.size() - 1, size);
+  const LayerStep step(context, last);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, RunStages(graph, step, plan));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mixed, HcHead(step, dspark.hc_head, streams));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, ByPlace(step, mixed, num_blocks, size, most));
+
+  const bool confident =
+      std::ranges::any_of(rows, [](const DraftRow& row) { return row.confidence != nullptr; });
+  Confidence confidence;
+  if (confident) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView of_rows,
+                                 step.Linear("dspark.confidence", y, dspark.confidence_hidden, DType::kF32));
+    confidence.hidden = of_rows.Reshaped({most, num_blocks});
+    DSV4_ASSIGN_OR_RETURN_STATUS(confidence.markov, step.NewTensor(DType::kF32, {most, num_blocks}));
+    DSV4_RETURN_IF_ERROR(step.Clear(confidence.markov));
+  }
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, dspark.norm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView base,
+                               step.Linear("logits", y, DraftHeadOf(graph.weights), DType::kF32));
+
+  DSV4_ASSIGN_OR_RETURN_STATUS(TensorView previous,
+                               UploadToStep(step, DType::kI32, {num_blocks}, anchors.data()));
+  const int64_t rank = dspark.config.markov_rank;
+  for (int64_t place = 0; place < most; ++place) {
+    const Arena::Scope scope(arena);
+    int64_t n = 0;
+    while (n<num_blocks&& static_cast<int64_t>(rows[static_cast<size_t>(n)].choices.size())> place) ++n;
+    const TensorView logits = base.Rows(place * num_blocks, place * num_blocks + n);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView embedded, step.NewTensor(step.dtype(), {n, 1, rank}));
+    DSV4_RETURN_IF_ERROR(
+        step.Run("dspark.markov", step.ops().embed,
+                 {.token_ids = previous.Rows(0, n), .table = dspark.markov_w1.data, .streams = embedded}));
+    const TensorView in_front = embedded.Reshaped({n, rank});
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView term,
+                                 step.Linear("dspark.markov", in_front, dspark.markov_w2, DType::kF32));
+    // The sum of two f32 tensors, whatever the op was made for.
+    DSV4_RETURN_IF_ERROR(
+        step.Run("dspark.markov", step.ops().moe_combine, {.routed = logits, .shared = term, .y = logits}));
+    const auto part = [&](const TensorView& all) {
+      return all.Rows(place, place + 1).Reshaped({all.shape[1]}).Rows(0, n);
+    };
+    if (confident) {
+      DSV4_RETURN_IF_ERROR(step.Run("dspark.confidence", step.ops().linear,
+                                    {.x = in_front,
+                                     .weight = &dspark.confidence_markov,
+                                     .y = part(confidence.markov).Reshaped({n, 1})}));
+    }
+    std::vector<sampling::ChoiceParams> choices;
+    for (int64_t i = 0; i < n; ++i) {
+      const DraftRow& row = rows[static_cast<size_t>(i)];
+      choices.push_back(row.choices[static_cast<size_t>(place)]);
+      if (row.logits == nullptr) continue;
+      const TensorView from = logits.Rows(i, i + 1);
+      ops::OpContext& op_context = *graph.backend.context;
+      DSV4_RETURN_IF_ERROR(op_context.memory().CopyToHost(row.logits + place * config.vocab_size, from.data,
+                                                          static_cast<size_t>(from.num_bytes()),
+                                                          op_context.stream()));
+    }
+    DSV4_RETURN_IF_ERROR(step.Run("sample", step.ops().sample,
+                                  {.logits = logits,
+                                   .allowed = allowed,
+                                   .choices = choices,
+                                   .tokens = part(tokens),
+                                   .faults = part(faults)}));
+    previous = part(tokens);
+  }
+  return confident ? BringConfidence(step, confidence, rows) : Status();
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,46 @@
+// The DSpark drafter: blocks of tokens, a block at a time, from what some of the model's layers leave (docs/speculation.md).
+//
+// Taps are the mean over the residual streams behind chosen layers. Projected and normed they are one row a token, main_x. It enters the
+// stages as rows of their windows, the slots, and as nothing else. A pass of the model leaves its taps in a ring; slots are made of them in
+// blocks, or when a draft wants them (draft_rows.h).
+//
+// A draft is one pass of the stages over a block: the token that is known and has not been read, and noise behind it. All rows of the block see one
+// another and the window in front of it. Their window rows lie behind the sequence's end, where the next pass writes its own. The head gives
+// each row's logits; the Markov head adds to them, row by row, what the token in front says.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "model/graph/mtp.h"
+#include "model/graph/step.h"
+
+namespace dsv4::model {
+
+// Of the rows of a pass of which the drafter keeps something: of a long prompt the last ones of each sequence.
+class DsparkTaps {
+ public:
+  // `context` of the pass, and all borrowed.
+  static Result<DsparkTaps> Begin(const StepContext& context, const Graph& graph);
+
+  // Behind layer `layer` of the model: `streams` [n, H, D].
+  Status Tap(const LayerStep& step, int64_t layer, const TensorView& streams);
+  // Behind the last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
+  // case.
+  Status Keep();
+
+ private:
+  DsparkTaps(const StepContext& context, const Graph& graph) : context_(&context), graph_(&graph) {}
+
+  const StepContext* context_;
+  const Graph* graph_;
+  PassPlan kept_;                   // The rows that are kept,
+  std::vector<int64_t> first_row_;  // of each sequence from this row of the pass on.
+  TensorView taps_;                 // [kept rows * taps, D]
+};
+
+// As RunDraft (mtp.h), with blocks: at most the block's size of choices for each row.
+Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
+                      const TensorView& allowed, const TensorView& tokens, const TensorView& faults);
+
+}  // namespace dsv4::model
