@@ -172,9 +172,10 @@ class AcceptanceBench {
 
 void Print(const AcceptanceBenchOptions& options, const std::string& name, int64_t num_drafts,
            const Measured& measured) {
+  const std::string drafter = options.drafter.substr(0, options.drafter.find(':'));
   if (options.json) {
     const Json document = {{"model", name},
-                           {"drafter", "mtp"},
+                           {"drafter", drafter},
                            {"drafts", num_drafts},
                            {"acceptance_given", options.acceptance},
                            {"depth", options.depth},
@@ -187,8 +188,8 @@ void Print(const AcceptanceBenchOptions& options, const std::string& name, int64
     return;
   }
   fmt::print("model       {}, depth {}\n", name, options.depth);
-  fmt::print("acceptance  {} GIVEN, not measured: {} drafts of mtp a step\n",
-             fmt::join(options.acceptance, ", "), num_drafts);
+  fmt::print("acceptance  {} GIVEN, not measured: {} drafts of {} a step\n",
+             fmt::join(options.acceptance, ", "), num_drafts, drafter);
   fmt::print("serial      {:.3f} ms a token\n", measured.serial * 1e3);
   fmt::print("step        {:.3f} ms drafting + {:.3f} ms verifying {} rows, {:.2f} tokens\n",
              measured.drafting * 1e3, measured.verifying * 1e3, num_drafts + 1, measured.tokens);
@@ -216,11 +217,12 @@ Result<std::vector<double>> ParseAcceptance(const std::string& text) {
 
 int RunAcceptanceBench(const AcceptanceBenchOptions& options, const ModelFlags& model_flags) {
   const auto choice = speculation::ParseChoice(options.drafter);
-  if (!choice || !choice->mtp || choice->suffix) {
-    return Fail(InvalidArgument(fmt::format("bench --acceptance: got --speculation {}, wanted mtp or mtp:K: "
-                                            "what the suffix drafter costs and finds is in the prompts",
-                                            options.drafter)),
-                kExitBadUsage);
+  if (!choice || choice->suffix || !choice->any()) {
+    return Fail(
+        InvalidArgument(fmt::format("bench --acceptance: got --speculation {}, wanted mtp[:K] or dspark[:K]: "
+                                    "what the suffix drafter costs and finds is in the prompts",
+                                    options.drafter)),
+        kExitBadUsage);
   }
   const int64_t num_drafts =
       choice->always > 0 ? choice->always
@@ -228,7 +230,8 @@ int RunAcceptanceBench(const AcceptanceBenchOptions& options, const ModelFlags& 
   const Result<ModelSource> source = ModelSource::Find(model_flags);
   if (!source) return Fail(source.error(), kExitBadInput);
   ModelFlags flags = model_flags;
-  flags.mtp = true;
+  flags.mtp = choice->mtp;
+  flags.dspark = choice->dspark;
   LoadBar bar;
   const int64_t context = options.depth + (options.num_steps + 8) * (num_drafts + 1);
   const auto model = LoadModel(flags, *source, bar.callback(), {.num_sequences = 2, .context = context});
@@ -236,7 +239,7 @@ int RunAcceptanceBench(const AcceptanceBenchOptions& options, const ModelFlags& 
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   if (!(*model)->can_draft()) {
     return Fail(FailedPrecondition(fmt::format(
-                    "bench --acceptance: {}: {} (--weights synthetic:SHAPE,...,mtp has a draft block)",
+                    "bench --acceptance: {}: {} (--weights synthetic:SHAPE,...,mtp or dspark has a drafter)",
                     source->name(), (*model)->why_no_draft())),
                 kExitBadInput);
   }

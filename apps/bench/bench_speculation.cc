@@ -181,7 +181,7 @@ class SpeculationBench {
     ask.mode = chat::ThinkingMode::kChat;
     ask.sampling.temperature = 0;
     ask.max_tokens = options_.output_tokens;
-    if (!drafted) ask.speculation = {.suffix = false, .mtp = false};
+    if (!drafted) ask.speculation = speculation::Choice::Off();
     if (!prompt.answer.empty()) {
       ask.max_tokens = static_cast<int64_t>(prompt.answer.size());
       ask.make_constraint = [&] {

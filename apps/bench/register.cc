@@ -71,9 +71,11 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
 
 // What is only for `bench --speculation`, and the prompts that it and `bench --server` read.
 void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, ServerBenchOptions& server) {
-  CLI::Option* speculation = bench.add_option("--speculation", options.drafter,
-                                              "Answer --prompts with and without drafts: auto, suffix[:K] or "
-                                              "mtp[:K]; or with --acceptance price steps of mtp");
+  CLI::Option* speculation =
+      bench.add_option("--speculation", options.drafter,
+                       "Answer --prompts with and without drafts: auto, suffix[:K], "
+                       "mtp[:K] or dspark[:K]; or with --acceptance price steps of the "
+                       "last two");
   for (const char* other : {"--prefill", "--batch", "--rows", "--isa", "--rounds", "--profile", "--explain",
                             "--server", "--check"}) {
     speculation->excludes(bench.get_option(other));
@@ -88,7 +90,8 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
           .add_option_function<std::string>(
               "--acceptance",
               [&options](const std::string& text) { options.acceptance = *ParseAcceptance(text); },
-              "With --speculation mtp[:K] and no prompts: that a draft is right at each place where those "
+              "With --speculation mtp[:K] or dspark[:K] and no prompts: that a draft is right at each place "
+              "where those "
               "before were")
           ->check(CLI::Validator(
               [](const std::string& text) {

@@ -19,6 +19,7 @@ struct DiagnoseOptions {
   int64_t min_tokens = 300;  // Model checks: shorter ids are repeated up to this many; 0: as they are.
   int64_t chunk = 7;         // decode-prefill.
   double tolerance = 0.0;    // decode-prefill.
+  std::string draft;         // draft: "mtp" or "dspark"; empty: the one that the model has.
   std::string with_path;     // compare: a dump of another run,
   std::string with_backend;  // or a run of ours that differs in one of these.
   std::string with_numerics;

@@ -43,7 +43,8 @@ Result<diag::Subject> DiagnoseSession::Model() {
     backend_ = std::make_unique<diag::HookedBackend>(std::move(backend));
     LoadBar bar;
     ModelFlags flags = options_.run.model;
-    flags.mtp = options_.check == "draft";
+    flags.mtp = options_.check == "draft" && options_.draft != "dspark";
+    flags.dspark = options_.check == "draft" && options_.draft != "mtp";
     DSV4_ASSIGN_OR_RETURN(model_, LoadModel(flags, source_, backend_->backend(), bar.callback()));
     bar.Clear();
   }

@@ -38,6 +38,8 @@ void RegisterDiagnose(Commands& commands) {
                   "Checks of the model: repeat shorter ids up to N (0: never)")
       ->check(NonNegative())
       ->capture_default_str();
+  diagnose.add_option("--draft", options.draft, "draft: of a model with both drafters this one")
+      ->check(CLI::IsMember({"mtp", "dspark"}));
   diagnose.add_option("--chunk", options.chunk, "decode-prefill: size of the chunks")
       ->check(Positive())
       ->capture_default_str();

@@ -338,7 +338,7 @@ int RunServeCommand(const ServeOptions& options) {
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
-    WantDraftBlock(*speculation, flags);
+    WantDrafter(*speculation, flags);
     model = LoadModel(flags, *source, *backend, load_bar.callback(), memory);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));

@@ -25,7 +25,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   session::TextModel& text = *runtime->text_;
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
   ModelFlags flags = options.model;
-  WantDraftBlock(options.speculation, flags);
+  WantDrafter(options.speculation, flags);
   DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(flags, source, backend, progress));
   const model::ModelConfig& config = runtime->model_->config();
   if (text.special) session::WarnOfOtherBos(config.bos_token_ids, *text.special);

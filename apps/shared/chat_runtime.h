@@ -31,7 +31,7 @@ class ChatRuntime {
     bool raw = false;      // No chat: the tokenizer may lack the chat markers.
     // > 0: every so many-th decode token is computed again on the reference backend, which reads the same map of the checkpoint.
     int64_t verify_every = 0;
-    speculation::Choice speculation = {.suffix = false, .mtp = false};
+    speculation::Choice speculation = speculation::Choice::Off();
     std::string dump_path;  // Every tensor of the first answer goes into this new directory; empty: none.
     // Tests seed faults here.
     std::function<Result<ops::Backend>(const ModelFlags&)> make_backend = MakeBackend;

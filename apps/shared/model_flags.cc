@@ -90,6 +90,7 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   options.max_layers = flags.max_layers;
   options.mtp = flags.mtp;
   options.draft_head = DraftHeadOf(flags);
+  options.dspark = flags.dspark;
   options.max_chunk_tokens = PassTokens(flags);
   options.clamp_shared_expert = flags.shared_expert_clamp != "off";
   return options;
@@ -125,8 +126,9 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
     DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room));
     Status fits = CheckMemory(config, checkpoint, options, memory, room);
-    if (fits.code() == StatusCode::kResourceExhausted && options.mtp && flags.mtp_if_it_fits) {
-      options.mtp = false;
+    if (fits.code() == StatusCode::kResourceExhausted && (options.mtp || options.dspark) &&
+        flags.drafter_if_it_fits) {
+      options.mtp = options.dspark = false;
       fits = CheckMemory(config, checkpoint, options, memory, room);
     }
     DSV4_TRY(fits);

@@ -30,10 +30,11 @@ struct ModelFlags {
   std::string numerics = "release";
   std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";
-  int64_t max_layers = 0;           // 0: all.
-  bool mtp = false;                 // model::ModelOptions::mtp: --speculation wants it,
-  bool mtp_if_it_fits = false;      // and does without where a device has no room for it.
-  std::string draft_head = "auto";  // --draft-head, of a draft block: model::ParseDraftHead, or "auto".
+  int64_t max_layers = 0;  // 0: all.
+  bool mtp = false;        // model::ModelOptions::mtp and dspark: --speculation wants them,
+  bool dspark = false;
+  bool drafter_if_it_fits = false;  // and does without where a device has no room for one.
+  std::string draft_head = "auto";  // --draft-head, of a drafter: model::ParseDraftHead, or "auto".
   int num_threads = 0;              // 0: one per core.
   std::string numa = "auto";        // "off", "interleave" or "auto".
   std::string

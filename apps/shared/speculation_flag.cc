@@ -10,28 +10,31 @@ Result<speculation::Choice> ParseSpeculation(const std::string& value, bool veri
   const Result<speculation::Choice> choice = speculation::ParseChoice(value);
   if (!choice) return Error(InvalidArgument("--speculation: " + choice.error().message()));
   if (!verifies || !choice->any()) return choice;
-  if (value == "auto") return speculation::Choice{.suffix = false, .mtp = false};
+  if (value == "auto") return speculation::Choice::Off();
   return Error(
       InvalidArgument(fmt::format("--speculation {}: --verify looks at steps of one token, which have no "
                                   "drafts; use one of the two",
                                   value)));
 }
 
-void WantDraftBlock(const speculation::Choice& choice, ModelFlags& flags) {
+void WantDrafter(const speculation::Choice& choice, ModelFlags& flags) {
   flags.mtp = choice.mtp;
-  flags.mtp_if_it_fits = choice.mtp && choice.suffix;
+  flags.dspark = choice.dspark;
+  flags.drafter_if_it_fits = choice.all();
 }
 
 engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model) {
   engine::SpeculationOptions options;
   if (!choice.any()) return options;
-  options.mtp = choice.mtp && model.can_draft();
-  if (choice.mtp && !model.can_draft()) {
-    const std::string& why = model.why_no_draft();
-    LogInfo(fmt::format("speculation: no draft block ({}); drafts quote the text alone",
+  options.dspark = choice.dspark && model.has_dspark();
+  options.mtp = choice.mtp && model.can_draft() && !model.has_dspark();
+  const bool by_model = options.mtp || options.dspark;
+  if ((choice.mtp || choice.dspark) && !by_model) {
+    const std::string why = model.why_no_draft();
+    LogInfo(fmt::format("speculation: no drafter of the model ({}); drafts quote the text alone",
                         why.empty() ? "the device has no room for it" : why));
   }
-  if (choice.suffix || !options.mtp) options.make_drafter = speculation::MakeSuffixDrafter;
+  if (choice.suffix || !by_model) options.make_drafter = speculation::MakeSuffixDrafter;
   if (choice.always > 0) {
     options.most_tokens = choice.always;
     options.always = true;

@@ -166,14 +166,15 @@ int RunLogitsCommand(const LogitsOptions& options) {
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   LoadBar load_bar;
   ModelFlags flags = options.model;
-  flags.mtp = !options.draft.empty();
+  flags.mtp = options.draft == "mtp";
+  flags.dspark = options.draft == "dspark";
   if (flags.draft_head == "auto") flags.draft_head = "stored";  // Numbers are compared with other engines'.
   Result<std::unique_ptr<model::Model>> model =
       LoadModel(flags, *source, *backend, load_bar.callback(),
                 {.num_sequences = 1, .context = static_cast<int64_t>(tokens->size())});
   load_bar.Clear();
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
-  if (flags.mtp && !(*model)->can_draft()) {
+  if (!options.draft.empty() && !(*model)->can_draft()) {
     return Fail(
         FailedPrecondition(fmt::format("logits --draft {}: {}", options.draft, (*model)->why_no_draft())),
         kExitBadInput);

@@ -27,8 +27,8 @@ void RegisterLogits(Commands& commands) {
   CLI::Option* draft = logits
                            .add_option("--draft", options.draft,
                                        "Logits of drafts instead, float32 [num_tokens - 1, K, vocab_size]: "
-                                       "mtp, the model's draft block")
-                           ->check(CLI::IsMember({"mtp"}));
+                                       "mtp, the model's draft block, or dspark, its drafter of blocks")
+                           ->check(CLI::IsMember({"mtp", "dspark"}));
   logits.add_option("--drafts", options.num_drafts, "K: drafts in a row")
       ->check(CLI::Range(int64_t{1}, speculation::kMostMtp))
       ->needs(draft)

@@ -25,7 +25,8 @@ void RegisterSynth(Commands& commands) {
       ->check(NonNegative())
       ->capture_default_str();
   synth.add_option("--seed", options.seed, "The same seed gives the same checkpoint")->capture_default_str();
-  synth.add_flag("--mtp", options.mtp, "With a draft block (MTP) behind the layers");
+  CLI::Option* mtp = synth.add_flag("--mtp", options.mtp, "With a draft block (MTP) behind the layers");
+  synth.add_flag("--dspark", options.dspark, "With a DSpark drafter behind the layers")->excludes(mtp);
   synth.add_option("--tokenizer", options.tokenizer,
                    "tokenizer.json to copy beside the weights (default: the small model's)");
 }

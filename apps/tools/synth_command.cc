@@ -64,6 +64,7 @@ int RunSynthCommand(const SynthOptions& options) {
   synthetic.format = *format;
   synthetic.seed = options.seed;
   synthetic.mtp = options.mtp;
+  synthetic.dspark = options.dspark;
   if (const Result<std::string> config = model::SyntheticConfig(synthetic); !config) {
     return Fail(config.error(), kExitBadUsage);
   }

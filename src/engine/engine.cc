@@ -65,12 +65,17 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
         part.bytes_per_token;
   }
   most_running_ = options_.max_sequences;
-  SpeculationOptions& speculation = options_.speculation;
-  speculation.mtp = speculation.mtp && model.can_draft();
+  SpeculationOptions& speculates = options_.speculation;
+  speculates.mtp = speculates.mtp && model.can_draft() && !model.has_dspark();
+  speculates.dspark = speculates.dspark && model.has_dspark();
+  draft_policy_ = speculation::DraftPolicy(/*drafts_blocks=*/model.has_dspark());
   // Other backends are as fast at first as later; ranks that follow do so later.
   const bool ahead = options_.run_ahead.value_or(model.asynchronous()) && model.can_queue();
-  if (!ahead || !speculation.any() || speculation.always || model.options().group != nullptr) return;
-  MeasurePrices(model, {.most_mtp_tokens = speculation.mtp ? speculation.most_mtp_tokens : 0}, draft_policy_);
+  if (!ahead || !speculates.any() || speculates.always || model.options().group != nullptr) return;
+  const int64_t most_drafted = speculates.dspark ? model.most_drafts()
+                               : speculates.mtp  ? speculates.most_mtp_tokens
+                                                 : 0;
+  MeasurePrices(model, {.most_mtp_tokens = most_drafted}, draft_policy_);
 }
 
 Engine::~Engine() = default;  // A step in flight is waited for.
@@ -96,10 +101,11 @@ Status Engine::Check(const Request& request) const {
   }
   const speculation::Choice& choice = request.speculation;
   const SpeculationOptions& has = options_.speculation;
-  if (choice.any() && !(choice.suffix && choice.mtp) &&
-      !(choice.suffix ? has.make_drafter != nullptr : has.mtp)) {
+  const bool has_it = (choice.suffix && has.make_drafter != nullptr) || (choice.mtp && has.mtp) ||
+                      (choice.dspark && has.dspark);
+  if (choice.any() && !choice.all() && !has_it) {
     return InvalidArgument(
-        fmt::format("speculation: got {}, which this server runs without", choice.suffix ? "suffix" : "mtp"));
+        fmt::format("speculation: got {}, which this server runs without", speculation::ChoiceName(choice)));
   }
   return sampling::ValidateSamplingParams(request.sampling, config.vocab_size);
 }

@@ -33,16 +33,17 @@ namespace dsv4::engine {
 struct SpeculationOptions {
   // Makes a sequence's drafter; empty: none.
   std::function<std::unique_ptr<speculation::Drafter>()> make_drafter;
-  // Asks the model's draft block (Model::can_draft).
+  // Asks the model's drafter (Model::can_draft), which is a draft block or one of DSpark.
   bool mtp = false;
+  bool dspark = false;
   // Tokens of a draft at most; no more than the model can take back (ModelOptions::max_rewind_tokens). Of one of the draft block, which
-  // makes them one after the other, at most most_mtp_tokens.
+  // makes them one after the other, at most most_mtp_tokens; of DSpark a block.
   int64_t most_tokens = 7;
   int64_t most_mtp_tokens = 4;
   // Verifies as much of every draft as there is. Otherwise as much as pays (speculation/draft_policy.h).
   bool always = false;
 
-  bool any() const { return make_drafter != nullptr || mtp; }
+  bool any() const { return make_drafter != nullptr || mtp || dspark; }
 };
 
 struct EngineOptions {
@@ -102,7 +103,7 @@ struct EngineStats {
   using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};
   DraftCounts num_accepted_tokens = {};
-  double drafting_seconds = 0;   // Of the model's draft block.
+  double drafting_seconds = 0;   // Of the model's drafter.
   int64_t num_decode_steps = 0;  // A step counts once for every sequence that gets tokens of it.
   int64_t state_bytes = 0;       // Of running sequences.
   // Of any sequence on a rank: what does not grow, and what a token adds to its entries and its indexer keys.
@@ -193,17 +194,22 @@ class Engine {
   static void TakeBack(Sequence& sequence);
 
   // Speculation (speculate.cc).
-  // Decides which drafts the next step verifies, besides one row of each running sequence; whether there are any. Those of the draft block
+  // Decides which drafts the next step verifies, besides one row of each running sequence; whether there are any. Those of the model's drafter
   // are then to be made.
   bool PlanDrafts();
   // The same, and makes them.
   bool ChooseDrafts();
-  bool MakeMtpDrafts();
+  bool MakeModelDrafts();
+  // What of the blocks that have been drafted is verified, now that it is known how sure the drafter is; the rest is watched.
+  void ShortenBlocks(std::span<Sequence* const> drafted);
+  // What the token that came says of a block of which nothing was verified.
+  void LearnUnverified(Sequence& sequence);
+  void SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified, int64_t accepted);
   void Learn(Sequence& sequence);
   // Up to `most` tokens that may follow: what the constraint forces, or the drafter's as far as the constraint allows them.
   static speculation::Draft Propose(Sequence& sequence, int64_t most);
   // What of the options the request may use.
-  bool MayUseMtp(const Sequence& sequence) const;
+  bool MayAskModel(const Sequence& sequence) const;
   // Its drafts' length where it says one, else 0.
   int64_t AlwaysOf(const Sequence& sequence) const;
   // What a step of decode rows alone took.

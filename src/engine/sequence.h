@@ -34,6 +34,8 @@ struct Engine::Sequence {
   speculation::Draft watched =
       {};                  // Of the drafter: what may follow the tokens that were known when it was made,
   int64_t watched_at = 0;  // so many.
+  speculation::Draft unverified = {};  // Of the model's drafter the same, where nothing of it was verified.
+  int64_t unverified_at = 0;
   std::vector<int32_t> rows = {};               // Of the step that runs, where it verifies a draft.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.

@@ -11,6 +11,13 @@
 #include "engine/sequence.h"
 
 namespace dsv4::engine {
+namespace {
+
+bool IsByModel(const speculation::Draft& draft) {
+  return draft.source == speculation::Source::kMtp || draft.source == speculation::Source::kDspark;
+}
+
+}  // namespace
 
 void Engine::Learn(Sequence& sequence) {
   const speculation::Choice& choice = sequence.request.speculation;
@@ -40,8 +47,9 @@ speculation::Draft Engine::Propose(Sequence& sequence, int64_t most) {
   return {std::move(forced), speculation::kForcedEvidence, speculation::Source::kGrammar};
 }
 
-bool Engine::MayUseMtp(const Sequence& sequence) const {
-  return options_.speculation.mtp && sequence.request.speculation.mtp;
+bool Engine::MayAskModel(const Sequence& sequence) const {
+  const speculation::Choice& choice = sequence.request.speculation;
+  return (options_.speculation.mtp && choice.mtp) || (options_.speculation.dspark && choice.dspark);
 }
 
 int64_t Engine::AlwaysOf(const Sequence& sequence) const {
@@ -68,6 +76,7 @@ bool Engine::PlanDrafts() {
     if (sequence->num_pending() > 1 || sequence->num_output_tokens() == 0) return false;
     if (!sequence->request.speculation.any()) continue;
     Learn(*sequence);
+    LearnUnverified(*sequence);
     // The last token of an answer is never read.
     const int64_t left = std::min(model_.cache_layout().max_rewind_tokens,
                                   sequence->max_tokens - sequence->num_output_tokens() - 1);
@@ -76,8 +85,9 @@ bool Engine::PlanDrafts() {
     sequence->watched = most > 0 ? Propose(*sequence, most) : speculation::Draft();
     sequence->watched_at = static_cast<int64_t>(sequence->tokens.size());
     int64_t most_mtp = 0;
-    if (most > 0 && MayUseMtp(*sequence)) {
-      most_mtp = std::min({left, always > 0 ? always : options.most_mtp_tokens, speculation::kMostMtp});
+    if (most > 0 && MayAskModel(*sequence)) {
+      const int64_t wanted = options.dspark ? options.most_tokens : options.most_mtp_tokens;
+      most_mtp = std::min({left, always > 0 ? always : wanted, speculation::kMostMtp, model_.most_drafts()});
       asks_mtp = true;
     }
     if (sequence->watched.tokens.empty() && most_mtp == 0) continue;
@@ -108,12 +118,15 @@ bool Engine::PlanDrafts() {
       length =
           free > 0 ? speculation::Length{free, false} : speculation::Length{candidates[i].most_mtp, true};
     }
+    // A block costs the same whatever of it is wanted, and how much that is shows when it is there (ShortenBlocks).
+    if (options.dspark && length.by_mtp && length.tokens > 0) length.tokens = candidates[i].most_mtp;
     sequence.num_verified = std::min(room, length.tokens);
     room -= sequence.num_verified;
     if (sequence.num_verified == 0) continue;
     any = true;
     if (length.by_mtp) {
-      sequence.draft = {.evidence = speculation::kMtpEvidence, .source = speculation::Source::kMtp};
+      sequence.draft = {.evidence = options.dspark ? speculation::kDsparkEvidence : speculation::kMtpEvidence,
+                        .source = options.dspark ? speculation::Source::kDspark : speculation::Source::kMtp};
     } else {
       sequence.draft = sequence.watched;
     }
@@ -132,19 +145,23 @@ bool Engine::PlanDrafts() {
   return any;
 }
 
-bool Engine::ChooseDrafts() { return PlanDrafts() && MakeMtpDrafts(); }
+bool Engine::ChooseDrafts() { return PlanDrafts() && MakeModelDrafts(); }
 
 // Drafts what was planned; whether there is anything to verify.
-bool Engine::MakeMtpDrafts() {
+bool Engine::MakeModelDrafts() {
+  const bool blocks = options_.speculation.dspark;
+  const auto most = static_cast<size_t>(model_.most_drafts());
   std::vector<Sequence*> drafted;
   std::vector<model::DraftChunk> chunks;
+  std::vector<float> confidence(running_.size() * most);
   int64_t longest = 0;
   for (const auto& sequence : running_) {
-    if (sequence->num_verified == 0 || sequence->draft.source != speculation::Source::kMtp) continue;
+    if (sequence->num_verified == 0 || !IsByModel(sequence->draft)) continue;
     model::DraftChunk chunk = {.state = &*sequence->state, .token = sequence->tokens.back()};
     // With the numbers that the sampler will draw there.
     for (int64_t i = 0; i < sequence->num_verified; ++i)
       chunk.choices.push_back(sequence->sampler.ChoiceAfter(static_cast<uint64_t>(i)));
+    if (blocks) chunk.confidence = confidence.data() + chunks.size() * most;
     longest = std::max(longest, sequence->num_verified);
     drafted.push_back(sequence.get());
     chunks.push_back(std::move(chunk));
@@ -167,9 +184,51 @@ bool Engine::MakeMtpDrafts() {
       if (sampling::TokenConstraint* constraint = sequence.request.constraint.get(); constraint != nullptr)
         sequence.draft.tokens.resize(constraint->CountAllowed(sequence.draft.tokens));
       sequence.num_verified = static_cast<int64_t>(sequence.draft.tokens.size());
+      if (blocks && drafts) sequence.draft.evidence = speculation::DsparkEvidence(chunks[i].confidence[0]);
     }
+    if (blocks && drafts) ShortenBlocks(drafted);
   }
   return std::ranges::any_of(running_, [](const auto& sequence) { return sequence->num_verified > 0; });
+}
+
+void Engine::ShortenBlocks(std::span<Sequence* const> drafted) {
+  std::vector<speculation::Candidate> candidates;
+  std::vector<Sequence*> shortened;
+  int64_t most_rows = 0;
+  for (const auto& sequence : running_) most_rows += 1 + sequence->num_verified;
+  int64_t base_rows = most_rows;
+  for (Sequence* const sequence : drafted) {
+    if (AlwaysOf(*sequence) > 0 || sequence->num_verified == 0) continue;
+    candidates.push_back({.draft = &sequence->draft, .record = &sequence->acceptance});
+    shortened.push_back(sequence);
+    base_rows -= sequence->num_verified;
+  }
+  if (candidates.empty()) return;
+  const std::vector<speculation::Length> lengths = draft_policy_.Lengths(candidates, base_rows, most_rows);
+  for (size_t i = 0; i < shortened.size(); ++i) {
+    Sequence& sequence = *shortened[i];
+    sequence.num_verified = lengths[i].tokens;
+    if (sequence.num_verified > 0) continue;
+    sequence.unverified = std::exchange(sequence.draft, {});
+    sequence.unverified_at = static_cast<int64_t>(sequence.tokens.size());
+  }
+}
+
+void Engine::LearnUnverified(Sequence& sequence) {
+  const auto num_known = static_cast<int64_t>(sequence.tokens.size());
+  if (sequence.unverified.tokens.empty() || sequence.unverified_at >= num_known) return;
+  const bool right =
+      sequence.tokens[static_cast<size_t>(sequence.unverified_at)] == sequence.unverified.tokens.front();
+  SawDraft(sequence, sequence.unverified, 1, right ? 1 : 0);
+  sequence.unverified = {};
+}
+
+void Engine::SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified,
+                      int64_t accepted) {
+  draft_policy_.SawDraft(sequence.acceptance, draft.evidence, verified, accepted);
+  // And what is to be expected of blocks before one is drafted.
+  if (draft.source == speculation::Source::kDspark)
+    draft_policy_.SawDraft(sequence.acceptance, speculation::kDsparkEvidence, verified, accepted);
 }
 
 void Engine::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
@@ -198,14 +257,14 @@ void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
   const auto num_sampled = static_cast<int64_t>(sampled.size());
   if (sequence.num_verified > 0) {
     const int64_t accepted = num_sampled - 1;  // All in front of the last were the draft's.
-    draft_policy_.SawDraft(sequence.acceptance, sequence.draft.evidence, sequence.num_verified, accepted);
+    SawDraft(sequence, sequence.draft, sequence.num_verified, accepted);
     const auto source = static_cast<size_t>(sequence.draft.source);
     for (int64_t place = 0; place < sequence.num_verified; ++place) {
       const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);
       ++stats_.num_draft_tokens[source][counted];
       if (place < accepted) ++stats_.num_accepted_tokens[source][counted];
     }
-    if (sequence.draft.source != speculation::Source::kMtp) sequence.watched = {};
+    if (!IsByModel(sequence.draft)) sequence.watched = {};
     sequence.draft = {};
     const Status status = sequence.state->Rewind(sequence.num_verified - accepted);
     sequence.num_verified = 0;

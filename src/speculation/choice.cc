@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 
 #include "speculation/drafter.h"
@@ -27,23 +28,43 @@ std::string_view SourceName(Source source) {
       return "grammar";
     case Source::kMtp:
       return "mtp";
+    case Source::kDspark:
+      return "dspark";
   }
   return "unknown";
 }
 
 Result<Choice> ParseChoice(std::string_view text) {
   if (text == "auto") return Choice{};
-  if (text == "off") return Choice{.suffix = false, .mtp = false};
-  for (const Source source : {Source::kSuffix, Source::kMtp}) {
+  if (text == "off") return Choice::Off();
+  for (const Source source : {Source::kSuffix, Source::kMtp, Source::kDspark}) {
     const std::string_view name = SourceName(source);
     if (!text.starts_with(name)) continue;
-    const bool suffix = source == Source::kSuffix;
-    const int64_t count = ParseCount(text.substr(name.size()), suffix ? kMostAlways : kMostMtp);
-    if (count >= 0) return Choice{.suffix = suffix, .mtp = !suffix, .always = count};
+    const int64_t count =
+        ParseCount(text.substr(name.size()), source == Source::kSuffix ? kMostAlways : kMostMtp);
+    if (count < 0) break;
+    return Choice{.suffix = source == Source::kSuffix,
+                  .mtp = source == Source::kMtp,
+                  .dspark = source == Source::kDspark,
+                  .always = count};
   }
-  return Error(InvalidArgument(
-      fmt::format("got '{}', wanted auto, off, suffix[:K] with K from 1 to {} or mtp[:K] with K from 1 to {}",
-                  text, kMostAlways, kMostMtp)));
+  return Error(
+      InvalidArgument(fmt::format("got '{}', wanted auto, off, suffix[:K] with K from 1 to {}, or mtp[:K] or "
+                                  "dspark[:K] with K from 1 to {}",
+                                  text, kMostAlways, kMostMtp)));
+}
+
+std::string_view ChoiceName(const Choice& choice) {
+  if (!choice.any()) return "off";
+  if (choice.all()) return "auto";
+  return SourceName(choice.suffix ? Source::kSuffix : choice.mtp ? Source::kMtp : Source::kDspark);
+}
+
+int DsparkEvidence(float chance_of_first) {
+  constexpr std::array<float, 3> kBounds = {0.35F, 0.6F, 0.85F};
+  int evidence = kDsparkEvidence + 1;
+  for (const float bound : kBounds) evidence += chance_of_first >= bound ? 1 : 0;
+  return evidence;
 }
 
 }  // namespace dsv4::speculation

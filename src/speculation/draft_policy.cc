@@ -12,7 +12,8 @@ namespace {
 constexpr double kForget = 0.97;
 // Before anything was seen: that the first token is right, by evidence.
 constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5, 0.6,  0.65,
-                                                           0.7,  0.75, 0.8,  0.85, 0.9, 0.95, 0.7};
+                                                           0.7,  0.75, 0.8,  0.85, 0.9, 0.95, 0.7,
+                                                           0.75, 0.25, 0.5,  0.75, 0.93};
 constexpr double kPriorWeight = 4.0;
 
 // A sequence's drafts are watched, which costs nothing, before the first is verified, but for repeats so long that they are no accident.
@@ -23,8 +24,9 @@ constexpr double kTrustWeight = 0.5;
 
 // A row more costs this part of a row alone until it was measured. Too little rather than too much: what is tried is measured.
 constexpr double kUnknownRow = 0.15;
-// A token of the draft block until it was measured: this part of a step of one row.
+// A token of the draft block until it was measured: this part of a step of one row. And a whole block of DSpark.
 constexpr double kUnknownDrafting = 0.1;
+constexpr double kUnknownBlock = 0.25;
 constexpr double kNewStep = 0.2;  // Weight of the newest step.
 // A price that has not been seen for a while is doubted: a single slow step must not end drafts for ever.
 constexpr double kDoubt = 0.001;
@@ -119,6 +121,7 @@ double DraftPolicy::RelativeCost(int64_t rows) const {
 void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds) {
   patience_ = TriesMtp() ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
   steps_without_mtp_ = 0;
+  if (drafts_blocks_) tokens = kMostMtp;
   if (tokens < 1 || tokens > kMostMtp || seconds <= 0.0) return;
   Drafting& drafting = drafting_[static_cast<size_t>(tokens)];
   if (drafting.sequences != sequences) {
@@ -132,6 +135,7 @@ void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds)
 
 double DraftPolicy::DraftingCost(int64_t tokens, int64_t sequences) const {
   if (tokens == 0 || sequences == 0) return 0.0;
+  if (drafts_blocks_) tokens = kMostMtp;
   // From the number of tokens that is nearest, in proportion.
   int64_t nearest = 0;
   for (int64_t count = 1; count <= kMostMtp; ++count) {
@@ -139,7 +143,8 @@ double DraftPolicy::DraftingCost(int64_t tokens, int64_t sequences) const {
     if (seen && (nearest == 0 || std::abs(count - tokens) < std::abs(nearest - tokens))) nearest = count;
   }
   const double share = static_cast<double>(tokens);
-  if (nearest == 0) return kUnknownDrafting * share * RelativeCost(sequences);
+  if (nearest == 0)
+    return (drafts_blocks_ ? kUnknownBlock : kUnknownDrafting * share) * RelativeCost(sequences);
   const Drafting& drafting = drafting_[static_cast<size_t>(nearest)];
   return drafting.seconds * share / static_cast<double>(nearest) * RelativeCost(sequences) /
          RelativeCost(drafting.sequences);
@@ -162,7 +167,7 @@ bool DraftPolicy::PrefersMtp(const Candidate& candidate) const {
   };
   if (candidate.most_mtp == 0) return false;
   const auto size = static_cast<int64_t>(candidate.draft->tokens.size());
-  return expected(kMtpEvidence, candidate.most_mtp) > expected(candidate.draft->evidence, size);
+  return expected(HeadEvidence(), candidate.most_mtp) > expected(candidate.draft->evidence, size);
 }
 
 std::vector<Length> DraftPolicy::Lengths(std::span<const Candidate> candidates, int64_t base_rows,
@@ -179,7 +184,7 @@ std::vector<Length> DraftPolicy::Lengths(std::span<const Candidate> candidates, 
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& candidate = candidates[i];
     lengths[i].by_mtp = PrefersMtp(candidate);
-    const int evidence = lengths[i].by_mtp ? kMtpEvidence : candidate.draft->evidence;
+    const int evidence = lengths[i].by_mtp ? HeadEvidence() : candidate.draft->evidence;
     const int64_t most =
         lengths[i].by_mtp ? candidate.most_mtp : static_cast<int64_t>(candidate.draft->tokens.size());
     if (most > 0) next.push_back({i, Probability(*candidate.record, evidence, 0), evidence, most});

@@ -53,6 +53,10 @@ struct Length {
 
 class DraftPolicy {
  public:
+  // `drafts_blocks`: the model's drafter makes a whole block in one pass (DSpark), whose time does not depend on how many of its tokens are
+  // wanted; "mtp" below stands for either.
+  explicit DraftPolicy(bool drafts_blocks = false) : drafts_blocks_(drafts_blocks) {}
+
   // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
   void SawStep(int64_t rows, int64_t base_rows, double seconds);
   // The same of a draft that was not verified: 1, and whether the token that came was its first.
@@ -80,6 +84,8 @@ class DraftPolicy {
   static constexpr int64_t kFirstPatience = 64;
   static constexpr int64_t kMostPatience = 4096;
 
+  // Of the drafts that the model's drafter would make.
+  int HeadEvidence() const { return drafts_blocks_ ? kDsparkEvidence : kMtpEvidence; }
   // That token `place` of a draft is right, as all sequences have it.
   double Prior(int evidence, int64_t place) const;
   double Probability(const AcceptanceRecord& record, int evidence, int64_t place) const;
@@ -95,6 +101,7 @@ class DraftPolicy {
     int64_t sequences = 0;
   };
   std::array<Drafting, kMostMtp + 1> drafting_ = {};
+  bool drafts_blocks_;
   int64_t steps_without_mtp_ = 0;
   int64_t patience_ = kFirstPatience;
 };

@@ -195,6 +195,34 @@ TEST(DraftPolicy, TriesTheDraftBlockEverMoreSeldomWhereItDoesNotPay) {
   EXPECT_GT(tries[2] - tries[1], 3 * (tries[1] - tries[0]) / 2);
 }
 
+TEST(DraftPolicy, ABlockCostsTheSameWhateverIsWantedOfIt) {
+  DraftPolicy blocks(/*drafts_blocks=*/true);
+  DraftPolicy singles;
+  for (DraftPolicy* policy : {&blocks, &singles}) {
+    policy->SawStep(1, 1, 1.0);
+    policy->SawDrafting(5, 1, 0.5);
+  }
+  EXPECT_DOUBLE_EQ(blocks.DraftingCost(1, 1), 0.5);
+  EXPECT_DOUBLE_EQ(blocks.DraftingCost(5, 1), 0.5);
+  EXPECT_DOUBLE_EQ(singles.DraftingCost(1, 1), 0.1);
+}
+
+// What a confidence head says decides how much of a block is verified, once it is known what that is worth.
+TEST(DraftPolicy, VerifiesMoreOfABlockThatIsSurerOfItself) {
+  DraftPolicy policy(/*drafts_blocks=*/true);
+  AcceptanceRecord record;
+  for (int i = 0; i < 50; ++i) {
+    for (int64_t rows = 1; rows <= 6; ++rows)
+      policy.SawStep(rows, rows, 1.0 + 0.3 * static_cast<double>(rows - 1));
+    policy.SawDraft(record, DsparkEvidence(0.95F), 5, 5);
+    policy.SawDraft(record, DsparkEvidence(0.1F), 5, 0);
+  }
+  EXPECT_EQ(LengthsOf(policy, record, 1, DsparkEvidence(0.95F)), std::vector<int64_t>{kMost});
+  EXPECT_EQ(LengthsOf(policy, record, 1, DsparkEvidence(0.1F)), std::vector<int64_t>{0});
+  EXPECT_LT(DsparkEvidence(1.0F), kMostEvidence);
+  EXPECT_GT(DsparkEvidence(0.0F), kDsparkEvidence);
+}
+
 TEST(Choice, IsReadFromItsName) {
   EXPECT_TRUE(ParseChoice("auto")->suffix && ParseChoice("auto")->mtp);
   EXPECT_FALSE(ParseChoice("off")->any());
@@ -202,8 +230,12 @@ TEST(Choice, IsReadFromItsName) {
   EXPECT_EQ(ParseChoice("mtp")->always, 0);
   EXPECT_EQ(ParseChoice("mtp:3")->always, 3);
   EXPECT_EQ(ParseChoice("suffix:64")->always, 64);
+  EXPECT_TRUE(ParseChoice("dspark")->dspark && !ParseChoice("dspark")->mtp && !ParseChoice("dspark")->suffix);
+  EXPECT_EQ(ParseChoice("dspark:5")->always, 5);
+  for (const char* name : {"auto", "off", "suffix", "mtp", "dspark"})
+    EXPECT_EQ(ChoiceName(*ParseChoice(name)), name);
   for (const char* wrong :
-       {"", "on", "mtp:", "mtp:0", "mtp:17", "mtp:3x", "mtp3", "suffix:65", "Auto", "dspark"})
+       {"", "on", "mtp:", "mtp:0", "mtp:17", "mtp:3x", "mtp3", "suffix:65", "Auto", "dspark:0", "dspark:17"})
     EXPECT_FALSE(ParseChoice(wrong).has_value()) << wrong;
 }
 

@@ -15,10 +15,11 @@ namespace dsv4::speculation {
 enum class Source : uint8_t {
   kSuffix,   // What followed the same text before.
   kGrammar,  // Text that a constraint leaves no choice about.
-  kMtp,      // The model's draft block (model::Model::Draft).
+  kMtp,      // The model's draft block (model::Model::Draft),
+  kDspark,   // or its drafter of whole blocks.
 };
-inline constexpr size_t kNumSources = 3;
-std::string_view SourceName(Source source);  // "suffix", "grammar", "mtp"
+inline constexpr size_t kNumSources = 4;
+std::string_view SourceName(Source source);  // "suffix", "grammar", "mtp", "dspark"
 
 struct Draft {
   std::vector<int32_t> tokens;
@@ -29,19 +30,29 @@ struct Draft {
 // Of the suffix drafter the first ones.
 inline constexpr int kForcedEvidence = 12;
 inline constexpr int kMtpEvidence = 13;
-inline constexpr int kMostEvidence = 14;
+// Of a block that has not been drafted yet, and of one whose confidence head has spoken: from here on, by DsparkEvidence.
+inline constexpr int kDsparkEvidence = 14;
+inline constexpr int kMostEvidence = 19;
+// Of the chance that the first draft of a block is right. It depends on what was known before the draft, and on none of its tokens: so a
+// length that is chosen by it does not depend on a number that was drawn for the tokens which it admits.
+int DsparkEvidence(float chance_of_first);
 
 // Which drafters may be asked, and how much of what they say is verified.
 struct Choice {
   bool suffix = true;
   bool mtp = true;
+  bool dspark = true;
   int64_t always = 0;  // > 0: so many tokens whenever there is a draft; 0: as many as pay.
 
-  bool any() const { return suffix || mtp; }
+  bool any() const { return suffix || mtp || dspark; }
+  bool all() const { return suffix && mtp && dspark; }
+  static Choice Off() { return {.suffix = false, .mtp = false, .dspark = false}; }
 };
-// "auto", "off", "suffix" or "mtp", the last two with ":K" for Choice::always, 1 to kMostAlways of suffix and to kMostMtp of mtp.
-// InvalidArgument says what was got and wanted.
+// "auto", "off", "suffix", "mtp" or "dspark", the last three with ":K" for Choice::always, 1 to kMostAlways of suffix and to kMostMtp of the
+// others; a block that is shorter has its own length. InvalidArgument says what was got and wanted.
 Result<Choice> ParseChoice(std::string_view text);
+// The drafters that a choice names, for messages: "mtp", "suffix", "auto", "off".
+std::string_view ChoiceName(const Choice& choice);
 inline constexpr int64_t kMostAlways = 64;
 inline constexpr int64_t kMostMtp = 16;
 

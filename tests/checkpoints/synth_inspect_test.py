@@ -163,6 +163,17 @@ class Synth(unittest.TestCase):
         report = self.inspect(ROOT / "tests" / "golden" / "models" / "fp8_mxfp4")
         self.assertGreater(report["skipped"]["mtp."]["tensors"], 0)
 
+    def test_inspect_says_whether_a_drafter_is_whole(self):
+        self.assertIn("DSpark: 3 stages, blocks of 5, taps of layers 0, 1, 2, Markov rank 32",
+                      self.inspect(ROOT / "tests" / "golden" / "models" / "dspark")["drafter"])
+        self.assertEqual(self.inspect(self.synth("b", "--mtp"))["drafter"], "MTP: one block")
+        whole = self.synth("d", "--dspark")
+        self.assertIn("DSpark: 3 stages, blocks of 5", self.inspect(whole)["drafter"])
+        checkpoint = Checkpoint.read(whole)
+        del checkpoint.tensors["mtp.1.attn.attn_sink"]
+        checkpoint.write(self.path / "part")
+        self.assertIn("DSpark, not whole: ", self.inspect(self.path / "part")["drafter"])
+
 
 if __name__ == "__main__":
     unittest.main()

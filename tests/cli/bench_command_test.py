@@ -161,6 +161,8 @@ class Bench(unittest.TestCase):
         process = dsv4("bench", "--weights", "synthetic:tiny,nvfp4-experts,mtp", "--speculation", "mtp", "--acceptance", "0.5,0.2", "--depth", "1")
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn("0.5, 0.2 GIVEN, not measured: 2 drafts", process.stdout)
+        report = dsv4_json("bench", "--weights", "synthetic:tiny,dspark", "--speculation", "dspark:5", "--acceptance", "1", "--depth", "130", "--json")
+        self.assertEqual((report["drafter"], report["drafts"], report["tokens_a_step"]), ("dspark", 5, 6))
 
     def test_wrong_uses_of_speculation_are_refused(self):
         for arguments in (("--speculation", "auto"), ("--speculation", "off", "--prompts", "x"), ("--speculation", "mtp:99", "--prompts", "x"), ("--speculation", "suffix", "--acceptance", "0.5"), ("--speculation", "mtp", "--acceptance", "1.5"), ("--speculation", "mtp", "--acceptance", "0.5", "--depth", "0"),

@@ -458,6 +458,17 @@ class Logits(unittest.TestCase):
         self.assertEqual(process.returncode, 3)
         self.assertIn("no draft tensors", process.stderr)
 
+    def test_drafts_of_a_block_are_the_oracles(self):
+        golden = pathlib.Path(__file__).resolve().parents[2] / "tests/golden/models/dspark"
+        shape, drafts = self.logits("--draft", "dspark", "--drafts", 5, "--numerics", "plain", "-m", golden, tokens=(golden / "tokens.json").read_text())
+        want_shape, want = read_npy(golden / "logits.dspark.plain.npy")
+        self.assertEqual(shape, want_shape)
+        got, want = array.array("f", drafts), array.array("f", want)
+        self.assertLess(max(abs(a - b) for a, b in zip(got, want)), 1e-3)
+        process = dsv4("logits", "-m", golden, "--tokens", golden / "tokens.json", "--output", self.directory / "x.npy", "--draft", "mtp")
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("those of DSpark", process.stderr)
+
     def test_bad_token_files_are_named(self):
         tokens = self.directory / "bad"
         for text, message in (("", "no token ids"), ("1 x 3", "entry 1"), ("[1, -2]", "entry 1"), ("[1, 2", "JSON"),

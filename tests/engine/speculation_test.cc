@@ -35,10 +35,11 @@ model::Model& ReferenceModel() {
   return *model;
 }
 
-// With a draft block of random weights, which is hardly ever right.
-std::unique_ptr<model::Model> LoadDraftModel(const ops::Backend& backend) {
-  auto model = model::Model::Load("tests/golden/models/fp8_mxfp4", backend,
-                                  {.max_rewind_tokens = kMostRewound, .mtp = true});
+// With a draft block or a DSpark drafter of random weights, which are hardly ever right.
+std::unique_ptr<model::Model> LoadDraftModel(const ops::Backend& backend, bool dspark = false) {
+  auto model =
+      model::Model::Load(dspark ? "tests/golden/models/dspark" : "tests/golden/models/fp8_mxfp4", backend,
+                         {.max_rewind_tokens = kMostRewound, .mtp = !dspark, .dspark = dspark});
   EXPECT_TRUE(model.has_value()) << model.error().ToString();
   EXPECT_TRUE((*model)->can_draft()) << (*model)->why_no_draft();
   return std::move(*model);
@@ -46,6 +47,12 @@ std::unique_ptr<model::Model> LoadDraftModel(const ops::Backend& backend) {
 model::Model& CpuDraftModel() {
   static const std::unique_ptr<model::Model> model =
       LoadDraftModel(*backend::MakeCpuBackend({.num_threads = 1}));
+  return *model;
+}
+
+model::Model& CpuDsparkModel() {
+  static const std::unique_ptr<model::Model> model =
+      LoadDraftModel(*backend::MakeCpuBackend({.num_threads = 1}), /*dspark=*/true);
   return *model;
 }
 
@@ -228,6 +235,8 @@ struct Sums {
 constexpr int kSuffix = -1;  // In place of wrong_in.
 constexpr int kMtp = -2;
 constexpr int kSuffixAndMtp = -3;
+constexpr int kDspark = -4;
+constexpr int kSuffixAndDspark = -5;
 
 // wrong_in: of so many drafted tokens one is wrong; 0: none.
 Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds, int wrong_in,
@@ -249,7 +258,8 @@ Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds
     with.speculation.most_tokens = 1 + seed % 12;  // More than can be taken back, too.
     uint32_t next = seed;
     with.speculation.mtp = wrong_in == kMtp || wrong_in == kSuffixAndMtp;
-    if (wrong_in != kMtp) {
+    with.speculation.dspark = wrong_in == kDspark || wrong_in == kSuffixAndDspark;
+    if (wrong_in != kMtp && wrong_in != kDspark) {
       with.speculation.make_drafter = [&]() -> std::unique_ptr<speculation::Drafter> {
         if (wrong_in < 0) return speculation::MakeSuffixDrafter();
         return std::make_unique<Oracle>(texts, static_cast<uint32_t>(wrong_in), next++);
@@ -329,6 +339,20 @@ TEST(Speculation, PricesAreMeasuredBeforeTheFirstRequest) {
   EXPECT_EQ(none.RelativeCost(1), 1.0);
 }
 
+TEST(Speculation, GivesTheTextOfSerialDecodingWithDspark) {
+  const Sums sums = ExpectSameText(CpuDsparkModel(), 900, 12, kDspark, {}, true);
+  EXPECT_GT(sums.drafted, 1000);
+  EXPECT_LT(sums.accepted, sums.drafted);
+}
+
+TEST(Speculation, GivesTheTextOfSerialDecodingWithDsparkInAllCompany) {
+  ExpectSameText(CpuDsparkModel(), 920, 6, kSuffixAndDspark, {}, false);
+  ExpectSameText(CpuDsparkModel(), 930, 4, kDspark, {.run_ahead = true}, false);
+  ExpectSameText(CpuDsparkModel(), 940, 4, kDspark, {.max_step_tokens = 6, .max_sequences = 3}, true);
+  ExpectSameText(*LoadDraftModel(backend::MakeReferenceBackend(1), /*dspark=*/true), 950, 2, kDspark, {},
+                 true);
+}
+
 // A model whose draft block was trained: chats of models/tiny, greedy and sampled.
 TEST(Speculation, TheDraftBlockOfATrainedModelIsOftenRight) {
   auto loaded =
@@ -382,8 +406,12 @@ TEST(Speculation, ARequestMayOnlyUseDraftersThatThereAre) {
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 3;
-  request.speculation = {.suffix = false, .mtp = true};
+  request.speculation = {.suffix = false, .mtp = true, .dspark = false};
   EXPECT_NE(engine.Submit(std::move(request)).error().message().find("speculation: got mtp"),
+            std::string::npos);
+  request = {.prompt = {1, 2, 3}, .max_tokens = 3};
+  request.speculation = {.suffix = false, .mtp = false, .dspark = true};
+  EXPECT_NE(engine.Submit(std::move(request)).error().message().find("speculation: got dspark"),
             std::string::npos);
 }
 
@@ -478,7 +506,7 @@ TEST(Speculation, IsLeftOutWhereARequestSaysSo) {
   request.prompt = RandomTokens(20, random);
   request.prompt.insert(request.prompt.end(), request.prompt.begin(), request.prompt.end());
   request.max_tokens = 40;
-  request.speculation = {.suffix = false, .mtp = false};
+  request.speculation = speculation::Choice::Off();
   static_cast<void>(*engine.Submit(std::move(request)));
   while (!engine.idle()) engine.Step();
   EXPECT_EQ(Sum(engine.stats().num_draft_tokens), 0);

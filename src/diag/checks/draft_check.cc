@@ -30,18 +30,37 @@ struct Agreement {
   }
 };
 
+// What the confidence head of a DSpark drafter says, and what comes true of it.
+struct Confidence {
+  double said = 0.0;
+  int64_t right = 0;
+  int64_t asked = 0;
+
+  // Of the drafts in front of which all were right.
+  void Saw(std::span<const int32_t> draft, std::span<const int32_t> text, std::span<const float> chances) {
+    for (size_t i = 0; i < std::min(draft.size(), text.size()); ++i) {
+      ++asked;
+      said += chances[i];
+      if (draft[i] != text[i]) return;
+      ++right;
+    }
+  }
+};
+
 Result<int32_t> Read(model::Model& model, kv::SequenceState& state, std::span<const int32_t> tokens) {
   const model::SequenceChunk chunk = {.state = &state, .tokens = tokens};
   DSV4_ASSIGN_OR_RETURN(const model::StepOutput output, model.Step(std::span(&chunk, 1)));
   return static_cast<int32_t>(ArgMax(output.Row(0, 0)));
 }
 
+// `confidence`: of DSpark, as many chances; or null.
 Result<std::vector<int32_t>> DraftBehind(model::Model& model, kv::SequenceState& state, int32_t token,
-                                         int64_t count) {
+                                         int64_t count, float* confidence) {
   const model::DraftChunk chunk{
       .state = &state,
       .token = token,
-      .choices = std::vector<sampling::ChoiceParams>(static_cast<size_t>(count), {.temperature = 0})};
+      .choices = std::vector<sampling::ChoiceParams>(static_cast<size_t>(count), {.temperature = 0}),
+      .confidence = confidence};
   DSV4_ASSIGN_OR_RETURN(const auto drafts, model.Draft(std::span(&chunk, 1), {}));
   return drafts[0];
 }
@@ -54,7 +73,7 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
   model::Model& model = subject.model;
   if (!model.can_draft()) {
     report.verdict = Verdict::kNotApplicable;
-    report.headline = "no draft block: " + model.why_no_draft();
+    report.headline = "no drafter: " + model.why_no_draft();
     return report;
   }
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model.NewSequence());
@@ -67,16 +86,25 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
 
   // The same text once more. At length n the last position's streams are known, and token n is.
   state.Reset();
-  Agreement agreement(options.num_drafts);
+  const bool dspark = model.has_dspark();
+  const int64_t num_drafts = dspark ? model.most_drafts() : options.num_drafts;
+  Agreement agreement(num_drafts);
   Agreement with_own_token(1);
+  Confidence confidence;
+  std::vector<float> chances(static_cast<size_t>(num_drafts));
   DSV4_ASSIGN_OR_RETURN(next, Read(model, state, prompt));
   for (size_t n = prompt.size(); n + 1 < text.size(); ++n) {
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> drafted,
-                          DraftBehind(model, state, text[n], options.num_drafts));
+                          DraftBehind(model, state, text[n], num_drafts, dspark ? chances.data() : nullptr));
     agreement.Saw(drafted, std::span(text).subspan(n + 1));
-    // The other pairing that engines have tried: the streams of a place with its own token, which foretell the next.
-    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> other, DraftBehind(model, state, text[n - 1], 1));
-    with_own_token.Saw(other, std::span(text).subspan(n));
+    if (dspark) {
+      confidence.Saw(drafted, std::span(text).subspan(n + 1), chances);
+    } else {
+      // The other pairing that engines have tried: the streams of a place with its own token, which foretell the next.
+      DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> other,
+                            DraftBehind(model, state, text[n - 1], 1, nullptr));
+      with_own_token.Saw(other, std::span(text).subspan(n));
+    }
     DSV4_ASSIGN_OR_RETURN(next, Read(model, state, std::span(text).subspan(n, 1)));
   }
 
@@ -88,10 +116,18 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
                           fmt::format("{:.3f}", agreement.Of(place))});
   }
   report.tables.push_back(std::move(table));
-  report.evidence = {
-      fmt::format("{} of {} first drafts are the model's next token", agreement.right[0], agreement.asked[0]),
-      fmt::format("with the token of its own place in front: {} of {}", with_own_token.right[0],
-                  with_own_token.asked[0])};
+  const std::string name = dspark ? "the DSpark drafter" : "the draft block";
+  report.evidence = {fmt::format("{} of {} first drafts are the model's next token", agreement.right[0],
+                                 agreement.asked[0])};
+  if (dspark) {
+    const auto asked = static_cast<double>(std::max<int64_t>(1, confidence.asked));
+    report.evidence.push_back(
+        fmt::format("its confidence head says {:.0f} % on average, and {:.0f} % are right",
+                    100 * confidence.said / asked, 100 * static_cast<double>(confidence.right) / asked));
+  } else {
+    report.evidence.push_back(fmt::format("with the token of its own place in front: {} of {}",
+                                          with_own_token.right[0], with_own_token.asked[0]));
+  }
   if (with_own_token.Of(0) > agreement.Of(0)) {
     report.verdict = Verdict::kFinding;
     report.headline = fmt::format(
@@ -101,9 +137,8 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
         100 * with_own_token.Of(0), 100 * agreement.Of(0));
   } else if (agreement.Of(0) < kMinFirst) {
     report.verdict = Verdict::kFinding;
-    report.headline =
-        fmt::format("the draft block foresees {:.0f} % of the model's tokens, wanted {:.0f} % or more",
-                    100 * agreement.Of(0), 100 * kMinFirst);
+    report.headline = fmt::format("{} foresees {:.0f} % of the model's tokens, wanted {:.0f} % or more", name,
+                                  100 * agreement.Of(0), 100 * kMinFirst);
   }
   if (report.verdict == Verdict::kFinding) {
     report.next_step =
@@ -112,8 +147,7 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
         "published one (dsv4 diagnose files)";
     return report;
   }
-  report.headline =
-      fmt::format("the draft block foresees {:.0f} % of the model's tokens", 100 * agreement.Of(0));
+  report.headline = fmt::format("{} foresees {:.0f} % of the model's tokens", name, 100 * agreement.Of(0));
   report.rules_out = {"draft tensors that are lost, exchanged or joined with the wrong token"};
   return report;
 }

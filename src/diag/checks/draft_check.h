@@ -1,4 +1,4 @@
-// draft: does the draft block foresee what the model says? The model goes on greedily behind a prompt; at every place of what it said the
+// draft: does the model's drafter, a draft block or one of DSpark, foresee what the model says? The model goes on greedily behind a prompt; at every place of what it said the
 // block drafts, with the model's own text in front. A block that is read rightly agrees at the first place most of the time. One whose
 // tensors are lost, exchanged or joined with the wrong token agrees hardly ever, while answers stay right: they are only slower.
 #pragma once
@@ -13,11 +13,11 @@ namespace dsv4::diag {
 
 struct DraftCheckOptions {
   int64_t num_tokens = 96;  // That the model says.
-  int64_t num_drafts = 3;   // In a row at each of them.
+  int64_t num_drafts = 3;   // In a row at each of them; of DSpark a block.
 };
 
 // A finding for less than a third right at the first place, or where the block does better with the token of its own place than with the
-// next. Not applicable without a draft block: the headline says why there is none. Errors: those of Model::Step and Model::Draft.
+// next. Not applicable without a drafter: the headline says why there is none. Errors: those of Model::Step and Model::Draft.
 Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> prompt,
                                const DraftCheckOptions& options);
 

@@ -90,7 +90,7 @@ constexpr ApiField kFields[] = {
     {"return_token_ids", "boolean", kChat | kCompletions,
      "answers name their tokens (token_ids) and those of the prompt (prompt_token_ids)"},
     {"seed", "integer", kGenerate, "makes the answer repeatable"},
-    {"speculation", "string", kGenerate, "auto, off, suffix[:K] or mtp[:K]"},
+    {"speculation", "string", kGenerate, "auto, off, suffix[:K], mtp[:K] or dspark[:K]"},
     {"stop", "string|array:string", kChat | kCompletions, "texts that end the answer"},
     {"stop_sequences", "string|array:string", kMessages, "texts that end the answer"},
     {"stop_token_ids", "array:integer", kGenerate, "tokens that end the answer"},

@@ -132,7 +132,7 @@ struct Metrics::State {
   DraftCounters draft = ByPlace("dsv4_draft_tokens_total", "Guessed tokens that steps have verified.");
   DraftCounters accepted = ByPlace("dsv4_accepted_draft_tokens_total", "Guessed tokens that were right.");
   prometheus::Counter& drafting_seconds =
-      Counter("dsv4_drafting_seconds_total", "Time that the model's draft block has taken.");
+      Counter("dsv4_drafting_seconds_total", "Time that the model's drafter has taken.");
   prometheus::Histogram& step_seconds =
       Histogram("dsv4_step_seconds", "Time of a step of the engine.", kTokenSeconds);
   prometheus::Histogram& batch = Histogram("dsv4_step_sequences", "Sequences running in a step.", kBatch);
