@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 #include <random>
 #include <tuple>
 
@@ -45,6 +46,16 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+std::vector<float> EveryNthRow(const std::vector<float>& rows, int64_t width, int64_t n) {
+  std::vector<float> some;
+  for (auto row = rows.begin(); row < rows.end(); row += n * width) some.insert(some.end(), row, row + width);
+  return some;
+}
+
+// The oracle without one of the release's rounding points is at a median of 0.99977 at most; the drafter carries the trunk's differences through three
+// stages more.
+constexpr CosineBound kDsparkRelease = {.min = -1, .median = 0.9998, .p5 = 0.9992};
+
 // Of a backend, and a golden that has one of the drafters.
 class Drafter : public ::testing::TestWithParam<std::tuple<std::string, const char*>> {
  protected:
@@ -67,12 +78,20 @@ TEST_P(Drafter, DraftsWhatTheOracleDrafts) {
     const std::unique_ptr<Model> model = LoadIt(numerics);
     ASSERT_TRUE(model->can_draft()) << model->why_no_draft();
     EXPECT_EQ(model->has_dspark(), dspark);
-    const std::vector<float> got = RunDrafts(*model, GoldenTokens(golden()), count);
-    const std::vector<float> want = GoldenLogits(golden(), file);
+    std::vector<float> got = RunDrafts(*model, GoldenTokens(golden()), count);
+    std::vector<float> want = GoldenLogits(golden(), file);
     ASSERT_EQ(got.size(), want.size()) << file;
-    const Comparison comparison = CheckCosines(RowCosines(got, want, model->config().vocab_size),
-                                               numerics == Numerics::kPlain ? PlainBound() : ReleaseBound());
+    const int64_t vocab_size = model->config().vocab_size;
+    const bool release = numerics == Numerics::kRelease;
+    if (release) {
+      // A rounding that falls otherwise may change a greedy token, and with it the Markov terms behind: only first places are compared.
+      got = EveryNthRow(got, vocab_size, count);
+      want = EveryNthRow(want, vocab_size, count);
+    }
+    const Comparison comparison =
+        CheckCosines(RowCosines(got, want, vocab_size), release ? kDsparkRelease : PlainBound());
     EXPECT_TRUE(comparison.passed) << file << ": " << comparison.message;
+    std::cout << "  " << file << ": " << comparison.message << "\n";
   }
 }
 
