@@ -101,7 +101,9 @@ class MessageReader {
 };
 
 Status ReadOptions(const JsonValue& options, std::vector<JsonValue::Member>& members) {
-  for (const auto& [name, value] : options.members()) {
+  for (const JsonValue::Member& option_given : options.members()) {
+    const std::string& name = option_given.first;  // No structured binding: clang 14 captures none.
+    const JsonValue& value = option_given.second;
     if (value.is_null()) continue;
     if (name == "num_predict") {
       int64_t most = 0;

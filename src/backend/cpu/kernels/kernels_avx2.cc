@@ -36,8 +36,10 @@ inline void Reduce4(const Vec* v, float* out) {
 }
 inline __m256 LoadFloats(const void* from) { return _mm256_loadu_ps(static_cast<const float*>(from)); }
 inline __m256 LoadX(const X* from) { return _mm256_loadu_ps(from); }
-inline WVec LoadW(const uint8_t* from) { return LoadFloats(from); }
-inline void StoreW(uint8_t* to, WVec w) { _mm256_storeu_ps(reinterpret_cast<float*>(to), w); }
+[[maybe_unused]] inline WVec LoadW(const uint8_t* from) { return LoadFloats(from); }
+[[maybe_unused]] inline void StoreW(uint8_t* to, WVec w) {
+  _mm256_storeu_ps(reinterpret_cast<float*>(to), w);
+}
 inline __m128i Load16(const uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline __m128i Load8(const uint8_t* from) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)); }
 inline __m256i Load32(const uint8_t* from) {

@@ -27,8 +27,8 @@ inline Vec Dot(Vec sum, WVec w, __m512 x) { return _mm512_fmadd_ps(w, x, sum); }
 inline Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline __m512 LoadFloats(const void* from) { return _mm512_loadu_ps(from); }
 inline __m512 LoadX(const X* from) { return _mm512_loadu_ps(from); }
-inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_ps(from); }
-inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_ps(to, w); }
+[[maybe_unused]] inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_ps(from); }
+[[maybe_unused]] inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_ps(to, w); }
 inline __m256i Load32(const uint8_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }

@@ -28,8 +28,8 @@ inline Vec Dot(Vec sum, WVec w, __m512i x) {
 }
 inline Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline __m512i LoadX(const X* from) { return _mm512_loadu_si512(from); }
-inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_si512(from); }
-inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_si512(to, w); }
+[[maybe_unused]] inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_si512(from); }
+[[maybe_unused]] inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_si512(to, w); }
 
 #include "backend/cpu/kernels/fp4_avx512_body.h"
 #include "backend/cpu/kernels/reduce_avx512_body.h"

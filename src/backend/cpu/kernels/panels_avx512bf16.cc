@@ -42,7 +42,8 @@ static void PackE2m1Lanes(const uint8_t* const* rows, int64_t num_rows, int64_t 
       for (int b = 0; b < 4; ++b) {
         const Words byte = words[w] >> (8 * b);
         const Words codes = (byte & 0xFU) | ((byte & 0xF0U) << 12);
-        const Pairs values = __builtin_shuffle(table, reinterpret_cast<Pairs>(codes));
+        const Pairs values = reinterpret_cast<Pairs>(
+            _mm512_permutexvar_epi16(reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512i>(table)));
         const Pairs nonzero = reinterpret_cast<Pairs>((values & 0x7FFF) != 0);
         Store(panel + (k / 2 + 4 * w + b) * kStepBytes, values + (power & nonzero));
       }

@@ -126,7 +126,8 @@ bool RowGroup::TouchesOthers(const RowsWork& work, int number) const {
       is_new ? RangeOfRows(rows.out, rows.out_stride, rows.width, rows.out_is_bf16, rows.num_rows)
              : MemoryRange();
   return std::ranges::any_of(touched_, [&](const std::pair<int, MemoryRange>& touched) {
-    const auto& [track, range] = touched;
+    const int track = touched.first;  // No structured binding: clang 14 captures none.
+    const MemoryRange& range = touched.second;
     if (track == number || (work.beside != nullptr && tracks_.tracks[track].rows.out == work.beside))
       return false;
     return Overlap(range, in) || Overlap(range, out) ||
