@@ -40,9 +40,9 @@ class Tree:
     def __init__(self, binary: Path, library: Path) -> None:
         self.library = library.read_bytes()
         self.files: dict[str, tuple[bytes, int]] = {"bin/dsv4": (binary.read_bytes(), 0o755)}
-        for path in sorted((ROOT / "models" / "tiny").iterdir()):
+        for path in sorted((ROOT / "models" / "tiny").rglob("*")):
             if path.is_file():
-                self.add(f"share/dsv4/models/tiny/{path.name}", path.read_bytes())
+                self.add(f"share/dsv4/{path.relative_to(ROOT).as_posix()}", path.read_bytes())
         self.add(f"lib/{SONAME}", self.library)
         self.add("include/dsv4.h", (ROOT / "include" / "dsv4.h").read_bytes())
         self.add("share/doc/dsv4/README.md", (ROOT / "README.md").read_bytes())

@@ -259,7 +259,7 @@ class BadModels(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.directory)
-        for file in TINY.iterdir():
+        for file in filter(pathlib.Path.is_file, TINY.iterdir()):
             shutil.copy(file, self.directory)
 
     def expect_bad_input(self, text):

@@ -109,7 +109,7 @@ class Prompt(WithDirectory):
         self.assertIn("from token 5 on", report["headline"])
 
     def test_a_tokenizer_without_a_marker_cannot_be_diagnosed(self):
-        for file in TINY.iterdir():
+        for file in filter(pathlib.Path.is_file, TINY.iterdir()):
             shutil.copy(file, self.directory)
         path = self.directory / "tokenizer.json"
         path.write_text(path.read_text(encoding="utf-8").replace("<think>", "<thonk>"), encoding="utf-8")
@@ -143,7 +143,7 @@ class StopSet(WithDirectory):
         self.assertIn("ordinary tokens", report["headline"])
 
     def test_files_that_name_another_end_token_are_found(self):
-        for file in TINY.iterdir():
+        for file in filter(pathlib.Path.is_file, TINY.iterdir()):
             shutil.copy(file, self.directory)
         (self.directory / "generation_config.json").write_text('{"eos_token_id": [0, 17]}', encoding="utf-8")
         code, (report,) = diagnose("stop-set", "-m", self.directory)

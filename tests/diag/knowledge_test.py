@@ -88,7 +88,7 @@ class Files(WithDirectory):
     def test_sha256sums(self):
         self.copy()
         (self.model / "config.json").write_text((self.model / "config.json").read_text() + "\n")
-        digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.model.iterdir())}
+        digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.model.iterdir()) if path.is_file()}
         (self.model / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
         self.expect("pass", f"{len(digests)} files")
         self.change("model.safetensors")
