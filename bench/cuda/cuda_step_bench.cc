@@ -1,5 +1,5 @@
 // Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, each step waited for and its logits
-// fetched, then the same by steps that choose their tokens on the device and are queued one ahead; prefill. Beside it the bytes that a
+// fetched, then the same by steps that choose their tokens on the device and are queued ahead; prefill. Beside it the bytes that a
 // step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
 // of tensor cores in bf16 and in e4m3, measured in front.
 //
@@ -159,8 +159,8 @@ class Bench {
     }
     Must(now->Wait());
     now.reset();
-    Report(fmt::format("  one ahead, depth {}, batch {}", depth, states.size()), MedianOf(seconds), num_bytes,
-           before, backend::CountersOf(device_), steps);
+    Report(fmt::format("  queued ahead, depth {}, batch {}", depth, states.size()), MedianOf(seconds),
+           num_bytes, before, backend::CountersOf(device_), steps);
     const QueueTimes host = MeasureQueue(device_, *model_, states, 2 * kWarmUp, std::max(steps, 32));
     fmt::print(
         "  of which the host took {:.1f} us to queue a step that is replayed, {:.1f} one that is walked: "

@@ -70,7 +70,7 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
   speculates.dspark = speculates.dspark && model.has_dspark();
   draft_policy_ = speculation::DraftPolicy(/*drafts_blocks=*/model.has_dspark());
   // Other backends are as fast at first as later; ranks that follow do so later.
-  const bool ahead = options_.run_ahead.value_or(model.asynchronous()) && model.can_queue();
+  const bool ahead = options_.async_scheduling.value_or(model.asynchronous()) && model.can_queue();
   if (!ahead || !speculates.any() || speculates.always || model.options().group != nullptr) return;
   const int64_t most_drafted = speculates.dspark ? model.most_drafts()
                                : speculates.mtp  ? speculates.most_mtp_tokens
@@ -450,7 +450,7 @@ std::vector<Event> Engine::Step() {
 }
 
 void Engine::Abandon() {
-  under_way_.reset();
+  in_flight_.reset();
   settled_.reset();
   for (const auto& sequence : running_) {
     sequence->abandoned = true;
@@ -461,7 +461,7 @@ void Engine::Abandon() {
 
 void Engine::Step(std::vector<Event>& events) {
   if (options_.prefix_disk != nullptr) options_.prefix_disk->Tidy();
-  if (under_way_ != nullptr && GoOn(events)) return;
+  if (in_flight_ != nullptr && GoOn(events)) return;
   DropEnded(events);
   MakeRoom();
   Admit(events);
@@ -473,7 +473,7 @@ void Engine::Step(std::vector<Event>& events) {
   }
 
   settled_.reset();
-  if (RunAhead()) {
+  if (QueuesAhead()) {
     GoOn(events);
     return;
   }

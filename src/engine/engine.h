@@ -74,9 +74,9 @@ struct EngineOptions {
   // Samples for several sequences at a time with these, which must be idle between steps of the model: those of its backend. Outlives
   // the engine; null: one after the other.
   ThreadPool* threads = nullptr;
-  // Decode steps are queued before the tokens of the step in front of them are known (run_ahead.cc). Unset: where the model's backend
+  // Decode steps are queued before the tokens of the step in front of them are known (async_scheduling.cc). Unset: where the model's backend
   // works while the host goes on. Tokens are the same either way.
-  std::optional<bool> run_ahead;
+  std::optional<bool> async_scheduling;
   // Drafts are left out of steps that a watcher or an observer sees, and of those that read prompts.
   SpeculationOptions speculation;
   // Sees every tensor of every step, with the logits of all rows instead of the sampled ones. Rows of sequences that run at one
@@ -172,10 +172,10 @@ class Engine {
   void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);
-  // Async scheduling (run_ahead.cc). A step that chooses its tokens on the backend, queued and not waited for.
-  struct StepUnderWay;
+  // Async scheduling (async_scheduling.cc). A step that chooses its tokens on the backend, queued and not waited for.
+  struct StepInFlight;
   // Starts async scheduling if all that run may: then a step is in flight.
-  bool RunAhead();
+  bool QueuesAhead();
   // Whether nothing is to be done before the next step is queued.
   bool MayGoOn() const;
   // Queues the step behind the one in flight, if it may, and takes what that one has given. False if no request wanted that.
@@ -183,9 +183,9 @@ class Engine {
   // allowed_on_backend_, where there is anything to allow.
   Status UploadAllowed();
   // Queues a step of `sequences`, behind the one in flight if there is one; null if that fails.
-  std::unique_ptr<StepUnderWay> Queue(const std::vector<Sequence*>& sequences, const StepUnderWay* before);
+  std::unique_ptr<StepInFlight> Queue(const std::vector<Sequence*>& sequences, const StepInFlight* before);
   // Waits for the step, and advances its sequences.
-  void Settle(StepUnderWay& step, std::vector<Event>& events);
+  void Settle(StepInFlight& step, std::vector<Event>& events);
   // Runs the step that verifies the chosen drafts, if it may choose its tokens on the backend as well.
   bool VerifyOnBackend(std::vector<Event>& events);
   // A token that the backend has chosen, into sequence.sampled; whether the one behind it may be taken too.
@@ -240,7 +240,7 @@ class Engine {
   int64_t most_running_ = 0;   // Fewer than max_sequences after memory ran out.
   int64_t num_good_steps_ = 0;
   std::vector<Event> events_;  // Of the step that runs, and of one that was abandoned.
-  std::unique_ptr<StepUnderWay> under_way_;
+  std::unique_ptr<StepInFlight> in_flight_;
   speculation::DraftPolicy draft_policy_;
   StepPrice step_price_;
   std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.

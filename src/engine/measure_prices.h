@@ -15,7 +15,7 @@ struct PriceOptions {
   double most_seconds = 0.5;    // Behind the first steps, which find a device cold.
 };
 
-// Tells the policy, of one sequence whose steps choose their tokens on the backend and are queued ahead (run_ahead.cc). Does without what fails
+// Tells the policy, of one sequence whose steps choose their tokens on the backend and are queued ahead (async_scheduling.cc). Does without what fails
 // or has no time left, and leaves nothing in the model.
 void MeasurePrices(model::Model& model, const PriceOptions& options, speculation::DraftPolicy& policy);
 

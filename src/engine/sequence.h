@@ -81,7 +81,7 @@ struct Engine::Sequence {
   }
 };
 
-struct Engine::StepUnderWay {
+struct Engine::StepInFlight {
   std::unique_ptr<model::QueuedStep> step;
   std::vector<Sequence*> sequences;  // Of its chunks; null where the sequence has ended meanwhile.
 

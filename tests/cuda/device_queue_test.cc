@@ -29,7 +29,7 @@ TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
 
 // Steps that end with a copy which is waited for when the next step has been queued: neither writes over the other's arrays, and every
 // other step finds its own where the one before the last did.
-TEST(DeviceQueue, StepsThatRunAheadStageInTurns) {
+TEST(DeviceQueue, StepsInFlightStageInTurns) {
   const auto queue = DeviceQueue::Create({});
   ASSERT_TRUE(queue.has_value()) << queue.error().ToString();
   const auto device = (*queue)->Allocate(64);

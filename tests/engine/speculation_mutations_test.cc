@@ -201,7 +201,7 @@ class MostlyRight final : public speculation::Drafter {
 // The prompt and what comes; drafted where `drafts` says how it goes on, with the draft block where it is empty.
 std::vector<int32_t> Text(model::Model& model, uint32_t seed, const std::vector<int32_t>* drafts) {
   EngineOptions options;
-  options.run_ahead = false;
+  options.async_scheduling = false;
   if (drafts != nullptr) {
     options.speculation.always = true;
     options.speculation.most_tokens = 5;

@@ -245,7 +245,7 @@ Sums ExpectSameText(model::Model& model, uint32_t first_seed, uint32_t num_seeds
   for (uint32_t seed = first_seed; seed < first_seed + num_seeds; ++seed) {
     EngineStats stats;
     EngineOptions without = base;
-    without.run_ahead = false;
+    without.async_scheduling = false;
     const std::vector<Outcome> want = RunMix(model, seed, without, &stats);
     sums.steps_without += stats.num_steps;
     std::vector<std::vector<int32_t>> texts;
@@ -305,14 +305,14 @@ TEST(Speculation, GivesTheTextOfSerialDecodingWithTheDraftBlock) {
 
 TEST(Speculation, GivesTheTextOfSerialDecodingWithTheDraftBlockInAllCompany) {
   ExpectSameText(CpuDraftModel(), 820, 6, kSuffixAndMtp, {}, false);
-  ExpectSameText(CpuDraftModel(), 830, 4, kMtp, {.run_ahead = true}, false);
+  ExpectSameText(CpuDraftModel(), 830, 4, kMtp, {.async_scheduling = true}, false);
   ExpectSameText(CpuDraftModel(), 840, 4, kMtp, {.max_step_tokens = 6, .max_sequences = 3}, true);
   ExpectSameText(*LoadDraftModel(backend::MakeReferenceBackend(1)), 850, 2, kMtp, {}, true);
 }
 
 // Where a backend works while the host goes on, it chooses the tokens of steps that verify; of some requests of the mix the host does.
 TEST(Speculation, GivesTheTextOfSerialDecodingWithTokensThatTheBackendChooses) {
-  const EngineOptions ahead = {.run_ahead = true};
+  const EngineOptions ahead = {.async_scheduling = true};
   for (const int wrong_in : {0, 1, 4, kSuffixAndMtp}) {
     const Sums sums = ExpectSameText(CpuDraftModel(), 900, 8, wrong_in, ahead, true);
     EXPECT_GE(sums.verified_on_backend, 10) << wrong_in;
@@ -347,7 +347,7 @@ TEST(Speculation, GivesTheTextOfSerialDecodingWithDspark) {
 
 TEST(Speculation, GivesTheTextOfSerialDecodingWithDsparkInAllCompany) {
   ExpectSameText(CpuDsparkModel(), 920, 6, kSuffixAndDspark, {}, false);
-  ExpectSameText(CpuDsparkModel(), 930, 4, kDspark, {.run_ahead = true}, false);
+  ExpectSameText(CpuDsparkModel(), 930, 4, kDspark, {.async_scheduling = true}, false);
   ExpectSameText(CpuDsparkModel(), 940, 4, kDspark, {.max_step_tokens = 6, .max_sequences = 3}, true);
   ExpectSameText(*LoadDraftModel(backend::MakeReferenceBackend(1), /*dspark=*/true), 950, 2, kDspark, {},
                  true);
@@ -425,7 +425,7 @@ TEST(Speculation, GivesTheTextOfSerialDecodingOnTheReferenceBackend) {
 }
 
 TEST(Speculation, GoesWellWithRunningAhead) {
-  const Sums sums = ExpectSameText(CpuModel(), 600, 15, 3, {.run_ahead = true}, false);
+  const Sums sums = ExpectSameText(CpuModel(), 600, 15, 3, {.async_scheduling = true}, false);
   EXPECT_GT(sums.ahead + sums.drafted, 50);
 }
 

@@ -41,7 +41,7 @@ struct World {
   int joined = 0;
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::pair<int, int>, std::deque<Parcel*>> under_way;  // By sender and receiver.
+  std::map<std::pair<int, int>, std::deque<Parcel*>> in_flight;  // By sender and receiver.
 };
 
 struct Rank {
@@ -71,12 +71,12 @@ void Exchange(const std::shared_ptr<Rank>& rank, const std::vector<Operation>& o
   for (const Operation& operation : operations) {
     if (!operation.send) continue;
     Parcel& parcel = parcels.emplace_back(Parcel{operation.data, operation.size});
-    world.under_way[{rank->number, operation.peer}].push_back(&parcel);
+    world.in_flight[{rank->number, operation.peer}].push_back(&parcel);
   }
   world.changed.notify_all();
   for (const Operation& operation : operations) {
     if (operation.send) continue;
-    auto& box = world.under_way[{operation.peer, rank->number}];
+    auto& box = world.in_flight[{operation.peer, rank->number}];
     world.changed.wait(lock, [&] { return rank->aborted || !box.empty(); });
     if (rank->aborted) break;
     Parcel& parcel = *box.front();
@@ -89,7 +89,7 @@ void Exchange(const std::shared_ptr<Rank>& rank, const std::vector<Operation>& o
   world.changed.wait(lock, [&] {
     return rank->aborted || std::ranges::all_of(parcels, [](const Parcel& parcel) { return parcel.taken; });
   });
-  for (auto& [pair, box] : world.under_way) {  // Nobody may find what is no longer there.
+  for (auto& [pair, box] : world.in_flight) {  // Nobody may find what is no longer there.
     if (pair.first == rank->number) std::erase_if(box, [&](const Parcel* one) { return !one->taken; });
   }
 }

@@ -39,12 +39,14 @@ engine::SpeculationOptions WithEcho() {
 }
 
 // Answers of requests that come and go, some of them ended by a stop token that the step behind has already read.
-std::vector<std::vector<int32_t>> Converse(model::Model& model, bool run_ahead, int64_t* steps_ahead,
+std::vector<std::vector<int32_t>> Converse(model::Model& model, bool async_scheduling, int64_t* steps_ahead,
                                            const engine::SpeculationOptions& speculation = {}) {
   std::mt19937 random(3);
-  engine::Engine engine(
-      model, {.prefix_cache_bytes = int64_t{1} << 28, .run_ahead = run_ahead, .speculation = speculation},
-      {});
+  engine::Engine engine(model,
+                        {.prefix_cache_bytes = int64_t{1} << 28,
+                         .async_scheduling = async_scheduling,
+                         .speculation = speculation},
+                        {});
   const auto vocab_size = static_cast<uint32_t>(model.config().vocab_size);
   std::map<engine::RequestId, std::vector<int32_t>> answers;
   const auto collect = [&](const std::vector<engine::Event>& events) {

@@ -25,7 +25,7 @@ T Take(Result<T> result) {
   return std::move(*result);
 }
 
-TEST(CudaCopies, UnderWayBringWhatWasThereWhenTheyBegan) {
+TEST(CudaCopies, InFlightBringWhatWasThereWhenTheyBegan) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   Memory& memory = backend.context->memory();
   EXPECT_TRUE(memory.asynchronous());
@@ -48,7 +48,7 @@ TEST(CudaCopies, UnderWayBringWhatWasThereWhenTheyBegan) {
   }
 }
 
-TEST(CudaCopies, UnderWayTellTheFaultsOfWhatWasInFront) {
+TEST(CudaCopies, InFlightTellTheFaultsOfWhatWasInFront) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   ops::OpContext& context = *backend.context;
   const Buffer memory = Take(context.memory().Allocate(4096));
@@ -109,13 +109,14 @@ engine::Request RandomRequest(std::mt19937& random, int64_t vocab_size) {
 }
 
 // A mix of requests, some of which come while others run, and every conversation once more with a token behind it.
-std::vector<Outcome> RunMix(model::Model& model, uint32_t seed, std::optional<bool> run_ahead,
+std::vector<Outcome> RunMix(model::Model& model, uint32_t seed, std::optional<bool> async_scheduling,
                             int64_t* num_ahead) {
   std::mt19937 random(seed);
   const int64_t vocab_size = model.config().vocab_size;
   std::vector<uint8_t> allowed(static_cast<size_t>(vocab_size), 1);
   for (int i = 0; i < 100; ++i) allowed[random() % allowed.size()] = 0;
-  engine::Engine engine(model, {.prefix_cache_bytes = int64_t{1} << 30, .run_ahead = run_ahead}, allowed);
+  engine::Engine engine(model, {.prefix_cache_bytes = int64_t{1} << 30, .async_scheduling = async_scheduling},
+                        allowed);
   std::map<engine::RequestId, Outcome> outcomes;
   const auto step = [&] {
     for (const engine::Event& event : engine.Step()) {
@@ -159,7 +160,7 @@ std::vector<Outcome> RunMix(model::Model& model, uint32_t seed, std::optional<bo
   return all;
 }
 
-TEST(CudaRunAhead, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
+TEST(CudaAsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto model = Take(model::Model::Load("models/tiny", backend, {}));
   int64_t num_ahead = 0;

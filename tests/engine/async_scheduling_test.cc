@@ -173,14 +173,14 @@ void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& wan
   }
 }
 
-TEST(RunAhead, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
+TEST(AsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
   int64_t num_ahead = 0;
   int64_t num_stopped = 0;
   for (uint32_t seed = 0; seed < 40; ++seed) {
     EngineStats stats;
-    const std::vector<Outcome> want = RunMix(seed, {.run_ahead = false}, &stats);
+    const std::vector<Outcome> want = RunMix(seed, {.async_scheduling = false}, &stats);
     EXPECT_EQ(stats.num_steps_ahead, 0);
-    const std::vector<Outcome> got = RunMix(seed, {.run_ahead = true}, &stats);
+    const std::vector<Outcome> got = RunMix(seed, {.async_scheduling = true}, &stats);
     ExpectSame(got, want, seed);
     num_ahead += stats.num_steps_ahead;
     for (const Outcome& outcome : got) num_stopped += outcome.reason == FinishReason::kStop ? 1 : 0;
@@ -189,12 +189,12 @@ TEST(RunAhead, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
   EXPECT_GT(num_stopped, 50) << "else nothing is taken back";
 }
 
-TEST(RunAhead, GoesWellWithRequestsThatWait) {
+TEST(AsyncScheduling, GoesWellWithRequestsThatWait) {
   int64_t num_ahead = 0;
   for (uint32_t seed = 100; seed < 112; ++seed) {
     EngineStats stats;
-    const std::vector<Outcome> want = RunMix(seed, {.run_ahead = false}, &stats);
-    const std::vector<Outcome> got = RunMix(seed, {.max_sequences = 2, .run_ahead = true}, &stats);
+    const std::vector<Outcome> want = RunMix(seed, {.async_scheduling = false}, &stats);
+    const std::vector<Outcome> got = RunMix(seed, {.max_sequences = 2, .async_scheduling = true}, &stats);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); i += 2) EXPECT_EQ(got[i].tokens, want[i].tokens) << seed << ", " << i;
     num_ahead += stats.num_steps_ahead;
@@ -211,21 +211,21 @@ Request Endless(uint32_t seed) {
 }
 
 // Room for the prompts, not for the answers.
-TEST(RunAhead, GoesWellWithPreemption) {
+TEST(AsyncScheduling, GoesWellWithPreemption) {
   constexpr uint32_t kRequests = 3;
-  EngineOptions options{.run_ahead = false};
+  EngineOptions options{.async_scheduling = false};
   std::vector<std::vector<int32_t>> want;
-  for (const bool run_ahead : {false, true}) {
-    if (run_ahead)
+  for (const bool async_scheduling : {false, true}) {
+    if (async_scheduling)
       options = {.max_state_bytes = kRequests * kv::StateBytes(SharedModel().cache_layout(), 9),
-                 .run_ahead = true};
+                 .async_scheduling = true};
     Engine engine(SharedModel(), options, {});
     std::vector<RequestId> ids;
     for (uint32_t seed = 0; seed < kRequests; ++seed) ids.push_back(*engine.Submit(Endless(seed)));
     std::map<RequestId, Outcome> outcomes = RunToEnd(engine);
     std::vector<std::vector<int32_t>> tokens;
     for (const RequestId id : ids) tokens.push_back(outcomes[id].tokens);
-    if (!run_ahead) {
+    if (!async_scheduling) {
       want = tokens;
       continue;
     }
@@ -235,9 +235,9 @@ TEST(RunAhead, GoesWellWithPreemption) {
   }
 }
 
-TEST(RunAhead, IsLeftOutWhereATokenTakesMoreThanItsLogits) {
+TEST(AsyncScheduling, IsLeftOutWhereATokenTakesMoreThanItsLogits) {
   const auto ahead = [](auto change) {
-    Engine engine(SharedModel(), {.run_ahead = true}, {});
+    Engine engine(SharedModel(), {.async_scheduling = true}, {});
     Request request = Endless(1);
     request.max_tokens = 10;
     change(request);
@@ -256,8 +256,8 @@ TEST(RunAhead, IsLeftOutWhereATokenTakesMoreThanItsLogits) {
   EXPECT_EQ(ahead([](Request& r) { r.constraint = std::make_unique<Anything>(); }), 0);
 }
 
-TEST(RunAhead, ACancelledRequestEndsInTheNextStepAndItsNeighbourGoesOn) {
-  Engine engine(SharedModel(), {.run_ahead = true}, {});
+TEST(AsyncScheduling, ACancelledRequestEndsInTheNextStepAndItsNeighbourGoesOn) {
+  Engine engine(SharedModel(), {.async_scheduling = true}, {});
   const RequestId cancelled = *engine.Submit(Endless(1));
   const RequestId kept = *engine.Submit(Endless(2));
   std::map<RequestId, Outcome> outcomes;
@@ -267,13 +267,13 @@ TEST(RunAhead, ACancelledRequestEndsInTheNextStepAndItsNeighbourGoesOn) {
   Collect(engine.Step(), outcomes);
   EXPECT_EQ(outcomes[cancelled].reason, FinishReason::kCancelled);
   while (!engine.idle()) Collect(engine.Step(), outcomes);
-  Engine alone(SharedModel(), {.run_ahead = false}, {});
+  Engine alone(SharedModel(), {.async_scheduling = false}, {});
   const RequestId same = *alone.Submit(Endless(2));
   EXPECT_EQ(outcomes[kept].tokens, RunToEnd(alone)[same].tokens);
 }
 
-TEST(RunAhead, ARequestThatComesMeanwhileIsAdmitted) {
-  Engine engine(SharedModel(), {.run_ahead = true}, {});
+TEST(AsyncScheduling, ARequestThatComesMeanwhileIsAdmitted) {
+  Engine engine(SharedModel(), {.async_scheduling = true}, {});
   static_cast<void>(*engine.Submit(Endless(1)));
   for (int i = 0; i < 6; ++i) engine.Step();
   const RequestId late = *engine.Submit(Endless(2));
@@ -283,13 +283,13 @@ TEST(RunAhead, ARequestThatComesMeanwhileIsAdmitted) {
 }
 
 // An engine that is given up, and one whose last step nobody wants, with a step in flight.
-TEST(RunAhead, AStepThatNobodyWantsDoesNoHarm) {
+TEST(AsyncScheduling, AStepThatNobodyWantsDoesNoHarm) {
   {
-    Engine engine(SharedModel(), {.run_ahead = true}, {});
+    Engine engine(SharedModel(), {.async_scheduling = true}, {});
     static_cast<void>(*engine.Submit(Endless(1)));
     for (int i = 0; i < 6; ++i) engine.Step();
   }
-  Engine engine(SharedModel(), {.run_ahead = true}, {});
+  Engine engine(SharedModel(), {.async_scheduling = true}, {});
   const RequestId first = *engine.Submit(Endless(1));
   const std::vector<int32_t> tokens = RunToEnd(engine)[first].tokens;
   for (const size_t place : {4U, 5U, 9U}) {
@@ -314,7 +314,7 @@ Status FaultySample(ops::OpContext& context, const ops::SampleArgs& args) {
   return {};
 }
 
-TEST(RunAhead, AWrongRowEndsItsOwnRequest) {
+TEST(AsyncScheduling, AWrongRowEndsItsOwnRequest) {
   ops::Backend backend = *backend::MakeCpuBackend({.num_threads = 1});
   g_sample = backend.table.sample;
   backend.table.sample = FaultySample;
@@ -322,7 +322,7 @@ TEST(RunAhead, AWrongRowEndsItsOwnRequest) {
   const auto vocab_size = static_cast<int32_t>(model->config().vocab_size);
   for (const bool has_bad_logit : {true, false}) {
     g_faults = {ops::kNoFault, ops::kNoFault, has_bad_logit ? 7 : vocab_size};
-    Engine engine(*model, {.run_ahead = true}, {});
+    Engine engine(*model, {.async_scheduling = true}, {});
     const RequestId wrong = *engine.Submit(Endless(1));
     const RequestId right = *engine.Submit(Endless(2));
     const auto outcomes = RunToEnd(engine);
@@ -331,7 +331,7 @@ TEST(RunAhead, AWrongRowEndsItsOwnRequest) {
     EXPECT_THAT(outcomes.at(wrong).status.message(),
                 HasSubstr(has_bad_logit ? "logit of token 7 is NaN or infinite at output token 3"
                                         : "no token has a finite logit at output token 3"));
-    Engine alone(SharedModel(), {.run_ahead = false}, {});
+    Engine alone(SharedModel(), {.async_scheduling = false}, {});
     const RequestId same = *alone.Submit(Endless(2));
     EXPECT_EQ(outcomes.at(right).tokens, RunToEnd(alone)[same].tokens);
   }

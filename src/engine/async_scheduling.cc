@@ -30,8 +30,8 @@ bool Engine::MayGoOn() const {
   return options_.max_state_bytes == 0 || running_.size() == 1 || state_bytes <= options_.max_state_bytes;
 }
 
-bool Engine::RunAhead() {
-  if (!options_.run_ahead.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
+bool Engine::QueuesAhead() {
+  if (!options_.async_scheduling.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
   // A watcher wants logits, and a token that was read too much must be one that can be taken back.
   if (options_.observer != nullptr || options_.watcher != nullptr) return false;
   if (model_.cache_layout().max_rewind_tokens < 1) return false;
@@ -45,8 +45,8 @@ bool Engine::RunAhead() {
   if (!UploadAllowed().ok()) return false;  // Without memory; a step that reads logits may do with less.
   std::vector<Sequence*> sequences;
   for (const auto& sequence : running_) sequences.push_back(sequence.get());
-  under_way_ = Queue(sequences, nullptr);
-  return under_way_ != nullptr;
+  in_flight_ = Queue(sequences, nullptr);
+  return in_flight_ != nullptr;
 }
 
 Status Engine::UploadAllowed() {
@@ -55,8 +55,8 @@ Status Engine::UploadAllowed() {
   return {};
 }
 
-std::unique_ptr<Engine::StepUnderWay> Engine::Queue(const std::vector<Sequence*>& sequences,
-                                                    const StepUnderWay* before) {
+std::unique_ptr<Engine::StepInFlight> Engine::Queue(const std::vector<Sequence*>& sequences,
+                                                    const StepInFlight* before) {
   std::vector<model::DecodeChunk> chunks;
   for (Sequence* const sequence : sequences) {
     model::DecodeChunk chunk{.state = &*sequence->state};
@@ -75,11 +75,11 @@ std::unique_ptr<Engine::StepUnderWay> Engine::Queue(const std::vector<Sequence*>
   ++stats_.num_steps;
   stats_.num_steps_replayed += model_.replay_counters().replayed - replayed_before;
   if (before != nullptr) ++stats_.num_steps_ahead;
-  return std::make_unique<StepUnderWay>(StepUnderWay{std::move(*step), sequences});
+  return std::make_unique<StepInFlight>(StepInFlight{std::move(*step), sequences});
 }
 
 bool Engine::GoOn(std::vector<Event>& events) {
-  const std::unique_ptr<StepUnderWay> now = std::exchange(under_way_, nullptr);
+  const std::unique_ptr<StepInFlight> now = std::exchange(in_flight_, nullptr);
   if (now->of_nobody()) return false;
   std::vector<Sequence*> next;
   // A draft of what comes behind the token in flight wants a step of its own, with that token in front.
@@ -91,16 +91,16 @@ bool Engine::GoOn(std::vector<Event>& events) {
       return sequence != nullptr && sequence->num_output_tokens() + 1 < sequence->max_tokens;
     });
   }
-  if (!next.empty()) under_way_ = Queue(next, now.get());
+  if (!next.empty()) in_flight_ = Queue(next, now.get());
   Settle(*now, events);
   // Of one step, where the one behind it was there to begin at once.
   if (settled_.has_value())
     SawDecodeStep(static_cast<int64_t>(now->sequences.size()), static_cast<int64_t>(now->sequences.size()),
                   *settled_);
   settled_.reset();
-  if (under_way_ != nullptr) settled_ = Clock::now();
-  if (under_way_ != nullptr) {
-    for (Sequence*& sequence : under_way_->sequences) {
+  if (in_flight_ != nullptr) settled_ = Clock::now();
+  if (in_flight_ != nullptr) {
+    for (Sequence*& sequence : in_flight_->sequences) {
       if (sequence->finished || !sequence->GoesOn()) sequence = nullptr;
     }
   }
@@ -112,11 +112,11 @@ bool Engine::GoOn(std::vector<Event>& events) {
       Finish(*sequence, FinishReason::kError, status, -1, events);
   }
   std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
-  if (under_way_ == nullptr) DropEnded(events);
+  if (in_flight_ == nullptr) DropEnded(events);
   return true;
 }
 
-void Engine::Settle(StepUnderWay& step, std::vector<Event>& events) {
+void Engine::Settle(StepInFlight& step, std::vector<Event>& events) {
   const Result<std::vector<model::ChosenToken>> tokens = step.step->Wait();
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     if (step.sequences[i] == nullptr) continue;
@@ -147,7 +147,7 @@ bool Engine::Take(Sequence& sequence, const model::ChosenToken& token) const {
 
 // Logits of several rows would come to the host, and be looked at there, with the device idle.
 bool Engine::VerifyOnBackend(std::vector<Event>& events) {
-  if (!options_.run_ahead.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
+  if (!options_.async_scheduling.value_or(model_.asynchronous()) || !model_.can_queue()) return false;
   std::vector<model::DecodeChunk> chunks;
   std::vector<std::vector<sampling::ChoiceParams>> choices;  // Behind the tokens of each draft.
   int64_t num_rows = 0;
