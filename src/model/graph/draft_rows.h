@@ -11,6 +11,27 @@
 
 namespace dsv4::model {
 
+// A sequence of a draft.
+struct DraftRow {
+  kv::SequenceState* state = nullptr;  // Between BeginDraft and EndDraft.
+  int32_t token = 0;                   // At position state->length(), not yet read.
+  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
+  std::span<const sampling::ChoiceParams> choices;
+  float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
+  // Of a DSpark drafter: that the draft at each place is accepted if those before it were; host [choices.size()].
+  float* confidence = nullptr;
+};
+
+// How many rows want a draft at `place`. Those with most choices come first.
+int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place);
+// The first `num_rows` of one place: [num_rows] of [places, rows].
+TensorView AtPlace(const TensorView& all, int64_t place, int64_t num_rows);
+// Chooses the tokens of one place, logits [rows at the place, vocab_size] F32, and brings logits to the rows that want them. tokens, faults:
+// [places, rows], as of RunDraft (mtp.h).
+Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t place,
+                    const TensorView& logits, const TensorView& allowed, const TensorView& tokens,
+                    const TensorView& faults);
+
 // The ring of the drafter's first layer.
 RingRows DraftRing(const kv::SequenceState& state, kv::RingKind kind);
 

@@ -191,7 +191,6 @@ Result<TensorView> RunStages(const Graph& graph, const LayerStep& outside, PassP
 
 Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
                       const TensorView& allowed, const TensorView& tokens, const TensorView& faults) {
-  const ModelConfig& config = graph.config;
   const DsparkWeights& dspark = *graph.weights.dspark;
   const int64_t size = dspark.config.block_size;
   const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
@@ -248,8 +247,7 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   const int64_t rank = dspark.config.markov_rank;
   for (int64_t place = 0; place < most; ++place) {
     const Arena::Scope scope(arena);
-    int64_t n = 0;
-    while (n<num_blocks&& static_cast<int64_t>(rows[static_cast<size_t>(n)].choices.size())> place) ++n;
+    const int64_t n = NumRowsAt(rows, place);
     const TensorView logits = base.Rows(place * num_blocks, place * num_blocks + n);
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView embedded, step.NewTensor(step.dtype(), {n, 1, rank}));
     DSV4_RETURN_IF_ERROR(
@@ -261,33 +259,14 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
     // The sum of two f32 tensors, whatever the op was made for.
     DSV4_RETURN_IF_ERROR(
         step.Run("dspark.markov", step.ops().moe_combine, {.routed = logits, .shared = term, .y = logits}));
-    const auto part = [&](const TensorView& all) {
-      return all.Rows(place, place + 1).Reshaped({all.shape[1]}).Rows(0, n);
-    };
     if (confident) {
       DSV4_RETURN_IF_ERROR(step.Run("dspark.confidence", step.ops().linear,
                                     {.x = in_front,
                                      .weight = &dspark.confidence_markov,
-                                     .y = part(confidence.markov).Reshaped({n, 1})}));
+                                     .y = AtPlace(confidence.markov, place, n).Reshaped({n, 1})}));
     }
-    std::vector<sampling::ChoiceParams> choices;
-    for (int64_t i = 0; i < n; ++i) {
-      const DraftRow& row = rows[static_cast<size_t>(i)];
-      choices.push_back(row.choices[static_cast<size_t>(place)]);
-      if (row.logits == nullptr) continue;
-      const TensorView from = logits.Rows(i, i + 1);
-      ops::OpContext& op_context = *graph.backend.context;
-      DSV4_RETURN_IF_ERROR(op_context.memory().CopyToHost(row.logits + place * config.vocab_size, from.data,
-                                                          static_cast<size_t>(from.num_bytes()),
-                                                          op_context.stream()));
-    }
-    DSV4_RETURN_IF_ERROR(step.Run("sample", step.ops().sample,
-                                  {.logits = logits,
-                                   .allowed = allowed,
-                                   .choices = choices,
-                                   .tokens = part(tokens),
-                                   .faults = part(faults)}));
-    previous = part(tokens);
+    DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, place, logits, allowed, tokens, faults));
+    previous = AtPlace(tokens, place, n);
   }
   return confident ? BringConfidence(step, confidence, rows) : Status();
 }

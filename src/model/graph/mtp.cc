@@ -1,6 +1,7 @@
 #include "model/graph/mtp.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "model/graph/attention.h"
@@ -144,15 +145,14 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, last.streams.Gather(step, "draft"));
   TensorView streams = flat.Reshaped({count, config.hc_mult, config.hidden_size});
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView joined, step.NewTensor(step.dtype(), streams.shape));
-  for (size_t place = 0; place < rows[0].choices.size(); ++place) {
-    int64_t n = 0;
-    while (n < count && rows[static_cast<size_t>(n)].choices.size() > place) ++n;
+  for (int64_t place = 0; place < std::ssize(rows[0].choices); ++place) {
+    const int64_t n = NumRowsAt(rows, place);
     plan.sequences.resize(static_cast<size_t>(n));
     plan.num_tokens = n;
     const Arena::Scope scope(arena);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       PassSequence& sequence = plan.sequences[i];
-      sequence.first_position = sequence.state->length() - 1 + static_cast<int64_t>(place);
+      sequence.first_position = sequence.state->length() - 1 + place;
       sequence.state->UseDraftRows(sequence.first_position, 1);
     }
     DSV4_ASSIGN_OR_RETURN_STATUS(plan.positions, UploadPositions(step, plan));
@@ -166,28 +166,8 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
     DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, mtp.norm));
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
                                  step.Linear("logits", y, DraftHeadOf(graph.weights), DType::kF32));
-    std::vector<sampling::ChoiceParams> choices;
-    for (int64_t i = 0; i < n; ++i) {
-      const DraftRow& row = rows[static_cast<size_t>(i)];
-      choices.push_back(row.choices[place]);
-      if (row.logits == nullptr) continue;
-      const TensorView from = logits.Rows(i, i + 1);
-      ops::OpContext& op_context = *graph.backend.context;
-      DSV4_RETURN_IF_ERROR(op_context.memory().CopyToHost(
-          row.logits + static_cast<int64_t>(place) * config.vocab_size, from.data,
-          static_cast<size_t>(from.num_bytes()), op_context.stream()));
-    }
-    const auto part = [&](const TensorView& all) {
-      const auto row = static_cast<int64_t>(place);
-      return all.Rows(row, row + 1).Reshaped({all.shape[1]}).Rows(0, n);
-    };
-    DSV4_RETURN_IF_ERROR(step.Run("sample", step.ops().sample,
-                                  {.logits = logits,
-                                   .allowed = allowed,
-                                   .choices = choices,
-                                   .tokens = part(tokens),
-                                   .faults = part(faults)}));
-    ids = part(tokens);
+    DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, place, logits, allowed, tokens, faults));
+    ids = AtPlace(tokens, place, n);
     std::swap(streams, joined);
   }
   return {};

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "model/graph/draft_rows.h"
 #include "model/graph/step.h"
 
 namespace dsv4::model {
@@ -16,16 +17,6 @@ namespace dsv4::model {
 // At the end of a pass, between BeginAppend and CommitAppend: keeps what drafts need of it, and makes the slots that a sequence of its new
 // length has in any case. `streams`: [n, H, D] behind the last layer.
 Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams);
-
-struct DraftRow {
-  kv::SequenceState* state = nullptr;  // Between BeginDraft and EndDraft.
-  int32_t token = 0;                   // At position state->length(), not yet read.
-  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
-  std::span<const sampling::ChoiceParams> choices;
-  float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
-  // Of a DSpark drafter: that the draft at each place is accepted if those before it were; host [choices.size()].
-  float* confidence = nullptr;
-};
 
 // Those with most choices come first. Makes the slots that are missing, and drafts: row i's token number j goes to tokens[j, i], an I32
 // tensor of the backend, [most choices, rows]; faults, of the same shape, are those of op `sample`. `allowed` as in ChosenTokens.
