@@ -144,7 +144,7 @@ TEST(EngineThread, AnOwnerThatFillsTheQueueLeavesRoomForOthers) {
     request.owner = owner;
     others.push_back(std::move(*thread->Submit(std::move(request))));
   }
-  Request one_more = MakeRequest(2, 3);  // There is room for twice as many altogether, whoever asks.
+  Request one_more = MakeRequest(2, 3);  // There is room for twice as many altogether, of all owners.
   one_more.owner = 3;
   EXPECT_EQ(thread->Submit(std::move(one_more)).error().code(), StatusCode::kResourceExhausted);
   for (const auto& generation : greedy) generation->Cancel();

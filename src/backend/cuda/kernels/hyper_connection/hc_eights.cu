@@ -1,4 +1,4 @@
-// hc_pre of 9 to 64 tokens. In the first launch a block has a part of the columns of all streams (hc_mix.h) and takes eight tokens at
+// hc_pre of 9 to 64 tokens. In the first launch a block has a part of the columns of all streams (hyper_connection.h) and takes eight tokens at
 // a time: their hc_post, then dot products on tensor cores for doubles, whose steps m16n8k8 add eight products one by one as a lane of
 // hyper_connection.cu's kernels does (hc_dots.cu). Rows of the matrix are the first operand's, tokens the second's; the first has eight rows
 // to spare, which are the tokens once more, so that their squares are a diagonal. In the second launch a block has a token: it adds up the
