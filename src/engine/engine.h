@@ -202,6 +202,8 @@ class Engine {
   bool MakeModelDrafts();
   // What of the blocks that have been drafted is verified, now that it is known how sure the drafter is; the rest is watched.
   void ShortenBlocks(std::span<Sequence* const> drafted);
+  // What the drafts of the step cost each sequence; of those in `made` the model's drafter made up to `longest` tokens.
+  void PriceDrafts(std::span<Sequence* const> made, int64_t longest);
   // What the token that came says of a block of which nothing was verified.
   void LearnUnverified(Sequence& sequence);
   void SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified, int64_t accepted);

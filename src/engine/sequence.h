@@ -36,6 +36,7 @@ struct Engine::Sequence {
   int64_t watched_at = 0;  // so many.
   speculation::Draft unverified = {};  // Of the model's drafter the same, where nothing of it was verified.
   int64_t unverified_at = 0;
+  double draft_cost = 0.0;  // Of the step that runs, in steps of one token: its part of what drafts cost.
   std::vector<int32_t> rows = {};               // Of the step that runs, where it verifies a draft.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.

@@ -62,6 +62,7 @@ bool Engine::PlanDrafts() {
   for (const auto& sequence : running_) {
     sequence->num_verified = 0;
     sequence->draft = {};
+    sequence->draft_cost = 0.0;
   }
   if (!options.any() || options_.watcher != nullptr || options_.observer != nullptr) return false;
   if (running_.empty()) return false;
@@ -103,10 +104,14 @@ bool Engine::PlanDrafts() {
   }
   const auto by_mtp = [](const speculation::Length& length) { return length.by_mtp && length.tokens > 0; };
   if (num_always == 0 && asks_mtp && draft_policy_.TriesMtp() && std::ranges::none_of(lengths, by_mtp)) {
-    const auto first = std::ranges::find_if(
-        candidates, [](const speculation::Candidate& candidate) { return candidate.most_mtp > 0; });
-    speculation::Length& length = lengths[static_cast<size_t>(first - candidates.begin())];
-    if (length.tokens == 0) length = {.tokens = 1, .by_mtp = true};
+    const double price = draft_policy_.Price(1, 1, num_running, 1, 1);
+    const auto first = std::ranges::find_if(candidates, [&](const speculation::Candidate& candidate) {
+      return candidate.most_mtp > 0 && price <= candidate.record->Credit();
+    });
+    if (first != candidates.end()) {
+      speculation::Length& length = lengths[static_cast<size_t>(first - candidates.begin())];
+      if (length.tokens == 0) length = {.tokens = 1, .by_mtp = true};
+    }
   }
   int64_t num_bytes = 0;
   bool any = false;
@@ -188,7 +193,19 @@ bool Engine::MakeModelDrafts() {
     }
     if (blocks && drafts) ShortenBlocks(drafted);
   }
+  PriceDrafts(drafted, longest);
   return std::ranges::any_of(running_, [](const auto& sequence) { return sequence->num_verified > 0; });
+}
+
+void Engine::PriceDrafts(std::span<Sequence* const> made, int64_t longest) {
+  int64_t num_drafted = 0;
+  for (const auto& sequence : running_) num_drafted += sequence->num_verified;
+  const auto num_running = static_cast<int64_t>(running_.size());
+  for (const auto& sequence : running_) {
+    const bool by_model = std::ranges::find(made, sequence.get()) != made.end();
+    sequence->draft_cost = draft_policy_.Price(sequence->num_verified, num_drafted, num_running,
+                                               by_model ? longest : 0, std::ssize(made));
+  }
 }
 
 void Engine::ShortenBlocks(std::span<Sequence* const> drafted) {
@@ -255,6 +272,8 @@ void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
   ++stats_.num_decode_steps;
   std::vector<Result<sampling::SampledToken>> sampled = std::exchange(sequence.sampled, {});
   const auto num_sampled = static_cast<int64_t>(sampled.size());
+  sequence.acceptance.Paid(num_sampled, sequence.num_verified > 0 ? num_sampled - 1 : 0,
+                           std::exchange(sequence.draft_cost, 0.0));
   if (sequence.num_verified > 0) {
     const int64_t accepted = num_sampled - 1;  // All in front of the last were the draft's.
     SawDraft(sequence, sequence.draft, sequence.num_verified, accepted);

@@ -22,6 +22,12 @@ constexpr int kCertainEvidence = 7;
 constexpr double kForgetTrust = 0.95;
 constexpr double kTrustWeight = 0.5;
 
+// What drafts of a sequence may lose, in steps of one token: expected to lose before anything was seen, and in all of every token's time.
+// And what a first draft may cost, however sure it is.
+constexpr double kFirstCredit = 0.2;
+constexpr double kCreditOfToken = 0.015;
+constexpr double kMostRisked = 0.75;
+
 // A row more costs this part of a row alone until it was measured. Too little rather than too much: what is tried is measured.
 constexpr double kUnknownRow = 0.15;
 // A token of the draft block until it was measured: this part of a step of one row. And a whole block of DSpark.
@@ -91,6 +97,15 @@ double AcceptanceRecord::Trust() const {
   return std::min(1.0, (trusted_.right + kTrustWeight) / (trusted_.seen + kTrustWeight));
 }
 
+void AcceptanceRecord::Paid(int64_t tokens, int64_t accepted, double cost) {
+  num_tokens_ += tokens;
+  saved_ += static_cast<double>(accepted) - cost;
+}
+
+double AcceptanceRecord::Credit() const {
+  return saved_ + kFirstCredit + kCreditOfToken * static_cast<double>(num_tokens_);
+}
+
 double DraftPolicy::Prior(int evidence, int64_t place) const {
   double prior = kFirstGuess[static_cast<size_t>(evidence)];
   // What holds for one place is the first guess for the one behind it.
@@ -155,19 +170,55 @@ double DraftPolicy::Probability(const AcceptanceRecord& record, int evidence, in
   return trust * record.Probability(evidence, place, Prior(evidence, place), kPriorWeight);
 }
 
-bool DraftPolicy::PrefersMtp(const Candidate& candidate) const {
-  const auto expected = [&](int evidence, int64_t most) {
-    double sum = 0.0;
-    double reaches = 1.0;
-    for (int64_t place = 0; place < most; ++place) {
-      reaches *= Probability(*candidate.record, evidence, place);
-      sum += reaches;
-    }
-    return sum;
-  };
+double DraftPolicy::Price(int64_t tokens, int64_t drafted, int64_t base_rows, int64_t made,
+                          int64_t sequences) const {
+  const double of_base = RelativeCost(base_rows);
+  double cost = made == 0 ? 0.0 : DraftingCost(made, sequences) / static_cast<double>(sequences);
+  if (tokens > 0)
+    cost += (RelativeCost(base_rows + drafted) - of_base) * static_cast<double>(tokens) /
+            static_cast<double>(drafted);
+  return std::max(0.0, cost) * static_cast<double>(base_rows) / of_base;
+}
+
+DraftPolicy::Worth DraftPolicy::WorthOf(const AcceptanceRecord& record, int evidence, int64_t most,
+                                        int64_t base_rows, int64_t drafters) const {
+  const auto base = static_cast<double>(base_rows);
+  Worth worth = {.rate = base / RelativeCost(base_rows)};
+  double reaches = 1.0;
+  for (int64_t place = 0; place < most; ++place) {
+    reaches *= Probability(record, evidence, place);
+    worth.tokens += reaches;
+    const double drafting =
+        drafters == 0 ? 0.0 : DraftingCost(place + 1, drafters) / static_cast<double>(drafters);
+    worth.rate =
+        std::max(worth.rate, (base + worth.tokens) / (RelativeCost(base_rows + place + 1) + drafting));
+  }
+  return worth;
+}
+
+bool DraftPolicy::PrefersMtp(const Candidate& candidate, int64_t base_rows, int64_t drafters) const {
   if (candidate.most_mtp == 0) return false;
   const auto size = static_cast<int64_t>(candidate.draft->tokens.size());
-  return expected(HeadEvidence(), candidate.most_mtp) > expected(candidate.draft->evidence, size);
+  const Worth of_draft = WorthOf(*candidate.record, candidate.draft->evidence, size, base_rows, 0);
+  const Worth of_mtp = WorthOf(*candidate.record, HeadEvidence(), candidate.most_mtp, base_rows, drafters);
+  return of_mtp.rate == of_draft.rate ? of_mtp.tokens > of_draft.tokens : of_mtp.rate > of_draft.rate;
+}
+
+int64_t DraftPolicy::Affordable(const AcceptanceRecord& record, int evidence, int64_t most, int64_t base_rows,
+                                int64_t drafters) const {
+  const double credit = record.Credit();
+  int64_t longest = 0;
+  std::vector<double> reaches;
+  for (int64_t tokens = 1; tokens <= most; ++tokens) {
+    reaches.push_back((reaches.empty() ? 1.0 : reaches.back()) * Probability(record, evidence, tokens - 1));
+    const double price = Price(tokens, tokens, base_rows, drafters > 0 ? tokens : 0, drafters);
+    if (price > std::max(0.0, credit) + kMostRisked) break;
+    double lost = price;  // Less what makes up for it.
+    for (int64_t i = 0; i < tokens; ++i)
+      lost -= reaches[static_cast<size_t>(i)] * std::clamp(price - static_cast<double>(i), 0.0, 1.0);
+    if (lost <= credit) longest = tokens;
+  }
+  return longest;
 }
 
 std::vector<Length> DraftPolicy::Lengths(std::span<const Candidate> candidates, int64_t base_rows,
@@ -181,12 +232,16 @@ std::vector<Length> DraftPolicy::Lengths(std::span<const Candidate> candidates, 
   std::vector<Length> lengths(candidates.size());
   std::vector<Length> best = lengths;
   std::vector<Next> next;
+  const int64_t drafters =
+      std::ranges::count_if(candidates, [](const Candidate& candidate) { return candidate.most_mtp > 0; });
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& candidate = candidates[i];
-    lengths[i].by_mtp = PrefersMtp(candidate);
-    const int evidence = lengths[i].by_mtp ? HeadEvidence() : candidate.draft->evidence;
-    const int64_t most =
-        lengths[i].by_mtp ? candidate.most_mtp : static_cast<int64_t>(candidate.draft->tokens.size());
+    const bool by_mtp = PrefersMtp(candidate, base_rows, drafters);
+    lengths[i].by_mtp = by_mtp;
+    const int evidence = by_mtp ? HeadEvidence() : candidate.draft->evidence;
+    const int64_t most = Affordable(*candidate.record, evidence,
+                                    by_mtp ? candidate.most_mtp : std::ssize(candidate.draft->tokens),
+                                    base_rows, by_mtp ? drafters : 0);
     if (most > 0) next.push_back({i, Probability(*candidate.record, evidence, 0), evidence, most});
   }
   auto expected = static_cast<double>(base_rows);

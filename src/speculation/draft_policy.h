@@ -27,6 +27,12 @@ class AcceptanceRecord {
   // most 1, and 0 until enough was seen.
   double Trust() const;
 
+  // A step gave the sequence `tokens`, of which `accepted` were a draft's that took so long, in steps of one token.
+  void Paid(int64_t tokens, int64_t accepted, double cost);
+  // Steps of one token that drafts may lose from here on: what they have saved, and a small part of all the time there was. So a sequence
+  // whose drafts are wrong takes hardly longer than without any, however sure other texts made of them.
+  double Credit() const;
+
  private:
   static constexpr int kPlaces = 4;  // 0, 1, 2, and all further ones.
   struct Count {
@@ -36,6 +42,8 @@ class AcceptanceRecord {
   std::array<std::array<Count, kPlaces>, kMostEvidence> counts_ = {};
   Count trusted_;  // Right, and expected to be right.
   int num_expected_ = 0;
+  double saved_ = 0.0;
+  int64_t num_tokens_ = 0;
 };
 
 // What a step may verify of a sequence: tokens of a draft that is there, or of one that the model's draft block would make first.
@@ -74,6 +82,10 @@ class DraftPolicy {
   // A step for which it could have drafted, and has not.
   void SawStepWithoutMtp() { ++steps_without_mtp_; }
 
+  // What `tokens` of a draft cost, in steps of one token, that are among `drafted` of a step with `base_rows` rows besides; `made` by the
+  // model's drafter, which made up to so many for each of `sequences`. 0: by another.
+  double Price(int64_t tokens, int64_t drafted, int64_t base_rows, int64_t made, int64_t sequences) const;
+
   // Expected seconds of a step of so many rows, relative to one of one row. Exposed for tests and metrics.
   double RelativeCost(int64_t rows) const;
   // The same of drafts that the block makes, on the same scale.
@@ -89,8 +101,20 @@ class DraftPolicy {
   // That token `place` of a draft is right, as all sequences have it.
   double Prior(int evidence, int64_t place) const;
   double Probability(const AcceptanceRecord& record, int evidence, int64_t place) const;
-  // Whether more of the block's tokens than of the draft's are expected to be right.
-  bool PrefersMtp(const Candidate& candidate) const;
+  // The most tokens per second that a step of `base_rows` rows besides gives with up to `most` tokens of a draft, and how many of them are
+  // expected to be right. `drafters`: sequences that the model's drafter makes one for; 0: none.
+  struct Worth {
+    double rate = 0.0;
+    double tokens = 0.0;
+  };
+  Worth WorthOf(const AcceptanceRecord& record, int evidence, int64_t most, int64_t base_rows,
+                int64_t drafters) const;
+  // How long a draft may be for what its sequence can afford to lose: what it is expected to cost where it does not pay for itself.
+  int64_t Affordable(const AcceptanceRecord& record, int evidence, int64_t most, int64_t base_rows,
+                     int64_t drafters) const;
+  // Whether to ask the model's drafter rather than to take the draft that is there: the one that makes the step quicker, or else the one of
+  // which more is expected to be right.
+  bool PrefersMtp(const Candidate& candidate, int64_t base_rows, int64_t drafters) const;
 
   AcceptanceRecord record_;                           // Of all sequences.
   std::array<double, kMostKnownRows + 1> cost_ = {};  // Seconds by rows; 0: not seen.

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <random>
+
 namespace dsv4::speculation {
 namespace {
 
@@ -17,6 +22,13 @@ std::vector<int64_t> LengthsOf(const DraftPolicy& policy, const AcceptanceRecord
   return tokens;
 }
 
+// Of a sequence that has saved time enough to lose some.
+AcceptanceRecord InCredit() {
+  AcceptanceRecord record;
+  record.Paid(100, 50, 0.0);
+  return record;
+}
+
 // Steps that cost 1 and `row` for each row more.
 DraftPolicy PolicyOf(double row) {
   DraftPolicy policy;
@@ -30,28 +42,28 @@ DraftPolicy PolicyOf(double row) {
 
 TEST(DraftPolicy, VerifiesAllWhereRowsAreFreeAndDraftsAreRight) {
   DraftPolicy policy = PolicyOf(0.0);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, kMost, kMost);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{kMost});
 }
 
 TEST(DraftPolicy, VerifiesNothingWhereARowCostsAStep) {
   DraftPolicy policy = PolicyOf(1.1);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, kMost, kMost - 1);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{0});
 }
 
 TEST(DraftPolicy, VerifiesNothingThatIsNeverRight) {
   DraftPolicy policy = PolicyOf(0.3);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, 3, 0);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{0});
 }
 
 TEST(DraftPolicy, StopsBeforeTheTokenThatIsMostlyWrong) {
   DraftPolicy policy = PolicyOf(0.2);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 200; ++i) policy.SawDraft(record, 5, kMost, 2);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{2});
 }
@@ -63,8 +75,8 @@ TEST(DraftPolicy, GivesRowsToTheSurerSequence) {
     for (int64_t rows = 3; rows <= 8; ++rows)
       policy.SawStep(rows, 2, 1.0 + 0.25 * static_cast<double>(rows - 2));
   }
-  AcceptanceRecord sure;
-  AcceptanceRecord unsure;
+  AcceptanceRecord sure = InCredit();
+  AcceptanceRecord unsure = InCredit();
   for (int i = 0; i < 100; ++i) {
     policy.SawDraft(sure, 3, 4, 4);
     policy.SawDraft(unsure, 3, 4, 0);
@@ -80,9 +92,9 @@ TEST(DraftPolicy, WhatOtherTextsTaughtIsWatchedFirst) {
   DraftPolicy policy = PolicyOf(0.3);
   AcceptanceRecord other;
   for (int i = 0; i < 100; ++i) policy.SawDraft(other, 3, kMost, kMost);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   EXPECT_EQ(LengthsOf(policy, record, 1, 3), std::vector<int64_t>{0});
-  AcceptanceRecord alike;
+  AcceptanceRecord alike = InCredit();
   for (int i = 0; i < 10; ++i) policy.SawDraft(alike, 3, 1, 1);
   EXPECT_EQ(LengthsOf(policy, alike, 1, 3), std::vector<int64_t>{kMost});
   // Drafts of other evidence count too.
@@ -103,7 +115,7 @@ TEST(DraftPolicy, APriceThatIsDoubtedIsSetRightByOneStep) {
 
 TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
   DraftPolicy policy = PolicyOf(0.0);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   const Draft draft = {.tokens = std::vector<int32_t>(kMost, 1), .evidence = 11};
   const std::vector<Candidate> candidates(3, {&draft, &record});
   int64_t sum = 0;
@@ -120,7 +132,7 @@ Length OfMtp(const DraftPolicy& policy, const AcceptanceRecord& record, int64_t 
 
 TEST(DraftPolicy, TheDraftBlockIsAskedWhereItPaysForItsTime) {
   DraftPolicy policy = PolicyOf(0.1);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 3, i % 10 == 0 ? 0 : 3);
   for (int64_t tokens = 1; tokens <= 3; ++tokens)
     policy.SawDrafting(tokens, 1, 0.05 * static_cast<double>(tokens));
@@ -145,7 +157,7 @@ TEST(DraftPolicy, IsOffWhereTheBatchIsFull) {
         policy.SawStep(sequences + more, sequences, 1.0 + row * static_cast<double>(more));
       }
     }
-    AcceptanceRecord record;
+    AcceptanceRecord record = InCredit();
     for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 1, i % 10 < 8 ? 1 : 0);
     policy.SawDrafting(1, sequences, 0.1);
     const Draft none;
@@ -159,7 +171,7 @@ TEST(DraftPolicy, IsOffWhereTheBatchIsFull) {
 
 TEST(DraftPolicy, TheDraftBlockStopsBeforeTheTokenThatIsMostlyWrong) {
   DraftPolicy policy = PolicyOf(0.2);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 3, 1);
   policy.SawDrafting(1, 1, 0.1);
   EXPECT_EQ(OfMtp(policy, record, 3), (Length{1, true}));
@@ -167,7 +179,7 @@ TEST(DraftPolicy, TheDraftBlockStopsBeforeTheTokenThatIsMostlyWrong) {
 
 TEST(DraftPolicy, ALongQuoteIsPreferredAndAShortOneIsNot) {
   DraftPolicy policy = PolicyOf(0.05);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 100; ++i) {
     policy.SawDraft(record, kMtpEvidence, 3, 1);
     policy.SawDraft(record, 10, 4, 4);
@@ -210,7 +222,7 @@ TEST(DraftPolicy, ABlockCostsTheSameWhateverIsWantedOfIt) {
 // What a confidence head says decides how much of a block is verified, once it is known what that is worth.
 TEST(DraftPolicy, VerifiesMoreOfABlockThatIsSurerOfItself) {
   DraftPolicy policy(/*drafts_blocks=*/true);
-  AcceptanceRecord record;
+  AcceptanceRecord record = InCredit();
   for (int i = 0; i < 50; ++i) {
     for (int64_t rows = 1; rows <= 6; ++rows)
       policy.SawStep(rows, rows, 1.0 + 0.3 * static_cast<double>(rows - 1));
@@ -221,6 +233,135 @@ TEST(DraftPolicy, VerifiesMoreOfABlockThatIsSurerOfItself) {
   EXPECT_EQ(LengthsOf(policy, record, 1, DsparkEvidence(0.1F)), std::vector<int64_t>{0});
   EXPECT_LT(DsparkEvidence(1.0F), kMostEvidence);
   EXPECT_GT(DsparkEvidence(0.0F), kDsparkEvidence);
+}
+
+// A sequence on a machine where a row more costs `row` of a step and the model's drafter `drafting` for a token, which is right with
+// `by_mtp`; what the text has stood before is right with `quoted`.
+struct Machine {
+  double row = 0.2;
+  double drafting = 0.1;
+  bool blocks = false;
+};
+struct Text {
+  double by_mtp = -1;  // < 0: the model has no drafter.
+  double quoted = 0.0;
+  int quote_evidence = 3;
+  int64_t tokens = 200;
+};
+
+// Its time without drafts divided by that with them, as the engine drafts. The policy goes on learning.
+double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, uint32_t seed,
+               const std::function<void(Text&, int64_t)>& change = {}) {
+  std::mt19937 random(seed);
+  const auto is = [&](double chance) { return std::uniform_real_distribution<double>()(random) < chance; };
+  AcceptanceRecord record;
+  double seconds = 0.0;
+  Text now = text;
+  for (int64_t done = 0; done < text.tokens;) {
+    if (change) change(now, done);
+    const Draft quote = {.tokens = std::vector<int32_t>(7, 1), .evidence = now.quote_evidence};
+    const std::vector<Candidate> candidates = {{&quote, &record,
+                                                now.by_mtp < 0   ? 0
+                                                : machine.blocks ? 5
+                                                                 : 3}};
+    Length length = policy.Lengths(candidates, 1, 8).front();
+    if (length.tokens == 0 && now.by_mtp >= 0 && policy.TriesMtp() &&
+        policy.Price(1, 1, 1, 1, 1) <= record.Credit()) {
+      length = {1, true};
+    }
+    const double drafting =
+        length.by_mtp && length.tokens > 0
+            ? machine.drafting * (machine.blocks ? 1.0 : static_cast<double>(length.tokens))
+            : 0.0;
+    const double step = 1.0 + machine.row * static_cast<double>(length.tokens);
+    int64_t accepted = 0;
+    while (accepted < length.tokens && is(length.by_mtp ? now.by_mtp : now.quoted)) ++accepted;
+    if (drafting > 0) policy.SawDrafting(length.tokens, 1, drafting);
+    record.Paid(1 + accepted, accepted,
+                policy.Price(length.tokens, length.tokens, 1, length.by_mtp ? length.tokens : 0, 1));
+    if (length.tokens > 0) {
+      const int head = machine.blocks ? kDsparkEvidence : kMtpEvidence;
+      policy.SawDraft(record, length.by_mtp ? head : now.quote_evidence, length.tokens, accepted);
+    }
+    // A quote that no step has verified is watched.
+    if (length.tokens == 0 || length.by_mtp)
+      policy.SawDraft(record, now.quote_evidence, 1, is(now.quoted) ? 1 : 0);
+    policy.SawStep(1 + length.tokens, 1, step);
+    if (length.tokens == 0) policy.SawStepWithoutMtp();
+    seconds += step + drafting;
+    done += 1 + accepted;
+  }
+  return static_cast<double>(text.tokens) / seconds;
+}
+
+TEST(DraftPolicy, DraftsThatAreWrongCostNoSequenceThreeInAHundred) {
+  double worst = 2.0;
+  for (const double row : {0.05, 0.2, 0.35, 0.6}) {
+    for (const double drafting : {0.05, 0.2, 0.6}) {
+      for (const bool blocks : {false, true}) {
+        for (const int evidence : {2, 6, 9, 11}) {
+          for (const double quoted : {0.0, 0.2, 0.5}) {
+            for (const double by_mtp : {-1.0, 0.0, 0.3, 0.6}) {
+              DraftPolicy policy(blocks);
+              // Others have taught it that drafts are right.
+              AcceptanceRecord other;
+              for (int i = 0; i < 50; ++i) {
+                policy.SawDraft(other, evidence, 7, 7);
+                policy.SawDraft(other, blocks ? kDsparkEvidence : kMtpEvidence, 3, 3);
+              }
+              for (int64_t rows = 1; rows <= 8; ++rows)
+                policy.SawStep(rows, 1, 1.0 + row * static_cast<double>(rows - 1));
+              policy.SawDrafting(1, 1, drafting);
+              const Machine machine = {.row = row, .drafting = drafting, .blocks = blocks};
+              const Text text = {
+                  .by_mtp = by_mtp, .quoted = quoted, .quote_evidence = evidence, .tokens = 100};
+              DraftPolicy changed = policy;
+              const double of_changed = RatioOf(changed, machine, text, 2, [&](Text& now, int64_t done) {
+                if (done < 50) return;
+                now.by_mtp = std::min(now.by_mtp, 0.1);
+                now.quoted = 0.0;
+              });
+              EXPECT_GE(of_changed, 0.97) << "row " << row << ", drafting " << drafting;
+              const double ratio = RatioOf(policy, machine, text, 1);
+              worst = std::min(worst, ratio);
+              EXPECT_GE(ratio, 0.97) << "row " << row << ", drafting " << drafting << ", blocks " << blocks
+                                     << ", evidence " << evidence << ", quoted " << quoted << ", mtp "
+                                     << by_mtp;
+            }
+          }
+        }
+      }
+    }
+  }
+  std::cout << "  worst " << worst << "\n";
+}
+
+TEST(DraftPolicy, IsHardlySlowerThanTheBestLengthWhereDraftsAreRight) {
+  for (const double row : {0.05, 0.2, 0.35}) {
+    for (const double chance : {0.7, 0.85, 0.95}) {
+      for (const bool by_mtp : {false, true}) {
+        const Machine machine = {.row = row, .drafting = 0.08};
+        DraftPolicy policy;
+        const Text text = {.by_mtp = by_mtp ? chance : -1.0, .quoted = by_mtp ? 0.0 : chance, .tokens = 300};
+        double ratio = 0.0;
+        for (uint32_t seed = 0; seed < 20; ++seed) ratio = RatioOf(policy, machine, text, seed) + ratio;
+        ratio /= 20;
+        double best = 1.0;
+        double tokens = 1.0;
+        double reaches = 1.0;
+        for (int64_t length = 1; length <= (by_mtp ? 3 : 7); ++length) {
+          reaches *= chance;
+          tokens += reaches;
+          const double cost = 1.0 + (row + (by_mtp ? machine.drafting : 0.0)) * static_cast<double>(length);
+          best = std::max(best, tokens / cost);
+        }
+        EXPECT_GT(ratio, 1.0 + 0.85 * (best - 1.0))
+            << "row " << row << ", right " << chance << ", mtp " << by_mtp;
+        std::cout << "  row " << row << " right " << chance << " mtp " << by_mtp << ": " << ratio << " of "
+                  << best << "\n";
+      }
+    }
+  }
 }
 
 TEST(Choice, IsReadFromItsName) {
