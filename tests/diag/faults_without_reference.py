@@ -9,6 +9,7 @@ none. Exits with 1 when fewer than --wanted faults are found without digests, or
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -53,12 +54,25 @@ def diagnose(arguments, checks):
     return None, findings
 
 
+def fault(name, folder, checks, right):
+    """(refusal or None, [findings], whether an answer is another) of a checkpoint with this fault."""
+    model = folder / str(sorted(FAULTS).index(name))
+    copy = Copy(TINY, model)
+    FAULTS[name](copy)
+    copy.save()
+    refusal, findings = diagnose(("-m", model), checks)
+    is_broken = right is not None and answers(model) != right
+    shutil.rmtree(model)
+    return refusal, findings, is_broken
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wanted", type=int, default=30, help="faults that must be found without digests")
     parser.add_argument("--only", default="", help="faults whose name matches")
     parser.add_argument("--quick", action="store_true", help="only those checks of `all` that can see a wrong file: files, residual, knowledge, checkpoint")
     parser.add_argument("--no-healthy", action="store_true")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="checkpoints at a time")
     parser.add_argument("--no-answers", action="store_true", help="do not ask the damaged models")
     arguments = parser.parse_args()
     checks = ("files", "residual", "knowledge", "checkpoint") if arguments.quick else ("all",)
@@ -66,25 +80,19 @@ def main():
     names = [name for name in FAULTS if re.search(arguments.only, name)]
     right = None if arguments.no_answers else answers(TINY)
     found, by_digest, broken, found_broken = 0, 0, 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            model = pathlib.Path(folder) / "model"
-            copy = Copy(TINY, model)
-            FAULTS[name](copy)
-            copy.save()
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        results = pool.map(lambda name: fault(name, pathlib.Path(folder), checks, right), names)
+        for name, (refusal, findings, is_broken) in zip(names, results):
             # A configuration that is not the release's any more says of no other file that it should be the release's.
-            refusal, findings = diagnose(("-m", model), checks)
             digest = any(report["check"] == "files" for report in findings)
             others = [report for report in findings if report["check"] != "files"]
             is_found = refusal is not None or bool(others)
-            is_broken = right is not None and answers(model) != right
             found += is_found
             by_digest += digest
             broken += is_broken
             found_broken += is_broken and is_found
             said = f"refused: {refusal}" if refusal else "; ".join(f"{report['check']}: {report['headline']}" for report in others) or "-"
             print(f"{name:48} {'broken' if is_broken else '      '} {'digest' if digest else '      '} {said[:170]}", flush=True)
-            shutil.rmtree(model)
         print(f"{found} of {len(names)} faults found without a reference and without digests; {by_digest} by digest; "
               f"{broken} break an answer, {found_broken} of these are found without digests")
 
@@ -96,8 +104,7 @@ def main():
                 directory = pathlib.Path(folder) / form
                 assert dsv4("synth", directory, "--shape", "tiny", "--format", form, "--layers", 4, "--seed", number).returncode == 0
                 runs.append(("-m", directory))
-            for run in runs:
-                refusal, findings = diagnose(run, checks)
+            for run, (refusal, findings) in zip(runs, pool.map(lambda run: diagnose(run, checks), runs)):
                 healthy += 1
                 if refusal or findings:
                     alarms += 1
