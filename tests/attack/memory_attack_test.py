@@ -77,8 +77,8 @@ class AnyAllocation(unittest.TestCase):
 
     def test_one_of_many_fails(self):
         paths = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions", "/tokenize", "/api/chat", "/metrics", "/openapi.json", "/v1/models", "/")
-        for seed in range(sized(3, 20)):
-            every = (300, 1000, 3000)[seed % 3]
+        for seed in range(sized(5, 40)):
+            every = (25, 100, 300, 1000, 3000)[seed % 5]
             counts = {}
             with Server("--max-sequences", 16, "--context", 2048, "--prefix-cache-mib", 32,
                         environment={"LD_PRELOAD": os.environ["DSV4_FAIL_MALLOC"], "DSV4_FAIL_EVERY": str(every), "DSV4_FAIL_SEED": str(seed)}) as server:

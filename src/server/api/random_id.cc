@@ -5,23 +5,20 @@
 #include <random>
 
 namespace dsv4::server {
-namespace {
 
-std::random_device& Source() {
-  thread_local std::random_device source;
-  return source;
-}
-
-}  // namespace
-
+// Made anew for each use: it holds nothing, and one for each thread would need memory that glibc does not do without.
 std::string RandomId(std::string_view prefix) {
-  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, Source()(), Source()(), Source()());
+  std::random_device source;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, source(), source(), source());
 }
 
 std::string NumberedCallId(std::string_view prefix, size_t index) {
   return RandomId(fmt::format("{}{:02}_", prefix, index));
 }
 
-unsigned long RandomSeed() { return (static_cast<unsigned long>(Source()()) << 32) | Source()(); }
+unsigned long RandomSeed() {
+  std::random_device source;
+  return (static_cast<unsigned long>(source()) << 32) | source();
+}
 
 }  // namespace dsv4::server

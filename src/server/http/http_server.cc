@@ -11,6 +11,7 @@
 #include "server/http/connection.h"
 #include "server/http/handler_memory.h"
 #include "server/http/http.h"
+#include "server/http/unwind_reserve.h"
 
 namespace dsv4::server {
 namespace {
@@ -230,6 +231,7 @@ void Server::HandleSignals() {
 
 void Server::Run(const std::function<void()>& on_drain) {
   on_drain_ = on_drain;
+  UnwindReserve reserve;
   for (bool running = true; running;) {
     // What lacks memory outside of a connection, or as an operation of one begins, ends up here. Others give memory back meanwhile.
     try {
@@ -242,6 +244,7 @@ void Server::Run(const std::function<void()>& on_drain) {
       } catch (const std::exception&) {  // No memory to say so.
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      reserve.Refill();
     }
   }
   shared_.pool.join();
