@@ -187,10 +187,12 @@ class CompletionParser::Impl {
       }
       return Guess::kText;
     }
+    // No further than that is looked, however much is there already: what a header is must not depend on how the text is cut.
+    behind = behind.substr(0, kMostHeader);
     TagHeaderScanner header(markers_.tag_starts);
     switch (header.Scan(behind)) {
       case TagHeaderScanner::State::kMore:
-        return behind.size() > kMostHeader ? Guess::kText : Guess::kMore;
+        return behind.size() == kMostHeader ? Guess::kText : Guess::kMore;
       case TagHeaderScanner::State::kMalformed:
         return Guess::kText;
       case TagHeaderScanner::State::kComplete:

@@ -412,6 +412,16 @@ TEST(CompletionParser, TextAboutCallsStaysText) {
   }
 }
 
+TEST(CompletionParser, ALongHeaderIsTextHoweverItIsCut) {
+  ParserOptions options;
+  options.accept_damaged_tags = true;
+  for (const size_t size : {490, 503, 504, 505, 506, 600}) {
+    const std::string text = Invoke(std::string(size, 'n'), Parameter("k", kString, "v"));
+    const size_t header = text.find('>') + 1 - std::string_view("<｜DSML｜invoke").size();
+    EXPECT_EQ(Parse(text, options).message.tool_calls.size(), header <= 512 ? 1 : 0) << size;
+  }
+}
+
 TEST(CompletionParser, IllFormedUtf8BecomesReplacementCharacters) {
   EXPECT_EQ(Parse("a\xE4\xBD").message.content, "a\uFFFD");
   EXPECT_EQ(Parse("a\xFF\xC3(").message.content, "a\uFFFD\uFFFD(");
