@@ -118,7 +118,7 @@ TEST_F(QueuedStepTest, DraftsAreVerifiedInOneStep) {
     std::vector<int32_t> draft(of_5.begin() + static_cast<std::ptrdiff_t>(known_5.size()) - 1,
                                of_5.begin() + static_cast<std::ptrdiff_t>(known_5.size()) + 2);
     const size_t wrong = turn % 4;  // 3: none is.
-    if (wrong < draft.size()) draft[wrong] = (draft[wrong] + 1) % kToyVocab;
+    if (wrong < draft.size()) draft[wrong] = static_cast<int32_t>((draft[wrong] + 1) % kToyVocab);
     const auto step = Queue(*model_, {{.state = &states_[1], .token = known_6.back(), .choice = kGreedy},
                                       {.state = &states_[0],
                                        .token = known_5.back(),
