@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/json.h"
@@ -101,7 +102,9 @@ std::string RunReportJson(const ChatRuntime& runtime, const Generation& generati
         {"decode_seconds", generation.decode_seconds},
         {"prefill_tokens_per_second",
          PerSecond(NumComputedPromptTokens(generation), generation.prefill_seconds)},
-        {"decode_tokens_per_second", PerSecond(num_output, generation.decode_seconds)}}},
+        {"decode_tokens_per_second", PerSecond(num_output, generation.decode_seconds)},
+        {"tokens_per_step",
+         static_cast<double>(num_output) / static_cast<double>(std::max<int64_t>(1, generation.num_steps))}}},
       {"seed", ask.sampling.seed},
   };
   if (verify) report["verify"] = VerifyJson(*verify);

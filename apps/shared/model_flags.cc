@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
+#include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
@@ -17,6 +20,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
+#include "comm/collectives.h"
 #include "comm/null_group.h"
 #include "comm/observed_group.h"
 
@@ -96,6 +100,31 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   return options;
 }
 
+namespace {
+
+// Which drafter the model is to have is rank 0's to say: the others run no command of their own.
+Status AgreeOnDrafter(comm::Communicator& group, ModelFlags& flags) {
+  const auto bytes_of = [](bool flag) { return flag ? std::byte{1} : std::byte{0}; };
+  std::vector<std::byte> wanted = {bytes_of(flags.mtp), bytes_of(flags.dspark),
+                                   bytes_of(flags.drafter_if_it_fits)};
+  DSV4_RETURN_IF_ERROR(comm::BroadcastBytes(group, wanted, 0, comm::Wait::kForever));
+  if (wanted.size() != 3) return DataLoss("rank 0 says of no drafter that this version knows");
+  flags.mtp = wanted[0] != std::byte{0};
+  flags.dspark = wanted[1] != std::byte{0};
+  flags.drafter_if_it_fits = wanted[2] != std::byte{0};
+  return {};
+}
+
+// Whether a device of the group has no room for its part of a drafter, which then none has.
+Result<bool> NoRoomOnAny(comm::Communicator& group, bool mine) {
+  DSV4_TRY(group.Barrier(comm::Wait::kForever));
+  const int32_t none = mine ? 1 : 0;
+  DSV4_ASSIGN_OR_RETURN(const auto ranks, comm::GatherLists(group, std::span(&none, 1)));
+  return std::ranges::any_of(ranks, [](const auto& of_rank) { return of_rank == std::vector{1}; });
+}
+
+}  // namespace
+
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const LoadCallback& progress,
                                                 const model::MemoryRequest& memory) {
@@ -103,12 +132,14 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
   return LoadModel(flags, source, backend, progress, memory);
 }
 
-Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
+Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory,
                                                 const ops::Backend* wrapped) {
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
+  ModelFlags flags = given;
+  if (flags.group != nullptr) DSV4_TRY(AgreeOnDrafter(*flags.group, flags));
   model::ModelOptions options = MakeModelOptions(flags);
   // Random weights were made for the first layers only.
   if (source.synthetic()) options.max_layers = 0;
@@ -126,8 +157,12 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
     DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room));
     Status fits = CheckMemory(config, checkpoint, options, memory, room);
-    if (fits.code() == StatusCode::kResourceExhausted && (options.mtp || options.dspark) &&
-        flags.drafter_if_it_fits) {
+    const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
+    bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
+    if (may_do_without && flags.group != nullptr) {
+      DSV4_ASSIGN_OR_RETURN(does_without, NoRoomOnAny(*flags.group, does_without));
+    }
+    if (does_without) {
       options.mtp = options.dspark = false;
       fits = CheckMemory(config, checkpoint, options, memory, room);
     }

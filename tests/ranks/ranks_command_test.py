@@ -73,6 +73,17 @@ class SameAnswers(unittest.TestCase):
     def test_run(self):
         self.answers("release", ((2, "auto"), (3, "expert"), (3, "expert,sequences"), (3, "pipeline"), (4, "pipeline=2,expert")))
 
+    def test_run_with_a_drafter_of_the_model(self):
+        """Rank 0 says which drafter all load. The drafts are those of one rank too: as many steps give the answer."""
+        for drafter in ("mtp:3", "dspark:5"):
+            alone = dsv4_json("run", *QUESTION, "--speculation", drafter)
+            for ranks, placement in ((2, "expert"), (3, "expert,sequences")):
+                with self.subTest(drafter=drafter, placement=placement):
+                    answer = dsv4_json("run", *QUESTION, "--speculation", drafter, "--ranks", ranks, "--placement", placement)
+                    self.assertEqual(answer["token_ids"], alone["token_ids"])
+                    self.assertEqual(answer["timings"]["tokens_per_step"], alone["timings"]["tokens_per_step"])
+                    self.assertGreater(answer["timings"]["tokens_per_step"], 1.5)
+
     def test_run_with_cut_sums(self):
         """In release numerics FP8 rounding makes enough of a sum's order to decide the near-tie in this answer."""
         self.answers("plain", ((2, "tensor"), (4, "tensor"), (3, "expert,entries"), (4, "pipeline=2,tensor")))

@@ -97,10 +97,12 @@ class Loader {
     return LinearRows(id, stored, split->Of(part));
   }
 
-  Weight HeadOfDrafts(const StoredLinear& head) {
+  // Of the rows that this shard has of the head.
+  Weight HeadOfDrafts(const StoredLinear& head, const ColumnSplit& split) {
     if (!status_.ok() || options_.draft_head == DraftHead::kStored) return {};
-    const Weight stored = Linear(TensorId::kHead, head);
-    if (!status_.ok()) return {};
+    const Range rows = split.total() == 0 ? Range{0, head.rows} : split.Of(place_.shard());
+    const Weight stored = LinearRows(TensorId::kHead, head, rows);
+    if (!status_.ok() || stored.rows == 0) return {};
     return Keep(MakeDraftHead(stored, options_.draft_head, options_.sizes_only, copies_));
   }
 
@@ -295,7 +297,7 @@ void LogFindings(const ResolvedCheckpoint& resolved, bool loads_drafter) {
 // Why no drafter can be loaded, or nothing.
 std::string WhyNoDrafter(const ModelConfig& config, const LoadOptions& options, int64_t num_layers) {
   if (num_layers < config.num_hidden_layers) return "drafts want all layers of the model";
-  if (options.placement.num_ranks() > 1) return "drafts of a model on several ranks are not supported";
+  if (options.placement.num_stages > 1) return "drafts of a model in several stages are not supported";
   return {};
 }
 
@@ -330,7 +332,7 @@ Status LoadHeadOfDrafts(const StoredLinear& head, const io::Checkpoint& checkpoi
   Numbers numbers(checkpoint, options);
   numbers.Add(head);
   numbers.Fetch();
-  weights.draft_head = loader.HeadOfDrafts(head);
+  weights.draft_head = loader.HeadOfDrafts(head, weights.head_split);
   return loader.status().WithContext(checkpoint.directory());
 }
 
@@ -357,6 +359,8 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
       dspark.norm = vector(TensorId::kNorm);
       dspark.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
                         vector(TensorId::kHcHeadScale)};
+    }
+    if (&resolved == &stages.back() && weights.place.rank == 0) {
       dspark.markov_w1 = linear(TensorId::kDsparkMarkovW1);
       dspark.markov_w2 = linear(TensorId::kDsparkMarkovW2);
       const StoredLinear& proj = resolved[TensorId::kDsparkConfidence].linear;

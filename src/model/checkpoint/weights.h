@@ -104,7 +104,8 @@ struct MtpWeights {
   TensorView norm;  // F32 [D]
 };
 
-// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h). Embedding and head are the model's.
+// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h). Embedding and head are the model's. Shards
+// divide its layers as they do the model's.
 struct DsparkWeights {
   DsparkConfig config;
   // Mixes the streams of a tapped layer to their mean: a hyper-connection's head whose sigmoids are 0, to be run with hc_eps 1/H.
@@ -113,7 +114,8 @@ struct DsparkWeights {
   TensorView main_norm;  // F32 [D]
   std::vector<LayerWeights> stages;
   HyperConnectionWeights hc_head;
-  TensorView norm;   // F32 [D]
+  TensorView norm;  // F32 [D]
+  // Of several ranks rank 0 alone has what follows: it chooses the tokens of a block.
   Weight markov_w1;  // [vocab_size, rank], kPlain: of the token in front,
   Weight markov_w2;  // [vocab_size, rank]: to the logits behind it.
   Weight
@@ -128,7 +130,7 @@ struct ModelWeights {
   Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
-  Weight draft_head;       // Of drafts, in place of `head`; no rows: they take that (draft_head.h).
+  Weight draft_head;  // Of drafts, in place of `head`, of as many rows; none: they take that (draft_head.h).
   ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
   std::vector<LayerWeights> layers;

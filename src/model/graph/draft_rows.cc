@@ -2,8 +2,128 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace dsv4::model {
+
+DraftShards::DraftShards(const Graph& graph, std::span<const DraftRow> rows)
+    : graph_(graph),
+      divided_(graph.weights.place.placement.divide_sequences && !graph.shards.alone()),
+      chooses_(graph.weights.place.rank == 0) {
+  for (const DraftRow& row : rows) {
+    if (row.state->home().here) here_.push_back(std::ssize(place_));
+    place_.push_back(row.state->home().place);
+  }
+}
+
+int64_t DraftShards::NumHere(int64_t num_rows) const {
+  return std::ranges::lower_bound(here_, num_rows) - here_.begin();
+}
+
+void DraftShards::Enter(StepContext& context, int64_t num_rows, int64_t size) const {
+  if (!divided_) return;
+  context.shards = Shards();
+  context.shard_tokens.assign(static_cast<size_t>(graph_.weights.place.num_shards()), 0);
+  for (int64_t i = 0; i < num_rows; ++i)
+    context.shard_tokens[static_cast<size_t>(place_[static_cast<size_t>(i)])] += size;
+}
+
+Result<TensorView> DraftShards::Gather(const LayerStep& step, const TensorView& mine, int64_t num_rows,
+                                       int64_t size) const {
+  if (!divided_) return mine;
+  StepContext together = step.context();
+  together.shards = graph_.shards;
+  const LayerStep of_all(together);
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, GatherRows(of_all, mine, step.context().shard_tokens));
+  DSV4_ASSIGN_OR_RETURN(const TensorView ordered, step.NewTensor(mine.dtype, gathered.shape));
+  std::vector<RowRun> runs;
+  int64_t from = 0;
+  for (int place = 0; place < graph_.weights.place.num_shards(); ++place) {
+    for (int64_t i = 0; i < num_rows; ++i) {
+      if (place_[static_cast<size_t>(i)] != place) continue;
+      runs.push_back({from, size, ordered.Rows(i * size, (i + 1) * size).data});
+      from += size;
+    }
+  }
+  DSV4_TRY(step.StoreRows("draft.rows", gathered, runs));
+  return ordered;
+}
+
+Result<TensorView> DraftShards::GatherLogits(const LayerStep& step, const TensorView& part) const {
+  StepContext together = step.context();
+  together.shards = graph_.shards;
+  return GatherColumns(LayerStep(together), "draft.logits", part, graph_.weights.head_split);
+}
+
+Result<TensorView> DraftShards::Share(const LayerStep& step, const TensorView& tokens,
+                                      const TensorView& ids) const {
+  if (graph_.shards.alone()) return tokens;
+  const int64_t num_rows = tokens.shape[0];
+  const auto num_shards = graph_.shards.group->size();
+  DSV4_ASSIGN_OR_RETURN(const TensorView everybodys, step.NewTensor(DType::kI32, {num_shards, num_rows}));
+  const std::vector<int64_t> piece_bytes(static_cast<size_t>(num_shards), tokens.num_bytes());
+  DSV4_TRY(graph_.shards.group->AllGather(Bytes(tokens), 1, piece_bytes, Bytes(everybodys))
+               .WithContext("drafted tokens"));
+  std::vector<RowRun> runs;
+  for (int64_t k = 0; k < ids.shape[0]; ++k) {
+    const int64_t row = here_[static_cast<size_t>(k)];
+    if (!runs.empty() && runs.back().source_begin + runs.back().num_rows == row) {
+      ++runs.back().num_rows;
+    } else {
+      runs.push_back({row, 1, ids.Rows(k, k + 1).data});
+    }
+  }
+  if (runs.empty()) return ids;
+  // Rank 0's are the first.
+  DSV4_TRY(step.StoreRows("drafted tokens", everybodys.Rows(0, 1).Reshaped({num_rows, 1}), runs));
+  return ids;
+}
+
+KeptRows::KeptRows(const PassPlan& pass) {
+  for (const PassSequence& sequence : pass.sequences) {
+    const kv::CacheLayout& layout = sequence.state->layout();
+    const int64_t capacity = layout.RingCapacity(layout.DraftLayer(), kv::RingKind::kWindow);
+    const int64_t left_out = std::max<int64_t>(0, sequence.num_tokens - capacity);
+    first_row.push_back(sequence.token_begin + left_out);
+    plan.sequences.push_back({.state = sequence.state,
+                              .token_begin = plan.num_tokens,
+                              .num_tokens = sequence.num_tokens - left_out,
+                              .first_position = sequence.first_position + left_out});
+    plan.num_tokens += sequence.num_tokens - left_out;
+  }
+}
+
+namespace {
+
+// Of the sequence's kept rows those in `range` of the pass.
+Range KeptIn(const KeptRows& kept, size_t sequence, const Range& range) {
+  const int64_t first = kept.first_row[sequence];
+  const int64_t begin = std::max(first, range.begin);
+  return {begin, std::max(begin, std::min(first + kept.plan.sequences[sequence].num_tokens, range.end))};
+}
+
+}  // namespace
+
+std::vector<Range> KeptHere(const StepContext& context, const KeptRows& kept) {
+  const Range own = context.own_rows();
+  std::vector<Range> here;
+  for (size_t i = 0; i < kept.plan.sequences.size(); ++i) {
+    const Range rows = KeptIn(kept, i, own);
+    if (!rows.empty()) here.push_back({rows.begin - own.begin, rows.end - own.begin});
+  }
+  return here;
+}
+
+Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine) {
+  if (!context.divide_streams()) return mine;
+  std::vector<int64_t> counts;
+  for (size_t shard = 0; shard < context.stream_rows.size(); ++shard) {
+    counts.push_back(0);
+    const Range range = PartOf(context.stream_rows, static_cast<int>(shard));
+    for (size_t i = 0; i < kept.plan.sequences.size(); ++i) counts.back() += KeptIn(kept, i, range).size();
+  }
+  return GatherRows(LayerStep(context), mine, counts);
+}
 
 int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place) {
   const auto ends_before = [&](const DraftRow& row) { return std::ssize(row.choices) <= place; };

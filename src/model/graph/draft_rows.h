@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/graph/step.h"
 #include "model/graph/step_context.h"
 
 namespace dsv4::model {
@@ -22,6 +23,36 @@ struct DraftRow {
   float* confidence = nullptr;
 };
 
+// What shards do with a draft's rows. Where they divide the sequences, a row's hidden state is where its sequence is, and the head, which is
+// divided by vocabulary, wants all of them; rank 0 chooses the tokens, and what it chose goes back. Elsewhere every shard has all rows.
+class DraftShards {
+ public:
+  DraftShards(const Graph& graph, std::span<const DraftRow> rows);
+
+  // The rows whose sequences are here, ascending.
+  std::span<const int64_t> here() const { return here_; }
+  // How many of the first `num_rows` of all rows are here.
+  int64_t NumHere(int64_t num_rows) const;
+  // Of a pass over the sequences of the first `num_rows` rows that are here, `size` tokens each.
+  void Enter(StepContext& context, int64_t num_rows, int64_t size) const;
+  // `mine`: [NumHere(num_rows) * size, width]. All shards': [num_rows * size, width], in order of the rows.
+  Result<TensorView> Gather(const LayerStep& step, const TensorView& mine, int64_t num_rows,
+                            int64_t size) const;
+  // [n, head's part of the vocabulary] of this shard to [n, vocab_size].
+  Result<TensorView> GatherLogits(const LayerStep& step, const TensorView& part) const;
+  // Rank 0's `tokens` [num_rows] to all shards. Those of the rows that are here, [NumHere(num_rows)]: in `ids`, where there are other shards.
+  Result<TensorView> Share(const LayerStep& step, const TensorView& tokens, const TensorView& ids) const;
+  // Whether this rank chooses.
+  bool chooses() const { return chooses_; }
+
+ private:
+  const Graph& graph_;
+  bool divided_;
+  bool chooses_;
+  std::vector<int64_t> here_;
+  std::vector<int> place_;  // Of every row.
+};
+
 // How many rows want a draft at `place`. Those with most choices come first.
 int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place);
 // The first `num_rows` of one place: [num_rows] of [places, rows].
@@ -34,6 +65,18 @@ Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64
 
 // The ring of the drafter's first layer.
 RingRows DraftRing(const kv::SequenceState& state, kv::RingKind kind);
+
+// The rows of a pass of which a drafter keeps something: of a long one the last of each sequence.
+struct KeptRows {
+  explicit KeptRows(const PassPlan& pass);
+
+  PassPlan plan;                   // Of them alone,
+  std::vector<int64_t> first_row;  // and of each sequence the first one's row in the pass.
+};
+// Those of them whose streams are here, as ranges of own_rows.
+std::vector<Range> KeptHere(const StepContext& context, const KeptRows& kept);
+// Of all shards, where they divide the streams: `mine` [rows that are here, width] to [kept.plan.num_tokens, width].
+Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine);
 
 // The slots that a sequence is to have at the pass's end in any case, and lacks: those behind which no query looks are left out.
 Range DraftSlotsToMake(const PassSequence& sequence, int64_t window);

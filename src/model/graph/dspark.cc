@@ -49,28 +49,18 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
 
 Result<DsparkTaps> DsparkTaps::Begin(const StepContext& context, const Graph& graph) {
   DsparkTaps taps(context, graph);
-  const PassPlan& plan = context.plan;
-  for (const PassSequence& sequence : plan.sequences) {
-    const kv::CacheLayout& layout = sequence.state->layout();
-    const int64_t capacity = layout.RingCapacity(layout.DraftLayer(), kv::RingKind::kWindow);
-    const int64_t left_out = std::max<int64_t>(0, sequence.num_tokens - capacity);
-    taps.first_row_.push_back(sequence.token_begin + left_out);
-    taps.kept_.sequences.push_back({.state = sequence.state,
-                                    .token_begin = taps.kept_.num_tokens,
-                                    .num_tokens = sequence.num_tokens - left_out,
-                                    .first_position = sequence.first_position + left_out});
-    taps.kept_.num_tokens += sequence.num_tokens - left_out;
-  }
   const auto num_taps = static_cast<int64_t>(graph.weights.dspark->config.target_layer_ids.size());
+  taps.here_ = KeptHere(context, taps.kept_);
+  for (const Range& rows : taps.here_) taps.num_here_ += rows.size();
   DSV4_ASSIGN_OR_RETURN(taps.taps_,
                         context.arena.Allocate(context.activation_dtype(),
-                                               {taps.kept_.num_tokens * num_taps, graph.config.hidden_size}));
+                                               {taps.num_here_ * num_taps, graph.config.hidden_size}));
   return taps;
 }
 
 Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& streams) {
   const std::vector<int64_t>& layers = graph_->weights.dspark->config.target_layer_ids;
-  if (kept_.num_tokens == 0 || std::ranges::find(layers, layer) == layers.end()) return {};
+  if (num_here_ == 0 || std::ranges::find(layers, layer) == layers.end()) return {};
   const ModelConfig& config = graph_->config;
   const HyperConnectionWeights& mean = graph_->weights.dspark->tap;
   const Arena::Scope scope(context_->arena);
@@ -88,11 +78,11 @@ Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& s
   std::vector<RowRun> runs;
   for (int64_t tap = 0; tap < num_taps; ++tap) {
     if (layers[static_cast<size_t>(tap)] != layer) continue;
-    for (size_t i = 0; i < kept_.sequences.size(); ++i) {
-      const PassSequence& sequence = kept_.sequences[i];
-      for (int64_t k = 0; k < sequence.num_tokens; ++k) {
-        const int64_t place = (sequence.token_begin + k) * num_taps + tap;
-        runs.push_back({first_row_[i] + k, 1, taps_.Rows(place, place + 1).data});
+    int64_t kept = 0;
+    for (const Range& range : here_) {
+      for (int64_t row = range.begin; row < range.end; ++row) {
+        const int64_t place = kept++ * num_taps + tap;
+        runs.push_back({row, 1, taps_.Rows(place, place + 1).data});
       }
     }
   }
@@ -100,13 +90,15 @@ Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& s
 }
 
 Status DsparkTaps::Keep() {
-  if (kept_.num_tokens == 0) return {};
+  const PassPlan& plan = kept_.plan;
+  if (plan.num_tokens == 0) return {};
   const ModelConfig& config = graph_->config;
-  const TensorView flat = taps_.Reshaped({kept_.num_tokens, graph_->weights.dspark->main_proj.cols});
+  const TensorView mine = taps_.Reshaped({num_here_, graph_->weights.dspark->main_proj.cols});
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, GatherKept(*context_, kept_, mine));
   // What the rings hold is read before it is overwritten.
   Slots slots(flat.shape[1], flat.dtype);
-  for (size_t i = 0; i < kept_.sequences.size(); ++i) {
-    const PassSequence& kept = kept_.sequences[i];
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PassSequence& kept = plan.sequences[i];
     const PassSequence& whole = context_->plan.sequences[i];
     const auto [begin, end] = DraftSlotsToMake(whole, config.sliding_window);
     if (begin >= end) continue;
@@ -119,7 +111,7 @@ Status DsparkTaps::Keep() {
     }
   }
   DSV4_RETURN_IF_ERROR(MakeSlots(*graph_, context_->arena, context_->arrays, slots));
-  const StepContext context = ContextOf(*graph_, context_->arena, kept_, context_->arrays);
+  const StepContext context = ContextOf(*graph_, context_->arena, plan, context_->arrays);
   const LayerStep step(context, StagePlan(*graph_, 0, 0));
   return step.StoreRows("dspark.taps", flat, step.Make(KeptRuns));
 }
@@ -174,14 +166,17 @@ Result<TensorView> RunStages(const Graph& graph, const LayerStep& outside, PassP
   const DsparkWeights& dspark = *graph.weights.dspark;
   const ModelConfig& config = graph.config;
   const int64_t size = dspark.config.block_size;
-  DSV4_ASSIGN_OR_RETURN(plan.positions, UploadPositions(outside, plan));
-  DSV4_ASSIGN_OR_RETURN(plan.token_ids,
-                        UploadToStep(outside, DType::kI32, {plan.num_tokens}, plan.tokens.data()));
   DSV4_ASSIGN_OR_RETURN(
       const TensorView streams,
       outside.NewTensor(outside.dtype(), {plan.num_tokens, config.hc_mult, config.hidden_size}));
-  DSV4_TRY(outside.Run("embed", outside.ops().embed,
-                       {.token_ids = plan.token_ids, .table = graph.weights.embed.data, .streams = streams}));
+  if (plan.num_tokens > 0) {
+    DSV4_ASSIGN_OR_RETURN(plan.positions, UploadPositions(outside, plan));
+    DSV4_ASSIGN_OR_RETURN(plan.token_ids,
+                          UploadToStep(outside, DType::kI32, {plan.num_tokens}, plan.tokens.data()));
+    DSV4_TRY(
+        outside.Run("embed", outside.ops().embed,
+                    {.token_ids = plan.token_ids, .table = graph.weights.embed.data, .streams = streams}));
+  }
   for (size_t i = 0; i < dspark.stages.size(); ++i)
     DSV4_TRY(RunLayer(LayerStep(outside.context(), StagePlan(graph, i, size)), dspark.stages[i], streams));
   return streams;
@@ -196,6 +191,7 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
   Slots slots(dspark.main_proj.cols, dtype);
   for (const DraftRow& row : rows) {
+    if (!row.state->home().here) continue;
     const int64_t begin = row.state->num_draft_slots();
     slots.Add(*row.state, begin, row.state->length());
     slots.streams.Add(DraftRing(*row.state, kv::RingKind::kDraftStreams), begin, row.state->length());
@@ -206,13 +202,14 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   std::vector<int32_t> anchors;
   for (const DraftRow& row : rows) {
     if (row.choices.empty()) break;
+    anchors.push_back(row.token);
+    if (!row.state->home().here) continue;
     plan.sequences.push_back({.state = row.state,
                               .token_begin = plan.num_tokens,
                               .num_tokens = size,
                               .first_position = row.state->length()});
     plan.num_tokens += size;
     row.state->UseDraftRows(row.state->length(), size);
-    anchors.push_back(row.token);
     plan.tokens.push_back(row.token);
     plan.tokens.insert(plan.tokens.end(), static_cast<size_t>(size - 1),
                        static_cast<int32_t>(dspark.config.noise_token_id));
@@ -221,11 +218,19 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   const auto num_blocks = static_cast<int64_t>(anchors.size());
   const auto most = static_cast<int64_t>(rows[0].choices.size());
 
-  const StepContext context = ContextOf(graph, arena, plan, arrays);
+  const DraftShards shards(graph, rows);
+  StepContext context = ContextOf(graph, arena, plan, arrays);
+  shards.Enter(context, num_blocks, size);
   const LayerPlan last = StagePlan(graph, dspark.stages.size() - 1, size);
   const LayerStep step(context, last);
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, RunStages(graph, step, plan));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mixed, HcHead(step, dspark.hc_head, streams));
+  TensorView mixed;
+  if (plan.num_tokens > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(mixed, HcHead(step, dspark.hc_head, streams));
+  } else {
+    DSV4_ASSIGN_OR_RETURN_STATUS(mixed, step.NewTensor(step.dtype(), {0, graph.config.hidden_size}));
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(mixed, shards.Gather(step, mixed, num_blocks, size));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, ByPlace(step, mixed, num_blocks, size, most));
 
   const bool confident =
@@ -239,8 +244,11 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
     DSV4_RETURN_IF_ERROR(step.Clear(confidence.markov));
   }
   DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, dspark.norm));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView base,
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part,
                                step.Linear("logits", y, DraftHeadOf(graph.weights), DType::kF32));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView base, shards.GatherLogits(step, part));
+  // The rest of a block is a few small steps one after the other, between which others would wait.
+  if (!shards.chooses()) return {};
 
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView previous,
                                UploadToStep(step, DType::kI32, {num_blocks}, anchors.data()));

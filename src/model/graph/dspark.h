@@ -30,13 +30,15 @@ class DsparkTaps {
   Status Keep();
 
  private:
-  DsparkTaps(const StepContext& context, const Graph& graph) : context_(&context), graph_(&graph) {}
+  DsparkTaps(const StepContext& context, const Graph& graph)
+      : context_(&context), graph_(&graph), kept_(context.plan) {}
 
   const StepContext* context_;
   const Graph* graph_;
-  PassPlan kept_;                   // The rows that are kept,
-  std::vector<int64_t> first_row_;  // of each sequence from this row of the pass on.
-  TensorView taps_;                 // [kept rows * taps, D]
+  KeptRows kept_;
+  std::vector<Range> here_;  // Of own_rows, those that are kept,
+  int64_t num_here_ = 0;     // so many.
+  TensorView taps_;          // [num_here * taps, D]
 };
 
 // As RunDraft (mtp.h), with blocks: at most the block's size of choices for each row.

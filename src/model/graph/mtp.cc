@@ -80,37 +80,77 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
 
 }  // namespace
 
+namespace {
+
+// The streams that are kept, [kept.plan.num_tokens, H * D]; all are, of a pass that is not long, and then `streams` themselves.
+Result<TensorView> KeptStreams(const StepContext& context, const KeptRows& kept, const TensorView& streams) {
+  const TensorView own = streams.Reshaped({streams.shape[0], context.config.hc_dim()});
+  const std::vector<Range> here = KeptHere(context, kept);
+  int64_t num_here = 0;
+  for (const Range& rows : here) num_here += rows.size();
+  if (num_here == own.shape[0]) return GatherKept(context, kept, own);
+  const LayerStep step(context);
+  DSV4_ASSIGN_OR_RETURN(const TensorView picked, step.NewTensor(own.dtype, {num_here, own.shape[1]}));
+  std::vector<RowRun> runs;
+  int64_t end = 0;
+  for (const Range& rows : here) {
+    runs.push_back({rows.begin, rows.size(), picked.Rows(end, end + rows.size()).data});
+    end += rows.size();
+  }
+  if (!runs.empty()) DSV4_TRY(step.StoreRows("streams", own, context.arrays.Fixed(std::move(runs))));
+  return GatherKept(context, kept, picked);
+}
+
+}  // namespace
+
 Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams) {
   const PassPlan& plan = context.plan;
   const ModelConfig& config = context.config;
   if (plan.num_tokens == 0) return {};
-  const TensorView flat = streams.Reshaped({plan.num_tokens, config.hc_dim()});
+  const KeptRows kept(plan);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, KeptStreams(context, kept, streams));
   // What the rings hold is read before it is overwritten.
   Slots slots(config.hc_dim(), context.activation_dtype());
-  for (const PassSequence& sequence : plan.sequences) {
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PassSequence& sequence = plan.sequences[i];
+    const PassSequence& of_kept = kept.plan.sequences[i];
     kv::SequenceState& state = *sequence.state;
     const int64_t first = sequence.first_position;
     const auto [begin, end] = DraftSlotsToMake(sequence, config.sliding_window);
     if (begin >= end) continue;
     slots.Add(state, begin, end);
-    const auto rows = [&](const TensorView& tensor, int64_t from, int64_t to) {
-      const int64_t row = sequence.token_begin + from - first;
-      return tensor.Rows(row, row + to - from).data;
+    const auto add = [](Stretches& to, const TensorView& rows, const PassSequence& in, int64_t from,
+                        int64_t until) {
+      if (from >= until) return;
+      const int64_t row = in.token_begin + from - in.first_position;
+      to.Add(rows.Rows(row, row + until - from).data, until - from);
     };
     slots.streams.Add(DraftRing(state, kv::RingKind::kDraftStreams), begin, std::min(end, first));
-    if (const int64_t from = std::max(begin, first); from < end)
-      slots.streams.Add(rows(flat, from, end), end - from);
+    add(slots.streams, flat, of_kept, std::max(begin, first), end);
     slots.tokens.Add(DraftRing(state, kv::RingKind::kDraftTokens), begin + 1, std::min(end + 1, first));
-    if (const int64_t from = std::max(begin + 1, first); from < end + 1)
-      slots.tokens.Add(rows(plan.token_ids, from, end + 1), end + 1 - from);
+    add(slots.tokens, plan.token_ids, sequence, std::max(begin + 1, first), end + 1);
   }
   DSV4_RETURN_IF_ERROR(MakeSlots(graph, context.arena, context.arrays, slots));
 
   const LayerPlan block = BlockPlan(graph);
+  const StepContext of_kept = ContextOf(graph, context.arena, kept.plan, context.arrays);
+  const LayerStep keep(of_kept, block);
+  DSV4_RETURN_IF_ERROR(keep.StoreRows("streams", flat, keep.Make(KeptRuns)));
   const LayerStep step(context, block);
-  DSV4_RETURN_IF_ERROR(step.StoreRows("streams", flat, step.Make(KeptRuns)));
   return step.StoreRows("tokens", plan.token_ids.Reshaped({plan.num_tokens, 1}), step.Make(KeptRuns, 1));
 }
+
+namespace {
+
+// Behind the block: what the head reads, [n, D].
+Result<TensorView> MixBlock(const LayerStep& step, const MtpWeights& mtp, const TensorView& streams) {
+  if (streams.shape[0] == 0) return step.NewTensor(step.dtype(), {0, step.config().hidden_size});
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, HcHead(step, mtp.hc_head, streams));
+  DSV4_TRY(step.RmsNorm("head.norm", y, mtp.norm));
+  return y;
+}
+
+}  // namespace
 
 Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
                 const TensorView& allowed, const TensorView& tokens, const TensorView& faults) {
@@ -121,6 +161,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   Slots last(config.hc_dim(), dtype);  // Whose tokens the callers know.
   std::vector<int32_t> known;
   for (const DraftRow& row : rows) {
+    if (!row.state->home().here) continue;
     const int64_t end = row.state->length() - 1;
     if (const int64_t begin = row.state->num_draft_slots(); begin < end) {
       slots.Add(*row.state, begin, end);
@@ -133,41 +174,58 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
     known.push_back(row.token);
   }
   DSV4_RETURN_IF_ERROR(MakeSlots(graph, arena, arrays, slots));
-  if (known.empty()) return {};
+  const int64_t all_drafted = NumRowsAt(rows, 0);
+  if (all_drafted == 0) return {};
 
   // One slot of each sequence after the other; those that want fewer leave at the end.
   PassPlan& plan = last.plan;
-  const StepContext context = ContextOf(graph, arena, plan, arrays);
+  const DraftShards shards(graph, rows);
+  StepContext context = ContextOf(graph, arena, plan, arrays);
   const LayerPlan block = BlockPlan(graph);
   const LayerStep step(context, block);
   const auto count = static_cast<int64_t>(known.size());
-  DSV4_ASSIGN_OR_RETURN_STATUS(TensorView ids, UploadToStep(step, DType::kI32, {count}, known.data()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, last.streams.Gather(step, "draft"));
-  TensorView streams = flat.Reshaped({count, config.hc_mult, config.hidden_size});
+  TensorView ids;
+  TensorView streams;
+  if (count > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(ids, UploadToStep(step, DType::kI32, {count}, known.data()));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, last.streams.Gather(step, "draft"));
+    streams = flat.Reshaped({count, config.hc_mult, config.hidden_size});
+  } else {
+    DSV4_ASSIGN_OR_RETURN_STATUS(ids, step.NewTensor(DType::kI32, {0}));
+    DSV4_ASSIGN_OR_RETURN_STATUS(streams,
+                                 step.NewTensor(step.dtype(), {0, config.hc_mult, config.hidden_size}));
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView joined, step.NewTensor(step.dtype(), streams.shape));
-  for (int64_t place = 0; place < std::ssize(rows[0].choices); ++place) {
-    const int64_t n = NumRowsAt(rows, place);
+  const int64_t num_places = std::ssize(rows[0].choices);
+  for (int64_t place = 0; place < num_places; ++place) {
+    const int64_t all = NumRowsAt(rows, place);
+    const int64_t n = shards.NumHere(all);
     plan.sequences.resize(static_cast<size_t>(n));
     plan.num_tokens = n;
+    shards.Enter(context, all, 1);
     const Arena::Scope scope(arena);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       PassSequence& sequence = plan.sequences[i];
       sequence.first_position = sequence.state->length() - 1 + place;
       sequence.state->UseDraftRows(sequence.first_position, 1);
     }
-    DSV4_ASSIGN_OR_RETURN_STATUS(plan.positions, UploadPositions(step, plan));
-    plan.token_ids = ids.Rows(0, n);
-    DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, joined.Rows(0, n)));
+    if (n > 0) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(plan.positions, UploadPositions(step, plan));
+      plan.token_ids = ids.Rows(0, n);
+      DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, joined.Rows(0, n)));
+    }
     DSV4_RETURN_IF_ERROR(RunLayer(step, mtp.layer, joined.Rows(0, n)));
 
-    const TensorView out = joined.Rows(0, n).Reshaped({n, config.hc_dim()});
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        const TensorView y, HcHead(step, mtp.hc_head, out.Reshaped({n, config.hc_mult, config.hidden_size})));
-    DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, mtp.norm));
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits,
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mixed, MixBlock(step, mtp, joined.Rows(0, n)));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, shards.Gather(step, mixed, all, 1));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView part,
                                  step.Linear("logits", y, DraftHeadOf(graph.weights), DType::kF32));
-    DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, place, logits, allowed, tokens, faults));
-    ids = AtPlace(tokens, place, n);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, shards.GatherLogits(step, part));
+    if (shards.chooses())
+      DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, place, logits, allowed, tokens, faults));
+    if (place + 1 < num_places) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(ids, shards.Share(step, AtPlace(tokens, place, all), ids.Rows(0, n)));
+    }
     std::swap(streams, joined);
   }
   return {};

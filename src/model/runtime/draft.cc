@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 
+#include "comm/collectives.h"
 #include "model/graph/dspark.h"
 #include "model/graph/mtp.h"
 #include "model/runtime/model.h"
+#include "model/runtime/step_message.h"
 
 namespace dsv4::model {
 
@@ -57,29 +60,17 @@ Result<std::vector<std::vector<int32_t>>> Model::Draft(std::span<const DraftChun
   std::vector<size_t> order(chunks.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return chunks[i].choices.size(); });
-  Status status;
-  size_t num_begun = 0;
   std::vector<DraftRow> rows;
-  for (; num_begun < order.size() && status.ok(); ++num_begun) {
-    const DraftChunk& chunk = chunks[order[num_begun]];
-    status = chunk.state->BeginDraft().WithContext(fmt::format("draft, chunk {}", order[num_begun]));
+  for (const size_t i : order) {
+    const DraftChunk& chunk = chunks[i];
     rows.push_back({.state = chunk.state,
                     .token = chunk.token,
                     .choices = chunk.choices,
                     .logits = chunk.logits,
                     .confidence = chunk.confidence});
   }
-  std::vector<int32_t> tokens;
-  if (status.ok()) {
-    const Result<std::vector<int32_t>> drafted = RunDrafts(rows, allowed);
-    if (drafted) {
-      tokens = *drafted;
-    } else {
-      status = drafted.error();
-    }
-  }
-  for (size_t i = 0; i < num_begun; ++i) chunks[order[i]].state->EndDraft(status.ok());
-  DSV4_TRY(status);
+  if (in_group_) DSV4_TRY(AnnounceDraft(rows));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, DraftTogether(rows, allowed, {}));
   for (size_t i = 0; i < order.size(); ++i) {
     for (size_t place = 0; place < rows[i].choices.size(); ++place)
       drafts[order[i]].push_back(tokens[place * order.size() + i]);
@@ -87,7 +78,61 @@ Result<std::vector<std::vector<int32_t>>> Model::Draft(std::span<const DraftChun
   return drafts;
 }
 
-// All rows' tokens, [most choices, rows].
+Status Model::AnnounceDraft(std::span<const DraftRow> rows) {
+  StepMessage message{.kind = StepKind::kDrafts, .events = journal_->Take(), .chunks = {}};
+  for (const DraftRow& row : rows) {
+    message.chunks.push_back({.state = row.state->number(),
+                              .length = row.state->length(),
+                              .tokens = {row.token},
+                              .num_drafts = std::ssize(row.choices)});
+  }
+  std::vector<std::byte> bytes = Encode(message);
+  return comm::BroadcastBytes(*options_.group, bytes, 0);
+}
+
+Status Model::FollowDraft(std::span<const ChunkMessage> messages, const Status& events) {
+  Status ready = events;
+  std::vector<std::vector<sampling::ChoiceParams>> choices;  // As many as rank 0 makes.
+  std::vector<DraftRow> rows;
+  for (const ChunkMessage& message : messages) {
+    if (message.tokens.size() != 1 || message.num_drafts < 0 || message.num_drafts > most_drafts())
+      return EndGroup(DataLoss("draft of rank 0: what it says is no draft"));
+    const Result<kv::SequenceState*> copy = CopyOf(message);
+    if (!copy && ready.ok()) ready = copy.error();
+    choices.emplace_back(static_cast<size_t>(message.num_drafts));
+    rows.push_back({.state = copy ? *copy : nullptr, .token = message.tokens[0], .choices = choices.back()});
+  }
+  const auto drafted = DraftTogether(rows, {}, ready);
+  // What no rank has done, rank 0 reports; the group goes on.
+  return drafted ? Status() : options_.group->Check();
+}
+
+Result<std::vector<int32_t>> Model::DraftTogether(std::span<const DraftRow> rows, const Buffer& allowed,
+                                                  const Status& ready) {
+  Status status = ready;
+  size_t num_begun = 0;
+  for (; num_begun < rows.size() && status.ok(); ++num_begun)
+    status = rows[num_begun].state->BeginDraft().WithContext(fmt::format("draft, row {}", num_begun));
+  if (in_group_) status = comm::Agree(*options_.group, status);
+  std::vector<int32_t> tokens;
+  if (status.ok()) {
+    Result<std::vector<int32_t>> drafted = Error(ResourceExhausted("draft: memory ran out"));
+    try {
+      drafted = RunDrafts(rows, allowed);
+    } catch (const std::bad_alloc&) {
+      if (!in_group_) throw;
+    }
+    if (drafted) {
+      tokens = std::move(*drafted);
+    } else {
+      status = in_group_ ? EndGroup(drafted.error()) : drafted.error();
+    }
+  }
+  for (size_t i = 0; i < num_begun; ++i) rows[i].state->EndDraft(status.ok());
+  if (!status.ok()) return Error(std::move(status));
+  return tokens;
+}
+
 Result<std::vector<int32_t>> Model::RunDrafts(std::span<const DraftRow> rows, const Buffer& allowed) {
   ops::OpContext& context = *backend_.context;
   DSV4_TRY(arena_.Recycle());
@@ -105,10 +150,15 @@ Result<std::vector<int32_t>> Model::RunDrafts(std::span<const DraftRow> rows, co
   DSV4_TRY(run(MakeGraph(), arena_, arrays, rows, allowed_tokens, numbers.Rows(0, most),
                numbers.Rows(most, 2 * most)));
   std::vector<int32_t> tokens(static_cast<size_t>(most * num_rows));
+  if (place().rank != 0) {
+    DSV4_TRY(EndOnDevice());
+    return tokens;
+  }
   if (!tokens.empty()) {
     DSV4_TRY(context.memory().CopyToHost(tokens.data(), numbers.data, tokens.size() * sizeof(int32_t),
                                          context.stream()));
   }
+  DSV4_TRY(CheckDeviceGroups());
   return tokens;
 }
 

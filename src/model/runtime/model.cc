@@ -136,11 +136,12 @@ uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights
 uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
                           const ModelOptions& options, const ops::ParallelPolicy& policy) {
   const std::string facts =
-      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}", Facts(config, options),
+      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}|{} {} {}", Facts(config, options),
                   policy.min_index_tokens, policy.most_key_bytes, policy.index_token_cost, policy.few_queries,
                   policy.most_sent_queries, policy.min_stream_tokens, num_layers, options.max_chunk_tokens,
                   options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement),
-                  config.vocab_size, options.cache_rows == CacheRows::kPacked);
+                  config.vocab_size, options.cache_rows == CacheRows::kPacked, weights.mtp.has_value(),
+                  weights.dspark.has_value(), static_cast<int>(options.draft_head));
   return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
 }
 
@@ -266,7 +267,7 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
 Model::~Model() {
   if (!in_group_ || journal_ == nullptr) return;
   // An error here means that the others know by themselves.
-  std::vector<std::byte> message = Encode({.leave = true, .queued = false, .events = {}, .chunks = {}});
+  std::vector<std::byte> message = Encode({.kind = StepKind::kLeave, .events = {}, .chunks = {}});
   if (comm::BroadcastBytes(*options_.group, message, 0).ok()) (void)options_.group->Barrier();
 }
 

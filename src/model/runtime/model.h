@@ -185,7 +185,8 @@ class Model {
     return has_dspark() ? weights_.dspark->config.block_size : kv::kMostDraftRows;
   }
   // Drafts of all chunks, with the drafter. No length and no row of the model changes; a state goes on as if nothing had been drafted.
-  // InvalidArgument for what no chunk may be, FailedPrecondition without a drafter; later errors name the op. `allowed` as above.
+  // InvalidArgument for what no chunk may be, FailedPrecondition without a drafter; later errors name the op, and in a group end it. `allowed`
+  // as above. In a group rank 0 chooses the tokens of a draft, as it does those of a step: the others need not agree.
   Result<std::vector<std::vector<int32_t>>> Draft(std::span<const DraftChunk> chunks, const Buffer& allowed);
   // Whether the backend works while the host goes on.
   bool asynchronous() const { return backend_.context->memory().asynchronous(); }
@@ -212,6 +213,11 @@ class Model {
   Status CheckChunks(std::span<const SequenceChunk> chunks) const;
   Status CheckDecode(std::span<const DecodeChunk> chunks, std::span<const int32_t> tokens) const;
   Status CheckDraft(std::span<const DraftChunk> chunks) const;
+  Status AnnounceDraft(std::span<const DraftRow> rows);
+  // Drafts of rows of which those with most choices come first; rank 0 gets all rows' tokens, [most choices, rows]. `ready`: why this rank
+  // cannot, which then no rank does.
+  Result<std::vector<int32_t>> DraftTogether(std::span<const DraftRow> rows, const Buffer& allowed,
+                                             const Status& ready);
   Result<std::vector<int32_t>> RunDrafts(std::span<const DraftRow> rows, const Buffer& allowed);
   // What passes run on; of members of this model.
   Graph MakeGraph() const;
@@ -222,6 +228,7 @@ class Model {
   Status FollowEvents(std::span<const kv::StateEvent> events);
   Status FollowStep(std::span<const ChunkMessage> messages, const Status& events);
   Status FollowQueued(std::span<const ChunkMessage> messages, const Status& events);
+  Status FollowDraft(std::span<const ChunkMessage> messages, const Status& events);
   // This rank's copy of a state; FailedPrecondition where it is not as long as rank 0's, ResourceExhausted without memory.
   Result<kv::SequenceState*> CopyOf(const ChunkMessage& message);
   // Ends the group, which this rank cannot go on with: what the others then hear.

@@ -101,11 +101,19 @@ Status Model::Follow() {
       options_.group->Fail(message.error());
       return message.error();
     }
-    if (!message->queued) followed_.reset();  // Waits.
-    if (message->leave) return options_.group->Barrier();
+    if (message->kind != StepKind::kQueued) followed_.reset();  // Waits.
+    if (message->kind == StepKind::kLeave) return options_.group->Barrier();
     const Status ready = FollowEvents(message->events);
-    DSV4_RETURN_IF_ERROR(message->queued ? FollowQueued(message->chunks, ready)
-                                         : FollowStep(message->chunks, ready));
+    switch (message->kind) {
+      case StepKind::kQueued:
+        DSV4_RETURN_IF_ERROR(FollowQueued(message->chunks, ready));
+        break;
+      case StepKind::kDrafts:
+        DSV4_RETURN_IF_ERROR(FollowDraft(message->chunks, ready));
+        break;
+      default:
+        DSV4_RETURN_IF_ERROR(FollowStep(message->chunks, ready));
+    }
   }
 }
 

@@ -88,7 +88,7 @@ Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) 
 }
 
 Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
-  StepMessage message{.leave = false, .queued = true, .events = journal_->Take(), .chunks = {}};
+  StepMessage message{.kind = StepKind::kQueued, .events = journal_->Take(), .chunks = {}};
   for (const PassChunk& chunk : chunks) {
     message.chunks.push_back({.state = chunk.state->number(),
                               .length = chunk.state->length(),

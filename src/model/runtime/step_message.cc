@@ -56,8 +56,7 @@ class Reader {
 
 std::vector<std::byte> Encode(const StepMessage& message) {
   Writer writer;
-  writer.Put<uint8_t>(message.leave ? 1 : 0);
-  writer.Put<uint8_t>(message.queued ? 1 : 0);
+  writer.Put(message.kind);
   writer.Put<uint64_t>(message.events.size());
   for (const kv::StateEvent& event : message.events) writer.Put(event);
   writer.Put<uint64_t>(message.chunks.size());
@@ -66,6 +65,7 @@ std::vector<std::byte> Encode(const StepMessage& message) {
     writer.Put(chunk.length);
     writer.Put(chunk.logits);
     writer.Put(chunk.follows);
+    writer.Put(chunk.num_drafts);
     writer.Put<uint64_t>(chunk.tokens.size());
     for (const int32_t token : chunk.tokens) writer.Put(token);
   }
@@ -75,22 +75,23 @@ std::vector<std::byte> Encode(const StepMessage& message) {
 Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   StepMessage message;
-  message.leave = reader.Get<uint8_t>() != 0;
-  message.queued = reader.Get<uint8_t>() != 0;
+  const auto kind = reader.Get<uint8_t>();
+  message.kind = static_cast<StepKind>(kind);
   for (uint64_t n = reader.Count(sizeof(kv::StateEvent)); n > 0; --n) {
     message.events.push_back(reader.Get<kv::StateEvent>());
   }
-  for (uint64_t n = reader.Count(4 * sizeof(uint64_t) + 1); n > 0; --n) {
+  for (uint64_t n = reader.Count(5 * sizeof(uint64_t) + 1); n > 0; --n) {
     ChunkMessage chunk;
     chunk.state = reader.Get<uint64_t>();
     chunk.length = reader.Get<int64_t>();
     chunk.logits = reader.Get<uint8_t>();
     chunk.follows = reader.Get<int64_t>();
+    chunk.num_drafts = reader.Get<int64_t>();
     for (uint64_t t = reader.Count(sizeof(int32_t)); t > 0; --t)
       chunk.tokens.push_back(reader.Get<int32_t>());
     message.chunks.push_back(std::move(chunk));
   }
-  if (reader.done()) return message;
+  if (reader.done() && kind <= static_cast<uint8_t>(StepKind::kLeave)) return message;
   return Error(DataLoss(fmt::format("step of rank 0: {} bytes that are no step", bytes.size())));
 }
 

@@ -17,12 +17,19 @@ struct ChunkMessage {
   int64_t length = 0;  // Before the step: where the others' copies must be too.
   uint8_t logits = 0;  // LogitsRows.
   std::vector<int32_t> tokens;
-  int64_t follows = -1;  // Of a queued step: DecodeChunk.
+  int64_t follows = -1;    // Of a queued step: DecodeChunk.
+  int64_t num_drafts = 0;  // Of drafts: tokens that are drafted behind the one of `tokens`.
+};
+
+enum class StepKind : uint8_t {
+  kStep,    // Model::Step
+  kQueued,  // A step that chooses its tokens and is not waited for (Model::QueueDecode).
+  kDrafts,  // Model::Draft: those with most tokens first.
+  kLeave,   // There will be no more steps.
 };
 
 struct StepMessage {
-  bool leave = false;   // There will be no more steps.
-  bool queued = false;  // A step that chooses its tokens and is not waited for (Model::QueueDecode).
+  StepKind kind = StepKind::kStep;
   std::vector<kv::StateEvent> events;
   std::vector<ChunkMessage> chunks;
 };

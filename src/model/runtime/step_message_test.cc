@@ -7,19 +7,17 @@ namespace dsv4::model {
 namespace {
 
 StepMessage SomeMessage() {
-  return {.leave = false,
-          .queued = true,
+  return {.kind = StepKind::kQueued,
           .events = {{.kind = kv::StateEvent::Kind::kCopied, .state = 7, .source = 3},
                      {.kind = kv::StateEvent::Kind::kRewound, .state = 3, .num_tokens = 12}},
           .chunks = {{.state = 7, .length = 40, .logits = 2, .tokens = {1, 2, 129279}},
-                     {.state = 3, .length = 0, .logits = 1, .tokens = {5}, .follows = 6}}};
+                     {.state = 3, .length = 0, .logits = 1, .tokens = {5}, .follows = 6, .num_drafts = 4}}};
 }
 
 TEST(StepMessage, ArrivesAsItWas) {
   const auto message = DecodeStepMessage(Encode(SomeMessage()));
   ASSERT_TRUE(message.has_value());
-  EXPECT_FALSE(message->leave);
-  EXPECT_TRUE(message->queued);
+  EXPECT_EQ(message->kind, StepKind::kQueued);
   ASSERT_EQ(message->events.size(), 2U);
   EXPECT_EQ(message->events[0].kind, kv::StateEvent::Kind::kCopied);
   EXPECT_EQ(message->events[0].source, 3U);
@@ -32,9 +30,13 @@ TEST(StepMessage, ArrivesAsItWas) {
   EXPECT_EQ(message->chunks[1].tokens, (std::vector<int32_t>{5}));
   EXPECT_EQ(message->chunks[0].follows, -1);
   EXPECT_EQ(message->chunks[1].follows, 6);
-  const auto leave = DecodeStepMessage(Encode({.leave = true, .queued = false, .events = {}, .chunks = {}}));
-  EXPECT_TRUE(leave->leave);
-  EXPECT_FALSE(leave->queued);
+  EXPECT_EQ(message->chunks[0].num_drafts, 0);
+  EXPECT_EQ(message->chunks[1].num_drafts, 4);
+  for (const StepKind kind : {StepKind::kStep, StepKind::kDrafts, StepKind::kLeave}) {
+    const auto other = DecodeStepMessage(Encode({.kind = kind, .events = {}, .chunks = {}}));
+    ASSERT_TRUE(other.has_value());
+    EXPECT_EQ(other->kind, kind);
+  }
 }
 
 TEST(StepMessage, PiecesAreRefused) {
@@ -44,6 +46,9 @@ TEST(StepMessage, PiecesAreRefused) {
         << length;
   }
   bytes.push_back(std::byte{0});
+  EXPECT_FALSE(DecodeStepMessage(bytes).has_value());
+  bytes.pop_back();
+  bytes[0] = std::byte{4};  // Of no kind.
   EXPECT_FALSE(DecodeStepMessage(bytes).has_value());
   // A count of events that no message could hold.
   bytes.assign(18, std::byte{0xFF});
