@@ -3,12 +3,15 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <span>
 #include <string_view>
 #include <type_traits>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/lowering/code_targets.h"
+#include "backend/cuda/lowering/device_limits.h"
 #include "backend/cuda/tiers/expert_tiers.h"
 
 namespace dsv4::backend {
@@ -99,11 +102,47 @@ Result<Fp8Products> Fp8ProductsFromOutside() {
       fmt::format("backend cuda: DSV4_CUDA_FP8_PRODUCTS is \"{}\", want many or all", value)));
 }
 
-#ifdef DSV4_CUDA_BLACKWELL
-constexpr bool kHasBlackwell = true;
-#else
-constexpr bool kHasBlackwell = false;
-#endif
+const std::vector<CodeTarget>& Targets() {
+  static const std::vector<CodeTarget> targets = ParseCodeTargets(DSV4_CUDA_ARCHITECTURES);
+  return targets;
+}
+
+// CUDA's own switch: no machine code is used, the driver compiles PTX.
+bool WantsPtx() {
+  const char* const value = std::getenv("CUDA_FORCE_PTX_JIT");
+  return value != nullptr && *value != '\0' && !Says(value, "0");
+}
+
+Result<size_t> MostSharedBytesFromOutside() {
+  const char* const value = std::getenv("DSV4_CUDA_SHARED_KB");
+  if (value == nullptr || *value == '\0') return size_t{0};
+  constexpr size_t kLeast = 48;
+  size_t kilobytes = 0;
+  const std::string_view text = value;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), kilobytes);
+  if (error != std::errc() || end != text.data() + text.size() || kilobytes < kLeast || kilobytes > 1024) {
+    return Error(InvalidArgument(
+        fmt::format("backend cuda: DSV4_CUDA_SHARED_KB is \"{}\", want {} to 1024", value, kLeast)));
+  }
+  return kilobytes * 1024;
+}
+
+// What other numerics want of the device.
+Status CheckModes(const CudaDeviceInfo& device, const DeviceLimits& limits) {
+  if (limits.block_scaled != BlockScaledMode::kOff && !limits.has_block_scaled()) {
+    return FailedPrecondition(
+        fmt::format("backend cuda: block-scaled products (DSV4_CUDA_BLOCK_SCALED) want a device of compute "
+                    "capability 10.0 (Blackwell), {} has {}.{}",
+                    device.name, device.major, device.minor));
+  }
+  if (limits.fp8_products != Fp8Products::kOff && !limits.has_wgmma()) {
+    return FailedPrecondition(fmt::format(
+        "backend cuda: products in FP8 (DSV4_CUDA_FP8_PRODUCTS) want a device of compute "
+        "capability 9.0 (Hopper) and its machine code, {} has {}.{} and runs code for {}.{}",
+        device.name, device.major, device.minor, limits.code_capability / 10, limits.code_capability % 10));
+  }
+  return {};
+}
 
 }  // namespace
 }  // namespace cuda
@@ -124,8 +163,8 @@ std::vector<CudaDeviceInfo> CudaDevices() {
 }
 
 bool HasCodeFor(const CudaDeviceInfo& device) {
-  if (device.minor != 0) return false;
-  return device.major == 9 || (device.major == 10 && cuda::kHasBlackwell);
+  const cuda::CodeFor code = cuda::FindCode(cuda::Targets(), 10 * device.major + device.minor);
+  return code == cuda::CodeFor::kMachineCode || (code == cuda::CodeFor::kPtx && cuda::WantsPtx());
 }
 
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
@@ -143,44 +182,37 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   }
   if (!HasCodeFor(*device)) {
     return Error(FailedPrecondition(
-        fmt::format("backend cuda: {} has compute capability {}.{}, this build has code for {}", device->name,
-                    device->major, device->minor,
-                    cuda::kHasBlackwell ? "9.0 (Hopper) and 10.0 (Blackwell)" : "9.0 (Hopper)")));
+        fmt::format("backend cuda: {} has compute capability {}.{}, this build has machine code for {}",
+                    device->name, device->major, device->minor, cuda::NameMachineCode(cuda::Targets()))));
   }
   cuda::BlockScaledMode block_scaled = options.block_scaled;
   if (block_scaled == cuda::BlockScaledMode::kOff) {
     DSV4_ASSIGN_OR_RETURN(block_scaled, cuda::BlockScaledFromOutside());
   }
-  if (block_scaled != cuda::BlockScaledMode::kOff && device->major != 10) {
-    return Error(FailedPrecondition(
-        fmt::format("backend cuda: block-scaled products (DSV4_CUDA_BLOCK_SCALED) want a device of compute "
-                    "capability 10.0 (Blackwell), {} has {}.{}",
-                    device->name, device->major, device->minor)));
-  }
   cuda::Fp8Products fp8_products = options.fp8_products;
   if (fp8_products == cuda::Fp8Products::kOff) {
     DSV4_ASSIGN_OR_RETURN(fp8_products, cuda::Fp8ProductsFromOutside());
   }
-  if (fp8_products != cuda::Fp8Products::kOff && device->major != 9) {
-    return Error(FailedPrecondition(
-        fmt::format("backend cuda: products in FP8 (DSV4_CUDA_FP8_PRODUCTS) want a device of compute "
-                    "capability 9.0 (Hopper), {} has {}.{}",
-                    device->name, device->major, device->minor)));
-  }
+  DSV4_ASSIGN_OR_RETURN(const size_t most_shared_bytes, cuda::MostSharedBytesFromOutside());
   const cuda::QueueOptions queue_options = {
       .device = options.device,
       .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
       .graphs = options.graphs && !cuda::Says(std::getenv("DSV4_CUDA_GRAPHS"), "0"),
       .overlap = options.overlap && !cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "0"),
       .prefetch = cuda::Says(std::getenv("DSV4_CUDA_PREFETCH"), "1"),
+      .most_shared_bytes = most_shared_bytes,
       .watch = options.watch};
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
-  backend.name = fmt::format("cuda ({})", device->name);
   auto context = std::make_shared<cuda::CudaContext>(
       std::move(queue), block_scaled, fp8_products,
       cuda::HostTierOptions{.backend = options.host.value_or(ops::Backend()),
                             .deadline = options.host_deadline});
+  DSV4_TRY(cuda::CheckModes(*device, context->limits()));
+  const int code = context->limits().code_capability;
+  backend.name = code / 10 == device->major
+                     ? fmt::format("cuda ({})", device->name)
+                     : fmt::format("cuda ({} with code for {}.{})", device->name, code / 10, code % 10);
   const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
   if (options.explain || to_log) context->Explain(to_log);
   if (options.replay && !cuda::Says(std::getenv("DSV4_CUDA_REPLAY"), "0"))

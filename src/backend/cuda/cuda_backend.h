@@ -1,5 +1,5 @@
-// The CUDA backend: every op on one NVIDIA GPU of compute capability 9.0 (Hopper), or 10.0 (Blackwell, never run) where the
-// build has code for it. docs/cuda/overview.md says how it is built and what it promises.
+// The CUDA backend: every op on one NVIDIA GPU since Ampere that the build has code for. docs/cuda/overview.md says how it is built, what
+// it promises, and on which GPUs it has run.
 //
 // Operands are device memory of the backend's own `Memory`; ops are queued on its stream and return before they are done.
 // What only the device can see (an index outside its table) and what only the device can suffer (a launch that fails) is
@@ -87,10 +87,11 @@ struct CudaDeviceInfo {
 // Devices the driver shows, the unfit included; empty without a driver.
 std::vector<CudaDeviceInfo> CudaDevices();
 
-// Whether this build has code for the device: compute capability 9.0, and 10.0 where it was built for it.
+// Whether this build has machine code for the device, or PTX where CUDA_FORCE_PTX_JIT=1 asks for it. docs/cuda/overview.md has the GPUs.
 bool HasCodeFor(const CudaDeviceInfo& device);
 
-// The name is "cuda" and the card's: "cuda (NVIDIA H200)". FailedPrecondition without a driver, without that device, or
+// The name is "cuda" and the card's: "cuda (NVIDIA H200)", and what its code was compiled for where that is an older generation.
+// FailedPrecondition without a driver, without that device, or
 // when the build has no code for the device's compute capability; the message says which it is. InvalidArgument for a value of
 // DSV4_CUDA_BLOCK_SCALED or DSV4_CUDA_FP8_PRODUCTS that is none.
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);

@@ -11,13 +11,22 @@ namespace dsv4::backend::cuda {
 
 struct DeviceLimits {
   int compute_capability = 90;  // 90 is 9.0.
+  // What the code that the device runs was compiled for: less than its own where it has code for older devices, which knows none of what
+  // came later.
+  int code_capability = 90;
   int num_sms = 132;
   size_t shared_bytes = size_t{227} * 1024;  // Shared memory that one block may have.
   BlockScaledMode block_scaled = BlockScaledMode::kOff;
   Fp8Products fp8_products = Fp8Products::kOff;
 
   // wgmma is machine code of that generation alone.
-  bool has_wgmma() const { return compute_capability == 90; }
+  bool has_wgmma() const { return compute_capability == 90 && code_capability == 90; }
+  // So are block-scaled products (tcgen05) of Blackwell's.
+  bool has_block_scaled() const { return compute_capability == 100 && code_capability == 100; }
+  // Since Hopper: clusters of blocks, TMA with its barriers, and kernels that start before the one in front of them has ended.
+  bool has_clusters() const { return code_capability >= 90; }
+  bool has_tma() const { return code_capability >= 90; }
+  bool has_programmatic_launch() const { return code_capability >= 90; }
 };
 
 }  // namespace dsv4::backend::cuda

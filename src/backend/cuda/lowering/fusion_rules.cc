@@ -49,14 +49,15 @@ bool HaveOneKernel(const OpGroup& group, const LinearWork& linear) {
   return alike || mixed;
 }
 
-bool FitsLinearsGemv(const OpGroup& group, const RecordedOp& next, const DeviceRoom& /*room*/) {
+bool FitsLinearsGemv(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room) {
   if (!ShareActivations(group, next, LinearPath::kGemvStream)) return false;
   const auto& linear = std::get<LinearWork>(next.work);
   StreamForms forms;
   for (size_t i = 0; i < group.ops.size(); ++i) forms.Add(FormOf(group.As<LinearWork>(i).weight));
   forms.Add(FormOf(linear.weight));
   const size_t bytes = StreamRowsBytes(linear.weight.cols, linear.num_tokens);
-  return HaveOneKernel(group, linear) && static_cast<size_t>(forms.count) * bytes <= kMaxStreamRowsBytes;
+  return HaveOneKernel(group, linear) &&
+         static_cast<size_t>(forms.count) * bytes <= MaxStreamRowsBytes(room.shared_bytes());
 }
 
 bool FitsLinearsSplitK(const OpGroup& group, const RecordedOp& next, const DeviceRoom& /*room*/) {

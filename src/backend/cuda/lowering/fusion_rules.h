@@ -43,10 +43,11 @@ enum class Effect : uint8_t {
   kHandOver,  // A launch of its own, behind the group's; work goes from one to the other.
 };
 
-// What the rules ask of the device beside its limits (DeviceLimits): how many blocks of a kernel it runs at once depends on what the compiler made of it.
+// What the rules ask of the device: its shared memory (DeviceLimits), and how many blocks of a kernel it runs at once depends on what the compiler made of it.
 class DeviceRoom {
  public:
   virtual ~DeviceRoom() = default;
+  virtual size_t shared_bytes() const = 0;
   // gemm/gemv_pair: whether there is a kernel for the two, and all its blocks run at once.
   virtual bool HoldsPair(const LinearWork& groups, const LinearWork& linear) const = 0;
   // moe/gemv_joint: whether all its blocks run at once, with room for tiles of all matrices.

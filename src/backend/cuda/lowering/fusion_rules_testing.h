@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/lowering/device_limits.h"
 #include "backend/cuda/lowering/fusion_rules.h"
 
 namespace dsv4::backend::cuda {
@@ -17,6 +18,8 @@ class Room final : public DeviceRoom {
   bool joint = true;
   bool cluster = true;
   bool cluster_over_ranks = true;
+  size_t bytes = DeviceLimits().shared_bytes;
+  size_t shared_bytes() const override { return bytes; }
   bool HoldsPair(const LinearWork& /*groups*/, const LinearWork& /*linear*/) const override { return pair; }
   bool HoldsExpertsAndLinear(const JointExpertsWork& /*experts*/,
                              const LinearWork& /*linear*/) const override {

@@ -19,13 +19,23 @@ constexpr size_t StreamRowsBytes(int64_t cols, int64_t num_rows) {
   return static_cast<size_t>(num_rows * StreamRow(cols)) * sizeof(uint16_t);
 }
 
-// Beside a ring of weights.
-inline constexpr size_t kMaxStreamRowsBytes = size_t{96} * 1024;
+// Rings of weights of a block's 16 warps, of so many stages (WarpRing in gemv_warps.cuh). Three or four cover what an H200 reads before
+// the first weight has come; one is enough for half that rate an SM, and leaves room where a block has 99 KB of shared memory.
+constexpr size_t WarpRingsBytes(int stages) { return static_cast<size_t>(stages) * 16 * 2304; }
+
+// Of activations, where a block may have so much shared memory: beside the smallest rings, sums, and what there is for each row tile.
+constexpr size_t MaxStreamRowsBytes(size_t shared_bytes) {
+  constexpr size_t kMost = size_t{96} * 1024;
+  constexpr size_t kOthers = WarpRingsBytes(1) + size_t{16 + 8} * 1024;
+  return shared_bytes >= kMost + kOthers ? kMost : shared_bytes - kOthers;
+}
 
 // Whether rows of x can be loaded as they are: bf16, aligned, and not too many.
-inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stride, int64_t num_rows) {
+inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stride, int64_t num_rows,
+                          size_t shared_bytes) {
   return dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(x) % 16 == 0 && cols % 8 == 0 &&
-         (stride % 8 == 0 || num_rows == 1) && StreamRowsBytes(cols, num_rows) <= kMaxStreamRowsBytes;
+         (stride % 8 == 0 || num_rows == 1) &&
+         StreamRowsBytes(cols, num_rows) <= MaxStreamRowsBytes(shared_bytes);
 }
 
 // How a weight is multiplied: FP8 by activations that are rounded to FP8 too, or by any.

@@ -10,6 +10,7 @@
 #include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/rows.h"
+#include "backend/cuda/lowering/select/sampling.h"
 
 namespace dsv4::backend::cuda {
 
@@ -36,6 +37,7 @@ std::vector<KernelRow> KernelTable() {
   add("steps on rows", RowsRules());
   add("swiglu", SwigluRules());
   add("moe_combine", MoeCombineRules());
+  add("sample", SampleRules());
   return table;
 }
 

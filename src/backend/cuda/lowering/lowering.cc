@@ -91,6 +91,7 @@ Status Lowering::Launch() {
   return status;
 }
 
+size_t Lowering::shared_bytes() const { return context_.limits().shared_bytes; }
 bool Lowering::HoldsPair(const LinearWork& groups, const LinearWork& linear) const {
   return HoldsGemvPair(context_, groups, linear);
 }

@@ -41,6 +41,7 @@ class Lowering final : public PendingLaunches, public DeviceRoom {
   size_t num_launches() const override;
   Status Launch() override;
   // DeviceRoom
+  size_t shared_bytes() const override;
   bool HoldsPair(const LinearWork& groups, const LinearWork& linear) const override;
   bool HoldsExpertsAndLinear(const JointExpertsWork& experts, const LinearWork& linear) const override;
   bool HoldsHcCluster(int64_t dim, bool over_ranks) const override;

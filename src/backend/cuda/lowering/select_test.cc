@@ -225,10 +225,10 @@ TEST(ChooseExperts, ByTokensAndFormat) {
 }
 
 TEST(ChooseExperts, TilesFitBesideTheRing) {
-  EXPECT_EQ(RunTokensPerTile(Fp4(2048, 4096, true), Fp4(4096, 2048, true)), 8);
-  EXPECT_EQ(RunTokensPerTile(Fp4(3072, 7168, true), Fp4(7168, 3072, true)), 4);
-  EXPECT_EQ(RunTokensPerTile(Fp8(2048, 4096), Fp8(4096, 2048)), 0);
-  EXPECT_EQ(RunTokensPerTile(Fp4(2048, 4096, true), Fp4(4096, 2048, false)), 0);
+  EXPECT_EQ(RunTokensPerTile(Fp4(2048, 4096, true), Fp4(4096, 2048, true), kH200), 8);
+  EXPECT_EQ(RunTokensPerTile(Fp4(3072, 7168, true), Fp4(7168, 3072, true), kH200), 4);
+  EXPECT_EQ(RunTokensPerTile(Fp8(2048, 4096), Fp8(4096, 2048), kH200), 0);
+  EXPECT_EQ(RunTokensPerTile(Fp4(2048, 4096, true), Fp4(4096, 2048, false), kH200), 0);
   EXPECT_EQ(StreamTokensPerTile(Fp8(2048, 4096), Fp8(4096, 2048)), 4);
   EXPECT_EQ(StreamTokensPerTile(Fp8(2048, 65536), Fp8(65536, 2048)), 1);
 }

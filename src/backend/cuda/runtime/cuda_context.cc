@@ -28,6 +28,7 @@ CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode blo
       scratch_(memory_),
       expert_tables_(memory_),
       limits_{.compute_capability = queue_->compute_capability(),
+              .code_capability = queue_->code_capability(),
               .num_sms = queue_->num_sms(),
               .shared_bytes = queue_->shared_bytes(),
               .block_scaled = block_scaled,

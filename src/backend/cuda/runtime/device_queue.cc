@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "backend/cuda/runtime/device_code.h"
 #include "backend/cuda/runtime/step_record.h"
 #include "base/check.h"
 
@@ -119,6 +120,13 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
       cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, options.device),
       "cudaDeviceGetAttribute"));
   queue->shared_bytes_ = static_cast<size_t>(shared_bytes);
+  DSV4_TRY(queue->Check(FindCodeCapability(&queue->code_capability_), "cudaFuncGetAttributes"));
+  // What runs here as on an older device has no more room than there.
+  constexpr size_t kSharedBytesOfAmpere = size_t{163} * 1024;
+  if (queue->code_capability_ < 90 && queue->compute_capability_ >= 90)
+    queue->shared_bytes_ = std::min(queue->shared_bytes_, kSharedBytesOfAmpere);
+  if (options.most_shared_bytes != 0)
+    queue->shared_bytes_ = std::min(queue->shared_bytes_, options.most_shared_bytes);
   DSV4_TRY(
       queue->Check(cudaStreamCreateWithFlags(&queue->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
   // A pool of our own that keeps what it is given back: a step then allocates without asking the driver.
@@ -212,7 +220,7 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
     if (!allowed.ok() && refused_.ok()) refused_ = allowed;
     shared_limits_[kernel] = shared_bytes;
   }
-  bool overlaps = options_.overlap && !after_copy_;
+  bool overlaps = options_.overlap && code_capability_ >= 90 && !after_copy_;  // DeviceLimits.
   if (list_.size() == 0) {
     BeginUpload(list_);
     overlaps = false;  // What it brings may be read at once.

@@ -60,11 +60,12 @@ using WatchLists =
 
 struct QueueOptions {
   int device = 0;
-  bool synchronous = false;  // Every op waits for itself.
-  bool graphs = true;        // Lists of launches that come again run as graphs.
-  bool overlap = false;      // Kernels may start before the one in front of them has ended.
-  bool prefetch = false;     // Graphs ask for weights ahead of the launches that read them.
-  WatchLists watch = {};     // For tests.
+  bool synchronous = false;      // Every op waits for itself.
+  bool graphs = true;            // Lists of launches that come again run as graphs.
+  bool overlap = false;          // Kernels may start before the one in front of them has ended.
+  bool prefetch = false;         // Graphs ask for weights ahead of the launches that read them.
+  size_t most_shared_bytes = 0;  // Of a block, if the device has more; 0: what it has.
+  WatchLists watch = {};         // For tests.
 };
 
 class StepRecords;
@@ -95,6 +96,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   cudaStream_t stream() const { return stream_; }
   int num_sms() const { return num_sms_; }
   int compute_capability() const { return compute_capability_; }  // 90 is 9.0.
+  int code_capability() const { return code_capability_; }        // DeviceLimits.
   size_t shared_bytes() const { return shared_bytes_; }           // Shared memory that a block may have.
   // Where kernels report wrong data; device memory.
   Fault* fault() const { return device_fault_; }
@@ -238,6 +240,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   const QueueOptions options_;
   int num_sms_ = 0;
   int compute_capability_ = 0;
+  int code_capability_ = 0;
   size_t shared_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;

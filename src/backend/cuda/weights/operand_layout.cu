@@ -91,8 +91,7 @@ struct Eight<E4m3> {
   }
   // Two codes; three bits of mantissa fit in the high half of a float.
   static __device__ uint32_t Widen(uint32_t codes) {
-    const float2 wide =
-        __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(codes), __NV_E4M3)));
+    const float2 wide = WideE4m3(static_cast<uint16_t>(codes));
     return __byte_perm(__float_as_uint(wide.x), __float_as_uint(wide.y), 0x7632);
   }
 };

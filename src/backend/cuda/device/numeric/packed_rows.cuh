@@ -8,16 +8,10 @@
 #include <cstdint>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/narrow_pairs.cuh"
 #include "backend/cuda/device/numeric/packed_rows.h"
 
 namespace dsv4::backend::cuda {
-
-// Two products in bf16, subnormal numbers included.
-__device__ __forceinline__ uint32_t ScaledPair(uint32_t pair, uint32_t factors) {
-  uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factors));
-  return product;
-}
 
 // A power of two or NaN as bf16, for both of a pair. `exponent`: that of bf16, 0 for the largest subnormal power, -7 at least.
 __device__ __forceinline__ uint32_t PairOfExponent(int exponent) {
@@ -39,13 +33,13 @@ __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
     const uint32_t four = i == 0 ? codes.x : codes.y;
     const uint32_t high = ((four >> 4) & 0x07070707U) | (four & 0x80808080U);
     const uint32_t low = (four << 4) & 0xF0F0F0F0U;
-    words[2 * i] = ScaledPair(__byte_perm(low, high, 0x5140), factors);
-    words[2 * i + 1] = ScaledPair(__byte_perm(low, high, 0x7362), factors);
+    words[2 * i] = MulBf16x2(__byte_perm(low, high, 0x5140), factors);
+    words[2 * i + 1] = MulBf16x2(__byte_perm(low, high, 0x7362), factors);
   }
   if (exponent > kLargest) {  // Scales of more than 2^7.
     const uint32_t more = PairOfExponent(127 + exponent - kLargest);
 #pragma unroll
-    for (uint32_t& word : words) word = ScaledPair(word, more);
+    for (uint32_t& word : words) word = MulBf16x2(word, more);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -68,8 +62,8 @@ __device__ __forceinline__ uint4 WidenE2m1(uint32_t codes, uint32_t factors) {
     uint32_t signs;
     asm("prmt.b32 %0, %1, %1, %2;" : "=r"(signs) : "r"(0x80808080U), "r"(four));
     high |= (signs << 1) & 0x80808080U;
-    words[2 * i] = ScaledPair(__byte_perm(low, high, 0x5140), factors);
-    words[2 * i + 1] = ScaledPair(__byte_perm(low, high, 0x7362), factors);
+    words[2 * i] = MulBf16x2(__byte_perm(low, high, 0x5140), factors);
+    words[2 * i + 1] = MulBf16x2(__byte_perm(low, high, 0x7362), factors);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }

@@ -1,18 +1,21 @@
 // How kernels follow each other. A kernel may be started while the one in front of it still runs (launch_list.h), so the
 // first thing every kernel does is to wait for that one to end; what it reads before may only be what no kernel in flight
-// writes: weights.
+// writes: weights. Code for older devices is launched when the one in front has ended (DeviceQueue::Create), and waits for nothing.
 #pragma once
+
+#include "backend/cuda/device/ptx/generation.cuh"
 
 namespace dsv4::backend::cuda {
 
 // The next kernel may be started.
 __device__ __forceinline__ void LetNextKernelStart() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if constexpr (kIsHopperOrLater) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 // Everything that was launched before has ended, and its writes are seen, by TMA too. A fence of all memory and not of
 // global memory would be a membar, which waits for what this kernel has asked for itself.
 __device__ __forceinline__ void WaitForKernelsBefore() {
-  asm volatile("griddepcontrol.wait;\nfence.proxy.async.global;" ::: "memory");
+  if constexpr (kIsHopperOrLater)
+    asm volatile("griddepcontrol.wait;\nfence.proxy.async.global;" ::: "memory");
 }
 
 __device__ __forceinline__ void BeginKernel() {

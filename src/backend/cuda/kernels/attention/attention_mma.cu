@@ -31,22 +31,27 @@ __device__ float HeadMax(const float* maxima, int num_tiles) {
   return max;
 }
 
-// Queries of the 16 heads that are at hand, and of the next ones.
-template <int kDim>
+// Queries of the 16 heads that are at hand, and of the next ones if there is room for them.
+template <int kDim, bool kAhead>
 struct MmaMemory {
+  AttentionTile<kDim> tile;
+  AttentionLogits logits;
+};
+template <int kDim>
+struct MmaMemory<kDim, true> {
   AttentionTile<kDim> tile;
   AttentionLogits logits;
   AttentionQueries<kDim> other_q;
 };
 
 // Grid: tiles, shares of groups of heads, tokens. First for maxima only, then for the values.
-template <int kDim, bool kMaximaOnly>
+template <int kDim, bool kMaximaOnly, bool kAhead>
 __global__ void __launch_bounds__(kThreads, 2)
     AttentionMmaTileKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                            const PartialResults out) {
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
-  auto& m = *reinterpret_cast<MmaMemory<kDim>*>(raw);
+  auto& m = *reinterpret_cast<MmaMemory<kDim, kAhead>*>(raw);
   const int64_t local_token = blockIdx.z;
   const int64_t token = out.first_token + local_token;
   const VisibleKeys keys(table, p, token);
@@ -64,13 +69,22 @@ __global__ void __launch_bounds__(kThreads, 2)
   LoadKeys(m.tile, keys, first_key, num_keys);
 #pragma unroll 1
   for (int i = 0; first_head < p.num_heads; ++i, first_head += step) {
-    AttentionQueries<kDim>& q = i % 2 == 0 ? m.tile.q : m.other_q;
+    if (!kAhead && i > 0) {
+      __syncthreads();  // All have done with the heads before.
+      load_queries(first_head, m.tile.q);
+      CommitCopies();
+    }
     if (i > 0) {
       WaitForCopies<0>();
       __syncthreads();  // And all have done with the heads before.
     }
-    if (first_head + step < p.num_heads) load_queries(first_head + step, i % 2 == 0 ? m.other_q : m.tile.q);
-    CommitCopies();
+    AttentionQueries<kDim>* queries = &m.tile.q;
+    if constexpr (kAhead) {
+      if (first_head + step < p.num_heads) load_queries(first_head + step, i % 2 == 0 ? m.other_q : m.tile.q);
+      CommitCopies();
+      if (i % 2 != 0) queries = &m.other_q;
+    }
+    const AttentionQueries<kDim>& q = *queries;
     const int num_heads = min(kHeads, p.num_heads - first_head);
     ComputeLogits<kDim>(m.tile, q, m.logits, num_keys, p.softmax_scale);
 
@@ -124,32 +138,37 @@ __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable tab
     row[i * kThreads + threadIdx.x] = Bf16FromFloat(o[i] / normalizer);
 }
 
-template <int kDim>
+template <int kDim, bool kAhead>
 Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
-  constexpr int kSharedBytes = static_cast<int>(sizeof(MmaMemory<kDim>));
+  constexpr int kSharedBytes = static_cast<int>(sizeof(MmaMemory<kDim, kAhead>));
   // Blocks that have all heads read, and widen, a tile's keys once; there are as many as fill the device twice, or more.
   const int64_t head_groups = CeilDiv(p.num_heads, kHeads);
   const auto shares_of = [&](int64_t blocks) {
     return static_cast<unsigned>(
         std::clamp<int64_t>(CeilDiv(2 * int64_t{context.limits().num_sms}, blocks), 1, head_groups));
   };
-  return RunTiles<kDim>(
-      context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
-        const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
-                         shares_of(int64_t{partial.max_tiles} * count), count);
-        context.Launch(AttentionMmaTileKernel<kDim, true>, tiles, kThreads, kSharedBytes, table, p, partial);
-        context.Launch(AttentionMmaTileKernel<kDim, false>, tiles, kThreads, kSharedBytes, table, p, partial);
-        const dim3 heads(count, static_cast<unsigned>(p.num_heads));
-        context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
-      });
+  return RunTiles<kDim>(context, p.num_heads, p.num_tokens, max_keys,
+                        [&](const PartialResults& partial, unsigned count) {
+                          const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
+                                           shares_of(int64_t{partial.max_tiles} * count), count);
+                          context.Launch(AttentionMmaTileKernel<kDim, true, kAhead>, tiles, kThreads,
+                                         kSharedBytes, table, p, partial);
+                          context.Launch(AttentionMmaTileKernel<kDim, false, kAhead>, tiles, kThreads,
+                                         kSharedBytes, table, p, partial);
+                          const dim3 heads(count, static_cast<unsigned>(p.num_heads));
+                          context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
+                        });
 }
 
 }  // namespace
 
 Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
                     int64_t max_keys) {
-  return params.head_dim == 512 ? Run<512>(context, table, params, max_keys)
-                                : Run<128>(context, table, params, max_keys);
+  if (params.head_dim == 128) return Run<128, true>(context, table, params, max_keys);
+  static_assert(sizeof(MmaMemory<512, false>) <= size_t{99} * 1024);
+  return sizeof(MmaMemory<512, true>) <= context.limits().shared_bytes
+             ? Run<512, true>(context, table, params, max_keys)
+             : Run<512, false>(context, table, params, max_keys);
 }
 
 }  // namespace dsv4::backend::cuda

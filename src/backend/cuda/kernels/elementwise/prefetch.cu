@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "backend/cuda/device/ptx/generation.cuh"
 #include "backend/cuda/kernels/elementwise/prefetch.h"
 
 namespace dsv4::backend::cuda {
@@ -9,6 +10,7 @@ namespace {
 constexpr int kBlocks = 32;
 constexpr int kThreads = 32;
 constexpr size_t kPieceBytes = 4096;  // Of one request.
+constexpr uint32_t kLineBytes = 128;  // Of one request of older devices.
 constexpr int kMaxRanges = 16;        // Of a launch.
 
 struct Params {
@@ -23,7 +25,12 @@ __global__ void __launch_bounds__(kThreads) PrefetchKernel(const __grid_constant
     for (; first < pieces; first += size_t{kBlocks} * kThreads) {
       const std::byte* const data = range.data + first * kPieceBytes;
       const auto bytes = static_cast<uint32_t>(min(kPieceBytes, range.num_bytes - first * kPieceBytes));
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes) : "memory");
+      if constexpr (kIsHopperOrLater) {
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes) : "memory");
+      } else {
+        for (uint32_t i = 0; i < bytes; i += kLineBytes)
+          asm volatile("prefetch.global.L2 [%0];" ::"l"(data + i) : "memory");
+      }
     }
     first -= pieces;
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
+#include "backend/cuda/device/numeric/narrow_pairs.cuh"
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/weights/device_weight.h"
 #include "backend/cuda/weights/e2m1_order.h"
@@ -35,12 +36,6 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&matrices)[4], const void
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
                : "r"(SharedAddress(row))
                : "memory");
-}
-
-__device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
-  uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
 }
 
 __device__ __forceinline__ uint32_t Both(uint16_t bits) { return bits * 0x10001U; }
@@ -158,7 +153,7 @@ struct Unpack<MatmulKind::kMmaNvFp4> {
                                                    col / kNvFp4Block));
   }
   static __device__ Scales Expand(Codes codes) {
-    const float2 wide = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    const float2 wide = WideE4m3(codes);
     return {{Both(static_cast<uint16_t>(__float_as_uint(wide.x * 0x1p100F) >> 16)),
              Both(static_cast<uint16_t>(__float_as_uint(wide.y * 0x1p100F) >> 16))}};
   }

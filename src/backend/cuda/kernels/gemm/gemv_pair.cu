@@ -15,9 +15,11 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kStages = 4;            // 128 KB of weights that a block has in flight.
+constexpr int kManyStages = 4;  // 128 KB of weights that a block has in flight,
+constexpr int kFewStages = 1;   // or a quarter where blocks have less shared memory than Hopper's.
+constexpr size_t kSharedOfMany = size_t{200} * 1024;
 constexpr int kSumsBytes = 8 * 1024;  // Of segments, until they are added.
-constexpr uint32_t kRingBytes = kStreamWarps * kStages * 4 * 32 * 16;
+constexpr uint32_t kRingBytes = kStreamWarps * kManyStages * 4 * 32 * 16;
 constexpr uint32_t kPrefetchedBytes =
     kRingBytes + 64 * 1024;  // Of a block's weights; what does not fit the rings waits in L2.
 
@@ -59,7 +61,7 @@ __device__ __forceinline__ int NumItems(const Matrix& m, int block) {
 }
 
 // Weights of kinds kFirst and kSecond. Grid: blocks of the first matrix, group by group, or more for the second.
-template <StreamKind kFirst, StreamKind kSecond>
+template <int kStages, StreamKind kFirst, StreamKind kSecond>
 __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid_constant__ Params p) {
   constexpr bool kAnyFp4 = IsFp4(kFirst) || IsFp4(kSecond);
   const int t = static_cast<int>(threadIdx.x);
@@ -184,11 +186,12 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
 using Kernel = void (*)(Params);
 
 // The release's own, and what takes their place without quantization; null: others.
+template <int kStages>
 Kernel KernelOf(StreamKind first, StreamKind second) {
   if (first == StreamKind::kFp8Plain && second == StreamKind::kFp8)
-    return GemvPairKernel<StreamKind::kFp8Plain, StreamKind::kFp8>;
+    return GemvPairKernel<kStages, StreamKind::kFp8Plain, StreamKind::kFp8>;
   if (first == StreamKind::kBf16 && second == StreamKind::kBf16)
-    return GemvPairKernel<StreamKind::kBf16, StreamKind::kBf16>;
+    return GemvPairKernel<kStages, StreamKind::kBf16, StreamKind::kBf16>;
   return nullptr;
 }
 
@@ -213,8 +216,8 @@ Matrix MatrixOf(const LinearWork& args, int most_blocks) {
           .y_is_bf16 = args.y_is_bf16};
 }
 
-size_t SharedBytes(const Params& p) {
-  size_t bytes = kStreamWarps * sizeof(WarpRing<kStages>) + kSumsBytes;
+size_t SharedBytes(const Params& p, int stages) {
+  size_t bytes = WarpRingsBytes(stages) + kSumsBytes;
   size_t rows = 0;
   size_t x_scales = 0;
   for (const Matrix* const m : {&p.first, &p.second}) {
@@ -234,16 +237,20 @@ struct PairPlan {
 PairPlan PlanOf(const CudaContext& context, const LinearWork& groups, const LinearWork& linear) {
   const int num_sms = context.limits().num_sms;
   const auto num_groups = static_cast<int>(groups.num_groups);
-  PairPlan plan = {.kernel = KernelOf(StreamKindOf(groups.weight), StreamKindOf(linear.weight)),
-                   .params = {.first = MatrixOf(groups, num_sms / num_groups),
-                              .second = MatrixOf(linear, num_sms),
-                              .num_groups = num_groups,
-                              .num_tokens = static_cast<int>(linear.num_tokens),
-                              .barrier = nullptr,
-                              .links = {}}};
+  const StreamKind first = StreamKindOf(groups.weight);
+  const StreamKind second = StreamKindOf(linear.weight);
+  const bool many = context.limits().shared_bytes >= kSharedOfMany;
+  PairPlan plan = {
+      .kernel = many ? KernelOf<kManyStages>(first, second) : KernelOf<kFewStages>(first, second),
+      .params = {.first = MatrixOf(groups, num_sms / num_groups),
+                 .second = MatrixOf(linear, num_sms),
+                 .num_groups = num_groups,
+                 .num_tokens = static_cast<int>(linear.num_tokens),
+                 .barrier = nullptr,
+                 .links = {}}};
   plan.grid = static_cast<unsigned>(
       std::max(num_groups * plan.params.first.num_blocks, plan.params.second.num_blocks));
-  plan.shared_bytes = SharedBytes(plan.params);
+  plan.shared_bytes = SharedBytes(plan.params, many ? kManyStages : kFewStages);
   return plan;
 }
 

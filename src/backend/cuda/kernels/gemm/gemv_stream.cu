@@ -16,7 +16,8 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // One block an SM.
-constexpr int kStages = 3;                        // 96 KB of weights that a block has in flight.
+constexpr int kManyStages = 3;                    // 96 KB of weights that a block has in flight,
+constexpr int kFewStages = 1;                     // or a third where there is too little shared memory.
 constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
 constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
 constexpr int kMaxMatrices = static_cast<int>(kMaxFusedMatrices);
@@ -68,7 +69,7 @@ __host__ __device__ __forceinline__ int ItemsAtOnce(int num_tokens) {
 }
 
 // Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
-template <StreamKind... kKinds>
+template <int kStages, StreamKind... kKinds>
 __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __grid_constant__ Params p) {
   constexpr bool kAnyFp4 = (IsFp4(kKinds) || ...);
   const int t = static_cast<int>(threadIdx.x);
@@ -187,23 +188,25 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
 using Kernel = void (*)(Params);
 
 // For a matrix, or several of that kind.
+template <int kStages>
 Kernel KernelOf(StreamKind kind) {
   switch (kind) {
     case StreamKind::kBf16:
-      return GemvStreamKernel<StreamKind::kBf16>;
+      return GemvStreamKernel<kStages, StreamKind::kBf16>;
     case StreamKind::kFp8:
-      return GemvStreamKernel<StreamKind::kFp8>;
+      return GemvStreamKernel<kStages, StreamKind::kFp8>;
     case StreamKind::kFp8Plain:
-      return GemvStreamKernel<StreamKind::kFp8Plain>;
+      return GemvStreamKernel<kStages, StreamKind::kFp8Plain>;
     case StreamKind::kMxFp4:
-      return GemvStreamKernel<StreamKind::kMxFp4>;
+      return GemvStreamKernel<kStages, StreamKind::kMxFp4>;
     case StreamKind::kNvFp4:
       break;
   }
-  return GemvStreamKernel<StreamKind::kNvFp4>;
+  return GemvStreamKernel<kStages, StreamKind::kNvFp4>;
 }
 
 // The kernel for these matrices; null where they do not go together. The release's own mixture is FP8 and BF16.
+template <int kStages>
 Kernel KernelOf(const Params& params) {
   const StreamKind first = params.matrices[0].shape.kind;
   bool alike = true;
@@ -213,8 +216,9 @@ Kernel KernelOf(const Params& params) {
     alike = alike && kind == first;
     fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
   }
-  if (alike) return KernelOf(first);
-  return fp8_or_bf16 ? static_cast<Kernel>(GemvStreamKernel<StreamKind::kFp8, StreamKind::kBf16>) : nullptr;
+  if (alike) return KernelOf<kStages>(first);
+  return fp8_or_bf16 ? static_cast<Kernel>(GemvStreamKernel<kStages, StreamKind::kFp8, StreamKind::kBf16>)
+                     : nullptr;
 }
 
 // Adds a weight's tiles to a launch.
@@ -256,14 +260,16 @@ void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> l
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
                   static_cast<unsigned>(num_groups));
-  const size_t shared_bytes =
-      kStreamWarps * sizeof(WarpRing<kStages>) + kSumsBytes +
-      static_cast<size_t>(params.max_items) * sizeof(Item) +
+  const size_t other_bytes =
+      kSumsBytes + static_cast<size_t>(params.max_items) * sizeof(Item) +
       static_cast<size_t>(params.forms.count) * StreamRowsBytes(params.cols, params.num_tokens) +
       StreamScalesBytes(params.cols, params.num_tokens) +
       static_cast<size_t>(params.max_items * params.scales_stride) * sizeof(float);
-  const uint64_t launch =
-      context.queue().Launch(KernelOf(params), grid, kStreamThreads, shared_bytes, params);
+  static_assert(kStreamWarps * sizeof(WarpRing<1>) == WarpRingsBytes(1));
+  const bool many = other_bytes + WarpRingsBytes(kManyStages) <= context.limits().shared_bytes;
+  const uint64_t launch = context.queue().Launch(
+      many ? KernelOf<kManyStages>(params) : KernelOf<kFewStages>(params), grid, kStreamThreads,
+      other_bytes + WarpRingsBytes(many ? kManyStages : kFewStages), params);
   if (!context.queue().prefetches()) return;
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {

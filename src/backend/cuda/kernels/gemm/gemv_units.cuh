@@ -4,6 +4,8 @@
 // The products and their order are those of gemm_mma.cuh; so are the bits.
 #pragma once
 
+#include "backend/cuda/device/numeric/narrow_pairs.cuh"
+#include "backend/cuda/device/ptx/generation.cuh"
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/gemm/gemv_params.h"
@@ -28,8 +30,10 @@ __device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* glob
 __device__ __forceinline__ void CopyToShared4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }
+// What is of use while the kernel in front still runs, which it does on Hopper or later.
 __device__ __forceinline__ void PrefetchToL2(const void* global, uint32_t num_bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");
+  if constexpr (kIsHopperOrLater)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");
 }
 
 // A matrix among those of one shape.
@@ -66,12 +70,9 @@ __device__ __forceinline__ void MmaHalves(float (&d)[4], const uint32_t (&a)[4],
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Two e4m3 as halves, exactly.
+// The lower or upper two e4m3 of a word.
 __device__ __forceinline__ uint32_t HalvesOfE4m3(uint32_t word, int which) {
-  uint32_t halves;
-  const auto codes = static_cast<uint16_t>(which == 0 ? word : word >> 16);
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
-  return halves;
+  return HalvesOfE4m3(static_cast<uint16_t>(which == 0 ? word : word >> 16));
 }
 
 // Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get anything: a token's
@@ -141,8 +142,7 @@ template <MatmulKind kKind>
 __device__ __forceinline__ typename Unpack<kKind>::Scales ExpandCodes(const uint8_t* codes) {
   if constexpr (kKind == MatmulKind::kMmaNvFp4) {
     constexpr float kFactor = 0x1p100F;
-    const float2 wide = __half22float2(
-        __half2(__nv_cvt_fp8x2_to_halfraw2(*reinterpret_cast<const uint16_t*>(codes), __NV_E4M3)));
+    const float2 wide = WideE4m3(*reinterpret_cast<const uint16_t*>(codes));
     // The high half of a float, twice: one instruction.
     const auto both = [](float x) { return __byte_perm(__float_as_uint(x * kFactor), 0, 0x3232); };
     return {{both(wide.x), both(wide.y)}};

@@ -193,15 +193,15 @@ __global__ void __launch_bounds__(kThreads, kDecodeScoreBlocksOfSm)
       for (int step = 0; step < kSteps; ++step) {
         const uint32_t factors = FactorsOfTiny(held, step * 16 / kReleaseKeyGroup);
         const uint32_t mine = codes[r][step] >> byte_of_word;
-        a[step][r] = ScaledPair(TinyPair<0>(mine), factors);
-        a[step][2 + r] = ScaledPair(TinyPair<4>(mine), factors);
+        a[step][r] = MulBf16x2(TinyPair<0>(mine), factors);
+        a[step][2 + r] = MulBf16x2(TinyPair<4>(mine), factors);
       }
       if (large) {
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
           const uint32_t more = MoreFactors(scales[r], step * 16 / kReleaseKeyGroup);
-          a[step][r] = ScaledPair(a[step][r], more);
-          a[step][2 + r] = ScaledPair(a[step][2 + r], more);
+          a[step][r] = MulBf16x2(a[step][r], more);
+          a[step][2 + r] = MulBf16x2(a[step][2 + r], more);
         }
       }
     }

@@ -22,5 +22,8 @@ struct TopKParams {
 
 void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params, TopKPath kernel,
                 int64_t num_tokens);
+// TopKPath::kCluster.
+void LaunchTopKCluster(CudaContext& context, const SequenceTable& table, const TopKParams& params,
+                       int64_t num_tokens);
 
 }  // namespace dsv4::backend::cuda

@@ -174,8 +174,11 @@ void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t sh
 }
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
-dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens) {
-  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() * kBlocks / num_tokens);
+// `shared_bytes`: of a block, as far as it is known; an SM has as much as one block may have, and a little more.
+dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens, size_t shared_bytes) {
+  const auto of_sm = std::clamp<int64_t>(
+      static_cast<int64_t>(context.limits().shared_bytes / (shared_bytes + size_t{1} * 1024)), 1, kBlocks);
+  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() * of_sm / num_tokens);
   return {static_cast<unsigned>(CeilDiv(pieces, CeilDiv(pieces, max_blocks))),
           static_cast<unsigned>(num_tokens)};
 }
@@ -214,7 +217,8 @@ Status GemvExperts(CudaContext& context, const ExpertTable& table, const ops::Ro
       .next_scale_bytes = static_cast<uint32_t>(data_bytes + scale_bytes <= share ? scale_bytes : 0),
       .fault = context.fault()};
   const int64_t pairs = CeilDiv(width, kTileRows) * top_k;
-  const dim3 pair_grid = Grid(context, pairs, num_tokens);
+  const dim3 pair_grid =
+      Grid(context, pairs, num_tokens, kRingBytes + StreamRowsBytes(table.w1.cols, 1) + size_t{4} * 1024);
   const auto rounds = static_cast<size_t>(CeilDiv(pairs, pair_grid.x));
   ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
     LaunchGateUp<kKind>(context, params, pair_grid,
@@ -230,7 +234,8 @@ Status GemvExperts(CudaContext& context, const ExpertTable& table, const ops::Ro
   params.y = args.y.data;
   ForStreamKind(params.shape.kind, [&]<StreamKind kKind>() {
     const int64_t tiles = CeilDiv(table.w2.rows, kTileRows);
-    const dim3 grid = Grid(context, tiles, num_tokens);
+    const dim3 grid = Grid(context, tiles, num_tokens,
+                           kRingBytes + StreamRowsBytes(table.w2.cols, top_k) + size_t{1} * 1024);
     LaunchDown<kKind>(context, params, grid,
                       kRingBytes + StreamRowsBytes(table.w2.cols, top_k) +
                           StreamScalesBytes(table.w2.cols, top_k) +

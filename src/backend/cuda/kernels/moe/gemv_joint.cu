@@ -19,8 +19,8 @@ namespace {
 constexpr int kMostStages = 8;
 constexpr int kMostOfBatch = 32;                              // A lane asks for an item,
 constexpr int kMostOfTopK = static_cast<int>(kMaxJointTopK);  // and has a slot.
-// What a block may have beside what the kernel has by name.
-constexpr size_t kSharedBytes = DeviceLimits().shared_bytes - size_t{4} * 1024;
+// What the kernel has by name.
+constexpr size_t kNamedBytes = size_t{4} * 1024;
 // Row tiles whose sums are added at once.
 constexpr int kItemsAtOnce = 24;
 
@@ -365,7 +365,7 @@ Kernel KernelOf(StreamKind kind) {
 }
 
 // How the items of each part are divided into batches and rounds, and how many batches fit beside all else.
-size_t Divide(Params& p, int num_blocks) {
+size_t Divide(Params& p, int num_blocks, size_t shared_bytes) {
   p.stage_bytes = 0;
   for (const PartShape& part : p.parts) {
     if (part.tiles > 0) p.stage_bytes = std::max(p.stage_bytes, TileBytes(part.shape));
@@ -393,7 +393,7 @@ size_t Divide(Params& p, int num_blocks) {
               alignof(Item)) *
           alignof(Item);
   const size_t others = before_items + static_cast<size_t>(num_items) * sizeof(Item);
-  const auto left = static_cast<int64_t>(kSharedBytes) - static_cast<int64_t>(others);
+  const auto left = static_cast<int64_t>(shared_bytes - kNamedBytes) - static_cast<int64_t>(others);
   p.stages = static_cast<int>(std::clamp<int64_t>(left / p.stage_bytes, 0, kMostStages));
   const size_t stages_bytes = static_cast<size_t>(p.stages) * static_cast<size_t>(p.stage_bytes);
   p.items_at = static_cast<int>(stages_bytes + before_items);
@@ -462,7 +462,7 @@ JointPlan PlanOf(const CudaContext& context, const JointExpertsWork& experts, co
   for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
   const int num_blocks = std::min(std::max(1, context.limits().num_sms / experts.num_tokens), tiles);
   plan.grid = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(experts.num_tokens));
-  plan.shared_bytes = Divide(params, num_blocks);
+  plan.shared_bytes = Divide(params, num_blocks, context.limits().shared_bytes);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"
+#include "backend/cuda/device/ptx/generation.cuh"
 #include "backend/cuda/device/sync/grid_barrier.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
@@ -16,20 +17,20 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kStages = 3;      // Of warps that ask for themselves.
 constexpr int kMostItems = 16;  // That a block has in flight where they come whole.
-// What a block may have beside what the kernel has by name.
-constexpr size_t kSharedBytes = size_t{224} * 1024;
 
-// What is multiplied at a time: kTiles row tiles that come together; 0: one, which does not come whole.
+// What is multiplied at a time: kTiles row tiles that come together; 0: one, which does not come whole; kSmall: the same, where there is
+// little shared memory.
+constexpr int kSmall = -1;
 template <int kTiles>
 struct Items {
   static constexpr bool kWhole = kTiles > 0;
+  static constexpr int kStages = kTiles == kSmall ? 1 : 3;  // Of warps that ask for themselves.
   static constexpr int kCount = kWhole ? kTiles : 1;
   static constexpr int kRows = kCount * kTileRows;
   static constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
   static constexpr size_t kSumsBytes =
-      size_t{kWhole ? 16 : 24} * 1024;  // Of segments, until they are added; twice.
+      size_t{kTiles == kSmall ? 8 : (kWhole ? 16 : 24)} * 1024;  // Of segments, until they are added; twice.
   // At a time, of each half of the warps.
   static_assert(kSumsBytes >= kItemStep * kMaxGemvTokens * kSegments * kCount * sizeof(SegmentSums));
 };
@@ -142,13 +143,12 @@ __host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape) {
   return kTiles == 1 && NeedsSpread(shape) ? kStreamWarps : 0;
 }
 
-// kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are SMs.
 template <StreamKind kKind, int kMatrices, int kTiles>
-__global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
-    GroupedGemvRunsKernel(const __grid_constant__ Params p) {
+__device__ __forceinline__ void RunItems(const Params& p) {
   static_assert(kMatrices == 1 || kTiles <= 1);  // In which order sums lie.
   using Of = Items<kTiles>;
   constexpr bool kWhole = Of::kWhole;
+  constexpr int kStages = Of::kStages;
   constexpr MatmulKind kFormat = FormatOf(kKind);
   const int t = static_cast<int>(threadIdx.x);
   extern __shared__ __align__(kTileAlignment) unsigned char all_shared[];
@@ -265,6 +265,17 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
   }
 }
 
+// kMatrices: 2, gate and up one after the other; 1, down. Grid: as many blocks as there are SMs.
+template <StreamKind kKind, int kMatrices, int kTiles>
+__global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
+    GroupedGemvRunsKernel(const __grid_constant__ Params p) {
+  if constexpr (kTiles != kSmall && !kIsHopperOrLater) {
+    __trap();  // Never launched.
+  } else {
+    RunItems<kKind, kMatrices, kTiles>(p);
+  }
+}
+
 template <StreamKind kKind, int kMatrices>
 void Launch(CudaContext& context, bool whole, Params& params) {
   const auto blocks = static_cast<unsigned>(context.queue().num_sms());
@@ -282,15 +293,20 @@ void Launch(CudaContext& context, bool whole, Params& params) {
     context.queue().NoteReader(number, {});
   };
   // Whether so many row tiles at a time have room.
+  const DeviceLimits& limits = context.limits();
+  // What a block may have beside what the kernel has by name.
+  const size_t most_bytes = limits.shared_bytes - size_t{3} * 1024;
   const auto launch_whole = [&]<int kTiles>() {
     using Of = Items<kTiles>;
     // One is multiplied by each half of the warps, and one, or of several tiles two, are on their way.
     constexpr size_t kLeastItems = kTiles > 1 ? 4 : 3;
     const auto item_bytes = static_cast<size_t>(TileBytes(params.shape, Of::kRows));
     const size_t others = others_of.template operator()<kTiles>();
-    if (!whole || params.rows % Of::kRows != 0 || others + kLeastItems * item_bytes > kSharedBytes)
+    if (!whole || !limits.has_tma() || params.rows % Of::kRows != 0 ||
+        others + kLeastItems * item_bytes > most_bytes) {
       return false;
-    params.stages = static_cast<int>(std::min<size_t>((kSharedBytes - others) / item_bytes, kMostItems));
+    }
+    params.stages = static_cast<int>(std::min<size_t>((most_bytes - others) / item_bytes, kMostItems));
     launch.template operator()<kTiles>(static_cast<size_t>(params.stages) * item_bytes);
     return true;
   };
@@ -299,7 +315,15 @@ void Launch(CudaContext& context, bool whole, Params& params) {
   }
   if (launch_whole.template operator()<1>()) return;
   params.stages = 0;
-  launch.template operator()<0>(kStreamWarps * sizeof(WarpRing<kStages>));
+  const auto launch_warps = [&]<int kTiles>() {
+    launch.template operator()<kTiles>(WarpRingsBytes(Items<kTiles>::kStages));
+  };
+  if (limits.has_tma() &&
+      WarpRingsBytes(Items<0>::kStages) + others_of.template operator()<0>() <= limits.shared_bytes) {
+    launch_warps.template operator()<0>();
+  } else {
+    launch_warps.template operator()<kSmall>();
+  }
 }
 
 template <StreamKind kKind>

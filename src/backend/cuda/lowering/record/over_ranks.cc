@@ -4,6 +4,7 @@
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/record/indexer.h"
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
@@ -108,6 +109,10 @@ RowsChosenHere FindRowsChosenHere(CudaContext& context, const ops::AttentionPart
 
 bool FuseAttentionPart(CudaContext& context, const AttentionPartWork& work) {
   const PartParams& p = work.params;
+  const DeviceLimits& limits = context.limits();
+  if (!limits.has_clusters() ||
+      DecodeClusterSharedBytes(p.head_dim, kMaxOverRanksTiles) > limits.shared_bytes)
+    return false;
   const int64_t heads = p.num_tokens * p.num_heads;
   return context.lowering().Fuse(
       {.kind = OpKind::kAttentionPart,

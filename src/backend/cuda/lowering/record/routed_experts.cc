@@ -63,7 +63,8 @@ Status ComputeTerms(CudaContext& context, const ExpertTable& table, const TermsW
     case ExpertsPath::kBlockScaled:
       return ExpertTermsOfAny(context, table, true, work);
     case ExpertsPath::kGroupedGemvRuns: {
-      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, group(RunTokensPerTile(table.w1, table.w2)));
+      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups,
+                                   group(RunTokensPerTile(table.w1, table.w2, context.limits())));
       return GroupedGemvRuns(context, table, groups, work.args);
     }
     case ExpertsPath::kGroupedGemvStream: {

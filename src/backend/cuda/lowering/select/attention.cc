@@ -37,8 +37,12 @@ bool HasMmaWidth(DType dtype, int64_t head_dim) {
 bool FitsMma(const AttentionShape& s, const DeviceLimits&) { return HasMmaWidth(s.dtype, s.head_dim); }
 
 bool FitsDecodeCluster(const AttentionShape& s, const DeviceLimits& d) {
-  return FitsMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
-         InSteps(CeilOf(s.max_keys, kAttentionTileKeys)) <= kMaxDecodeClusterTiles;
+  const int64_t tiles = InSteps(CeilOf(s.max_keys, kAttentionTileKeys));
+  constexpr int kFewestTiles =
+      4;  // That a block of the smallest cluster may have to hold (BlocksOfDecodeCluster).
+  return d.has_clusters() && FitsMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
+         tiles <= kMaxDecodeClusterTiles &&
+         DecodeClusterSharedBytes(s.head_dim, kFewestTiles) <= d.shared_bytes;
 }
 
 bool FitsAll(const AttentionShape&, const DeviceLimits&) { return true; }

@@ -60,6 +60,19 @@ int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<i
 // Tiles that a block's shared memory holds the results of.
 inline constexpr int64_t kMaxDecodeBlockTiles = 4;
 
+// Shared memory of a block of decode_cluster that holds the results of so many tiles.
+constexpr size_t DecodeClusterSharedBytes(int64_t head_dim, int64_t tiles) {
+  constexpr size_t kHeads = 16;
+  constexpr size_t kKeys = 64;
+  constexpr size_t kPad = 8;
+  const auto dim = static_cast<size_t>(head_dim);
+  const size_t tile =
+      (kKeys + kHeads) * (dim + kPad) * 2 + kHeads * (kKeys + kPad) * 2 + kKeys * sizeof(void*);
+  const size_t results =
+      kHeads * (dim > kKeys + 4 ? dim : kKeys + 4) * sizeof(float) + kHeads * sizeof(float);
+  return tile + kHeads * sizeof(float) + static_cast<size_t>(tiles) * results;
+}
+
 // Whether packed rows of the release are widened in front of attention (kernels/attention/widen_rows.h), which then reads wide ones: of the
 // rows that all tokens together may read, each is read several times, and there is memory for them.
 struct RowReads {

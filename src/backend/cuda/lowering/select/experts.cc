@@ -47,29 +47,29 @@ bool FitsBlockScaled(const ExpertsShape& s, const DeviceLimits& d) {
   return s.alike && HasBlockScaled(d.block_scaled, s.w1) && HasBlockScaled(d.block_scaled, s.w2);
 }
 
-bool FitsGemvExperts(const ExpertsShape& s, const DeviceLimits&) {
+bool FitsGemvExperts(const ExpertsShape& s, const DeviceLimits& d) {
   return s.sums && CanStreamBoth(s) && s.num_tokens <= kMaxGemvTokens &&
-         CanStreamRows(s.x_dtype, s.x, s.w1.cols, s.w1.cols, 1) &&
-         CanStreamRows(s.x_dtype, s.x, s.w2.cols, s.w2.cols, s.top_k);
+         CanStreamRows(s.x_dtype, s.x, s.w1.cols, s.w1.cols, 1, d.shared_bytes) &&
+         CanStreamRows(s.x_dtype, s.x, s.w2.cols, s.w2.cols, s.top_k, d.shared_bytes);
 }
 
 bool FitsGemvJoint(const ExpertsShape& s, const DeviceLimits& d) {
-  return FitsGemvExperts(s, d) && AreFp4(s) && s.num_tokens <= kNumGridBarriers && s.top_k <= kMaxJointTopK &&
-         s.bulk_aligned;
+  return d.has_tma() && FitsGemvExperts(s, d) && AreFp4(s) && s.num_tokens <= kNumGridBarriers &&
+         s.top_k <= kMaxJointTopK && s.bulk_aligned;
 }
 
 // Few tokens an expert, if every expert is chosen as often as another.
-bool FitsGroupedGemv(const ExpertsShape& s, bool runs) {
+bool FitsGroupedGemv(const ExpertsShape& s, const DeviceLimits& d, bool runs) {
   const int64_t num_here = s.num_assignments() * s.num_here / s.num_experts;
   const bool few = s.num_tokens <= kMaxGroupedGemvTokens || (runs && num_here <= kMaxGroupedGemvAssignments);
   return few && CanStreamBoth(s) && s.num_assignments() <= kMaxGemvTokensOfExpert * s.num_experts &&
-         CanStreamRows(s.x_dtype, s.x, s.w1.cols, s.w1.cols, 1) &&
-         CanStreamRows(s.x_dtype, s.x, s.w2.cols, s.w2.cols, 1);
+         CanStreamRows(s.x_dtype, s.x, s.w1.cols, s.w1.cols, 1, d.shared_bytes) &&
+         CanStreamRows(s.x_dtype, s.x, s.w2.cols, s.w2.cols, 1, d.shared_bytes);
 }
-bool FitsRuns(const ExpertsShape& s, const DeviceLimits&) {
-  return RunTokensPerTile(s.w1, s.w2) > 0 && FitsGroupedGemv(s, true);
+bool FitsRuns(const ExpertsShape& s, const DeviceLimits& d) {
+  return RunTokensPerTile(s.w1, s.w2, d) > 0 && FitsGroupedGemv(s, d, true);
 }
-bool FitsStream(const ExpertsShape& s, const DeviceLimits&) { return FitsGroupedGemv(s, false); }
+bool FitsStream(const ExpertsShape& s, const DeviceLimits& d) { return FitsGroupedGemv(s, d, false); }
 
 bool FitsGroupedWide(const ExpertsShape& s, const DeviceLimits& d) {
   return d.has_wgmma() && s.num_assignments() >= kMinWideTokensOfExpert * s.num_experts && FitsWide(s.w1) &&
@@ -121,10 +121,13 @@ bool WantsE4m3(const ExpertsShape& s, const DeviceLimits& d) {
   return FitsFp8(s.w1) && FitsFp8(s.w2) && CanGroupAndPack(s);
 }
 
-int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2) {
-  constexpr size_t kMostBytes = size_t{68} * 1024;  // Activations of a tile, beside the ring of weights.
+int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2, const DeviceLimits& device) {
+  // Activations of a tile, beside the ring of weights, sums, and what is known of runs.
+  constexpr size_t kMost = size_t{68} * 1024;
+  constexpr size_t kOthers = WarpRingsBytes(1) + size_t{2 * 8 + 5} * 1024;
+  const size_t most_bytes = std::min(kMost, device.shared_bytes - kOthers);
   if (!IsFp4(StreamKindOf(w1)) || StreamKindOf(w2) != StreamKindOf(w1)) return 0;
-  return LargestTile(w1, w2, static_cast<int>(kMaxGemvTokens), kMostBytes);
+  return LargestTile(w1, w2, static_cast<int>(kMaxGemvTokens), most_bytes);
 }
 
 int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2) {

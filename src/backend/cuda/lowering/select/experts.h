@@ -47,7 +47,7 @@ inline Plan<ExpertsPath> ChooseExperts(const ExpertsShape& shape, const DeviceLi
 bool WantsE4m3(const ExpertsShape& shape, const DeviceLimits& device);
 
 // Assignments of one tile of grouped_gemv_runs, or of grouped_gemv_stream; 0: experts that the kernel does not take.
-int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2);
+int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2, const DeviceLimits& device);
 int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2);
 
 inline constexpr int64_t kMaxJointTopK = 32;

@@ -7,9 +7,9 @@ namespace {
 
 constexpr int64_t kColumnsOfThread = 8;
 
-bool FitsCluster(const HcPreShape& s, const DeviceLimits&) {
-  return s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcClusterTokens && s.dim <= kMaxHcClusterDim &&
-         HasHcRuns(s) && s.cluster_fits && s.cluster_fits();
+bool FitsCluster(const HcPreShape& s, const DeviceLimits& d) {
+  return d.has_clusters() && s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcClusterTokens &&
+         s.dim <= kMaxHcClusterDim && HasHcRuns(s) && s.cluster_fits && s.cluster_fits();
 }
 bool FitsEights(const HcPreShape& s, const DeviceLimits& d) {
   return s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcStepTokens && HasHcRuns(s) &&

@@ -22,8 +22,8 @@ bool FitsMma(const IndexerShape& s, const DeviceLimits&) {
 }
 
 bool FitsCluster(const IndexerShape& s, const DeviceLimits& d) {
-  return FitsMma(s, d) && s.max_visible > s.top_k && s.max_visible <= kIndexerClusterEntries && s.clusters &&
-         s.num_tokens <= s.clusters();
+  return d.has_clusters() && FitsMma(s, d) && s.max_visible > s.top_k &&
+         s.max_visible <= kIndexerClusterEntries && s.clusters && s.num_tokens <= s.clusters();
 }
 
 // Four tokens a block are mostly of one sequence; fewer, or with fewer entries, are too few blocks to pay for fetching four queries.
@@ -57,8 +57,8 @@ constexpr std::array<Rule<IndexerPath, IndexerShape>, 5> kRules = {{
 
 constexpr std::array<Rule<TopKPath, TopKShape>, 2> kTopKRules = {{
     {TopKPath::kCluster, "indexer/top_k", "from 4096 scores a token: a cluster of eight, four or two blocks",
-     [](const TopKShape& s, const DeviceLimits&) {
-       return s.has_scores && s.max_visible >= kMinClusterTopK;
+     [](const TopKShape& s, const DeviceLimits& d) {
+       return d.has_clusters() && s.has_scores && s.max_visible >= kMinClusterTopK;
      }},
     {TopKPath::kBlock, "indexer/top_k", "the rest: a block a token",
      [](const TopKShape&, const DeviceLimits&) { return true; }},

@@ -24,9 +24,9 @@ bool FitsTmaFp8(const LinearShape& s, const DeviceLimits& d) {
          CanPack(s.x, s.x_stride, s.num_groups * w.cols);
 }
 
-bool FitsGemvStream(const LinearShape& s, const DeviceLimits&) {
+bool FitsGemvStream(const LinearShape& s, const DeviceLimits& d) {
   return s.num_tokens <= kMaxGemvTokens && CanStreamWeight(s.weight, s.rows_per_group()) &&
-         CanStreamRows(s.x_dtype, s.x, s.weight.cols, s.x_stride, s.num_tokens);
+         CanStreamRows(s.x_dtype, s.x, s.weight.cols, s.x_stride, s.num_tokens, d.shared_bytes);
 }
 
 bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {

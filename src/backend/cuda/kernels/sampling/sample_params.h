@@ -1,0 +1,31 @@
+// What the kernels that choose tokens are told.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::backend::cuda {
+
+class CudaContext;
+
+// A row's choice as the kernel wants it.
+struct RowChoice {
+  double uniform;
+  float temperature;  // 0: greedy.
+  float top_p;
+  float lowest_exponent;
+  int32_t top_k;  // 0: off.
+};
+
+struct SampleParams {
+  const float* logits;
+  const uint8_t* allowed;  // May be null.
+  const RowChoice* choices;
+  int32_t* tokens;
+  int32_t* faults;
+  int vocab_size;
+};
+
+// A cluster of blocks a row (sample_cluster.cu).
+void LaunchSampleCluster(CudaContext& context, const SampleParams& params, int64_t num_rows);
+
+}  // namespace dsv4::backend::cuda

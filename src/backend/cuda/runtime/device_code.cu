@@ -1,0 +1,20 @@
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/runtime/device_code.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+// Never launched: it has code for what all others have code for.
+__global__ void ProbeKernel() {}
+
+}  // namespace
+
+cudaError_t FindCodeCapability(int* capability) {
+  cudaFuncAttributes attributes = {};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, ProbeKernel);
+  *capability = attributes.ptxVersion;
+  return error;
+}
+
+}  // namespace dsv4::backend::cuda
