@@ -31,6 +31,7 @@ struct Items {
   static constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
   static constexpr size_t kSumsBytes =
       size_t{kTiles == kSmall ? 8 : (kWhole ? 16 : 24)} * 1024;  // Of segments, until they are added; twice.
+  static_assert(kRows % kTileRows == 0 && kStages > 0);
   // At a time, of each half of the warps.
   static_assert(kSumsBytes >= kItemStep * kMaxGemvTokens * kSegments * kCount * sizeof(SegmentSums));
 };
