@@ -6,13 +6,13 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // Never launched: it has code for what all others have code for.
-__global__ void ProbeKernel() {}
+__global__ void DeviceCodeKernel() {}
 
 }  // namespace
 
 cudaError_t FindCodeCapability(int* capability) {
   cudaFuncAttributes attributes = {};
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, ProbeKernel);
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, DeviceCodeKernel);
   *capability = attributes.ptxVersion;
   return error;
 }

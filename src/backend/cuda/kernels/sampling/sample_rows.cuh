@@ -33,10 +33,10 @@ struct Loaded {
   uint64_t best;
   int first_bad;  // INT_MAX: none.
 };
-__device__ uint64_t RankedToken(float logit, int id) {
+__device__ inline uint64_t RankedToken(float logit, int id) {
   return static_cast<uint64_t>(OrderedKey(logit)) << 32 | ~static_cast<uint32_t>(id);
 }
-__device__ Loaded Join(const Loaded& a, const Loaded& b) {
+__device__ inline Loaded Join(const Loaded& a, const Loaded& b) {
   return {max(a.best, b.best), min(a.first_bad, b.first_bad)};
 }
 
@@ -69,7 +69,7 @@ __device__ void Exchange(T* mine, T* all) {
 }
 
 // The row's piece to `piece`, -infinity where a token is not allowed.
-__device__ Loaded Load(const SampleParams& p, int64_t row, int first, int count, float* piece) {
+__device__ inline Loaded Load(const SampleParams& p, int64_t row, int first, int count, float* piece) {
   __shared__ Loaded of_warp[kWarps];
   const float* const logits = p.logits + row * p.vocab_size + first;
   const uint8_t* const allowed = p.allowed == nullptr ? nullptr : p.allowed + first;
@@ -109,7 +109,8 @@ struct Selection {
 };
 
 // The bucket in which, counted from the highest, the sum reaches `wanted`. One warp calls it, eight buckets a lane; one lane writes.
-__device__ void NextDigit(const double* buckets, int shift, Selected now, double wanted, Selected* next) {
+__device__ inline void NextDigit(const double* buckets, int shift, Selected now, double wanted,
+                                 Selected* next) {
   constexpr int kEach = kBuckets / 32;
   const int lane = static_cast<int>(threadIdx.x);
   const int highest = kBuckets - 1 - lane * kEach;
@@ -212,7 +213,7 @@ __device__ Threshold ThresholdOfTopK(Selection& selection, const Piece& piece, i
 }
 
 // The weight of the token that a key stands for. Keys of -0 are those of +0, which weighs as much.
-__device__ float WeightOfKey(const Piece& piece, uint32_t key) {
+__device__ inline float WeightOfKey(const Piece& piece, uint32_t key) {
   const float logit = __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
   return sampling::WeightOf(logit, piece.highest, piece.temperature);
 }
