@@ -19,6 +19,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
 #include "backend/cuda/cuda_backend.h"
+#include "comm/loopback_group.h"
 #include "comm/observed_group.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/forecast.h"
@@ -163,7 +164,8 @@ Result<double> Bench::BytesWithoutReplication(int64_t depth) {
 
 Status Bench::Load() {
   ModelFlags flags = options_.model;
-  if (flags.group != nullptr) flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
+  if (flags.group != nullptr && report_.loopback_ranks == 0)
+    flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
   for (Target& target : targets_) {
     LoadBar bar;
     DSV4_ASSIGN_OR_RETURN_STATUS(
@@ -174,6 +176,7 @@ Status Bench::Load() {
                                               BenchRunOptions{.repeat = options_.repeat,
                                                               .profile = options_.profile,
                                                               .seed = options_.seed,
+                                                              .check = report_.loopback_ranks == 0,
                                                               .exchanges = flags.exchange_hooks});
   }
   report_.num_layers = targets_.front().model->num_layers();
@@ -258,10 +261,12 @@ Status Bench::RunDecodes() {
 Status Bench::Run() {
   report_.model = source_.name();
   report_.numerics = options_.model.numerics;
+  if (const auto& group = options_.model.group; group != nullptr && comm::IsLoopback(*group))
+    report_.loopback_ranks = group->size();
   DSV4_RETURN_IF_ERROR(MakeBackends());
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
   report_.memory.weights_bytes = checkpoint->num_bytes();
-  if (options_.check) DSV4_RETURN_IF_ERROR(Check());
+  if (options_.check && report_.loopback_ranks == 0) DSV4_RETURN_IF_ERROR(Check());
   ForgetPeakMemory();
   DSV4_RETURN_IF_ERROR(Load());
   if (const model::Model& model = *targets_.front().model; !model.options().experts.all_resident()) {

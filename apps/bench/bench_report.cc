@@ -142,7 +142,13 @@ std::string HeaderText(const BenchReport& report) {
   std::string text =
       fmt::format("model    {}, {} layers, numerics {}\n", report.model, report.num_layers, report.numerics);
   text += fmt::format("backend  {}; {} threads\n", fmt::join(report.backends, ", "), report.num_threads);
-  if (report.checks.empty()) text += "output   UNCHECKED (--check off)\n";
+  if (report.loopback_ranks > 0) {
+    text +=
+        fmt::format("output   UNCHECKED: rank 0 of {}, whose exchanges come back to it (--loopback-ranks)\n",
+                    report.loopback_ranks);
+  } else if (report.checks.empty()) {
+    text += "output   UNCHECKED (--check off)\n";
+  }
   for (const BenchCheck& check : report.checks) {
     text += fmt::format(
         "output   {}: checked against the reference in {} layers ({:.0f} s): every op of a prefill of {}; "
@@ -240,6 +246,7 @@ Json ToJson(const BenchReport& report) {
                {"numerics", report.numerics},
                {"backends", report.backends},
                {"threads", report.num_threads}};
+  if (report.loopback_ranks > 0) json["loopback_ranks"] = report.loopback_ranks;
   json["checks"] = report.checks.empty() ? Json("UNCHECKED") : Json::array();
   for (const BenchCheck& check : report.checks) {
     json["checks"].push_back({{"backend", check.backend},

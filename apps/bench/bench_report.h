@@ -42,6 +42,8 @@ struct BenchReport {
   std::string numerics;
   int64_t num_layers = 0;
   int num_threads = 0;
+  int loopback_ranks =
+      0;  // One of so many ranks, alone (comm/loopback_group.h): its logits are no model's. 0: not so.
   std::vector<std::string> backends;
   std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;

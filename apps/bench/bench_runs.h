@@ -52,6 +52,8 @@ struct BenchRunOptions {
   int repeat = 5;  // Timed steps of a row at least, but for long prefills; at most kMaxRepeat.
   bool profile = false;
   uint64_t seed = 0;
+  bool check =
+      true;  // A row of a step is compared with a step of its own. Rank 0 alone (comm/loopback_group.h) makes none equal.
   std::shared_ptr<comm::ExchangeHooks> exchanges;  // Of the model's group; null for one rank.
 };
 // Short steps are repeated more often. One warm-up step and the timed ones must be taken back again.

@@ -1,4 +1,6 @@
 // `dsv4 bench` on the command line.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "apps/bench/bench_speculation.h"
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
+#include "comm/loopback_group.h"
 
 namespace dsv4::apps {
 namespace {
@@ -122,16 +125,36 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
   });
 }
 
+// Rank 0 of so many, alone.
+Status EnterLoopback(ModelFlags& flags, int num_ranks) {
+  if (flags.group != nullptr)
+    return InvalidArgument("--loopback-ranks: got several ranks, wanted one process");
+  // Other placements exchange parts of unequal length, and what would come back is not such as a rank sends.
+  if (flags.placement != "auto" && flags.placement != "tensor") {
+    return InvalidArgument(fmt::format(
+        "--loopback-ranks: got --placement {}, wanted tensor, which auto is here", flags.placement));
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(flags.placed, model::ParsePlacement("tensor", num_ranks));
+  flags.group = comm::MirrorGroup(num_ranks);
+  return {};
+}
+
 }  // namespace
 
 void RegisterBench(Commands& commands) {
   const auto kept = std::make_shared<BenchOptions>();
+  const auto loopback_ranks = std::make_shared<int>(0);
   const auto server = std::make_shared<ServerBenchOptions>();
   const auto speculation = std::make_shared<SpeculationBenchOptions>();
   BenchOptions& options = *kept;
   CLI::App& bench = commands.AddOverRanks(
       "bench", "Time prefills and decode steps against the machine's bounds",
-      [kept, server, speculation](const Invocation& invocation) {
+      [kept, server, speculation, loopback_ranks](const Invocation& invocation) {
+        ModelFlags flags = invocation.model;
+        if (*loopback_ranks > 0) {
+          if (const Status entered = EnterLoopback(flags, *loopback_ranks); !entered.ok())
+            return Fail(entered, kExitBadUsage);
+        }
         if (!speculation->acceptance.empty()) {
           const std::vector<int64_t> depths = *ParseBenchList(kept->depth, 0);
           return RunAcceptanceBench({.drafter = speculation->drafter,
@@ -139,7 +162,7 @@ void RegisterBench(Commands& commands) {
                                      .depth = depths.size() == 1 ? depths[0] : 0,
                                      .seed = kept->seed,
                                      .json = kept->json},
-                                    invocation.model);
+                                    flags);
         }
         if (!speculation->drafter.empty()) {
           speculation->repeat = kept->repeat;
@@ -154,7 +177,7 @@ void RegisterBench(Commands& commands) {
           return RunServerBench(*server);
         }
         if (kept->rows != "none") kept->prefill = kept->batch = "none";
-        kept->model = invocation.model;
+        kept->model = std::move(flags);
         kept->model.explain = kept->explain;
         return RunBenchCommand(*kept);
       },
@@ -207,6 +230,14 @@ void RegisterBench(Commands& commands) {
   AddServerBench(bench, *server);
   AddSpeculationBench(bench, *speculation, *server);
   AddRankFlags(bench, commands.model());
+  CLI::Option* loopback =
+      bench
+          .add_option(
+              "--loopback-ranks", *loopback_ranks,
+              "Time what rank 0 of N does by itself: what it sends comes back to it, and nothing is checked")
+          ->check(CLI::Range(2, 64));
+  for (const char* other : {"--server", "--prompts", "--isa", "--ranks", "--gpus", "--check"})
+    loopback->excludes(bench.get_option(other));
 }
 
 }  // namespace dsv4::apps

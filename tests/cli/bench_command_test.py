@@ -38,6 +38,24 @@ class Bench(unittest.TestCase):
         self.assertEqual(unchecked.returncode, 0, unchecked.stderr)
         self.assertIn("UNCHECKED", unchecked.stdout)
 
+    def test_a_rank_by_itself(self):
+        def bench(*arguments):
+            return dsv4("bench", "--repeat", "1", *arguments, "--loopback-ranks", "2")
+
+        alone = dsv4_json("bench", "--repeat", "1", "--depth", "64", "--rows", "1,4", "--check", "off", "--json")
+        rank = json.loads(bench("--depth", "64", "--rows", "1,4", "--json").stdout)
+        self.assertEqual((rank["checks"], rank["loopback_ranks"]), ("UNCHECKED", 2))
+        for of_rank, whole in zip(rank["rows"], alone["rows"], strict=True):
+            self.assertLess(of_rank["weight_bytes"], 0.75 * whole["weight_bytes"])
+        batch = bench("--depth", "64", "--prefill", "16", "--batch", "1,3")
+        self.assertEqual(batch.returncode, 0, batch.stderr)
+        self.assertIn("UNCHECKED: rank 0 of 2", batch.stdout)
+        steps = bench("--speculation", "dspark:5", "--acceptance", "0.9,0.8,0.7,0.6,0.5", "--depth", "8")
+        self.assertEqual(steps.returncode, 0, steps.stderr)
+        self.assertIn("verifying 6 rows", steps.stdout)
+        for wrong in (("--ranks", "2"), ("--placement", "expert"), ("--check", "off")):
+            self.assertEqual(bench(*wrong).returncode, 2, wrong)
+
     def test_bytes_and_multiply_adds_are_what_the_step_needs(self):
         files = sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
         one, three, deep = self.row(depth=0, batch=1, kind="decode"), self.row(depth=0, batch=3), self.row(depth=600, batch=1)
