@@ -150,9 +150,14 @@ void ExpectHyperConnectionsTogether(int64_t dim, Combining combining, bool post_
     const int64_t of_linear = device.launches() - before_linear;
     run(cut, true);
     const auto alone = all(cut);
+    const int64_t apart = device.launches() - launches;
     run(cut, false);
     const auto together = all(cut);
-    EXPECT_EQ(device.launches() - launches, (tokens <= 8 ? 1 : 2) + of_linear) << what;
+    if (device.runs_hopper_code()) {
+      EXPECT_EQ(device.launches() - launches, (tokens <= 8 ? 1 : 2) + of_linear) << what;
+    } else {
+      EXPECT_LE(device.launches() - launches, apart) << what;
+    }
     for (size_t i = 0; i < written.size(); ++i) {
       EXPECT_EQ(together[i] == alone[i], true) << what << ", together, " << names[i];
       EXPECT_EQ(alone[i] == of_many[i], true) << what << ", of many, " << names[i];

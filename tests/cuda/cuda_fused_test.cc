@@ -53,7 +53,7 @@ TEST(CudaFused, AttentionAndTheRotationOfItsOutput) {
                                                           .frequencies = frequencies.view,
                                                           .inverse = true});
           },
-          {&o});
+          {&o}, OneLaunch::kOnHopper);
     }
   }
 }
@@ -371,7 +371,7 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
                 return device.table().linear(device.context(),
                                              {.x = hidden.view, .weight = &weight, .y = shared.view});
               },
-              {&routed, &shared});
+              {&routed, &shared}, OneLaunch::kOnHopper);
         }
       }
     }

@@ -147,7 +147,7 @@ class Rank {
     if (joins != Joins::kAll) HandOver();
     Must(device_.table().merge_candidates(device_.context(), {all_.view, selected_.view}));
     rows_ = backend::cuda::FindRowsChosenHere(context, Part());
-    EXPECT_EQ(rows_.rows != nullptr, joins == Joins::kAll);
+    EXPECT_EQ(rows_.rows != nullptr, joins == Joins::kAll && device_.runs_hopper_code());
   }
   void HandOver() {
     Must(context().queue().OnStream("test", [](cudaStream_t) { return Status(); }));
@@ -298,7 +298,7 @@ TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
           EXPECT_EQ(rank.selected(), want) << of_rank;
           EXPECT_EQ(rank.state().round, rounds) << of_rank;
           EXPECT_EQ(rank.state().broken, 0) << of_rank;
-          if (mixed) continue;
+          if (mixed || !rank.device().runs_hopper_code()) continue;
           std::vector<int32_t> want_rows;
           for (const int32_t entry : want) {
             if (entry % c.ranks == r) want_rows.push_back(entry / c.ranks);

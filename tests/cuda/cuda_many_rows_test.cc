@@ -260,7 +260,8 @@ void ExpectOnePackLess(const std::vector<Format>& formats, int64_t tokens) {
   const Run alone = run(true, nothing);
   const Run together = run(false, nothing);
   EXPECT_EQ(together.results == alone.results, true) << what;
-  EXPECT_EQ(together.launches, alone.launches - 1) << what;
+  // Only kernels for Hopper's tensor cores have their tokens packed.
+  EXPECT_EQ(together.launches, alone.launches - (device.runs_hopper_code() ? 1 : 0)) << what;
   // Changed by a launch, then by a copy.
   for (const bool scales : {true, false}) {
     const Run first = run(true, nothing);

@@ -13,6 +13,7 @@
 
 #include "tests/cuda/device_tensors.h"
 #include "tests/cuda/mixes.h"
+#include "tests/cuda/one_launch.h"
 
 namespace dsv4::testing {
 namespace {
@@ -121,7 +122,8 @@ struct Product {
 };
 
 // Linears that follow each other and read the same activations are one launch; each gives what it gives alone.
-void ExpectOneLaunch(const std::vector<Product>& products, int64_t cols, int64_t tokens) {
+void ExpectLinearsInOneLaunch(const std::vector<Product>& products, int64_t cols, int64_t tokens,
+                              OneLaunch where) {
   const std::string what = std::to_string(products.size()) + " linears, the first " +
                            FormatText(products.front().format) + " [" +
                            std::to_string(products.front().rows) + ", " + std::to_string(cols) + "], " +
@@ -142,9 +144,12 @@ void ExpectOneLaunch(const std::vector<Product>& products, int64_t cols, int64_t
   };
   // Each alone: reading its result hands its launch to the device.
   std::vector<std::vector<std::byte>> alone;
+  int64_t apart = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t before = device.launches();
     run(i);
     alone.push_back(device.Bytes(y[i].view));
+    apart += device.launches() - before;
     const std::vector<std::byte> other(alone.back().size(), std::byte{0x5A});
     ASSERT_TRUE(device.memory().CopyFromHost(y[i].view.data, other.data(), other.size(), nullptr).ok());
   }
@@ -156,7 +161,11 @@ void ExpectOneLaunch(const std::vector<Product>& products, int64_t cols, int64_t
     for (size_t i = 0; i < weights.size(); ++i) run(i);
     device.Bytes(x.view);
   }
-  EXPECT_EQ(device.launches() - launches_before, 1) << what;
+  if (where == OneLaunch::kEverywhere || device.runs_hopper_code()) {
+    EXPECT_EQ(device.launches() - launches_before, 1) << what;
+  } else {
+    EXPECT_LE(device.launches() - launches_before, apart) << what;
+  }
   for (size_t i = 0; i < weights.size(); ++i)
     EXPECT_EQ(device.Bytes(y[i].view) == alone[i], true) << what << ", product " << i;
 }
@@ -182,7 +191,8 @@ TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
        {Format::kFp8, 2048, DType::kBF16}},
   };
   for (const std::vector<Product>& list : lists) {
-    for (const int64_t tokens : {1, 3, 8}) ExpectOneLaunch(list, 1024, tokens);
+    for (const int64_t tokens : {1, 3, 8})
+      ExpectLinearsInOneLaunch(list, 1024, tokens, OneLaunch::kEverywhere);
   }
 }
 
@@ -199,7 +209,8 @@ TEST(CudaManyTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
   };
   for (const std::vector<Product>& list : lists) {
     for (const int64_t cols : {1024, 2048}) {
-      for (const int64_t tokens : {20, 64}) ExpectOneLaunch(list, cols, tokens);
+      for (const int64_t tokens : {20, 64})
+        ExpectLinearsInOneLaunch(list, cols, tokens, OneLaunch::kOnHopper);
     }
   }
 }

@@ -37,6 +37,7 @@ class Device {
   const ops::OpTable& table() const { return backend_.table; }
   ops::OpContext& context() { return *backend_.context; }
   Memory& memory() { return context().memory(); }
+  bool runs_hopper_code() const { return backend::RunsHopperCode(backend_); }
   int64_t launches() const { return backend::CountersOf(backend_).launches; }
   int64_t replayed_lists() const { return backend::CountersOf(backend_).replayed_lists; }
 

@@ -9,6 +9,8 @@
 #include <cstring>
 
 std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
+dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
+std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
 
 namespace {
 
@@ -70,20 +72,24 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "null");
-  properties->major = 9;
+  properties->major = dsv4::null_runtime::device.capability / 10;
+  properties->minor = dsv4::null_runtime::device.capability % 10;
   properties->totalGlobalMem = kDeviceBytes;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = 132;
+      *value = dsv4::null_runtime::device.num_sms;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 * 1024;
+      *value = dsv4::null_runtime::device.shared_bytes;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = dsv4::null_runtime::device.capability / 10;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = dsv4::null_runtime::device.capability % 10;
       break;
     default:
       *value = 0;
@@ -92,7 +98,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
-  attributes->ptxVersion = attributes->binaryVersion = 90;
+  attributes->ptxVersion = dsv4::null_runtime::device.code;
+  attributes->binaryVersion = dsv4::null_runtime::device.capability;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -165,7 +172,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  const bool too_much = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
+                        value > dsv4::null_runtime::device.shared_bytes;
+  return too_much ? cudaErrorInvalidValue : cudaSuccess;
+}
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t* config) {
   constexpr int kGroups = 8;  // Of SMs that a cluster does not leave.
   constexpr int kProcessors = 16;
@@ -176,7 +187,12 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* count, const void
   *count = 1;
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { return cudaSuccess; }
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+  if (config->numAttrs > 0) ++dsv4::null_runtime::overlapped_launches;
+  const bool too_much =
+      config->dynamicSmemBytes > static_cast<size_t>(dsv4::null_runtime::device.shared_bytes);
+  return too_much ? cudaErrorInvalidValue : cudaSuccess;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) { return Make(graph); }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }

@@ -3,10 +3,24 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace dsv4::null_runtime {
 
 // Copies and fills of more bytes do nothing: they are of weights, which nobody looks at and of which there may be more than memory.
 extern std::atomic<size_t> max_touched_bytes;
+
+// The device that it says it has: an H200 unless a test changes it before a backend is made. Launches with more shared memory are refused, as
+// a device refuses them.
+struct DeviceSaid {
+  int capability = 90;  // 90 is 9.0.
+  int code = 90;        // What the code that it runs was compiled for.
+  int num_sms = 132;
+  int shared_bytes = 227 * 1024;  // Of a block.
+};
+extern DeviceSaid device;
+
+// Launches that may begin before the one in front of them has ended, since the program began.
+extern std::atomic<int64_t> overlapped_launches;
 
 }  // namespace dsv4::null_runtime

@@ -127,8 +127,15 @@ Result<size_t> MostSharedBytesFromOutside() {
   return kilobytes * 1024;
 }
 
-// What other numerics want of the device.
-Status CheckModes(const CudaDeviceInfo& device, const DeviceLimits& limits) {
+// What other numerics, and tests, want of the device.
+Status CheckModes(const CudaDeviceInfo& device, const DeviceLimits& limits, bool takes_shared_memory_away) {
+  if (takes_shared_memory_away && limits.has_wgmma()) {
+    return FailedPrecondition(
+        fmt::format("backend cuda: DSV4_CUDA_SHARED_KB wants code of other devices than Hopper, whose "
+                    "kernels take all of it, "
+                    "and {} runs Hopper's (CUDA_FORCE_PTX_JIT=1 makes it run PTX)",
+                    device.name));
+  }
   if (limits.block_scaled != BlockScaledMode::kOff && !limits.has_block_scaled()) {
     return FailedPrecondition(
         fmt::format("backend cuda: block-scaled products (DSV4_CUDA_BLOCK_SCALED) want a device of compute "
@@ -208,7 +215,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       std::move(queue), block_scaled, fp8_products,
       cuda::HostTierOptions{.backend = options.host.value_or(ops::Backend()),
                             .deadline = options.host_deadline});
-  DSV4_TRY(cuda::CheckModes(*device, context->limits()));
+  DSV4_TRY(cuda::CheckModes(*device, context->limits(), most_shared_bytes != 0));
   const int code = context->limits().code_capability;
   backend.name = code / 10 == device->major
                      ? fmt::format("cuda ({})", device->name)
@@ -246,6 +253,10 @@ CudaCounters CountersOf(const ops::Backend& backend) {
   const cuda::LaunchCounters counters = context.queue().counters();
   return {counters.launches, counters.lists, counters.replayed_lists, counters.graphs_captured,
           context.num_inexact_experts()};
+}
+
+bool RunsHopperCode(const ops::Backend& backend) {
+  return static_cast<cuda::CudaContext&>(*backend.context).limits().has_wgmma();
 }
 
 void SetReplay(const ops::Backend& backend, bool replay) {

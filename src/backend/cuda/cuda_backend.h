@@ -108,6 +108,8 @@ Result<CudaRoom> RoomOf(int device);
 
 // Of a backend that MakeCudaBackend made.
 CudaCounters CountersOf(const ops::Backend& backend);
+// Whether its device runs Hopper's machine code: several ops of some sizes are one launch there alone.
+bool RunsHopperCode(const ops::Backend& backend);
 
 // Whether steps are replayed, from the next one on.
 void SetReplay(const ops::Backend& backend, bool replay);

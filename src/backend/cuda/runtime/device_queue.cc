@@ -233,7 +233,7 @@ int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned thre
   const std::lock_guard lock(mutex_);
   const auto [known, is_new] = most_clusters_.try_emplace(kernel, 0);
   if (!is_new) return known->second;
-  if (!Enter().ok()) return 0;
+  if (shared_bytes > shared_bytes_ || !Enter().ok()) return 0;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = blocks;
@@ -258,6 +258,7 @@ int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned thre
 
 bool DeviceQueue::RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
   const std::lock_guard lock(mutex_);
+  if (shared_bytes > shared_bytes_) return false;
   BlocksAtOnce& known = blocks_at_once_[kernel];
   if (shared_bytes != known.shared_bytes) {
     if (!Enter().ok()) return false;

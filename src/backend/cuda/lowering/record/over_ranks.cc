@@ -42,9 +42,9 @@ Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidates
   const int64_t top_k = args.candidates.shape[1];
   // Of the rank that has most, so that all take the same.
   const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
-  if (args.q.shape[0] != 1 || !ScoresOnTensorCores(args.q.dtype, table.form, score.num_heads, score.width) ||
-      num_entries <= top_k || top_k > kMaxOverRanksTopK || args.shard.count > kMaxPeers ||
-      most_rows > kMaxOverRanksRows) {
+  if (!context.limits().has_clusters() || args.q.shape[0] != 1 ||
+      !ScoresOnTensorCores(args.q.dtype, table.form, score.num_heads, score.width) || num_entries <= top_k ||
+      top_k > kMaxOverRanksTopK || args.shard.count > kMaxPeers || most_rows > kMaxOverRanksRows) {
     return false;
   }
   const bool scored_before = most_rows > kIndexerClusterEntries;
