@@ -1,6 +1,7 @@
 """Speculation over HTTP: a server that verifies drafts answers as one that does not, byte for byte, says what its drafts were worth, and
 leaves them out where a request says so."""
 
+import re
 import threading
 import unittest
 
@@ -43,13 +44,13 @@ class Speculation(unittest.TestCase):
         self.assertEqual(self.without, 0)
 
     def test_answers_are_those_of_a_server_without_it(self):
-        for value in ("auto", "suffix:5", "mtp:3", "mtp"):
+        for value in ("auto", "suffix:5", "mtp:3", "mtp", "dspark:5", "dspark"):
             with self.subTest(value=value), Server("--speculation", value) as server:
                 for request, wanted in zip(REQUESTS, self.wanted):
                     with self.subTest(request=request):
                         self.assertEqual(answer(server, request), wanted)
                 drafts = server.metric("dsv4_draft_tokens_total")
-                if value == "auto":  # Whether a guess pays is up to the machine.
+                if value in ("auto", "dspark"):  # Whether a guess pays is up to the machine.
                     continue
                 self.assertGreater(drafts, 0)
                 self.assertGreater(server.metric("dsv4_accepted_draft_tokens_total"), 0)
@@ -59,6 +60,32 @@ class Speculation(unittest.TestCase):
                 self.assertEqual(server.metric("dsv4_draft_tokens_total"), drafts)
                 self.assertEqual(answer(server, REQUESTS[0], speculation="auto"), self.wanted[0])
                 self.assertGreater(server.metric("dsv4_draft_tokens_total"), drafts)
+
+    def test_a_request_chooses_among_the_servers_drafters(self):
+        """Drafts of one are counted as its own, by place; a request that wants another's is told so."""
+        for value, others in (("mtp:3", ("dspark", "suffix")), ("dspark:5", ("mtp", "suffix"))):
+            name, places = value.split(":")
+            with self.subTest(value=value), Server("--speculation", value) as server:
+                self.assertEqual(answer(server, REQUESTS[0], speculation="off"), self.wanted[0])
+                self.assertEqual(server.metric("dsv4_draft_tokens_total"), 0)
+                self.assertEqual(answer(server, REQUESTS[1], speculation=value), self.wanted[1])
+                drafted = [self.of_place(server, "dsv4_draft_tokens_total", name, place) for place in range(1, 9)]
+                accepted = [self.of_place(server, "dsv4_accepted_draft_tokens_total", name, place) for place in range(1, 9)]
+                self.assertEqual(sum(drafted), server.metric("dsv4_draft_tokens_total"))
+                self.assertEqual([count > 0 for count in drafted], [place < int(places) for place in range(8)])
+                self.assertEqual(sorted(accepted, reverse=True), accepted)
+                self.assertGreater(accepted[0], 0)
+                self.assertTrue(all(right <= count for right, count in zip(accepted, drafted)))
+                for other in others:
+                    status, _, reply = server.request("POST", CHAT, {"messages": QUESTION, "speculation": other})
+                    self.assertEqual(status, 400)
+                    self.assertIn(f"speculation: got {other}, which this server runs without", reply["error"]["message"])
+
+    @staticmethod
+    def of_place(server, name, drafter, place):
+        _, _, text = server.request("GET", "/metrics")
+        found = re.search(rf'^{name}\{{drafter="{drafter}",position="{place}\+?"\}} (\S+)$', text, flags=re.MULTILINE)
+        return float(found[1])
 
     def test_answers_in_company_are_those_of_a_server_without_it(self):
         with Server("--speculation", "suffix:4", "--max-sequences", 8) as server:
