@@ -3,6 +3,12 @@ find_program(DSV4_CCACHE ccache)
 if(DSV4_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${DSV4_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${DSV4_CCACHE})
+else()
+  # ccache hands the compiler paths relative to the build folder (CCACHE_BASEDIR). Without it, too, __FILE__ names no folder of this machine, so
+  # that the same bytes come out of every clone.
+  file(RELATIVE_PATH source_from_build ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR}/CMakeLists.txt)
+  cmake_path(GET source_from_build PARENT_PATH source_from_build)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=${source_from_build}>")
 endif()
 
 find_program(DSV4_MOLD mold)

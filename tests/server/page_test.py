@@ -379,6 +379,7 @@ class Page(page_testing.PageTest):
                 self.assertIn("default-src 'none'", policy)
         self.assertGreater(weight, 5000)
         self.assertLess(weight, 400 << 10)
+        print(f"page weight: {weight / 1024:.1f} KB compressed", flush=True)
         self.do("""const script = document.createElement('script'); script.append('window.ran = 1'); document.body.append(script);
             const probe = document.createElement('button'); document.body.append(probe); probe.setAttribute('style', 'color: red')""")
         self.assertEqual(self.browser.evaluate("String(window.ran)"), "undefined")
